@@ -1,0 +1,32 @@
+"""layoutopt: minimal-memory, conflict-free shared-memory layouts, with the proof and the code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["Layout", "Problem", "Result", "Status", "__version__", "load", "solve"]
+
+if TYPE_CHECKING:
+    from layoutopt.address import Layout
+    from layoutopt.model import Problem, Result, Status
+    from layoutopt.problem_file import load
+    from layoutopt.synthesize import solve
+
+_HOMES = {
+    "Layout": "layoutopt.address",
+    "Problem": "layoutopt.model",
+    "Result": "layoutopt.model",
+    "Status": "layoutopt.model",
+    "load": "layoutopt.problem_file",
+    "solve": "layoutopt.synthesize",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported on first use: the command line's `--help` needs none of them."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'layoutopt' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

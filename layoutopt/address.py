@@ -1,0 +1,135 @@
+"""Layouts: coordinates to byte offset.
+
+Always that direction, because that is what a kernel computes: the thread knows which element it
+wants and needs its address. (Triton's `LinearLayout` maps the other way for registers, where the
+hardware location is known and the element is sought.)
+
+A layout is `offset(x) = X(L(x))`.
+
+**L, the linearisation**, cuts coordinates into digits and gives each digit a stride. A 4x4 tile,
+row-major, is two digits: x0 with stride 4 and x1 with stride 1. Offsets, rows down:
+
+         x1=0   1   2   3        pitch 5 (pad 1)         x1 split in two: 2-column pages
+    x0=0    0   1   2   3        0   1   2   3           0   1 |  8   9
+       1    4   5   6   7        5   6   7   8           2   3 | 10  11
+       2    8   9  10  11       10  11  12  13           4   5 | 12  13
+       3   12  13  14  15       15  16  17  18           6   7 | 14  15
+
+With 4 banks of one element, column 0 of the first table is 0, 4, 8, 12: all in bank 0. Pitch 5
+puts it in banks 0, 1, 2, 3, for 3 elements more (19, not 20: the last row needs no pad).
+Padding, interval padding (`i + P * (i // N)`), dimension order and pages are all this one form.
+
+**X, the swizzle**, flips low bits of the offset by parities of higher ones. Flip both bits of the
+column by both bits of the row (target bit 0 by mask 0b0100, target bit 1 by mask 0b1000):
+
+         x1=0   1   2   3
+    x0=0    0   1   2   3
+       1    5   4   7   6
+       2   10  11   8   9
+       3   15  14  13  12
+
+Column 0 is now 0, 5, 10, 15: banks 0, 1, 2, 3, and no byte more. Because every mask holds only bits
+above its target, X is unit triangular over F2 and so a permutation of each aligned block.
+
+CuTe's `Swizzle<B, M, S>` is the case of B targets M, M+1, ..., each with the one-bit mask S above
+it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct
+
+from layoutopt.errors import LayoutError
+
+IntArray = npt.NDArray[np.int64]
+
+
+class Digit(Struct, frozen=True):
+    """A piece of one coordinate, `x_dim // divide % size`, and how far one step of it goes.
+
+    Attributes:
+        dim: which coordinate.
+        divide: divisor; 1 takes the coordinate from its lowest digit.
+        size: number of values.
+        stride: elements from one value to the next.
+    """
+
+    dim: int
+    divide: int
+    size: int
+    stride: int
+
+
+class Target(Struct, frozen=True):
+    """One output bit of the swizzle: the parity of `offset & mask` flips bit `bit` of the offset."""
+
+    bit: int
+    mask: int
+
+
+class Layout(Struct, frozen=True):
+    """Coordinates to byte offset.
+
+    Attributes:
+        shape: extent of each dimension, in elements.
+        element_bytes: bytes of an element.
+        digits: the linearisation, slowest digit first.
+        swizzle: the targets, lowest bit first; empty for none. Bits count elements, not bytes.
+    """
+
+    shape: tuple[int, ...]
+    element_bytes: int
+    digits: tuple[Digit, ...]
+    swizzle: tuple[Target, ...] = ()
+
+    def __post_init__(self) -> None:
+        for target in self.swizzle:
+            if target.mask & ((2 << target.bit) - 1) or target.mask < 0:
+                raise LayoutError(
+                    f"swizzle target {target.bit}: the mask must hold only higher bits, not {target.mask:#x}"
+                )
+        for d, extent in enumerate(self.shape):
+            pieces = sorted((digit.divide, digit.size) for digit in self.digits if digit.dim == d)
+            reach = 1
+            for divide, size in pieces:
+                if divide != reach:
+                    raise LayoutError(f"the digits of x{d} must cover it without gap or overlap")
+                reach *= size
+            if reach < extent:
+                raise LayoutError(f"the digits of x{d} reach {reach} values, but its extent is {extent}")
+
+    def element_offset(self, *coordinates: npt.ArrayLike) -> IntArray:
+        """Offset in elements; coordinates are integers or arrays that broadcast.
+
+        Raises:
+            LayoutError: not one coordinate per dimension.
+        """
+        if len(coordinates) != len(self.shape):
+            raise LayoutError(f"expected {len(self.shape)} coordinates, got {len(coordinates)}")
+        x = [np.asarray(c, np.int64) for c in coordinates]
+        linear = sum(
+            (x[d.dim] // d.divide % d.size * d.stride for d in self.digits),
+            np.zeros(np.broadcast_shapes(*(c.shape for c in x)), np.int64),
+        )
+        offset = linear
+        for target in self.swizzle:
+            odd = (np.bitwise_count(linear & target.mask) & 1).astype(np.int64)
+            offset = offset ^ (odd << target.bit)
+        return offset
+
+    def byte_offset(self, *coordinates: npt.ArrayLike) -> IntArray:
+        """Offset in bytes; coordinates are integers or arrays that broadcast."""
+        return self.element_offset(*coordinates) * self.element_bytes
+
+    def table(self) -> IntArray:
+        """Byte offset of every element, int64, in the shape of the tile."""
+        return self.byte_offset(*np.indices(self.shape, sparse=True))
+
+    @property
+    def declared_bytes(self) -> int:
+        """Bytes of an array declared with every pitch in full: `rows * pitch`, last pad included."""
+        block = 2 << max((t.bit for t in self.swizzle), default=-1)
+        span = max(d.size * d.stride for d in self.digits)
+        return -(-span // block) * block * self.element_bytes

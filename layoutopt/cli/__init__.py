@@ -1,0 +1,68 @@
+"""The command line: parse, call, print, exit.
+
+Exit codes: 0 found and verified, 1 conflicts remain or infeasible, 2 bad usage or file, 3 the time
+limit came without an answer.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import ClassVar
+
+import click
+
+from layoutopt import __version__
+
+USAGE_ERROR = 2
+
+
+class _Commands(click.Group):
+    """Commands are imported when called, so that `--help` loads nothing else."""
+
+    _modules: ClassVar = {"solve": "layoutopt.cli.solve"}
+    _summaries: ClassVar = {"solve": "Find the smallest conflict-free layout of a tile."}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._modules)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._modules:
+            return None
+        import importlib
+
+        command: click.Command = importlib.import_module(self._modules[cmd_name]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self._summaries[name]) for name in self.list_commands(ctx)])
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="layoutopt")
+def main() -> None:
+    """Shared-memory layouts without bank conflicts: the smallest, the proof and the index code."""
+
+
+def run() -> None:
+    """Entry point of the console script: errors become one line on stderr and exit code 2."""
+    try:
+        code = main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except click.Abort:
+        click.echo("interrupted", err=True)
+        code = 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except Exception as error:
+        from layoutopt.errors import LayoutoptError
+
+        if not isinstance(error, LayoutoptError):
+            raise
+        click.echo(f"error: {' '.join(str(error).split())}", err=True)
+        code = USAGE_ERROR
+    sys.exit(code or 0)

@@ -1,0 +1,154 @@
+"""`layoutopt solve`."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import msgspec
+
+from layoutopt.cli.files import write
+from layoutopt.model import FAMILIES, Problem, Result, Status
+
+CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNKNOWN: 3}
+
+
+@click.command("solve")
+@click.argument("problem", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@click.option(
+    "--table",
+    type=click.Path(path_type=Path),
+    help="Write int64 byte offsets, in the shape of the tile, as .npy.",
+)
+@click.option("--code", type=click.Path(path_type=Path), help="Write the CUDA header to this file.")
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="S",
+    help="Stop after S seconds with the best so far.",
+)
+@click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Solver threads.")
+@click.option(
+    "--families", metavar="LIST", help=f"Families to search, comma-separated, out of {','.join(FAMILIES)}."
+)
+@click.option("--conflict-free", is_flag=True, help="Make any conflict infeasible.")
+def command(
+    problem: Path,
+    as_json: bool,
+    table: Path | None,
+    code: Path | None,
+    time_limit: float | None,
+    workers: int,
+    families: str | None,
+    conflict_free: bool,
+) -> int:
+    """Find the layout with the fewest wavefronts, then the fewest bytes, then the cheapest index.
+
+    PROBLEM is a problem file. Ctrl-C stops the search with the best layout so far.
+
+    \b
+    Example:
+      layoutopt solve problems/basics/transpose_32x32_f32.json --code tile.cuh
+    """
+    from layoutopt.problem_file import load
+
+    loaded = load(problem)
+    if families is not None:
+        loaded = _with_families(loaded, families)
+    result = _solve_interruptibly(loaded, time_limit, workers, conflict_free)
+    text = None
+    if result.layout is not None and (code is not None or not as_json):
+        text = _code(loaded, result)
+    if result.layout is not None:
+        if table is not None:
+            write(table, _npy(result))
+        if code is not None and text is not None:
+            write(code, text.encode())
+    if as_json:
+        click.echo(json.dumps(result.to_json()))
+    else:
+        from layoutopt.render import report
+
+        click.echo(report(loaded, result), nl=False)
+        if text is not None and code is None:
+            click.echo("\n" + text, nl=False)
+    return 1 if result.excess else CODES[result.status]
+
+
+def _with_families(problem: Problem, families: str) -> Problem:
+    names = tuple(name.strip() for name in families.split(","))
+    for name in names:
+        if name not in FAMILIES:
+            raise click.UsageError(f"--families: unknown family {name!r}; known: {', '.join(FAMILIES)}")
+    allowed = problem.layout.families
+    if allowed is not None and (outside := [n for n in names if n not in allowed]):
+        raise click.UsageError(
+            f"--families: the problem allows only {', '.join(allowed)}, not {', '.join(outside)}"
+        )
+    return msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, families=names))
+
+
+def _solve_interruptibly(
+    problem: Problem, time_limit: float | None, workers: int, conflict_free: bool
+) -> Result:
+    """Solve in a thread, so that Ctrl-C reaches the solver in mid-search."""
+    from layoutopt.cpmodel.solver import Budget
+    from layoutopt.synthesize import solve
+
+    budget = Budget(time_limit)
+    outcome: list[Result | BaseException] = []
+
+    def work() -> None:
+        try:
+            outcome.append(
+                solve(
+                    problem, workers=workers, conflict_free=conflict_free, budget=budget, progress=_progress()
+                )
+            )
+        except BaseException as error:  # handed to the main thread
+            outcome.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        try:
+            thread.join()
+        except KeyboardInterrupt:
+            if budget.spent:
+                raise
+            click.echo("stopping with the best layout so far", err=True)
+            budget.stop()
+    if sys.stderr.isatty():
+        click.echo("\r\x1b[K", nl=False, err=True)
+    answer = outcome[0]
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
+
+
+def _progress() -> Callable[[str], None]:
+    if not sys.stderr.isatty():
+        return lambda _: None
+    return lambda text: click.echo(f"\r\x1b[Ksearching: {text[:60]}", nl=False, err=True)
+
+
+def _code(problem: Problem, result: Result) -> str:
+    from layoutopt.devices import device
+    from layoutopt.emit.cuda import cuda
+
+    return cuda(problem, result, device(problem.target).lanes)
+
+
+def _npy(result: Result) -> bytes:
+    import numpy as np
+
+    assert result.layout is not None
+    buffer = io.BytesIO()
+    np.save(buffer, result.layout.table())
+    return buffer.getvalue()

@@ -1,0 +1,1 @@
+"""The CP-SAT model: proposes layouts and proves bounds. It never imports the conflict engine."""

@@ -1,0 +1,182 @@
+"""Linearisations: every way to lay the tile out before the swizzle, as plain data.
+
+A candidate is a list of digits with strides. What each family adds:
+
+    none    row-major
+    order   any order of the dimensions
+    pad     a pad of less than one bank period on up to two strides of any such order
+    split   one or two cuts `x // d`, `x % d` at divisors of the extents, the digits in any order,
+            and (with pad) one pad on a single cut: pages, blocks, interval pads
+    xor     a swizzle over row-major, dimension order, one pad, or a cut without pad
+
+The innermost digit keeps the widest vector contiguous, and every other stride is a multiple of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from layoutopt.address import Digit
+
+IntArray = npt.NDArray[np.int64]
+
+Structure = tuple[tuple[int, int, int], ...]  # (dim, divide, size), slowest first
+
+
+@dataclass(frozen=True, slots=True)
+class Linearisation:
+    """One candidate.
+
+    Attributes:
+        digits: slowest first.
+        span: elements from the first to the last, without swizzle.
+        operations: integer operations to compute the offset, the first part of the index cost.
+        family: the families it uses, such as "order+pad".
+        may_swizzle: whether a swizzle over it is in the family searched.
+    """
+
+    digits: tuple[Digit, ...]
+    span: int
+    operations: int
+    family: str
+    may_swizzle: bool
+
+    def table(self, shape: tuple[int, ...]) -> IntArray:
+        """Element offset of every element, by row-major index; int64, shape (elements,)."""
+        total = np.zeros(shape, np.int64)
+        for d, extent in enumerate(shape):
+            line = np.zeros(extent, np.int64)
+            for digit in self.digits:
+                if digit.dim == d:
+                    line += np.arange(extent) // digit.divide % digit.size * digit.stride
+            total += line.reshape([-1 if k == d else 1 for k in range(len(shape))])
+        return total.ravel()
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What bounds the candidates.
+
+    Attributes:
+        shape: the tile, in elements.
+        vector: elements of the widest access, to stay contiguous and aligned.
+        period: elements after which the banks repeat.
+        stride_multiple: every stride but the innermost is a multiple of this many elements.
+        order: dimensions from slowest to fastest, where fixed.
+        families: names out of `layoutopt.model.FAMILIES`.
+    """
+
+    shape: tuple[int, ...]
+    vector: int
+    period: int
+    stride_multiple: int
+    order: tuple[int, ...] | None
+    families: frozenset[str]
+
+
+def unpadded(space: Space, cuts: int) -> Iterator[Linearisation]:
+    """Candidates with `cuts` cuts and no more padding than alignment demands."""
+    for structure in _structures(space, cuts):
+        candidate = _candidate(space, structure, (0,) * (len(structure) - 1))
+        if candidate is not None:
+            yield candidate
+
+
+def padded(space: Space) -> Iterator[Linearisation]:
+    """Candidates with at least one pad, in no particular order."""
+    if "pad" not in space.families:
+        return
+    step = math.lcm(space.vector, space.stride_multiple)
+    choices = range(step, max(space.period, step + 1), step)
+    for cuts, levels in ((0, 2), (1, 1)):
+        for structure in _structures(space, cuts):
+            gaps = len(structure) - 1
+            for count in range(1, min(levels, gaps) + 1):
+                for where in itertools.combinations(range(gaps), count):
+                    for amounts in itertools.product(choices, repeat=count):
+                        pads = [0] * gaps
+                        for place, amount in zip(where, amounts, strict=True):
+                            pads[place] = amount
+                        candidate = _candidate(space, structure, tuple(pads))
+                        if candidate is not None:
+                            yield candidate
+
+
+def _structures(space: Space, cuts: int) -> Iterator[Structure]:
+    shape, families = space.shape, space.families
+    if cuts == 0:
+        base = space.order or tuple(range(len(shape)))
+        orders = itertools.permutations(base) if "order" in families and not space.order else iter([base])
+        for order in orders:
+            structure = tuple((d, 1, shape[d]) for d in order)
+            if "none" in families or "order" in families or "pad" in families or "xor" in families:
+                yield structure
+        return
+    if "split" not in families or space.order:
+        return
+    for cut_set in itertools.combinations(_cuts(shape), cuts):
+        pieces: list[tuple[int, int, int]] = []
+        for d, extent in enumerate(shape):
+            at = sorted({1, extent, *(c for dim, c in cut_set if dim == d)})
+            if any(high % low for low, high in itertools.pairwise(at)):
+                break
+            pieces += [(d, low, high // low) for low, high in itertools.pairwise(at)] or [(d, 1, 1)]
+        else:
+            for cut in itertools.permutations(pieces):
+                # Two digits of one coordinate in their natural order are no cut at all.
+                if not any(a[0] == b[0] and a[1] == b[1] * b[2] for a, b in itertools.pairwise(cut)):
+                    yield cut
+
+
+def _cuts(shape: tuple[int, ...]) -> list[tuple[int, int]]:
+    return [(d, c) for d, extent in enumerate(shape) for c in range(2, extent) if extent % c == 0]
+
+
+def _candidate(space: Space, structure: Structure, pads: tuple[int, ...]) -> Linearisation | None:
+    """Strides from the inside out; None if the vector would be torn or misaligned."""
+    last = len(space.shape) - 1
+    dim, divide, size = structure[-1]
+    if space.vector > 1 and (
+        dim != last or divide != 1 or (size % space.vector and size != space.shape[last])
+    ):
+        return None
+    unit = math.lcm(space.vector, space.stride_multiple)
+    digits: list[Digit] = []
+    stride, padded = 1, any(pads)
+    for (dim, divide, size), pad in zip(reversed(structure), (0, *reversed(pads)), strict=True):
+        if digits:
+            needed = digits[-1].stride * digits[-1].size
+            stride = -(-needed // unit) * unit + pad
+            if stride > needed:
+                if "pad" not in space.families:
+                    return None
+                padded = True
+        digits.append(Digit(dim, divide, size, stride))
+    digits.reverse()
+    cut = len(structure) > len(space.shape)
+    natural = [d for d, _, _ in structure] == sorted(d for d, _, _ in structure)
+    names = ["split"] if cut else ([] if natural else ["order"])
+    names += ["pad"] if padded else []
+    allowed = "xor" in space.families and not (cut and padded) and sum(1 for p in pads if p) <= 1
+    span = sum((d.size - 1) * d.stride for d in digits) + 1
+    return Linearisation(
+        tuple(digits), span, _operations(digits, space.shape), "+".join(names) or "none", allowed
+    )
+
+
+def _operations(digits: list[Digit], shape: tuple[int, ...]) -> int:
+    """Integer operations of the offset: a division, a remainder, a multiplication, an addition."""
+    count = len([d for d in digits if d.size > 1]) - 1
+    for d in digits:
+        if d.size == 1:
+            continue
+        extent = shape[d.dim]
+        costly = 1 if not d.divide & (d.divide - 1) else 3
+        count += costly * (d.divide > 1) + costly * (d.divide * d.size < extent) + (d.stride > 1)
+    return count

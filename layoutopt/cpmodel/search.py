@@ -1,0 +1,364 @@
+"""The search over linearisations and swizzles, by rising bytes.
+
+Stage 1 looks for the smallest layout under which every phase costs no more than its counting bound,
+which is optimal among all layouts where it needs only the tile's own bytes. Where no candidate
+reaches the bounds, stage 2 minimises the weighted excess over all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from layoutopt.accesses import Trace
+from layoutopt.address import Layout, Target
+from layoutopt.cpmodel.linearise import Linearisation, Space, padded, unpadded
+from layoutopt.cpmodel.phases import PhaseSet, phase_sets
+from layoutopt.cpmodel.solver import Budget, Outcome
+from layoutopt.cpmodel.swizzle import (
+    SHIFT_OPERATIONS,
+    Field,
+    Masks,
+    PhaseClass,
+    Solution,
+    SwizzleModel,
+    classes,
+    cost,
+    excess,
+    swizzle_field,
+)
+from layoutopt.devices import Device
+from layoutopt.errors import ProblemFileError
+from layoutopt.model import FAMILIES, Problem
+
+MAX_CUTS = 2
+EVERY_LAYOUT = "every layout"
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What the model promises; the conflict engine decides whether it holds.
+
+    Attributes:
+        layout: the best layout found; None if there is none.
+        family: the families it uses.
+        weighted_excess: in units of `Trace.weight_unit`.
+        bytes: last offset plus element size.
+        operations: index cost: operations of the linearisation plus three per distinct shift.
+        operations_proved: no layout searched with this excess and these bytes has fewer.
+        excess_bound: proved lower bound of the weighted excess, and its scope.
+        bytes_bound: proved lower bound of the bytes at that excess, and its scope.
+        complete: both bounds are met, or infeasibility is proved.
+        reason: why there is no layout, or what is left unproved; may be empty.
+    """
+
+    layout: Layout | None
+    family: str
+    weighted_excess: int
+    bytes: int
+    operations: int
+    operations_proved: bool
+    excess_bound: tuple[int, str]
+    bytes_bound: tuple[int, str]
+    complete: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    candidate: Linearisation
+    masks: Masks
+    excess: int
+    operations: int
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        return self.excess, self.candidate.span, self.operations
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What the stages leave open."""
+
+    best: _Found | None = None
+    undecided_span: int | None = None  # smallest candidate that the solver left open in stage 1
+    open_bound: int | None = None  # lowest excess that a candidate left open might still have
+    unswizzled: list[_Found] = field(default_factory=list)
+
+    def offer(self, found: _Found) -> None:
+        if self.best is None or found.rank < self.best.rank:
+            self.best = found
+
+
+def search(
+    problem: Problem,
+    device: Device,
+    trace: Trace,
+    *,
+    conflict_free: bool,
+    budget: Budget,
+    workers: int,
+    progress: Progress,
+) -> Proposal:
+    """Find the layout with the least weighted excess, then bytes, then index cost.
+
+    Raises:
+        ProblemFileError: no access has an active lane, or the constraints contradict the accesses.
+    """
+    return _Search(problem, device, trace, conflict_free, budget, workers, progress).run()
+
+
+class _Search:
+    def __init__(
+        self,
+        problem: Problem,
+        device: Device,
+        trace: Trace,
+        conflict_free: bool,
+        budget: Budget,
+        workers: int,
+        progress: Progress,
+    ) -> None:
+        self.tile = problem.tile
+        self.budget = budget
+        self.workers = workers
+        self.progress = progress
+        self.conflict_free = conflict_free
+        self.limit = problem.layout.max_bytes
+        self.sets: tuple[PhaseSet, ...] = phase_sets(trace, self.tile, device)
+        families = problem.layout.families or FAMILIES
+        widest = max(a.operation.width_bytes for a in trace.accesses)
+        alignment = problem.layout.alignment_bytes
+        if alignment is not None and alignment < widest:
+            raise ProblemFileError(
+                "layout.alignment_bytes", f"the {widest}-byte accesses need {widest}, not {alignment}"
+            )
+        row_bytes = (
+            max(s.rule.banks * s.rule.bank_bytes for s in self.sets)
+            if self.sets
+            else device.banks * device.bank_bytes
+        )
+        size = self.tile.element_bytes
+        pitch = problem.layout.pitch_multiple_bytes or 1
+        self.space = Space(
+            shape=self.tile.shape,
+            vector=max(a.width_elements for a in trace.accesses),
+            period=row_bytes // math.gcd(row_bytes, size),
+            stride_multiple=pitch // math.gcd(pitch, size),
+            order=problem.layout.order,
+            families=frozenset(families),
+        )
+        self.field: Field | None = None
+        if "xor" in families and self.sets and (alignment is None or alignment >= row_bytes):
+            self.field = swizzle_field(self.sets, self.tile, widest)
+        self.scope = "families " + ", ".join(f for f in FAMILIES if f in families)
+        self.floor = self._floor()
+        self.tally = _Tally()
+
+    def _floor(self) -> int:
+        """Weighted excess that the counting bound leaves in every layout."""
+        total = 0
+        for s in self.sets:
+            chunk_words = max(1, s.width_bytes // s.rule.bank_bytes)
+            requests = chunk_words if s.rule.split_words else 1
+            lanes = (s.elements >= 0).sum(axis=1)
+            ideal = -(-lanes * chunk_words // (s.rule.banks * requests))
+            over = s.floor - ideal
+            total += int((s.weight * over * (over > 0)).sum()) * requests
+        return total
+
+    def run(self) -> Proposal:
+        if self.limit is not None and self.tile.bytes > self.limit:
+            return self._none(
+                f"the elements alone need {self.tile.bytes} bytes; max_bytes is {self.limit}",
+                EVERY_LAYOUT,
+                True,
+            )
+        if self.conflict_free and self.floor:
+            return self._none("the counting bound: every layout has conflicts", EVERY_LAYOUT, True)
+        stage1 = self._reach_floor()
+        if self.tally.best is None and not self.tally.unswizzled:
+            if self.budget.spent:
+                return self._none("out of time", self.scope, False)
+            return self._none("no layout of these families keeps to the constraints", self.scope, True)
+        if stage1 is not None:
+            return self._proposal(stage1, self.floor, operations_proved=self.tally.undecided_span is None)
+        if self.conflict_free:
+            complete = self.tally.undecided_span is None and not self.budget.spent
+            reason = "every layout of these families has conflicts" if complete else "out of time"
+            return self._none(reason, self.scope, complete)
+        return self._least_excess()
+
+    # Stage 1 -----------------------------------------------------------------------------------
+
+    def _reach_floor(self) -> _Found | None:
+        level: _Found | None = None
+        for candidate in self._candidates():
+            if level is not None and candidate.span > level.candidate.span:
+                break
+            if level is not None and candidate.operations >= level.operations:
+                continue
+            if self.budget.spent and (self.tally.best or self.tally.unswizzled):
+                self._leave_open(candidate)
+                break
+            found = self._try(candidate, level)
+            if found is not None and (level is None or found.rank < level.rank):
+                level = found
+                self.tally.offer(found)
+        return level
+
+    def _try(self, candidate: Linearisation, level: _Found | None) -> _Found | None:
+        phases = classes(candidate, self.sets, self.tile)
+        plain = _Found(candidate, {}, excess(phases, {}), candidate.operations)
+        self.tally.unswizzled.append(plain)
+        if all(cost(p, {}) <= p.target for p in phases):
+            return plain
+        if self.field is None or not candidate.may_swizzle:
+            return None
+        if level is not None and candidate.operations + SHIFT_OPERATIONS >= level.operations:
+            return None
+        self.progress(f"{candidate.family}, {candidate.span * self.tile.element_bytes} bytes")
+        model = SwizzleModel(candidate, phases, self.field, self.tile)
+        solution = model.solve_targets([p.target for p in phases], self.budget, self.workers)
+        if solution.masks:
+            if solution.outcome is not Outcome.OPTIMAL:
+                self._leave_open(candidate)
+            return self._swizzled(candidate, phases, solution)
+        if solution.outcome is not Outcome.INFEASIBLE:
+            self._leave_open(candidate)
+        return None
+
+    def _leave_open(self, candidate: Linearisation) -> None:
+        spans = (
+            [candidate.span]
+            if self.tally.undecided_span is None
+            else [candidate.span, self.tally.undecided_span]
+        )
+        self.tally.undecided_span = min(spans)
+
+    def _candidates(self) -> Iterator[Linearisation]:
+        """All candidates by rising span, then operations; the unpadded ones lazily."""
+        rest: list[Linearisation] = []
+        for cuts in range(MAX_CUTS + 1):
+            tight: list[Linearisation] = []
+            for candidate in unpadded(self.space, cuts):
+                (tight if candidate.span == self.tile.elements else rest).append(candidate)
+            yield from sorted(tight, key=_by_cost)
+        rest.extend(padded(self.space))
+        for candidate in sorted(rest, key=_by_cost):
+            if self.limit is None or candidate.span * self.tile.element_bytes <= self.limit:
+                yield candidate
+
+    # Stage 2 -----------------------------------------------------------------------------------
+
+    def _least_excess(self) -> Proposal:
+        for found in self.tally.unswizzled:
+            self.tally.offer(found)
+        best = self.tally.best
+        assert best is not None
+        if self.field is not None:
+            tried = sorted(
+                (f.candidate for f in self.tally.unswizzled if f.candidate.may_swizzle), key=_by_cost
+            )
+            for candidate in tried:
+                best = self._improve(candidate, best)
+        proved = self.tally.open_bound is None and not self.budget.spent
+        bound = (
+            best.excess if proved else max(self.floor, min(best.excess, self.tally.open_bound or self.floor))
+        )
+        return self._proposal(best, bound, operations_proved=False)
+
+    def _improve(self, candidate: Linearisation, best: _Found) -> _Found:
+        most = best.excess if candidate.span < best.candidate.span else best.excess - 1
+        if most < self.floor:
+            return best
+        if self.budget.spent:
+            self._open(self.floor)
+            return best
+        phases = classes(candidate, self.sets, self.tile)
+        self.progress(f"{candidate.family}, excess at most {most}")
+        assert self.field is not None
+        solution = SwizzleModel(candidate, phases, self.field, self.tile).solve_excess(
+            most, self.budget, self.workers
+        )
+        if solution.outcome is Outcome.INFEASIBLE:
+            return best
+        if solution.outcome is not Outcome.OPTIMAL:
+            self._open(max(self.floor, solution.bound))
+        if solution.outcome is Outcome.UNKNOWN:
+            return best
+        cheap = SwizzleModel(candidate, phases, self.field, self.tile).solve_index_cost(
+            solution.value, self.budget
+        )
+        found = self._swizzled(candidate, phases, cheap if cheap.masks else solution)
+        return min(best, found, key=lambda f: f.rank)
+
+    def _open(self, bound: int) -> None:
+        current = self.tally.open_bound
+        self.tally.open_bound = bound if current is None else min(current, bound)
+
+    # Results -----------------------------------------------------------------------------------
+
+    def _swizzled(self, candidate: Linearisation, phases: Sequence[PhaseClass], solution: Solution) -> _Found:
+        shifts = {
+            source - target
+            for target, mask in solution.masks.items()
+            for source in range(mask.bit_length())
+            if mask >> source & 1
+        }
+        operations = candidate.operations + SHIFT_OPERATIONS * len(shifts)
+        return _Found(candidate, solution.masks, excess(phases, solution.masks), operations)
+
+    def _layout(self, found: _Found) -> Layout:
+        size = self.tile.element_bytes
+        swizzle = []
+        if found.masks:
+            assert self.field is not None
+            word_bytes = self.field.word_bytes
+            for bit, mask in sorted(found.masks.items()):
+                # A bit of the word offset is this bit of the element offset.
+                swizzle.append(
+                    Target(((1 << bit) * word_bytes // size).bit_length() - 1, mask * word_bytes // size)
+                )
+        return Layout(self.tile.shape, size, found.candidate.digits, tuple(swizzle))
+
+    def _proposal(self, found: _Found, excess_bound: int, *, operations_proved: bool) -> Proposal:
+        layout = self._layout(found)
+        used = int(layout.table().max()) + self.tile.element_bytes
+        bound_scope = EVERY_LAYOUT if excess_bound <= self.floor else self.scope
+        complete = found.excess == excess_bound
+        bytes_bound, bytes_scope = self.tile.bytes, EVERY_LAYOUT
+        if used > self.tile.bytes and complete:
+            span = self.tally.undecided_span
+            open_bytes = used if span is None else min(used, span * self.tile.element_bytes)
+            if open_bytes > self.tile.bytes:
+                bytes_bound, bytes_scope = open_bytes, self.scope
+        complete = complete and used == bytes_bound
+        family = found.candidate.family
+        if found.masks:
+            family = "xor" if family == "none" else family + "+xor"
+        return Proposal(
+            layout,
+            family,
+            found.excess,
+            used,
+            found.operations,
+            operations_proved and complete,
+            (min(excess_bound, found.excess), bound_scope),
+            (bytes_bound, bytes_scope),
+            complete,
+            "" if complete else "the time limit came before the proof",
+        )
+
+    def _none(self, reason: str, scope: str, complete: bool) -> Proposal:
+        return Proposal(
+            None, "", 0, 0, 0, False, (self.floor, EVERY_LAYOUT), (self.tile.bytes, EVERY_LAYOUT), complete,
+            f"{reason} ({scope})",
+        )  # fmt: skip
+
+
+def _by_cost(candidate: Linearisation) -> tuple[int, int]:
+    return candidate.span, candidate.operations

@@ -1,0 +1,362 @@
+"""XOR masks as parity constraints over differences.
+
+Two words u, v of one phase meet in a bank exactly when `B(u ^ v) = 0`, where B is the bank part of
+the swizzle and `^` is taken after linearisation. So a phase matters only through its words up to an
+XOR translation, and the model only through the distinct differences d:
+
+    quantity                        encoding
+    mask bit (target j, source s)   a boolean
+    parity(mask_j & d)              one XOR per step of a trie over d (clear the lowest set bit)
+    same bank, forbidden            a clause: some target bit of B(d) is 1
+    same bank, counted              a literal e_d, the conjunction of the opposite
+    cost of a phase                 for each of its words w: 1 + sum of e_(w ^ w'), exact because
+                                    "same bank" is an equivalence
+
+Symmetry is broken by the form itself: sources lie above the bank field and targets inside it, so X
+is unit triangular and no two mask settings differ by row operations.
+
+What it cannot express: a swizzle of offsets that are no power-of-two number of words apart (elements
+of 12 bytes), and targets inside the widest vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from layoutopt.cpmodel.linearise import Linearisation
+from layoutopt.cpmodel.phases import PhaseSet
+from layoutopt.cpmodel.solver import Answer, Budget, Model, Outcome
+from layoutopt.model import Tile
+
+IntArray = npt.NDArray[np.int64]
+
+# Operations per distinct shift amount: `^ ((v >> s) & m)`.
+SHIFT_OPERATIONS = 3
+# Weight of a shift against single mask bits in the index cost.
+_SHIFT_WEIGHT = 1000
+
+Masks = dict[int, int]  # target bit -> source mask, in bits of the word offset
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """Where a swizzle may act, in bits of the word offset.
+
+    Attributes:
+        targets: bits that may be flipped.
+        first_source: lowest bit that may flip them.
+        word_bytes: bytes of a word.
+    """
+
+    targets: range
+    first_source: int
+    word_bytes: int
+
+    def sources(self, target: int) -> int:
+        """Mask of the bits that may flip `target`."""
+        return -1 << max(self.first_source, target + 1)
+
+
+def swizzle_field(sets: Sequence[PhaseSet], tile: Tile, vector_bytes: int) -> Field | None:
+    """The field for a problem; None where no swizzle is possible."""
+    size = tile.element_bytes
+    word_bytes = sets[0].rule.bank_bytes
+    if size & (size - 1):
+        return None
+    banks = [s.rule.banks for s in sets]
+    widest_words = max(1, vector_bytes // word_bytes, size // word_bytes)
+    low, high = widest_words.bit_length() - 1, max(banks).bit_length() - 1
+    groups = (
+        max(max(s.rule.row_words, s.rule.banks) for s in sets)
+        if any(s.rule.row_words > 1 for s in sets)
+        else min(banks)
+    )
+    return Field(range(low, high), groups.bit_length() - 1, word_bytes) if low < high else None
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseClass:
+    """Phases that cost the same under every swizzle of one linearisation.
+
+    Attributes:
+        words: sorted word offsets, up to an XOR translation.
+        chunk_bits: log2 of the words that each stands for.
+        bank_bits: log2 of the banks.
+        weight: weighted number of phases.
+        ideal: wavefronts if spread evenly.
+        target: wavefronts that no layout undercuts.
+    """
+
+    words: tuple[int, ...]
+    chunk_bits: int
+    bank_bits: int
+    weight: int
+    ideal: int
+    target: int
+
+
+def classes(candidate: Linearisation, sets: Sequence[PhaseSet], tile: Tile) -> list[PhaseClass]:
+    """The phases of a problem under one linearisation, merged as far as they must cost the same."""
+    table = candidate.table(tile.shape) * tile.element_bytes
+    result = []
+    for phase_set in sets:
+        rule = phase_set.rule
+        chunk_words = max(1, phase_set.width_bytes // rule.bank_bytes)
+        words = np.where(phase_set.elements < 0, -1, table[phase_set.elements] // rule.bank_bytes)
+        if rule.row_words > 1:
+            words = np.where(words < 0, -1, words // rule.row_words * rule.row_words + words % rule.banks)
+        words.sort(axis=1)
+        if not rule.serialises_equal:
+            words[:, 1:][words[:, 1:] == words[:, :-1]] = -1
+        present = words >= 0
+        first = np.where(present, words, np.iinfo(np.int64).max).min(axis=1, keepdims=True)
+        words = np.where(present, words ^ first, -1)
+        words.sort(axis=1)
+        unique, inverse = np.unique(words, axis=0, return_inverse=True)
+        inverse = inverse.reshape(-1)
+        weight = np.bincount(inverse, phase_set.weight, len(unique))
+        target = np.full(len(unique), np.iinfo(np.int64).max)
+        np.minimum.at(target, inverse, phase_set.floor)
+        requests = chunk_words if rule.split_words else 1
+        for row, row_weight, row_target in zip(
+            unique.tolist(), weight.tolist(), target.tolist(), strict=True
+        ):
+            held = tuple(w for w in row if w >= 0)
+            ideal = -(-len(set(held)) * chunk_words // (rule.banks * requests))
+            result.append(
+                PhaseClass(
+                    held,
+                    chunk_words.bit_length() - 1,
+                    rule.banks.bit_length() - 1,
+                    int(row_weight) * requests,
+                    max(1, ideal),
+                    max(1, row_target),
+                )
+            )
+    return result
+
+
+def cost(phase: PhaseClass, masks: Masks) -> int:
+    """Wavefronts of a phase under a swizzle (in the model's own arithmetic)."""
+    load: dict[int, int] = {}
+    bank_mask = (1 << phase.bank_bits) - 1
+    for word in phase.words:
+        swizzled = word
+        for bit, mask in masks.items():
+            swizzled ^= ((word & mask).bit_count() & 1) << bit
+        bank = (swizzled & bank_mask) >> phase.chunk_bits
+        load[bank] = load.get(bank, 0) + 1
+    return max(load.values())
+
+
+def excess(phases: Sequence[PhaseClass], masks: Masks) -> int:
+    """Weighted excess wavefronts."""
+    return sum(p.weight * (cost(p, masks) - p.ideal) for p in phases)
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """What one model gave.
+
+    Attributes:
+        outcome: the solver's word.
+        masks: the swizzle, where there is one.
+        value: the objective: index cost (shifts, bits), or weighted excess.
+        bound: proved lower bound of the objective.
+    """
+
+    outcome: Outcome
+    masks: Masks
+    value: int
+    bound: int
+
+
+class SwizzleModel:
+    """One linearisation's masks as CP-SAT variables."""
+
+    def __init__(
+        self, candidate: Linearisation, phases: Sequence[PhaseClass], field: Field, tile: Tile
+    ) -> None:
+        self._model = Model()
+        self._field = field
+        self._phases = phases
+        self._bits: dict[tuple[int, int], int] = {}
+        self._parity: dict[tuple[int, int], int] = {}
+        self._same: dict[tuple[int, int], int | None] = {}
+        self._limit_footprint(candidate, tile)
+
+    def solve_targets(self, ceilings: Sequence[int], budget: Budget, workers: int) -> Solution:
+        """The cheapest swizzle under which every phase costs at most its ceiling."""
+        rows: set[tuple[int, int]] = set()
+        for phase, ceiling in zip(self._phases, ceilings, strict=True):
+            if len(phase.words) <= ceiling:
+                continue
+            if ceiling == 1:
+                for a, u in enumerate(phase.words):
+                    rows.update((u ^ v, phase.bank_bits) for v in phase.words[:a])
+            else:
+                for terms, constant in self._loads(phase):
+                    self._model.at_most(terms, ceiling - 1 - constant)
+        for difference, bank_bits in sorted(rows):
+            self._forbid(difference, bank_bits)
+        return self._minimise_index_cost(budget, workers)
+
+    def solve_excess(self, most: int, budget: Budget, workers: int) -> Solution:
+        """The swizzle of least weighted excess, if that is at most `most`."""
+        terms = []
+        offset = 0
+        for phase in self._phases:
+            offset += phase.weight * phase.ideal
+            if len(phase.words) == 1:
+                offset -= phase.weight
+                continue
+            wavefronts = self._model.integer(1, len(phase.words))
+            terms.append((wavefronts, phase.weight))
+            for load, constant in self._loads(phase):
+                self._model.at_most([*load, (wavefronts, -1)], -1 - constant)
+        self._model.at_most(terms, most + offset)
+        self._model.minimise(terms)
+        answer = self._model.solve(budget, workers)
+        return self._solution(answer, answer.objective - offset, answer.bound - offset)
+
+    def solve_index_cost(self, most: int, budget: Budget) -> Solution:
+        """The cheapest swizzle whose weighted excess is at most `most`."""
+        terms = []
+        offset = 0
+        for phase in self._phases:
+            offset += phase.weight * phase.ideal
+            wavefronts = self._model.integer(1, len(phase.words))
+            terms.append((wavefronts, phase.weight))
+            for load, constant in self._loads(phase):
+                self._model.at_most([*load, (wavefronts, -1)], -1 - constant)
+        self._model.at_most(terms, most + offset)
+        return self._minimise_index_cost(budget, 1)
+
+    def _minimise_index_cost(self, budget: Budget, workers: int) -> Solution:
+        shifts: dict[int, list[int]] = {}
+        for (target, source), bit in self._bits.items():
+            shifts.setdefault(source - target, []).append(bit)
+        terms = [(bit, 1) for bits in shifts.values() for bit in bits]
+        for _, bits in sorted(shifts.items()):
+            used = self._model.boolean()
+            terms.append((used, _SHIFT_WEIGHT))
+            for bit in bits:
+                self._model.clause((-bit - 1, used))
+        self._model.minimise(terms)
+        answer = self._model.solve(budget, workers)
+        return self._solution(answer, answer.objective, answer.bound)
+
+    def _solution(self, answer: Answer, value: int, bound: int) -> Solution:
+        masks: Masks = {}
+        if answer.values:
+            for (target, source), bit in sorted(self._bits.items()):
+                if answer.values[bit]:
+                    masks[target] = masks.get(target, 0) | 1 << source
+        return Solution(answer.outcome, masks, value, bound)
+
+    def _limit_footprint(self, candidate: Linearisation, tile: Tile) -> None:
+        """Keep the last, partly filled block of offsets inside the span."""
+        size, word_bytes = tile.element_bytes, self._field.word_bytes
+        block = (1 << self._field.targets.stop) * word_bytes // size  # elements
+        last = (candidate.span - 1) // block
+        if candidate.span % block == 0 or (
+            last == 0 and self._field.first_source >= self._field.targets.stop
+        ):
+            return
+        table = candidate.table(tile.shape)
+        inside = table[table >= last * block] - last * block
+        bits = list(self._field.targets)
+        high = last << self._field.targets.stop
+        for pattern in range(1 << len(bits)):
+            flip = sum(1 << bit for k, bit in enumerate(bits) if pattern >> k & 1) * word_bytes // size
+            if int((inside ^ flip).max()) + last * block < candidate.span:
+                continue
+            clause = []
+            for k, bit in enumerate(bits):
+                parity = self._parity_of(bit, high)
+                wanted = pattern >> k & 1
+                if parity is None:
+                    if wanted:
+                        break
+                else:
+                    clause.append(-parity - 1 if wanted else parity)
+            else:
+                self._model.clause(clause)
+
+    def _loads(self, phase: PhaseClass) -> list[tuple[list[tuple[int, int]], int]]:
+        """For each word, the literals and constant whose sum is how many others share its bank."""
+        seen: dict[tuple[int, ...], None] = {}
+        for u in phase.words:
+            # Word u itself appears once in phase.words and is not counted against itself.
+            differences = sorted(u ^ v for v in phase.words)[1:]
+            seen[tuple(differences)] = None
+        result = []
+        for others in seen:
+            terms: dict[int, int] = {}
+            constant = 0
+            for d in others:
+                literal = self._same_bank(d, phase.bank_bits)
+                if literal is None:
+                    continue
+                if d == 0:
+                    constant += 1
+                else:
+                    terms[literal] = terms.get(literal, 0) + 1
+            result.append((list(terms.items()), constant))
+        return result
+
+    def _agreement(self, difference: int, bank_bits: int) -> list[int] | None:
+        """Literals that all hold when `difference` maps to bank 0; None if it never does."""
+        targets = self._field.targets
+        if difference & ((1 << min(targets.start, bank_bits)) - 1):
+            return None
+        literals = []
+        for bit in range(targets.start, bank_bits):
+            parity = self._parity_of(bit, difference & self._field.sources(bit))
+            flipped = difference >> bit & 1
+            if parity is None:
+                if flipped:
+                    return None
+            else:
+                literals.append(parity if flipped else -parity - 1)
+        return literals
+
+    def _forbid(self, difference: int, bank_bits: int) -> None:
+        literals = self._agreement(difference, bank_bits)
+        if literals is not None:
+            self._model.clause([-literal - 1 for literal in literals])
+
+    def _same_bank(self, difference: int, bank_bits: int) -> int | None:
+        if difference == 0:
+            return 0
+        key = difference, bank_bits
+        if key not in self._same:
+            literals = self._agreement(difference, bank_bits)
+            if literals is None:
+                self._same[key] = None
+            elif literals:
+                self._same[key] = self._model.conjunction(literals)
+            else:
+                always = self._model.integer(1, 1)
+                self._same[key] = always
+        return self._same[key]
+
+    def _parity_of(self, target: int, bits: int) -> int | None:
+        """The literal `parity(mask_target & bits)`; None for no bits, where it is 0."""
+        if not bits:
+            return None
+        key = target, bits
+        found = self._parity.get(key)
+        if found is None:
+            low = bits & -bits
+            own = self._bits.setdefault((target, low.bit_length() - 1), -1)
+            if own < 0:
+                own = self._bits[target, low.bit_length() - 1] = self._model.boolean()
+            rest = self._parity_of(target, bits ^ low)
+            found = own if rest is None else self._model.xor(rest, own)
+            self._parity[key] = found
+        return found

@@ -1,0 +1,1 @@
+"""Layouts as code, one module per language."""

@@ -1,0 +1,100 @@
+"""Integer expressions as C: shifts and masks for powers of two, floor semantics kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from layoutopt.algebra import Range, bounds
+from layoutopt.expressions import Const, Node, Op, Var
+
+_RANK: Final = {
+    "|": 1,
+    "^": 2,
+    "&": 3,
+    "<<": 4,
+    ">>": 4,
+    "+": 5,
+    "-": 5,
+    "*": 6,
+    "/": 6,
+    "%": 6,
+    "neg": 7,
+    "~": 7,
+}
+_BITWISE: Final = frozenset("|^&") | {"<<", ">>"}
+_COMPARE: Final = frozenset(("<", "<=", ">", ">=", "==", "!="))
+
+
+def to_c(node: Node, ranges: Mapping[str, Range]) -> str:
+    """`node` as a C expression of type int.
+
+    Division and remainder round down as in the problem file: a power of two becomes a shift or a
+    mask, other divisors use C's own operators where the operand cannot be negative and a
+    correction where it can.
+    """
+    return _write(_lower(node, ranges), 0)
+
+
+def _lower(node: Node, ranges: Mapping[str, Range]) -> Node:
+    """Replace Python's operators by C's."""
+    if not isinstance(node, Op):
+        return node
+    args = tuple(_lower(arg, ranges) for arg in node.args)
+    if node.symbol not in ("//", "%"):
+        return Op(node.symbol, args)
+    low, high = bounds(node.args[1], ranges)
+    if low == high > 0 and low & (low - 1) == 0:
+        if node.symbol == "//":
+            return Op(">>", (args[0], Const(low.bit_length() - 1)))
+        return Op("&", (args[0], Const(low - 1)))
+    a, b = args
+    if bounds(node.args[0], ranges)[0] >= 0 and low > 0:
+        return Op("/" if node.symbol == "//" else "%", (a, b))
+    # C rounds towards zero; the remainder's sign tells when to step down.
+    remainder = Op("%", (a, b))
+    wrong = Op(
+        "and",
+        (Op("!=", (remainder, Const(0))), Op("!=", (Op("<", (remainder, Const(0))), Op("<", (b, Const(0)))))),
+    )
+    if node.symbol == "//":
+        return Op("-", (Op("/", (a, b)), wrong))
+    return Op("+", (remainder, Op("if", (b, wrong, Const(0)))))
+
+
+def _write(node: Node, minimum: int) -> str:
+    match node:
+        case Const(value):
+            return str(value) if value >= 0 else f"({value})"
+        case Var(name):
+            return name
+        case Op("if", (yes, test, no)):
+            return f"({_write(test, 0)} ? {_write(yes, 0)} : {_write(no, 0)})"
+        case Op("min" | "max" as symbol, args):
+            return _extreme("<" if symbol == "min" else ">", list(args))
+        case Op("and" | "or" as symbol, args):
+            return "(" + (" && " if symbol == "and" else " || ").join(_write(a, 8) for a in args) + ")"
+        case Op("not", (arg,)):
+            return f"(!{_write(arg, 8)})"
+        case Op("neg" | "~" as symbol, (arg,)):
+            return f"({'-' if symbol == 'neg' else '~'}{_write(arg, 8)})"
+        case Op(symbol, (left, right)) if symbol in _COMPARE:
+            return f"({_write(left, 0)} {symbol} {_write(right, 0)})"
+        case Op(symbol, (left, right)):
+            rank = _RANK[symbol]
+            # Parentheses around every operand of a bit operation: compilers warn without them.
+            inner = 8 if symbol in _BITWISE else rank
+            first = left if symbol in _BITWISE and isinstance(left, Op) and left.symbol == symbol else None
+            a = _write(left, rank if first is not None else inner)
+            b = _write(right, 8 if symbol in _BITWISE else rank + 1)
+            text = f"{a} {symbol} {b}"
+            return text if rank >= minimum else f"({text})"
+    raise AssertionError(node)
+
+
+def _extreme(compare: str, args: list[Node]) -> str:
+    if len(args) == 1:
+        return _write(args[0], 8)
+    rest = _extreme(compare, args[1:])
+    first = _write(args[0], 8)
+    return f"({first} {compare} {rest} ? {first} : {rest})"

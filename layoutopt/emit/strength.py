@@ -1,0 +1,104 @@
+"""Address expressions of accesses, reduced by sympy.
+
+Substituting an access's index into the layout gives a correct but clumsy expression. Sympy
+expands the polynomial part, so that every loop variable contributes a constant step where the
+algebra allows (`2048*i`), and drops multiples under `%` and `//`. Bit operations are opaque to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from typing import Any
+
+import sympy
+from sympy.core.function import UndefinedFunction
+
+from layoutopt.algebra import Range, simplify
+from layoutopt.expressions import Const, Node, Op, Var
+
+_PLAIN = frozenset(("+", "-", "*", "//", "%", "neg"))
+
+
+def reduced(node: Node, values: Mapping[str, Node], scale: int, ranges: Mapping[str, Range]) -> Node:
+    """`scale * node` with `values` substituted, in a form that costs few operations.
+
+    Args:
+        node: an expression over the names in `values`.
+        values: what to substitute, over the names in `ranges`.
+        scale: a constant factor.
+        ranges: the range of every free variable.
+    """
+    opaque: dict[str, Any] = {}
+    bound = {name: _to_sympy(value, {}, opaque) for name, value in values.items()}
+    expression = sympy.expand(scale * _to_sympy(node, bound, opaque))
+    return simplify(_from_sympy(expression), ranges)
+
+
+def _to_sympy(node: Node, bound: Mapping[str, Any], opaque: dict[str, Any]) -> Any:
+    match node:
+        case Const(value):
+            return sympy.Integer(value)
+        case Var(name):
+            return bound.get(name, sympy.Symbol(name, integer=True, nonnegative=True))
+        case Op(symbol, args):
+            parts = [_to_sympy(arg, bound, opaque) for arg in args]
+            if symbol not in _PLAIN:
+                return _opaque(symbol, opaque)(*parts)
+            match symbol:
+                case "+":
+                    return parts[0] + parts[1]
+                case "-":
+                    return parts[0] - parts[1]
+                case "*":
+                    return parts[0] * parts[1]
+                case "neg":
+                    return -parts[0]
+            if parts[1] == 0:  # a branch never taken; leave it as written
+                return _opaque(symbol, opaque)(*parts)
+            return sympy.floor(parts[0] / parts[1]) if symbol == "//" else sympy.Mod(parts[0], parts[1])
+    raise AssertionError(node)
+
+
+def _opaque(symbol: str, opaque: dict[str, Any]) -> Any:
+    if symbol not in opaque:
+        opaque[symbol] = sympy.Function(symbol, integer=True)
+    return opaque[symbol]
+
+
+def _from_sympy(expression: Any) -> Node:
+    if expression.is_Integer:
+        return Const(int(expression))
+    if expression.is_Symbol:
+        return Var(expression.name)
+    if expression.is_Add:
+        terms = sorted(expression.args, key=_term_order)
+        return reduce(_plus, (_from_sympy(term) for term in terms))
+    if expression.is_Mul:
+        number, rest = expression.as_coeff_mul()
+        factors = reduce(lambda a, b: Op("*", (a, b)), (_from_sympy(f) for f in rest))
+        return factors if number == 1 else Op("*", (factors, Const(int(number))))
+    if isinstance(expression, sympy.Mod):
+        return Op("%", (_from_sympy(expression.args[0]), _from_sympy(expression.args[1])))
+    if isinstance(expression, sympy.floor):
+        numerator, denominator = sympy.fraction(sympy.together(expression.args[0]))
+        return Op("//", (_from_sympy(sympy.expand(numerator)), _from_sympy(denominator)))
+    if expression.is_Pow:
+        base, exponent = expression.as_base_exp()
+        return reduce(lambda a, b: Op("*", (a, b)), [_from_sympy(base)] * int(exponent))
+    if isinstance(expression.func, UndefinedFunction):
+        return Op(expression.func.__name__, tuple(_from_sympy(arg) for arg in expression.args))
+    raise AssertionError(f"sympy gave {sympy.srepr(expression)}")
+
+
+def _plus(a: Node, b: Node) -> Node:
+    if isinstance(b, Const) and b.value < 0:
+        return Op("-", (a, Const(-b.value)))
+    if isinstance(b, Op) and b.symbol == "*" and isinstance(b.args[1], Const) and b.args[1].value < 0:
+        return Op("-", (a, Op("*", (b.args[0], Const(-b.args[1].value)))))
+    return Op("+", (a, b))
+
+
+def _term_order(term: Any) -> tuple[bool, bool, str]:
+    """Positive terms first (a leading minus costs an operation), constants last."""
+    return bool(term.as_coeff_Mul()[0] < 0), bool(term.is_number), str(term)

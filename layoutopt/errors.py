@@ -1,0 +1,51 @@
+"""What can go wrong, as a tree.
+
+    LayoutoptError
+      ProblemFileError     the problem, table or device file is wrong
+        ExpressionError    an expression in it cannot be parsed or evaluated
+      LayoutError          this layout cannot hold this tile
+      VerificationError    the model and the conflict engine disagree: a bug in layoutopt
+
+"Infeasible" and "out of time" are answers, not errors: see `layoutopt.model.Status`.
+"""
+
+from __future__ import annotations
+
+
+class LayoutoptError(Exception):
+    """Base of every error that layoutopt raises on purpose."""
+
+
+class ProblemFileError(LayoutoptError):
+    """A file is wrong.
+
+    Attributes:
+        field: path of the field, such as `accesses[2].index[0]`; empty for the whole file.
+        reason: what was required and what was given.
+    """
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}" if field else reason)
+        self.field = field
+        self.reason = reason
+
+
+class ExpressionError(ProblemFileError):
+    """An expression cannot be parsed, or fails for some thread.
+
+    Attributes:
+        position: flat index, in the broadcast shape of the variables, of the first failing
+            evaluation; None when the text itself is at fault.
+    """
+
+    def __init__(self, reason: str, position: int | None = None, field: str = "") -> None:
+        super().__init__(field, reason)
+        self.position = position
+
+
+class LayoutError(LayoutoptError):
+    """A layout does not fit its tile: elements overlap, a vector is torn or misaligned."""
+
+
+class VerificationError(LayoutoptError):
+    """The model promised what the conflict engine does not confirm. Always a bug in layoutopt."""

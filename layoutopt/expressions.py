@@ -1,0 +1,316 @@
+"""Integer expressions: a whitelist grammar, evaluated over whole arrays.
+
+The text is parsed by Python's own parser and every node is checked against a whitelist, so
+precedence, `//` and `%` are Python's (division rounds down). Nothing is ever `eval`ed.
+
+    literals         12, 0x1f, True, False
+    variables        tid, lane, warp, loop variables; x0, x1, ... in offsets
+    arithmetic       + - * // %    unary -
+    bits             & | ^ ~ << >>
+    comparisons      < <= > >= == !=   (chains too), giving 0 or 1
+    logic            and or not, `a if c else b`, min(...), max(...)
+
+Values are int64; anything that leaves +-2**62 is an error, not a wrong answer.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from layoutopt.errors import ExpressionError
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+MAX_CHARACTERS: Final = 4000
+MAX_DEPTH: Final = 60
+MAX_NODES: Final = 1000
+MAX_VALUE: Final = 2**62
+MAX_SHIFT: Final = 62
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """An integer literal."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Var:
+    """A variable, by name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """An operator applied to operands.
+
+    `symbol` is the Python spelling; "neg" is unary minus, "if" has (value, condition, otherwise).
+    """
+
+    symbol: str
+    args: tuple[Node, ...]
+
+
+Node = Const | Var | Op
+
+_BINARY: Final[dict[type[ast.operator], str]] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.LShift: "<<",
+    ast.RShift: ">>",
+    ast.BitAnd: "&",
+    ast.BitOr: "|",
+    ast.BitXor: "^",
+}
+_COMPARE: Final[dict[type[ast.cmpop], str]] = {
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+}
+_UNARY: Final[dict[type[ast.unaryop], str]] = {ast.USub: "neg", ast.Invert: "~", ast.Not: "not"}
+
+
+def parse(text: str, variables: frozenset[str]) -> Node:
+    """Parse `text`, which may use only the names in `variables`.
+
+    Raises:
+        ExpressionError: the text is too long or too deep, is no expression, or uses something
+            outside the grammar or an unknown name.
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise ExpressionError(f"an expression has at most {MAX_CHARACTERS} characters, not {len(text)}")
+    if not text.strip():
+        raise ExpressionError("expected an integer expression, got an empty text")
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise ExpressionError(f"{_quote(text)} is not an expression: {error.msg}") from None
+    except (RecursionError, MemoryError, ValueError):
+        raise ExpressionError(f"{_quote(text)} is nested too deeply or holds invalid characters") from None
+    count = 0
+
+    def convert(node: ast.expr, depth: int) -> Node:
+        nonlocal count
+        count += 1
+        if depth > MAX_DEPTH:
+            raise ExpressionError(f"{_quote(text)} is nested deeper than {MAX_DEPTH} levels")
+        if count > MAX_NODES:
+            raise ExpressionError(f"{_quote(text)} has more than {MAX_NODES} operators and operands")
+
+        def sub(child: ast.expr) -> Node:
+            return convert(child, depth + 1)
+
+        match node:
+            case ast.Constant(value=bool() | int() as value):
+                if abs(value) > MAX_VALUE:
+                    raise ExpressionError(f"{_quote(text)} holds a number beyond 2**62")
+                return Const(int(value))
+            case ast.Name(id=name):
+                if name not in variables:
+                    known = ", ".join(sorted(variables))
+                    raise ExpressionError(f"unknown name {name!r} in {_quote(text)}; known here: {known}")
+                return Var(name)
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+                return Op(_BINARY[type(op)], (sub(left), sub(right)))
+            case ast.BinOp(op=ast.Div()):
+                raise ExpressionError(f"'/' in {_quote(text)} is not integer arithmetic: write '//'")
+            case ast.UnaryOp(op=ast.UAdd(), operand=operand):
+                return sub(operand)
+            case ast.UnaryOp(op=op, operand=operand):
+                return Op(_UNARY[type(op)], (sub(operand),))
+            case ast.Compare(left=left, ops=ops, comparators=others) if all(type(o) in _COMPARE for o in ops):
+                terms = [sub(term) for term in (left, *others)]
+                pairs = [
+                    Op(_COMPARE[type(o)], (a, b)) for o, a, b in zip(ops, terms, terms[1:], strict=False)
+                ]
+                return pairs[0] if len(pairs) == 1 else Op("and", tuple(pairs))
+            case ast.BoolOp(op=op, values=values):
+                return Op("and" if isinstance(op, ast.And) else "or", tuple(sub(v) for v in values))
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                return Op("if", (sub(body), sub(test), sub(orelse)))
+            case ast.Call(func=ast.Name(id="min" | "max" as name), args=args, keywords=[]) if len(args) >= 2:
+                return Op(name, tuple(sub(a) for a in args))
+        raise ExpressionError(
+            f"{_quote(ast.unparse(node)[:60])} in {_quote(text)} is not allowed: only integers, + - * // %, "
+            "bit operations, comparisons, and/or/not, 'a if c else b', min and max"
+        )
+
+    return convert(tree, 1)
+
+
+def names(node: Node) -> frozenset[str]:
+    """The variables that `node` mentions."""
+    match node:
+        case Var(name):
+            return frozenset((name,))
+        case Op(_, args):
+            return frozenset().union(*map(names, args))
+    return frozenset()
+
+
+def evaluate(node: Node, env: Mapping[str, IntArray], where: BoolArray | None = None) -> IntArray:
+    """Evaluate over arrays that broadcast against one another.
+
+    Args:
+        node: the expression.
+        env: an int64 array for every variable.
+        where: positions that count (broadcast against the result). Elsewhere the value is
+            arbitrary and faults such as a division by zero are ignored.
+
+    Returns:
+        int64 array, of some shape that broadcasts to that of `env` and `where` together.
+
+    Raises:
+        ExpressionError: division by zero, a shift outside 0..62, or a value beyond +-2**62 at
+            a position that counts; `position` is the first such place.
+    """
+    shape = np.broadcast_shapes(*(a.shape for a in env.values()), () if where is None else where.shape)
+
+    def check(bad: BoolArray, mask: BoolArray | None, message: str) -> None:
+        if bad.any():
+            fault = np.broadcast_to(bad if mask is None else bad & mask, shape).ravel()
+            if fault.any():
+                raise ExpressionError(f"{message} in {_quote(to_text(node))}", int(fault.argmax()))
+
+    def run(node: Node, mask: BoolArray | None) -> Any:
+        match node:
+            case Const(value):
+                return np.array(value, np.int64)
+            case Var(name):
+                return env[name]
+            case Op("if", (body, test, otherwise)):
+                chosen = run(test, mask) != 0
+                yes = chosen if mask is None else chosen & mask
+                no = ~chosen if mask is None else ~chosen & mask
+                return np.where(chosen, run(body, yes), run(otherwise, no))
+            case Op("and" | "or" as symbol, args):
+                result = run(args[0], mask) != 0
+                for arg in args[1:]:
+                    live = result if symbol == "and" else ~result
+                    value = run(arg, live if mask is None else live & mask) != 0
+                    result = result & value if symbol == "and" else result | value
+                return result.astype(np.int64)
+            case Op("min" | "max" as symbol, args):
+                result = run(args[0], mask)
+                for arg in args[1:]:
+                    result = (np.minimum if symbol == "min" else np.maximum)(result, run(arg, mask))
+                return result
+            case Op(symbol, (arg,)):
+                value = run(arg, mask)
+                return (
+                    (value == 0).astype(np.int64)
+                    if symbol == "not"
+                    else (-value if symbol == "neg" else ~value)
+                )
+            case Op(symbol, (left, right)):
+                return binary(symbol, run(left, mask), run(right, mask), mask)
+        raise AssertionError(node)
+
+    def binary(symbol: str, a: Any, b: Any, mask: BoolArray | None) -> Any:
+        if symbol in ("//", "%"):
+            zero = b == 0
+            check(zero, mask, "division by zero" if symbol == "//" else "remainder of a division by zero")
+            b = np.where(zero, 1, b)
+        elif symbol in ("<<", ">>"):
+            wrong = (b < 0) | (b > MAX_SHIFT)
+            check(wrong, mask, f"shift outside 0..{MAX_SHIFT}")
+            b = np.where(wrong, 0, b)
+        if symbol in ("+", "-", "*", "<<"):
+            # In float64 the magnitude is right to 1 part in 2**52: enough to see 2**62 coming.
+            high = _FLOAT[symbol](a.astype(np.float64), b.astype(np.float64))
+            wide = np.abs(high) > float(MAX_VALUE)
+            if wide.any():
+                check(wide, mask, "value beyond 2**62")
+                a = np.where(wide, 0, a)
+        return _ARRAY[symbol](a, b)
+
+    return np.asarray(run(node, where), np.int64)
+
+
+_FLOAT: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "+": np.add,
+    "-": np.subtract,
+    "*": np.multiply,
+    "<<": lambda a, b: np.ldexp(a, b.astype(np.int64)),
+}
+_ARRAY: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "+": np.add,
+    "-": np.subtract,
+    "*": np.multiply,
+    "//": np.floor_divide,
+    "%": np.remainder,
+    "<<": np.left_shift,
+    ">>": np.right_shift,
+    "&": np.bitwise_and,
+    "|": np.bitwise_or,
+    "^": np.bitwise_xor,
+    "<": lambda a, b: (a < b).astype(np.int64),
+    "<=": lambda a, b: (a <= b).astype(np.int64),
+    ">": lambda a, b: (a > b).astype(np.int64),
+    ">=": lambda a, b: (a >= b).astype(np.int64),
+    "==": lambda a, b: (a == b).astype(np.int64),
+    "!=": lambda a, b: (a != b).astype(np.int64),
+}
+
+_PRECEDENCE: Final = {
+    "if": 1, "or": 2, "and": 3, "not": 4,
+    "<": 5, "<=": 5, ">": 5, ">=": 5, "==": 5, "!=": 5,
+    "|": 6, "^": 7, "&": 8, "<<": 9, ">>": 9, "+": 10, "-": 10, "*": 11, "//": 11, "%": 11,
+    "neg": 12, "~": 12, "min": 14, "max": 14,
+}  # fmt: skip
+_ATOM: Final = 14
+
+
+def to_text(node: Node) -> str:
+    """Write `node` in the grammar above, with as few parentheses as it allows."""
+
+    def write(node: Node, minimum: int) -> str:
+        match node:
+            case Const(value):
+                return str(value) if value >= 0 or minimum <= 12 else f"({value})"
+            case Var(name):
+                return name
+            case Op(symbol, args):
+                rank = _PRECEDENCE[symbol]
+                text = body(symbol, args, rank)
+                return text if rank >= minimum else f"({text})"
+        raise AssertionError(node)
+
+    def body(symbol: str, args: tuple[Node, ...], rank: int) -> str:
+        match symbol:
+            case "if":
+                return f"{write(args[0], 2)} if {write(args[1], 2)} else {write(args[2], 1)}"
+            case "min" | "max":
+                return f"{symbol}({', '.join(write(a, 1) for a in args)})"
+            case "and" | "or":
+                return f" {symbol} ".join(write(a, rank + 1) for a in args)
+            case "not":
+                return f"not {write(args[0], rank)}"
+            case "neg" | "~":
+                return ("-" if symbol == "neg" else "~") + write(args[0], rank)
+        left_rank = rank + 1 if rank == _PRECEDENCE["<"] else rank
+        left, right = write(args[0], left_rank), write(args[1], rank + 1)
+        tight = symbol == "*" and not (isinstance(args[0], Op) and _PRECEDENCE[args[0].symbol] == rank)
+        return f"{left}{symbol}{right}" if tight else f"{left} {symbol} {right}"
+
+    return write(node, 1)
+
+
+def _quote(text: str) -> str:
+    text = " ".join(text.split())
+    return repr(text if len(text) <= 80 else text[:77] + "...")

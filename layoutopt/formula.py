@@ -1,0 +1,98 @@
+"""A layout as the expression an expert would write.
+
+The swizzle is defined on the linear offset, `v ^ (v >> s & m)`, but where a source bit of v is a bit
+of one coordinate, and the targets lie in the field of one digit, there is a shorter spelling:
+`x0*64 + (x1 ^ x0 % 8 * 8)`. This module finds it.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from layoutopt.address import Digit, Layout
+from layoutopt.algebra import Range, simplify
+from layoutopt.expressions import Const, Node, Op, Var
+
+
+def coordinate_ranges(layout: Layout) -> dict[str, Range]:
+    """The range of x0, x1, ... in the tile."""
+    return {f"x{d}": (0, extent - 1) for d, extent in enumerate(layout.shape)}
+
+
+def offset_expression(layout: Layout) -> Node:
+    """The element offset over x0, x1, ..., equal to `layout.element_offset` on the whole tile."""
+    ranges = coordinate_ranges(layout)
+    digits = [d for d in layout.digits if d.size > 1]
+    terms = [(_value(d), d) for d in digits]
+    if not layout.swizzle:
+        return simplify(_sum([_scaled(value, d.stride) for value, d in terms]), ranges)
+    flips = [simplify(flip, ranges) for flip in _flips(layout, digits)]
+    home = _home(digits, [t.bit for t in layout.swizzle])
+    if home is None:
+        linear = _sum([_scaled(value, d.stride) for value, d in terms])
+        return simplify(reduce(_xor, flips, linear), ranges)
+    inner = reduce(_xor, flips, _scaled(_value(home), home.stride))
+    parts = [inner if d is home else _scaled(value, d.stride) for value, d in terms]
+    return simplify(_sum(parts), ranges)
+
+
+def _value(digit: Digit) -> Node:
+    return Op("%", (Op("//", (Var(f"x{digit.dim}"), Const(digit.divide))), Const(digit.size)))
+
+
+def _scaled(value: Node, factor: int) -> Node:
+    return Op("*", (value, Const(factor)))
+
+
+def _sum(parts: list[Node]) -> Node:
+    return reduce(lambda a, b: Op("+", (a, b)), parts) if parts else Const(0)
+
+
+def _xor(a: Node, b: Node) -> Node:
+    return Op("^", (a, b))
+
+
+def _trailing_zeros(number: int) -> int:
+    return (number & -number).bit_length() - 1
+
+
+def _owner(digits: list[Digit], bit: int) -> Digit | None:
+    """The digit whose value alone decides bit `bit` of the linear offset, if there is one."""
+    for k, digit in enumerate(digits):
+        low = _trailing_zeros(digit.stride)
+        below = sum((d.size - 1) * d.stride for d in digits[k + 1 :])
+        slower_clear = all(_trailing_zeros(d.stride) > bit for d in digits[:k])
+        if digit.stride == 1 << low and low <= bit and below < digit.stride and slower_clear:
+            return digit
+    return None
+
+
+def _home(digits: list[Digit], bits: list[int]) -> Digit | None:
+    """The digit in whose field all target bits lie, if there is one."""
+    owners = [_owner(digits, bit) for bit in bits]
+    return owners[0] if all(o is owners[0] for o in owners) else None
+
+
+def _flips(layout: Layout, digits: list[Digit]) -> list[Node]:
+    """What is XORed into the offset: one expression per source digit and shift amount."""
+    pairs = [(t.bit, s) for t in layout.swizzle for s in range(t.mask.bit_length()) if t.mask >> s & 1]
+    groups: dict[tuple[int, int], tuple[Node, list[tuple[int, int]]]] = {}
+    for target, source in pairs:
+        owner = _owner(digits, source)
+        if owner is None:
+            value, bit, key = _sum([_scaled(_value(d), d.stride) for d in digits]), source, -1
+        else:
+            value, bit, key = _value(owner), source - _trailing_zeros(owner.stride), digits.index(owner)
+        groups.setdefault((key, bit - target), (value, []))[1].append((target, bit))
+    return [_moved(value, moves) for _, (value, moves) in sorted(groups.items(), key=lambda g: g[0])]
+
+
+def _moved(value: Node, moves: list[tuple[int, int]]) -> Node:
+    """Bits of `value` moved to their targets; every move goes the same distance."""
+    moves = sorted(moves)
+    (first_target, first_bit), count = moves[0], len(moves)
+    if moves[-1][1] - first_bit == count - 1:
+        field = Op("%", (Op("//", (value, Const(1 << first_bit))), Const(1 << count)))
+        return _scaled(field, 1 << first_target)
+    mask = sum(1 << (bit - first_bit) for _, bit in moves)
+    return _scaled(Op("&", (Op("//", (value, Const(1 << first_bit))), Const(mask))), 1 << first_target)

@@ -1,0 +1,221 @@
+"""The nouns: problem and result (the layout has `layoutopt.address` to itself).
+
+The problem types are also the problem file: `msgspec` decodes JSON straight into them, and the
+published JSON Schema is generated from them.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from layoutopt.address import Layout
+
+SCHEMA: Final = "layoutopt.problem/1"
+RESULT_SCHEMA: Final = "layoutopt.result/1"
+
+ELEMENT_BYTES: Final = {
+    "i8": 1, "u8": 1, "b8": 1, "f8": 1, "e4m3": 1, "e5m2": 1,
+    "i16": 2, "u16": 2, "b16": 2, "f16": 2, "bf16": 2,
+    "i32": 4, "u32": 4, "b32": 4, "f32": 4, "tf32": 4, "f16x2": 4, "bf16x2": 4,
+    "i64": 8, "u64": 8, "b64": 8, "f64": 8, "c64": 8,
+    "b128": 16, "c128": 16,
+}  # fmt: skip
+
+FAMILIES: Final = ("none", "order", "pad", "split", "xor")
+
+Positive = Annotated[int, Meta(ge=1)]
+Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Expression = Annotated[str, Meta(min_length=1)]
+Identifier = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
+Family = Literal["none", "order", "pad", "split", "xor"]
+
+
+class Structure(Struct, frozen=True, forbid_unknown_fields=True):
+    """An element that is no named type, such as a structure of three floats."""
+
+    bytes: Annotated[int, Meta(ge=1, le=16, description="Size of the element in bytes")]
+
+
+class Tile(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is staged in shared memory."""
+
+    shape: Annotated[
+        tuple[Positive, ...],
+        Meta(min_length=1, max_length=8, description="Extent of each dimension, in elements"),
+    ]
+    element: Annotated[str | Structure, Meta(description='A named type such as f16, or {"bytes": n}')]
+
+    @property
+    def element_bytes(self) -> int:
+        """Size of one element in bytes."""
+        return self.element.bytes if isinstance(self.element, Structure) else ELEMENT_BYTES[self.element]
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that the elements themselves need: no layout is smaller."""
+        return self.elements * self.element_bytes
+
+
+class Access(Struct, frozen=True, forbid_unknown_fields=True, rename={"loops": "for"}):
+    """One instruction in the source, executed by every warp in every iteration of its loops."""
+
+    name: Name
+    op: Annotated[str, Meta(description="load, store, ldmatrix.x4, cp.async, ... or a PTX spelling")]
+    index: Annotated[
+        tuple[Expression | int, ...],
+        Meta(
+            description="Coordinates of the first element that a lane touches, "
+            "over tid, lane, warp and the loop variables"
+        ),
+    ]
+    bytes: Annotated[
+        int | None, Meta(description="Bytes at each lane's address; may be left out where the op says it")
+    ] = None
+    loops: Annotated[dict[Identifier, Positive], Meta(description="Loop variables and their trip counts")] = (
+        field(default_factory=dict)
+    )
+    where: Annotated[Expression | None, Meta(description="Lanes for which this is 0 do not take part")] = None
+    weight: Annotated[
+        int | float | Expression,
+        Meta(
+            description="How often the access runs per tile: a number, "
+            "or an expression over the loop variables"
+        ),
+    ] = 1
+
+
+class Constraints(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a layout must obey."""
+
+    families: (
+        Annotated[tuple[Family, ...], Meta(min_length=1, description="Families that may be used")] | None
+    ) = None
+    max_bytes: Annotated[Positive | None, Meta(description="Shared memory available")] = None
+    alignment_bytes: Annotated[
+        Positive | None, Meta(description="Alignment that the base address has; more may not be needed")
+    ] = None
+    pitch_multiple_bytes: Annotated[
+        Positive | None, Meta(description="Every stride but the innermost is a multiple of this")
+    ] = None
+    order: Annotated[tuple[int, ...] | None, Meta(description="Dimensions from slowest to fastest")] = None
+    offset: Annotated[
+        Expression | None,
+        Meta(description="A layout already in use, to audit: element offset over x0, x1, ..."),
+    ] = None
+
+
+class Published(Struct, frozen=True, forbid_unknown_fields=True):
+    """The layout that a public kernel uses. Data: the solver does not look at it."""
+
+    offset: Annotated[Expression, Meta(description="Element offset over x0, x1, ...")]
+    bytes: Annotated[Positive, Meta(description="Bytes as declared in the source")]
+    kind: str = ""
+    source: str = ""
+
+
+class KnownOptimum(Struct, frozen=True, forbid_unknown_fields=True):
+    """The fewest excess wavefronts, then the fewest bytes, known for the problem."""
+
+    excess: Annotated[int, Meta(ge=0)]
+    bytes: Positive
+
+
+class Problem(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_": "schema"}):
+    """A tile and every access to it."""
+
+    name: Name
+    tile: Tile
+    threads: Annotated[int, Meta(ge=1, le=1024, description="Threads of the block")]
+    accesses: Annotated[tuple[Access, ...], Meta(min_length=1, max_length=256)]
+    schema_: Literal["layoutopt.problem/1"] = SCHEMA
+    target: Annotated[str, Meta(description="The GPU, such as sm_90")] = "sm_90"
+    layout: Constraints = Constraints()
+    notes: str | None = None
+    published: Published | None = None
+    known_optimum: KnownOptimum | None = None
+
+
+class Status(enum.StrEnum):
+    """How much a result claims.
+
+    optimal: excess and bytes are proved, in the scope that the proof names.
+    feasible: found and verified, not proved.
+    infeasible: proved that the constraints cannot be met.
+    unknown: the limit came before an answer.
+    """
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"
+
+
+class AccessReport(Struct, frozen=True):
+    """What one access costs, summed over its warp instructions (weights not applied)."""
+
+    name: str
+    op: str
+    wavefronts: int
+    ideal: int
+    excess: int
+    bank_conflicts: int
+
+
+class Bound(Struct, frozen=True):
+    """A proved lower bound and the set of layouts it holds for."""
+
+    lower_bound: int
+    scope: str
+
+
+class IndexCost(Struct, frozen=True):
+    """The third objective: `value` in the unit `measure`, least possible where `proved`."""
+
+    value: int
+    proved: bool
+    measure: str
+
+
+class Proof(Struct, frozen=True):
+    """What is proved. `excess` bounds the weighted excess, in units of one unweighted wavefront."""
+
+    excess: Bound
+    bytes: Bound
+    index_cost: IndexCost | None = None
+
+
+class Result(Struct, frozen=True, rename={"schema_": "schema"}):
+    """The answer to a problem. Without a layout (infeasible, unknown) the layout's fields are null."""
+
+    problem: str
+    target: str
+    status: Status
+    proof: Proof
+    reason: str
+    layout: Layout | None = None
+    family: str | None = None
+    offset: str | None = None
+    bytes: int | None = None
+    declared_bytes: int | None = None
+    alignment_bytes: int | None = None
+    excess: int | None = None
+    weighted_excess: float | None = None
+    accesses: tuple[AccessReport, ...] = ()
+    schema_: str = RESULT_SCHEMA
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as JSON-ready data, the schema first."""
+        data: dict[str, Any] = msgspec.to_builtins(self)
+        return {"schema": data.pop("schema"), **data}
