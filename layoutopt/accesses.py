@@ -148,10 +148,6 @@ def _trace_access(
         place = f"{field}.index[{d}]"
         value = np.broadcast_to(_evaluate(str(text), place, env, active, spot), shape)
         span = covered if d == len(tile.shape) - 1 else 1
-        bad = active & ((value < 0) | (value > tile.shape[d] - span))
-        if bad.any():
-            at = int(bad.argmax())
-            raise ProblemFileError(place, _outside(int(value.flat[at]), d, span, tile, spot(at)))
         if span > 1 and (bad := active & (value % span != 0)).any():
             at = int(bad.argmax())
             raise ProblemFileError(
@@ -159,6 +155,9 @@ def _trace_access(
                 f"a {width}-byte access starts at a multiple of {span} elements, "
                 f"not at {int(value.flat[at])} ({spot(at)})",
             )
+        if (bad := active & ((value < 0) | (value > tile.shape[d] - span))).any():
+            at = int(bad.argmax())
+            raise ProblemFileError(place, _outside(int(value.flat[at]), d, span, tile, spot(at)))
         flat = flat * tile.shape[d] + value
     flat = np.where(active, flat, 0)
 

@@ -130,6 +130,6 @@ class Layout(Struct, frozen=True):
     @property
     def declared_bytes(self) -> int:
         """Bytes of an array declared with every pitch in full: `rows * pitch`, last pad included."""
-        block = 2 << max((t.bit for t in self.swizzle), default=-1)
+        block = 2 << max(t.bit for t in self.swizzle) if self.swizzle else 1
         span = max(d.size * d.stride for d in self.digits)
         return -(-span // block) * block * self.element_bytes

@@ -30,6 +30,8 @@ CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNK
 @click.option(
     "--time-limit",
     type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
     metavar="S",
     help="Stop after S seconds with the best so far.",
 )
@@ -43,7 +45,7 @@ def command(
     as_json: bool,
     table: Path | None,
     code: Path | None,
-    time_limit: float | None,
+    time_limit: float,
     workers: int,
     families: str | None,
     conflict_free: bool,
@@ -94,9 +96,7 @@ def _with_families(problem: Problem, families: str) -> Problem:
     return msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, families=names))
 
 
-def _solve_interruptibly(
-    problem: Problem, time_limit: float | None, workers: int, conflict_free: bool
-) -> Result:
+def _solve_interruptibly(problem: Problem, time_limit: float, workers: int, conflict_free: bool) -> Result:
     """Solve in a thread, so that Ctrl-C reaches the solver in mid-search."""
     from layoutopt.cpmodel.solver import Budget
     from layoutopt.synthesize import solve

@@ -88,14 +88,14 @@ def unpadded(space: Space, cuts: int) -> Iterator[Linearisation]:
             yield candidate
 
 
-def padded(space: Space) -> Iterator[Linearisation]:
-    """Candidates with at least one pad, in no particular order."""
+def padded(space: Space, cuts: bool = True) -> Iterator[Linearisation]:
+    """Candidates with at least one pad, in no particular order; without `cuts`, of whole dimensions."""
     if "pad" not in space.families:
         return
     step = math.lcm(space.vector, space.stride_multiple)
     choices = range(step, max(space.period, step + 1), step)
-    for cuts, levels in ((0, 2), (1, 1)):
-        for structure in _structures(space, cuts):
+    for count_of_cuts, levels in ((0, 2), (1, 1)) if cuts else ((0, 2),):
+        for structure in _structures(space, count_of_cuts):
             gaps = len(structure) - 1
             for count in range(1, min(levels, gaps) + 1):
                 for where in itertools.combinations(range(gaps), count):

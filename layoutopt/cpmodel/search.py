@@ -34,6 +34,11 @@ from layoutopt.model import FAMILIES, Problem
 
 MAX_CUTS = 2
 EVERY_LAYOUT = "every layout"
+# Deterministic time that each swizzle gets in one round of stage 2; the last round has no limit.
+_EFFORTS = (0.05, 0.5, 5.0, None)
+# What it gets in stage 1 before the next candidate is looked at.
+_STAGE_1_EFFORT = 0.2
+_FALLBACK_CANDIDATES = 200
 
 Progress = Callable[[str], None]
 
@@ -83,14 +88,9 @@ class _Found:
 class _Tally:
     """What the stages leave open."""
 
-    best: _Found | None = None
-    undecided_span: int | None = None  # smallest candidate that the solver left open in stage 1
-    open_bound: int | None = None  # lowest excess that a candidate left open might still have
+    undecided_span: int | None = None  # smallest candidate that stage 1 left open
+    exhausted: bool = True  # every candidate of the families was looked at
     unswizzled: list[_Found] = field(default_factory=list)
-
-    def offer(self, found: _Found) -> None:
-        if self.best is None or found.rank < self.best.rank:
-            self.best = found
 
 
 def search(
@@ -164,8 +164,9 @@ class _Search:
         for s in self.sets:
             chunk_words = max(1, s.width_bytes // s.rule.bank_bytes)
             requests = chunk_words if s.rule.split_words else 1
-            lanes = (s.elements >= 0).sum(axis=1)
-            ideal = -(-lanes * chunk_words // (s.rule.banks * requests))
+            distinct = s.elements >= 0
+            distinct[:, 1:] &= s.elements[:, 1:] != s.elements[:, :-1]
+            ideal = -(-distinct.sum(axis=1) * chunk_words // (s.rule.banks * requests))
             over = s.floor - ideal
             total += int((s.weight * over * (over > 0)).sum()) * requests
         return total
@@ -180,14 +181,16 @@ class _Search:
         if self.conflict_free and self.floor:
             return self._none("the counting bound: every layout has conflicts", EVERY_LAYOUT, True)
         stage1 = self._reach_floor()
-        if self.tally.best is None and not self.tally.unswizzled:
+        if not self.tally.unswizzled:
             if self.budget.spent:
                 return self._none("out of time", self.scope, False)
             return self._none("no layout of these families keeps to the constraints", self.scope, True)
-        if stage1 is not None:
+        if stage1 is not None and stage1.excess == self.floor:
+            if not self.tally.exhausted:
+                self.tally.undecided_span = self.tile.elements
             return self._proposal(stage1, self.floor, operations_proved=self.tally.undecided_span is None)
         if self.conflict_free:
-            complete = self.tally.undecided_span is None and not self.budget.spent
+            complete = self.tally.undecided_span is None and self.tally.exhausted
             reason = "every layout of these families has conflicts" if complete else "out of time"
             return self._none(reason, self.scope, complete)
         return self._least_excess()
@@ -196,40 +199,65 @@ class _Search:
 
     def _reach_floor(self) -> _Found | None:
         level: _Found | None = None
+        deferred: list[Linearisation] = []
         for candidate in self._candidates():
             if level is not None and candidate.span > level.candidate.span:
                 break
             if level is not None and candidate.operations >= level.operations:
                 continue
-            if self.budget.spent and (self.tally.best or self.tally.unswizzled):
+            if self.budget.spent and self.tally.unswizzled:
+                self._fall_back()
+                return level
+            found, decided = self._try(candidate, level, _STAGE_1_EFFORT)
+            if not decided:
+                deferred.append(candidate)
+            level = _better(level, found)
+        if level is None and not self.conflict_free:
+            return None  # stage 2 decides the deferred ones, too
+        for candidate in sorted(deferred, key=_by_cost):
+            if (
+                level is not None
+                and _by_cost(candidate) >= _by_cost(level.candidate)
+                and candidate is not level.candidate
+            ):
+                continue
+            found, decided = self._try(candidate, level, None)
+            if not decided:
                 self._leave_open(candidate)
-                break
-            found = self._try(candidate, level)
-            if found is not None and (level is None or found.rank < level.rank):
-                level = found
-                self.tally.offer(found)
+            level = _better(level, found)
         return level
 
-    def _try(self, candidate: Linearisation, level: _Found | None) -> _Found | None:
+    def _try(
+        self, candidate: Linearisation, level: _Found | None, effort: float | None
+    ) -> tuple[_Found | None, bool]:
+        """A layout over `candidate` that reaches the floor, if there is one; and whether that is sure."""
         phases = classes(candidate, self.sets, self.tile)
         plain = _Found(candidate, {}, excess(phases, {}), candidate.operations)
         self.tally.unswizzled.append(plain)
-        if all(cost(p, {}) <= p.target for p in phases):
-            return plain
+        ceilings = [p.ideal if self.conflict_free else p.target for p in phases]
+        if all(cost(p, {}) <= ceiling for p, ceiling in zip(phases, ceilings, strict=True)):
+            return plain, True
         if self.field is None or not candidate.may_swizzle:
-            return None
-        if level is not None and candidate.operations + SHIFT_OPERATIONS >= level.operations:
-            return None
+            return None, True
+        same_size = level is not None and candidate.span == level.candidate.span
+        if same_size and level is not None and candidate.operations + SHIFT_OPERATIONS >= level.operations:
+            return None, True
         self.progress(f"{candidate.family}, {candidate.span * self.tile.element_bytes} bytes")
         model = SwizzleModel(candidate, phases, self.field, self.tile)
-        solution = model.solve_targets([p.target for p in phases], self.budget, self.workers)
-        if solution.masks:
-            if solution.outcome is not Outcome.OPTIMAL:
-                self._leave_open(candidate)
-            return self._swizzled(candidate, phases, solution)
-        if solution.outcome is not Outcome.INFEASIBLE:
-            self._leave_open(candidate)
-        return None
+        solution = model.solve_targets(ceilings, self.budget, self.workers, effort)
+        found = self._swizzled(candidate, phases, solution) if solution.masks else None
+        return found, solution.outcome in (Outcome.OPTIMAL, Outcome.INFEASIBLE)
+
+    def _fall_back(self) -> None:
+        """Out of time: at least look at plain pads, which cost next to nothing to evaluate."""
+        self.tally.exhausted = False
+        rest = sorted((c for c in padded(self.space, cuts=False) if self._fits(c)), key=_by_cost)
+        for candidate in rest[:_FALLBACK_CANDIDATES]:
+            phases = classes(candidate, self.sets, self.tile)
+            self.tally.unswizzled.append(_Found(candidate, {}, excess(phases, {}), candidate.operations))
+
+    def _fits(self, candidate: Linearisation) -> bool:
+        return self.limit is None or candidate.span * self.tile.element_bytes <= self.limit
 
     def _leave_open(self, candidate: Linearisation) -> None:
         spans = (
@@ -249,56 +277,56 @@ class _Search:
             yield from sorted(tight, key=_by_cost)
         rest.extend(padded(self.space))
         for candidate in sorted(rest, key=_by_cost):
-            if self.limit is None or candidate.span * self.tile.element_bytes <= self.limit:
+            if self._fits(candidate):
                 yield candidate
 
     # Stage 2 -----------------------------------------------------------------------------------
 
     def _least_excess(self) -> Proposal:
-        for found in self.tally.unswizzled:
-            self.tally.offer(found)
-        best = self.tally.best
-        assert best is not None
+        best = min(self.tally.unswizzled, key=lambda f: f.rank)
+        pending: list[tuple[Linearisation, int]] = []
         if self.field is not None:
-            tried = sorted(
-                (f.candidate for f in self.tally.unswizzled if f.candidate.may_swizzle), key=_by_cost
-            )
-            for candidate in tried:
-                best = self._improve(candidate, best)
-        proved = self.tally.open_bound is None and not self.budget.spent
-        bound = (
-            best.excess if proved else max(self.floor, min(best.excess, self.tally.open_bound or self.floor))
-        )
-        return self._proposal(best, bound, operations_proved=False)
+            tried = (f.candidate for f in self.tally.unswizzled if f.candidate.may_swizzle)
+            pending = [(candidate, self.floor) for candidate in sorted(tried, key=_by_cost)]
+        # Every candidate gets a little effort before any gets much: good layouts come early.
+        for effort in _EFFORTS:
+            left = []
+            for candidate, bound in pending:
+                best, bound = self._improve(candidate, best, bound, effort)
+                if bound < best.excess or (bound == best.excess and candidate.span < best.candidate.span):
+                    left.append((candidate, bound))
+            pending = left
+        bound = min((bound for _, bound in pending), default=best.excess)
+        if not self.tally.exhausted:
+            bound = self.floor
+        return self._proposal(best, max(self.floor, min(bound, best.excess)), operations_proved=False)
 
-    def _improve(self, candidate: Linearisation, best: _Found) -> _Found:
+    def _improve(
+        self, candidate: Linearisation, best: _Found, bound: int, effort: float | None
+    ) -> tuple[_Found, int]:
+        """Try to beat `best` with a swizzle over `candidate`; the new best, and its proved bound."""
         most = best.excess if candidate.span < best.candidate.span else best.excess - 1
-        if most < self.floor:
-            return best
+        if most < bound:
+            return best, most + 1
         if self.budget.spent:
-            self._open(self.floor)
-            return best
+            return best, bound
         phases = classes(candidate, self.sets, self.tile)
         self.progress(f"{candidate.family}, excess at most {most}")
         assert self.field is not None
-        solution = SwizzleModel(candidate, phases, self.field, self.tile).solve_excess(
-            most, self.budget, self.workers
-        )
+        model = SwizzleModel(candidate, phases, self.field, self.tile)
+        solution = model.solve_excess(most, self.budget, self.workers, effort)
         if solution.outcome is Outcome.INFEASIBLE:
-            return best
-        if solution.outcome is not Outcome.OPTIMAL:
-            self._open(max(self.floor, solution.bound))
+            return best, most + 1
+        bound = max(bound, solution.bound)
         if solution.outcome is Outcome.UNKNOWN:
-            return best
-        cheap = SwizzleModel(candidate, phases, self.field, self.tile).solve_index_cost(
-            solution.value, self.budget
-        )
-        found = self._swizzled(candidate, phases, cheap if cheap.masks else solution)
-        return min(best, found, key=lambda f: f.rank)
-
-    def _open(self, bound: int) -> None:
-        current = self.tally.open_bound
-        self.tally.open_bound = bound if current is None else min(current, bound)
+            return best, bound
+        if solution.outcome is Outcome.OPTIMAL:
+            bound = solution.value
+            model = SwizzleModel(candidate, phases, self.field, self.tile)
+            cheap = model.solve_index_cost(solution.value, self.budget)
+            solution = cheap if cheap.masks else solution
+        found = self._swizzled(candidate, phases, solution)
+        return min(best, found, key=lambda f: f.rank), bound
 
     # Results -----------------------------------------------------------------------------------
 
@@ -358,6 +386,12 @@ class _Search:
             None, "", 0, 0, 0, False, (self.floor, EVERY_LAYOUT), (self.tile.bytes, EVERY_LAYOUT), complete,
             f"{reason} ({scope})",
         )  # fmt: skip
+
+
+def _better(a: _Found | None, b: _Found | None) -> _Found | None:
+    if a is None or b is None:
+        return a or b
+    return min(a, b, key=lambda f: f.rank)
 
 
 def _by_cost(candidate: Linearisation) -> tuple[int, int]:

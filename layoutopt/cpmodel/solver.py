@@ -140,8 +140,8 @@ class Model:
             objective = f"objective{{vars:[{_join(names)}] coeffs:[{_join(coefficients)}]}}"
         return variables + "".join(self._constraints) + objective
 
-    def solve(self, budget: Budget, workers: int = 1) -> Answer:
-        """Solve within `budget`.
+    def solve(self, budget: Budget, workers: int = 1, effort: float | None = None) -> Answer:
+        """Solve within `budget`, and within `effort` in the solver's deterministic time.
 
         One worker and a fixed seed make the solution, and not only its value, reproducible.
         """
@@ -152,6 +152,8 @@ class Model:
             raise AssertionError("the model's text form is malformed")
         parameters = cp.SatParameters()
         limit = "" if budget.seconds is None else f" max_time_in_seconds:{max(budget.seconds, 1e-3)}"
+        if effort is not None:
+            limit += f" max_deterministic_time:{effort}"
         # No LP: the models are clauses and parities. Ctrl-C is handled by whoever owns the budget.
         parameters.parse_text_format(
             f"num_workers:{workers} random_seed:{SEED} linearization_level:{0 if workers == 1 else 1} "

@@ -189,7 +189,9 @@ class SwizzleModel:
         self._same: dict[tuple[int, int], int | None] = {}
         self._limit_footprint(candidate, tile)
 
-    def solve_targets(self, ceilings: Sequence[int], budget: Budget, workers: int) -> Solution:
+    def solve_targets(
+        self, ceilings: Sequence[int], budget: Budget, workers: int, effort: float | None
+    ) -> Solution:
         """The cheapest swizzle under which every phase costs at most its ceiling."""
         rows: set[tuple[int, int]] = set()
         for phase, ceiling in zip(self._phases, ceilings, strict=True):
@@ -203,9 +205,9 @@ class SwizzleModel:
                     self._model.at_most(terms, ceiling - 1 - constant)
         for difference, bank_bits in sorted(rows):
             self._forbid(difference, bank_bits)
-        return self._minimise_index_cost(budget, workers)
+        return self._minimise_index_cost(budget, workers, effort)
 
-    def solve_excess(self, most: int, budget: Budget, workers: int) -> Solution:
+    def solve_excess(self, most: int, budget: Budget, workers: int, effort: float | None) -> Solution:
         """The swizzle of least weighted excess, if that is at most `most`."""
         terms = []
         offset = 0
@@ -220,7 +222,7 @@ class SwizzleModel:
                 self._model.at_most([*load, (wavefronts, -1)], -1 - constant)
         self._model.at_most(terms, most + offset)
         self._model.minimise(terms)
-        answer = self._model.solve(budget, workers)
+        answer = self._model.solve(budget, workers, effort)
         return self._solution(answer, answer.objective - offset, answer.bound - offset)
 
     def solve_index_cost(self, most: int, budget: Budget) -> Solution:
@@ -234,9 +236,9 @@ class SwizzleModel:
             for load, constant in self._loads(phase):
                 self._model.at_most([*load, (wavefronts, -1)], -1 - constant)
         self._model.at_most(terms, most + offset)
-        return self._minimise_index_cost(budget, 1)
+        return self._minimise_index_cost(budget, 1, None)
 
-    def _minimise_index_cost(self, budget: Budget, workers: int) -> Solution:
+    def _minimise_index_cost(self, budget: Budget, workers: int, effort: float | None) -> Solution:
         shifts: dict[int, list[int]] = {}
         for (target, source), bit in self._bits.items():
             shifts.setdefault(source - target, []).append(bit)
@@ -247,7 +249,7 @@ class SwizzleModel:
             for bit in bits:
                 self._model.clause((-bit - 1, used))
         self._model.minimise(terms)
-        answer = self._model.solve(budget, workers)
+        answer = self._model.solve(budget, workers, effort)
         return self._solution(answer, answer.objective, answer.bound)
 
     def _solution(self, answer: Answer, value: int, bound: int) -> Solution:

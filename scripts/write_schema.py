@@ -1,0 +1,11 @@
+"""Write problems/problem.schema.json from the types."""
+
+import json
+from pathlib import Path
+
+from layoutopt.problem_file import json_schema
+
+if __name__ == "__main__":
+    path = Path(__file__).parent.parent / "problems" / "problem.schema.json"
+    path.write_text(json.dumps(json_schema(), indent=1) + "\n")
+    print(f"wrote {path.name}")

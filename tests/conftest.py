@@ -1,0 +1,49 @@
+"""Markers that skip what the machine does not have, and the catalogue as parameters."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PROBLEMS = sorted(p for p in (ROOT / "problems").rglob("*.json") if p.name != "problem.schema.json")
+
+
+def pytest_collection_modifyitems(items):
+    nvcc = shutil.which("nvcc")
+    smi = shutil.which("nvidia-smi")
+    gpu = smi is not None and subprocess.run([smi, "-L"], capture_output=True, check=False).returncode == 0
+    for item in items:
+        if "nvcc" in item.keywords and nvcc is None:
+            item.add_marker(pytest.mark.skip(reason="nvcc is not on this machine"))
+        if "gpu" in item.keywords and not gpu:
+            item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU on this machine"))
+
+
+def problem_id(path):
+    return path.relative_to(ROOT / "problems").with_suffix("").as_posix()
+
+
+@pytest.fixture
+def problem_file(tmp_path):
+    """Write a problem, changed as asked, and return its path."""
+
+    def write(**changes):
+        data = {
+            "schema": "layoutopt.problem/1",
+            "name": "tile",
+            "tile": {"shape": [8, 8], "element": "f32"},
+            "threads": 64,
+            "accesses": [
+                {"name": "rows", "op": "store", "bytes": 4, "index": ["tid // 8", "tid % 8"]},
+                {"name": "columns", "op": "load", "bytes": 4, "index": ["tid % 8", "tid // 8"]},
+            ],
+        }
+        data.update(changes)
+        path = tmp_path / "tile.json"
+        path.write_text(json.dumps({k: v for k, v in data.items() if v is not None}))
+        return path
+
+    return write

@@ -1,0 +1,137 @@
+"""Toy devices, and exhaustive search over every layout of the families, in plain Python.
+
+Nothing here uses the model or the engine: layouts are enumerated, and wavefronts counted, anew.
+"""
+
+import itertools
+
+from layoutopt.devices import Device, PhaseRule
+
+
+def toy_device(lanes, banks):
+    """4-byte accesses are served by all lanes at once, 8-byte accesses by halves."""
+    whole = (tuple(range(lanes)),)
+    halves = (tuple(range(lanes // 2)), tuple(range(lanes // 2, lanes)))
+    rules = {}
+    for kind in ("load", "store"):
+        rules[kind, 4] = PhaseRule(whole, banks, 4)
+        rules[kind, 8] = PhaseRule(halves, banks, 4)
+    rules["atomic", 4] = PhaseRule(whole, banks, 4, serialises_equal=True)
+    return Device("toy", "toy", lanes, banks, 4, rules)
+
+
+def phases_of(access, lanes):
+    """Phases of one access, each a list of element tuples, one tuple per lane."""
+    kind, width, rows = access
+    groups = [range(lanes)] if width == 4 else [range(lanes // 2), range(lanes // 2, lanes)]
+    for row in rows:
+        for group in groups:
+            yield (
+                kind,
+                [tuple(range(row[lane], row[lane] + width // 4)) for lane in group if row[lane] is not None],
+            )
+
+
+def wavefronts(kind, phase, table, banks):
+    """Passes over the banks, and how many an even spread would take."""
+    words = [table[e] for lane in phase for e in lane]
+    counted = words if kind == "atomic" else sorted(set(words))
+    load = [0] * banks
+    for word in counted:
+        load[word % banks] += 1
+    return max(load), -(-len(set(words)) // banks)
+
+
+def excess(accesses, lanes, table, banks):
+    total = 0
+    for access, weight in accesses:
+        for kind, phase in phases_of(access, lanes):
+            if phase:
+                cost, ideal = wavefronts(kind, phase, table, banks)
+                total += weight * (cost - ideal)
+    return total
+
+
+def linearisations(shape, vector, banks, families):
+    """(element offsets by row-major index, span, whether a swizzle may be added)."""
+    dims = range(len(shape))
+    cuts = [(d, c) for d in dims for c in range(2, shape[d]) if shape[d] % c == 0]
+    for count in range(3):
+        if count and "split" not in families:
+            continue
+        for chosen in itertools.combinations(cuts, count):
+            digits = []
+            for d in dims:
+                marks = [1, *sorted(c for dim, c in chosen if dim == d), shape[d]]
+                if any(b % a for a, b in itertools.pairwise(marks)):
+                    break
+                digits += [(d, low, high // low) for low, high in itertools.pairwise(marks)]
+            else:
+                for order in itertools.permutations(digits):
+                    if count == 0 and "order" not in families and list(order) != digits:
+                        continue
+                    yield from pitched(shape, order, vector, banks, families, count)
+
+
+def pitched(shape, order, vector, banks, families, count):
+    last = len(shape) - 1
+    if vector > 1 and not (
+        order[-1][:2] == (last, 1) and (order[-1][2] % vector == 0 or order[-1][2] == shape[last])
+    ):
+        return
+    most = {0: 2, 1: 1, 2: 0}[count] if "pad" in families else 0
+    for pads in itertools.product(range(0, banks, vector), repeat=len(order) - 1):
+        if sum(p > 0 for p in pads) > most:
+            continue
+        strides, gaps = [1], False
+        for (_, _, size), pad in zip(reversed(order[1:]), reversed(pads), strict=True):
+            tight = strides[0] * size
+            stride = -(-tight // vector) * vector + pad
+            gaps |= stride > tight
+            strides.insert(0, stride)
+        if gaps and "pad" not in families:
+            continue
+        table = []
+        for x in itertools.product(*map(range, shape)):
+            table.append(
+                sum(x[d] // low % size * s for (d, low, size), s in zip(order, strides, strict=True))
+            )
+        swizzled = "xor" in families and not (count and gaps) and sum(p > 0 for p in pads) <= 1
+        yield table, max(table) + 1, swizzled
+
+
+def swizzles(span, vector, banks):
+    """Every unit triangular swizzle: bank bits above the vector, flipped by bits above the banks."""
+    top = (span - 1).bit_length()
+    low, high = vector.bit_length() - 1, banks.bit_length() - 1
+    sources = range(high, top)
+    masks = [
+        sum(1 << s for s in chosen)
+        for n in range(len(sources) + 1)
+        for chosen in itertools.combinations(sources, n)
+    ]
+    for choice in itertools.product(masks, repeat=high - low):
+        yield dict(zip(range(low, high), choice, strict=True))
+
+
+def apply(swizzle, offset):
+    return offset ^ sum((bin(offset & mask).count("1") & 1) << bit for bit, mask in swizzle.items())
+
+
+def best(shape, accesses, lanes, banks, families):
+    """The least weighted excess, and the fewest elements of storage at that excess."""
+    vector = max(width // 4 for (_, width, _), _ in accesses)
+    found = None
+    seen = set()
+    for table, span, swizzled in linearisations(shape, vector, banks, families):
+        for swizzle in swizzles(span, vector, banks) if swizzled else [{}]:
+            offsets = tuple(apply(swizzle, v) for v in table)
+            if offsets in seen or max(offsets) >= span:
+                continue
+            seen.add(offsets)
+            size = max(offsets) + 1
+            if found is not None and size > found[1] and found[0] == 0:
+                continue
+            value = excess(accesses, lanes, offsets, banks), size
+            found = value if found is None else min(found, value)
+    return found
