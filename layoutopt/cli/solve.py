@@ -103,6 +103,7 @@ def _solve_interruptibly(problem: Problem, time_limit: float, workers: int, conf
 
     budget = Budget(time_limit)
     outcome: list[Result | BaseException] = []
+    done = threading.Event()
 
     def work() -> None:
         try:
@@ -113,12 +114,13 @@ def _solve_interruptibly(problem: Problem, time_limit: float, workers: int, conf
             )
         except BaseException as error:  # handed to the main thread
             outcome.append(error)
+        finally:
+            done.set()
 
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    while thread.is_alive():
+    threading.Thread(target=work, daemon=True).start()
+    while not done.is_set():
         try:
-            thread.join()
+            done.wait()
         except KeyboardInterrupt:
             if budget.spent:
                 raise

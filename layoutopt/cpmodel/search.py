@@ -378,7 +378,7 @@ class _Search:
             (min(excess_bound, found.excess), bound_scope),
             (bytes_bound, bytes_scope),
             complete,
-            "" if complete else "the time limit came before the proof",
+            "" if complete else "stopped before the proof was complete",
         )
 
     def _none(self, reason: str, scope: str, complete: bool) -> Proposal:

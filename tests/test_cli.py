@@ -1,0 +1,185 @@
+"""The command line from the outside: outputs, exit codes, interruption."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+TRANSPOSE = ROOT / "problems" / "basics" / "transpose_32x32_f32.json"
+DIAGONALS = ROOT / "problems" / "basics" / "diagonals_32x32_f32.json"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
+COMMAND = [sys.executable, "-c", "from layoutopt.cli import run; run()"]
+
+
+def layoutopt(*arguments, **options):
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        check=False,
+        **options,
+    )
+
+
+def test_human_report_ends_in_code():
+    done = layoutopt("solve", TRANSPOSE)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    for part in (
+        "offset     x0*32 + (x1 ^ x0)",
+        "4,096 used",
+        "columns  load           32     32               0",
+        "every layout",
+        "__host__ __device__ constexpr uint32_t transpose_32x32_f32_offset_bytes(uint32_t x0, uint32_t x1)",
+    ):
+        assert part in done.stdout
+    assert max(map(len, done.stdout.split("\n\n//")[0].splitlines())) <= 100
+
+
+def test_json_table_and_code(tmp_path):
+    done = layoutopt(
+        "solve", TRANSPOSE, "--json", "--table", tmp_path / "t.npy", "--code", tmp_path / "t.cuh"
+    )
+    assert done.returncode == 0
+    result = json.loads(done.stdout)
+    assert next(iter(result)) == "schema"
+    assert result["schema"] == "layoutopt.result/1"
+    assert (result["problem"], result["target"], result["status"]) == (
+        "transpose_32x32_f32",
+        "sm_90",
+        "optimal",
+    )
+    assert (result["bytes"], result["declared_bytes"], result["alignment_bytes"]) == (4096, 4096, 128)
+    assert result["excess"] == 0
+    assert result["accesses"][0] == {
+        "name": "rows", "op": "store", "wavefronts": 32, "ideal": 32, "excess": 0, "bank_conflicts": 0,
+    }  # fmt: skip
+    assert result["proof"]["excess"] == {"lower_bound": 0, "scope": "every layout"}
+    assert result["proof"]["bytes"] == {"lower_bound": 4096, "scope": "every layout"}
+    table = np.load(tmp_path / "t.npy")
+    assert (table.dtype, table.shape) == (np.int64, (32, 32))
+    rows, columns = np.indices((32, 32))
+    assert (table == 4 * (rows * 32 + (columns ^ rows))).all()
+    assert "constexpr uint32_t transpose_32x32_f32_offset_bytes" in (tmp_path / "t.cuh").read_text()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["t.cuh", "t.npy"]
+
+
+def test_the_result_rebuilds_the_layout(tmp_path):
+    import msgspec
+
+    from layoutopt import Layout
+
+    problem = ROOT / "problems" / "ggml" / "flash_attention_tile_k_d112.json"
+    done = layoutopt("solve", problem, "--json", "--table", tmp_path / "t.npy")
+    layout = msgspec.convert(json.loads(done.stdout)["layout"], Layout)
+    assert (layout.table() == np.load(tmp_path / "t.npy")).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("solve", TRANSPOSE, "--families", "none"), 1),
+        (("solve", TRANSPOSE, "--families", "none", "--conflict-free"), 1),
+        (("solve", TRANSPOSE, "--families", "none,pad", "--conflict-free"), 0),
+        (("solve", TRANSPOSE, "--families", "xro"), 2),
+        (("solve", TRANSPOSE, "--time-limit", "0"), 2),
+        (("solve", TRANSPOSE, "--time-limit", "soon"), 2),
+        (("solve", TRANSPOSE, "--workers", "0"), 2),
+        (("solve",), 2),
+        (("sovle", TRANSPOSE), 2),
+        (("solve", "nothing.json"), 2),
+        (("solve", DIAGONALS, "--conflict-free", "--time-limit", "0.2"), 3),
+        (("--version",), 0),
+        (("--help",), 0),
+        (("solve", "--help"), 0),
+    ],
+)
+def test_exit_codes(arguments, code):
+    done = layoutopt(*arguments)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    if code == 2:
+        assert done.stdout == ""
+        assert done.stderr.strip()
+
+
+def test_families_only_narrow_what_the_file_allows():
+    tile = ROOT / "problems" / "cuda_samples" / "tensorcore_gemm_f16.json"
+    done = layoutopt("solve", tile, "--families", "xor")
+    assert done.returncode == 2
+    assert "allows only none, pad" in done.stderr
+
+
+def test_infeasible_is_an_answer(problem_file):
+    path = problem_file(layout={"max_bytes": 255})
+    done = layoutopt("solve", path, "--json")
+    assert done.returncode == 1
+    result = json.loads(done.stdout)
+    assert result["status"] == "infeasible"
+    assert "the elements alone need 256 bytes" in result["reason"]
+    assert result["layout"] is None
+
+
+def test_outputs_are_whole_or_absent(tmp_path):
+    missing = tmp_path / "no" / "such" / "t.npy"
+    done = layoutopt("solve", TRANSPOSE, "--table", missing)
+    assert done.returncode == 2
+    assert "cannot write" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_time_limit_gives_the_best_so_far():
+    done = layoutopt("solve", DIAGONALS, "--json", "--time-limit", "1")
+    assert done.returncode == 1
+    result = json.loads(done.stdout)
+    assert result["status"] == "feasible"
+    assert result["reason"]
+    assert result["excess"] == sum(a["excess"] for a in result["accesses"]) > 0
+    assert result["proof"]["excess"]["lower_bound"] < result["excess"]
+
+
+def test_interrupt_gives_the_best_so_far():
+    running = subprocess.Popen(
+        [*COMMAND, "solve", str(DIAGONALS), "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    time.sleep(2.5)
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=60)
+    assert running.returncode == 1
+    assert json.loads(out)["status"] == "feasible"
+    assert err == "stopping with the best layout so far\n"
+
+
+def test_help_names_every_command_and_loads_no_solver():
+    done = layoutopt("--help")
+    assert "solve" in done.stdout
+    probe = (
+        "import sys; sys.argv = ['layoutopt', '--help']\n"
+        "from layoutopt.cli import main\n"
+        "main(standalone_mode=False)\n"
+        "heavy = {'numpy', 'ortools', 'sympy', 'msgspec'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", probe], check=True, env=ENVIRONMENT, capture_output=True)
+
+
+def test_json_needs_no_sympy():
+    probe = (
+        f"import sys; sys.argv = ['layoutopt', 'solve', {str(TRANSPOSE)!r}, '--json']\n"
+        "from layoutopt.cli import main\n"
+        "main(standalone_mode=False)\n"
+        "heavy = {'sympy', 'pandas'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", probe], check=True, env=ENVIRONMENT, capture_output=True)
