@@ -1,0 +1,62 @@
+"""Solve every problem of the catalogue and print what is published beside what is found.
+
+    python scripts/solve_catalogue.py [--time-limit S]
+
+Excess is in wavefronts over all warp instructions, bytes run to the last element used. The
+published layout is counted by the conflict engine.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from layoutopt import load, solve
+from layoutopt.accesses import trace
+from layoutopt.conflicts import count_wavefronts
+from layoutopt.devices import device
+from layoutopt.expressions import evaluate, parse
+
+PROBLEMS = Path(__file__).parent.parent / "problems"
+
+
+def published(problem):
+    """Excess and bytes of the layout in use."""
+    if problem.published is None:
+        return "-", "-"
+    grids = {f"x{d}": grid for d, grid in enumerate(np.indices(problem.tile.shape))}
+    offsets = evaluate(parse(problem.published.offset, frozenset(grids)), grids)
+    table = np.broadcast_to(offsets, problem.tile.shape).ravel() * problem.tile.element_bytes
+    gpu = device(problem.target)
+    excess = 0
+    for access in trace(problem, gpu).accesses:
+        counts = count_wavefronts(table[access.element], access.active, access.operation, gpu)
+        excess += int((counts.wavefronts - counts.ideal).sum())
+    return excess, int(table.max()) + problem.tile.element_bytes
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--time-limit", type=float, default=60.0)
+    limit = parser.parse_args().time_limit
+    head = ("problem", "published", "", "ours", "", "status", "family", "formula")
+    row = "{:<48} {:>6} {:>7}  {:>6} {:>7}  {:<9} {:<10} {}"
+    print(row.format(*head))
+    print(row.format("", "excess", "bytes", "excess", "bytes", "", "", ""))
+    beaten = kernels = 0
+    for path in sorted(PROBLEMS.rglob("*/*.json")):
+        problem = load(path)
+        result = solve(problem, time_limit=limit)
+        old = published(problem)
+        name = path.relative_to(PROBLEMS).with_suffix("").as_posix()
+        print(
+            row.format(name, *old, result.excess, result.bytes, result.status, result.family, result.offset)
+        )
+        if problem.published is not None and not name.startswith("basics/"):
+            kernels += 1
+            beaten += result.excess < old[0] or result.bytes < old[1]
+    print(f"{beaten} of {kernels} published layouts beaten in wavefronts or bytes")
+
+
+if __name__ == "__main__":
+    main()
