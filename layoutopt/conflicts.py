@@ -270,7 +270,8 @@ def _over_groups(combine: np.ufunc, flat: npt.NDArray[Any], size: int) -> npt.ND
     inner loop is only `size` long.
     """
     if size & (size - 1):
-        return combine.reduce(flat.reshape(-1, size), axis=1)
+        reduced: npt.NDArray[Any] = combine.reduce(flat.reshape(-1, size), axis=1)
+        return reduced
     reach = 1
     while reach < size:
         flat = combine(flat[:-reach], flat[reach:])

@@ -1,7 +1,7 @@
 """The instructions that touch shared memory, under the names users write.
 
-Short names (`load`, `ldmatrix.x4.trans`, `cp.async`) and PTX spellings (`ld.shared.v4.b32`) both
-become one `Operation`.
+Short names (`load`, `ldmatrix.x4.trans`, `cp.async`), PTX spellings (`ld.shared.v4.b32`) and AMD's
+(`ds_read_b128`) all become one `Operation`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-SIMPLE_WIDTHS: Final = (1, 2, 4, 8, 16)
+SIMPLE_WIDTHS: Final = (1, 2, 4, 8, 12, 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ _MATRIX: Final = re.compile(
 _PLAIN: Final = re.compile(
     r"(ld|st)(?:\.volatile|\.relaxed\.cta)?\.shared(?:::cta)?(?:\.v([24]))?\.[busf](8|16|32|64|128)"
 )
+_DS: Final = re.compile(r"ds_(read|load|write|store)_[bui](8|16|32|64|96|128)")
 _ASYNC: Final = re.compile(
     r"cp\.async(?:\.(ca|cg))?(?:\.shared(?:::cta)?)?(?:\.global)?(?:\.L2::\w+)?(?:\.(4|8|16))?"
 )
@@ -50,7 +51,7 @@ _ATOM: Final = re.compile(r"(atom|red)(?:\.\w+)*?\.shared(?:::cta)?(?:\.\w+)*?\.
 
 EXPECTED: Final = (
     "load, store, atomic, reduce (with bytes), ldmatrix.x1|x2|x4[.trans], stmatrix.x1|x2|x4[.trans], "
-    "cp.async[.ca|.cg] (with bytes 4, 8 or 16), or a PTX spelling such as ld.shared.v4.b32"
+    "cp.async[.ca|.cg] (with bytes 4, 8 or 16), or a spelling such as ld.shared.v4.b32 or ds_read_b128"
 )
 
 
@@ -83,6 +84,9 @@ def _recognise(text: str) -> tuple[str, int | None, int, bool, tuple[int, ...]]:
     if match := _PLAIN.fullmatch(text):
         width = int(match[3]) // 8 * int(match[2] or 1)
         return "load" if match[1] == "ld" else "store", width, 0, False, SIMPLE_WIDTHS
+    if match := _DS.fullmatch(text):
+        kind = "load" if match[1] in ("read", "load") else "store"
+        return kind, int(match[2]) // 8, 0, False, SIMPLE_WIDTHS
     if match := _ASYNC.fullmatch(text):
         kind = f"cp.async.{match[1]}" if match[1] else "cp.async"
         return kind, int(match[2]) if match[2] else None, 0, False, (16,) if match[1] == "cg" else (4, 8, 16)
