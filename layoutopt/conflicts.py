@@ -90,7 +90,8 @@ def count_wavefronts(
     for start in range(0, instructions, CHUNK_INSTRUCTIONS):
         rows = slice(start, start + CHUNK_INSTRUCTIONS)
         taking_part = addressing_lanes(active[rows], operation)
-        counts = _count_chunk(byte_address[rows], taking_part, operation.width_bytes, rule)
+        address = np.ascontiguousarray(byte_address[rows])
+        counts = _count_chunk(address, taking_part, operation.width_bytes, rule)
         out.wavefronts[rows], out.ideal[rows], out.phases[rows] = counts
     return out
 
