@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -117,7 +118,7 @@ def _table(totals: list[Totals]) -> str:
 @contextmanager
 def _opened(path: Path) -> Iterator[io.BufferedReader]:
     if str(path) == "-":
-        yield cast(io.BufferedReader, click.get_binary_stream("stdin"))
+        yield cast("io.BufferedReader", sys.stdin.buffer)
         return
     try:
         file = open(path, "rb")  # noqa: SIM115  (closed below; only opening may fail in this way)
