@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from layoutopt.conflicts import addressing_lanes, count_wavefronts
+from layoutopt.conflicts import CHUNK_INSTRUCTIONS, addressing_lanes, count_wavefronts
 from layoutopt.devices import Device
 from layoutopt.errors import ProblemFileError, VerificationError
 from layoutopt.operations import Operation, parse_operation
@@ -38,8 +38,6 @@ BoolArray = npt.NDArray[np.bool_]
 BLOCK_BYTES: Final = 1 << 20
 MAX_LINE_BYTES: Final = 1 << 20
 WINDOW_INSTRUCTIONS: Final = 1 << 16
-# Checked, then counted, while still in cache.
-STEP_INSTRUCTIONS: Final = 2048
 
 
 class Record(Struct, gc=False):
@@ -128,8 +126,9 @@ def count_table(path: Path, op: str, width_bytes: int | None, device: Device) ->
     for start in range(0, instructions, WINDOW_INSTRUCTIONS):
         # Mapped anew for each window, so that the pages already counted do not stay in memory.
         window = _mapped(path, device)[start : start + WINDOW_INSTRUCTIONS]
-        for step in range(0, len(window), STEP_INSTRUCTIONS):
-            address = np.ascontiguousarray(window[step : step + STEP_INSTRUCTIONS])
+        for step in range(0, len(window), CHUNK_INSTRUCTIONS):
+            # Checked, then counted, while still in cache.
+            address = np.ascontiguousarray(window[step : step + CHUNK_INSTRUCTIONS])
             active = address >= 0
             _check_table(address, active, operation, start + step)
             counts = count_wavefronts(address, active, operation, device)
