@@ -128,6 +128,8 @@ def _count_chunk(
     idle = None if active.all() else ~active
     words_per_lane = max(1, width_bytes // rule.bank_bytes)
     merged = _pairs_hold(address, idle) if rule.merges_pairs else None
+    if merged is not None and not merged.any():
+        merged = None
     if rule.split_words or words_per_lane == 1:
         words = _units(address, rule.bank_bytes)
         if rule.row_words > 1:
@@ -215,7 +217,7 @@ def _count_units(
     if slots_per_phase * (1 if merged is None else 2) > banks:
         firsts = another_word if idle is None else another_word & ((flat & idle_bit) == 0)
         distinct = _over_groups(np.add, firsts.astype(np.uint16), slots_per_phase).reshape(rows, -1)
-    if merged is not None and merged.any():
+    if merged is not None:
         pair = merged[:, None]
         longest[:, ::2] = np.maximum(longest[:, ::2], np.where(pair, longest[:, 1::2], 0))
         if distinct is not None:
@@ -252,7 +254,7 @@ def _sorted_keys(
             phase[list(lanes)] = p
         phase = phase.repeat(unit.shape[1] // len(phase))
         shift = number(row_bits + bank_bits + 1)
-        if merged is None or not merged.any():
+        if merged is None:
             keys |= phase << shift
         else:
             keys |= np.where(merged[:, None], phase >> number(1), phase) << shift
