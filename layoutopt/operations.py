@@ -10,7 +10,9 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-SIMPLE_WIDTHS: Final = (1, 2, 4, 8, 12, 16)
+STORE_WIDTHS: Final = (1, 2, 4, 8, 16)
+# AMD's 96-bit loads; how stores of that width are served is not published.
+LOAD_WIDTHS: Final = (1, 2, 4, 8, 12, 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +78,17 @@ def parse_operation(text: str, width_bytes: int | None) -> Operation:
 
 def _recognise(text: str) -> tuple[str, int | None, int, bool, tuple[int, ...]]:
     if text in ("load", "store"):
-        return text, None, 0, False, SIMPLE_WIDTHS
+        return text, None, 0, False, LOAD_WIDTHS if text == "load" else STORE_WIDTHS
     if text in ("atomic", "reduce"):
         return text, None, 0, False, (4, 8)
     if match := _MATRIX.fullmatch(text):
         return match[1], 16, int(match[2]), bool(match[3]), (16,)
     if match := _PLAIN.fullmatch(text):
         width = int(match[3]) // 8 * int(match[2] or 1)
-        return "load" if match[1] == "ld" else "store", width, 0, False, SIMPLE_WIDTHS
+        return "load" if match[1] == "ld" else "store", width, 0, False, STORE_WIDTHS
     if match := _DS.fullmatch(text):
-        kind = "load" if match[1] in ("read", "load") else "store"
-        return kind, int(match[2]) // 8, 0, False, SIMPLE_WIDTHS
+        kind, widths = ("load", LOAD_WIDTHS) if match[1] in ("read", "load") else ("store", STORE_WIDTHS)
+        return kind, int(match[2]) // 8, 0, False, widths
     if match := _ASYNC.fullmatch(text):
         kind = f"cp.async.{match[1]}" if match[1] else "cp.async"
         return kind, int(match[2]) if match[2] else None, 0, False, (16,) if match[1] == "cg" else (4, 8, 16)
