@@ -118,6 +118,8 @@ def _trace_access(
     except ProblemFileError as error:
         raise ProblemFileError(f"{field}.op", error.reason) from None
     width = operation.width_bytes
+    if width & (width - 1):
+        raise ProblemFileError(f"{field}.bytes", f"no layout is searched for accesses of {width} bytes")
     if width > tile.element_bytes and width % tile.element_bytes:
         raise ProblemFileError(
             f"{field}.bytes", f"{width} bytes are no whole number of {tile.element_bytes}-byte elements"

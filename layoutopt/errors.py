@@ -6,6 +6,8 @@
       LayoutError          this layout cannot hold this tile
       VerificationError    the model and the conflict engine disagree: a bug in layoutopt
 
+A warning, `DisputedRuleWarning`, says that public sources contradict each other about a device.
+
 "Infeasible" and "out of time" are answers, not errors: see `layoutopt.model.Status`.
 """
 
@@ -49,3 +51,7 @@ class LayoutError(LayoutoptError):
 
 class VerificationError(LayoutoptError):
     """The model promised what the conflict engine does not confirm. Always a bug in layoutopt."""
+
+
+class DisputedRuleWarning(UserWarning):
+    """A hardware rule was used about which public sources contradict each other."""

@@ -1,7 +1,7 @@
 """The instructions that touch shared memory, under the names users write.
 
-Short names (`load`, `ldmatrix.x4.trans`, `cp.async`) and PTX spellings (`ld.shared.v4.b32`) both
-become one `Operation`.
+Short names (`load`, `ldmatrix.x4.trans`, `cp.async`), PTX spellings (`ld.shared.v4.b32`) and AMD's
+(`ds_read_b128`) all become one `Operation`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-SIMPLE_WIDTHS: Final = (1, 2, 4, 8, 16)
+STORE_WIDTHS: Final = (1, 2, 4, 8, 16)
+# AMD's 96-bit loads; how stores of that width are served is not published.
+LOAD_WIDTHS: Final = (1, 2, 4, 8, 12, 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ _MATRIX: Final = re.compile(
 _PLAIN: Final = re.compile(
     r"(ld|st)(?:\.volatile|\.relaxed\.cta)?\.shared(?:::cta)?(?:\.v([24]))?\.[busf](8|16|32|64|128)"
 )
+_DS: Final = re.compile(r"ds_(read|load|write|store)_[bui](8|16|32|64|96|128)")
 _ASYNC: Final = re.compile(
     r"cp\.async(?:\.(ca|cg))?(?:\.shared(?:::cta)?)?(?:\.global)?(?:\.L2::\w+)?(?:\.(4|8|16))?"
 )
@@ -50,7 +53,7 @@ _ATOM: Final = re.compile(r"(atom|red)(?:\.\w+)*?\.shared(?:::cta)?(?:\.\w+)*?\.
 
 EXPECTED: Final = (
     "load, store, atomic, reduce (with bytes), ldmatrix.x1|x2|x4[.trans], stmatrix.x1|x2|x4[.trans], "
-    "cp.async[.ca|.cg] (with bytes 4, 8 or 16), or a PTX spelling such as ld.shared.v4.b32"
+    "cp.async[.ca|.cg] (with bytes 4, 8 or 16), or a spelling such as ld.shared.v4.b32 or ds_read_b128"
 )
 
 
@@ -75,14 +78,17 @@ def parse_operation(text: str, width_bytes: int | None) -> Operation:
 
 def _recognise(text: str) -> tuple[str, int | None, int, bool, tuple[int, ...]]:
     if text in ("load", "store"):
-        return text, None, 0, False, SIMPLE_WIDTHS
+        return text, None, 0, False, LOAD_WIDTHS if text == "load" else STORE_WIDTHS
     if text in ("atomic", "reduce"):
         return text, None, 0, False, (4, 8)
     if match := _MATRIX.fullmatch(text):
         return match[1], 16, int(match[2]), bool(match[3]), (16,)
     if match := _PLAIN.fullmatch(text):
         width = int(match[3]) // 8 * int(match[2] or 1)
-        return "load" if match[1] == "ld" else "store", width, 0, False, SIMPLE_WIDTHS
+        return "load" if match[1] == "ld" else "store", width, 0, False, STORE_WIDTHS
+    if match := _DS.fullmatch(text):
+        kind, widths = ("load", LOAD_WIDTHS) if match[1] in ("read", "load") else ("store", STORE_WIDTHS)
+        return kind, int(match[2]) // 8, 0, False, widths
     if match := _ASYNC.fullmatch(text):
         kind = f"cp.async.{match[1]}" if match[1] else "cp.async"
         return kind, int(match[2]) if match[2] else None, 0, False, (16,) if match[1] == "cg" else (4, 8, 16)

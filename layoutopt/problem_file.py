@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import re
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from layoutopt import json_data
 from layoutopt.errors import ProblemFileError
 from layoutopt.model import ELEMENT_BYTES, Problem
 
@@ -22,12 +21,7 @@ def load(path: str | Path) -> Problem:
     Raises:
         ProblemFileError: the file cannot be read or does not hold a problem; `field` says where.
     """
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise ProblemFileError("", f"cannot read {str(path)!r}: {error.strerror}") from None
-    return decode(data)
+    return decode(json_data.read(path, MAX_FILE_BYTES))
 
 
 def decode(data: bytes) -> Problem:
@@ -38,7 +32,7 @@ def decode(data: bytes) -> Problem:
     """
     if len(data) > MAX_FILE_BYTES:
         raise ProblemFileError("", f"a problem file has at most {MAX_FILE_BYTES} bytes")
-    return from_data(_parse(data))
+    return from_data(json_data.parse(data))
 
 
 def from_data(raw: Any) -> Problem:
@@ -47,10 +41,7 @@ def from_data(raw: Any) -> Problem:
     Raises:
         ProblemFileError: the data is not a problem; `field` says where.
     """
-    try:
-        problem = msgspec.convert(raw, Problem)
-    except msgspec.ValidationError as error:
-        raise _located(error, raw) from None
+    problem = json_data.convert(raw, Problem)
     _check(problem)
     return problem
 
@@ -64,51 +55,6 @@ def json_schema() -> dict[str, Any]:
         **schema,
         "$defs": components,
     }
-
-
-def _parse(data: bytes) -> Any:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        keys = [key for key, _ in pairs]
-        if len(set(keys)) < len(keys):
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise ProblemFileError("", f"the key {twice!r} stands twice in one object")
-        return dict(pairs)
-
-    def refuse(text: str) -> Any:
-        raise ProblemFileError("", f"{text} is not a JSON number")
-
-    try:
-        return json.loads(data.decode("utf-8-sig"), object_pairs_hook=unique, parse_constant=refuse)
-    except UnicodeDecodeError as error:
-        raise ProblemFileError("", f"not UTF-8 text (byte {error.start})") from None
-    except json.JSONDecodeError as error:
-        raise ProblemFileError(
-            "", f"not JSON: {error.msg} (line {error.lineno}, column {error.colno})"
-        ) from None
-    except RecursionError:
-        raise ProblemFileError("", "not a problem: nested too deeply") from None
-    except ValueError as error:  # an integer of thousands of digits
-        raise ProblemFileError("", f"not JSON: {str(error).split(';')[0]}") from None
-
-
-def _located(error: msgspec.ValidationError, raw: Any) -> ProblemFileError:
-    """Turn msgspec's "... - at `$.a[0].b`" into a field path, a requirement and what was given."""
-    reason, _, path = str(error).partition(" - at `$")
-    path = path.rstrip("`").removeprefix(".")
-    given = raw
-    for step in re.findall(r"[^.\[\]]+", path):
-        try:
-            given = given[int(step)] if isinstance(given, list) else given[step]
-        except (KeyError, IndexError, ValueError, TypeError):
-            return ProblemFileError(path, _lower(reason))
-    if not isinstance(given, dict):
-        shown = json.dumps(given)
-        reason += f", given {shown if len(shown) <= 60 else shown[:57] + '...'}"
-    return ProblemFileError(path, _lower(reason))
-
-
-def _lower(text: str) -> str:
-    return text[:1].lower() + text[1:]
 
 
 def _check(problem: Problem) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from typing import ClassVar
 
 import click
@@ -20,8 +21,16 @@ USAGE_ERROR = 2
 class _Commands(click.Group):
     """Commands are imported when called, so that `--help` loads nothing else."""
 
-    _modules: ClassVar = {"solve": "layoutopt.cli.solve"}
-    _summaries: ClassVar = {"solve": "Find the smallest conflict-free layout of a tile."}
+    _modules: ClassVar = {
+        "solve": "layoutopt.cli.solve",
+        "count": "layoutopt.cli.count",
+        "targets": "layoutopt.cli.targets",
+    }
+    _summaries: ClassVar = {
+        "solve": "Find the smallest conflict-free layout of a tile.",
+        "count": "Count the wavefronts of recorded addresses.",
+        "targets": "List the GPUs and how they serve shared memory.",
+    }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._modules)
@@ -47,6 +56,8 @@ def main() -> None:
 
 def run() -> None:
     """Entry point of the console script: errors become one line on stderr and exit code 2."""
+    # Warnings, of disputed hardware rules, are one line without the place in our source.
+    warnings.showwarning = lambda message, *_: click.echo(f"warning: {message}", err=True)
     try:
         code = main(standalone_mode=False)
     except click.ClickException as error:

@@ -1,0 +1,46 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from layoutopt.devices import Device
+
+Command = TypeVar("Command", bound=Callable[..., object])
+
+
+def device_file_option(command: Command) -> Command:
+    """Add `--device-file`."""
+    return click.option(
+        "--device-file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Devices to know beside the package's, as JSON in the form of its data/devices.json.",
+    )(command)
+
+
+def device_options(command: Command) -> Command:
+    """Add `--target` and `--device-file`; `chosen_device` takes their values."""
+    target = click.option(
+        "--target", metavar="T", help="The GPU  [default: the first of --device-file, else sm_90]"
+    )
+    return target(device_file_option(command))
+
+
+def chosen_device(target: str | None, device_file: Path | None) -> Device:
+    """The device that the options of `device_options` name.
+
+    Raises:
+        ProblemFileError: there is no such device, or the file is wrong.
+    """
+    from layoutopt.devices import DEFAULT_TARGET, device, load_devices
+
+    more = load_devices(device_file) if device_file is not None else ()
+    if target is None:
+        return more[0] if more else device(DEFAULT_TARGET)
+    return device(target, more)

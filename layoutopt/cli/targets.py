@@ -1,0 +1,154 @@
+"""`layoutopt targets`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from layoutopt.cli.options import device_file_option
+
+if TYPE_CHECKING:
+    from layoutopt.devices import Device, PhaseRule
+
+PHASE_NAMES = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+-"
+
+
+@click.command("targets")
+@click.argument("target", required=False)
+@device_file_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(target: str | None, device_file: Path | None, as_json: bool) -> int:
+    """List the GPUs that layoutopt knows, or show how one of them serves its instructions.
+
+    TARGET is a name or an alias, such as sm_90, ada or mi300x.
+
+    \b
+    Examples:
+      layoutopt targets
+      layoutopt targets gfx942
+    """
+    from layoutopt.devices import device, devices, load_devices
+
+    more = load_devices(device_file) if device_file is not None else ()
+    if target is not None:
+        shown = device(target, more)
+        click.echo(json.dumps(_detail(shown)) if as_json else _pictures(shown))
+        return 0
+    known = (*more, *devices())
+    if as_json:
+        click.echo(json.dumps({"schema": "layoutopt.targets/1", "targets": [_summary(d) for d in known]}))
+    else:
+        click.echo(_list(known))
+    return 0
+
+
+def _summary(device: Device) -> dict[str, Any]:
+    return {
+        "name": device.name,
+        "title": device.title,
+        "lanes": device.lanes,
+        "banks": device.banks,
+        "bank_bytes": device.bank_bytes,
+        "aliases": list(device.aliases),
+    }
+
+
+def _detail(device: Device) -> dict[str, Any]:
+    instructions = [
+        {
+            "instructions": [{"op": kind, "bytes": width} for kind, width in accesses],
+            "phases": [list(phase) for phase in rule.phases],
+            "banks": rule.banks,
+            "bank_bytes": rule.bank_bytes,
+            "count": "lanes" if rule.serialises_equal else "words",
+            "merge": "pairs" if rule.merges_pairs else "none",
+            "split_words": rule.split_words,
+            "row_words": rule.row_words,
+            "extra_wavefronts": rule.extra_wavefronts,
+            "confidence": rule.confidence,
+            "source": rule.source,
+            "alternative": rule.alternative,
+            "note": rule.note,
+        }
+        for rule, accesses in _by_rule(device).items()
+    ]
+    return {
+        "schema": "layoutopt.target/1",
+        **_summary(device),
+        "notes": list(device.notes),
+        "instructions": instructions,
+    }
+
+
+def _by_rule(device: Device) -> dict[PhaseRule, list[tuple[str, int]]]:
+    rules: dict[PhaseRule, list[tuple[str, int]]] = {}
+    for access, rule in device.rules.items():
+        rules.setdefault(rule, []).append(access)
+    return rules
+
+
+def _list(known: tuple[Device, ...]) -> str:
+    name = max(len(d.name) for d in known)
+    lines = [f"{'target':<{name}}  lanes  banks  title"]
+    for d in known:
+        lines.append(f"{d.name:<{name}}  {d.lanes:>5}  {d.banks:>5}  {d.title}")
+        if d.aliases:
+            lines.append(f"{'':<{name}}                {', '.join(d.aliases)}")
+    return "\n".join(lines)
+
+
+def _pictures(device: Device) -> str:
+    lines = [
+        f"{device.name}: {device.title}",
+        f"{device.lanes} lanes, {device.banks} banks of {device.bank_bytes} bytes"
+        + (f"; also called {', '.join(device.aliases)}" if device.aliases else ""),
+        "Lanes with the same digit are served together.",
+    ]
+    for rule, accesses in _by_rule(device).items():
+        lines += ["", *_picture(rule, accesses, device.lanes)]
+    lines += [""] * bool(device.notes) + [f"note: {note}" for note in device.notes]
+    return "\n".join(lines)
+
+
+def _picture(rule: PhaseRule, accesses: list[tuple[str, int]], lanes: int) -> list[str]:
+    widths: dict[str, list[int]] = {}
+    for kind, width in accesses:
+        widths.setdefault(kind, []).append(width)
+    title = ", ".join(f"{kind} {'/'.join(map(str, sizes))}" for kind, sizes in widths.items())
+    together, phases = len(rule.phases[0]), len(rule.phases)
+    how = f"{phases} phases of {together} lanes" if phases > 1 else f"1 phase of {together} lanes"
+    phase_of = {lane: PHASE_NAMES[p] for p, members in enumerate(rule.phases) for lane in members}
+    return [
+        f"{title} bytes: {how}, {rule.banks} banks",
+        "  lane   " + "".join(f"{lane:<8}" for lane in range(0, lanes, 8)).rstrip(),
+        "  phase  " + "".join(phase_of[lane] for lane in range(lanes)),
+        *(f"  {text}" for text in _details(rule)),
+        f"  {rule.confidence}: {rule.source}",
+    ]
+
+
+def _details(rule: PhaseRule) -> list[str]:
+    texts = [
+        "equal addresses wait for each other: a bank serves one lane a wavefront"
+        if rule.serialises_equal
+        else "a bank serves one word a wavefront, to any number of lanes"
+    ]
+    if rule.merges_pairs:
+        texts.append(
+            "neighbouring phases merge in pairs when in the whole warp every active lane l has lane l^1 "
+            "inactive or at the same address, or every one has so lane l^2"
+        )
+    if rule.split_words:
+        texts.append(f"each {rule.bank_bytes}-byte word of a wide access is a request of its own")
+    if rule.row_words > 1:
+        texts.append(f"words of one aligned group of {rule.row_words} words never conflict")
+    if rule.extra_wavefronts:
+        texts.append(f"every phase takes {rule.extra_wavefronts} wavefront more than its busiest bank")
+    if rule.alternative:
+        texts.append(f"other sources: {rule.alternative}")
+    if rule.note:
+        texts.append(f"note: {rule.note}")
+    return texts

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import copy
+import json
+import warnings
+
+import numpy as np
+import pytest
+
+from layoutopt.conflicts import count_wavefronts
+from layoutopt.devices import device, devices, load_devices
+from layoutopt.errors import DisputedRuleWarning, ProblemFileError
+from layoutopt.operations import Operation, parse_operation
+
+NEW_GPU = {
+    "devices": [
+        {
+            "name": "xpu_1",
+            "title": "A GPU of tomorrow",
+            "aliases": ["tomorrow"],
+            "lanes": 16,
+            "banks": 8,
+            "bank_bytes": 4,
+            "instructions": [
+                {
+                    "ops": ["load"],
+                    "bytes": [4],
+                    "phase": [[0, 2, 4, 6, 8, 10, 12, 14], [1, 3, 5, 7, 9, 11, 13, 15]],
+                    "confidence": "measured",
+                    "source": "a bench",
+                },
+                "stores",
+            ],
+        }
+    ],
+    "instruction_sets": {
+        "stores": [
+            {"ops": ["store"], "bytes": [4], "phase": 16, "confidence": "inferred", "source": "a guess"}
+        ]
+    },
+}
+
+
+def write(tmp_path, data):
+    path = tmp_path / "devices.json"
+    path.write_text(data if isinstance(data, str) else json.dumps(data))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [
+        ("sm_86", "sm_80"), ("ada", "sm_80"), ("H100", "sm_90"), ("h200", "sm_90"), ("mi300x", "gfx942"),
+        ("gfx942", "gfx942"), ("MI355X", "gfx950"), ("kepler", "sm_30"), ("sm_120", "sm_100"),
+        ("rdna4", "gfx1201"), ("sm_13", "sm_10"),
+    ],
+)  # fmt: skip
+def test_aliases(alias, name):
+    assert device(alias).name == name
+
+
+def test_names_are_unambiguous():
+    names = [name.lower() for d in devices() for name in (d.name, *d.aliases)]
+    assert len(names) == len(set(names))
+
+
+def test_every_rule_serves_every_lane_once_and_names_its_source():
+    for gpu in devices():
+        for rule in gpu.rules.values():
+            assert sorted(lane for phase in rule.phases for lane in phase) == list(range(gpu.lanes))
+            assert rule.source
+            assert rule.confidence
+
+
+def test_unknown_target():
+    with pytest.raises(ProblemFileError, match=r"target: unknown target 'sm_1000'; known: sm_10, .*gfx1201"):
+        device("sm_1000")
+
+
+def test_a_new_gpu_is_one_entry(tmp_path):
+    more = load_devices(write(tmp_path, NEW_GPU))
+    gpu = device("Tomorrow", more)
+    assert (gpu.name, gpu.lanes, gpu.banks) == ("xpu_1", 16, 8)
+    address = np.arange(16)[None] * 4
+    active = np.ones((1, 16), bool)
+    loads = count_wavefronts(address, active, Operation("load", 4), gpu)
+    assert (loads.wavefronts.tolist(), loads.bank_conflicts.tolist()) == ([4], [2])
+    stores = count_wavefronts(address, active, Operation("store", 4), gpu)
+    assert (stores.wavefronts.tolist(), stores.ideal.tolist()) == ([2], [2])
+    with pytest.raises(ProblemFileError, match="no published rule for load of 8 bytes on xpu_1"):
+        gpu.rule(Operation("load", 8))
+
+
+def test_a_file_may_use_the_package_sets_and_override_one_rule(tmp_path):
+    entry = copy.deepcopy(NEW_GPU["devices"][0])
+    loads = {**entry["instructions"][0], "phase": 16, "note": "measured again"}
+    entry |= {
+        "name": "sm_90",
+        "aliases": [],
+        "lanes": 32,
+        "banks": 32,
+        "instructions": ["nvidia_sm90", loads],
+    }
+    gpu = device("sm_90", load_devices(write(tmp_path, {"devices": [entry]})))
+    assert gpu.rule(Operation("load", 4)).note == "measured again"
+    assert gpu.rule(Operation("load", 16)) == device("sm_90").rule(Operation("load", 16))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("lanes",), 12, r"devices\[0\]\.lanes: must be a power of two, given 12"),
+        (("banks",), 48, r"devices\[0\]\.banks: must be a power of two, given 48"),
+        (("lanes",), "32", r"devices\[0\]\.lanes: expected `int`, got `str`, given \"32\""),
+        (("bank_byte",), 4, r"devices\[0\]: object contains unknown field `bank_byte`"),
+        (("name",), "a b", r"devices\[0\]\.name: "),
+        (("aliases",), ["XPU_1", "y", 3], r"devices\[0\]\.aliases\[2\]: expected `str`, got `int`"),
+        (("instructions",), [], r"devices\[0\]\.instructions: expected `array` of length >= 1"),
+        (("instructions", 1), "nope", r"devices\[0\]\.instructions\[1\]: unknown instruction set 'nope'"),
+        (("instructions", 0, "phase"), 5, r"instructions\[0\]\.phase: must divide the 16 lanes .* given 5"),
+        (("instructions", 0, "phase"), [[0, 1], [2]], r"phase: must hold each of the lanes 0\.\.15 once"),
+        (("instructions", 0, "phase"), [list(range(4)), list(range(4, 16))], r"in phases of one length"),
+        (("instructions", 0, "ops"), ["ld"], r"instructions\[0\]\.ops\[0\]: invalid enum value 'ld'"),
+        (("instructions", 0, "confidence"), "sure", r"instructions\[0\]\.confidence: invalid enum value"),
+        (("instructions", 0, "banks"), 24, r"instructions\[0\]\.banks: must be a power of two, given 24"),
+        (("instructions", 0), {"ops": ["load"]}, r"instructions\[0\]: object missing required field"),
+    ],
+)
+def test_errors_name_the_field(tmp_path, path, value, message):
+    data = copy.deepcopy(NEW_GPU)
+    place = data["devices"][0]
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    with pytest.raises(ProblemFileError, match=message):
+        load_devices(write(tmp_path, data))
+
+
+def test_odd_phases_cannot_merge_in_pairs(tmp_path):
+    data = copy.deepcopy(NEW_GPU)
+    data["devices"][0]["instructions"][0] |= {"phase": 16, "merge": "pairs"}
+    with pytest.raises(ProblemFileError, match=r"instructions\[0\]\.merge: pairs need an even number"):
+        load_devices(write(tmp_path, data))
+
+
+def test_two_devices_of_one_name(tmp_path):
+    data = copy.deepcopy(NEW_GPU)
+    data["devices"].append({**data["devices"][0], "name": "other", "aliases": ["XPU_1"]})
+    with pytest.raises(ProblemFileError, match=r"devices\[1\]: 'XPU_1' already names devices\[0\]"):
+        load_devices(write(tmp_path, data))
+
+
+def test_files_that_are_none(tmp_path):
+    with pytest.raises(ProblemFileError, match="cannot read"):
+        load_devices(tmp_path / "missing.json")
+    with pytest.raises(ProblemFileError, match=r"not JSON: .* \(line 1, column 2\)"):
+        load_devices(write(tmp_path, "{"))
+
+
+def test_a_disputed_rule_warns_when_used():
+    with pytest.warns(DisputedRuleWarning, match="load of 4 bytes on gfx950 is disputed") as seen:
+        device("gfx950").rule(Operation("load", 4))
+    assert "32 banks, 32 lanes a phase" in str(seen[0].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        device("gfx950").rule(Operation("load", 16))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "width"),
+    [
+        ("ds_read_b128", "load", 16), ("ds_load_b96", "load", 12), ("ds_write_b8", "store", 1),
+        ("ds_read_u16", "load", 2), ("ds_store_b64", "store", 8),
+    ],
+)  # fmt: skip
+def test_amd_spellings(text, kind, width):
+    assert parse_operation(text, None) == Operation(kind, width)
