@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Layout", "Problem", "Result", "Status", "__version__", "load", "solve"]
+__all__ = ["Layout", "Problem", "Result", "Status", "__version__", "check", "load", "solve"]
 
 if TYPE_CHECKING:
     from layoutopt.address import Layout
+    from layoutopt.audit import check
     from layoutopt.model import Problem, Result, Status
     from layoutopt.problem_file import load
     from layoutopt.synthesize import solve
@@ -18,6 +19,7 @@ _HOMES = {
     "Problem": "layoutopt.model",
     "Result": "layoutopt.model",
     "Status": "layoutopt.model",
+    "check": "layoutopt.audit",
     "load": "layoutopt.problem_file",
     "solve": "layoutopt.synthesize",
 }

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from layoutopt.audit import Audit, AuditedAccess
 from layoutopt.model import Problem, Result, Status
+from layoutopt.profiler import BANK_CONFLICTS, WAVEFRONTS
 
 
 def report(problem: Problem, result: Result) -> str:
@@ -37,6 +39,51 @@ def report(problem: Problem, result: Result) -> str:
     if result.reason:
         lines += [f"  {result.reason}"]
     return "\n".join(lines) + "\n"
+
+
+def audit_report(problem: Problem, audit: Audit) -> str:
+    """The human report of a check."""
+    lines = [
+        f"{problem.name}  {_tile(problem)}  on {audit.target}",
+        "",
+        f"  offset     {audit.offset or 'a table'}  (elements)",
+        f"  bytes      {audit.bytes:,} used, {audit.declared_bytes:,} declared",
+        f"  alignment  {audit.alignment_bytes} bytes",
+        "",
+    ]
+    rows = [("access", "op", "wavefronts", "ideal", "bank_conflicts", "cycles >=", "profiler")]
+    rows += [
+        (
+            a.name,
+            a.op,
+            str(a.wavefronts),
+            str(a.ideal),
+            str(a.bank_conflicts),
+            str(a.least_cycles),
+            _counted(a),
+        )
+        for a in audit.accesses
+    ]
+    lines += _columns(rows, left=2)
+    lines += [
+        "",
+        f"  profiler: {BANK_CONFLICTS}*.sum and",
+        f"            {WAVEFRONTS}*.sum; * is the suffix above, or nothing for the total",
+        "",
+    ]
+    lines += [f"  {finding.kind}: {finding.message}" for finding in audit.findings]
+    verdict = "the layout cannot hold the tile" if audit.status is Status.INFEASIBLE else "no bank conflicts"
+    if audit.status is not Status.INFEASIBLE and audit.excess:
+        verdict = f"{audit.excess:,} excess wavefronts"
+    lines += ["", f"  {verdict}"] if audit.findings else [f"  {verdict}"]
+    return "\n".join(lines) + "\n"
+
+
+def _counted(access: AuditedAccess) -> str:
+    moved = [name for name in access.counters if name.startswith(WAVEFRONTS + "_") and access.counters[name]]
+    if moved:
+        return moved[0].removeprefix(WAVEFRONTS)
+    return "total only" if access.counters else "not counted"
 
 
 def _verdict(result: Result) -> str:

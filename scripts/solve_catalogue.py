@@ -9,13 +9,7 @@ published layout is counted by the conflict engine.
 import argparse
 from pathlib import Path
 
-import numpy as np
-
-from layoutopt import load, solve
-from layoutopt.accesses import trace
-from layoutopt.conflicts import count_wavefronts
-from layoutopt.devices import device
-from layoutopt.expressions import evaluate, parse
+from layoutopt import check, load, solve
 
 PROBLEMS = Path(__file__).parent.parent / "problems"
 
@@ -24,15 +18,8 @@ def published(problem):
     """Excess and bytes of the layout in use."""
     if problem.published is None:
         return "-", "-"
-    grids = {f"x{d}": grid for d, grid in enumerate(np.indices(problem.tile.shape))}
-    offsets = evaluate(parse(problem.published.offset, frozenset(grids)), grids)
-    table = np.broadcast_to(offsets, problem.tile.shape).ravel() * problem.tile.element_bytes
-    gpu = device(problem.target)
-    excess = 0
-    for access in trace(problem, gpu).accesses:
-        counts = count_wavefronts(table[access.element], access.active, access.operation, gpu)
-        excess += int((counts.wavefronts - counts.ideal).sum())
-    return excess, int(table.max()) + problem.tile.element_bytes
+    audit = check(problem)
+    return audit.excess, audit.bytes
 
 
 def main():

@@ -47,6 +47,15 @@ def test_heavy_libraries_have_one_importer():
 
 
 def test_public_names():
-    assert layoutopt.__all__ == ["Layout", "Problem", "Result", "Status", "__version__", "load", "solve"]
+    assert layoutopt.__all__ == [
+        "Layout",
+        "Problem",
+        "Result",
+        "Status",
+        "__version__",
+        "check",
+        "load",
+        "solve",
+    ]
     for name in layoutopt.__all__:
         assert getattr(layoutopt, name) is not None

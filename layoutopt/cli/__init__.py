@@ -23,11 +23,13 @@ class _Commands(click.Group):
 
     _modules: ClassVar = {
         "solve": "layoutopt.cli.solve",
+        "check": "layoutopt.cli.check",
         "count": "layoutopt.cli.count",
         "targets": "layoutopt.cli.targets",
     }
     _summaries: ClassVar = {
         "solve": "Find the smallest conflict-free layout of a tile.",
+        "check": "Audit a layout that is in use.",
         "count": "Count the wavefronts of recorded addresses.",
         "targets": "List the GPUs and how they serve shared memory.",
     }

@@ -10,6 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from layoutopt.devices import Device
+    from layoutopt.model import Problem
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -44,3 +45,14 @@ def chosen_device(target: str | None, device_file: Path | None) -> Device:
     if target is None:
         return more[0] if more else device(DEFAULT_TARGET)
     return device(target, more)
+
+
+def problem_device(problem: Problem, device_file: Path | None) -> Device:
+    """The device that the problem names, out of the package or the file.
+
+    Raises:
+        ProblemFileError: there is no such device, or the file is wrong.
+    """
+    from layoutopt.devices import device, load_devices
+
+    return device(problem.target, load_devices(device_file) if device_file is not None else ())

@@ -8,12 +8,17 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from layoutopt.cli.files import write
+from layoutopt.cli.options import device_file_option, problem_device
 from layoutopt.model import FAMILIES, Problem, Result, Status
+
+if TYPE_CHECKING:
+    from layoutopt.devices import Device
 
 CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNKNOWN: 3}
 
@@ -40,6 +45,7 @@ CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNK
     "--families", metavar="LIST", help=f"Families to search, comma-separated, out of {','.join(FAMILIES)}."
 )
 @click.option("--conflict-free", is_flag=True, help="Make any conflict infeasible.")
+@device_file_option
 def command(
     problem: Path,
     as_json: bool,
@@ -49,6 +55,7 @@ def command(
     workers: int,
     families: str | None,
     conflict_free: bool,
+    device_file: Path | None,
 ) -> int:
     """Find the layout with the fewest wavefronts, then the fewest bytes, then the cheapest index.
 
@@ -63,10 +70,11 @@ def command(
     loaded = load(problem)
     if families is not None:
         loaded = _with_families(loaded, families)
-    result = _solve_interruptibly(loaded, time_limit, workers, conflict_free)
+    gpu = problem_device(loaded, device_file)
+    result = _solve_interruptibly(loaded, gpu, time_limit, workers, conflict_free)
     text = None
     if result.layout is not None and (code is not None or not as_json):
-        text = _code(loaded, result)
+        text = _code(loaded, result, gpu)
     if result.layout is not None:
         if table is not None:
             write(table, _npy(result))
@@ -96,7 +104,9 @@ def _with_families(problem: Problem, families: str) -> Problem:
     return msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, families=names))
 
 
-def _solve_interruptibly(problem: Problem, time_limit: float, workers: int, conflict_free: bool) -> Result:
+def _solve_interruptibly(
+    problem: Problem, gpu: Device, time_limit: float, workers: int, conflict_free: bool
+) -> Result:
     """Solve in a thread, so that Ctrl-C reaches the solver in mid-search."""
     from layoutopt.cpmodel.solver import Budget
     from layoutopt.synthesize import solve
@@ -109,7 +119,12 @@ def _solve_interruptibly(problem: Problem, time_limit: float, workers: int, conf
         try:
             outcome.append(
                 solve(
-                    problem, workers=workers, conflict_free=conflict_free, budget=budget, progress=_progress()
+                    problem,
+                    target=gpu,
+                    workers=workers,
+                    conflict_free=conflict_free,
+                    budget=budget,
+                    progress=_progress(),
                 )
             )
         except BaseException as error:  # handed to the main thread
@@ -140,11 +155,10 @@ def _progress() -> Callable[[str], None]:
     return lambda text: click.echo(f"\r\x1b[Ksearching: {text[:60]}", nl=False, err=True)
 
 
-def _code(problem: Problem, result: Result) -> str:
-    from layoutopt.devices import device
+def _code(problem: Problem, result: Result, gpu: Device) -> str:
     from layoutopt.emit.cuda import cuda
 
-    return cuda(problem, result, device(problem.target).lanes)
+    return cuda(problem, result, gpu.lanes)
 
 
 def _npy(result: Result) -> bytes:

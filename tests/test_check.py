@@ -1,0 +1,219 @@
+"""Audits of layouts in use: counts, findings, counters, exit codes."""
+
+import json
+
+import numpy as np
+import pytest
+from conftest import PROBLEMS, ROOT, problem_id
+from test_cli import layoutopt
+
+from layoutopt import check, load, solve
+from layoutopt.accesses import trace
+from layoutopt.devices import device
+from layoutopt.errors import ProblemFileError
+from layoutopt.model import Status
+from layoutopt.problem_file import from_data
+from layoutopt.profiler import BANK_CONFLICTS, WAVEFRONTS
+from layoutopt.witness import witness
+
+BASICS = ROOT / "problems" / "basics"
+TRANSPOSE = BASICS / "transpose_32x32_f32.json"
+
+
+def quick(problem):
+    return solve(problem, time_limit=2)
+
+
+def audit(name, offset=None, solver=None):
+    return check(load(BASICS / f"{name}.json"), offset, solver=solver)
+
+
+def findings(result, kind):
+    return [f for f in result.findings if f.kind == kind]
+
+
+@pytest.mark.parametrize(
+    ("name", "offset", "access", "wavefronts", "conflicts"),
+    [
+        ("transpose_32x32_f32", "x0*32 + x1", "columns", 32 * 32, 32 * 31),
+        ("transpose_32x32_f32", "x0*33 + x1", "columns", 32, 0),
+        ("transpose_32x32_f32", "x0*32 + (x1 ^ x0)", "columns", 32, 0),
+        ("transpose_32x32_f32", "x0*32 + (x1 // 4 ^ x0 % 8)*4 + x1 % 4", "columns", 128, 96),
+        ("transpose_16x16_f32_sm_10", "x0*16 + x1", "columns", 256, 240),
+        ("transpose_16x16_f32_sm_10", "x0*17 + x1", "columns", 16, 0),
+        ("transpose_16x32_f32", "x0*32 + x1", "columns", 256, 240),
+        ("transpose_16x32_f32", "x0*33 + x1", "columns", 32, 16),
+        ("transpose_16x32_f32", "x0*34 + x1", "columns", 16, 0),
+        ("transpose_16x32_f32", "x0*32 + (x1 ^ 2*x0)", "columns", 16, 0),
+        ("transpose_16x32_f32", "x0*32 + (x1 ^ x0)", "columns", 32, 16),
+        ("rows_32x32_f64", "x0*32 + x1", "rows", 64, 0),
+        ("scan_512_f32", "x0 + x0 // 32", "strides", 5, 0),
+        ("scan_512_f32", "x0", "strides", 31, 26),
+        ("gemm_a_128x64_f16", "x0*64 + (x1 ^ x0 % 8 * 8)", "fragments", 256, 0),
+        ("gemm_a_128x64_f16", "x0*64 + x1", "fragments", 2048, 1792),
+    ],
+)
+def test_published_cases(name, offset, access, wavefronts, conflicts):
+    result = audit(name, offset)
+    (found,) = [a for a in result.accesses if a.name == access]
+    assert (found.wavefronts, found.bank_conflicts) == (wavefronts, conflicts)
+    assert result.status is Status.FEASIBLE
+
+
+def test_the_worst_phase_lane_by_lane():
+    result = audit("transpose_32x32_f32", "x0*32 + x1")
+    (conflict,) = findings(result, "conflict")
+    assert conflict.access == "columns"
+    assert conflict.details["wavefronts"] == 32
+    assert conflict.details["meeting"][3] == {
+        "lane": 3,
+        "coordinates": (3, 0),
+        "byte_offset": 384,
+        "word": 96,
+    }
+    assert "32 words meet in bank 0" in conflict.message
+
+
+@pytest.mark.parametrize("path", PROBLEMS, ids=problem_id)
+def test_witness_agrees_with_the_engine(path):
+    problem = load(path)
+    gpu = device(problem.target)
+    table = np.arange(problem.tile.elements) * problem.tile.element_bytes
+    for access in trace(problem, gpu).accesses:
+        from layoutopt.conflicts import count_wavefronts
+
+        rows = slice(0, 6)
+        address, active = table[access.element][rows], access.active[rows]
+        counts = count_wavefronts(address, active, access.operation, gpu)
+        for k in range(len(address)):
+            phases = witness(address[k].tolist(), active[k].tolist(), access.operation, gpu)
+            assert sum(p.wavefronts for p in phases) == counts.wavefronts[k]
+            assert len(phases) == counts.phases[k]
+
+
+def test_unsound_layouts():
+    wide = from_data(
+        {
+            "name": "wide", "tile": {"shape": [8, 8], "element": "f32"}, "threads": 32,
+            "accesses": [{"name": "vectors", "op": "load", "bytes": 16, "index": ["tid // 2 % 8", "4*(tid % 2)"]}],
+            "layout": {"max_bytes": 256},
+        }
+    )  # fmt: skip
+    overlapping = check(wide, "x0*4 + x1")
+    assert overlapping.status is Status.INFEASIBLE
+    (overlap,) = findings(overlapping, "overlap")
+    assert overlap.details["byte_offset"] == 16
+    misaligned = check(wide, "x0*9 + x1")
+    assert {f.kind for f in misaligned.findings} >= {"misaligned", "out_of_bounds", "unused_bytes"}
+    torn = check(wide, "x0*8 + (x1 ^ 1)")
+    assert findings(torn, "torn")
+    below = check(wide, "x0*8 + x1 - 4")
+    assert "byte -16" in findings(below, "out_of_bounds")[0].message
+    assert check(wide, "x0*8 + x1").status is Status.FEASIBLE
+
+
+def test_idle_xor_bits_and_the_alignment_of_addresses():
+    problem = load(ROOT / "problems" / "marlin" / "a_64x64_f16.json")
+    result = check(problem)
+    (idle,) = findings(result, "idle_xor")
+    assert idle.details == {"bits": 3, "offset": "(x0*8 + x1 // 8 ^ x0 % 8)*8 + x1 % 8"}
+    assert check(problem, idle.details["offset"]).accesses == result.accesses
+    (alignment,) = findings(result, "alignment")
+    assert alignment.details == {"offset_form": 16, "address_form": 1024}
+    assert not findings(check(problem, "x0*64 + (x1 ^ x0 % 8 * 8)"), "idle_xor")
+
+
+@pytest.mark.parametrize(
+    ("offset", "message", "saved"),
+    [
+        ("x0*32 + x1", "XOR 5 bits at 4 bytes: x0*32 + (x1 ^ x0); saves 992 wavefronts", (992, 0)),
+        ("x0*34 + x1", "pad 1 instead of 2: x0*33 + x1; saves 32 wavefronts and 124 bytes", (32, 124)),
+        ("x0*33 + x1", "XOR 5 bits at 4 bytes: x0*32 + (x1 ^ x0); saves 124 bytes", (0, 124)),
+    ],
+)
+def test_the_cheapest_fix(offset, message, saved):
+    (fix,) = findings(audit("transpose_32x32_f32", offset, quick), "fix")
+    assert fix.message.startswith(message)
+    assert (fix.details["saved_wavefronts"], fix.details["saved_bytes"]) == saved
+
+
+def test_nothing_to_mend():
+    result = audit("transpose_32x32_f32", "x0*32 + (x1 ^ x0)", quick)
+    assert [f.kind for f in result.findings] == ["alignment"]
+
+
+def test_what_the_compiler_may_fuse():
+    """Profiled on sm_80: a column of int s[32][32], two neighbours a lane, shows 30 conflicts and not 62."""
+    problem = from_data(
+        {
+            "name": "column", "target": "sm_80", "tile": {"shape": [32, 32], "element": "i32"}, "threads": 32,
+            "accesses": [{"name": "read", "op": "load", "bytes": 4, "index": ["tid", "m"], "for": {"m": 2}}],
+        }
+    )  # fmt: skip
+    result = check(problem, "x0*32 + x1")
+    assert (result.accesses[0].wavefronts, result.accesses[0].bank_conflicts) == (64, 62)
+    (fusion,) = findings(result, "fusion")
+    assert fusion.details == {"loop": "m", "bytes": 8, "wavefronts": (64, 32), "bank_conflicts": (62, 30)}
+    assert not findings(check(problem, "x0*33 + x1"), "fusion")  # odd rows are misaligned for 8 bytes
+
+
+def test_counters_and_least_cycles():
+    problem = from_data(
+        {
+            "name": "wide", "tile": {"shape": [32, 8], "element": "f32"}, "threads": 32,
+            "accesses": [
+                {"name": "fill", "op": "cp.async", "bytes": 16, "index": ["tid", "0"]},
+                {"name": "one word", "op": "load", "bytes": 16, "index": ["0", "0"]},
+                {"name": "write", "op": "st.shared.v4.b32", "index": ["tid", "4"]},
+            ],
+        }
+    )  # fmt: skip
+    fill, one, write = check(problem, "x0*8 + x1").accesses
+    assert fill.counters == {}
+    assert (one.wavefronts, one.least_cycles) == (2, 4)
+    assert one.counters[f"{WAVEFRONTS}_op_ld"] == one.counters[WAVEFRONTS] == 2
+    assert one.counters[f"{WAVEFRONTS}_op_st"] == 0
+    assert write.counters[f"{BANK_CONFLICTS}_op_st"] == write.counters[BANK_CONFLICTS] == write.bank_conflicts
+
+
+def test_layouts_as_tables_and_as_objects():
+    problem = load(TRANSPOSE)
+    result = solve(problem)
+    by_text = check(problem, result.offset)
+    assert check(problem, result.layout).accesses == by_text.accesses
+    assert check(problem, result.layout.table()).accesses == by_text.accesses
+    assert check(problem, result.layout.table()).offset is None
+    for wrong, message in ((np.zeros((3, 3), int), "shape"), (np.zeros((32, 32)), "integers")):
+        with pytest.raises(ProblemFileError, match=message):
+            check(problem, wrong)
+    with pytest.raises(ProblemFileError, match="division by zero"):
+        check(problem, "x0 // (x1 - 3)")
+    with pytest.raises(ProblemFileError, match="no layout to check"):
+        audit("rows_32x32_f64")
+
+
+def test_command_line(tmp_path):
+    clean = layoutopt("check", TRANSPOSE, "--no-fix")
+    assert (clean.returncode, clean.stderr) == (0, "")
+    assert "no bank conflicts" in clean.stdout
+    bad = layoutopt("check", TRANSPOSE, "--offset", "x0*32 + x1", "--json")
+    assert bad.returncode == 1
+    data = json.loads(bad.stdout)
+    assert data["schema"] == "layoutopt.result/1"
+    assert "proof" not in data
+    assert (data["excess"], data["offset"], data["bytes"]) == (992, "x0*32 + x1", 4096)
+    assert [f["kind"] for f in data["findings"]] == ["conflict", "fix"]
+    table = tmp_path / "t.npy"
+    np.save(table, 4 * (np.arange(32)[:, None] * 33 + np.arange(32)))
+    assert layoutopt("check", TRANSPOSE, "--table", table, "--no-fix").returncode == 0
+    for arguments in (
+        ("--offset", "x0 +"),
+        ("--offset", "y"),
+        ("--table", "missing.npy"),
+        ("--table", TRANSPOSE),
+        ("--offset", "x0", "--table", table),
+    ):
+        wrong = layoutopt("check", TRANSPOSE, *arguments)
+        assert wrong.returncode == 2
+        assert wrong.stdout == ""
+        assert "Traceback" not in wrong.stderr
