@@ -15,7 +15,9 @@ README = (ROOT / "README.md").read_text()
 
 
 def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", README, re.S)
+    """The fenced blocks of one language (empty for plain ones)."""
+    fenced = README.split("```")[1::2]
+    return [block.partition("\n")[2] for block in fenced if block.partition("\n")[0] == language]
 
 
 def test_console_blocks_show_real_output():
@@ -42,10 +44,11 @@ def test_python_block_runs():
 
 
 def test_options_shown_are_the_options_there_are():
-    help_text = layoutopt("solve", "--help").stdout
-    options = set(re.findall(r"--[a-z-]+", help_text)) - {"--help"}
-    synopsis = README.split("layoutopt solve P.json")[1].split("```")[0]
-    assert options == set(re.findall(r"--[a-z-]+", synopsis))
+    for command in ("solve", "count", "targets"):
+        help_text = layoutopt(command, "--help").stdout
+        options = set(re.findall(r"^  (--[a-z-]+)", help_text, re.M)) - {"--help"}
+        blocks_of_it = [b for b in blocks("") if f"layoutopt {command}" in b]
+        assert options <= set(re.findall(r"--[a-z-]+", "".join(blocks_of_it))), command
 
 
 def test_files_named_exist():
