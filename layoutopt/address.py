@@ -17,7 +17,8 @@ row-major, is two digits: x0 with stride 4 and x1 with stride 1. Offsets, rows d
 
 With 4 banks of one element, column 0 of the first table is 0, 4, 8, 12: all in bank 0. Pitch 5
 puts it in banks 0, 1, 2, 3, for 3 elements more (19, not 20: the last row needs no pad).
-Padding, interval padding (`i + P * (i // N)`), dimension order and pages are all this one form.
+Padding, interval padding (`i + P * (i // N)`), dimension order and pages are all this one form. A
+linearisation may also **rotate** its lines: element c of line r goes to place `(c + turn * r) % N`.
 
 **X, the swizzle**, flips low bits of the offset by parities of higher ones. Flip both bits of the
 column by both bits of the row (target bit 0 by mask 0b0100, target bit 1 by mask 0b1000):
@@ -77,12 +78,15 @@ class Layout(Struct, frozen=True):
         element_bytes: bytes of an element.
         digits: the linearisation, slowest digit first.
         swizzle: the targets, lowest bit first; empty for none. Bits count elements, not bytes.
+        turn: elements by which each line (one run of the innermost digit) is rotated against the
+            line before it; 0 for none.
     """
 
     shape: tuple[int, ...]
     element_bytes: int
     digits: tuple[Digit, ...]
     swizzle: tuple[Target, ...] = ()
+    turn: int = 0
 
     def __post_init__(self) -> None:
         for target in self.swizzle:
@@ -90,6 +94,9 @@ class Layout(Struct, frozen=True):
                 raise LayoutError(
                     f"swizzle target {target.bit}: the mask must hold only higher bits, not {target.mask:#x}"
                 )
+        inner = self.digits[-1]
+        if self.turn and (inner.stride != 1 or any(d.stride % inner.size for d in self.digits[:-1])):
+            raise LayoutError("lines can be rotated only where they are whole and nothing lies between them")
         for d, extent in enumerate(self.shape):
             pieces = sorted((digit.divide, digit.size) for digit in self.digits if digit.dim == d)
             reach = 1
@@ -109,10 +116,13 @@ class Layout(Struct, frozen=True):
         if len(coordinates) != len(self.shape):
             raise LayoutError(f"expected {len(self.shape)} coordinates, got {len(coordinates)}")
         x = [np.asarray(c, np.int64) for c in coordinates]
-        linear = sum(
-            (x[d.dim] // d.divide % d.size * d.stride for d in self.digits),
-            np.zeros(np.broadcast_shapes(*(c.shape for c in x)), np.int64),
-        )
+        values = [x[d.dim] // d.divide % d.size for d in self.digits]
+        linear = np.zeros(np.broadcast_shapes(*(c.shape for c in x)), np.int64)
+        for digit, value in zip(self.digits[:-1], values[:-1], strict=True):
+            linear = linear + value * digit.stride
+        inner = self.digits[-1]
+        turned = (values[-1] + linear // inner.size * self.turn) % inner.size if self.turn else values[-1]
+        linear = linear + turned * inner.stride
         offset = linear
         for target in self.swizzle:
             odd = (np.bitwise_count(linear & target.mask) & 1).astype(np.int64)
@@ -130,6 +140,4 @@ class Layout(Struct, frozen=True):
     @property
     def declared_bytes(self) -> int:
         """Bytes of an array declared with every pitch in full: `rows * pitch`, last pad included."""
-        block = 2 << max(t.bit for t in self.swizzle) if self.swizzle else 1
-        span = max(d.size * d.stride for d in self.digits)
-        return -(-span // block) * block * self.element_bytes
+        return max(d.size * d.stride for d in self.digits) * self.element_bytes

@@ -24,16 +24,27 @@ def offset_expression(layout: Layout) -> Node:
     ranges = coordinate_ranges(layout)
     digits = [d for d in layout.digits if d.size > 1]
     terms = [(_value(d), d) for d in digits]
+    linear = _linear(layout, digits)
     if not layout.swizzle:
-        return simplify(_sum([_scaled(value, d.stride) for value, d in terms]), ranges)
-    flips = [simplify(flip, ranges) for flip in _flips(layout, digits)]
-    home = _home(digits, [t.bit for t in layout.swizzle])
+        return simplify(linear, ranges)
+    flips = [simplify(flip, ranges) for flip in _flips(layout, digits, linear)]
+    home = None if layout.turn else _home(digits, [t.bit for t in layout.swizzle])
     if home is None:
-        linear = _sum([_scaled(value, d.stride) for value, d in terms])
         return simplify(reduce(_xor, flips, linear), ranges)
     inner = reduce(_xor, flips, _scaled(_value(home), home.stride))
     parts = [inner if d is home else _scaled(value, d.stride) for value, d in terms]
     return simplify(_sum(parts), ranges)
+
+
+def _linear(layout: Layout, digits: list[Digit]) -> Node:
+    """The offset before the swizzle."""
+    parts = [_scaled(_value(d), d.stride) for d in digits]
+    if layout.turn and digits and digits[-1] is layout.digits[-1]:
+        size = digits[-1].size
+        line = _sum([_scaled(_value(d), d.stride // size) for d in digits[:-1]])
+        place = _sum([_value(digits[-1]), _scaled(line, layout.turn)])
+        parts[-1] = Op("%", (place, Const(size)))
+    return _sum(parts)
 
 
 def _value(digit: Digit) -> Node:
@@ -73,14 +84,14 @@ def _home(digits: list[Digit], bits: list[int]) -> Digit | None:
     return owners[0] if all(o is owners[0] for o in owners) else None
 
 
-def _flips(layout: Layout, digits: list[Digit]) -> list[Node]:
+def _flips(layout: Layout, digits: list[Digit], linear: Node) -> list[Node]:
     """What is XORed into the offset: one expression per source digit and shift amount."""
     pairs = [(t.bit, s) for t in layout.swizzle for s in range(t.mask.bit_length()) if t.mask >> s & 1]
     groups: dict[tuple[int, int], tuple[Node, list[tuple[int, int]]]] = {}
     for target, source in pairs:
         owner = _owner(digits, source)
-        if owner is None:
-            value, bit, key = _sum([_scaled(_value(d), d.stride) for d in digits]), source, -1
+        if owner is None or (layout.turn and owner is digits[-1]):
+            value, bit, key = linear, source, -1
         else:
             value, bit, key = _value(owner), source - _trailing_zeros(owner.stride), digits.index(owner)
         groups.setdefault((key, bit - target), (value, []))[1].append((target, bit))

@@ -17,7 +17,10 @@ from layoutopt.expressions import to_text
 from layoutopt.formula import offset_expression
 from layoutopt.model import AccessReport, Bound, IndexCost, Problem, Proof, Result, Status
 
-INDEX_COST_MEASURE = "integer operations: linearisation, plus three per distinct shift of the swizzle"
+INDEX_COST_MEASURE = (
+    "integer operations of the linearisation, plus three per distinct shift of the swizzle, "
+    "plus four to seven for a rotation"
+)
 
 
 def solve(

@@ -31,11 +31,11 @@ def random_case(seed):
     shape = rng.choice(SHAPES)
     lanes, banks = rng.choice([(4, 2), (4, 4), (8, 4)])
     families = (
-        sorted(rng.sample(FAMILIES, rng.randint(1, 5)), key=FAMILIES.index)
+        sorted(rng.sample(FAMILIES, rng.randint(1, 6)), key=FAMILIES.index)
         if rng.random() < 0.6
         else list(FAMILIES)
     )
-    if not {"none", "order", "pad", "xor"} & set(families):
+    if not {"none", "order", "pad", "rotate", "xor"} & set(families):
         families = ["none", *families]
     elements = 1
     for extent in shape:

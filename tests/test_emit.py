@@ -124,6 +124,11 @@ def layouts():
         (Digit(0, 1, 16, 16), Digit(1, 1, 16, 1)),
         (Target(0, 0b10100000), Target(1, 0b01000000), Target(3, 0b10010000)),
     )
+    yield Layout((5, 7), 4, (Digit(0, 1, 5, 7), Digit(1, 1, 7, 1)), (), 3)
+    yield Layout(
+        (2, 5, 4), 4, (Digit(0, 1, 2, 20), Digit(1, 1, 5, 4), Digit(2, 1, 4, 1)), (Target(0, 8 | 16),), 1
+    )
+    yield Layout((6, 8), 2, (Digit(1, 1, 8, 6), Digit(0, 1, 6, 1)), (Target(1, 4),), 5)
     yield Layout((1, 1), 4, (Digit(0, 1, 1, 1), Digit(1, 1, 1, 1)))
     yield Layout((6, 64), 4, (Digit(0, 1, 6, 96), Digit(1, 1, 64, 1)), (Target(0, 96), Target(4, 128)))
 

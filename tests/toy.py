@@ -68,9 +68,27 @@ def linearisations(shape, vector, banks, families):
                 digits += [(d, low, high // low) for low, high in itertools.pairwise(marks)]
             else:
                 for order in itertools.permutations(digits):
+                    if count == 0 and "rotate" in families and ("order" in families or list(order) == digits):
+                        yield from turned(shape, order, vector, families)
                     if count == 0 and "order" not in families and list(order) != digits:
                         continue
                     yield from pitched(shape, order, vector, banks, families, count)
+
+
+def turned(shape, order, vector, families):
+    """Lines rotated, each by `turn` elements against the line before."""
+    last, _, line = order[-1]
+    if vector > 1 and (last != len(shape) - 1 or line % vector):
+        return
+    for turn in range(vector, line, vector):
+        table = []
+        for x in itertools.product(*map(range, shape)):
+            row = 0
+            for d, _, size in order[:-1]:
+                row = row * size + x[d]
+            table.append(row * line + (x[last] + turn * row) % line)
+        if len(table) > line:
+            yield table, len(table), "xor" in families
 
 
 def pitched(shape, order, vector, banks, families, count):
@@ -100,10 +118,10 @@ def pitched(shape, order, vector, banks, families, count):
         yield table, max(table) + 1, swizzled
 
 
-def swizzles(span, vector, banks):
-    """Every unit triangular swizzle: bank bits above the vector, flipped by bits above the banks."""
+def swizzles(span, banks):
+    """Every unit triangular swizzle: bank bits, flipped by bits above the banks."""
     top = (span - 1).bit_length()
-    low, high = vector.bit_length() - 1, banks.bit_length() - 1
+    low, high = 0, banks.bit_length() - 1
     sources = range(high, top)
     masks = [
         sum(1 << s for s in chosen)
@@ -118,15 +136,23 @@ def apply(swizzle, offset):
     return offset ^ sum((bin(offset & mask).count("1") & 1) << bit for bit, mask in swizzle.items())
 
 
+def sound(offsets, accesses):
+    """Are the 8-byte accesses whole and aligned?"""
+    starts = {
+        e for (_, width, rows), _ in accesses if width == 8 for row in rows for e in row if e is not None
+    }
+    return all(offsets[e] % 2 == 0 and offsets[e + 1] == offsets[e] + 1 for e in starts)
+
+
 def best(shape, accesses, lanes, banks, families):
     """The least weighted excess, and the fewest elements of storage at that excess."""
     vector = max(width // 4 for (_, width, _), _ in accesses)
     found = None
     seen = set()
     for table, span, swizzled in linearisations(shape, vector, banks, families):
-        for swizzle in swizzles(span, vector, banks) if swizzled else [{}]:
+        for swizzle in swizzles(span, banks) if swizzled else [{}]:
             offsets = tuple(apply(swizzle, v) for v in table)
-            if offsets in seen or max(offsets) >= span:
+            if offsets in seen or max(offsets) >= span or not sound(offsets, accesses):
                 continue
             seen.add(offsets)
             size = max(offsets) + 1

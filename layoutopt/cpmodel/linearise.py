@@ -7,7 +7,9 @@ A candidate is a list of digits with strides. What each family adds:
     pad     a pad of less than one bank period on up to two strides of any such order
     split   one or two cuts `x // d`, `x % d` at divisors of the extents, the digits in any order,
             and (with pad) one pad on a single cut: pages, blocks, interval pads
-    xor     a swizzle over row-major, dimension order, one pad, or a cut without pad
+    rotate  the lines of row-major (with order: of any order) rotated, each by the same number of
+            elements against the line before
+    xor     a swizzle over row-major, dimension order, one pad, a rotation, or a cut without pad
 
 The innermost digit keeps the widest vector contiguous, and every other stride is a multiple of it.
 """
@@ -17,7 +19,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +41,7 @@ class Linearisation:
         operations: integer operations to compute the offset, the first part of the index cost.
         family: the families it uses, such as "order+pad".
         may_swizzle: whether a swizzle over it is in the family searched.
+        turn: elements by which each line is rotated against the one before.
     """
 
     digits: tuple[Digit, ...]
@@ -46,6 +49,7 @@ class Linearisation:
     operations: int
     family: str
     may_swizzle: bool
+    turn: int = 0
 
     def table(self, shape: tuple[int, ...]) -> IntArray:
         """Element offset of every element, by row-major index; int64, shape (elements,)."""
@@ -56,7 +60,11 @@ class Linearisation:
                 if digit.dim == d:
                     line += np.arange(extent) // digit.divide % digit.size * digit.stride
             total += line.reshape([-1 if k == d else 1 for k in range(len(shape))])
-        return total.ravel()
+        flat = total.ravel()
+        if self.turn:
+            line, place = np.divmod(flat, self.digits[-1].size)
+            flat = line * self.digits[-1].size + (place + self.turn * line) % self.digits[-1].size
+        return flat
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +96,26 @@ def unpadded(space: Space, cuts: int) -> Iterator[Linearisation]:
             yield candidate
 
 
+def rotated(space: Space) -> Iterator[Linearisation]:
+    """Candidates whose lines are rotated."""
+    if "rotate" not in space.families:
+        return
+    for plain in unpadded(space, 0):
+        inner = plain.digits[-1]
+        dense = not any(d.stride % inner.size for d in plain.digits[:-1])
+        if not dense or inner.size % space.vector or inner.size == plain.span:
+            continue
+        # An addition, a remainder, perhaps a multiplication; and unlike an XOR it is never hoisted.
+        remainder = 3 if not inner.size & (inner.size - 1) else 5
+        for turn in range(space.vector, inner.size, space.vector):
+            yield replace(
+                plain,
+                operations=plain.operations + (turn > 1) + 1 + remainder,
+                family="rotate" if plain.family == "none" else f"{plain.family}+rotate",
+                turn=turn,
+            )
+
+
 def padded(space: Space, cuts: bool = True) -> Iterator[Linearisation]:
     """Candidates with at least one pad, in no particular order; without `cuts`, of whole dimensions."""
     if "pad" not in space.families:
@@ -115,7 +143,7 @@ def _structures(space: Space, cuts: int) -> Iterator[Structure]:
         orders = itertools.permutations(base) if "order" in families and not space.order else iter([base])
         for order in orders:
             structure = tuple((d, 1, shape[d]) for d in order)
-            if "none" in families or "order" in families or "pad" in families or "xor" in families:
+            if families & {"none", "order", "pad", "rotate", "xor"}:
                 yield structure
         return
     if "split" not in families or space.order:

@@ -7,13 +7,14 @@ reaches the bounds, stage 2 minimises the weighted excess over all of them.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from layoutopt.accesses import Trace
 from layoutopt.address import Layout, Target
-from layoutopt.cpmodel.linearise import Linearisation, Space, padded, unpadded
+from layoutopt.cpmodel.linearise import Linearisation, Space, padded, rotated, unpadded
 from layoutopt.cpmodel.phases import PhaseSet, phase_sets
 from layoutopt.cpmodel.solver import Budget, Outcome
 from layoutopt.cpmodel.swizzle import (
@@ -153,7 +154,7 @@ class _Search:
         )
         self.field: Field | None = None
         if "xor" in families and self.sets and (alignment is None or alignment >= row_bytes):
-            self.field = swizzle_field(self.sets, self.tile, widest)
+            self.field = swizzle_field(self.sets, self.tile, trace)
         self.scope = "families " + ", ".join(f for f in FAMILIES if f in families)
         self.floor = self._floor()
         self.tally = _Tally()
@@ -272,7 +273,8 @@ class _Search:
         rest: list[Linearisation] = []
         for cuts in range(MAX_CUTS + 1):
             tight: list[Linearisation] = []
-            for candidate in unpadded(self.space, cuts):
+            candidates = unpadded(self.space, cuts)
+            for candidate in itertools.chain(candidates, rotated(self.space)) if cuts == 0 else candidates:
                 (tight if candidate.span == self.tile.elements else rest).append(candidate)
             yield from sorted(tight, key=_by_cost)
         rest.extend(padded(self.space))
@@ -351,7 +353,7 @@ class _Search:
                 swizzle.append(
                     Target(((1 << bit) * word_bytes // size).bit_length() - 1, mask * word_bytes // size)
                 )
-        return Layout(self.tile.shape, size, found.candidate.digits, tuple(swizzle))
+        return Layout(self.tile.shape, size, found.candidate.digits, tuple(swizzle), found.candidate.turn)
 
     def _proposal(self, found: _Found, excess_bound: int, *, operations_proved: bool) -> Proposal:
         layout = self._layout(found)

@@ -15,8 +15,8 @@ XOR translation, and the model only through the distinct differences d:
 Symmetry is broken by the form itself: sources lie above the bank field and targets inside it, so X
 is unit triangular and no two mask settings differ by row operations.
 
-What it cannot express: a swizzle of offsets that are no power-of-two number of words apart (elements
-of 12 bytes), and targets inside the widest vector.
+Targets inside the widest vector are allowed where the vectors' own rows are not flipped there.
+What it cannot express: a swizzle of elements whose size is no power of two.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.accesses import Trace
 from layoutopt.cpmodel.linearise import Linearisation
 from layoutopt.cpmodel.phases import PhaseSet
 from layoutopt.cpmodel.solver import Answer, Budget, Model, Outcome
@@ -50,32 +51,38 @@ class Field:
         targets: bits that may be flipped.
         first_source: lowest bit that may flip them.
         word_bytes: bytes of a word.
+        vectors: for accesses wider than the lowest target, log2 of their words and the elements at
+            which they start; a swizzle must not tear them.
     """
 
     targets: range
     first_source: int
     word_bytes: int
+    vectors: tuple[tuple[int, IntArray], ...]
 
     def sources(self, target: int) -> int:
         """Mask of the bits that may flip `target`."""
         return -1 << max(self.first_source, target + 1)
 
 
-def swizzle_field(sets: Sequence[PhaseSet], tile: Tile, vector_bytes: int) -> Field | None:
+def swizzle_field(sets: Sequence[PhaseSet], tile: Tile, trace: Trace) -> Field | None:
     """The field for a problem; None where no swizzle is possible."""
     size = tile.element_bytes
     word_bytes = sets[0].rule.bank_bytes
     if size & (size - 1):
         return None
-    banks = [s.rule.banks for s in sets]
-    widest_words = max(1, vector_bytes // word_bytes, size // word_bytes)
-    low, high = widest_words.bit_length() - 1, max(banks).bit_length() - 1
-    groups = (
-        max(max(s.rule.row_words, s.rule.banks) for s in sets)
-        if any(s.rule.row_words > 1 for s in sets)
-        else min(banks)
-    )
-    return Field(range(low, high), groups.bit_length() - 1, word_bytes) if low < high else None
+    low = max(1, size // word_bytes).bit_length() - 1
+    high = max(s.rule.banks for s in sets).bit_length() - 1
+    # Words of one Kepler row never conflict, so bits inside it are no sources either.
+    rows = [s.rule.row_words for s in sets if s.rule.row_words > 1]
+    first_source = (max(rows) if rows else min(s.rule.banks for s in sets)).bit_length() - 1
+    starts: dict[int, list[IntArray]] = {}
+    for access in trace.accesses:
+        chunk_bits = max(1, access.operation.width_bytes // word_bytes).bit_length() - 1
+        if chunk_bits > low:
+            starts.setdefault(chunk_bits, []).append(access.element[access.active])
+    vectors = tuple((bits, np.unique(np.concatenate(parts))) for bits, parts in sorted(starts.items()))
+    return Field(range(low, high), first_source, word_bytes, vectors) if low < high else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,28 +190,30 @@ class SwizzleModel:
     ) -> None:
         self._model = Model()
         self._field = field
+        self._targets = field.targets
         self._phases = phases
         self._bits: dict[tuple[int, int], int] = {}
         self._parity: dict[tuple[int, int], int] = {}
-        self._same: dict[tuple[int, int], int | None] = {}
+        self._same: dict[tuple[int, int, int], int | None] = {}
+        self._keep_vectors_whole(candidate, tile)
         self._limit_footprint(candidate, tile)
 
     def solve_targets(
         self, ceilings: Sequence[int], budget: Budget, workers: int, effort: float | None
     ) -> Solution:
         """The cheapest swizzle under which every phase costs at most its ceiling."""
-        rows: set[tuple[int, int]] = set()
+        rows: set[tuple[int, int, int]] = set()
         for phase, ceiling in zip(self._phases, ceilings, strict=True):
             if len(phase.words) <= ceiling:
                 continue
             if ceiling == 1:
                 for a, u in enumerate(phase.words):
-                    rows.update((u ^ v, phase.bank_bits) for v in phase.words[:a])
+                    rows.update((u ^ v, phase.bank_bits, phase.chunk_bits) for v in phase.words[:a])
             else:
                 for terms, constant in self._loads(phase):
                     self._model.at_most(terms, ceiling - 1 - constant)
-        for difference, bank_bits in sorted(rows):
-            self._forbid(difference, bank_bits)
+        for row in sorted(rows):
+            self._forbid(*row)
         return self._minimise_index_cost(budget, workers, effort)
 
     def solve_excess(self, most: int, budget: Budget, workers: int, effort: float | None) -> Solution:
@@ -260,6 +269,28 @@ class SwizzleModel:
                     masks[target] = masks.get(target, 0) | 1 << source
         return Solution(answer.outcome, masks, value, bound)
 
+    def _keep_vectors_whole(self, candidate: Linearisation, tile: Tile) -> None:
+        """Flip no bit inside a vector: parity(mask_j & v) = 0 wherever a vector starts.
+
+        Parities are linear, so a basis of the vectors' source bits is enough. Where it spans every
+        source, no target inside the vector is left.
+        """
+        field = self._field
+        table = candidate.table(tile.shape) * tile.element_bytes // field.word_bytes
+        sources = (int(table.max()) >> field.first_source).bit_length()
+        for chunk_bits, starts in field.vectors:
+            heads = np.unique(table[starts] >> field.first_source).tolist()
+            basis = _basis(heads, sources)
+            if len(basis) == sources:
+                low = min(max(self._targets.start, chunk_bits), self._targets.stop)
+                self._targets = range(low, self._targets.stop)
+                continue
+            for target in range(self._targets.start, min(chunk_bits, self._targets.stop)):
+                for head in basis:
+                    parity = self._parity_of(target, head << field.first_source & field.sources(target))
+                    if parity is not None:
+                        self._model.clause((-parity - 1,))
+
     def _limit_footprint(self, candidate: Linearisation, tile: Tile) -> None:
         """Keep the last, partly filled block of offsets inside the span."""
         size, word_bytes = tile.element_bytes, self._field.word_bytes
@@ -271,7 +302,7 @@ class SwizzleModel:
             return
         table = candidate.table(tile.shape)
         inside = table[table >= last * block] - last * block
-        bits = list(self._field.targets)
+        bits = list(self._targets)
         high = last << self._field.targets.stop
         for pattern in range(1 << len(bits)):
             flip = sum(1 << bit for k, bit in enumerate(bits) if pattern >> k & 1) * word_bytes // size
@@ -301,7 +332,7 @@ class SwizzleModel:
             terms: dict[int, int] = {}
             constant = 0
             for d in others:
-                literal = self._same_bank(d, phase.bank_bits)
+                literal = self._same_bank(d, phase.bank_bits, phase.chunk_bits)
                 if literal is None:
                     continue
                 if d == 0:
@@ -311,13 +342,13 @@ class SwizzleModel:
             result.append((list(terms.items()), constant))
         return result
 
-    def _agreement(self, difference: int, bank_bits: int) -> list[int] | None:
+    def _agreement(self, difference: int, bank_bits: int, chunk_bits: int) -> list[int] | None:
         """Literals that all hold when `difference` maps to bank 0; None if it never does."""
-        targets = self._field.targets
-        if difference & ((1 << min(targets.start, bank_bits)) - 1):
+        low = max(self._targets.start, chunk_bits)  # bits inside a vector are never flipped
+        if difference & ((1 << min(low, bank_bits)) - 1):
             return None
         literals = []
-        for bit in range(targets.start, bank_bits):
+        for bit in range(low, bank_bits):
             parity = self._parity_of(bit, difference & self._field.sources(bit))
             flipped = difference >> bit & 1
             if parity is None:
@@ -327,24 +358,23 @@ class SwizzleModel:
                 literals.append(parity if flipped else -parity - 1)
         return literals
 
-    def _forbid(self, difference: int, bank_bits: int) -> None:
-        literals = self._agreement(difference, bank_bits)
+    def _forbid(self, difference: int, bank_bits: int, chunk_bits: int) -> None:
+        literals = self._agreement(difference, bank_bits, chunk_bits)
         if literals is not None:
             self._model.clause([-literal - 1 for literal in literals])
 
-    def _same_bank(self, difference: int, bank_bits: int) -> int | None:
+    def _same_bank(self, difference: int, bank_bits: int, chunk_bits: int) -> int | None:
         if difference == 0:
             return 0
-        key = difference, bank_bits
+        key = difference, bank_bits, chunk_bits
         if key not in self._same:
-            literals = self._agreement(difference, bank_bits)
+            literals = self._agreement(difference, bank_bits, chunk_bits)
             if literals is None:
                 self._same[key] = None
             elif literals:
                 self._same[key] = self._model.conjunction(literals)
             else:
-                always = self._model.integer(1, 1)
-                self._same[key] = always
+                self._same[key] = self._model.integer(1, 1)
         return self._same[key]
 
     def _parity_of(self, target: int, bits: int) -> int | None:
@@ -362,3 +392,16 @@ class SwizzleModel:
             found = own if rest is None else self._model.xor(rest, own)
             self._parity[key] = found
         return found
+
+
+def _basis(vectors: Sequence[int], enough: int) -> list[int]:
+    """A basis of the span of `vectors` over F2; stops at `enough`."""
+    basis: list[int] = []
+    for vector in vectors:
+        for known in basis:
+            vector = min(vector, vector ^ known)
+        if vector:
+            basis.append(vector)
+            if len(basis) == enough:
+                break
+    return basis
