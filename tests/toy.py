@@ -4,6 +4,7 @@ Nothing here uses the model or the engine: layouts are enumerated, and wavefront
 """
 
 import itertools
+import math
 
 from layoutopt.devices import Device, PhaseRule
 
@@ -52,7 +53,7 @@ def excess(accesses, lanes, table, banks):
     return total
 
 
-def linearisations(shape, vector, banks, families):
+def linearisations(shape, vector, banks, families, starts):
     """(element offsets by row-major index, span, whether a swizzle may be added)."""
     dims = range(len(shape))
     cuts = [(d, c) for d in dims for c in range(2, shape[d]) if shape[d] % c == 0]
@@ -72,7 +73,7 @@ def linearisations(shape, vector, banks, families):
                         yield from turned(shape, order, vector, families)
                     if count == 0 and "order" not in families and list(order) != digits:
                         continue
-                    yield from pitched(shape, order, vector, banks, families, count)
+                    yield from pitched(shape, order, vector, banks, families, count, starts)
 
 
 def turned(shape, order, vector, families):
@@ -91,20 +92,27 @@ def turned(shape, order, vector, families):
             yield table, len(table), "xor" in families
 
 
-def pitched(shape, order, vector, banks, families, count):
+def pitched(shape, order, vector, banks, families, count, starts):
     last = len(shape) - 1
     if vector > 1 and not (
         order[-1][:2] == (last, 1) and (order[-1][2] % vector == 0 or order[-1][2] == shape[last])
     ):
         return
     most = {0: 2, 1: 1, 2: 0}[count] if "pad" in families else 0
-    for pads in itertools.product(range(0, banks, vector), repeat=len(order) - 1):
+    units = []
+    for d, low, size in order[:-1]:
+        inner = 1
+        for extent in shape[d + 1 :]:
+            inner *= extent
+        digits = {e // inner % shape[d] // low % size for e in starts}
+        units.append(vector // math.gcd(vector, *digits) if digits else 1)
+    for pads in itertools.product(*(range(0, max(banks, u + 1), u) for u in units)):
         if sum(p > 0 for p in pads) > most:
             continue
         strides, gaps = [1], False
-        for (_, _, size), pad in zip(reversed(order[1:]), reversed(pads), strict=True):
+        for (_, _, size), pad, unit in zip(reversed(order[1:]), reversed(pads), reversed(units), strict=True):
             tight = strides[0] * size
-            stride = -(-tight // vector) * vector + pad
+            stride = -(-tight // unit) * unit + pad
             gaps |= stride > tight
             strides.insert(0, stride)
         if gaps and "pad" not in families:
@@ -147,17 +155,20 @@ def sound(offsets, accesses):
 def best(shape, accesses, lanes, banks, families):
     """The least weighted excess, and the fewest elements of storage at that excess."""
     vector = max(width // 4 for (_, width, _), _ in accesses)
+    starts = {
+        e for (_, width, rows), _ in accesses if width == 8 for row in rows for e in row if e is not None
+    }
     found = None
     seen = set()
-    for table, span, swizzled in linearisations(shape, vector, banks, families):
+    for table, span, swizzled in linearisations(shape, vector, banks, families, starts):
         for swizzle in swizzles(span, banks) if swizzled else [{}]:
             offsets = tuple(apply(swizzle, v) for v in table)
-            if offsets in seen or max(offsets) >= span or not sound(offsets, accesses):
+            if offsets in seen or not sound(offsets, accesses):
                 continue
             seen.add(offsets)
             size = max(offsets) + 1
             if found is not None and size > found[1] and found[0] == 0:
-                continue
+                continue  # cannot be better
             value = excess(accesses, lanes, offsets, banks), size
             found = value if found is None else min(found, value)
     return found

@@ -5,21 +5,23 @@ A candidate is a list of digits with strides. What each family adds:
     none    row-major
     order   any order of the dimensions
     pad     a pad of less than one bank period on up to two strides of any such order
-    split   one or two cuts `x // d`, `x % d` at divisors of the extents, the digits in any order,
-            and (with pad) one pad on a single cut: pages, blocks, interval pads
+    split   one or two cuts `x // d`, `x % d` at divisors of the extents, up to six digits in any
+            order, and (with pad) one pad on a single cut: pages, blocks, interval pads
     rotate  the lines of row-major (with order: of any order) rotated, each by the same number of
             elements against the line before
     xor     a swizzle over row-major, dimension order, one pad, a rotation, or a cut without pad
 
-The innermost digit keeps the widest vector contiguous, and every other stride is a multiple of it.
+The innermost digit keeps the widest vector contiguous; the other strides keep every vector aligned,
+digit by digit (strides that are aligned only in sum are not searched).
 """
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +30,10 @@ from layoutopt.address import Digit
 
 IntArray = npt.NDArray[np.int64]
 
-Structure = tuple[tuple[int, int, int], ...]  # (dim, divide, size), slowest first
+Piece = tuple[int, int, int]  # (dim, divide, size)
+Structure = tuple[Piece, ...]  # slowest first
+
+MAX_DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,7 @@ class Linearisation:
 
     Attributes:
         digits: slowest first.
-        span: elements from the first to the last, without swizzle.
+        span: elements that the layout may take; without swizzle, first to last.
         operations: integer operations to compute the offset, the first part of the index cost.
         family: the families it uses, such as "order+pad".
         may_swizzle: whether a swizzle over it is in the family searched.
@@ -73,7 +78,9 @@ class Space:
 
     Attributes:
         shape: the tile, in elements.
-        vector: elements of the widest access, to stay contiguous and aligned.
+        vector: elements of the widest access, which the innermost digit keeps contiguous.
+        starts: for each access wider than an element, its elements and the coordinates at which it
+            starts, shape (dimensions, starts).
         period: elements after which the banks repeat.
         stride_multiple: every stride but the innermost is a multiple of this many elements.
         order: dimensions from slowest to fastest, where fixed.
@@ -82,10 +89,23 @@ class Space:
 
     shape: tuple[int, ...]
     vector: int
+    starts: tuple[tuple[int, IntArray], ...]
     period: int
     stride_multiple: int
     order: tuple[int, ...] | None
     families: frozenset[str]
+    _units: dict[Piece, int] = field(default_factory=dict)
+
+    def unit(self, piece: Piece) -> int:
+        """What a stride of this digit must be a multiple of, so that every vector stays aligned."""
+        if piece not in self._units:
+            dim, divide, size = piece
+            unit = self.stride_multiple
+            for width, coordinates in self.starts:
+                common = int(np.gcd.reduce(coordinates[dim] // divide % size))
+                unit = math.lcm(unit, width // math.gcd(width, common))
+            self._units[piece] = unit
+        return self._units[piece]
 
 
 def unpadded(space: Space, cuts: int) -> Iterator[Linearisation]:
@@ -117,23 +137,44 @@ def rotated(space: Space) -> Iterator[Linearisation]:
 
 
 def padded(space: Space, cuts: bool = True) -> Iterator[Linearisation]:
-    """Candidates with at least one pad, in no particular order; without `cuts`, of whole dimensions."""
+    """Candidates with at least one pad, by rising span; without `cuts`, of whole dimensions only."""
     if "pad" not in space.families:
         return
-    step = math.lcm(space.vector, space.stride_multiple)
-    choices = range(step, max(space.period, step + 1), step)
+    streams = []
     for count_of_cuts, levels in ((0, 2), (1, 1)) if cuts else ((0, 2),):
         for structure in _structures(space, count_of_cuts):
             gaps = len(structure) - 1
-            for count in range(1, min(levels, gaps) + 1):
-                for where in itertools.combinations(range(gaps), count):
-                    for amounts in itertools.product(choices, repeat=count):
-                        pads = [0] * gaps
-                        for place, amount in zip(where, amounts, strict=True):
-                            pads[place] = amount
-                        candidate = _candidate(space, structure, tuple(pads))
-                        if candidate is not None:
-                            yield candidate
+            for where in itertools.combinations(range(gaps), 1):
+                streams.append(_pad_stream(space, structure, where, ()))
+            if levels == 2:
+                for where in itertools.combinations(range(gaps), 2):
+                    for inner in _pads(space, structure[where[1]]):
+                        streams.append(_pad_stream(space, structure, where, (inner,)))
+    yield from heapq.merge(*streams, key=by_cost)
+
+
+def by_cost(candidate: Linearisation) -> tuple[int, int]:
+    """Sorting key: smaller first, then cheaper."""
+    return candidate.span, candidate.operations
+
+
+def _pads(space: Space, piece: Piece) -> range:
+    unit = space.unit(piece)
+    return range(unit, max(space.period, unit + 1), unit)
+
+
+def _pad_stream(
+    space: Space, structure: Structure, where: tuple[int, ...], fixed: tuple[int, ...]
+) -> Iterator[Linearisation]:
+    """One pad growing, the faster ones fixed: spans rise."""
+    for amount in _pads(space, structure[where[0]]):
+        pads = [0] * (len(structure) - 1)
+        for place, pad in zip(where, (amount, *fixed), strict=True):
+            pads[place] = pad
+        candidate = _candidate(space, structure, tuple(pads))
+        if candidate is None:
+            return
+        yield candidate
 
 
 def _structures(space: Space, cuts: int) -> Iterator[Structure]:
@@ -148,18 +189,17 @@ def _structures(space: Space, cuts: int) -> Iterator[Structure]:
         return
     if "split" not in families or space.order:
         return
+    if len(shape) + cuts > MAX_DIGITS:
+        return
     for cut_set in itertools.combinations(_cuts(shape), cuts):
-        pieces: list[tuple[int, int, int]] = []
+        pieces: list[Piece] = []
         for d, extent in enumerate(shape):
             at = sorted({1, extent, *(c for dim, c in cut_set if dim == d)})
             if any(high % low for low, high in itertools.pairwise(at)):
                 break
             pieces += [(d, low, high // low) for low, high in itertools.pairwise(at)] or [(d, 1, 1)]
         else:
-            for cut in itertools.permutations(pieces):
-                # Two digits of one coordinate in their natural order are no cut at all.
-                if not any(a[0] == b[0] and a[1] == b[1] * b[2] for a, b in itertools.pairwise(cut)):
-                    yield cut
+            yield from itertools.permutations(pieces)
 
 
 def _cuts(shape: tuple[int, ...]) -> list[tuple[int, int]]:
@@ -167,24 +207,26 @@ def _cuts(shape: tuple[int, ...]) -> list[tuple[int, int]]:
 
 
 def _candidate(space: Space, structure: Structure, pads: tuple[int, ...]) -> Linearisation | None:
-    """Strides from the inside out; None if the vector would be torn or misaligned."""
+    """Strides from the inside out; None if it tears a vector, needs a pad, or has a cut for nothing."""
     last = len(space.shape) - 1
     dim, divide, size = structure[-1]
     if space.vector > 1 and (
         dim != last or divide != 1 or (size % space.vector and size != space.shape[last])
     ):
         return None
-    unit = math.lcm(space.vector, space.stride_multiple)
     digits: list[Digit] = []
     stride, padded = 1, any(pads)
     for (dim, divide, size), pad in zip(reversed(structure), (0, *reversed(pads)), strict=True):
         if digits:
             needed = digits[-1].stride * digits[-1].size
+            unit = space.unit((dim, divide, size))
             stride = -(-needed // unit) * unit + pad
             if stride > needed:
                 if "pad" not in space.families:
                     return None
                 padded = True
+            elif dim == digits[-1].dim and divide == digits[-1].divide * digits[-1].size:
+                return None  # two digits of one coordinate in a row, as if never cut
         digits.append(Digit(dim, divide, size, stride))
     digits.reverse()
     cut = len(structure) > len(space.shape)

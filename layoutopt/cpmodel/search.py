@@ -7,14 +7,17 @@ reaches the bounds, stage 2 minimises the weighted excess over all of them.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from layoutopt.accesses import Trace
 from layoutopt.address import Layout, Target
-from layoutopt.cpmodel.linearise import Linearisation, Space, padded, rotated, unpadded
+from layoutopt.cpmodel.linearise import IntArray, Linearisation, Space, by_cost, padded, rotated, unpadded
 from layoutopt.cpmodel.phases import PhaseSet, phase_sets
 from layoutopt.cpmodel.solver import Budget, Outcome
 from layoutopt.cpmodel.swizzle import (
@@ -27,6 +30,7 @@ from layoutopt.cpmodel.swizzle import (
     classes,
     cost,
     excess,
+    last_block,
     swizzle_field,
 )
 from layoutopt.devices import Device
@@ -147,6 +151,7 @@ class _Search:
         self.space = Space(
             shape=self.tile.shape,
             vector=max(a.width_elements for a in trace.accesses),
+            starts=self._vector_starts(trace),
             period=row_bytes // math.gcd(row_bytes, size),
             stride_multiple=pitch // math.gcd(pitch, size),
             order=problem.layout.order,
@@ -158,6 +163,13 @@ class _Search:
         self.scope = "families " + ", ".join(f for f in FAMILIES if f in families)
         self.floor = self._floor()
         self.tally = _Tally()
+
+    def _vector_starts(self, trace: Trace) -> tuple[tuple[int, IntArray], ...]:
+        """Width and coordinates of every vector, by access."""
+        wide = [a for a in trace.accesses if a.width_elements > 1 and a.active.any()]
+        starts = [np.unique(a.element[a.active]) for a in wide]
+        coordinates = [np.array(np.unravel_index(s, self.tile.shape)) for s in starts]
+        return tuple((a.width_elements, c) for a, c in zip(wide, coordinates, strict=True))
 
     def _floor(self) -> int:
         """Weighted excess that the counting bound leaves in every layout."""
@@ -202,31 +214,50 @@ class _Search:
         level: _Found | None = None
         deferred: list[Linearisation] = []
         for candidate in self._candidates():
-            if level is not None and candidate.span > level.candidate.span:
-                break
-            if level is not None and candidate.operations >= level.operations:
-                continue
             if self.budget.spent and self.tally.unswizzled:
                 self._fall_back()
                 return level
+            if level is not None and candidate.span >= level.candidate.span + self._block:
+                break
+            if self._is_no_better(candidate, level):
+                continue
             found, decided = self._try(candidate, level, _STAGE_1_EFFORT)
             if not decided:
                 deferred.append(candidate)
             level = _better(level, found)
         if level is None and not self.conflict_free:
             return None  # stage 2 decides the deferred ones, too
-        for candidate in sorted(deferred, key=_by_cost):
-            if (
-                level is not None
-                and _by_cost(candidate) >= _by_cost(level.candidate)
-                and candidate is not level.candidate
-            ):
+        for candidate in sorted(deferred, key=by_cost):
+            mine = level is not None and candidate.digits == level.candidate.digits
+            if not mine and self._is_no_better(candidate, level):
                 continue
             found, decided = self._try(candidate, level, None)
             if not decided:
                 self._leave_open(candidate)
             level = _better(level, found)
         return level
+
+    @property
+    def _block(self) -> int:
+        """Elements by which a swizzle may shorten or lengthen a layout, at most."""
+        return self.space.period if self.field is not None else 1
+
+    def _is_no_better(self, candidate: Linearisation, level: _Found | None) -> bool:
+        """Whether nothing over `candidate` can be smaller than `level`, or as small and cheaper."""
+        if level is None or candidate.span < level.candidate.span:
+            return False
+        if candidate.span == level.candidate.span:
+            return candidate.operations >= level.operations
+        reaches = self._reaches(candidate)
+        return not reaches or reaches[0] > level.candidate.span
+
+    def _reaches(self, candidate: Linearisation) -> list[int]:
+        """Sizes that a swizzle over `candidate` can give, in elements, rising; empty for no swizzle."""
+        if self.field is None or not candidate.may_swizzle:
+            return []
+        last = last_block(candidate, self.field, self.tile)
+        sizes = [candidate.span] if last is None else sorted(set(last.reach.values()))
+        return [size for size in sizes if self._fits(size)]
 
     def _try(
         self, candidate: Linearisation, level: _Found | None, effort: float | None
@@ -238,58 +269,75 @@ class _Search:
         ceilings = [p.ideal if self.conflict_free else p.target for p in phases]
         if all(cost(p, {}) <= ceiling for p, ceiling in zip(phases, ceilings, strict=True)):
             return plain, True
-        if self.field is None or not candidate.may_swizzle:
-            return None, True
-        same_size = level is not None and candidate.span == level.candidate.span
-        if same_size and level is not None and candidate.operations + SHIFT_OPERATIONS >= level.operations:
+        reaches = self._reaches(candidate)
+        if level is not None:
+            least = candidate.operations + SHIFT_OPERATIONS
+            size = level.candidate.span
+            reaches = [r for r in reaches if r < size or (r == size and least < level.operations)]
+        if not reaches:
             return None, True
         self.progress(f"{candidate.family}, {candidate.span * self.tile.element_bytes} bytes")
-        model = SwizzleModel(candidate, phases, self.field, self.tile)
-        solution = model.solve_targets(ceilings, self.budget, self.workers, effort)
-        found = self._swizzled(candidate, phases, solution) if solution.masks else None
-        return found, solution.outcome in (Outcome.OPTIMAL, Outcome.INFEASIBLE)
+        # The roomiest first: where that fails, the tighter ones need not be tried.
+        for reach in (reaches[-1], *reaches[:-1]):
+            roomy = replace(candidate, span=reach)
+            solution = self._model(roomy, phases).solve_targets(ceilings, self.budget, effort)
+            found = self._swizzled(roomy, phases, solution) if solution.masks else None
+            if solution.outcome not in (Outcome.OPTIMAL, Outcome.INFEASIBLE):
+                return found, False
+            if reach == reaches[-1]:
+                if found is None or len(reaches) == 1:
+                    return found, True
+                widest = found
+            elif found is not None:
+                return found, True
+        return widest, True
+
+    def _model(self, candidate: Linearisation, phases: Sequence[PhaseClass]) -> SwizzleModel:
+        assert self.field is not None
+        return SwizzleModel(candidate, phases, self.field, self.tile)
 
     def _fall_back(self) -> None:
         """Out of time: at least look at plain pads, which cost next to nothing to evaluate."""
         self.tally.exhausted = False
-        rest = sorted((c for c in padded(self.space, cuts=False) if self._fits(c)), key=_by_cost)
-        for candidate in rest[:_FALLBACK_CANDIDATES]:
+        for candidate in itertools.islice(padded(self.space, cuts=False), _FALLBACK_CANDIDATES):
+            if not self._fits(candidate.span):
+                break
             phases = classes(candidate, self.sets, self.tile)
             self.tally.unswizzled.append(_Found(candidate, {}, excess(phases, {}), candidate.operations))
 
-    def _fits(self, candidate: Linearisation) -> bool:
-        return self.limit is None or candidate.span * self.tile.element_bytes <= self.limit
+    def _fits(self, span: int) -> bool:
+        return self.limit is None or span * self.tile.element_bytes <= self.limit
 
     def _leave_open(self, candidate: Linearisation) -> None:
-        spans = (
-            [candidate.span]
-            if self.tally.undecided_span is None
-            else [candidate.span, self.tally.undecided_span]
-        )
-        self.tally.undecided_span = min(spans)
+        spans = [*self._reaches(candidate)[:1], candidate.span, self.tally.undecided_span]
+        self.tally.undecided_span = min(s for s in spans if s is not None)
 
     def _candidates(self) -> Iterator[Linearisation]:
-        """All candidates by rising span, then operations; the unpadded ones lazily."""
+        """All candidates by rising span, then operations, as lazily as can be."""
         rest: list[Linearisation] = []
         for cuts in range(MAX_CUTS + 1):
             tight: list[Linearisation] = []
             candidates = unpadded(self.space, cuts)
             for candidate in itertools.chain(candidates, rotated(self.space)) if cuts == 0 else candidates:
                 (tight if candidate.span == self.tile.elements else rest).append(candidate)
-            yield from sorted(tight, key=_by_cost)
-        rest.extend(padded(self.space))
-        for candidate in sorted(rest, key=_by_cost):
-            if self._fits(candidate):
+                if self.budget.spent:
+                    break
+            yield from sorted(tight, key=by_cost)
+        for candidate in heapq.merge(sorted(rest, key=by_cost), padded(self.space), key=by_cost):
+            if self._fits(candidate.span - self._block + 1):
                 yield candidate
 
     # Stage 2 -----------------------------------------------------------------------------------
 
     def _least_excess(self) -> Proposal:
-        best = min(self.tally.unswizzled, key=lambda f: f.rank)
-        pending: list[tuple[Linearisation, int]] = []
-        if self.field is not None:
-            tried = (f.candidate for f in self.tally.unswizzled if f.candidate.may_swizzle)
-            pending = [(candidate, self.floor) for candidate in sorted(tried, key=_by_cost)]
+        fitting = [f for f in self.tally.unswizzled if self._fits(f.candidate.span)]
+        best = min(fitting or self.tally.unswizzled, key=lambda f: f.rank)
+        tried = {
+            replace(f.candidate, span=reach)
+            for f in self.tally.unswizzled
+            for reach in self._reaches(f.candidate)
+        }
+        pending = [(candidate, self.floor) for candidate in sorted(tried, key=_by_cost_then_digits)]
         # Every candidate gets a little effort before any gets much: good layouts come early.
         for effort in _EFFORTS:
             left = []
@@ -299,8 +347,10 @@ class _Search:
                     left.append((candidate, bound))
             pending = left
         bound = min((bound for _, bound in pending), default=best.excess)
+        self.tally.undecided_span = min((candidate.span for candidate, _ in pending), default=None)
         if not self.tally.exhausted:
             bound = self.floor
+            self.tally.undecided_span = self.tile.elements
         return self._proposal(best, max(self.floor, min(bound, best.excess)), operations_proved=False)
 
     def _improve(
@@ -314,9 +364,7 @@ class _Search:
             return best, bound
         phases = classes(candidate, self.sets, self.tile)
         self.progress(f"{candidate.family}, excess at most {most}")
-        assert self.field is not None
-        model = SwizzleModel(candidate, phases, self.field, self.tile)
-        solution = model.solve_excess(most, self.budget, self.workers, effort)
+        solution = self._model(candidate, phases).solve_excess(most, self.budget, self.workers, effort)
         if solution.outcome is Outcome.INFEASIBLE:
             return best, most + 1
         bound = max(bound, solution.bound)
@@ -324,8 +372,7 @@ class _Search:
             return best, bound
         if solution.outcome is Outcome.OPTIMAL:
             bound = solution.value
-            model = SwizzleModel(candidate, phases, self.field, self.tile)
-            cheap = model.solve_index_cost(solution.value, self.budget)
+            cheap = self._model(candidate, phases).solve_index_cost(solution.value, self.budget)
             solution = cheap if cheap.masks else solution
         found = self._swizzled(candidate, phases, solution)
         return min(best, found, key=lambda f: f.rank), bound
@@ -396,5 +443,6 @@ def _better(a: _Found | None, b: _Found | None) -> _Found | None:
     return min(a, b, key=lambda f: f.rank)
 
 
-def _by_cost(candidate: Linearisation) -> tuple[int, int]:
-    return candidate.span, candidate.operations
+def _by_cost_then_digits(candidate: Linearisation) -> tuple[object, ...]:
+    """A total order, so that the search does not depend on the order of a set."""
+    return *by_cost(candidate), candidate.turn, [(d.dim, d.divide, d.stride) for d in candidate.digits]

@@ -166,6 +166,35 @@ def excess(phases: Sequence[PhaseClass], masks: Masks) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class LastBlock:
+    """The last block of offsets, where it is only partly filled.
+
+    Attributes:
+        sources: the source bits that all its words share.
+        reach: for each pattern of flipped target bits, the elements that the layout then takes.
+    """
+
+    sources: int
+    reach: dict[int, int]
+
+
+def last_block(candidate: Linearisation, field: Field, tile: Tile) -> LastBlock | None:
+    """The last block under `candidate`; None where it is full, or the only one and so never moved."""
+    size, bits = tile.element_bytes, field.targets.stop
+    table = candidate.table(tile.shape)
+    used = int(table.max()) + 1
+    block = (1 << bits) * field.word_bytes // size  # elements
+    last = (used - 1) // block
+    if used % block == 0 or (last == 0 and field.first_source >= bits):
+        return None
+    inside = table[table >= last * block] - last * block
+    reach = {}
+    for pattern in range(0, 1 << bits, 1 << field.targets.start):
+        reach[pattern] = int((inside ^ pattern * field.word_bytes // size).max()) + last * block + 1
+    return LastBlock(last << bits, reach)
+
+
+@dataclass(frozen=True, slots=True)
 class Solution:
     """What one model gave.
 
@@ -198,9 +227,7 @@ class SwizzleModel:
         self._keep_vectors_whole(candidate, tile)
         self._limit_footprint(candidate, tile)
 
-    def solve_targets(
-        self, ceilings: Sequence[int], budget: Budget, workers: int, effort: float | None
-    ) -> Solution:
+    def solve_targets(self, ceilings: Sequence[int], budget: Budget, effort: float | None) -> Solution:
         """The cheapest swizzle under which every phase costs at most its ceiling."""
         rows: set[tuple[int, int, int]] = set()
         for phase, ceiling in zip(self._phases, ceilings, strict=True):
@@ -214,7 +241,7 @@ class SwizzleModel:
                     self._model.at_most(terms, ceiling - 1 - constant)
         for row in sorted(rows):
             self._forbid(*row)
-        return self._minimise_index_cost(budget, workers, effort)
+        return self._minimise_index_cost(budget, effort)
 
     def solve_excess(self, most: int, budget: Budget, workers: int, effort: float | None) -> Solution:
         """The swizzle of least weighted excess, if that is at most `most`."""
@@ -245,9 +272,10 @@ class SwizzleModel:
             for load, constant in self._loads(phase):
                 self._model.at_most([*load, (wavefronts, -1)], -1 - constant)
         self._model.at_most(terms, most + offset)
-        return self._minimise_index_cost(budget, 1, None)
+        return self._minimise_index_cost(budget, None)
 
-    def _minimise_index_cost(self, budget: Budget, workers: int, effort: float | None) -> Solution:
+    def _minimise_index_cost(self, budget: Budget, effort: float | None) -> Solution:
+        # Always one worker: which of several cheapest swizzles comes out must not depend on luck.
         shifts: dict[int, list[int]] = {}
         for (target, source), bit in self._bits.items():
             shifts.setdefault(source - target, []).append(bit)
@@ -258,7 +286,7 @@ class SwizzleModel:
             for bit in bits:
                 self._model.clause((-bit - 1, used))
         self._model.minimise(terms)
-        answer = self._model.solve(budget, workers, effort)
+        answer = self._model.solve(budget, 1, effort)
         return self._solution(answer, answer.objective, answer.bound)
 
     def _solution(self, answer: Answer, value: int, bound: int) -> Solution:
@@ -292,28 +320,19 @@ class SwizzleModel:
                         self._model.clause((-parity - 1,))
 
     def _limit_footprint(self, candidate: Linearisation, tile: Tile) -> None:
-        """Keep the last, partly filled block of offsets inside the span."""
-        size, word_bytes = tile.element_bytes, self._field.word_bytes
-        block = (1 << self._field.targets.stop) * word_bytes // size  # elements
-        last = (candidate.span - 1) // block
-        if candidate.span % block == 0 or (
-            last == 0 and self._field.first_source >= self._field.targets.stop
-        ):
+        """Keep the last, partly filled block of offsets inside the candidate's span."""
+        last = last_block(candidate, self._field, tile)
+        if last is None:
             return
-        table = candidate.table(tile.shape)
-        inside = table[table >= last * block] - last * block
-        bits = list(self._targets)
-        high = last << self._field.targets.stop
-        for pattern in range(1 << len(bits)):
-            flip = sum(1 << bit for k, bit in enumerate(bits) if pattern >> k & 1) * word_bytes // size
-            if int((inside ^ flip).max()) + last * block < candidate.span:
+        for pattern, reach in last.reach.items():
+            if reach <= candidate.span:
                 continue
-            clause = []
-            for k, bit in enumerate(bits):
-                parity = self._parity_of(bit, high)
-                wanted = pattern >> k & 1
-                if parity is None:
-                    if wanted:
+            clause: list[int] = []
+            for bit in self._field.targets:
+                wanted = pattern >> bit & 1
+                parity = self._parity_of(bit, last.sources & self._field.sources(bit))
+                if bit not in self._targets or parity is None:
+                    if wanted:  # never flipped, so this pattern does not happen
                         break
                 else:
                     clause.append(-parity - 1 if wanted else parity)
