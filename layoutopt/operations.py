@@ -20,7 +20,9 @@ class Operation:
     """One kind of instruction.
 
     Attributes:
-        kind: load, store, ldmatrix, stmatrix, atomic, reduce, cp.async.ca or cp.async.cg.
+        kind: load, store, ldmatrix, stmatrix, atomic, reduce, cp.async.ca or cp.async.cg. On NVIDIA,
+            reduce is the addition of the constant 1 without a result (ATOMS.POPC.INC), the one
+            atomic that serves lanes of one address together; any other is atomic, result or not.
         width_bytes: bytes at each lane's address (16 for a matrix row).
         matrices: 8x8 matrices moved by ldmatrix and stmatrix, which use the addresses of the
             first 8 * matrices lanes; 0 for other kinds.
@@ -93,7 +95,13 @@ def _recognise(text: str) -> tuple[str, int | None, int, bool, tuple[int, ...]]:
         kind = f"cp.async.{match[1]}" if match[1] else "cp.async"
         return kind, int(match[2]) if match[2] else None, 0, False, (16,) if match[1] == "cg" else (4, 8, 16)
     if match := _ATOM.fullmatch(text):
-        return "atomic" if match[1] == "atom" else "reduce", int(match[2]) // 8, 0, False, (4, 8)
+        if ".cas." in text:
+            raise ValueError(
+                f"no published rule for {text!r}: a compare-and-swap takes twice the wavefronts of other "
+                "atomics (measured on sm_90)"
+            )
+        kind = "reduce" if match[1] == "red" and text.endswith(".add.u32") else "atomic"
+        return kind, int(match[2]) // 8, 0, False, (4, 8)
     raise ValueError(f"unknown op {text!r}; expected {EXPECTED}")
 
 

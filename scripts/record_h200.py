@@ -5,7 +5,13 @@
 Writes a CUDA program with one kernel an instruction, each of which issues exactly one warp-wide
 shared-memory access with addresses and mask from a table in global memory; profiles one launch a
 record with Nsight Compute; and writes records in the form of tests/data/h200_wavefronts.jsonl.gz.
-Needs nvcc, ncu, numpy and permission to read the counters; not layoutopt.
+Needs nvcc, cuobjdump, ncu, numpy and permission to read the counters; not layoutopt. Before it
+profiles, it reads the machine code: each kernel must hold exactly one shared-memory instruction, of
+the kind meant.
+
+    python3 scripts/record_h200.py --split h200_counter_split.json
+
+records which of the profiler's shared-memory counters each op moves, a few patterns an op.
 
     python3 scripts/record_h200.py --compare h200_more.jsonl.gz
 
@@ -20,17 +26,23 @@ import glob
 import gzip
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
+# The part of WAVEFRONTS that no shared access causes: one in a launch of one warp, and one for each
+# instruction that all lanes skip by predicate, such as the loads that the compiler puts before cp.async.
+ELSEWHERE = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_misc.sum"
 CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
 SHARED_BYTES = 32768
 LANES = np.arange(32)
@@ -61,14 +73,34 @@ STATEMENTS: dict[str, tuple[int, str]] = {
                          ':: "r"(a), "r"(v0), "r"(v1), "r"(v2), "r"(v3) : "memory");'),
     "atom.shared.add.u32": (4, 'asm volatile("atom.shared.add.u32 %0, [%1], %2;" '
                             ': "=r"(v0) : "r"(a), "r"(v1) : "memory");'),
-    "red.shared.add.u32": (4, 'asm volatile("red.shared.add.u32 [%0], %1;" :: "r"(a), "r"(v1) : "memory");'),
+    # The one reduction that the compiler turns into an instruction of its own: it counts lanes.
+    "red.shared.add.u32": (4, 'asm volatile("red.shared.add.u32 [%0], 1;" :: "r"(a) : "memory");'),
 }  # fmt: skip
-for _n in (4, 8, 16):
-    STATEMENTS[f"cp.async.ca.{_n}"] = (
+# The machine instruction of each op, as a pattern of its name in full.
+MACHINE: dict[str, str] = {
+    "ld.shared.u8": r"LDS\.U8",
+    "ld.shared.u16": r"LDS\.U16",
+    "st.shared.u8": r"STS\.U8",
+    "st.shared.u16": r"STS\.U16",
+    "atom.shared.add.u32": r"ATOMS\.ADD",
+    "red.shared.add.u32": r"ATOMS\.POPC\.INC\.32",
+}
+for _bytes, _suffix in ((4, ""), (8, r"\.64"), (16, r"\.128")):
+    for _op, (_width, _) in STATEMENTS.items():
+        if _op[:2] in ("ld", "st") and _width == _bytes:
+            MACHINE[_op] = ("LDS" if _op[:2] == "ld" else "STS") + _suffix
+for _n, _cache, _suffix in (
+    (4, "ca", ""),
+    (8, "ca", r"\.64"),
+    (16, "ca", r"\.128"),
+    (16, "cg", r"\.BYPASS\.128"),
+):
+    STATEMENTS[f"cp.async.{_cache}.{_n}"] = (
         _n,
-        f'asm volatile("cp.async.ca.shared.global [%0], [%1], {_n};" '
+        f'asm volatile("cp.async.{_cache}.shared.global [%0], [%1], {_n};" '
         f':: "r"(a), "l"(source + {_n} * lane) : "memory"); asm volatile("cp.async.wait_all;" ::: "memory");',
     )
+    MACHINE[f"cp.async.{_cache}.{_n}"] = rf"LDGSTS\.E{_suffix}"
 for _m in (1, 2, 4):
     for _trans in ("", ".trans"):
         _out = ", ".join(f"%{i}" for i in range(_m))
@@ -85,8 +117,40 @@ for _m in (1, 2, 4):
             f'asm volatile("stmatrix.sync.aligned.m8n8.x{_m}{_trans}.shared.b16 [%0], {{{_in}}};" '
             f':: "r"(a), {_read} : "memory");',
         )
+        _move = r"\.MT88" if _trans else r"\.M88"
+        for _kind, _name in (("ldmatrix", "LDSM"), ("stmatrix", "STSM")):
+            MACHINE[f"{_kind}.x{_m}{_trans}"] = f"{_name}\\.16{_move}" + (rf"\.{_m}" if _m > 1 else "")
+STATEMENTS |= {
+    "red.shared.add.u32 of a register": (4, 'asm volatile("red.shared.add.u32 [%0], %1;" '
+                                         ':: "r"(a), "r"(v1) : "memory");'),
+    "red.shared.max.u32": (4, 'asm volatile("red.shared.max.u32 [%0], %1;" :: "r"(a), "r"(v1) : "memory");'),
+    "atom.shared.add.u32 of 1": (4, 'asm volatile("atom.shared.add.u32 %0, [%1], 1;" '
+                                 ': "=r"(v0) : "r"(a) : "memory");'),
+    "atom.shared.max.u32": (4, 'asm volatile("atom.shared.max.u32 %0, [%1], %2;" '
+                            ': "=r"(v0) : "r"(a), "r"(v1) : "memory");'),
+    "atom.shared.exch.b32": (4, 'asm volatile("atom.shared.exch.b32 %0, [%1], %2;" '
+                             ': "=r"(v0) : "r"(a), "r"(v1) : "memory");'),
+    "atom.shared.cas.b32": (4, 'asm volatile("atom.shared.cas.b32 %0, [%1], %2, %3;" '
+                            ': "=r"(v0) : "r"(a), "r"(v1), "r"(v2) : "memory");'),
+}  # fmt: skip
+MACHINE |= {
+    "red.shared.add.u32 of a register": r"ATOMS\.ADD",
+    "red.shared.max.u32": r"ATOMS\.MAX",
+    "atom.shared.add.u32 of 1": r"ATOMS\.ADD",
+    "atom.shared.max.u32": r"ATOMS\.MAX",
+    "atom.shared.exch.b32": r"ATOMS\.EXCH",
+    "atom.shared.cas.b32": r"ATOMS\.CAS",
+}
 
 OPS = list(STATEMENTS)
+# PTX does not tell these apart from the ops of the same name, so their records say what they are.
+RECORDED_AS: dict[str, dict[str, object]] = {
+    op: {"op": "atomic", "bytes": 4, "ptx": op} for op in OPS if " of " in op
+}
+# cp.async.cg moves neither counter; compare-and-swap is of no kind that layoutopt knows.
+NOT_RECORDED = ("cp.async.cg.16", "atom.shared.cas.b32")
+NOT_SPLIT = ("ld.shared.b64", "st.shared.b64", "ldmatrix.x1.trans", "ldmatrix.x2.trans",
+             "stmatrix.x1.trans", "stmatrix.x2.trans")  # fmt: skip
 
 HOST = r"""
 #include <cstdio>
@@ -147,7 +211,7 @@ extern "C" __global__ void NAME(const Record* r, const unsigned char* source, un
 
 
 def kernel_name(op: str) -> str:
-    return "k_" + op.replace(".", "_")
+    return "k_" + re.sub(r"\W", "_", op)
 
 
 def cuda_source() -> str:
@@ -173,7 +237,7 @@ def addresses(rng: np.random.Generator, width: int) -> tuple[str, np.ndarray]:
         if kind == 2:
             return rng.integers(0, rng.choice([3, 5, 12, 24, 40, 100, 1000]), 32)
         row = LANES * rng.integers(1, 70)
-        return row ^ (LANES >> rng.integers(0, 4)) % rng.choice([2, 4, 8, 16, 32])
+        return np.asarray(row ^ (LANES >> rng.integers(0, 4)) % rng.choice([2, 4, 8, 16, 32]))
 
     family = str(rng.choice(["plain", "offset", "equal", "pair1", "pair2", "pair_halves", "pair_broken"]))
     unit = base()
@@ -191,7 +255,7 @@ def addresses(rng: np.random.Generator, width: int) -> tuple[str, np.ndarray]:
     elif family == "pair_broken":
         unit = unit[LANES & ~int(rng.choice([1, 2]))]
         unit[rng.integers(32)] += rng.integers(1, 9)
-    return family, unit % units * width
+    return family, np.asarray(unit % units * width)
 
 
 def mask(rng: np.random.Generator, op: str) -> tuple[str, int]:
@@ -211,10 +275,12 @@ def mask(rng: np.random.Generator, op: str) -> tuple[str, int]:
     return "_mask", int(sum(1 << int(lane) for lane in np.flatnonzero(lanes)))
 
 
-def make_records(per_op: int, seed: int, known: set[tuple[object, ...]]) -> list[dict[str, object]]:
+def make_records(
+    ops: Sequence[str], per_op: int, seed: int, known: set[tuple[object, ...]]
+) -> list[dict[str, Any]]:
     rng = np.random.default_rng(seed)
-    records: list[dict[str, object]] = []
-    for op in OPS:
+    records: list[dict[str, Any]] = []
+    for op in ops:
         width, made = STATEMENTS[op][0], 0
         while made < per_op:
             family, address = addresses(rng, width)
@@ -244,12 +310,42 @@ def tool(name: str) -> str:
     sys.exit(f"{name} was not found on PATH, in /usr/local/cuda/bin or in /opt/nvidia/nsight-compute")
 
 
-def profile(program: Path, table: Path, launches: int) -> list[dict[str, str]]:
+def run(name: str, *arguments: str | Path) -> str:
+    return subprocess.run([tool(name), *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+SHARED = "(?:LDS|STS|ATOMS|RED|ATOM|LDGSTS|UBLKCP|LD|ST)"
+
+
+def machine_code(program: Path) -> dict[str, str]:
+    """The one shared-memory instruction of each op; stops where it is not the one meant."""
+    found: dict[str, list[str]] = {}
+    names = {kernel_name(op): op for op in OPS}
+    op = ""
+    for line in run("cuobjdump", "--dump-sass", program).splitlines():
+        if match := re.search(r"Function : (\S+)", line):
+            op = names.get(match[1], "none")
+            found[op] = []
+        # After a predicate register or none; not after @!PT, by which no lane ever runs it.
+        elif match := re.search(rf"^\s*/\*[0-9a-f]{{4,}}\*/\s+(?:@!?U?P[0-9]\s+)?({SHARED}M?\b[\w.]*)", line):
+            found[op].append(match[1])
+    wrong = [f"none: {found.get('none')}"] if found.get("none") != [] else []
+    for op in OPS:
+        print(f"{op:<34}{' '.join(found[op])}")
+        if len(found[op]) != 1 or not re.fullmatch(MACHINE[op], found[op][0]):
+            wrong.append(f"{op}: {' '.join(found[op]) or 'nothing'}, expected {MACHINE[op]}")
+    if wrong:
+        sys.exit("not one shared-memory instruction of the kind meant:\n" + "\n".join(wrong))
+    print(f"each of {len(OPS)} kernels holds one shared-memory instruction, of the kind meant", flush=True)
+    return {op: found[op][0] for op in OPS}
+
+
+def profile(program: Path, table: Path, launches: int, metrics: Sequence[str]) -> list[dict[str, str]]:
     """One row of Nsight Compute's raw page a launch, in launch order."""
-    command = [tool("ncu"), "--metrics", f"{WAVEFRONTS},{CONFLICTS}", "--clock-control", "none"]
+    command = [tool("ncu"), "--metrics", ",".join(metrics), "--clock-control", "none"]
     command += ["--cache-control", "none", "--csv", "--page", "raw", "--print-units", "base"]
     command += ["--kernel-name-base", "function", str(program), str(table)]
-    print("running", " ".join(command), flush=True)
+    print("running", " ".join(command)[:2000], flush=True)
     start, lines, seen = time.monotonic(), [], 0
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
@@ -269,7 +365,7 @@ def profile(program: Path, table: Path, launches: int) -> list[dict[str, str]]:
         sys.exit("no CSV in ncu's output:\n" + "".join(lines[-30:]))
     table_lines = [line for line in lines[header:] if line.startswith('"')]
     rows = [row for row in csv.DictReader(table_lines) if row["ID"].strip()]  # the second line holds units
-    for name in ("Kernel Name", WAVEFRONTS, CONFLICTS):
+    for name in ("Kernel Name", *metrics):
         if not rows or name not in rows[0]:
             sys.exit(f"no column {name!r} in ncu's CSV; first lines:\n" + "".join(table_lines[:3]))
     rows.sort(key=lambda row: int(row["ID"]))
@@ -282,6 +378,35 @@ def number(row: dict[str, str], name: str) -> int:
     return int(float(row[name].replace(",", "")))
 
 
+def build(folder: Path) -> Path:
+    (folder / "record.cu").write_text(cuda_source())
+    print(f"compiling {len(OPS)} kernels", flush=True)
+    program = folder / "record"
+    run("nvcc", "-O2", "-arch=sm_90", "-o", program, folder / "record.cu")
+    return program
+
+
+def measure(records: list[dict[str, Any]], program: Path, metrics: Sequence[str]) -> list[dict[str, int]]:
+    """What each record's launch counts, between two launches that touch no shared memory."""
+    launches = [("none", FULL, [0] * 32)]
+    launches += [(r["op"], int(r["active"], 16), r["byte_address"]) for r in records]
+    launches += [("none", FULL, [0] * 32)]
+    index = {"none": 0, **{op: i for i, op in enumerate(OPS, 1)}}
+    packed = np.array([[index[op], active, *where] for op, active, where in launches], "<u4")
+    table = program.with_name("records.bin")
+    table.write_bytes(packed.tobytes())
+    rows = profile(program, table, len(launches), metrics)
+    for i, ((op, _, _), row) in enumerate(zip(launches, rows, strict=True)):
+        given = row["Kernel Name"].split("(")[0].strip()
+        if given != kernel_name(op):
+            sys.exit(f"launch {i} should be {kernel_name(op)}, but ncu reports {given}")
+    first, *counted, last = ({name: number(row, name) for name in metrics} for row in rows)
+    print("launches without a shared access count", {k: v for k, v in first.items() if v}, flush=True)
+    if first != last or first.get(WAVEFRONTS, 0) != first.get(ELSEWHERE, 0) or first.get(CONFLICTS):
+        sys.exit(f"something else moves the counters: first launch {first}, last launch {last}")
+    return counted
+
+
 def record(args: argparse.Namespace) -> None:
     known: set[tuple[object, ...]] = set()
     if args.known.exists():
@@ -289,45 +414,102 @@ def record(args: argparse.Namespace) -> None:
             for line in file:
                 r = json.loads(line)
                 known.add((r["op"], int(r["active"], 16), *r["byte_address"]))
-    records = make_records(args.per_op, args.seed, known)
-    # The first and last launches touch no shared memory: what they count is not the instruction's.
-    launches = [("none", FULL, [0] * 32)]
-    launches += [(str(r["op"]), int(str(r["active"]), 16), r["byte_address"]) for r in records]
-    launches += [("none", FULL, [0] * 32)]
-    index = {"none": 0, **{op: i for i, op in enumerate(OPS, 1)}}
-    packed = np.array([[index[op], active, *where] for op, active, where in launches], "<u4")
+    records = make_records([op for op in OPS if op not in NOT_RECORDED], args.per_op, args.seed, known)
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "record.cu").write_text(cuda_source())
-        program, table = folder / "record", folder / "records.bin"
-        table.write_bytes(packed.tobytes())
-        print(f"compiling {len(OPS)} kernels", flush=True)
-        subprocess.run(
-            [tool("nvcc"), "-O2", "-arch=sm_90", "-o", str(program), str(folder / "record.cu")], check=True
-        )
-        if args.compile_only:
-            print("compiled")
-            return
-        rows = profile(program, table, len(launches))
-    for i, ((op, _, _), row) in enumerate(zip(launches, rows, strict=True)):
-        given = row["Kernel Name"].split("(")[0].strip()
-        if given != kernel_name(op):
-            sys.exit(f"launch {i} should be {kernel_name(op)}, but ncu reports {given}")
-    baseline = [(number(row, WAVEFRONTS), number(row, CONFLICTS)) for row in (rows[0], rows[-1])]
-    print("launches without a shared access count", baseline, flush=True)
-    if baseline[0] != baseline[1]:
-        sys.exit("the two launches without a shared access differ: something else moves the counters")
+        program = build(Path(name))
+        machine_code(program)
+        counted = measure(records, program, (WAVEFRONTS, ELSEWHERE, CONFLICTS))
     with gzip.open(args.out, "wt") as file:
-        for r, row in zip(records, rows[1:-1], strict=True):
-            r["wavefronts"] = number(row, WAVEFRONTS) - baseline[0][0]
-            r["bank_conflicts"] = number(row, CONFLICTS) - baseline[0][1]
-            if int(str(r["wavefronts"])) < 1:
+        for r, counters in zip(records, counted, strict=True):
+            r["wavefronts"] = counters[WAVEFRONTS] - counters[ELSEWHERE]
+            r["bank_conflicts"] = counters[CONFLICTS]
+            if r["wavefronts"] < 1:
                 sys.exit(f"no wavefront counted for {r}")
-            file.write(json.dumps(r, separators=(",", ":")) + "\n")
+            file.write(json.dumps(r | RECORDED_AS.get(r["op"], {}), separators=(",", ":")) + "\n")
     print(f"wrote {len(records)} records to {args.out}")
-    for op, count in Counter(str(r["op"]) for r in records).items():
-        waves = [int(str(r["wavefronts"])) for r in records if r["op"] == op]
-        print(f"{op:<22}{count:>5} records, wavefronts {min(waves)} to {max(waves)}")
+    for op, count in Counter(r["op"] for r in records).items():
+        waves = [r["wavefronts"] for r in records if r["op"] == op]
+        print(f"{op:<34}{count:>5} records, wavefronts {min(waves)} to {max(waves)}")
+
+
+def split_records(seed: int) -> list[dict[str, Any]]:
+    """A few patterns of each op, from free of conflicts to the worst."""
+    rng = np.random.default_rng(seed)
+    records = []
+    for op in OPS:
+        if op in NOT_SPLIT:
+            continue
+        width = STATEMENTS[op][0]
+        every_third = FULL if "matrix" in op else sum(1 << lane for lane in range(0, 32, 3))
+        patterns: list[tuple[str, np.ndarray, int]] = [
+            ("consecutive", LANES * width, FULL),
+            ("one_bank", LANES * 128, FULL),
+            ("one_address", LANES * 0, FULL),
+            ("random", rng.integers(0, 64, 32) * width, every_third),
+        ]
+        if op.startswith(("ld", "st")):  # predicated; the others are branched around
+            patterns.append(("nobody", LANES * 0, 0))
+        if op.startswith("cp.async.cg"):  # only the counters of patched code say how it is served
+            patterns += [(*addresses(rng, width), FULL) for _ in range(12)]
+        for family, address, active in patterns:
+            records.append(
+                {"op": op, "active": f"0x{active:08x}", "byte_address": address.tolist(), "family": family}
+            )
+    return records
+
+
+def shared_metrics() -> tuple[list[str], list[str]]:
+    """Counters of shared-memory passes: the hardware's, and those of code that the profiler patches."""
+    hardware, patched = [], ["memory_l1_wavefronts_shared", "memory_l1_wavefronts_shared_ideal"]
+    for line in run("ncu", "--query-metrics").splitlines():
+        name = line.partition(" ")[0]
+        if re.match(r"l1tex__data_(bank_conflicts|pipe_lsu_wavefronts)\w*_mem_shared", name):
+            hardware.append(f"{name}.sum")
+        elif re.match(r"smsp__sass_l1tex_\w*_mem_shared", name):
+            patched.append(f"{name}.sum")
+    return hardware, patched
+
+
+def version(command: Callable[[], str], pattern: str) -> str:
+    match = re.search(pattern, command())
+    return match[1] if match else "unknown"
+
+
+def split(args: argparse.Namespace) -> None:
+    records = split_records(args.seed)
+    hardware, patched = shared_metrics()
+    print(f"{len(hardware)} hardware metrics and {len(patched)} of patched code", flush=True)
+    with tempfile.TemporaryDirectory() as name:
+        program = build(Path(name))
+        machine = machine_code(program)
+        counted = measure(records, program, hardware)
+        counted = [a | b for a, b in zip(counted, measure(records, program, patched), strict=True)]
+    metrics = [*hardware, *patched]
+    moved = [name for name in metrics if any(counters[name] for counters in counted)]
+    smi = run("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader").split(",")
+    head: dict[str, object] = {
+        "about": "Which of Nsight Compute's counters single warp instructions move, one launch a record, as "
+        "read. `counters` of a record is in the order of `moved`; those of `still` stayed at zero in every "
+        "record. `machine`: each op's machine instruction. Family nobody: no lane is active, so that the "
+        "instruction is predicated off. smsp__sass and memory_l1 counters are of code that the profiler "
+        "patches; the others are the hardware's.",
+        "provenance": {
+            "gpu": smi[0].strip(),
+            "driver": smi[1].strip(),
+            "cuda": version(lambda: run("nvcc", "--version"), r"release [\d.]+, V([\d.]+)"),
+            "ncu": version(lambda: run("ncu", "--version"), r"Version ([\d.]+)"),
+            "script": "scripts/record_h200.py --split",
+            "date": time.strftime("%Y-%m-%d"),
+        },
+        "machine": {op: name for op, name in machine.items() if op not in NOT_SPLIT},
+        "still": [name for name in metrics if name not in moved],
+        "moved": moved,
+    }
+    for r, counters in zip(records, counted, strict=True):
+        r["counters"] = [counters[name] for name in moved]
+    lines = ",\n".join("  " + json.dumps(r, separators=(",", ":")) for r in records)
+    args.split.write_text(json.dumps(head, indent=1)[:-2] + ',\n "records": [\n' + lines + "\n ]\n}\n")
+    print(f"wrote {len(records)} records to {args.split}")
 
 
 def compare(path: Path) -> None:
@@ -338,14 +520,15 @@ def compare(path: Path) -> None:
     with gzip.open(path, "rt") as file:
         records = [json.loads(line) for line in file]
     print(f"{'op':<22}{'records':>8}{'wavefronts differ':>19}{'conflicts differ':>18}")
-    for op in dict.fromkeys(r["op"] for r in records):
+    for op, width in dict.fromkeys((r["op"], r.get("bytes")) for r in records):
         mine = [r for r in records if r["op"] == op]
         active = np.array([[int(r["active"], 16) >> lane & 1 for lane in range(32)] for r in mine], bool)
         address = np.array([r["byte_address"] for r in mine], np.int64)
-        counts = count_wavefronts(address, active, parse_operation(op, None), device("sm_90"))
+        counts = count_wavefronts(address, active, parse_operation(op, width), device("sm_90"))
         waves = sum(int(c) != r["wavefronts"] for c, r in zip(counts.wavefronts, mine, strict=True))
         conflicts = sum(
-            int(c) != r["bank_conflicts"] for c, r in zip(counts.bank_conflicts, mine, strict=True)
+            int(c) != r.get("bank_conflicts", int(c))
+            for c, r in zip(counts.bank_conflicts, mine, strict=True)
         )
         print(f"{op:<22}{len(mine):>8}{waves:>19}{conflicts:>18}")
 
@@ -356,6 +539,8 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, help="records to write, .jsonl.gz")
     parser.add_argument("--compare", type=Path, metavar="FILE", help="compare records with layoutopt")
+    parser.add_argument("--split", type=Path, metavar="FILE", help="counters that each op moves, .json")
+    parser.add_argument("--check-code", action="store_true", help="compile, read the machine code, and stop")
     parser.add_argument("--compile-only", action="store_true", help="compile, and stop")
     parser.add_argument("--per-op", type=int, default=48, help="records of each op")
     parser.add_argument("--seed", type=int, default=20240907)
@@ -368,10 +553,17 @@ def main() -> None:
     args = parser.parse_args()
     if args.compare:
         compare(args.compare)
-    elif args.out or args.compile_only:
+    elif args.compile_only or args.check_code:
+        with tempfile.TemporaryDirectory() as name:
+            program = build(Path(name))
+            if args.check_code:
+                machine_code(program)
+    elif args.split:
+        split(args)
+    elif args.out:
         record(args)
     else:
-        parser.error("one of --out, --compare or --compile-only is needed")
+        parser.error("one of --out, --split, --compare, --check-code or --compile-only is needed")
 
 
 if __name__ == "__main__":

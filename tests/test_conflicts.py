@@ -37,7 +37,7 @@ def profiled():
         with gzip.open(path, "rt") as file:
             for line in file:
                 record = json.loads(line)
-                groups[record["op"]].append(record)
+                groups[record.get("ptx", record["op"])].append(record)
         for op, records in groups.items():
             yield pytest.param(records, id=f"{path.name.split('.')[0]}-{op}")
 
@@ -46,7 +46,8 @@ def profiled():
 def test_equals_the_profiler(records):
     address = np.array([r["byte_address"] for r in records])
     active = np.array([[int(r["active"], 16) >> lane & 1 for lane in range(32)] for r in records], bool)
-    counts = count_wavefronts(address, active, parse_operation(records[0]["op"], None), SM_90)
+    operation = parse_operation(records[0]["op"], records[0].get("bytes"))
+    counts = count_wavefronts(address, active, operation, SM_90)
     assert counts.wavefronts.tolist() == [r["wavefronts"] for r in records]
     # Some records of cp.async have no conflict counter.
     assert counts.bank_conflicts.tolist() == [
@@ -54,9 +55,79 @@ def test_equals_the_profiler(records):
     ]
 
 
-def test_profiled_records_are_all_there():
-    with gzip.open(DATA / "h200_wavefronts.jsonl.gz", "rt") as file:
-        assert sum(1 for _ in file) == 2082
+@pytest.mark.parametrize(("name", "records"), [("h200_wavefronts", 2082), ("h200_more", 1632)])
+def test_profiled_records_are_all_there(name, records):
+    with gzip.open(DATA / f"{name}.jsonl.gz", "rt") as file:
+        assert sum(1 for _ in file) == records
+
+
+@pytest.mark.parametrize(
+    ("op", "kind"),
+    [
+        ("red.shared.add.u32", "reduce"),
+        ("red.relaxed.cta.shared::cta.add.u32", "reduce"),
+        ("red.shared.add.s32", "atomic"),
+        ("red.shared.max.u32", "atomic"),
+        ("atom.shared.add.u32", "atomic"),
+        ("atom.shared.exch.b32", "atomic"),
+    ],
+)
+def test_only_counting_reductions_merge_equal_addresses(op, kind):
+    assert parse_operation(op, None).kind == kind
+
+
+def test_compare_and_swap_has_no_rule():
+    with pytest.raises(ValueError, match="a compare-and-swap takes twice"):
+        parse_operation("atom.shared.cas.b32", None)
+
+
+# The sub-counters of the profiler that hold all of an instruction's wavefronts and conflicts.
+SUB_COUNTERS = {
+    "ld": ("op_ld", "op_ld"),
+    "ldmatrix": ("op_ld", "op_ld"),
+    "st": ("op_st", "op_st"),
+    "stmatrix": ("op_st", "op_st"),
+    "atom": ("op_atom", "op_atom"),
+    "red": ("op_atom", "op_atom"),
+    "cp": (None, "op_ldgsts"),
+}
+
+
+def counter_splits():
+    """Each record's op, and its (wavefront, conflict) counters: totals and parts that are not zero."""
+    data = json.loads((DATA / "h200_counter_split.json").read_text())
+    for record in data["records"]:
+        sums = {"data_pipe_lsu_wavefronts": {}, "data_bank_conflicts_pipe_lsu": {}}
+        for name, value in zip(data["moved"], record["counters"], strict=True):
+            what, shared, part = name.removeprefix("l1tex__").removesuffix(".sum").partition("_mem_shared")
+            if what in sums and shared and value and not part.startswith("_cmd"):
+                sums[what][part.strip("_")] = value
+        yield record, *sums.values()
+
+
+def test_sub_counters_of_each_op():
+    for record, wavefronts, conflicts in counter_splits():
+        wavefront_part, conflict_part = SUB_COUNTERS[record["op"].split(".")[0]]
+        total, elsewhere = wavefronts.pop("", 0), wavefronts.pop("op_misc", 0)
+        own = total - elsewhere
+        if record["family"] == "nobody" or record["op"].startswith("cp.async.cg"):
+            assert own == 0
+        assert wavefronts == ({wavefront_part: own} if own and wavefront_part else {})
+        total = conflicts.pop("", 0)
+        assert conflicts == ({conflict_part: total} if total else {})
+
+
+def test_equals_the_profiler_where_counters_are_split():
+    for record, wavefronts, conflicts in counter_splits():
+        op, _, constant = record["op"].partition(" of ")
+        if ".cas." in op or ".cg." in op:
+            continue
+        operation = Operation("atomic", 4) if constant else parse_operation(op, None)
+        address = np.array([record["byte_address"]])
+        active = np.array([[int(record["active"], 16) >> lane & 1 for lane in range(32)]], bool)
+        counts = count_wavefronts(address, active, operation, SM_90)
+        assert counts.wavefronts[0] == wavefronts[""] - wavefronts["op_misc"], record
+        assert counts.bank_conflicts[0] == conflicts.get("", 0), record
 
 
 @pytest.mark.parametrize(
