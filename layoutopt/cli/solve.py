@@ -158,7 +158,7 @@ def _progress() -> Callable[[str], None]:
 def _code(problem: Problem, result: Result, gpu: Device) -> str:
     from layoutopt.emit.cuda import cuda
 
-    return cuda(problem, result, gpu.lanes)
+    return cuda(problem, result, gpu)
 
 
 def _npy(result: Result) -> bytes:
