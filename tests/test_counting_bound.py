@@ -74,16 +74,15 @@ def test_no_layout_goes_below(target):
 
 
 def test_two_words_of_one_kepler_row():
-    """32 words at the start of consecutive 16-byte vectors: pairs 32 words apart go in one wavefront."""
+    """32 words at the start of consecutive 16-byte elements: pairs 32 words apart go in one wavefront."""
     problem = from_data(
         {"schema": "layoutopt.problem/1", "name": "heads", "target": "sm_30", "threads": 32,
-         "tile": {"shape": [32, 4], "element": "f32"},
-         "accesses": [{"name": "vectors", "op": "store", "bytes": 16, "index": ["tid", "0"]},
-                      {"name": "heads", "op": "load", "bytes": 4, "index": ["tid", "0"]}]}
+         "tile": {"shape": [32], "element": "c128"},
+         "accesses": [{"name": "heads", "op": "load", "bytes": 4, "index": ["tid"]}]}
     )  # fmt: skip
     gpu = device("sm_30")
     lanes = trace(problem, gpu)
-    (heads,) = [s for s in phase_sets(lanes, problem.tile, gpu) if s.width_bytes == 4]
-    access = lanes.accesses[1]
-    counts = count_wavefronts(4 * access.element, access.active, access.operation, gpu)
+    (heads,) = phase_sets(lanes, problem.tile, gpu)
+    (access,) = lanes.accesses
+    counts = count_wavefronts(16 * access.element, access.active, access.operation, gpu)
     assert heads.floor.tolist() == counts.wavefronts.tolist() == [2]
