@@ -28,7 +28,8 @@ class PhaseSet:
     Attributes:
         elements: int64, shape (phases, lanes): row-major index of each element, sorted within a
             phase, -1 for absent. Equal elements stand once unless the rule serialises them.
-        weight: int64, shape (phases,): weighted number of times the phase is served.
+        weight: int64, shape (phases,): weighted number of times the phase is served, above 0.
+        repeats: int64, shape (phases,): number of times, weights not applied.
         floor: int64, shape (phases,): wavefronts that the phase costs in every layout that keeps
             the vectors whole and aligned (DESIGN: the counting bound).
         rule: how it is served.
@@ -37,6 +38,7 @@ class PhaseSet:
 
     elements: IntArray
     weight: IntArray
+    repeats: IntArray
     floor: IntArray
     rule: PhaseRule
     width_bytes: int
@@ -59,9 +61,10 @@ def phase_sets(trace: Trace, tile: Tile, device: Device) -> tuple[PhaseSet, ...]
         elements, inverse = _unique_rows(_canonical(stacked, rule))
         weight = np.bincount(inverse, np.concatenate([w for _, w in parts]), len(elements)).astype(np.int64)
         used = (elements[:, -1] >= 0) & (weight > 0)
+        repeats = np.bincount(inverse, minlength=len(elements))[used]
         elements, weight = elements[used], weight[used]
         floor = _floor(elements, rule, width_bytes, tile, vectors)
-        sets.append(PhaseSet(elements, weight, floor, rule, width_bytes))
+        sets.append(PhaseSet(elements, weight, repeats, floor, rule, width_bytes))
     return tuple(sets)
 
 

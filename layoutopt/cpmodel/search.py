@@ -60,6 +60,7 @@ class Proposal:
         operations: index cost: operations of the linearisation plus three per distinct shift.
         operations_proved: no layout searched with this excess and these bytes has fewer.
         excess_bound: proved lower bound of the weighted excess, and its scope.
+        plain_floor: excess, weights not applied, that the counting bound leaves in every layout.
         bytes_bound: proved lower bound of the bytes at that excess, and its scope.
         complete: both bounds are met, or infeasibility is proved.
         reason: why there is no layout, or what is left unproved; may be empty.
@@ -72,6 +73,7 @@ class Proposal:
     operations: int
     operations_proved: bool
     excess_bound: tuple[int, str]
+    plain_floor: int
     bytes_bound: tuple[int, str]
     complete: bool
     reason: str
@@ -161,7 +163,7 @@ class _Search:
         if "xor" in families and self.sets and (alignment is None or alignment >= row_bytes):
             self.field = swizzle_field(self.sets, self.tile, trace)
         self.scope = "families " + ", ".join(f for f in FAMILIES if f in families)
-        self.floor = self._floor()
+        self.floor, self.plain_floor = self._floor()
         self.tally = _Tally()
 
     def _vector_starts(self, trace: Trace) -> tuple[tuple[int, IntArray], ...]:
@@ -171,18 +173,19 @@ class _Search:
         coordinates = [np.array(np.unravel_index(s, self.tile.shape)) for s in starts]
         return tuple((a.width_elements, c) for a, c in zip(wide, coordinates, strict=True))
 
-    def _floor(self) -> int:
-        """Weighted excess that the counting bound leaves in every layout."""
-        total = 0
+    def _floor(self) -> tuple[int, int]:
+        """Excess that the counting bound leaves in every layout: weighted, and not."""
+        weighted = plain = 0
         for s in self.sets:
             chunk_words = max(1, s.width_bytes // s.rule.bank_bytes)
             requests = chunk_words if s.rule.split_words else 1
             distinct = s.elements >= 0
             distinct[:, 1:] &= s.elements[:, 1:] != s.elements[:, :-1]
             ideal = -(-distinct.sum(axis=1) * chunk_words // (s.rule.banks * requests))
-            over = s.floor - ideal
-            total += int((s.weight * over * (over > 0)).sum()) * requests
-        return total
+            over = np.maximum(s.floor - ideal, 0)
+            weighted += int((s.weight * over).sum()) * requests
+            plain += int((s.repeats * over).sum()) * requests
+        return weighted, plain
 
     def run(self) -> Proposal:
         if self.limit is not None and self.tile.bytes > self.limit:
@@ -425,6 +428,7 @@ class _Search:
             found.operations,
             operations_proved and complete,
             (min(excess_bound, found.excess), bound_scope),
+            self.plain_floor,
             (bytes_bound, bytes_scope),
             complete,
             "" if complete else "stopped before the proof was complete",
@@ -432,8 +436,8 @@ class _Search:
 
     def _none(self, reason: str, scope: str, complete: bool) -> Proposal:
         return Proposal(
-            None, "", 0, 0, 0, False, (self.floor, EVERY_LAYOUT), (self.tile.bytes, EVERY_LAYOUT), complete,
-            f"{reason} ({scope})",
+            None, "", 0, 0, 0, False, (self.floor, EVERY_LAYOUT), self.plain_floor,
+            (self.tile.bytes, EVERY_LAYOUT), complete, f"{reason} ({scope})",
         )  # fmt: skip
 
 
