@@ -2,8 +2,8 @@
 
     python scripts/solve_catalogue.py [--time-limit S] [NAME ...]
 
-Excess is in wavefronts over all warp instructions, bytes run to the last element used. The published
-layout is counted by the conflict engine. `pad` and `xor` are the best of these families alone (and of
+Excess is in wavefronts over all warp instructions (weights decide what is best, and are not in it);
+bytes run to the last element used. The published layout is counted by the conflict engine. `pad` and `xor` are the best of these families alone (and of
 no change at all); `-` where the file does not allow them. NAME keeps the problems whose name holds it.
 """
 
@@ -63,7 +63,8 @@ def main():
         result = solve(problem, time_limit=args.time_limit)
         seconds = time.perf_counter() - start
         proof = result.proof
-        proofs = f"{scope(proof.excess, result.excess)}; {scope(proof.bytes, result.bytes)}"
+        excess = scope(proof.weighted_excess or proof.excess, result.weighted_excess)
+        proofs = f"{excess}; {scope(proof.bytes, result.bytes)}"
         others = [restricted(problem, family, args.time_limit) for family in ("pad", "xor")]
         columns = (*old, *others[0], *others[1], result.excess, result.bytes, result.status)
         columns = (*columns, f"{seconds:.2f}", proofs, result.family, result.offset)
