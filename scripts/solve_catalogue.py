@@ -3,8 +3,9 @@
     python scripts/solve_catalogue.py [--time-limit S] [NAME ...]
 
 Excess is in wavefronts over all warp instructions (weights decide what is best, and are not in it);
-bytes run to the last element used. The published layout is counted by the conflict engine. `pad` and `xor` are the best of these families alone (and of
-no change at all); `-` where the file does not allow them. NAME keeps the problems whose name holds it.
+bytes run to the last element used. The published layout is counted by the conflict engine. `pad` and
+`xor` are the best of these families alone (and of no change at all); `-` where the file does not allow
+them. NAME keeps the problems whose name holds it.
 """
 
 import argparse
