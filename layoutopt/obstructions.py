@@ -79,8 +79,8 @@ class Phase:
 class Board:
     """A problem as phases over words.
 
-    A word's number is the row-major byte of its first element, divided by the bank's bytes. Words of
-    elements that no vector of a word's size holds have no fixed content and are left out.
+    A word's number is the byte at which it starts in the row-major tile. Words of elements that no
+    vector of a word's size holds have no fixed content and are left out.
 
     Attributes:
         phases: every distinct phase.
@@ -169,11 +169,9 @@ def board(trace: Trace, tile: Tile, device: Device) -> Board | None:
             )
             gathered[key] = weight + int(access.weight[row]), place
     words = sorted({w for held, _, _ in gathered for w in held})
-    element = [w * bank_bytes // size for w in words]
+    element = [w // size for w in words]
     vector = {w: max(1, int(width[e]) // bank_bytes) for w, e in zip(words, element, strict=True)}
-    places = {
-        w: (w * bank_bytes - int(start[e]) * size) // bank_bytes for w, e in zip(words, element, strict=True)
-    }
+    places = {w: (w - int(start[e]) * size) // bank_bytes for w, e in zip(words, element, strict=True)}
     empty = Board((), vector, places, banks, bank_bytes)
     views = list(empty.views())
     phases = []
@@ -200,17 +198,18 @@ def _served(
         on = [
             lane for lane in np.flatnonzero(access.active[row]).tolist() if width[element[lane]] >= bank_bytes
         ]
+        heads = {lane: int(start[element[lane]]) for lane in on}
+        # Where the lane's first word starts.
         first = {
-            lane: (int(start[element[lane]]) * size) // bank_bytes
-            + (int(element[lane] - start[element[lane]]) * size) // bank_bytes
-            for lane in on
+            lane: head * size + (int(element[lane]) - head) * size // bank_bytes * bank_bytes
+            for lane, head in heads.items()
         }
         for together in phases_served(rule, element.tolist(), access.active[row].tolist()):
             lanes = [lane for lane in together if lane in first]
             loose = sum(1 for lane in together if access.active[row, lane] and lane not in first)
             requests = [[k] for k in range(count)] if rule.split_words else [list(range(count))]
             for request in requests:
-                pairs = [(lane, first[lane] + k) for lane in lanes for k in request]
+                pairs = [(lane, first[lane] + k * bank_bytes) for lane in lanes for k in request]
                 if pairs:
                     yield row, [lane for lane, _ in pairs], [word for _, word in pairs], loose
 

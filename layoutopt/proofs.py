@@ -6,15 +6,18 @@ Three sources, from the one easiest to check to the hardest: counting, a clique 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from layoutopt.accesses import Trace
+from layoutopt.address import Digit
 from layoutopt.cpmodel.free import EFFORT, FreeAssignment, IntArray, free_assignment
+from layoutopt.cpmodel.linearise import Linearisation
 from layoutopt.cpmodel.phases import phase_sets
 from layoutopt.cpmodel.solver import Budget
+from layoutopt.cpmodel.swizzle import SwizzleModel, classes, last_block, swizzle_field
 from layoutopt.devices import Device
-from layoutopt.model import Tile
+from layoutopt.model import Problem, Tile
 from layoutopt.obstructions import Board, Clique, Parity, board, counting_excess, find_clique, find_parity
 
 COUNTING: Final = "counting: words that share a place in their vectors share too few banks"
@@ -96,3 +99,25 @@ def every_layout(
         if free is not None and free.bound > bound:
             bound, evidence = free.bound, SOLVER
     return EveryLayout(bound, evidence, counting, on, clique, parity, free)
+
+
+def row_major_question(problem: Problem, device: Device, trace: Trace) -> str | None:
+    """`CpModelProto` text that has a solution if some swizzle of row-major offsets has no conflicts.
+
+    None where no swizzle of that kind exists.
+    """
+    tile = problem.tile
+    sets = phase_sets(trace, tile, device)
+    field = swizzle_field(sets, tile, trace) if sets else None
+    if field is None:
+        return None
+    digits, stride = [], 1
+    for dim in reversed(range(len(tile.shape))):
+        digits.append(Digit(dim, 1, tile.shape[dim], stride))
+        stride *= tile.shape[dim]
+    row_major = Linearisation(tuple(reversed(digits)), tile.elements, 0, "none", True)
+    last = last_block(row_major, field, tile)
+    if last is not None:  # a swizzle may move the words of a last block that is not full
+        row_major = replace(row_major, span=max(last.reach.values()))
+    phases = classes(row_major, sets, tile)
+    return SwizzleModel(row_major, phases, field, tile).targets_text([p.ideal for p in phases])

@@ -229,6 +229,16 @@ class SwizzleModel:
 
     def solve_targets(self, ceilings: Sequence[int], budget: Budget, effort: float | None) -> Solution:
         """The cheapest swizzle under which every phase costs at most its ceiling."""
+        self._hold(ceilings)
+        return self._minimise_index_cost(budget, effort)
+
+    def targets_text(self, ceilings: Sequence[int]) -> str:
+        """The question of `solve_targets` as `CpModelProto` text, without the index cost."""
+        self._hold(ceilings)
+        return self._model.to_text()
+
+    def _hold(self, ceilings: Sequence[int]) -> None:
+        """Every phase costs at most its ceiling."""
         rows: set[tuple[int, int, int]] = set()
         for phase, ceiling in zip(self._phases, ceilings, strict=True):
             if len(phase.words) <= ceiling:
@@ -241,7 +251,6 @@ class SwizzleModel:
                     self._model.at_most(terms, ceiling - 1 - constant)
         for row in sorted(rows):
             self._forbid(*row)
-        return self._minimise_index_cost(budget, effort)
 
     def solve_excess(self, most: int, budget: Budget, workers: int, effort: float | None) -> Solution:
         """The swizzle of least weighted excess, if that is at most `most`."""
