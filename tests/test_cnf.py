@@ -72,7 +72,7 @@ def random_meetings(seed):
 
 def test_free_assignments_agree_with_enumeration_and_a_sat_solver():
     verdicts = []
-    for seed in range(200):
+    for seed in range(100):
         data, plain = random_meetings(seed)
         problem, gpu = from_data(data), toy.toy_device(4, 4)
         lane_trace = trace(problem, gpu)
@@ -81,10 +81,10 @@ def test_free_assignments_agree_with_enumeration_and_a_sat_solver():
         least = general.bound
         assert general.free.excess == least, seed
         assert satisfiable(dimacs(question(sets, lane_trace, problem.tile, None))) == (least == 0), seed
-        if seed < 40:
+        if seed < 30:
             assert every_placement(6, plain, 4, 4)[0] == least, seed
         verdicts.append(least == 0)
-    assert 40 < sum(verdicts) < 160
+    assert 20 < sum(verdicts) < 80
 
 
 def test_a_sat_solver_refutes_a_swizzle_of_rows_columns_and_diagonals():
