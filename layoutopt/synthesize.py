@@ -115,6 +115,13 @@ def measure(layout: Layout, lanes: Trace, gpu: Device) -> tuple[AccessReport, ..
     return tuple(_measure(access, table, gpu) for access in lanes.accesses)
 
 
+def worst_instruction(layout: Layout, access: LaneTrace, gpu: Device) -> int:
+    """The row of `access` that has the most excess under `layout`, by the conflict engine."""
+    address = layout.table().ravel()[access.element]
+    counts = count_wavefronts(address, access.active, access.operation, gpu)
+    return int((counts.wavefronts - counts.ideal).argmax())
+
+
 def check_layout(layout: Layout, lanes: Trace) -> None:
     """Check that the layout holds the tile and serves the accesses.
 

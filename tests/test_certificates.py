@@ -49,7 +49,7 @@ def test_the_script_uses_the_standard_library_only():
 @pytest.mark.parametrize("name", SOLVED)
 def test_written_by_solve_and_checked(name, tmp_path):
     path, out = ROOT / "problems" / f"{name}.json", tmp_path / "out.json"
-    done = layoutopt("solve", str(path), "--json", "--time-limit", "6", "--certificate", str(out))
+    done = layoutopt("solve", str(path), "--json", "--time-limit", "3", "--certificate", str(out))
     assert done.returncode in (0, 1)
     given, result = json.loads(out.read_text()), json.loads(done.stdout)
     problem = json.loads(path.read_text())
