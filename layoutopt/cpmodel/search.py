@@ -25,14 +25,16 @@ from layoutopt.cpmodel.swizzle import (
     Field,
     Masks,
     PhaseClass,
-    Solution,
+    Rules,
     SwizzleModel,
     classes,
     cost,
     excess,
     last_block,
+    rules,
     swizzle_field,
 )
+from layoutopt.cpmodel.walsh import LinearPhase, Question, decide
 from layoutopt.devices import Device
 from layoutopt.errors import ProblemFileError
 from layoutopt.model import FAMILIES, Problem
@@ -43,6 +45,8 @@ EVERY_LAYOUT = "every layout"
 _EFFORTS = (0.05, 0.5, 5.0, None)
 # What it gets in stage 1 before the next candidate is looked at.
 _STAGE_1_EFFORT = 0.2
+# What it gets to find the cheapest swizzle where one is known to exist.
+_POLISH_EFFORT = 0.2
 _FALLBACK_CANDIDATES = 200
 
 Progress = Callable[[str], None]
@@ -85,6 +89,7 @@ class _Found:
     masks: Masks
     excess: int
     operations: int
+    cheapest: bool = True  # no swizzle over this candidate is known to be cheaper
 
     @property
     def rank(self) -> tuple[int, int, int]:
@@ -204,7 +209,8 @@ class _Search:
         if stage1 is not None and stage1.excess == self.floor:
             if not self.tally.exhausted:
                 self.tally.undecided_span = self.tile.elements
-            return self._proposal(stage1, self.floor, operations_proved=self.tally.undecided_span is None)
+            proved = self.tally.undecided_span is None and stage1.cheapest
+            return self._proposal(stage1, self.floor, operations_proved=proved)
         if self.conflict_free:
             complete = self.tally.undecided_span is None and self.tally.exhausted
             reason = "every layout of these families has conflicts" if complete else "out of time"
@@ -283,9 +289,8 @@ class _Search:
         # The roomiest first: where that fails, the tighter ones need not be tried.
         for reach in (reaches[-1], *reaches[:-1]):
             roomy = replace(candidate, span=reach)
-            solution = self._model(roomy, phases).solve_targets(ceilings, self.budget, effort)
-            found = self._swizzled(roomy, phases, solution) if solution.masks else None
-            if solution.outcome not in (Outcome.OPTIMAL, Outcome.INFEASIBLE):
+            found, decided = self._swizzle(roomy, phases, ceilings, effort)
+            if not decided:
                 return found, False
             if reach == reaches[-1]:
                 if found is None or len(reaches) == 1:
@@ -295,9 +300,47 @@ class _Search:
                 return found, True
         return widest, True
 
+    def _swizzle(
+        self,
+        candidate: Linearisation,
+        phases: Sequence[PhaseClass],
+        ceilings: Sequence[int],
+        effort: float | None,
+    ) -> tuple[_Found | None, bool]:
+        """The cheapest swizzle over `candidate` within the ceilings; and whether its existence is sure."""
+        assert self.field is not None
+        given = rules(candidate, self.field, self.tile)
+        outcome, hint = decide(self._question(phases, ceilings, given), self.budget)
+        if outcome is Outcome.INFEASIBLE:
+            return None, True
+        known = hint if outcome is Outcome.FEASIBLE else None
+        model = SwizzleModel(phases, self.field, given)
+        if known is not None:
+            effort = min(effort or _POLISH_EFFORT, _POLISH_EFFORT)
+        solution = model.solve_targets(ceilings, self.budget, effort, known)
+        masks = solution.masks or known
+        found = None if not masks else self._swizzled(candidate, phases, masks)
+        if found is not None and solution.outcome is not Outcome.OPTIMAL:
+            found = replace(found, cheapest=False)
+        return found, known is not None or solution.outcome in (Outcome.OPTIMAL, Outcome.INFEASIBLE)
+
+    def _question(self, phases: Sequence[PhaseClass], ceilings: Sequence[int], given: Rules) -> Question:
+        assert self.field is not None
+        first = self.field.first_source
+        return Question(
+            [
+                LinearPhase(p.words, p.chunk_bits, p.bank_bits, ceiling)
+                for p, ceiling in zip(phases, ceilings, strict=True)
+            ],
+            given.targets,
+            first,
+            [(target, [v >> first for v in offsets]) for target, offsets in given.still],
+            None if given.last is None else (given.last[0] >> first, given.last[1]),
+        )
+
     def _model(self, candidate: Linearisation, phases: Sequence[PhaseClass]) -> SwizzleModel:
         assert self.field is not None
-        return SwizzleModel(candidate, phases, self.field, self.tile)
+        return SwizzleModel(phases, self.field, rules(candidate, self.field, self.tile))
 
     def _fall_back(self) -> None:
         """Out of time: at least look at plain pads, which cost next to nothing to evaluate."""
@@ -377,20 +420,20 @@ class _Search:
             bound = solution.value
             cheap = self._model(candidate, phases).solve_index_cost(solution.value, self.budget)
             solution = cheap if cheap.masks else solution
-        found = self._swizzled(candidate, phases, solution)
+        found = self._swizzled(candidate, phases, solution.masks)
         return min(best, found, key=lambda f: f.rank), bound
 
     # Results -----------------------------------------------------------------------------------
 
-    def _swizzled(self, candidate: Linearisation, phases: Sequence[PhaseClass], solution: Solution) -> _Found:
+    def _swizzled(self, candidate: Linearisation, phases: Sequence[PhaseClass], masks: Masks) -> _Found:
         shifts = {
             source - target
-            for target, mask in solution.masks.items()
+            for target, mask in masks.items()
             for source in range(mask.bit_length())
             if mask >> source & 1
         }
         operations = candidate.operations + SHIFT_OPERATIONS * len(shifts)
-        return _Found(candidate, solution.masks, excess(phases, solution.masks), operations)
+        return _Found(candidate, masks, excess(phases, masks), operations)
 
     def _layout(self, found: _Found) -> Layout:
         size = self.tile.element_bytes
