@@ -41,6 +41,10 @@ def report(problem: Problem, result: Result) -> str:
         f"  excess >= {proof.excess.lower_bound} in {proof.excess.scope}; "
         f"bytes >= {proof.bytes.lower_bound:,} in {proof.bytes.scope}",
     ]
+    if proof.every_layout is not None:
+        lines += [f"  excess >= {proof.every_layout.lower_bound:g} in {proof.every_layout.scope}"]
+    if proof.evidence:
+        lines += [f"  the bound on every layout rests on {proof.evidence}"]
     if proof.index_cost is not None:
         proved = "proved least" if proof.index_cost.proved else "not proved least"
         lines += [f"  index cost {proof.index_cost.value} operations, {proved} at this excess and size"]
