@@ -15,7 +15,7 @@ from layoutopt.cpmodel.free import EFFORT, FreeAssignment, IntArray, free_assign
 from layoutopt.cpmodel.linearise import Linearisation
 from layoutopt.cpmodel.phases import phase_sets
 from layoutopt.cpmodel.solver import Budget
-from layoutopt.cpmodel.swizzle import SwizzleModel, classes, last_block, rules, swizzle_field
+from layoutopt.cpmodel.swizzle import SwizzleModel, last_block, phases_of, rules, swizzle_field
 from layoutopt.devices import Device
 from layoutopt.model import Problem, Tile
 from layoutopt.obstructions import Board, Clique, Parity, board, counting_excess, find_clique, find_parity
@@ -119,6 +119,6 @@ def row_major_question(problem: Problem, device: Device, trace: Trace) -> str | 
     last = last_block(row_major, field, tile)
     if last is not None:  # a swizzle may move the words of a last block that is not full
         row_major = replace(row_major, span=max(last.reach.values()))
-    phases = classes(row_major, sets, tile)
+    phases = phases_of(row_major, sets, tile)
     model = SwizzleModel(phases, field, rules(row_major, field, tile))
-    return model.targets_text([p.ideal for p in phases])
+    return model.targets_text(phases.ideal)
