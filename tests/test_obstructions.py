@@ -1,14 +1,19 @@
 """Cliques, counting and parity: never claimed where a placement exists, and found where they should be."""
 
+import itertools
+import random
+
 import pytest
 import toy
 from conftest import ROOT
 from test_free import every_placement, tiny
 
 from layoutopt.accesses import trace
+from layoutopt.cpmodel.solver import Budget
 from layoutopt.devices import device
 from layoutopt.obstructions import board, counting_excess, find_clique, find_parity
 from layoutopt.problem_file import from_data, load
+from layoutopt.proofs import every_layout
 
 BASICS = ROOT / "problems" / "basics"
 
@@ -129,3 +134,56 @@ def test_elements_of_odd_sizes_are_not_covered():
         "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["tid"]}],
     }  # fmt: skip
     assert on_board(from_data(data), device("sm_90"))[1] is None
+
+
+def random_phases(seed):
+    """Loads of two to `banks` words of a few; half of the cases near what the banks can bear."""
+    rng = random.Random(seed)
+    banks, words = rng.choice([(2, 4), (2, 5), (4, 6), (4, 7)])
+    count = rng.randint(1, 6) if banks == 2 else rng.randint(3, 12)
+    return banks, words, [rng.sample(range(words), rng.randint(2, banks)) for _ in range(count)]
+
+
+def placeable(banks, words, phases):
+    """Exhaustive search over all bank assignments, left at the first conflict."""
+    meet = {frozenset(p) for phase in phases for p in itertools.combinations(phase, 2)}
+
+    def extend(bank):
+        if len(bank) == words:
+            return True
+        n = len(bank)
+        return any(
+            all(bank[m] != b for m in range(n) if frozenset((m, n)) in meet) and extend([*bank, b])
+            for b in range(banks)
+        )
+
+    return extend([])
+
+
+def test_500_impossible_cases_and_no_possible_one():
+    """Conflict-free or not in every layout: the verdict of an exhaustive search, each time."""
+    impossible = possible = 0
+    for seed in itertools.count():
+        banks, words, phases = random_phases(seed)
+        accesses = [
+            {
+                "name": f"a{k}", "op": "load", "bytes": 4, "where": f"tid < {len(phase)}",
+                "index": [" + ".join(f"{word}*(tid == {lane})" for lane, word in enumerate(phase))],
+            }
+            for k, phase in enumerate(phases)
+        ]  # fmt: skip
+        data = {
+            "name": "m",
+            "tile": {"shape": [words], "element": "f32"},
+            "threads": banks,
+            "accesses": accesses,
+        }
+        problem, gpu = from_data(data), toy.toy_device(banks, banks)
+        lanes = trace(problem, gpu)
+        general = every_layout(problem.tile, gpu, lanes, enough=1, budget=Budget())
+        expected = placeable(banks, words, phases)
+        assert (general.bound == 0) == expected, (seed, phases)
+        possible, impossible = possible + expected, impossible + (not expected)
+        if impossible == 500:
+            break
+    assert possible > 200
