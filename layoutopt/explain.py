@@ -15,10 +15,11 @@ from layoutopt.accesses import LaneTrace, Trace, trace
 from layoutopt.address import Digit, Layout
 from layoutopt.certificates import clique_data, instruction_at
 from layoutopt.devices import Device, device
+from layoutopt.errors import LayoutError
 from layoutopt.model import Access, Problem, Result
 from layoutopt.obstructions import Board, Parity, board, counting_excess, find_clique, find_parity
 from layoutopt.operations import parse_operation
-from layoutopt.synthesize import measure, solve, worst_instruction
+from layoutopt.synthesize import check_layout, measure, solve, worst_instruction
 from layoutopt.witness import PhaseWitness, witness
 
 if TYPE_CHECKING:
@@ -159,6 +160,8 @@ class _Explainer:
     def _why(self, result: Result) -> Iterator[str]:
         """Row-major's worst phase, the same phase now, and what each part of the layout buys."""
         plain = _row_major(self.problem)
+        if (problem := self._unsound(plain)) is not None:
+            yield f"Row-major, with no pad and no swizzle, cannot hold this tile: {problem}."
         before = measure(plain, self.lanes, self.gpu)
         worst = max(range(len(before)), key=lambda k: before[k].excess)
         place = None
@@ -244,10 +247,21 @@ class _Explainer:
         """What each pad, rotation and XOR bit buys: the wavefronts that come back without it."""
         now = {a.name: a.wavefronts for a in measure(layout, self.lanes, self.gpu)}
         for what, other in _without(layout):
+            if (problem := self._unsound(other)) is not None:
+                yield f"Without {what} the tile would not fit: {problem}."
+                continue
             more = {a.name: a.wavefronts - now[a.name] for a in measure(other, self.lanes, self.gpu)}
             worse = [f"`{name}` {change:+,}" for name, change in more.items() if change]
             effect = ", ".join(worse) if worse else "no change: it keeps the vectors whole or the tile dense"
             yield f"Without {what}: {effect}" + (" wavefronts." if worse else ".")
+
+    def _unsound(self, layout: Layout) -> str | None:
+        """Why a layout cannot hold the tile, if it cannot."""
+        try:
+            check_layout(layout, self.lanes)
+        except LayoutError as error:
+            return str(error)
+        return None
 
     # Why none can -----------------------------------------------------------------------------
 
@@ -495,6 +509,8 @@ def _list(items: Sequence[object]) -> str:
 def _places(elements: Sequence[tuple[int, ...]]) -> str:
     """Coordinates in few words: what they share is said once."""
     distinct = list(dict.fromkeys(elements))
+    if len(distinct[0]) == 1:
+        return f"elements {_list([e[0] for e in distinct])}"
     varying = [d for d in range(len(distinct[0])) if len({e[d] for e in distinct}) > 1]
     if len(distinct[0]) == 2 and len(varying) == 1:
         (d,) = varying

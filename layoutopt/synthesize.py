@@ -98,6 +98,11 @@ def _of_every_layout(
     general = every_layout(
         problem.tile, gpu, lanes, enough=enough, budget=budget, workers=workers, hint=table
     )
+    free = general.free
+    if proposal.layout is not None and free is not None and free.excess is not None and free.excess < enough:
+        excess = _unweighted(free.excess, lanes.weight_unit)
+        better = f"a table of offsets would have {excess:g} excess in {free.bytes:,} bytes"
+        proposal = replace(proposal, reason="; ".join(filter(None, (proposal.reason, better))))
     if general.bound < max(1, bound):
         return proposal, general
     proposal = replace(proposal, excess_bound=(general.bound, EVERY_LAYOUT))

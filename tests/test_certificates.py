@@ -148,3 +148,7 @@ def test_what_rests_on_the_solver_says_so_and_can_be_asked_again(tmp_path):
     assert best.proof.excess.scope.startswith("families") or best.excess == 1
     every = best.proof.every_layout or best.proof.excess
     assert (every.lower_bound, every.scope) == (1, "every layout")
+    data["layout"] = {"families": ["none"]}
+    plain = solve(from_data(data), target=gpu)
+    assert (plain.excess, plain.proof.excess.scope) == (4, "families none")
+    assert plain.reason == "a table of offsets would have 1 excess in 36 bytes"

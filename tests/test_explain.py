@@ -37,6 +37,23 @@ def test_why_a_swizzle_works():
     assert all("`fragments` +128 wavefronts" in bit for bit in bits)
 
 
+def test_tiles_of_one_dimension():
+    found = explained("basics/scan_512_f32")
+    assert "Lanes 0, 2, ... 30 read elements 0, 32, ... 480" in found.reasons[0]
+
+
+def test_row_major_that_tears_vectors_is_no_layout():
+    data = {
+        "name": "odd rows", "tile": {"shape": [8, 6], "element": "f32"}, "threads": 8,
+        "accesses": [{"name": "wide", "op": "store", "bytes": 16, "index": ["tid", "0"]}],
+    }  # fmt: skip
+    found = explain(from_data(data), budget=Budget(10))
+    assert found.reasons[0] == (
+        "Row-major, with no pad and no swizzle, cannot hold this tile: access 'wide': a vector is misaligned."
+    )
+    assert any("the tile would not fit" in r for r in found.reasons)
+
+
 def test_each_part_is_worth_what_it_says():
     """The wavefronts that come back without a pad are those of the layout without it."""
     found = explained("basics/transpose_32x32_f32", families=("none", "pad"))
