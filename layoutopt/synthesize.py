@@ -86,6 +86,8 @@ def _of_every_layout(
 ) -> tuple[Proposal, EveryLayout | None]:
     """Where the families leave excess, ask what holds for every layout; the proposal, better proved."""
     bound, scope = proposal.excess_bound
+    if problem.layout.minimise != "excess":
+        return proposal, None  # excess is the price of what comes first
     if proposal.layout is None:
         if not conflict_free or bound:
             return proposal, None
