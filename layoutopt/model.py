@@ -203,12 +203,17 @@ class Proof(Struct, frozen=True):
         bytes: of every layout with this (weighted) excess.
         index_cost: the third objective.
         weighted_excess: the first objective, where accesses have weights; else it is `excess`.
+        every_layout: what holds of the (weighted) excess of every layout, where `excess` says more
+            but of some families only.
+        evidence: what a bound on every layout's excess rests on, beyond the search; else empty.
     """
 
     excess: Bound
     bytes: Bound
     index_cost: IndexCost | None = None
     weighted_excess: Bound | None = None
+    every_layout: Bound | None = None
+    evidence: str = ""
 
 
 class Result(Struct, frozen=True, rename={"schema_": "schema"}):
