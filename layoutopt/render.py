@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from layoutopt.audit import Audit, AuditedAccess
 from layoutopt.model import Problem, Result, Status
@@ -11,7 +11,7 @@ from layoutopt.profiler import BANK_CONFLICTS, WAVEFRONTS
 
 def report(problem: Problem, result: Result) -> str:
     """The human report of a solve, without the code."""
-    lines = [f"{problem.name}  {_tile(problem)}  on {result.target}", ""]
+    lines = [f"{problem.name}  {tile_text(problem)}  on {result.target}", ""]
     if result.layout is None:
         lines += [f"{result.status}: {result.reason}"]
         return "\n".join(lines) + "\n"
@@ -26,7 +26,7 @@ def report(problem: Problem, result: Result) -> str:
     ]
     rows = [("access", "op", "wavefronts", "ideal", "bank_conflicts")]
     rows += [(a.name, a.op, str(a.wavefronts), str(a.ideal), str(a.bank_conflicts)) for a in result.accesses]
-    lines += _columns(rows, left=2)
+    lines += columns(rows, {0, 1})
     lines += ["", f"  {_verdict(result)}"]
     proof = result.proof
     if proof.weighted_excess is not None:
@@ -47,7 +47,7 @@ def report(problem: Problem, result: Result) -> str:
 def audit_report(problem: Problem, audit: Audit) -> str:
     """The human report of a check."""
     lines = [
-        f"{problem.name}  {_tile(problem)}  on {audit.target}",
+        f"{problem.name}  {tile_text(problem)}  on {audit.target}",
         "",
         f"  offset     {audit.offset or 'a table'}  (elements)",
         f"  bytes      {audit.bytes:,} used, {audit.declared_bytes:,} declared",
@@ -67,7 +67,7 @@ def audit_report(problem: Problem, audit: Audit) -> str:
         )
         for a in audit.accesses
     ]
-    lines += _columns(rows, left=2)
+    lines += columns(rows, {0, 1})
     lines += [
         "",
         f"  profiler: {BANK_CONFLICTS}*.sum and",
@@ -96,19 +96,20 @@ def _verdict(result: Result) -> str:
     return f"{result.status}: {what}, not proved best; verified at every lane"
 
 
-def _tile(problem: Problem) -> str:
+def tile_text(problem: Problem) -> str:
+    """Shape and element of the tile."""
     element = problem.tile.element
     name = element if isinstance(element, str) else f"{element.bytes}-byte elements"
     return f"{'x'.join(map(str, problem.tile.shape))} {name}"
 
 
-def _columns(rows: Sequence[Sequence[str]], left: int) -> list[str]:
-    """Rows as aligned text: the first `left` columns to the left, numbers to the right."""
+def columns(rows: Sequence[Sequence[str]], left: Set[int]) -> list[str]:
+    """Rows as aligned text: the columns in `left` to the left, the others, numbers, to the right."""
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     return [
         "  "
         + "  ".join(
-            c.ljust(w) if k < left else c.rjust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True))
-        )
+            c.ljust(w) if k in left else c.rjust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
         for row in rows
     ]

@@ -23,12 +23,16 @@ class _Commands(click.Group):
 
     _modules: ClassVar = {
         "solve": "layoutopt.cli.solve",
+        "compare": "layoutopt.cli.compare",
+        "show": "layoutopt.cli.show",
         "check": "layoutopt.cli.check",
         "count": "layoutopt.cli.count",
         "targets": "layoutopt.cli.targets",
     }
     _summaries: ClassVar = {
         "solve": "Find the smallest conflict-free layout of a tile.",
+        "compare": "Padding or swizzle: the best layout of each family side by side.",
+        "show": "Draw the banks under one warp instruction: text, SVG or a page.",
         "check": "Audit a layout that is in use.",
         "count": "Count the wavefronts of recorded addresses.",
         "targets": "List the GPUs and how they serve shared memory.",
