@@ -181,7 +181,7 @@ class _Compare:
     ) -> None:
         self.in_use = problem.layout.offset
         self.problem = msgspec.structs.replace(
-            problem, layout=msgspec.structs.replace(problem.layout, offset=None)
+            problem, layout=msgspec.structs.replace(problem.layout, offset=None, minimise="excess")
         )
         self.gpu = gpu
         self.time_limit = time_limit
