@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING
 
 from layoutopt.audit import Audit, AuditedAccess
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def report(problem: Problem, result: Result) -> str:
     """The human report of a solve, without the code."""
-    lines = [f"{problem.name}  {_tile(problem)}  on {result.target}", ""]
+    lines = [f"{problem.name}  {tile_text(problem)}  on {result.target}", ""]
     if result.layout is None:
         lines += [f"{result.status}: {result.reason}"]
         return "\n".join(lines) + "\n"
@@ -31,7 +31,7 @@ def report(problem: Problem, result: Result) -> str:
     ]
     rows = [("access", "op", "wavefronts", "ideal", "bank_conflicts")]
     rows += [(a.name, a.op, str(a.wavefronts), str(a.ideal), str(a.bank_conflicts)) for a in result.accesses]
-    lines += _columns(rows, left=2)
+    lines += columns(rows, {0, 1})
     lines += ["", f"  {_verdict(result)}"]
     proof = result.proof
     if proof.weighted_excess is not None:
@@ -56,7 +56,7 @@ def report(problem: Problem, result: Result) -> str:
 def audit_report(problem: Problem, audit: Audit) -> str:
     """The human report of a check."""
     lines = [
-        f"{problem.name}  {_tile(problem)}  on {audit.target}",
+        f"{problem.name}  {tile_text(problem)}  on {audit.target}",
         "",
         f"  offset     {audit.offset or 'a table'}  (elements)",
         f"  bytes      {audit.bytes:,} used, {audit.declared_bytes:,} declared",
@@ -76,7 +76,7 @@ def audit_report(problem: Problem, audit: Audit) -> str:
         )
         for a in audit.accesses
     ]
-    lines += _columns(rows, left=2)
+    lines += columns(rows, {0, 1})
     lines += [
         "",
         f"  profiler: {BANK_CONFLICTS}*.sum and",
@@ -100,7 +100,7 @@ def explanation_report(problem: Problem, explanation: Explanation) -> str:
         verdict = f"at least {explanation.lower_bound:g} excess wavefronts in {explanation.scope}{best}"
     else:
         verdict = f"open: {explanation.excess} excess wavefronts found, none proved"
-    lines = [f"{problem.name}  {_tile(problem)}  on {explanation.target}", "", verdict]
+    lines = [f"{problem.name}  {tile_text(problem)}  on {explanation.target}", "", verdict]
     if explanation.evidence:
         lines.append(f"the bound rests on {explanation.evidence}")
     for reason in explanation.reasons:
@@ -130,19 +130,20 @@ def _verdict(result: Result) -> str:
     return f"{result.status}: {what}, not proved best; verified at every lane"
 
 
-def _tile(problem: Problem) -> str:
+def tile_text(problem: Problem) -> str:
+    """Shape and element of the tile."""
     element = problem.tile.element
     name = element if isinstance(element, str) else f"{element.bytes}-byte elements"
     return f"{'x'.join(map(str, problem.tile.shape))} {name}"
 
 
-def _columns(rows: Sequence[Sequence[str]], left: int) -> list[str]:
-    """Rows as aligned text: the first `left` columns to the left, numbers to the right."""
+def columns(rows: Sequence[Sequence[str]], left: Set[int]) -> list[str]:
+    """Rows as aligned text: the columns in `left` to the left, the others, numbers, to the right."""
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     return [
         "  "
         + "  ".join(
-            c.ljust(w) if k < left else c.rjust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True))
-        )
+            c.ljust(w) if k in left else c.rjust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
         for row in rows
     ]

@@ -36,6 +36,7 @@ def solve(
     workers: int = 1,
     conflict_free: bool = False,
     target: Device | None = None,
+    lanes: Trace | None = None,
     budget: Budget | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Result:
@@ -47,6 +48,7 @@ def solve(
         workers: solver threads. The answer does not depend on it unless the time runs out.
         conflict_free: make any excess infeasible.
         target: the device, where it is not the one the problem names.
+        lanes: the problem's trace on that device, where the caller has it already.
         budget: replaces `time_limit`, for callers that stop the search from another thread.
         progress: called with a line of text from time to time.
 
@@ -57,7 +59,7 @@ def solve(
     if problem.layout.offset is not None:
         raise ProblemFileError("layout.offset", "fixes the layout, so there is nothing to solve; remove it")
     gpu = target or device(problem.target)
-    lanes = trace(problem, gpu)
+    lanes = trace(problem, gpu) if lanes is None else lanes
     if not any(a.active.any() for a in lanes.accesses):
         raise ProblemFileError("accesses", "no access has an active lane")
     budget = budget or Budget(time_limit)
@@ -137,16 +139,34 @@ def check_layout(layout: Layout, lanes: Trace) -> None:
     Raises:
         LayoutError: elements overlap, or a vector is torn or misaligned.
     """
-    table = layout.table().ravel()
-    if table.min() < 0 or len(np.unique(table)) != len(table):
+    check_table(layout.table().ravel(), layout.element_bytes, lanes)
+
+
+def check_table(table: np.ndarray, element_bytes: int, lanes: Trace) -> None:
+    """The same for byte offsets by row-major index, int64, shape (elements,).
+
+    Raises:
+        LayoutError: elements overlap, or a vector is torn or misaligned.
+    """
+    if table.min() < 0:
+        raise LayoutError("an element lies before the base")
+    if (np.diff(np.sort(table)) < element_bytes).any():
         raise LayoutError("elements overlap")
     for access in lanes.accesses:
         starts = np.unique(access.element[access.active])
         if (table[starts] % access.operation.width_bytes).any() and access.width_elements > 1:
             raise LayoutError(f"access {access.name!r}: a vector is misaligned")
         for k in range(1, access.width_elements):
-            if (table[starts + k] != table[starts] + k * layout.element_bytes).any():
+            if (table[starts + k] != table[starts] + k * element_bytes).any():
                 raise LayoutError(f"access {access.name!r}: a vector is torn")
+
+
+def base_alignment(element_bytes: int, swizzled: bool, lanes: Trace, gpu: Device) -> int:
+    """Base alignment in bytes: the widest vector, and with a swizzle the row of banks that it permutes."""
+    widest = max(a.operation.width_bytes for a in lanes.accesses)
+    natural = element_bytes & -element_bytes
+    row = max(gpu.rule(a.operation).banks for a in lanes.accesses) * gpu.bank_bytes if swizzled else 1
+    return max(widest, natural, row)
 
 
 def _measure(access: LaneTrace, table: np.ndarray, gpu: Device) -> AccessReport:
@@ -177,7 +197,7 @@ def _result(
         offset=to_text(offset_expression(layout)),
         bytes=proposal.bytes,
         declared_bytes=max(layout.declared_bytes, proposal.bytes),
-        alignment_bytes=_alignment(layout, lanes, gpu),
+        alignment_bytes=base_alignment(layout.element_bytes, bool(layout.swizzle), lanes, gpu),
         excess=sum(r.excess for r in reports),
         weighted_excess=proposal.weighted_excess / unit,
         accesses=reports,
@@ -229,11 +249,3 @@ def _verify(layout: Layout, lanes: Trace, gpu: Device, proposal: Proposal) -> tu
             f"the engine counts {weighted}"
         )
     return measure(layout, lanes, gpu)
-
-
-def _alignment(layout: Layout, lanes: Trace, gpu: Device) -> int:
-    """Base alignment: the widest vector, and with a swizzle the row of banks that it permutes."""
-    widest = max(a.operation.width_bytes for a in lanes.accesses)
-    natural = layout.element_bytes & -layout.element_bytes
-    row = max(gpu.rule(a.operation).banks for a in lanes.accesses) * gpu.bank_bytes if layout.swizzle else 1
-    return max(widest, natural, row)

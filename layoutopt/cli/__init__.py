@@ -23,6 +23,8 @@ class _Commands(click.Group):
 
     _modules: ClassVar = {
         "solve": "layoutopt.cli.solve",
+        "compare": "layoutopt.cli.compare",
+        "show": "layoutopt.cli.show",
         "check": "layoutopt.cli.check",
         "explain": "layoutopt.cli.explain",
         "count": "layoutopt.cli.count",
@@ -30,6 +32,8 @@ class _Commands(click.Group):
     }
     _summaries: ClassVar = {
         "solve": "Find the smallest conflict-free layout of a tile.",
+        "compare": "Padding or swizzle: the best layout of each family side by side.",
+        "show": "Draw the banks under one warp instruction: text, SVG or a page.",
         "check": "Audit a layout that is in use.",
         "explain": "Say why a layout works, or why none can.",
         "count": "Count the wavefronts of recorded addresses.",
