@@ -24,12 +24,16 @@ class _Commands(click.Group):
     _modules: ClassVar = {
         "solve": "layoutopt.cli.solve",
         "check": "layoutopt.cli.check",
+        "emit": "layoutopt.cli.emit",
+        "run": "layoutopt.cli.run",
         "count": "layoutopt.cli.count",
         "targets": "layoutopt.cli.targets",
     }
     _summaries: ClassVar = {
         "solve": "Find the smallest conflict-free layout of a tile.",
         "check": "Audit a layout that is in use.",
+        "emit": "Print a layout as code, in eight languages.",
+        "run": "Run a layout on the GPU: values, profiler counters and cycles.",
         "count": "Count the wavefronts of recorded addresses.",
         "targets": "List the GPUs and how they serve shared memory.",
     }
