@@ -9,7 +9,7 @@ from typing import Final
 
 from layoutopt.algebra import Range
 from layoutopt.emit.c_text import to_c
-from layoutopt.emit.plan import AccessPlan, Plan, comment
+from layoutopt.emit.plan import BASE, AccessPlan, Plan, comment
 from layoutopt.emit.strength import substituted
 from layoutopt.expressions import Const, Node, Op, Var
 
@@ -75,14 +75,9 @@ def stepped(plan: Plan, access: AccessPlan, start: str, base: str | None = None)
 
     XOR may be applied to an absolute address because the tile's alignment covers every flipped bit.
     """
-    if not has_step(access):
+    if not access.has_step:
         return base or f"{start} + {access.name}_bytes({arguments(access)})"
     return f"{access.name}_step({base or f'{start} + {access.name}_base(tid)'}, {arguments(access, access.access.loops)})"
-
-
-def has_step(access: AccessPlan) -> bool:
-    """Whether iterations change a base of the thread by constants."""
-    return not access.inside and (access.flips != Const(0) or access.steps != Const(0))
 
 
 def loop_nest(access: AccessPlan, body: list[str], indent: str, unroll: str) -> list[str]:
@@ -99,7 +94,7 @@ def loop_nest(access: AccessPlan, body: list[str], indent: str, unroll: str) -> 
 
 def expression(node: Node, ranges: dict[str, Range], dialect: Dialect) -> str:
     """`node` in C, its variables renamed where C reserves their names."""
-    renamed = substituted(node, {v: Var(parameter(v)) for v in ranges})
+    renamed = substituted(node, {BASE: Var("base"), **{v: Var(parameter(v)) for v in ranges}})
     # The base of an address is unsigned and small.
     known = {"base": (0, 1 << 24), **{parameter(v): r for v, r in ranges.items()}}
     text = to_c(renamed, known, dialect.wide)
@@ -146,14 +141,10 @@ def _addresses(plan: Plan, access: AccessPlan, dialect: Dialect) -> list[str]:
         ]
 
     loops = list(access.access.loops)
-    if not has_step(access):
+    if not access.has_step:
         lines += function("bytes", uint, access.address, parameters(access), access.ranges)
     else:
-        node: Node = Var("base")
-        if access.flips != Const(0):
-            node = Op("^", (node, access.flips))
-        if access.steps != Const(0):
-            node = Op("+", (node, access.steps))
+        node = access.from_base(Var(BASE))
         lines += function("base", uint, access.base, "int tid", ["tid"])
         declared = ", ".join([f"{uint} base", parameters(access, loops)])
         lines += function("step", uint, node, declared, loops)
@@ -217,7 +208,8 @@ _RESERVED: Final = frozenset(
         requires restrict return short signed sizeof static static_assert static_cast struct switch
         template this thread_local throw true try typedef typeid typename uint uint32_t uchar ulong
         ushort union unsigned using virtual void volatile wchar_t while xor xor_eq
-        base body bytes smem source address d v global local constant pipe
+        base body bytes smem source address v global local constant pipe
+        cell cells cycles in out repeat repeats start sum tile visit word
         """,
     )
 )

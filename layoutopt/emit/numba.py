@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from layoutopt.emit.c_family import has_step
-from layoutopt.emit.plan import AccessPlan, Plan
+from layoutopt.emit.plan import BASE, AccessPlan, Plan
 from layoutopt.emit.python_text import header, headline, parameter, text
-from layoutopt.expressions import Const, Node, Op, Var, to_text
+from layoutopt.expressions import Const, Op, Var, to_text
 
 SUFFIX: Final = ".py"
 UNIT: Final = "element"
@@ -48,12 +47,8 @@ def _access(access: AccessPlan) -> list[str]:
     if access.hoisting:
         note.append(f"{access.hoisting[0].upper()}{access.hoisting[1:]}.")
     lines: list[str] = []
-    if has_step(access):
-        node: Node = Var("base")
-        if access.flips != Const(0):
-            node = Op("^", (node, access.flips))
-        if access.steps != Const(0):
-            node = Op("+", (node, access.steps))
+    if access.has_step:
+        node = access.from_base(Var(BASE))
         lines += _function(f"{access.name}_base", ["tid"], text(access.base, ["tid"]), "Once for each thread.")
         names = [parameter(v) for v in loops]
         lines += _function(f"{access.name}_step", ["base", *names], text(node, loops), "From the base.")

@@ -42,6 +42,10 @@ _MAX_CHAIN: Final = 64  # constants that no formula gives, as a chain of compari
 _MAX_PERIOD_BYTES: Final = 1024  # shared memory starts at a multiple of this; more would waste bytes
 
 
+# The base as a variable: no loop variable can have this name.
+BASE: Final = "@base"
+
+
 @dataclass(frozen=True, slots=True)
 class AccessPlan:
     """One access in code. Addresses are in the plan's unit, relative to the start of the tile.
@@ -75,10 +79,17 @@ class AccessPlan:
     @property
     def address(self) -> Node:
         """The whole address over `tid` and the loop variables."""
-        node = self.base
-        if self.flips != Const(0):
-            node = Op("^", (node, self.flips))
+        return self.from_base(self.base)
+
+    def from_base(self, base: Node) -> Node:
+        """The address where `base` stands for the thread's base."""
+        node = base if self.flips == Const(0) else Op("^", (base, self.flips))
         return node if self.steps == Const(0) else Op("+", (node, self.steps))
+
+    @property
+    def has_step(self) -> bool:
+        """Whether iterations change a base of the thread by constants."""
+        return not self.inside and (self.flips != Const(0) or self.steps != Const(0))
 
     @property
     def hoisting(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 from collections.abc import Iterable
 
-from layoutopt.emit.plan import AccessPlan, Plan, comment
+from layoutopt.emit.plan import BASE, AccessPlan, Plan, comment
 from layoutopt.emit.strength import substituted
 from layoutopt.expressions import Node, Var, to_text
 
@@ -31,4 +31,4 @@ def parameter(name: str) -> str:
 
 def text(node: Node, names: Iterable[str]) -> str:
     """`node` in Python, its variables renamed where Python reserves their names."""
-    return to_text(substituted(node, {name: Var(parameter(name)) for name in names}))
+    return to_text(substituted(node, {BASE: Var("base"), **{name: Var(parameter(name)) for name in names}}))

@@ -90,6 +90,13 @@ def reduced(node: Node, values: Mapping[str, Node], scale: int, ranges: Mapping[
         scale: a constant factor.
         ranges: the range of every free variable.
     """
+    try:
+        return _reduced(node, values, scale, ranges)
+    except RecursionError:  # sympy, on deep expressions
+        return simplify(Op("*", (substituted(node, values), Const(scale))), ranges)
+
+
+def _reduced(node: Node, values: Mapping[str, Node], scale: int, ranges: Mapping[str, Range]) -> Node:
     opaque: dict[str, Any] = {}
     bound = {name: _to_sympy(value, {}, opaque) for name, value in values.items()}
     expression = sympy.expand(scale * _to_sympy(node, bound, opaque))
