@@ -23,8 +23,9 @@ from layoutopt.profiler import BANK_CONFLICTS, WAVEFRONTS
 
 # One in each launch, and one for each instruction that all lanes of a warp skip: no access causes these.
 ELSEWHERE: Final = f"{WAVEFRONTS}_op_misc"
-HARDWARE: Final = tuple(
-    f"{name}{suffix}" for name in (WAVEFRONTS, BANK_CONFLICTS) for suffix in ("", "_op_ld", "_op_st")
+HARDWARE: Final = (
+    *(f"{WAVEFRONTS}{part}" for part in ("", "_op_ld", "_op_st", "_op_atom")),
+    *(f"{BANK_CONFLICTS}{part}" for part in ("", "_op_ld", "_op_st", "_op_atom", "_op_ldgsts")),
 )
 METRICS: Final = tuple(f"{name}.sum" for name in (*HARDWARE, ELSEWHERE))
 
@@ -76,9 +77,13 @@ def gpu_present() -> Gpu:
     fields = "--query-gpu=name,compute_cap,driver_version"
     done = None
     if smi is not None:
-        done = subprocess.run([smi, fields, "--format=csv,noheader"], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [smi, fields, "--format=csv,noheader"], capture_output=True, text=True, check=False
+        )
     if done is None or done.returncode or not done.stdout.strip():
-        raise MachineError("no NVIDIA GPU on this machine (nvidia-smi finds none); emit --self-test writes the program")
+        raise MachineError(
+            "no NVIDIA GPU on this machine (nvidia-smi finds none); emit --self-test writes the program"
+        )
     name, capability, driver = (part.strip() for part in done.stdout.splitlines()[0].split(","))
     return Gpu(name, capability, driver)
 

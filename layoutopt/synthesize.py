@@ -9,7 +9,7 @@ import numpy as np
 from layoutopt.accesses import LaneTrace, Trace, trace
 from layoutopt.address import Layout
 from layoutopt.conflicts import count_wavefronts
-from layoutopt.cpmodel.search import Proposal, search
+from layoutopt.cpmodel.search import EVERY_LAYOUT, Proposal, search
 from layoutopt.cpmodel.solver import Budget
 from layoutopt.devices import Device, device
 from layoutopt.errors import LayoutError, ProblemFileError, VerificationError
@@ -99,20 +99,17 @@ def _measure(access: LaneTrace, table: np.ndarray, gpu: Device) -> AccessReport:
 
 def _result(problem: Problem, gpu: Device, lanes: Trace, proposal: Proposal) -> Result:
     unit = lanes.weight_unit
-    excess_bound, excess_scope = proposal.excess_bound
-    proof_of_excess = Bound(-(-excess_bound // unit), excess_scope)
-    proof_of_bytes = Bound(*proposal.bytes_bound)
+    proof = _proof(lanes, proposal)
     layout = proposal.layout
     if layout is None:
         status = Status.INFEASIBLE if proposal.complete else Status.UNKNOWN
-        return Result(problem.name, gpu.name, status, Proof(proof_of_excess, proof_of_bytes), proposal.reason)
+        return Result(problem.name, gpu.name, status, proof, proposal.reason)
     reports = _verify(layout, lanes, gpu, proposal)
-    cost = IndexCost(proposal.operations, proposal.operations_proved, INDEX_COST_MEASURE)
     return Result(
         problem=problem.name,
         target=gpu.name,
         status=Status.OPTIMAL if proposal.complete else Status.FEASIBLE,
-        proof=Proof(proof_of_excess, proof_of_bytes, cost),
+        proof=proof,
         reason=proposal.reason,
         layout=layout,
         family=proposal.family,
@@ -124,6 +121,23 @@ def _result(problem: Problem, gpu: Device, lanes: Trace, proposal: Proposal) -> 
         weighted_excess=proposal.weighted_excess / unit,
         accesses=reports,
     )
+
+
+def _proof(lanes: Trace, proposal: Proposal) -> Proof:
+    """The bounds, with and without weights."""
+    bound, scope = proposal.excess_bound
+    weights = np.concatenate([a.weight for a in lanes.accesses])
+    # Each excess wavefront weighs at most the largest weight.
+    least = max(proposal.plain_floor, -(-bound // max(1, int(weights.max()))))
+    plain = Bound(least, scope if least > proposal.plain_floor else EVERY_LAYOUT)
+    weighted = None
+    if (weights != lanes.weight_unit).any():
+        value = bound / lanes.weight_unit
+        weighted = Bound(int(value) if value.is_integer() else value, scope)
+    cost = None
+    if proposal.layout is not None:
+        cost = IndexCost(proposal.operations, proposal.operations_proved, INDEX_COST_MEASURE)
+    return Proof(plain, Bound(*proposal.bytes_bound), cost, weighted)
 
 
 def _verify(layout: Layout, lanes: Trace, gpu: Device, proposal: Proposal) -> tuple[AccessReport, ...]:

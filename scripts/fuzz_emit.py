@@ -35,7 +35,9 @@ LANGUAGES = ("c", "cuda", "numba")
 
 
 def random_layout(rng: random.Random) -> Layout:
-    shape = tuple(rng.choice([1, 2, 3, 4, 5, 7, 8, 12, 16, 32, 33]) for _ in range(rng.choice([1, 2, 2, 2, 3])))
+    shape = tuple(
+        rng.choice([1, 2, 3, 4, 5, 7, 8, 12, 16, 32, 33]) for _ in range(rng.choice([1, 2, 2, 2, 3]))
+    )
     size = rng.choice([1, 2, 4, 4, 8, 12, 16])
     pieces = []
     for d, extent in enumerate(shape):
@@ -100,7 +102,10 @@ def random_problem(rng: random.Random, name: str) -> tuple[Problem, Layout]:
     layout = random_layout(rng)
     accesses = []
     for k in range(rng.randrange(1, 4)):
-        loops = {v: rng.choice([1, 2, 3, 4, 5, 8]) for v in rng.sample(["i", "j", "int", "base"], rng.randrange(0, 3))}
+        loops = {
+            v: rng.choice([1, 2, 3, 4, 5, 8])
+            for v in rng.sample(["i", "j", "int", "base"], rng.randrange(0, 3))
+        }
         names = ["tid", rng.choice(["lane", "warp"]), *loops]
         index = []
         for extent in layout.shape:
@@ -177,9 +182,7 @@ def run_c(batch: list[Plan], language: str, folder: Path) -> np.ndarray:
     program.write_text(
         f"#include <stdio.h>\n#include <stdint.h>\n{text.replace('#pragma once', '')}\n"
         "static void put(uint32_t v) { fwrite(&v, 4, 1, stdout); }\n"
-        "int main(void) {\nuint32_t x0, x1, x2; int t, v0, v1;\n(void)x0; (void)x1; (void)x2; (void)v0; (void)v1;\n"
-        + "\n".join(body)
-        + "\nreturn 0;\n}\n"
+        "int main(void) {\nuint32_t x0, x1, x2; int t, v0, v1;\n" + "\n".join(body) + "\nreturn 0;\n}\n"
     )
     standard = ["-std=c99"] if language == "c" else ["-std=c++14"]
     # Random expressions compare constants and the like: the compiler's warnings are about those.
@@ -227,7 +230,9 @@ def check(batch: list[dict[int, Plan]], folder: Path) -> Counter[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--batch", type=int, default=50)

@@ -3,8 +3,8 @@
     python scripts/record_run.py --write FOLDER       here: solve, and write one program a layout
     python scripts/record_run.py --measure FOLDER     on the GPU: compile, run, profile; writes measured.json
 
-The second step needs nvcc and ncu, numpy and msgspec; no solver. All programs are linked into one, so that the
-profiler starts once. `tests/data/h200_runs.json` is what it wrote; tests compare it with what the engine
+The second step needs nvcc and ncu, numpy and msgspec; no solver. All programs are linked into one,
+so that the profiler starts once. `tests/data/h200_runs.json` is what it wrote; tests compare it with what the engine
 predicts today.
 """
 
@@ -136,9 +136,14 @@ def measure(folder: Path, workers: int) -> None:
             at += 1
     version = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
     profiler = machine.find_tool("ncu")
-    ncu = subprocess.run([profiler, "--version"], capture_output=True, text=True, check=True).stdout if profiler else ""
+    ncu = (
+        subprocess.run([profiler, "--version"], capture_output=True, text=True, check=True).stdout
+        if profiler
+        else ""
+    )
     data = {
-        "about": "Every problem of the catalogue on a GPU: values, cycles of a block for one pass of each access, "
+        "about": "Every problem of the catalogue on a GPU: values, cycles of a block for one pass of each "
+        "access, "
         "and the profiler's counters beside those predicted.",
         "provenance": {
             "gpu": card.name,
@@ -156,7 +161,9 @@ def measure(folder: Path, workers: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--write", type=Path, metavar="FOLDER")
     parser.add_argument("--measure", type=Path, metavar="FOLDER")
     parser.add_argument("--time-limit", type=float, default=10)

@@ -3,6 +3,8 @@
 import functools
 import shutil
 
+from conftest import PROBLEMS
+
 from layoutopt.accesses import trace
 from layoutopt.devices import device
 from layoutopt.emit.languages import emit, plan
@@ -13,6 +15,8 @@ GXX = shutil.which("g++") or shutil.which("c++")
 GCC = shutil.which("gcc") or shutil.which("cc")
 
 ANY = "any"
+# Without a known optimum a solve ends at its time limit.
+SOLVED = [path for path in PROBLEMS if load(path).known_optimum is not None]
 
 
 @functools.cache

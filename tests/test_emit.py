@@ -1,5 +1,6 @@
 """Emitted code equals the table at every coordinate, and every access at every thread and iteration."""
 
+import itertools
 import re
 import subprocess
 import sys
@@ -7,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 from conftest import PROBLEMS, ROOT, problem_id
-from emit_programs import GCC, GXX, code, expected, same, solved, visits
+from emit_programs import GCC, GXX, SOLVED, code, expected, same, solved, visits
 
 from layoutopt.accesses import trace
 from layoutopt.address import Digit, Layout, Target
@@ -27,7 +28,9 @@ needs_compiler = pytest.mark.skipif(GXX is None or GCC is None, reason="no C or 
 
 
 def run(command, language, problem, gpu, answer, tmp_path):
-    source = tmp_path / ("check.c" if language == "c" else "check.cu" if "nvcc" in command[0] else "check.cpp")
+    source = tmp_path / (
+        "check.c" if language == "c" else "check.cu" if "nvcc" in command[0] else "check.cpp"
+    )
     (tmp_path / "tile.h").write_text(code(language, problem, gpu, answer))
     source.write_text(
         '#include <stdio.h>\n#include "tile.h"\n'
@@ -41,14 +44,16 @@ def run(command, language, problem, gpu, answer, tmp_path):
 
 
 @needs_compiler
-@pytest.mark.parametrize("path", PROBLEMS, ids=problem_id)
-@pytest.mark.parametrize(("language", "command"), [("cuda", CPP), ("hip", CPP), ("c", C)], ids=["cuda", "hip", "c"])
+@pytest.mark.parametrize("path", SOLVED, ids=problem_id)
+@pytest.mark.parametrize(
+    ("language", "command"), [("cuda", CPP), ("hip", CPP), ("c", C)], ids=["cuda", "hip", "c"]
+)
 def test_host_compiled_code_equals_the_table(path, language, command, tmp_path):
     run(command, language, *solved(path), tmp_path)
 
 
 @needs_compiler
-@pytest.mark.parametrize("path", PROBLEMS, ids=problem_id)
+@pytest.mark.parametrize("path", SOLVED, ids=problem_id)
 def test_code_of_published_layouts_equals_their_formula(path, tmp_path):
     problem, gpu, _ = solved(path)
     if problem.published is None:
@@ -106,6 +111,7 @@ REMAINDERS = {
 def test_remainders_precedence_and_wide_steps(language, command, tmp_path):
     problem = from_data(REMAINDERS)
     run(command, language, problem, device(problem.target), solve(problem, time_limit=5), tmp_path)
+
 
 def test_a_comment_holds_nothing_that_a_compiler_or_reader_could_miss():
     text = comment("a\\\n??/ \u202eb\u200b c\\")
@@ -203,7 +209,12 @@ def accesses_of(index, trips, shape=(64, 64), offset="x0*64 + (x1 ^ x0 % 8 * 8)"
     [
         (["tid", "i"], "x0*65 + x1", "0", "i*4"),  # a pad adds
         (["tid", "i"], "x0*64 + (x1 ^ x0 % 8 * 8)", "(i & 56)*4", "(i & 7)*4"),  # the swizzled bits XOR
-        (["i", "tid"], "x0*64 + (x1 ^ x0 % 8 * 8)", "i % 8 * 32", "i*256"),  # a flipped bit no base holds adds
+        (
+            ["i", "tid"],
+            "x0*64 + (x1 ^ x0 % 8 * 8)",
+            "i % 8 * 32",
+            "i*256",
+        ),  # a flipped bit no base holds adds
         (["tid", "63 - i"], "x0*65 + x1", "0", "i*-4"),  # downwards
     ],
 )

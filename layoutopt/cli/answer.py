@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from layoutopt.cli.options import device_file_option, problem_device
+from layoutopt.cli.options import device_file_option, problem_device, seconds
 from layoutopt.cli.solve import CODES, solve_interruptibly
 
 if TYPE_CHECKING:
@@ -35,9 +35,7 @@ class Answer:
 def answer_options(command: Command) -> Command:
     """Add the options that `find_answer` takes."""
     options = [
-        click.option(
-            "--problem", type=click.Path(path_type=Path), help="The problem of a result file."
-        ),
+        click.option("--problem", type=click.Path(path_type=Path), help="The problem of a result file."),
         click.option(
             "--offset",
             metavar="EXPR",
@@ -45,7 +43,8 @@ def answer_options(command: Command) -> Command:
         ),
         click.option(
             "--time-limit",
-            type=click.FloatRange(min=0, min_open=True),
+            type=float,
+            callback=seconds,
             default=60.0,
             show_default=True,
             metavar="S",

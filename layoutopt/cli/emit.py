@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from layoutopt.cli.answer import answer_options, find_answer
-from layoutopt.cli.files import write
+from layoutopt.cli.files import check_distinct, write_all
 
 LANGUAGES = ("cuda", "hip", "opencl", "c", "cute", "gluon", "tilelang", "numba")
 
@@ -46,6 +46,7 @@ def command(
     """
     if self_test and lang != "cuda":
         raise click.UsageError(f"--self-test is a CUDA program; --lang {lang} has none")
+    check_distinct(file, output=output)
     found = find_answer(file, problem, offset, time_limit, workers, device_file)
     if found.code is not None:
         click.echo(f"no layout: {found.reason}", err=True)
@@ -59,7 +60,7 @@ def command(
     else:
         text = emit(lang, found.problem, found.device, found.answer)
     if output is not None:
-        write(output, text.encode())
+        write_all({output: text.encode()})
     if as_json:
         data = {"schema": "layoutopt.code/1", "problem": found.problem.name, "lang": lang, "code": text}
         click.echo(json.dumps(data))

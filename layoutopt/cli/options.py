@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -13,6 +14,13 @@ if TYPE_CHECKING:
     from layoutopt.model import Problem
 
 Command = TypeVar("Command", bound=Callable[..., object])
+
+
+def seconds(ctx: click.Context, param: click.Parameter, value: float) -> float:
+    """Callback of an option that is a time: finite and above zero."""
+    if not 0 < value < math.inf:
+        raise click.BadParameter(f"expected seconds above 0, got {value}", ctx, param)
+    return value
 
 
 def device_file_option(command: Command) -> Command:

@@ -52,7 +52,9 @@ def command(
     here = device(f"sm_{card.compute_capability.replace('.', '')}")
     target, answer = found.device, found.answer
     if target.name != here.name:
-        click.echo(f"the problem is for {target.name}; predictions are for this machine's {here.name}", err=True)
+        click.echo(
+            f"the problem is for {target.name}; predictions are for this machine's {here.name}", err=True
+        )
         target = here
         answer = answer if isinstance(answer, str) else str(answer.offset)
     planned = plan(found.problem, target, answer)

@@ -25,14 +25,16 @@ from layoutopt.cpmodel.swizzle import (
     Field,
     Masks,
     PhaseClass,
-    Solution,
+    Rules,
     SwizzleModel,
     classes,
     cost,
     excess,
     last_block,
+    rules,
     swizzle_field,
 )
+from layoutopt.cpmodel.walsh import LinearPhase, Question, decide
 from layoutopt.devices import Device
 from layoutopt.errors import ProblemFileError
 from layoutopt.model import FAMILIES, Problem
@@ -43,6 +45,8 @@ EVERY_LAYOUT = "every layout"
 _EFFORTS = (0.05, 0.5, 5.0, None)
 # What it gets in stage 1 before the next candidate is looked at.
 _STAGE_1_EFFORT = 0.2
+# What it gets to find the cheapest swizzle where one is known to exist.
+_POLISH_EFFORT = 0.2
 _FALLBACK_CANDIDATES = 200
 
 Progress = Callable[[str], None]
@@ -60,6 +64,7 @@ class Proposal:
         operations: index cost: operations of the linearisation plus three per distinct shift.
         operations_proved: no layout searched with this excess and these bytes has fewer.
         excess_bound: proved lower bound of the weighted excess, and its scope.
+        plain_floor: excess, weights not applied, that the counting bound leaves in every layout.
         bytes_bound: proved lower bound of the bytes at that excess, and its scope.
         complete: both bounds are met, or infeasibility is proved.
         reason: why there is no layout, or what is left unproved; may be empty.
@@ -72,6 +77,7 @@ class Proposal:
     operations: int
     operations_proved: bool
     excess_bound: tuple[int, str]
+    plain_floor: int
     bytes_bound: tuple[int, str]
     complete: bool
     reason: str
@@ -83,6 +89,7 @@ class _Found:
     masks: Masks
     excess: int
     operations: int
+    cheapest: bool = True  # no swizzle over this candidate is known to be cheaper
 
     @property
     def rank(self) -> tuple[int, int, int]:
@@ -161,7 +168,7 @@ class _Search:
         if "xor" in families and self.sets and (alignment is None or alignment >= row_bytes):
             self.field = swizzle_field(self.sets, self.tile, trace)
         self.scope = "families " + ", ".join(f for f in FAMILIES if f in families)
-        self.floor = self._floor()
+        self.floor, self.plain_floor = self._floor()
         self.tally = _Tally()
 
     def _vector_starts(self, trace: Trace) -> tuple[tuple[int, IntArray], ...]:
@@ -171,18 +178,19 @@ class _Search:
         coordinates = [np.array(np.unravel_index(s, self.tile.shape)) for s in starts]
         return tuple((a.width_elements, c) for a, c in zip(wide, coordinates, strict=True))
 
-    def _floor(self) -> int:
-        """Weighted excess that the counting bound leaves in every layout."""
-        total = 0
+    def _floor(self) -> tuple[int, int]:
+        """Excess that the counting bound leaves in every layout: weighted, and not."""
+        weighted = plain = 0
         for s in self.sets:
             chunk_words = max(1, s.width_bytes // s.rule.bank_bytes)
             requests = chunk_words if s.rule.split_words else 1
             distinct = s.elements >= 0
             distinct[:, 1:] &= s.elements[:, 1:] != s.elements[:, :-1]
             ideal = -(-distinct.sum(axis=1) * chunk_words // (s.rule.banks * requests))
-            over = s.floor - ideal
-            total += int((s.weight * over * (over > 0)).sum()) * requests
-        return total
+            over = np.maximum(s.floor - ideal, 0)
+            weighted += int((s.weight * over).sum()) * requests
+            plain += int((s.repeats * over).sum()) * requests
+        return weighted, plain
 
     def run(self) -> Proposal:
         if self.limit is not None and self.tile.bytes > self.limit:
@@ -201,7 +209,8 @@ class _Search:
         if stage1 is not None and stage1.excess == self.floor:
             if not self.tally.exhausted:
                 self.tally.undecided_span = self.tile.elements
-            return self._proposal(stage1, self.floor, operations_proved=self.tally.undecided_span is None)
+            proved = self.tally.undecided_span is None and stage1.cheapest
+            return self._proposal(stage1, self.floor, operations_proved=proved)
         if self.conflict_free:
             complete = self.tally.undecided_span is None and self.tally.exhausted
             reason = "every layout of these families has conflicts" if complete else "out of time"
@@ -280,9 +289,8 @@ class _Search:
         # The roomiest first: where that fails, the tighter ones need not be tried.
         for reach in (reaches[-1], *reaches[:-1]):
             roomy = replace(candidate, span=reach)
-            solution = self._model(roomy, phases).solve_targets(ceilings, self.budget, effort)
-            found = self._swizzled(roomy, phases, solution) if solution.masks else None
-            if solution.outcome not in (Outcome.OPTIMAL, Outcome.INFEASIBLE):
+            found, decided = self._swizzle(roomy, phases, ceilings, effort)
+            if not decided:
                 return found, False
             if reach == reaches[-1]:
                 if found is None or len(reaches) == 1:
@@ -292,9 +300,47 @@ class _Search:
                 return found, True
         return widest, True
 
+    def _swizzle(
+        self,
+        candidate: Linearisation,
+        phases: Sequence[PhaseClass],
+        ceilings: Sequence[int],
+        effort: float | None,
+    ) -> tuple[_Found | None, bool]:
+        """The cheapest swizzle over `candidate` within the ceilings; and whether its existence is sure."""
+        assert self.field is not None
+        given = rules(candidate, self.field, self.tile)
+        outcome, hint = decide(self._question(phases, ceilings, given), self.budget)
+        if outcome is Outcome.INFEASIBLE:
+            return None, True
+        known = hint if outcome is Outcome.FEASIBLE else None
+        model = SwizzleModel(phases, self.field, given)
+        if known is not None:
+            effort = min(effort or _POLISH_EFFORT, _POLISH_EFFORT)
+        solution = model.solve_targets(ceilings, self.budget, effort, known)
+        masks = solution.masks or known
+        found = None if not masks else self._swizzled(candidate, phases, masks)
+        if found is not None and solution.outcome is not Outcome.OPTIMAL:
+            found = replace(found, cheapest=False)
+        return found, known is not None or solution.outcome in (Outcome.OPTIMAL, Outcome.INFEASIBLE)
+
+    def _question(self, phases: Sequence[PhaseClass], ceilings: Sequence[int], given: Rules) -> Question:
+        assert self.field is not None
+        first = self.field.first_source
+        return Question(
+            [
+                LinearPhase(p.words, p.chunk_bits, p.bank_bits, ceiling)
+                for p, ceiling in zip(phases, ceilings, strict=True)
+            ],
+            given.targets,
+            first,
+            [(target, [v >> first for v in offsets]) for target, offsets in given.still],
+            None if given.last is None else (given.last[0] >> first, given.last[1]),
+        )
+
     def _model(self, candidate: Linearisation, phases: Sequence[PhaseClass]) -> SwizzleModel:
         assert self.field is not None
-        return SwizzleModel(candidate, phases, self.field, self.tile)
+        return SwizzleModel(phases, self.field, rules(candidate, self.field, self.tile))
 
     def _fall_back(self) -> None:
         """Out of time: at least look at plain pads, which cost next to nothing to evaluate."""
@@ -374,20 +420,20 @@ class _Search:
             bound = solution.value
             cheap = self._model(candidate, phases).solve_index_cost(solution.value, self.budget)
             solution = cheap if cheap.masks else solution
-        found = self._swizzled(candidate, phases, solution)
+        found = self._swizzled(candidate, phases, solution.masks)
         return min(best, found, key=lambda f: f.rank), bound
 
     # Results -----------------------------------------------------------------------------------
 
-    def _swizzled(self, candidate: Linearisation, phases: Sequence[PhaseClass], solution: Solution) -> _Found:
+    def _swizzled(self, candidate: Linearisation, phases: Sequence[PhaseClass], masks: Masks) -> _Found:
         shifts = {
             source - target
-            for target, mask in solution.masks.items()
+            for target, mask in masks.items()
             for source in range(mask.bit_length())
             if mask >> source & 1
         }
         operations = candidate.operations + SHIFT_OPERATIONS * len(shifts)
-        return _Found(candidate, solution.masks, excess(phases, solution.masks), operations)
+        return _Found(candidate, masks, excess(phases, masks), operations)
 
     def _layout(self, found: _Found) -> Layout:
         size = self.tile.element_bytes
@@ -425,6 +471,7 @@ class _Search:
             found.operations,
             operations_proved and complete,
             (min(excess_bound, found.excess), bound_scope),
+            self.plain_floor,
             (bytes_bound, bytes_scope),
             complete,
             "" if complete else "stopped before the proof was complete",
@@ -432,8 +479,8 @@ class _Search:
 
     def _none(self, reason: str, scope: str, complete: bool) -> Proposal:
         return Proposal(
-            None, "", 0, 0, 0, False, (self.floor, EVERY_LAYOUT), (self.tile.bytes, EVERY_LAYOUT), complete,
-            f"{reason} ({scope})",
+            None, "", 0, 0, 0, False, (self.floor, EVERY_LAYOUT), self.plain_floor,
+            (self.tile.bytes, EVERY_LAYOUT), complete, f"{reason} ({scope})",
         )  # fmt: skip
 
 

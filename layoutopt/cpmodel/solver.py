@@ -80,6 +80,7 @@ class Model:
         self._domains: list[tuple[int, int]] = []
         self._constraints: list[str] = []
         self._objective: list[tuple[int, int]] = []
+        self._hint: dict[int, int] = {}
 
     def boolean(self) -> int:
         """A new 0/1 variable."""
@@ -93,6 +94,18 @@ class Model:
     def clause(self, literals: Sequence[int]) -> None:
         """At least one literal is true."""
         self._constraints.append(f"constraints{{bool_or{{literals:[{_join(literals)}]}}}}")
+
+    def at_most_one(self, literals: Sequence[int]) -> None:
+        """No two literals are true."""
+        self._constraints.append(f"constraints{{at_most_one{{literals:[{_join(literals)}]}}}}")
+
+    def exactly_one(self, literals: Sequence[int]) -> None:
+        """One literal is true."""
+        self._constraints.append(f"constraints{{exactly_one{{literals:[{_join(literals)}]}}}}")
+
+    def hint(self, variable: int, value: int) -> None:
+        """A value to try first."""
+        self._hint[variable] = value
 
     def xor(self, a: int, b: int) -> int:
         """A literal equal to `a xor b`."""
@@ -138,7 +151,10 @@ class Model:
         if self._objective:
             names, coefficients = zip(*self._objective, strict=True)
             objective = f"objective{{vars:[{_join(names)}] coeffs:[{_join(coefficients)}]}}"
-        return variables + "".join(self._constraints) + objective
+        hint = ""
+        if self._hint:
+            hint = f"solution_hint{{vars:[{_join(self._hint)}] values:[{_join(self._hint.values())}]}}"
+        return variables + "".join(self._constraints) + objective + hint
 
     def solve(self, budget: Budget, workers: int = 1, effort: float | None = None) -> Answer:
         """Solve within `budget`, and within `effort` in the solver's deterministic time.

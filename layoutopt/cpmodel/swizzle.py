@@ -195,6 +195,45 @@ def last_block(candidate: Linearisation, field: Field, tile: Tile) -> LastBlock 
 
 
 @dataclass(frozen=True, slots=True)
+class Rules:
+    """What a swizzle over one linearisation must obey besides the phases.
+
+    Attributes:
+        targets: bank bits that may be flipped.
+        still: (target, offsets): source bits of offsets at which the target may not be flipped.
+        last: source bits of the last block of offsets, and the flips that may happen to it.
+    """
+
+    targets: range
+    still: tuple[tuple[int, tuple[int, ...]], ...]
+    last: tuple[int, frozenset[int]] | None
+
+
+def rules(candidate: Linearisation, field: Field, tile: Tile) -> Rules:
+    """The rules under `candidate`: vectors stay whole, and the layout within `candidate.span`.
+
+    Flips are linear in the source bits, so a basis of the vectors' source bits is enough. Where it
+    spans every source, no target inside the vector is left.
+    """
+    table = candidate.table(tile.shape) * tile.element_bytes // field.word_bytes
+    sources = (int(table.max()) >> field.first_source).bit_length()
+    targets = field.targets
+    still: list[tuple[int, tuple[int, ...]]] = []
+    for chunk_bits, starts in field.vectors:
+        basis = _basis(np.unique(table[starts] >> field.first_source).tolist(), sources)
+        if len(basis) == sources:
+            targets = range(min(max(targets.start, chunk_bits), targets.stop), targets.stop)
+            continue
+        for target in range(targets.start, min(chunk_bits, targets.stop)):
+            still.append((target, tuple(head << field.first_source for head in basis)))
+    last = None
+    if (block := last_block(candidate, field, tile)) is not None:
+        flips = (pattern for pattern, reach in block.reach.items() if reach <= candidate.span)
+        last = block.sources, frozenset(flips)
+    return Rules(targets, tuple((t, v) for t, v in still if t in targets), last)
+
+
+@dataclass(frozen=True, slots=True)
 class Solution:
     """What one model gave.
 
@@ -214,21 +253,27 @@ class Solution:
 class SwizzleModel:
     """One linearisation's masks as CP-SAT variables."""
 
-    def __init__(
-        self, candidate: Linearisation, phases: Sequence[PhaseClass], field: Field, tile: Tile
-    ) -> None:
+    def __init__(self, phases: Sequence[PhaseClass], field: Field, given: Rules) -> None:
         self._model = Model()
         self._field = field
-        self._targets = field.targets
+        self._targets = given.targets
         self._phases = phases
         self._bits: dict[tuple[int, int], int] = {}
         self._parity: dict[tuple[int, int], int] = {}
         self._same: dict[tuple[int, int, int], int | None] = {}
-        self._keep_vectors_whole(candidate, tile)
-        self._limit_footprint(candidate, tile)
+        self._obey(given)
 
-    def solve_targets(self, ceilings: Sequence[int], budget: Budget, effort: float | None) -> Solution:
-        """The cheapest swizzle under which every phase costs at most its ceiling."""
+    def solve_targets(
+        self, ceilings: Sequence[int], budget: Budget, effort: float | None, hint: Masks | None
+    ) -> Solution:
+        """The cheapest swizzle under which every phase costs at most its ceiling.
+
+        Args:
+            ceilings: wavefronts, by phase.
+            budget: time left.
+            effort: deterministic time; None for no limit.
+            hint: a swizzle that does, if one is known.
+        """
         rows: set[tuple[int, int, int]] = set()
         for phase, ceiling in zip(self._phases, ceilings, strict=True):
             if len(phase.words) <= ceiling:
@@ -241,6 +286,9 @@ class SwizzleModel:
                     self._model.at_most(terms, ceiling - 1 - constant)
         for row in sorted(rows):
             self._forbid(*row)
+        if hint is not None:
+            for (target, source), bit in self._bits.items():
+                self._model.hint(bit, hint.get(target, 0) >> source & 1)
         return self._minimise_index_cost(budget, effort)
 
     def solve_excess(self, most: int, budget: Budget, workers: int, effort: float | None) -> Solution:
@@ -297,40 +345,22 @@ class SwizzleModel:
                     masks[target] = masks.get(target, 0) | 1 << source
         return Solution(answer.outcome, masks, value, bound)
 
-    def _keep_vectors_whole(self, candidate: Linearisation, tile: Tile) -> None:
-        """Flip no bit inside a vector: parity(mask_j & v) = 0 wherever a vector starts.
-
-        Parities are linear, so a basis of the vectors' source bits is enough. Where it spans every
-        source, no target inside the vector is left.
-        """
-        field = self._field
-        table = candidate.table(tile.shape) * tile.element_bytes // field.word_bytes
-        sources = (int(table.max()) >> field.first_source).bit_length()
-        for chunk_bits, starts in field.vectors:
-            heads = np.unique(table[starts] >> field.first_source).tolist()
-            basis = _basis(heads, sources)
-            if len(basis) == sources:
-                low = min(max(self._targets.start, chunk_bits), self._targets.stop)
-                self._targets = range(low, self._targets.stop)
-                continue
-            for target in range(self._targets.start, min(chunk_bits, self._targets.stop)):
-                for head in basis:
-                    parity = self._parity_of(target, head << field.first_source & field.sources(target))
-                    if parity is not None:
-                        self._model.clause((-parity - 1,))
-
-    def _limit_footprint(self, candidate: Linearisation, tile: Tile) -> None:
-        """Keep the last, partly filled block of offsets inside the candidate's span."""
-        last = last_block(candidate, self._field, tile)
-        if last is None:
+    def _obey(self, given: Rules) -> None:
+        for target, offsets in given.still:
+            for offset in offsets:
+                parity = self._parity_of(target, offset & self._field.sources(target))
+                if parity is not None:
+                    self._model.clause((-parity - 1,))
+        if given.last is None:
             return
-        for pattern, reach in last.reach.items():
-            if reach <= candidate.span:
+        sources, allowed = given.last
+        for pattern in range(0, 1 << self._field.targets.stop, 1 << self._field.targets.start):
+            if pattern in allowed:
                 continue
             clause: list[int] = []
             for bit in self._field.targets:
                 wanted = pattern >> bit & 1
-                parity = self._parity_of(bit, last.sources & self._field.sources(bit))
+                parity = self._parity_of(bit, sources & self._field.sources(bit))
                 if bit not in self._targets or parity is None:
                     if wanted:  # never flipped, so this pattern does not happen
                         break

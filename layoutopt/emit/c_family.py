@@ -77,7 +77,8 @@ def stepped(plan: Plan, access: AccessPlan, start: str, base: str | None = None)
     """
     if not access.has_step:
         return base or f"{start} + {access.name}_bytes({arguments(access)})"
-    return f"{access.name}_step({base or f'{start} + {access.name}_base(tid)'}, {arguments(access, access.access.loops)})"
+    base = base or f"{start} + {access.name}_base(tid)"
+    return f"{access.name}_step({base}, {arguments(access, access.access.loops)})"
 
 
 def loop_nest(access: AccessPlan, body: list[str], indent: str, unroll: str) -> list[str]:
@@ -155,7 +156,9 @@ def _addresses(plan: Plan, access: AccessPlan, dialect: Dialect) -> list[str]:
         ]
     if access.active is not None:
         kind = "bool" if dialect.constants else "int"
-        lines += function("active", kind, Op("!=", (access.active, Const(0))), parameters(access), access.ranges)
+        lines += function(
+            "active", kind, Op("!=", (access.active, Const(0))), parameters(access), access.ranges
+        )
     return lines
 
 
@@ -181,7 +184,7 @@ def _access_assertion(plan: Plan, access: AccessPlan) -> list[str]:
     at = int(active.ravel().nonzero()[0][-1])
     iteration, tid = divmod(at, threads)
     element = int(access.lanes.element.reshape(iterations, -1)[iteration, tid])
-    values = []
+    values: list[int] = []
     for n in reversed(trips):
         iteration, value = divmod(iteration, n)
         values.insert(0, value)

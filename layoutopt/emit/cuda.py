@@ -27,7 +27,14 @@ _VECTORS: Final = {
     ("f16", 4): "__half2", ("bf16", 4): "__nv_bfloat162", ("f32", 8): "float2", ("f32", 16): "float4",
     ("f64", 16): "double2", ("i32", 8): "int2", ("i32", 16): "int4", ("c64", 16): "float4",
 }  # fmt: skip
-_RAW: Final = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "uint2", 12: "uint3", 16: "uint4"}
+_RAW: Final = {
+    1: "unsigned char",
+    2: "unsigned short",
+    4: "unsigned int",
+    8: "uint2",
+    12: "uint3",
+    16: "uint4",
+}
 
 
 def emit(plan: Plan) -> str:
@@ -156,7 +163,8 @@ def _matrix(plan: Plan, access: AccessPlan) -> list[str]:
 def _async(plan: Plan, access: AccessPlan) -> list[str]:
     return [
         "// smem: __cvta_generic_to_shared of the tile",
-        f"__device__ __forceinline__ void {access.name}(uint32_t smem, {parameters(access)}, const void* source) {{",
+        f"__device__ __forceinline__ void {access.name}"
+        f"(uint32_t smem, {parameters(access)}, const void* source) {{",
         f"    const uint32_t address = {stepped(plan, access, 'smem')};",
         f"    {async_instruction(access.lanes.operation, 'address', 'source')}",
         "}",
@@ -169,7 +177,7 @@ def _closing(plan: Plan) -> list[str]:
     return [
         "",
         "#ifdef __CUDACC__",
-        "// The copies issued since the last commit are one group; wait until at most N groups are under way.",
+        "// The copies issued since the last commit are one group; wait until at most N are under way.",
         f"__device__ __forceinline__ void {plan.name}_commit() {{",
         '    asm volatile("cp.async.commit_group;" ::: "memory");',
         "}",

@@ -44,7 +44,8 @@ def emit(plan: Plan) -> str:
     lines += [
         f"// cute::make_tensor(cute::make_smem_ptr(smem), {name}{{}}), smem aligned to {plan.name}_alignment",
         *(
-            f'static_assert({name}{{}}({", ".join(map(str, point))}) == {offset // plan.element_bytes}, "the layout");'
+            f"static_assert({name}{{}}({', '.join(map(str, point))}) == {offset // plan.element_bytes}, "
+            '"the layout");'
             for point, offset in plan.sample
         ),
     ]
@@ -52,7 +53,7 @@ def emit(plan: Plan) -> str:
 
 
 def swizzle_of(layout: Layout) -> tuple[int, int, int] | None:
-    """B, M, S such that `Swizzle<B, M, S>` of the linear offset is the layout, at every element; else None."""
+    """B, M, S such that `Swizzle<B, M, S>` of the linear offset is the layout at every element, or None."""
     if layout.turn or not layout.swizzle:
         return None
     linear = Layout(layout.shape, layout.element_bytes, layout.digits).table() // layout.element_bytes
@@ -119,9 +120,7 @@ def _functor(plan: Plan, layout: Layout) -> list[str]:
         size = Const(layout.digits[-1].size)
         column = Op("%", (Var("v"), size))
         turned = Op("+", (column, Op("*", (Op("//", (Var("v"), size)), Const(layout.turn)))))
-        rotated = simplify(
-            Op("+", (Op("-", (Var("v"), column)), Op("%", (turned, size)))), {"v": (0, top)}
-        )
+        rotated = simplify(Op("+", (Op("-", (Var("v"), column)), Op("%", (turned, size)))), {"v": (0, top)})
         lines.append(f"        v = {to_c(rotated, {'v': (0, top)})};")
     moves: dict[int, int] = {}
     for target in layout.swizzle:
@@ -129,7 +128,8 @@ def _functor(plan: Plan, layout: Layout) -> list[str]:
             if target.mask >> source & 1:
                 moves[source - target.bit] = moves.get(source - target.bit, 0) | 1 << target.bit
     flips: list[Node] = [
-        Op("&", (Op("//", (Var("v"), Const(1 << shift))), Const(mask))) for shift, mask in sorted(moves.items())
+        Op("&", (Op("//", (Var("v"), Const(1 << shift))), Const(mask)))
+        for shift, mask in sorted(moves.items())
     ]
     node = reduce(lambda a, b: Op("^", (a, b)), flips, node)
     lines.append(f"        return {to_c(node, {'v': (0, 2 * top + 1)})};")
@@ -138,7 +138,7 @@ def _functor(plan: Plan, layout: Layout) -> list[str]:
         raise VerificationError("the functor does not equal the table")
     return [
         "// No Swizzle<B, M, S> is this layout: CuTe's moves one run of bits, this one moves others too.",
-        "// The functor takes Swizzle's place; it maps the offset of the Layout below to the offset in the tile.",
+        "// The functor takes Swizzle's place; it maps the Layout's offset to the one in the tile.",
         f"struct {plan.name}_swizzle {{",
         "    template <class Offset>",
         "    CUTE_HOST_DEVICE constexpr int operator()(Offset const& offset) const {",

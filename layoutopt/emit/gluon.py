@@ -94,7 +94,7 @@ def _linear_bases(order: IntArray, shape: tuple[int, ...]) -> list[list[int]] | 
 
 
 def _swizzled(offsets: IntArray) -> str | None:
-    """`SwizzledSharedLayout(vec, per_phase, max_phase, order)`, by Triton's definition, if it is this layout."""
+    """`SwizzledSharedLayout(vec, per_phase, max_phase, order)`, by Triton's definition, if it is this."""
     if offsets.ndim < 2:
         return None
     for order in permutations(range(offsets.ndim)):

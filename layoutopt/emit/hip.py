@@ -27,7 +27,9 @@ def _pieces(plan: Plan, access: AccessPlan) -> list[str]:
 def _start(plan: Plan) -> list[str]:
     element = plan.problem.tile.element
     header = {"f16": "fp16", "f16x2": "fp16", "bf16": "bf16", "bf16x2": "bf16"}
-    more = [f"#include <hip/hip_{header[element]}.h>"] if isinstance(element, str) and element in header else []
+    more = (
+        [f"#include <hip/hip_{header[element]}.h>"] if isinstance(element, str) and element in header else []
+    )
     if more and "bf16" in more[0]:
         more.append("typedef __hip_bfloat16 __nv_bfloat16;")
         more.append("typedef __hip_bfloat162 __nv_bfloat162;")

@@ -49,7 +49,9 @@ def _access(access: AccessPlan) -> list[str]:
     lines: list[str] = []
     if access.has_step:
         node = access.from_base(Var(BASE))
-        lines += _function(f"{access.name}_base", ["tid"], text(access.base, ["tid"]), "Once for each thread.")
+        lines += _function(
+            f"{access.name}_base", ["tid"], text(access.base, ["tid"]), "Once for each thread."
+        )
         names = [parameter(v) for v in loops]
         lines += _function(f"{access.name}_step", ["base", *names], text(node, loops), "From the base.")
         call = f"{access.name}_step({access.name}_base(tid), {', '.join(names)})"

@@ -99,7 +99,10 @@ class AccessPlan:
         if self.inside:
             kept = ", ".join(self.inside)
             return f"neither XOR nor addition takes {kept} out of the base"
-        parts = ["one XOR" if self.flips != Const(0) else "", "an immediate" if self.steps != Const(0) else ""]
+        parts = [
+            "one XOR" if self.flips != Const(0) else "",
+            "an immediate" if self.steps != Const(0) else "",
+        ]
         return "an iteration costs " + (" and ".join(p for p in parts if p) or "nothing")
 
 
@@ -163,7 +166,7 @@ def identifier(name: str) -> str:
 
 
 def comment(text: str) -> str:
-    """`text` on one comment line: no backslash or trigraph can join the next, nothing invisible hides in it."""
+    """`text` on one comment line: nothing joins it to the next line, nothing invisible hides in it."""
     shown = "".join(c if c.isprintable() else " " for c in text)
     return " ".join(shown.split()).replace("\\", "/").replace("??/", "?").replace("*/", "* /")
 
@@ -196,7 +199,9 @@ def make_plan(
     Raises:
         VerificationError: an expression would not equal the table. Our bug.
     """
-    grids = {f"x{d}": g for d, g in enumerate(np.indices(table.shape, sparse=True))}
+    grids: dict[str, IntArray] = {
+        f"x{d}": np.asarray(g) for d, g in enumerate(np.indices(table.shape, np.int64, sparse=True))
+    }
     values = np.broadcast_to(evaluate(offset, grids), table.shape)
     if (values * problem.tile.element_bytes != table).any():
         raise VerificationError(f"the offset {to_text(offset)} does not equal the table")
@@ -274,9 +279,7 @@ def _plan_access(
         tid = Var("tid")
         lane = {"lane": Op("%", (tid, Const(warp))), "warp": Op("//", (tid, Const(warp)))}
         predicate = simplify(substituted(parse(access.where, free), lane), ranges)
-    plan = AccessPlan(
-        name, access, lanes, report, base, flips, steps, inside, bits, predicate, ranges
-    )
+    plan = AccessPlan(name, access, lanes, report, base, flips, steps, inside, bits, predicate, ranges)
     if not right(plan.address):
         raise VerificationError(f"the address of access {access.name!r} does not equal the table")
     return plan
@@ -331,7 +334,9 @@ def _hoisted(
                 residue = residue ^ _along(change, axis, residue.ndim)
     _free_bits(added, flipped, residue, mask)
     inside = tuple(
-        v for v in loops if any(w == v and k not in added and k not in flipped for k, (w, _) in enumerate(axes))
+        v
+        for v in loops
+        if any(w == v and k not in added and k not in flipped for k, (w, _) in enumerate(axes))
     )
     steps, flips, bits = [], [], 0
     for v in loops:
@@ -423,7 +428,9 @@ def _formula(variable: str, values: IntArray, address: Node, ranges: Mapping[str
         return min(forms, key=operations)
     others: dict[str, Node] = {w: Const(0) for w in names(address) if w != variable}
     own = simplify(substituted(address, others), {variable: (0, n - 1)})
-    own = simplify(Op("-", (own, Const(int(evaluate(own, {variable: np.zeros(1, np.int64)}).ravel()[0])))), ranges)
+    own = simplify(
+        Op("-", (own, Const(int(evaluate(own, {variable: np.zeros(1, np.int64)}).ravel()[0])))), ranges
+    )
     if operations(own) <= n and (np.broadcast_to(evaluate(own, every), n) == values).all():
         return own
     if n > _MAX_CHAIN:
@@ -451,7 +458,9 @@ def _fields(variable: Node, values: IntArray) -> Node | None:
                 Op("%", (Op("//", (variable, Const(1 << b))), Const(1 << run))),
                 {name: (0, len(values) - 1) for name in names(variable)},
             )
-            parts.append(simplify(Op("*", (field, Const(columns[b]))), {name: (0, 0) for name in names(variable)}))
+            parts.append(
+                simplify(Op("*", (field, Const(columns[b]))), dict.fromkeys(names(variable), (0, 0)))
+            )
         b += run
     return _joined("+", parts)
 

@@ -13,7 +13,7 @@ from functools import reduce
 from typing import Final
 
 from layoutopt.emit import cuda
-from layoutopt.emit.c_family import arguments, expression, loop_nest, parameter, parameters
+from layoutopt.emit.c_family import arguments, loop_nest, parameter, parameters
 from layoutopt.emit.c_text import to_c
 from layoutopt.emit.plan import AccessPlan, Plan
 from layoutopt.emit.strength import substituted
@@ -60,7 +60,8 @@ def kernel_name(plan: Plan, index: int) -> str:
 
 def _coordinates(plan: Plan) -> str:
     """Arguments of the offset function for element `e` in row-major order."""
-    terms, stride = [], 1
+    terms: list[str] = []
+    stride = 1
     for extent in reversed(plan.problem.tile.shape):
         terms.insert(0, f"e / {stride} % {extent}")
         stride *= extent
@@ -113,15 +114,14 @@ def _instruction(access: AccessPlan, address: str) -> str:
             f': "r"({address}), "l"((unsigned long long)v[0]) : "memory"); v[0] = (uint32_t)old; }}'
         )
     if kind == "atomic":
-        return (
-            f'asm volatile("atom.shared.add.u32 %0, [%1], %2;" : "=r"(v[0]) : "r"({address}), "r"(v[0]) : "memory");'
-        )
+        return f'asm volatile("atom.shared.add.u32 %0, [%1], %2;" : "=r"(v[0]) : "r"({address}), "r"(v[0]) : "memory");'
     held = ", ".join(f"%{k}" for k in range(words))
     if kind == "load":
         outputs = ", ".join(f'"=r"(v[{k}])' for k in range(words))
         if width < 4:
             return f'asm volatile("ld.volatile.shared.u{8 * width} %0, [%1];" : "=r"(v[0]) : "r"({address}) : "memory");'.replace(
-                "ld.volatile.shared.u16 %0, [%1];", "{ .reg .u16 h; ld.volatile.shared.u16 h, [%1]; cvt.u32.u16 %0, h; }"
+                "ld.volatile.shared.u16 %0, [%1];",
+                "{ .reg .u16 h; ld.volatile.shared.u16 h, [%1]; cvt.u32.u16 %0, h; }",
             )
         held = held if words == 1 else f"{{{held}}}"
         return (
@@ -154,7 +154,9 @@ def _kernels(plan: Plan, index: int, access: AccessPlan) -> str:
         f"uint32_t* cell = cells + 4 * (THREADS * (size_t){_position(access)} + tid);",
         f"if ({guard}) {{ {load_cell} {_instruction(access, address)} {store_cell} }}",
     ]
-    wait = ['asm volatile("cp.async.wait_all;" ::: "memory");'] if operation.kind.startswith("cp.async") else []
+    wait = (
+        ['asm volatile("cp.async.wait_all;" ::: "memory");'] if operation.kind.startswith("cp.async") else []
+    )
     # What is loaded must be used, or the assembler leaves the load out.
     use = " sum ^= v[0] ^ v[1] ^ v[2] ^ v[3];" if operation.is_read or kind == "atomic" else ""
     alone = [f"if ({guard}) {{ {_instruction(access, address)}{use} }}"]
@@ -200,7 +202,12 @@ def _run(plan: Plan, index: int, access: AccessPlan) -> str:
     name, report = plan.name, access.report
     element = f"{name}_element_{index}({arguments(access)})"
     visit = [f"if ({_guard(access)}) visit({_position(access)}, tid, {element});"]
-    loops = loop_nest(access, ["for (int tid = 0; tid < @THREADS@; ++tid) {", *(f"    {v}" for v in visit), "}"], "        ", "")
+    loops = loop_nest(
+        access,
+        ["for (int tid = 0; tid < @THREADS@; ++tid) {", *(f"    {v}" for v in visit), "}"],
+        "        ",
+        "",
+    )
     loops = [line for line in loops if line.strip()]
     kind = operation.kind
     mode = {"load": "LOAD", "store": "STORE", "atomic": "ADD", "reduce": "ADD"}.get(kind, "STORE")

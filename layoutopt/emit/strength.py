@@ -58,7 +58,7 @@ def access_address(
 
 
 def operations(node: Node) -> int:
-    """About how many instructions `node` costs: powers of two shift and mask, other divisors multiply and shift."""
+    """About how many instructions `node` costs; a divisor that is no power of two multiplies and shifts."""
     if not isinstance(node, Op):
         return 0
     own = 1
