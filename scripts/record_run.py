@@ -3,9 +3,9 @@
     python scripts/record_run.py --write FOLDER       here: solve, and write one program a layout
     python scripts/record_run.py --measure FOLDER     on the GPU: compile, run, profile; writes measured.json
 
-The second step needs nvcc and ncu, numpy and msgspec; no solver. All programs are linked into one,
-so that the profiler starts once. `tests/data/h200_runs.json` is what it wrote; tests compare it with what the engine
-predicts today.
+The second step needs nvcc and ncu, numpy and msgspec; no solver. All programs are linked into one, so
+that the profiler starts once. `tests/data/h200_runs.json` is what it wrote; tests compare it with what
+the engine predicts today.
 """
 
 from __future__ import annotations

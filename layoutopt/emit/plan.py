@@ -199,10 +199,9 @@ def make_plan(
     Raises:
         VerificationError: an expression would not equal the table. Our bug.
     """
-    grids: dict[str, IntArray] = {
-        f"x{d}": np.asarray(g) for d, g in enumerate(np.indices(table.shape, np.int64, sparse=True))
-    }
-    values = np.broadcast_to(evaluate(offset, grids), table.shape)
+    shape = problem.tile.shape
+    grids = {f"x{d}": g for d, g in enumerate(np.indices(shape, dtype=np.int64, sparse=True))}
+    values = np.broadcast_to(evaluate(offset, grids), shape)
     if (values * problem.tile.element_bytes != table).any():
         raise VerificationError(f"the offset {to_text(offset)} does not equal the table")
     name = identifier(problem.name)
