@@ -41,35 +41,25 @@ _CHUNK = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
-class LinearPhase:
-    """A phase and what it may cost.
-
-    Attributes:
-        words: word offsets, up to an XOR translation; an entry for each lane that counts.
-        low: lowest bank bit that selects a bank (above the bits inside a vector).
-        high: one above the highest.
-        ceiling: wavefronts that it may cost.
-    """
-
-    words: tuple[int, ...]
-    low: int
-    high: int
-    ceiling: int
-
-
-@dataclass(frozen=True, slots=True)
 class Question:
     """Is there a swizzle?
 
     Attributes:
-        phases: what it must serve.
+        words: word offsets of each phase, up to an XOR translation, shape (phases, lanes), an entry
+            for each lane that counts and -1 for the others.
+        low: lowest bank bit that selects a bank, above the bits inside a vector; shape (phases,).
+        high: one above the highest; shape (phases,).
+        ceiling: wavefronts that each phase may cost; shape (phases,).
         targets: bank bits that may be flipped.
-        first_source: lowest bit that may flip them; above every target.
-        still: (target, offsets): source parts at which the target may not be flipped.
-        last: source part of the last block of offsets, and the flips that may happen to it.
+        first_source: lowest bit that may flip them.
+        still: (target, offsets): source bits of offsets at which the target may not be flipped.
+        last: source bits of the last block of offsets, and the flips that may happen to it.
     """
 
-    phases: Sequence[LinearPhase]
+    words: IntArray
+    low: IntArray
+    high: IntArray
+    ceiling: IntArray
     targets: range
     first_source: int
     still: Sequence[tuple[int, Sequence[int]]]
@@ -93,30 +83,40 @@ class _Search:
     def __init__(self, question: Question, budget: Budget) -> None:
         self.question = question
         self.budget = budget
-        self.phases = [p for p in question.phases if len(p.words) > p.ceiling]
         self.steps = 0
+        self.present = question.words >= 0
+        self.count = self.present.sum(axis=1)
+        self.binding = np.flatnonzero(self.count > question.ceiling)
 
     def run(self) -> tuple[Outcome, dict[int, int]]:
         question = self.question
-        if not self.phases:
+        if not len(self.binding):
             return Outcome.FEASIBLE, {}
-        self.high = max(p.high for p in self.phases)
-        low = min(p.low for p in self.phases)
-        if any(p.high != self.high for p in self.phases) or question.first_source < self.high:
+        self.high = int(question.high[self.binding].max())
+        lowest = int(question.low[self.binding].min())
+        if (question.high[self.binding] != self.high).any() or question.first_source < self.high:
             return Outcome.UNKNOWN, {}
         self.sources = self._pivots()
-        if self.high - low + len(self.sources) > _MAX_BITS:
+        if self.high - lowest + len(self.sources) > _MAX_BITS:
             return Outcome.UNKNOWN, {}
         self.size = 1 << len(self.sources)
         self.masks = np.arange(self.size)
         self._lay_out_words()
         # Bits that stay as they are come first, then those with few masks: few branches at the top.
-        bits = range(low, self.high)
+        bits = range(lowest, self.high)
         allowed = {bit: self._allowed(bit) for bit in bits}
         self.order = sorted(bits, key=lambda bit: int(allowed[bit].sum()))
         self.allowed = [allowed[bit] for bit in self.order]
-        in_table = self._tightest()
-        good = self._good(np.ones((1 << self.high, self.size), bool), in_table)
+        good = np.ones((1 << self.high, self.size), bool)
+        in_table = np.zeros(0, np.int64)
+        # The tightest phases most often refute alone, so the others wait.
+        for fresh in self._batches():
+            good = self._good(good, fresh)
+            in_table = np.append(in_table, fresh)
+            if not all((good[1 << bit] & allowed[bit]).any() for bit in bits):
+                return Outcome.INFEASIBLE, {}
+            if self.budget.spent:
+                return Outcome.UNKNOWN, {}
         failed = 0
         try:
             while True:
@@ -144,11 +144,12 @@ class _Search:
     def _pivots(self) -> list[int]:
         """Source bits that are enough: masks over them give every functional on the words in use."""
         question = self.question
-        parts = [w >> question.first_source for p in self.phases for w in p.words]
-        parts += [v for _, offsets in question.still for v in offsets]
-        parts += [question.last[0]] if question.last is not None else []
+        words = question.words[self.binding] >> question.first_source
+        parts = np.unique(words[self.present[self.binding]]).tolist()
+        parts += [v >> question.first_source for _, offsets in question.still for v in offsets]
+        parts += [question.last[0] >> question.first_source] if question.last is not None else []
         pivots: dict[int, int] = {}
-        for part in dict.fromkeys(parts):
+        for part in parts:
             while part:
                 top = part.bit_length() - 1
                 if top not in pivots:
@@ -166,14 +167,12 @@ class _Search:
         return result
 
     def _lay_out_words(self) -> None:
-        lanes = max(len(p.words) for p in self.phases)
-        words = np.array([p.words + (-1,) * (lanes - len(p.words)) for p in self.phases])
-        self.present = words >= 0
-        self.source = self._compress(np.where(self.present, words >> self.question.first_source, 0))
-        self.bank = np.where(self.present, words & ((1 << self.high) - 1), 0)
-        self.low = np.array([p.low for p in self.phases])
-        self.count = self.present.sum(axis=1)
-        self.ceiling = np.array([p.ceiling for p in self.phases])
+        question, binding = self.question, self.binding
+        words = np.where(self.present, question.words, 0)[binding]
+        self.present, self.count = self.present[binding], self.count[binding]
+        self.source = self._compress(words >> question.first_source)
+        self.bank = words & ((1 << self.high) - 1)
+        self.low, self.ceiling = question.low[binding], question.ceiling[binding]
         self.slack = self.ceiling * (1 << (self.high - self.low)) - self.count
 
     def _allowed(self, bit: int) -> BoolArray:
@@ -183,21 +182,27 @@ class _Search:
             allowed = self.masks == 0
         for target, offsets in self.question.still:
             for offset in offsets if target == bit else ():
-                allowed &= np.bitwise_count(self.masks & self._compress(offset)) % 2 == 0
+                allowed &= (
+                    np.bitwise_count(self.masks & self._compress(offset >> self.question.first_source)) % 2
+                    == 0
+                )
         return allowed
 
-    def _tightest(self) -> IntArray:
+    def _batches(self) -> Iterator[IntArray]:
         """As many phases as are quickly transformed, those with least slack first."""
-        most = max(64, (1 << 24) // (self.size << self.high))
-        return np.argsort(self.slack, kind="stable")[:most]
+        tightest = np.argsort(self.slack, kind="stable")[: max(64, (1 << 24) // (self.size << self.high))]
+        start, length = 0, 8
+        while start < len(tightest):
+            yield tightest[start : start + length]
+            start, length = start + length, min(64, 2 * length)
 
     def _good(self, good: BoolArray, phases: IntArray) -> BoolArray:
         """Strike out the functionals that split one of `phases` too unevenly."""
         for low in np.unique(self.low[phases]).tolist():
             width = 1 << (self.high - low)
-            for chosen in np.array_split(phases[self.low[phases] == low], max(1, len(phases) // 64)):
-                if not len(chosen):
-                    continue
+            of_width = phases[self.low[phases] == low]
+            for start in range(0, len(of_width), 64):
+                chosen = of_width[start : start + 64]
                 index = (self.source[chosen] * width + (self.bank[chosen] >> low)).astype(np.int64)
                 index += np.arange(len(chosen))[:, None] * (width * self.size)
                 hits = np.bincount(index[self.present[chosen]], minlength=len(chosen) * width * self.size)
@@ -270,7 +275,7 @@ class _Search:
         """The phases that cost more than they may; None where the last block would be moved too far."""
         if self.question.last is not None:
             part, flips = self.question.last
-            compressed = int(self._compress(part))
+            compressed = int(self._compress(part >> self.question.first_source))
             flip = sum(
                 1 << bit
                 for bit, mask in zip(self.order, rows, strict=True)
@@ -296,11 +301,13 @@ class _Search:
 
 
 def _transform(values: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
-    """The Walsh-Hadamard transform of each row."""
+    """The Walsh-Hadamard transform of each row, in place."""
     rows, size = values.shape
     step = 1
     while step < size:
         pairs = values.reshape(rows, size // (2 * step), 2, step)
-        values = np.stack((pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]), axis=2)
+        difference = pairs[:, :, 0] - pairs[:, :, 1]
+        pairs[:, :, 0] += pairs[:, :, 1]
+        pairs[:, :, 1] = difference
         step *= 2
-    return values.reshape(rows, size)
+    return values
