@@ -101,11 +101,16 @@ void time_it(const char* name, Launch launch, const std::vector<T>& host, T* in,
 
 def variants(data: dict[str, object]) -> dict[str, Problem]:
     problem = from_data(data)
-    return {kind: msgspec.structs.replace(problem, name=f"{problem.name}_{kind}") for kind in ("none", "pad", "ours")}
+    return {
+        kind: msgspec.structs.replace(problem, name=f"{problem.name}_{kind}")
+        for kind in ("none", "pad", "ours")
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--write", type=Path, required=True)
     args = parser.parse_args()
     gpu = device("sm_90")
@@ -123,9 +128,14 @@ def main() -> None:
         )
         element = "float" if kind == "f32" else "__half"
         for layout, problem in variants(data).items():
-            answer = solve(problem) if layout == "ours" else f"x0*{side + (pad if layout == 'pad' else 0)} + x1"
+            answer = (
+                solve(problem) if layout == "ours" else f"x0*{side + (pad if layout == 'pad' else 0)} + x1"
+            )
             planned = plan(problem, gpu, answer)
-            text += [cuda.emit(planned).replace("#pragma once", ""), KERNELS[kind].replace("NAME", planned.name)]
+            text += [
+                cuda.emit(planned).replace("#pragma once", ""),
+                KERNELS[kind].replace("NAME", planned.name),
+            ]
             body.append(
                 f'time_it<{host}>("{planned.name}", [&](auto a, auto b) {{ {planned.name}_transpose<<<dim3(N / {side}, '
                 f"N / {side}), 256>>>(reinterpret_cast<const {element}*>(a), reinterpret_cast<{element}*>(b)); }}, "

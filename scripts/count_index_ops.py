@@ -31,7 +31,7 @@ from layoutopt.emit.c_text import to_c
 from layoutopt.emit.languages import plan
 from layoutopt.emit.plan import AccessPlan, Plan
 from layoutopt.emit.strength import substituted
-from layoutopt.expressions import Op, Const, Var, parse
+from layoutopt.expressions import Const, Op, Var, parse
 from layoutopt.gpu import find_tool
 from layoutopt.problem_file import load
 from layoutopt.synthesize import solve
@@ -55,7 +55,7 @@ def coordinates(plan_: Plan, access: AccessPlan) -> list[str]:
 def kernel(name: str, plan_: Plan, access: AccessPlan, start: str, address: str) -> str:
     """A kernel whose only shared-memory accesses are those of the access."""
     nest = "".join(
-        f"_Pragma(\"unroll\") for (int {parameter(v)} = 0; {parameter(v)} < {n}; ++{parameter(v)}) "
+        f'_Pragma("unroll") for (int {parameter(v)} = 0; {parameter(v)} < {n}; ++{parameter(v)}) '
         for v, n in access.access.loops.items()
     )
     guard = f"if ({access.name}_active({arguments(access)})) " if access.active is not None else ""
@@ -86,10 +86,14 @@ def sources(path: Path) -> tuple[list[dict[str, object]], str]:
     try:
         result = solve(problem, time_limit=10)
         ours = plan(problem, gpu, result)
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         print(path.stem, error, file=sys.stderr)
         return [], ""
-    theirs = plan(msgspec.structs.replace(problem, name=problem.name + " pub"), gpu, problem.published.offset) if problem.published else None
+    theirs = (
+        plan(msgspec.structs.replace(problem, name=problem.name + " pub"), gpu, problem.published.offset)
+        if problem.published
+        else None
+    )
     swizzled = ours.layout is not None and cute.swizzle_of(ours.layout) is not None
     text = "#define Y __device__\n" + cuda.emit(ours).replace("#pragma once", "")
     if theirs is not None:
@@ -108,7 +112,11 @@ def sources(path: Path) -> tuple[list[dict[str, object]], str]:
         where = ", ".join(coordinates(ours, access))
         start = f"const uint32_t base = smem + {access.name}_base(tid);" if access.has_step else ""
         loops = ", ".join(map(parameter, access.access.loops))
-        address = f"{access.name}_step(base, {loops})" if access.has_step else f"smem + {access.name}_bytes({arguments(access)})"
+        address = (
+            f"{access.name}_step(base, {loops})"
+            if access.has_step
+            else f"smem + {access.name}_bytes({arguments(access)})"
+        )
         text += kernel(f"ours_{k}", ours, access, start, address)
         if theirs is not None:
             text += kernel(f"published_{k}", ours, access, "", f"smem + published({where})")
@@ -154,13 +162,17 @@ def index_instructions(lines: list[str]) -> int:
         if ".WIDE" in name or name.startswith("LDG"):
             continue
         needed |= inputs
-        if not name.startswith(FREE) and not (name.startswith("ULEA") and "UR" in parts[0] and "0x18" in operands):
+        if not name.startswith(FREE) and not (
+            name.startswith("ULEA") and "UR" in parts[0] and "0x18" in operands
+        ):
             count += 1
     return count
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", default="")
     args = parser.parse_args()
@@ -171,7 +183,11 @@ def main() -> None:
 
     include = Path(cutlass_library.__file__).parent / "source" / "include"
     rows: list[dict[str, object]] = []
-    paths = [p for p in sorted((ROOT / "problems").rglob("*.json")) if p.name != "problem.schema.json" and args.only in str(p)]
+    paths = [
+        p
+        for p in sorted((ROOT / "problems").rglob("*.json"))
+        if p.name != "problem.schema.json" and args.only in str(p)
+    ]
     paths = [p for p in paths if load(p).known_optimum is not None]
     with tempfile.TemporaryDirectory() as name:
 
@@ -182,12 +198,30 @@ def main() -> None:
                 return []
             source, cubin = Path(name) / f"{number}.cu", Path(name) / f"{number}.cubin"
             source.write_text("#include <cstdint>\n" + text)
-            done = subprocess.run([nvcc, "-std=c++17", "-O3", "-w", "-arch=sm_90", f"-I{include}", "-cubin", "-o", cubin, source], capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                [
+                    nvcc,
+                    "-std=c++17",
+                    "-O3",
+                    "-w",
+                    "-arch=sm_90",
+                    f"-I{include}",
+                    "-cubin",
+                    "-o",
+                    cubin,
+                    source,
+                ],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
             if done.returncode:
                 print(path.stem, done.stderr[:500], file=sys.stderr)
                 return []
             sass = subprocess.run([dump, "-sass", cubin], capture_output=True, text=True, check=True).stdout
-            functions = {part.split("\n")[0].strip(): part.split("\n") for part in sass.split("Function :")[1:]}
+            functions = {
+                part.split("\n")[0].strip(): part.split("\n") for part in sass.split("Function :")[1:]
+            }
             for row in mine:
                 for kind in ("ours", "published", "cute"):
                     lines = functions.get(f"{kind}_{row['number']}")
@@ -197,13 +231,17 @@ def main() -> None:
         with ThreadPoolExecutor(2) as pool:
             for mine in pool.map(work, enumerate(paths)):
                 rows += mine
-    print("| problem | access | iterations | ours | published | CuTe |\n| --- | --- | --- | --- | --- | --- |")
+    print(
+        "| problem | access | iterations | ours | published | CuTe |\n| --- | --- | --- | --- | --- | --- |"
+    )
     worse = 0
     for row in rows:
         cells = [row[k] for k in ("problem", "access", "iterations", "ours", "published", "cute")]
         more = any(isinstance(row[k], int) and row[k] < row["ours"] for k in ("published", "cute"))  # type: ignore[operator]
         worse += more
-        print("| " + " | ".join("-" if c is None else str(c) for c in cells) + " |" + (" more" if more else ""))
+        print(
+            "| " + " | ".join("-" if c is None else str(c) for c in cells) + " |" + (" more" if more else "")
+        )
     print(f"\n{len(rows)} accesses; ours has more instructions in {worse}")
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1) + "\n")

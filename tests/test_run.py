@@ -79,7 +79,9 @@ def test_a_difference_is_a_difference():
 
 def test_without_a_gpu_it_is_one_line(tmp_path):
     command = [sys.executable, "-c", "from layoutopt.cli import run; run()", "run", str(SMALL)]
-    hidden = "import os; os.environ['PATH'] = ''; import layoutopt.gpu as g; g.find_tool = lambda name: None; "
+    hidden = (
+        "import os; os.environ['PATH'] = ''; import layoutopt.gpu as g; g.find_tool = lambda name: None; "
+    )
     command[2] = hidden + command[2]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 2
@@ -105,7 +107,16 @@ def test_self_tests_are_for_nvidia():
 def test_self_tests_compile(name, tmp_path):
     (path,) = [p for p in PROBLEMS if p.stem == name]
     (tmp_path / "t.cu").write_text(program(plan(*solved(path))))
-    command = ["nvcc", "-std=c++17", "-arch=sm_90", "-Werror", "all-warnings", "-o", tmp_path / "t", tmp_path / "t.cu"]
+    command = [
+        "nvcc",
+        "-std=c++17",
+        "-arch=sm_90",
+        "-Werror",
+        "all-warnings",
+        "-o",
+        tmp_path / "t",
+        tmp_path / "t.cu",
+    ]
     subprocess.run(command, check=True)
 
 
