@@ -263,14 +263,22 @@ def test_numba_functions_as_plain_python(path, monkeypatch):
     space, size = {}, problem.tile.element_bytes
     exec(code("numba", problem, gpu, result), space)
     name = plan(problem, gpu, result).name
-    found = [int(space[f"{name}_offset"](*map(int, x))) * size for x in np.ndindex(problem.tile.shape)]
+
+    def values(function, grids):
+        """Of all arguments at once; one by one where the function holds a condition."""
+        try:
+            found = space[function](*grids)
+        except ValueError:
+            found = [space[function](*map(int, x)) for x in zip(*(g.ravel() for g in grids), strict=True)]
+        return np.broadcast_to(np.reshape(found, -1 if np.size(found) > 1 else 1), grids[0].size)
+
+    found = list(values(f"{name}_offset", np.indices(problem.tile.shape)) * size)
     for function, active, trips in calls(problem, gpu, result):
-        for iteration in np.ndindex(*trips):
-            for tid in range(problem.threads):
-                arguments = (tid, *map(int, iteration))
-                on = active is None or space[active](*arguments)
-                found.append(space[function](*arguments) * size if on else 0xFFFFFFFF)
-    same(found, expected(problem, gpu, result))
+        *iterations, tid = np.indices((*trips, problem.threads))
+        address = values(function, [tid, *iterations]) * size
+        on = values(active, [tid, *iterations]) if active is not None else True
+        found += list(np.where(on, address, 0xFFFFFFFF))
+    same(list(map(int, found)), expected(problem, gpu, result))
 
 
 @pytest.fixture(scope="module")
