@@ -146,7 +146,9 @@ int main() {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--write", type=Path, required=True)
     args = parser.parse_args()
     gpu, problem = device("sm_90"), from_data(PROBLEM)

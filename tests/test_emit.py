@@ -33,7 +33,9 @@ def run(command, language, cases, tmp_path):
     for k, case in enumerate(cases):
         headers.append(code(language, *case).replace("#pragma once", ""))
         functions += [f"static void visit_{k}(void) {{", *visits(*case, "put"), "}"]
-    source = tmp_path / ("check.c" if language == "c" else "check.cu" if "nvcc" in command[0] else "check.cpp")
+    source = tmp_path / (
+        "check.c" if language == "c" else "check.cu" if "nvcc" in command[0] else "check.cpp"
+    )
     source.write_text(
         "\n".join(["#include <stdio.h>", *headers])
         + "\nstatic void put(uint32_t v) { fwrite(&v, 4, 1, stdout); }\n"
@@ -51,7 +53,9 @@ def run(command, language, cases, tmp_path):
 
 
 @needs_compiler
-@pytest.mark.parametrize(("language", "command"), [("cuda", CPP), ("hip", CPP), ("c", C)], ids=["cuda", "hip", "c"])
+@pytest.mark.parametrize(
+    ("language", "command"), [("cuda", CPP), ("hip", CPP), ("c", C)], ids=["cuda", "hip", "c"]
+)
 def test_host_compiled_code_equals_the_table(language, command, tmp_path):
     quiet = ["-Wno-unused-function"] if language == "c" else []
     # On the host HIP's text is CUDA's but for its guards.
@@ -62,7 +66,12 @@ def test_host_compiled_code_equals_the_table(language, command, tmp_path):
 @needs_compiler
 def test_code_of_published_layouts_equals_their_formula(tmp_path):
     cases = [solved(path) for path in SOLVED]
-    run(CPP, "cuda", [(p, gpu, p.published.offset) for p, gpu, _ in cases if p.published is not None], tmp_path)
+    run(
+        CPP,
+        "cuda",
+        [(p, gpu, p.published.offset) for p, gpu, _ in cases if p.published is not None],
+        tmp_path,
+    )
 
 
 @pytest.mark.nvcc

@@ -26,6 +26,7 @@ class _Commands(click.Group):
         "check": "layoutopt.cli.check",
         "emit": "layoutopt.cli.emit",
         "run": "layoutopt.cli.run",
+        "explain": "layoutopt.cli.explain",
         "count": "layoutopt.cli.count",
         "targets": "layoutopt.cli.targets",
     }
@@ -34,6 +35,7 @@ class _Commands(click.Group):
         "check": "Audit a layout that is in use.",
         "emit": "Print a layout as code, in eight languages.",
         "run": "Run a layout on the GPU: values, profiler counters and cycles.",
+        "explain": "Say why a layout works, or why none can.",
         "count": "Count the wavefronts of recorded addresses.",
         "targets": "List the GPUs and how they serve shared memory.",
     }
