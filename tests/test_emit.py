@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import PROBLEMS, ROOT, problem_id
+from conftest import PROBLEMS, ROOT
 from emit_programs import GCC, GXX, SOLVED, code, expected, same, solved, visits
 
 from layoutopt.accesses import trace
