@@ -174,16 +174,17 @@ class _Explainer:
         if layout is None:
             yield f"No layout: {result.reason}."
             return
+        name = "a table of offsets" if layout.lookup else result.offset
         if layout != plain:
             if place is not None:
-                yield from self._phase(layout, worst, place, f"With {result.offset}")
+                yield from self._phase(layout, worst, place, f"With {name}")
             yield from self._parts(layout)
         over = [a for a in result.accesses if a.excess]
         for report in over:
             k = [a.name for a in self.lanes.accesses].index(report.name)
             row = worst_instruction(layout, self.lanes.accesses[k], self.gpu)
             if place is None or (k, row) != (worst, place):
-                yield from self._phase(layout, k, row, f"Left over with {result.offset}")
+                yield from self._phase(layout, k, row, f"Left over with {name}")
 
     def _phase(self, layout: Layout, k: int, row: int, title: str) -> Iterator[str]:
         """The worst phase of one instruction, in a sentence and a drawing."""
@@ -246,7 +247,7 @@ class _Explainer:
     def _parts(self, layout: Layout) -> Iterator[str]:
         """What each pad, rotation and XOR bit buys: the wavefronts that come back without it."""
         now = {a.name: a.wavefronts for a in measure(layout, self.lanes, self.gpu)}
-        for what, other in _without(layout):
+        for what, other in without_each_part(layout):
             if (problem := self._unsound(other)) is not None:
                 yield f"Without {what} the tile would not fit: {problem}."
                 continue
@@ -469,8 +470,10 @@ def _tight(shape: tuple[int, ...], element_bytes: int, digits: tuple[Digit, ...]
     return Layout(shape, element_bytes, tuple(reversed(tight)))
 
 
-def _without(layout: Layout) -> Iterator[tuple[str, Layout]]:
-    """The layout with one part taken away, for each of its parts."""
+def without_each_part(layout: Layout) -> Iterator[tuple[str, Layout]]:
+    """The layout with one part taken away, for each of its parts; a table has none."""
+    if layout.lookup:
+        return
     tight = _tight(layout.shape, layout.element_bytes, layout.digits)
     if tight.digits != layout.digits:
         wide = max(d.stride for d in layout.digits) * layout.element_bytes

@@ -25,13 +25,13 @@ ELEMENT_BYTES: Final = {
     "b128": 16, "c128": 16,
 }  # fmt: skip
 
-FAMILIES: Final = ("none", "order", "pad", "split", "rotate", "xor", "matrix")
+FAMILIES: Final = ("none", "order", "pad", "split", "rotate", "xor", "matrix", "table")
 
 Positive = Annotated[int, Meta(ge=1)]
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Expression = Annotated[str, Meta(min_length=1)]
 Identifier = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
-Family = Literal["none", "order", "pad", "split", "rotate", "xor", "matrix"]
+Family = Literal["none", "order", "pad", "split", "rotate", "xor", "matrix", "table"]
 
 
 Objective = Literal["excess", "bytes", "instructions"]

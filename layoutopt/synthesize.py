@@ -11,7 +11,7 @@ import numpy as np
 from layoutopt.accesses import LaneTrace, Trace, trace
 from layoutopt.address import Layout
 from layoutopt.conflicts import count_wavefronts
-from layoutopt.cpmodel.search import EVERY_LAYOUT, Proposal, search
+from layoutopt.cpmodel.search import EVERY_LAYOUT, Proposal, look_up, may_look_up, search
 from layoutopt.cpmodel.solver import Budget
 from layoutopt.devices import Device, device
 from layoutopt.errors import LayoutError, ProblemFileError, VerificationError
@@ -25,7 +25,7 @@ _SEARCH_SHARE: Final = 0.75
 
 INDEX_COST_MEASURE = (
     "integer operations of the linearisation, plus three per distinct shift of the swizzle, "
-    "plus four to seven for a rotation"
+    "plus four to seven for a rotation; a look-up counts one"
 )
 
 
@@ -102,6 +102,8 @@ def _of_every_layout(
     )
     free = general.free
     if proposal.layout is not None and free is not None and free.excess is not None and free.excess < enough:
+        if may_look_up(problem):
+            return look_up(problem.tile, free, proposal), general
         excess = _unweighted(free.excess, lanes.weight_unit)
         better = f"a table of offsets would have {excess:g} excess in {free.bytes:,} bytes"
         proposal = replace(proposal, reason="; ".join(filter(None, (proposal.reason, better))))

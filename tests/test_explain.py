@@ -10,8 +10,9 @@ from conftest import ROOT
 from test_certificates import planes
 from test_cli import layoutopt
 
+from layoutopt.address import Digit, Layout, Target
 from layoutopt.cpmodel.solver import Budget
-from layoutopt.explain import explain
+from layoutopt.explain import explain, without_each_part
 from layoutopt.problem_file import from_data, load
 from layoutopt.synthesize import solve
 
@@ -52,6 +53,12 @@ def test_row_major_that_tears_vectors_is_no_layout():
         "Row-major, with no pad and no swizzle, cannot hold this tile: access 'wide': a vector is misaligned."
     )
     assert any("the tile would not fit" in r for r in found.reasons)
+
+
+def test_a_table_has_no_parts():
+    row_major = Layout((4, 4), 4, (Digit(0, 1, 4, 4), Digit(1, 1, 4, 1)), (Target(0, 4),))
+    assert [what for what, _ in without_each_part(row_major)] == ["the XOR of offset bit 2 into bit 0"]
+    assert not list(without_each_part(Layout((4,), 4, (), lookup=(0, 2, 1, 3))))
 
 
 def test_each_part_is_worth_what_it_says():

@@ -222,7 +222,7 @@ def _structures(space: Space, cuts: int) -> Iterator[Structure]:
         orders = itertools.permutations(base) if "order" in families and not space.order else iter([base])
         for order in orders:
             structure = tuple((d, 1, shape[d]) for d in order)
-            if families & {"none", "order", "pad", "rotate", "xor"}:
+            if families & {"none", "order", "pad", "rotate", "xor", "table"}:
                 yield structure
         return
     if "split" not in families or space.order:
