@@ -84,7 +84,7 @@ static_assert(golden_fill_bytes(127, 1) == 3968, "golden_fill");
 static_assert(golden_read_bytes(127, 3) == 3968, "golden_read");
 
 #ifdef __CUDACC__
-// The copies issued since the last commit are one group; wait until at most N groups are under way.
+// The copies issued since the last commit are one group; wait until at most N are under way.
 __device__ __forceinline__ void golden_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
