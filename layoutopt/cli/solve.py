@@ -103,7 +103,7 @@ def command(
         alignment_bytes=alignment,
     )
     gpu = problem_device(loaded, device_file)
-    result = _solve_interruptibly(loaded, gpu, time_limit, workers, conflict_free)
+    result = solve_interruptibly(loaded, gpu, time_limit, workers, conflict_free)
     text = None
     if result.layout is not None and (code is not None or not as_json):
         text = _code(loaded, result, gpu)
@@ -156,7 +156,7 @@ def _constrained(problem: Problem, **given: Any) -> Problem:
     return problem
 
 
-def _solve_interruptibly(
+def solve_interruptibly(
     problem: Problem, gpu: Device, time_limit: float, workers: int, conflict_free: bool
 ) -> Result:
     """Solve in a thread, so that Ctrl-C reaches the solver in mid-search."""
@@ -208,9 +208,9 @@ def _progress() -> Callable[[str], None]:
 
 
 def _code(problem: Problem, result: Result, gpu: Device) -> str:
-    from layoutopt.emit.cuda import cuda
+    from layoutopt.emit.languages import emit
 
-    return cuda(problem, result, gpu)
+    return emit("cuda", problem, gpu, result)
 
 
 def _certificate(problem: Problem, gpu: Device, result: Result) -> bytes:

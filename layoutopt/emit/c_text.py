@@ -27,15 +27,15 @@ _BITWISE: Final = frozenset("|^&") | {"<<", ">>"}
 _COMPARE: Final = frozenset(("<", "<=", ">", ">=", "==", "!="))
 
 
-def to_c(node: Node, ranges: Mapping[str, Range]) -> str:
-    """`node` as a C expression, of type int, or long long where a step leaves the range of int.
+def to_c(node: Node, ranges: Mapping[str, Range], wide: str = "long long") -> str:
+    """`node` as a C expression, of type int, or `wide` where a step leaves the range of int.
 
     Division and remainder round down as in the problem file: a power of two becomes a shift or a
     mask, other divisors use C's own operators where the operand cannot be negative and a
     correction where it can.
     """
     lowered = _lower(node, ranges)
-    return _write(_widened(lowered) if _leaves_int(node, ranges) else lowered, 0)
+    return _write(_widened(lowered, wide) if _leaves_int(node, ranges) else lowered, 0)
 
 
 def _leaves_int(node: Node, ranges: Mapping[str, Range]) -> bool:
@@ -45,12 +45,12 @@ def _leaves_int(node: Node, ranges: Mapping[str, Range]) -> bool:
     return isinstance(node, Op) and any(_leaves_int(arg, ranges) for arg in node.args)
 
 
-def _widened(node: Node) -> Node:
+def _widened(node: Node, wide: str) -> Node:
     match node:
         case Var(name):
-            return Var(f"(long long){name}")
+            return Var(f"({wide}){name}")
         case Op(symbol, args):
-            return Op(symbol, tuple(_widened(arg) for arg in args))
+            return Op(symbol, tuple(_widened(arg, wide) for arg in args))
     return node
 
 

@@ -9,50 +9,66 @@ only after it has given the table's offset for every thread and iteration.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Any
 
-import numpy as np
 import sympy
 from sympy.core.function import UndefinedFunction
 
-from layoutopt.accesses import LaneTrace, environment, expression_ranges
-from layoutopt.address import Layout
 from layoutopt.algebra import Range, simplify
-from layoutopt.errors import ExpressionError, VerificationError
-from layoutopt.expressions import Const, Node, Op, Var, evaluate, parse
-from layoutopt.formula import offset_expression
-from layoutopt.model import Access, Problem
+from layoutopt.errors import VerificationError
+from layoutopt.expressions import Const, Node, Op, Var, parse
+from layoutopt.model import Access
 
 _PLAIN = frozenset(("+", "-", "*", "//", "%", "neg"))
 
 
-def access_address(access: Access, lanes: LaneTrace, problem: Problem, layout: Layout) -> Node:
-    """The byte offset of an access over `tid` and its loop variables, in few operations.
+def access_address(
+    access: Access,
+    warp: int,
+    ranges: Mapping[str, Range],
+    offset: Node,
+    scale: int,
+    right: Callable[[Node], bool],
+) -> Node:
+    """The address of an access over `tid` and its loop variables, in few operations.
 
     Args:
-        access: one access of `problem`.
-        lanes: its trace, which says where it must point.
-        problem: the problem.
-        layout: the layout; its table is what the expression is checked against.
+        access: the access.
+        warp: lanes of a warp.
+        ranges: of `tid` and the loop variables.
+        offset: element offset over x0, x1, ...
+        scale: units of the address in an element.
+        right: whether an expression points where the access must, at every active thread and iteration.
 
     Raises:
-        VerificationError: neither the reduced nor the plain expression equals the table. Our bug.
+        VerificationError: neither the reduced nor the plain expression is right. Our bug.
     """
-    warp = lanes.element.shape[1]
-    ranges = expression_ranges(access, problem, warp)
     free = frozenset(("tid", "lane", "warp", *access.loops))
     tid = Var("tid")
-    names = {"lane": Op("%", (tid, Const(warp))), "warp": Op("//", (tid, Const(warp)))}
-    index = {f"x{d}": substituted(parse(str(text), free), names) for d, text in enumerate(access.index)}
-    offset, size = offset_expression(layout), layout.element_bytes
-    address = reduced(offset, index, size, ranges)
-    if not _equals_table(address, access, lanes, problem, layout):
-        address = simplify(Op("*", (substituted(offset, index), Const(size))), ranges)
-        if not _equals_table(address, access, lanes, problem, layout):
+    lane = {"lane": Op("%", (tid, Const(warp))), "warp": Op("//", (tid, Const(warp)))}
+    index = {f"x{d}": substituted(parse(str(text), free), lane) for d, text in enumerate(access.index)}
+    address = reduced(offset, index, scale, ranges)
+    if not right(address):
+        address = simplify(Op("*", (substituted(offset, index), Const(scale))), ranges)
+        if not right(address):
             raise VerificationError(f"the address of access {access.name!r} does not equal the table")
     return address
+
+
+def operations(node: Node) -> int:
+    """About how many instructions `node` costs; a divisor that is no power of two multiplies and shifts."""
+    if not isinstance(node, Op):
+        return 0
+    own = 1
+    if node.symbol in ("//", "%"):
+        divisor = node.args[1]
+        power = isinstance(divisor, Const) and divisor.value > 0 and divisor.value & (divisor.value - 1) == 0
+        own = 1 if power else 5
+    elif node.symbol in ("if", "min", "max"):
+        own = 2
+    return own + sum(map(operations, node.args))
 
 
 def substituted(node: Node, values: Mapping[str, Node]) -> Node:
@@ -65,19 +81,6 @@ def substituted(node: Node, values: Mapping[str, Node]) -> Node:
     return node
 
 
-def _equals_table(address: Node, access: Access, lanes: LaneTrace, problem: Problem, layout: Layout) -> bool:
-    env = environment(access, problem.threads, lanes.element.shape[1])
-    shape = np.broadcast_shapes(*(values.shape for values in env.values()))
-    # The trace pads the last warp; beyond the last thread nothing is active.
-    active = lanes.active.reshape(shape[0], -1)[:, : problem.threads]
-    element = lanes.element.reshape(shape[0], -1)[:, : problem.threads]
-    try:
-        values = np.broadcast_to(evaluate(address, env, active), shape)
-    except ExpressionError:
-        return False
-    return bool((values == layout.table().ravel()[element])[active].all())
-
-
 def reduced(node: Node, values: Mapping[str, Node], scale: int, ranges: Mapping[str, Range]) -> Node:
     """`scale * node` with `values` substituted, in a form that costs few operations.
 
@@ -87,6 +90,13 @@ def reduced(node: Node, values: Mapping[str, Node], scale: int, ranges: Mapping[
         scale: a constant factor.
         ranges: the range of every free variable.
     """
+    try:
+        return _reduced(node, values, scale, ranges)
+    except RecursionError:  # sympy, on deep expressions
+        return simplify(Op("*", (substituted(node, values), Const(scale))), ranges)
+
+
+def _reduced(node: Node, values: Mapping[str, Node], scale: int, ranges: Mapping[str, Range]) -> Node:
     opaque: dict[str, Any] = {}
     bound = {name: _to_sympy(value, {}, opaque) for name, value in values.items()}
     expression = sympy.expand(scale * _to_sympy(node, bound, opaque))
