@@ -133,7 +133,7 @@ def _trace_access(
     width = operation.width_bytes
     if width & (width - 1):
         raise ProblemFileError(f"{field}.bytes", f"no layout is searched for accesses of {width} bytes")
-    if width > tile.element_bytes and width % tile.element_bytes:
+    if 8 * width > tile.element_bits and 8 * width % tile.element_bits:
         raise ProblemFileError(
             f"{field}.bytes", f"{width} bytes are no whole number of {tile.element_bytes}-byte elements"
         )
@@ -156,7 +156,7 @@ def _trace_access(
         _check_whole_warps(active, f"{field}.where", access, problem, device, operation, spot)
         active &= env["lane"] < 8 * operation.matrices
 
-    covered = max(1, width // tile.element_bytes)
+    covered = max(1, 8 * width // tile.element_bits)
     flat = np.zeros(shape, np.int64)
     for d, text in enumerate(access.index):
         place = f"{field}.index[{d}]"

@@ -118,8 +118,9 @@ class _Audit:
         self.lanes: Trace = trace(problem, self.gpu)
         self.solver = solver
         self.node: Node | None = None
-        self.table = self._read(layout)
-        self.size = int(self.table.max()) + self.tile.element_bytes
+        self.bits = self._read(layout)
+        self.table = self.bits // 8
+        self.size = self._size(self.bits)
         # The array that the source declares, known only for the published layout.
         audits_published = layout is None and problem.layout.offset is None
         self.array = problem.published.bytes if audits_published and problem.published is not None else None
@@ -163,7 +164,7 @@ class _Audit:
     # Reading -----------------------------------------------------------------------------------
 
     def _read(self, layout: str | Layout | npt.NDArray[np.integer[Any]] | None) -> IntArray:
-        """Byte offset of every element by row-major index."""
+        """Bit offset of every element by row-major index."""
         field = "layout"
         if layout is None:
             if self.problem.layout.offset is not None:
@@ -173,13 +174,14 @@ class _Audit:
             else:
                 raise ProblemFileError("", "no layout to check: no layout.offset and no published.offset")
         if isinstance(layout, Layout):
-            if layout.shape != self.tile.shape or layout.element_bytes != self.tile.element_bytes:
+            made_for = layout.shape, layout.element_bytes, layout.packed
+            if made_for != (self.tile.shape, self.tile.storage.element_bytes, self.tile.packed):
                 raise ProblemFileError(field, f"made for {layout.shape}, not for {self.tile.shape}")
-            return layout.table().ravel()
+            return 8 * layout.table().ravel() + self._place_in_byte()
         if isinstance(layout, str):
             try:
                 self.node = parse(layout, frozenset(f"x{d}" for d in range(len(self.tile.shape))))
-                return self._offsets(self.node) * self.tile.element_bytes
+                return self._offsets(self.node) * self.tile.element_bits
             except ExpressionError as error:
                 where = "" if error.position is None else f" (at {self._at(error.position)})"
                 raise ExpressionError(error.reason + where, error.position, field) from None
@@ -187,7 +189,15 @@ class _Audit:
             raise ProblemFileError(field, f"expected a table of shape {self.tile.shape}, got {layout.shape}")
         if not np.issubdtype(layout.dtype, np.integer):
             raise ProblemFileError(field, f"expected a table of integers, got {layout.dtype}")
-        return layout.astype(np.int64).ravel()
+        return 8 * layout.astype(np.int64).ravel() + self._place_in_byte()
+
+    def _place_in_byte(self) -> IntArray:
+        """Bit of its byte at which each element starts."""
+        return np.arange(self.tile.elements) % self.tile.packed * self.tile.element_bits
+
+    def _size(self, bits: IntArray) -> int:
+        """Bytes to the end of the last element."""
+        return -(-(int(bits.max()) + self.tile.element_bits) // 8)
 
     def _offsets(self, node: Node) -> IntArray:
         """Element offset of every element under an expression, by row-major index."""
@@ -207,8 +217,8 @@ class _Audit:
     # Findings ----------------------------------------------------------------------------------
 
     def _overlaps(self) -> Iterator[Finding]:
-        order = np.argsort(self.table, kind="stable")
-        close = np.flatnonzero(np.diff(self.table[order]) < self.tile.element_bytes)
+        order = np.argsort(self.bits, kind="stable")
+        close = np.flatnonzero(np.diff(self.bits[order]) < self.tile.element_bits)
         if len(close):
             a, b = (int(order[k]) for k in (close[0], close[0] + 1))
             at = int(self.table[b])
@@ -227,16 +237,16 @@ class _Audit:
             if access.width_elements == 1:
                 continue
             width = access.operation.width_bytes
-            start = self.table[access.element]
+            start = self.bits[access.element]
             torn = np.zeros(start.shape, bool)
             for k in range(1, access.width_elements):
-                next_one = self.table[access.element + k * access.active]
-                torn |= access.active & (next_one != start + k * self.tile.element_bytes)
-            for kind, bad in (("misaligned", access.active & (start % width != 0)), ("torn", torn)):
+                next_one = self.bits[access.element + k * access.active]
+                torn |= access.active & (next_one != start + k * self.tile.element_bits)
+            for kind, bad in (("misaligned", access.active & (start % (8 * width) != 0)), ("torn", torn)):
                 if not bad.any():
                     continue
                 row, lane = (int(v) for v in np.argwhere(bad)[0])
-                byte = int(start[row, lane])
+                byte = int(start[row, lane]) // 8
                 what = f"starts at byte {byte}" if kind == "misaligned" else "is not contiguous"
                 element = int(access.element[row, lane])
                 yield Finding(
@@ -329,22 +339,24 @@ class _Audit:
 
     def _same_counts(self, offsets: IntArray, counts: list[Counts]) -> bool:
         """Whether a layout costs the same everywhere, is as small, and is as sound."""
-        table = offsets * self.tile.element_bytes
-        if len(np.unique(table)) != len(table) or table.max() + self.tile.element_bytes > self.size:
+        bits = offsets * self.tile.element_bits
+        table = bits // 8
+        if len(np.unique(bits)) != len(bits) or self._size(bits) > self.size:
             return False
         for access, old in zip(self.lanes.accesses, counts, strict=True):
-            if (table[access.element] % access.operation.width_bytes)[access.active].any():
+            if (bits[access.element] % (8 * access.operation.width_bytes))[access.active].any():
                 return False
             for k in range(1, access.width_elements):
                 lanes = access.element[access.active]
-                if (table[lanes + k] != table[lanes] + k * self.tile.element_bytes).any():
+                if (bits[lanes + k] != bits[lanes] + k * self.tile.element_bits).any():
                     return False
             if (self._count(table, access).wavefronts != old.wavefronts).any():
                 return False
         return True
 
     def _alignment(self) -> int:
-        natural = self.tile.element_bytes & -self.tile.element_bytes
+        size = self.tile.storage.element_bytes
+        natural = size & -size
         return max(natural, *(a.operation.width_bytes for a in self.lanes.accesses))
 
     def _alignment_note(self) -> Iterator[Finding]:
@@ -354,7 +366,7 @@ class _Audit:
         flipped = 0
         for path, _ in _xor_operands(self.node):
             without = self._offsets(_replaced(self.node, path, lambda _: Const(0)))
-            flipped |= int(np.bitwise_or.reduce(without * self.tile.element_bytes ^ self.table))
+            flipped |= int(np.bitwise_or.reduce(without * self.tile.element_bits // 8 ^ self.table))
         needed = 1 << max(flipped, 0).bit_length()
         own = self._alignment()
         if needed > own:
@@ -449,11 +461,11 @@ class _Audit:
         assert layout is not None
         if layout.swizzle:
             bits = len(layout.swizzle)
-            unit = self.tile.element_bytes << layout.swizzle[0].bit
+            unit = layout.element_bytes << layout.swizzle[0].bit
             over = "" if result.family == "xor" else f" ({result.family})"
             return f"XOR {bits} bit{'s' if bits > 1 else ''} at {unit} bytes{over}"
         if result.family == "pad" and len(layout.shape) == 2:
-            pad = layout.digits[0].stride - layout.shape[1]
+            pad = layout.digits[0].stride * layout.packed - layout.shape[1]
             now = self._row_pad()
             return f"pad {pad}" + (f" instead of {now}" if now is not None else "")
         plain = {"none": "no pad and no swizzle", "order": "another dimension order"}
@@ -462,7 +474,7 @@ class _Audit:
     def _row_pad(self) -> int | None:
         """The pad of the audited layout, if it is rows at a pitch."""
         rows, columns = self.tile.shape
-        offsets = self.table.reshape(rows, columns) // self.tile.element_bytes
+        offsets = self.bits.reshape(rows, columns) // self.tile.element_bits
         pitch = int(offsets[1, 0] - offsets[0, 0]) if rows > 1 else columns
         plain = np.arange(rows)[:, None] * pitch + np.arange(columns)
         return pitch - columns if (offsets == plain).all() else None

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from layoutopt.address import Layout
+from layoutopt.errors import ProblemFileError
 
 SCHEMA: Final = "layoutopt.problem/1"
 RESULT_SCHEMA: Final = "layoutopt.result/1"
@@ -23,6 +24,13 @@ ELEMENT_BYTES: Final = {
     "i32": 4, "u32": 4, "b32": 4, "f32": 4, "tf32": 4, "f16x2": 4, "bf16x2": 4,
     "i64": 8, "u64": 8, "b64": 8, "f64": 8, "c64": 8,
     "b128": 16, "c128": 16,
+}  # fmt: skip
+
+# Elements of less than a byte, packed along the last dimension, the first in the lowest bits.
+PACKED_BITS: Final = {
+    "i4": 4, "u4": 4, "s4": 4, "b4": 4, "e2m1": 4,
+    "i2": 2, "u2": 2, "s2": 2, "b2": 2,
+    "b1": 1, "u1": 1,
 }  # fmt: skip
 
 FAMILIES: Final = ("none", "order", "pad", "split", "rotate", "xor")
@@ -50,9 +58,38 @@ class Tile(Struct, frozen=True, forbid_unknown_fields=True):
     element: Annotated[str | Structure, Meta(description='A named type such as f16, or {"bytes": n}')]
 
     @property
+    def element_bits(self) -> int:
+        """Size of one element in bits."""
+        if isinstance(self.element, str) and self.element in PACKED_BITS:
+            return PACKED_BITS[self.element]
+        return 8 * self.element_bytes
+
+    @property
+    def packed(self) -> int:
+        """Elements that share a byte; 1 for elements of whole bytes."""
+        return max(1, 8 // self.element_bits)
+
+    @property
     def element_bytes(self) -> int:
-        """Size of one element in bytes."""
-        return self.element.bytes if isinstance(self.element, Structure) else ELEMENT_BYTES[self.element]
+        """Size of one element in bytes.
+
+        Raises:
+            ProblemFileError: elements of less than a byte have none; `storage` has.
+        """
+        if isinstance(self.element, Structure):
+            return self.element.bytes
+        if self.element in PACKED_BITS:
+            raise ProblemFileError(
+                "tile.element", f"{self.element} elements share bytes, which is not supported here"
+            )
+        return ELEMENT_BYTES[self.element]
+
+    @property
+    def storage(self) -> Tile:
+        """The tile as memory sees it: where elements share a byte, those bytes are its elements."""
+        if self.packed == 1:
+            return self
+        return Tile((*self.shape[:-1], self.shape[-1] // self.packed), "b8")
 
     @property
     def elements(self) -> int:
@@ -65,7 +102,7 @@ class Tile(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def bytes(self) -> int:
         """Bytes that the elements themselves need: no layout is smaller."""
-        return self.elements * self.element_bytes
+        return self.elements * self.element_bits // 8
 
 
 class Access(Struct, frozen=True, forbid_unknown_fields=True, rename={"loops": "for"}):

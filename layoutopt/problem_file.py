@@ -10,7 +10,7 @@ import msgspec
 
 from layoutopt import json_data
 from layoutopt.errors import ProblemFileError
-from layoutopt.model import ELEMENT_BYTES, Problem
+from layoutopt.model import ELEMENT_BYTES, PACKED_BITS, Problem
 
 MAX_FILE_BYTES = 8 << 20
 MAX_ELEMENTS = 1 << 21
@@ -62,13 +62,23 @@ def json_schema() -> dict[str, Any]:
 def _check(problem: Problem) -> None:
     """What types cannot say."""
     tile, dims = problem.tile, len(problem.tile.shape)
-    if isinstance(tile.element, str) and tile.element not in ELEMENT_BYTES:
-        known = ", ".join(ELEMENT_BYTES)
+    if (
+        isinstance(tile.element, str)
+        and tile.element not in ELEMENT_BYTES
+        and tile.element not in PACKED_BITS
+    ):
+        known = ", ".join((*ELEMENT_BYTES, *PACKED_BITS))
         raise ProblemFileError(
             "tile.element", f'unknown type {tile.element!r}; known: {known}, or {{"bytes": n}}'
         )
     if tile.elements > MAX_ELEMENTS:
         raise ProblemFileError("tile.shape", f"at most {MAX_ELEMENTS} elements, not {tile.elements}")
+    if tile.shape[-1] % tile.packed:
+        raise ProblemFileError(
+            f"tile.shape[{dims - 1}]",
+            f"{tile.packed} {tile.element} elements share a byte, so that the last extent is a multiple "
+            f"of {tile.packed}, not {tile.shape[-1]}",
+        )
     seen: dict[str, int] = {}
     for i, access in enumerate(problem.accesses):
         if access.name in seen:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 
 from layoutopt.accesses import LaneTrace, Trace, trace
@@ -14,8 +15,9 @@ from layoutopt.cpmodel.solver import Budget
 from layoutopt.devices import Device, device
 from layoutopt.errors import LayoutError, ProblemFileError, VerificationError
 from layoutopt.expressions import to_text
-from layoutopt.formula import offset_expression
+from layoutopt.formula import element_expression
 from layoutopt.model import AccessReport, Bound, IndexCost, Problem, Proof, Result, Status
+from layoutopt.rewrite import stored, unstored
 
 INDEX_COST_MEASURE = (
     "integer operations of the linearisation, plus three per distinct shift of the swizzle, "
@@ -52,6 +54,18 @@ def solve(
         raise ProblemFileError("layout.offset", "fixes the layout, so there is nothing to solve; remove it")
     gpu = target or device(problem.target)
     lanes = trace(problem, gpu)
+    if problem.tile.packed > 1:
+        return _packed(
+            problem,
+            solve(
+                stored(problem),
+                workers=workers,
+                conflict_free=conflict_free,
+                target=gpu,
+                budget=budget or Budget(time_limit),
+                progress=progress,
+            ),
+        )
     if not any(a.active.any() for a in lanes.accesses):
         raise ProblemFileError("accesses", "no access has an active lane")
     proposal = search(
@@ -64,6 +78,14 @@ def solve(
         progress=progress,
     )
     return _result(problem, gpu, lanes, proposal)
+
+
+def _packed(problem: Problem, result: Result) -> Result:
+    """The result for the stored bytes, as one for the elements packed in them."""
+    if result.layout is None:
+        return result
+    layout = unstored(result.layout, problem)
+    return msgspec.structs.replace(result, layout=layout, offset=to_text(element_expression(layout)))
 
 
 def measure(layout: Layout, lanes: Trace, gpu: Device) -> tuple[AccessReport, ...]:
@@ -113,7 +135,7 @@ def _result(problem: Problem, gpu: Device, lanes: Trace, proposal: Proposal) -> 
         reason=proposal.reason,
         layout=layout,
         family=proposal.family,
-        offset=to_text(offset_expression(layout)),
+        offset=to_text(element_expression(layout)),
         bytes=proposal.bytes,
         declared_bytes=max(layout.declared_bytes, proposal.bytes),
         alignment_bytes=_alignment(layout, lanes, gpu),

@@ -78,7 +78,7 @@ def test_the_worst_phase_lane_by_lane():
 def test_witness_agrees_with_the_engine(path):
     problem = load(path)
     gpu = device(problem.target)
-    table = np.arange(problem.tile.elements) * problem.tile.element_bytes
+    table = np.arange(problem.tile.elements) * problem.tile.element_bits // 8
     for access in trace(problem, gpu).accesses:
         from layoutopt.conflicts import count_wavefronts
 

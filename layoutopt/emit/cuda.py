@@ -64,6 +64,7 @@ def cuda(problem: Problem, result: Result, gpu: Device) -> str:
         *_element_comment(problem, result),
         "",
         *_offset_function(name, layout),
+        *_shift_function(name, problem, layout),
     ]
     used = {f"{name}_offset_bytes"}
     traced = trace(problem, gpu).accesses
@@ -110,6 +111,20 @@ def _offset_function(name: str, layout: Layout) -> list[str]:
         "// Byte offset of an element.",
         f"__host__ __device__ constexpr uint32_t {name}_offset_bytes({parameters}) {{",
         f"    return {unused}{body};",
+        "}",
+    ]
+
+
+def _shift_function(name: str, problem: Problem, layout: Layout) -> list[str]:
+    """Where in its byte a packed element lies."""
+    if layout.packed == 1:
+        return []
+    bits, last = problem.tile.element_bits, len(layout.shape) - 1
+    return [
+        "",
+        f"// Shift of an element in its byte: (byte >> shift) & {(1 << bits) - 1:#x}.",
+        f"__host__ __device__ constexpr uint32_t {name}_bit_shift(uint32_t x{last}) {{",
+        f"    return (x{last} & {layout.packed - 1}) * {bits};",
         "}",
     ]
 
