@@ -71,6 +71,10 @@ def trace(problem: Problem, device: Device) -> Trace:
     total = 0
     parts = []
     for i, access in enumerate(problem.accesses):
+        if access.any:
+            raise ProblemFileError(
+                f"accesses[{i}].any", "values known only at run time are not supported here"
+            )
         total += math.prod(access.loops.values()) * -(-problem.threads // device.lanes) * device.lanes
         if total > MAX_LANE_ACCESSES:
             raise ProblemFileError(

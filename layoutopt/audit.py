@@ -20,7 +20,9 @@ from layoutopt.errors import ExpressionError, ProblemFileError
 from layoutopt.expressions import Const, Node, Op, evaluate, parse, to_text
 from layoutopt.model import RESULT_SCHEMA, Access, AccessReport, Constraints, Problem, Result, Status
 from layoutopt.operations import Operation
+from layoutopt.over_values import choices, count_choices, report_choices, tidy
 from layoutopt.profiler import counters
+from layoutopt.rewrite import with_loops
 from layoutopt.witness import witness
 
 IntArray = npt.NDArray[np.int64]
@@ -51,12 +53,13 @@ class AuditedAccess(Struct, frozen=True):
 
     name: str
     op: str
-    wavefronts: int
-    ideal: int
-    excess: int
-    bank_conflicts: int
+    wavefronts: int | float
+    ideal: int | float
+    excess: int | float
+    bank_conflicts: int | float
     least_cycles: int
     counters: dict[str, int]
+    any_is: str | None = None
 
 
 class Audit(Struct, frozen=True, rename={"schema_": "schema"}):
@@ -69,7 +72,7 @@ class Audit(Struct, frozen=True, rename={"schema_": "schema"}):
     bytes: int
     declared_bytes: int
     alignment_bytes: int
-    excess: int
+    excess: int | float
     weighted_excess: float
     accesses: tuple[AuditedAccess, ...]
     findings: tuple[Finding, ...]
@@ -115,7 +118,9 @@ class _Audit:
         self.problem = problem
         self.tile = problem.tile
         self.gpu = gpu
-        self.lanes: Trace = trace(problem, self.gpu)
+        self.looped = with_loops(problem)
+        self.lanes: Trace = trace(self.looped, self.gpu)
+        self.chosen = choices(problem, self.lanes, self.gpu)
         self.solver = solver
         self.node: Node | None = None
         self.bits = self._read(layout)
@@ -127,11 +132,13 @@ class _Audit:
 
     def run(self) -> Audit:
         counts = [self._count(self.table, a) for a in self.lanes.accesses]
-        reports = tuple(_report(a, c, self.gpu) for a, c in zip(self.lanes.accesses, counts, strict=True))
+        reports = tuple(self._report(a, c) for a, c in zip(self.lanes.accesses, counts, strict=True))
         wrong = [*self._overlaps(), *self._vectors(), *self._outside()]
-        weighted = sum(
-            int(((c.wavefronts - c.ideal) * a.weight).sum())
-            for a, c in zip(self.lanes.accesses, counts, strict=True)
+        weighted = tidy(
+            sum(
+                float(((c.wavefronts - c.ideal) * self.chosen.get(a.name, a).weight).sum())
+                for a, c in zip(self.lanes.accesses, counts, strict=True)
+            )
         )
         findings = [
             *wrong,
@@ -145,7 +152,7 @@ class _Audit:
                 for f in self._fusion(a, source, c)
             ),
         ]
-        excess = sum(r.excess for r in reports)
+        excess = tidy(sum(r.excess for r in reports))
         findings += self._fix(excess, weighted / self.lanes.weight_unit, bool(wrong))
         return Audit(
             self.problem.name,
@@ -211,7 +218,17 @@ class _Audit:
         """Coordinates as text."""
         return f"({', '.join(map(str, self._coordinates(element)))})"
 
+    def _report(self, access: LaneTrace, counts: Counts) -> AuditedAccess:
+        choice = self.chosen.get(access.name)
+        if choice is None:
+            return _report(access, counts, self.gpu)
+        base = report_choices(counts, choice)
+        # No counter shows a worst case or an expectation.
+        return AuditedAccess(**msgspec.structs.asdict(base), least_cycles=0, counters={})
+
     def _count(self, table: IntArray, access: LaneTrace) -> Counts:
+        if access.name in self.chosen:
+            return count_choices(table, self.chosen[access.name])
         return count_wavefronts(table[access.element], access.active, access.operation, self.gpu)
 
     # Findings ----------------------------------------------------------------------------------
@@ -273,7 +290,7 @@ class _Audit:
         """The instruction with the most excess, and in it the worst phase, lane by lane."""
         over = counts.wavefronts - counts.ideal
         row = int(over.argmax())
-        if over[row] <= 0:
+        if access.name in self.chosen or over[row] <= 0:
             return
         address = self.table[access.element[row]]
         phases = witness(address.tolist(), access.active[row].tolist(), access.operation, self.gpu)
@@ -379,7 +396,7 @@ class _Audit:
     def _fusion(self, access: LaneTrace, source: Access, counts: Counts) -> Iterator[Finding]:
         """What the counts become if the compiler fuses neighbouring iterations into a wider access."""
         operation = access.operation
-        if operation.kind not in ("load", "store") or not access.active.any():
+        if operation.kind not in ("load", "store") or not access.active.any() or access.name in self.chosen:
             return
         shape = (*source.loops.values(), -1, self.gpu.lanes)
         address = self.table[access.element].reshape(shape)
@@ -407,7 +424,7 @@ class _Audit:
                 )
                 return
 
-    def _fix(self, excess: int, weighted: float, broken: bool) -> Iterator[Finding]:
+    def _fix(self, excess: int | float, weighted: float, broken: bool) -> Iterator[Finding]:
         """The cheapest layout with the least excess, if it is better than this one."""
         if self.solver is None:
             return
@@ -428,7 +445,7 @@ class _Audit:
         chosen = min(reach, key=lambda o: ((o.bytes or 0) > self.size, _cost(o), o.bytes))
         if best.weighted_excess >= weighted:
             chosen = best  # only bytes are to be won
-        saved = excess - (chosen.excess or 0)
+        saved = tidy(excess - (chosen.excess or 0))
         size = self.size - (chosen.bytes or 0)
         gain = [f"{saved:,} wavefronts"] if saved else []
         gain += [f"{size:,} bytes"] if size > 0 else []
@@ -481,7 +498,7 @@ class _Audit:
 
     def _place(self, access: LaneTrace, row: int) -> str:
         """`name, warp w, i = 3` for an instruction of the trace."""
-        (source,) = [a for a in self.problem.accesses if a.name == access.name]
+        (source,) = [a for a in self.looped.accesses if a.name == access.name]
         warps = -(-self.problem.threads // self.gpu.lanes)
         iteration, warp = divmod(row, warps)
         values = []

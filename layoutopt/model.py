@@ -123,6 +123,16 @@ class Access(Struct, frozen=True, forbid_unknown_fields=True, rename={"loops": "
     loops: Annotated[dict[Identifier, Positive], Meta(description="Loop variables and their trip counts")] = (
         field(default_factory=dict)
     )
+    any: Annotated[
+        dict[Identifier, Positive],
+        Meta(
+            description="Variables whose values are known only at run time, one for each lane, and how many"
+        ),
+    ] = field(default_factory=dict)
+    any_is: Annotated[
+        Literal["worst", "uniform"],
+        Meta(description="Count the worst over all values, or the expectation of uniform, independent ones"),
+    ] = "worst"
     where: Annotated[Expression | None, Meta(description="Lanes for which this is 0 do not take part")] = None
     weight: Annotated[
         int | float | Expression,
@@ -200,14 +210,20 @@ class Status(enum.StrEnum):
 
 
 class AccessReport(Struct, frozen=True):
-    """What one access costs, summed over its warp instructions (weights not applied)."""
+    """What one access costs, summed over its warp instructions (weights not applied).
+
+    Attributes:
+        any_is: "worst" or "uniform" where lanes choose at run time: the counts are then the worst
+            over all values, or expectations.
+    """
 
     name: str
     op: str
-    wavefronts: int
-    ideal: int
-    excess: int
-    bank_conflicts: int
+    wavefronts: int | float
+    ideal: int | float
+    excess: int | float
+    bank_conflicts: int | float
+    any_is: str | None = None
 
 
 class Bound(Struct, frozen=True):
@@ -255,7 +271,7 @@ class Result(Struct, frozen=True, rename={"schema_": "schema"}):
     bytes: int | None = None
     declared_bytes: int | None = None
     alignment_bytes: int | None = None
-    excess: int | None = None
+    excess: int | float | None = None
     weighted_excess: float | None = None
     accesses: tuple[AccessReport, ...] = ()
     schema_: str = RESULT_SCHEMA

@@ -91,11 +91,14 @@ def _check(problem: Problem) -> None:
                 f"accesses[{i}].index",
                 f"expected one expression for each of {dims} dimensions, got {len(access.index)}",
             )
-        reserved = {v for v in access.loops if v in _RESERVED or keyword.iskeyword(v)}
-        if reserved:
-            raise ProblemFileError(
-                f"accesses[{i}].for", f"{min(reserved)!r} is reserved; choose another variable"
-            )
+        for place, variables in (("for", access.loops), ("any", access.any)):
+            reserved = {v for v in variables if v in _RESERVED or keyword.iskeyword(v)}
+            if reserved:
+                raise ProblemFileError(
+                    f"accesses[{i}].{place}", f"{min(reserved)!r} is reserved; choose another variable"
+                )
+        if twice := access.loops.keys() & access.any.keys():
+            raise ProblemFileError(f"accesses[{i}].any", f"{min(twice)!r} is a variable of `for`, too")
     order = problem.layout.order
     if order is not None and sorted(order) != list(range(dims)):
         raise ProblemFileError("layout.order", f"expected each of 0..{dims - 1} once, got {list(order)}")

@@ -4,6 +4,10 @@ Elements of less than a byte move together with those that share their byte: an 
 whole byte and covers whole bytes, so that a tile of them is a tile of bytes.
 
     128x64 of 4 bits, index [row, 32*k]   ->   128x32 bytes, index [row, (32*k) // 2]
+
+Values known only at run time become loops where all that matters is which elements an access touches:
+
+    "any": {"bin": 256}   ->   "for": {"bin": 256}
 """
 
 from __future__ import annotations
@@ -28,6 +32,14 @@ def stored(problem: Problem) -> Problem:
         replace(a, index=(*a.index[:-1], f"({a.index[-1]}) // {packed}")) for a in problem.accesses
     )
     return replace(problem, tile=problem.tile.storage, accesses=accesses)
+
+
+def with_loops(problem: Problem) -> Problem:
+    """The problem with loops over all values where lanes choose; only which elements it touches is right."""
+    if not any(a.any for a in problem.accesses):
+        return problem
+    accesses = tuple(replace(a, loops={**a.loops, **a.any}, any={}) for a in problem.accesses)
+    return replace(problem, accesses=accesses)
 
 
 def unstored(layout: Layout, problem: Problem) -> Layout:

@@ -68,7 +68,7 @@ class Proposal:
 
     layout: Layout | None
     family: str
-    weighted_excess: int
+    weighted_excess: int | float
     bytes: int
     operations: int
     operations_proved: bool
@@ -116,6 +116,22 @@ def search(
         ProblemFileError: no access has an active lane, or the constraints contradict the accesses.
     """
     return _Search(problem, device, trace, conflict_free, budget, workers, progress).run()
+
+
+def plain_layouts(
+    problem: Problem, device: Device, trace: Trace, budget: Budget
+) -> Iterator[tuple[Layout, str, int]]:
+    """Layouts of the families without a swizzle, with their families and operations.
+
+    First those without cuts and pads, then pads of whole dimensions by rising bytes, then cuts.
+    """
+    search = _Search(problem, device, trace, False, budget, 1, lambda _: None)
+    space = search.space
+    cut = (candidate for cuts in (1, 2) for candidate in unpadded(space, cuts))
+    for candidate in itertools.chain(unpadded(space, 0), padded(space, cuts=False), rotated(space), cut):
+        if search._fits(candidate.span):
+            found = _Found(candidate, {}, 0, candidate.operations)
+            yield search._layout(found), candidate.family, candidate.operations
 
 
 class _Search:
