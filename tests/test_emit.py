@@ -18,6 +18,8 @@ from layoutopt.model import Bound, Problem, Proof, Result, Status
 from layoutopt.problem_file import from_data, load
 from layoutopt.synthesize import measure, solve
 
+# Without a known optimum a solve ends at its time limit.
+SOLVED = [path for path in PROBLEMS if load(path).known_optimum is not None]
 GXX = shutil.which("g++") or shutil.which("c++")
 
 
@@ -72,7 +74,7 @@ def run(command, problem, result, tmp_path):
 
 
 @pytest.mark.skipif(GXX is None, reason="no C++ compiler on this machine")
-@pytest.mark.parametrize("path", PROBLEMS, ids=problem_id)
+@pytest.mark.parametrize("path", SOLVED, ids=problem_id)
 def test_host_compiled_code_equals_the_table(path, tmp_path):
     problem = load(path)
     result = solve(problem, time_limit=1)

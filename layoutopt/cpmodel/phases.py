@@ -118,11 +118,12 @@ def _floor(elements: IntArray, rule: PhaseRule, width_bytes: int, tile: Tile, wi
     wider access are assumed to share words perfectly.
     """
     size, bank_bytes = tile.element_bytes, rule.bank_bytes
+    served = max(rule.banks, rule.row_words)  # distinct words that one wavefront can serve
     chunk_words = max(1, width_bytes // bank_bytes)
     present = elements >= 0
     if size & (size - 1):  # the words of such an element have no fixed place
         distinct = present.sum(axis=1) if size >= bank_bytes else np.ones(len(elements), np.int64)
-        return np.maximum(1, -(-distinct // rule.banks))
+        return np.maximum(1, -(-distinct // served))
     element = np.where(present, elements, 0)
     last = element % tile.shape[-1]
     fixed = present & (widest[element] >= bank_bytes)
@@ -138,7 +139,7 @@ def _floor(elements: IntArray, rule: PhaseRule, width_bytes: int, tile: Tile, wi
         place_bytes = place_words * bank_bytes
         held = fixed & ((widest[element] >= place_bytes) | (place_words == 1))
         place = byte_in_row // bank_bytes % place_words
-        banks = rule.banks // place_words
+        banks = served // place_words
         for p in range(0, place_words, chunk_words):
             count = _count(np.where(held & (place == p), word, -1), rule.serialises_equal)
             if place_words == 1:

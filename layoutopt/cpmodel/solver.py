@@ -41,6 +41,7 @@ class Budget:
     """Time left, and a way to stop early from another thread."""
 
     def __init__(self, seconds: float | None = None) -> None:
+        self._total = seconds
         self._end = None if seconds is None else time.monotonic() + seconds
         self._stopped = False
         self._lock = threading.Lock()
@@ -57,6 +58,13 @@ class Budget:
     def spent(self) -> bool:
         """Whether no time is left."""
         return self._stopped or (self._end is not None and time.monotonic() >= self._end)
+
+    @property
+    def share_left(self) -> float:
+        """Share of the time that is left; 1 without a limit."""
+        if self._stopped:
+            return 0.0
+        return 1.0 if not self._total or self.seconds is None else self.seconds / self._total
 
     @property
     def seconds(self) -> float | None:
