@@ -14,6 +14,7 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.model import Status
 from layoutopt.problem_file import from_data
 from layoutopt.profiler import BANK_CONFLICTS, WAVEFRONTS
+from layoutopt.rewrite import with_loops
 from layoutopt.witness import witness
 
 BASICS = ROOT / "problems" / "basics"
@@ -79,7 +80,7 @@ def test_witness_agrees_with_the_engine(path):
     problem = load(path)
     gpu = device(problem.target)
     table = np.arange(problem.tile.elements) * problem.tile.element_bits // 8
-    for access in trace(problem, gpu).accesses:
+    for access in trace(with_loops(problem), gpu).accesses:
         from layoutopt.conflicts import count_wavefronts
 
         rows = slice(0, 6)

@@ -16,6 +16,7 @@ from layoutopt.expressions import evaluate, parse, to_text
 from layoutopt.formula import offset_expression
 from layoutopt.model import Bound, Problem, Proof, Result, Status
 from layoutopt.problem_file import from_data, load
+from layoutopt.rewrite import with_loops
 from layoutopt.synthesize import measure, solve
 
 # Without a known optimum a solve ends at its time limit.
@@ -26,6 +27,7 @@ GXX = shutil.which("g++") or shutil.which("c++")
 def checker(problem, result, header):
     """A program that prints every offset, then every access's address for every thread and iteration."""
     name = identifier(problem.name)
+    problem = with_loops(problem)
     functions = re.findall(rf"constexpr uint32_t ({name}_\w+?_bytes_*)\(int", header)
     assert len(functions) == len(problem.accesses)
     loops = "".join(
@@ -48,7 +50,7 @@ def checker(problem, result, header):
 def expected(problem, result, gpu):
     table = result.layout.table()
     values = list(table.ravel())
-    for lanes in trace(problem, gpu).accesses:
+    for lanes in trace(with_loops(problem), gpu).accesses:
         warps = -(-problem.threads // gpu.lanes)
         shape = (-1, warps * gpu.lanes)
         offsets = table.ravel()[lanes.element].reshape(shape)[:, : problem.threads]
