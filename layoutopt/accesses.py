@@ -71,6 +71,8 @@ def trace(problem: Problem, device: Device) -> Trace:
     total = 0
     parts = []
     for i, access in enumerate(problem.accesses):
+        if isinstance(access.bytes, tuple):
+            raise ProblemFileError(f"accesses[{i}].bytes", "a choice of widths is not supported here")
         if access.any:
             raise ProblemFileError(
                 f"accesses[{i}].any", "values known only at run time are not supported here"
@@ -126,6 +128,7 @@ def _trace_access(
 ) -> tuple[LaneTrace, list[Fraction]]:
     field = f"accesses[{i}]"
     tile = problem.tile
+    assert not isinstance(access.bytes, tuple)
     try:
         operation = parse_operation(access.op, access.bytes)
     except ValueError as error:

@@ -22,7 +22,7 @@ from layoutopt.model import RESULT_SCHEMA, Access, AccessReport, Constraints, Pr
 from layoutopt.operations import Operation
 from layoutopt.over_values import choices, count_choices, report_choices, tidy
 from layoutopt.profiler import counters
-from layoutopt.rewrite import with_loops
+from layoutopt.rewrite import named_widths, width_choices, with_loops
 from layoutopt.witness import witness
 
 IntArray = npt.NDArray[np.int64]
@@ -48,7 +48,7 @@ class Finding(Struct, frozen=True):
     details: dict[str, Any] = {}
 
 
-class AuditedAccess(Struct, frozen=True):
+class AuditedAccess(Struct, frozen=True, omit_defaults=True):
     """What one access costs, and what the profiler will print for it."""
 
     name: str
@@ -60,6 +60,7 @@ class AuditedAccess(Struct, frozen=True):
     least_cycles: int
     counters: dict[str, int]
     any_is: str | None = None
+    bytes: int | None = None
 
 
 class Audit(Struct, frozen=True, rename={"schema_": "schema"}):
@@ -104,7 +105,18 @@ def check(
     Raises:
         ProblemFileError: there is no layout to check, or it cannot be read.
     """
-    return _Audit(problem, layout, target or device(problem.target), solver).run()
+    gpu = target or device(problem.target)
+    options = width_choices(problem)
+    if len(options) > 1:
+        # The layout is given, so that every access takes the width that costs it least.
+        audits = [_Audit(option, layout, gpu, None).run() for option in options]
+        totals = [
+            (a.status is Status.INFEASIBLE, sum(access.wavefronts for access in a.accesses)) for a in audits
+        ]
+        chosen = options[totals.index(min(totals))]
+        audit = _Audit(chosen, layout, gpu, solver).run()
+        return msgspec.structs.replace(audit, accesses=named_widths(audit.accesses, problem, chosen))
+    return _Audit(options[0], layout, gpu, solver).run()
 
 
 class _Audit:

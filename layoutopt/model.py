@@ -118,7 +118,11 @@ class Access(Struct, frozen=True, forbid_unknown_fields=True, rename={"loops": "
         ),
     ]
     bytes: Annotated[
-        int | None, Meta(description="Bytes at each lane's address; may be left out where the op says it")
+        int | Annotated[tuple[int, ...], Meta(min_length=1)] | None,
+        Meta(
+            description="Bytes at each lane's address; may be left out where the op says it. "
+            "A list lets the solver choose: narrower ones are executed more often"
+        ),
     ] = None
     loops: Annotated[dict[Identifier, Positive], Meta(description="Loop variables and their trip counts")] = (
         field(default_factory=dict)
@@ -209,12 +213,13 @@ class Status(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
-class AccessReport(Struct, frozen=True):
+class AccessReport(Struct, frozen=True, omit_defaults=True):
     """What one access costs, summed over its warp instructions (weights not applied).
 
     Attributes:
         any_is: "worst" or "uniform" where lanes choose at run time: the counts are then the worst
             over all values, or expectations.
+        bytes: the width chosen, where the file leaves the choice.
     """
 
     name: str
@@ -224,6 +229,7 @@ class AccessReport(Struct, frozen=True):
     excess: int | float
     bank_conflicts: int | float
     any_is: str | None = None
+    bytes: int | None = None
 
 
 class Bound(Struct, frozen=True):

@@ -370,7 +370,13 @@ def report_choices(counts: Counts, access: ChoiceTrace) -> AccessReport:
     wavefronts, ideal = tidy(counts.wavefronts.sum()), tidy(counts.ideal.sum())
     conflicts = tidy(counts.bank_conflicts.sum())
     return AccessReport(
-        access.name, access.op, wavefronts, ideal, tidy(wavefronts - ideal), conflicts, access.any_is
+        access.name,
+        access.op,
+        wavefronts,
+        ideal,
+        tidy(wavefronts - ideal),
+        conflicts,
+        access.any_is,
     )
 
 

@@ -26,7 +26,8 @@ def report(problem: Problem, result: Result) -> str:
     ]
     rows = [("access", "op", "wavefronts", "ideal", "bank_conflicts")]
     rows += [
-        (a.name, _op(a), str(a.wavefronts), str(a.ideal), str(a.bank_conflicts)) for a in result.accesses
+        (a.name, _op(a, problem), str(a.wavefronts), str(a.ideal), str(a.bank_conflicts))
+        for a in result.accesses
     ]
     lines += _columns(rows, left=2)
     lines += _over_values(result.accesses)
@@ -61,7 +62,7 @@ def audit_report(problem: Problem, audit: Audit) -> str:
     rows += [
         (
             a.name,
-            _op(a),
+            _op(a, problem),
             str(a.wavefronts),
             str(a.ideal),
             str(a.bank_conflicts),
@@ -93,8 +94,11 @@ def _counted(access: AuditedAccess) -> str:
     return "total only" if access.counters else "not counted"
 
 
-def _op(access: AccessReport | AuditedAccess) -> str:
-    return f"{access.op} ({access.any_is})" if access.any_is else access.op
+def _op(access: AccessReport | AuditedAccess, problem: Problem) -> str:
+    """The op, with what was chosen and what the counts stand for."""
+    (source,) = [a for a in problem.accesses if a.name == access.name]
+    chosen = f", {access.bytes} bytes" if isinstance(source.bytes, tuple) else ""
+    return f"{access.op}{chosen}" + (f" ({access.any_is})" if access.any_is else "")
 
 
 def _over_values(accesses: Sequence[AccessReport | AuditedAccess]) -> list[str]:

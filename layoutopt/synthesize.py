@@ -20,7 +20,7 @@ from layoutopt.expressions import to_text
 from layoutopt.formula import element_expression
 from layoutopt.model import AccessReport, Bound, IndexCost, Problem, Proof, Result, Status
 from layoutopt.over_values import ChoiceTrace, choices, count_choices, report_choices, tidy
-from layoutopt.rewrite import stored, unstored, with_loops
+from layoutopt.rewrite import named_widths, stored, unstored, width_choices, with_loops
 
 INDEX_COST_MEASURE = (
     "integer operations of the linearisation, plus three per distinct shift of the swizzle, "
@@ -62,6 +62,28 @@ def solve(
     if problem.layout.offset is not None:
         raise ProblemFileError("layout.offset", "fixes the layout, so there is nothing to solve; remove it")
     gpu = target or device(problem.target)
+    budget = budget or Budget(time_limit)
+    options = width_choices(problem)
+    if len(options) > 1:
+        return _best_widths(
+            problem,
+            [
+                (
+                    option,
+                    solve(
+                        option,
+                        workers=workers,
+                        conflict_free=conflict_free,
+                        target=gpu,
+                        budget=budget,
+                        progress=progress,
+                    ),
+                )
+                for option in options
+            ],
+            gpu,
+        )
+    (problem,) = options
     lanes = trace(with_loops(problem), gpu)
     if problem.tile.packed > 1:
         return _packed(
@@ -71,13 +93,12 @@ def solve(
                 workers=workers,
                 conflict_free=conflict_free,
                 target=gpu,
-                budget=budget or Budget(time_limit),
+                budget=budget,
                 progress=progress,
             ),
         )
     if not any(a.active.any() for a in lanes.accesses):
         raise ProblemFileError("accesses", "no access has an active lane")
-    budget = budget or Budget(time_limit)
     chosen = choices(problem, lanes, gpu)
     # The model sees where lanes may go, which binds vectors, and counts only what is certain.
     certain = Trace(
@@ -97,6 +118,56 @@ def solve(
     if chosen:
         proposal = _over_values(plainly, gpu, certain, chosen, proposal, budget, conflict_free)
     return _result(problem, gpu, lanes, proposal, chosen)
+
+
+def _best_widths(problem: Problem, solved: list[tuple[Problem, Result]], gpu: Device) -> Result:
+    """The result of fewest weighted wavefronts, then bytes, then index cost; optimal if none can do better.
+
+    Excess would not do: 16 bytes in two wavefronts more than ideal and 8 bytes in none may cost the same.
+    """
+    found = [
+        (
+            _weighted_wavefronts(option, r.layout, gpu),
+            msgspec.structs.replace(r, accesses=named_widths(r.accesses, problem, option)),
+        )
+        for option, r in solved
+        if r.layout is not None
+    ]
+    if not found:
+        unknown = [r for _, r in solved if r.status is Status.UNKNOWN]
+        return (unknown or [r for _, r in solved])[0]
+
+    def rank(item: tuple[float, Result]) -> tuple[float, int, int]:
+        wavefronts, result = item
+        cost = result.proof.index_cost
+        return wavefronts, result.bytes or 0, cost.value if cost is not None else 0
+
+    least, best = min(found, key=rank)
+    for wavefronts, result in found:
+        bound = result.proof.weighted_excess or result.proof.excess
+        saved = (result.weighted_excess or 0) - bound.lower_bound
+        if result is not best and result.status is not Status.OPTIMAL and wavefronts - saved <= least:
+            break
+    else:
+        if not any(r.status is Status.UNKNOWN for _, r in solved):
+            return best
+    reason = "another choice of widths was not searched to the end"
+    return msgspec.structs.replace(best, status=Status.FEASIBLE, reason=best.reason or reason)
+
+
+def _weighted_wavefronts(problem: Problem, layout: Layout, gpu: Device) -> float:
+    lanes = trace(with_loops(problem), gpu)
+    chosen = choices(problem, lanes, gpu)
+    table = layout.table().ravel()
+    total = 0.0
+    for access in lanes.accesses:
+        if access.name in chosen:
+            choice = chosen[access.name]
+            total += float((count_choices(table, choice).wavefronts * choice.weight).sum())
+        else:
+            counts = count_wavefronts(table[access.element], access.active, access.operation, gpu)
+            total += float((counts.wavefronts * access.weight).sum())
+    return round(total / lanes.weight_unit, 6)
 
 
 def _packed(problem: Problem, result: Result) -> Result:

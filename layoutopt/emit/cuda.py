@@ -15,7 +15,7 @@ from layoutopt.emit.strength import access_address, substituted
 from layoutopt.expressions import Const, Node, Op, Var
 from layoutopt.formula import coordinate_ranges, offset_expression
 from layoutopt.model import Access, Problem, Result
-from layoutopt.rewrite import with_loops
+from layoutopt.rewrite import with_loops, with_widths
 
 _TYPES: Final = {
     "i8": "signed char", "u8": "unsigned char", "i16": "short", "u16": "unsigned short", "i32": "int",
@@ -68,7 +68,7 @@ def cuda(problem: Problem, result: Result, gpu: Device) -> str:
         *_shift_function(name, problem, layout),
     ]
     used = {f"{name}_offset_bytes"}
-    problem = with_loops(problem)
+    problem = with_loops(with_widths(problem, [report.bytes for report in result.accesses]))
     traced = trace(problem, gpu).accesses
     for access, lanes, report in zip(problem.accesses, traced, result.accesses, strict=True):
         function = f"{name}_{identifier(access.name)}_bytes"
