@@ -100,6 +100,10 @@ def solve(
     if not any(a.active.any() for a in lanes.accesses):
         raise ProblemFileError("accesses", "no access has an active lane")
     chosen = choices(problem, lanes, gpu)
+    if chosen and problem.layout.minimise == "instructions":
+        raise ProblemFileError(
+            "layout.minimise", "instructions cannot come first where values are known only at run time"
+        )
     # The model sees where lanes may go, which binds vectors, and counts only what is certain.
     certain = Trace(
         tuple(replace(a, weight=np.zeros_like(a.weight)) if a.name in chosen else a for a in lanes.accesses),
@@ -121,7 +125,7 @@ def solve(
 
 
 def _best_widths(problem: Problem, solved: list[tuple[Problem, Result]], gpu: Device) -> Result:
-    """The result of fewest weighted wavefronts, then bytes, then index cost; optimal if none can do better.
+    """The best result by weighted wavefronts, bytes and index cost; optimal if no choice can do better.
 
     Excess would not do: 16 bytes in two wavefronts more than ideal and 8 bytes in none may cost the same.
     """
@@ -137,16 +141,21 @@ def _best_widths(problem: Problem, solved: list[tuple[Problem, Result]], gpu: De
         unknown = [r for _, r in solved if r.status is Status.UNKNOWN]
         return (unknown or [r for _, r in solved])[0]
 
-    def rank(item: tuple[float, Result]) -> tuple[float, int, int]:
+    first = problem.layout.minimise
+
+    def rank(item: tuple[float, Result]) -> tuple[float, ...]:
         wavefronts, result = item
-        cost = result.proof.index_cost
-        return wavefronts, result.bytes or 0, cost.value if cost is not None else 0
+        size, cost = result.bytes or 0, result.proof.index_cost.value if result.proof.index_cost else 0
+        if first == "bytes":
+            return size, wavefronts, cost
+        return (cost, wavefronts, size) if first == "instructions" else (wavefronts, size, cost)
 
     least, best = min(found, key=rank)
     for wavefronts, result in found:
         bound = result.proof.weighted_excess or result.proof.excess
         saved = (result.weighted_excess or 0) - bound.lower_bound
-        if result is not best and result.status is not Status.OPTIMAL and wavefronts - saved <= least:
+        beaten = first == "excess" and wavefronts - saved > least
+        if result is not best and result.status is not Status.OPTIMAL and not beaten:
             break
     else:
         if not any(r.status is Status.UNKNOWN for _, r in solved):

@@ -92,3 +92,40 @@ def test_same_minimum_as_exhaustive_search(block):
         assert result.proof.excess.lower_bound <= result.excess, (seed, data)
         clean = solve(from_data(data), target=toy.toy_device(lanes, banks), conflict_free=True)
         assert (clean.status is Status.INFEASIBLE) == (expected[0] > 0), (seed, data)
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_bytes_first(block):
+    for seed in range(1000 + block * 20, 1020 + block * 20):
+        data, plain, lanes, banks, families = random_case(seed)
+        data["layout"]["minimise"] = "bytes"
+        if not toy.best(tuple(data["tile"]["shape"]), plain, lanes, banks, families):
+            continue
+        result = solve(from_data(data), target=toy.toy_device(lanes, banks))
+        expected = toy.best_by_bytes(tuple(data["tile"]["shape"]), plain, lanes, banks, families)
+        assert result.status is Status.OPTIMAL, (seed, data)
+        assert (result.weighted_excess, result.bytes) == (expected[0], 4 * expected[1]), (seed, data, result)
+
+
+def test_instructions_first():
+    """Plain pitches cost fewest; among them the least excess. Without conflicts, an XOR may be needed."""
+    for seed in range(2000, 2040):
+        data, _, lanes, banks, _ = random_case(seed)
+        target = toy.toy_device(lanes, banks)
+        data["layout"]["minimise"] = "instructions"
+        cheap = solve(from_data(data), target=target)
+        data["layout"]["minimise"] = "excess"
+        usual = solve(from_data(data), target=target)
+        assert cheap.status == usual.status, (seed, data)
+        if usual.layout is None:
+            continue
+        cost, other = cheap.proof.index_cost, usual.proof.index_cost
+        assert cost.proved, (seed, data)
+        assert cost.value <= other.value, (seed, data)
+        assert cheap.weighted_excess >= usual.weighted_excess, (seed, data)
+        if usual.weighted_excess == 0:
+            data["layout"]["minimise"] = "instructions"
+            free = solve(from_data(data), target=target, conflict_free=True)
+            assert free.status is Status.OPTIMAL, (seed, data)
+            assert free.weighted_excess == 0, (seed, data)
+            assert cost.value <= free.proof.index_cost.value <= other.value, (seed, data)

@@ -200,13 +200,15 @@ def test_one_value_is_no_choice():
         ({"weight": "bin"}, r"accesses\[0\].weight: a weight cannot depend on values of `any`"),
         ({"any": {"bin": 300}}, r"accesses\[0\].index\[0\]: x0 must lie in 0..255, not 256"),
         ({"any_is": "mean"}, r"accesses\[0\].any_is: "),
+        ({"layout": {"minimise": "instructions"}}, r"layout.minimise: instructions cannot come first"),
     ],
 )
 def test_wrong_choices_are_refused(changes, message):
     access = {"name": "a", "op": "load", "bytes": 4, "index": ["bin"], "any": {"bin": 256}}
     data = {
         "schema": "layoutopt.problem/1", "name": "wrong", "threads": 32,
-        "tile": {"shape": [256], "element": "u32"}, "accesses": [{**access, **changes}],
+        "tile": {"shape": [256], "element": "u32"}, "layout": changes.pop("layout", {}),
+        "accesses": [{**access, **changes}],
     }  # fmt: skip
     with pytest.raises(ProblemFileError, match=message):
         solve(from_data(data))
