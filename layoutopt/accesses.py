@@ -128,9 +128,8 @@ def _trace_access(
 ) -> tuple[LaneTrace, list[Fraction]]:
     field = f"accesses[{i}]"
     tile = problem.tile
-    assert not isinstance(access.bytes, tuple)
     try:
-        operation = parse_operation(access.op, access.bytes)
+        operation = parse_operation(access.op, access.single_width)
     except ValueError as error:
         raise ProblemFileError(f"{field}.op", str(error)) from None
     try:

@@ -13,7 +13,7 @@ import msgspec
 
 from layoutopt.address import Digit, Layout, Target
 from layoutopt.algebra import Range, simplify
-from layoutopt.expressions import Const, Node, Op, Var
+from layoutopt.expressions import Const, Lookup, Node, Op, Var
 
 
 def coordinate_ranges(layout: Layout) -> dict[str, Range]:
@@ -25,7 +25,7 @@ def element_expression(layout: Layout) -> Node:
     """The element offset over x0, x1, ..., equal to `layout.element_offset` on the whole tile."""
     if layout.packed == 1:
         return offset_expression(layout)
-    inner = layout.digits[-1]
+    inner = layout.digits[-1] if layout.digits else Digit(0, 1, 1, 0)
     if (inner.dim, inner.divide, inner.stride) == (len(layout.shape) - 1, 1, 1):
         return offset_expression(_over_elements(layout))
     last = Var(f"x{len(layout.shape) - 1}")
@@ -44,6 +44,11 @@ def offset_expression(layout: Layout) -> Node:
         last = Var(f"x{len(layout.shape) - 1}")
         unit = Op("//", (last, Const(layout.packed)))
         return simplify(_with(offset_expression(units), last, unit), ranges)
+    if layout.lookup:
+        row_major: Node = Var("x0")
+        for d in range(1, len(layout.shape)):
+            row_major = Op("+", (_scaled(row_major, layout.shape[d]), Var(f"x{d}")))
+        return simplify(Lookup(layout.lookup, row_major), ranges)
     digits = [d for d in layout.digits if d.size > 1]
     terms = [(_value(d), d) for d in digits]
     linear = _linear(layout, digits)

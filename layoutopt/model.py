@@ -150,6 +150,17 @@ class Access(Struct, frozen=True, forbid_unknown_fields=True, rename={"loops": "
         ),
     ] = 1
 
+    @property
+    def single_width(self) -> int | None:
+        """The width in bytes, None where the op says it.
+
+        Raises:
+            ProblemFileError: the file leaves a choice of widths.
+        """
+        if isinstance(self.bytes, tuple):
+            raise ProblemFileError(f"access {self.name!r}, bytes", "a choice of widths is not supported here")
+        return self.bytes
+
 
 class Constraints(Struct, frozen=True, forbid_unknown_fields=True):
     """What a layout must obey."""
@@ -262,12 +273,17 @@ class Proof(Struct, frozen=True):
         bytes: of every layout with this (weighted) excess.
         index_cost: the third objective.
         weighted_excess: the first objective, where accesses have weights; else it is `excess`.
+        every_layout: what holds of the (weighted) excess of every layout, where `excess` says more
+            but of some families only.
+        evidence: what a bound on every layout's excess rests on, beyond the search; else empty.
     """
 
     excess: Bound
     bytes: Bound
     index_cost: IndexCost | None = None
     weighted_excess: Bound | None = None
+    every_layout: Bound | None = None
+    evidence: str = ""
 
 
 class Result(Struct, frozen=True, rename={"schema_": "schema"}):

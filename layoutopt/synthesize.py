@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import islice
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -20,7 +21,11 @@ from layoutopt.expressions import to_text
 from layoutopt.formula import element_expression
 from layoutopt.model import AccessReport, Bound, IndexCost, Problem, Proof, Result, Status
 from layoutopt.over_values import ChoiceTrace, choices, count_choices, report_choices, tidy
+from layoutopt.proofs import EveryLayout, every_layout
 from layoutopt.rewrite import named_widths, stored, unstored, width_choices, with_loops
+
+# Share of the time limit that the search over the families may use; proofs for every layout get the rest.
+_SEARCH_SHARE: Final = 0.75
 
 INDEX_COST_MEASURE = (
     "integer operations of the linearisation, plus three per distinct shift of the swizzle, "
@@ -110,18 +115,63 @@ def solve(
         lanes.weight_unit,
     )
     plainly = with_loops(problem)
-    proposal = search(
-        plainly,
-        gpu,
-        certain,
-        conflict_free=conflict_free,
-        budget=budget,
-        workers=workers,
-        progress=progress,
-    )
+    with budget.shortened(_SEARCH_SHARE):
+        proposal = search(
+            plainly,
+            gpu,
+            certain,
+            conflict_free=conflict_free,
+            budget=budget,
+            workers=workers,
+            progress=progress,
+        )
+    general = None
     if chosen:
         proposal = _over_values(plainly, gpu, certain, chosen, proposal, budget, conflict_free)
-    return _result(problem, gpu, lanes, proposal, chosen)
+    else:
+        proposal, general = _of_every_layout(problem, gpu, lanes, proposal, conflict_free, budget, workers)
+    return _result(problem, gpu, lanes, proposal, chosen, general)
+
+
+def _of_every_layout(
+    problem: Problem,
+    gpu: Device,
+    lanes: Trace,
+    proposal: Proposal,
+    conflict_free: bool,
+    budget: Budget,
+    workers: int,
+) -> tuple[Proposal, EveryLayout | None]:
+    """Where the families leave excess, ask what holds for every layout; the proposal, better proved."""
+    bound, scope = proposal.excess_bound
+    if problem.layout.minimise != "excess":
+        return proposal, None  # excess is the price of what comes first
+    if proposal.layout is None:
+        if not conflict_free or bound:
+            return proposal, None
+        enough = 1
+    else:
+        enough = int(proposal.weighted_excess)  # whole: no lane chooses
+        if enough == 0 or (bound == enough and scope == EVERY_LAYOUT):
+            return proposal, None
+    table = proposal.layout.table() if proposal.layout is not None else None
+    general = every_layout(
+        problem.tile, gpu, lanes, enough=enough, budget=budget, workers=workers, hint=table
+    )
+    free = general.free
+    if proposal.layout is not None and free is not None and free.excess is not None and free.excess < enough:
+        excess = _unweighted(free.excess, lanes.weight_unit)
+        better = f"a table of offsets would have {excess:g} excess in {free.bytes:,} bytes"
+        proposal = replace(proposal, reason="; ".join(filter(None, (proposal.reason, better))))
+    if general.bound < max(1, bound):
+        return proposal, general
+    proposal = replace(proposal, excess_bound=(general.bound, EVERY_LAYOUT))
+    if proposal.layout is None:
+        reason = f"every layout has conflicts, by {general.evidence}"
+        return replace(proposal, complete=True, reason=reason), general
+    if general.bound == proposal.weighted_excess and proposal.bytes == problem.tile.bytes:
+        proposal = replace(proposal, complete=True, reason="")
+    return proposal, general
 
 
 def _best_widths(problem: Problem, solved: list[tuple[Problem, Result]], gpu: Device) -> Result:
@@ -275,6 +325,13 @@ def _weighted(table: np.ndarray, lanes: Trace, gpu: Device, chosen: Mapping[str,
     return total
 
 
+def worst_instruction(layout: Layout, access: LaneTrace, gpu: Device) -> int:
+    """The row of `access` that has the most excess under `layout`, by the conflict engine."""
+    address = layout.table().ravel()[access.element]
+    counts = count_wavefronts(address, access.active, access.operation, gpu)
+    return int((counts.wavefronts - counts.ideal).argmax())
+
+
 def check_layout(layout: Layout, lanes: Trace) -> None:
     """Check that the layout holds the tile and serves the accesses.
 
@@ -306,10 +363,15 @@ def _measure(
 
 
 def _result(
-    problem: Problem, gpu: Device, lanes: Trace, proposal: Proposal, chosen: Mapping[str, ChoiceTrace]
+    problem: Problem,
+    gpu: Device,
+    lanes: Trace,
+    proposal: Proposal,
+    chosen: Mapping[str, ChoiceTrace],
+    general: EveryLayout | None,
 ) -> Result:
     unit = lanes.weight_unit
-    proof = _proof(lanes, proposal)
+    proof = _proof(lanes, proposal, general)
     layout = proposal.layout
     if layout is None:
         status = Status.INFEASIBLE if proposal.complete else Status.UNKNOWN
@@ -333,7 +395,7 @@ def _result(
     )
 
 
-def _proof(lanes: Trace, proposal: Proposal) -> Proof:
+def _proof(lanes: Trace, proposal: Proposal, general: EveryLayout | None) -> Proof:
     """The bounds, with and without weights."""
     bound, scope = proposal.excess_bound
     weights = np.concatenate([a.weight for a in lanes.accesses])
@@ -342,12 +404,20 @@ def _proof(lanes: Trace, proposal: Proposal) -> Proof:
     plain = Bound(least, scope if least > proposal.plain_floor else EVERY_LAYOUT)
     weighted = None
     if (weights != lanes.weight_unit).any():
-        value = bound / lanes.weight_unit
-        weighted = Bound(int(value) if value.is_integer() else value, scope)
+        weighted = Bound(_unweighted(bound, lanes.weight_unit), scope)
     cost = None
     if proposal.layout is not None:
         cost = IndexCost(proposal.operations, proposal.operations_proved, INDEX_COST_MEASURE)
-    return Proof(plain, Bound(*proposal.bytes_bound), cost, weighted)
+    wider, evidence = None, ""
+    if general is not None:
+        evidence = general.evidence
+        if scope != EVERY_LAYOUT:
+            wider = Bound(_unweighted(general.bound, lanes.weight_unit), EVERY_LAYOUT)
+    return Proof(plain, Bound(*proposal.bytes_bound), cost, weighted, wider, evidence)
+
+
+def _unweighted(value: int, unit: int) -> int | float:
+    return value // unit if value % unit == 0 else value / unit
 
 
 def _verify(

@@ -24,12 +24,14 @@ class _Commands(click.Group):
     _modules: ClassVar = {
         "solve": "layoutopt.cli.solve",
         "check": "layoutopt.cli.check",
+        "explain": "layoutopt.cli.explain",
         "count": "layoutopt.cli.count",
         "targets": "layoutopt.cli.targets",
     }
     _summaries: ClassVar = {
         "solve": "Find the smallest conflict-free layout of a tile.",
         "check": "Audit a layout that is in use.",
+        "explain": "Say why a layout works, or why none can.",
         "count": "Count the wavefronts of recorded addresses.",
         "targets": "List the GPUs and how they serve shared memory.",
     }

@@ -150,8 +150,8 @@ def matrices(space: Space, inside: int, bank_bits: int) -> Iterator[Linearisatio
     low = max(inside, space.vector.bit_length() - 1)
     bits = [(d, b) for d in reversed(range(len(space.shape))) for b in range(space.shape[d].bit_length() - 1)]
     fixed, loose = bits[:low], bits[low:]
-    count = min(inside + bank_bits - low, len(loose))
-    if any(d != len(space.shape) - 1 for d, _ in fixed) or count <= 0:
+    count = max(0, min(inside + bank_bits - low, len(loose)))
+    if any(d != len(space.shape) - 1 for d, _ in fixed):
         return
     for chosen in itertools.combinations(loose, count):
         ordered = [*fixed, *chosen, *(bit for bit in loose if bit not in chosen)]

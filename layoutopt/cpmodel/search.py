@@ -551,7 +551,9 @@ class _Search:
             return best, bound
         phases = phases_of(candidate, self.sets, self.tile)
         self.progress(f"{candidate.family}, excess at most {most}")
-        solution = self._model(candidate, phases).solve_excess(most, self.budget, self.workers, effort, hint)
+        # Several workers only where nothing but the proved minimum counts: the rest depends on luck.
+        workers = self.workers if effort is None else 1
+        solution = self._model(candidate, phases).solve_excess(most, self.budget, workers, effort, hint)
         if solution.outcome is Outcome.INFEASIBLE:
             return best, most + 1
         bound = max(bound, solution.bound)
