@@ -71,7 +71,7 @@ class Explanation(Struct, frozen=True, rename={"schema_": "schema"}):
     scope: str
     lower_bound: int | float
     evidence: str
-    excess: int | None
+    excess: int | float | None
     offset: str | None
     clique: dict[str, Any] | None
     clashing_accesses: tuple[str, ...]
@@ -371,7 +371,7 @@ class _Explainer:
                     "drop_access", f"without `{access.name}` a layout free of conflicts exists", access.name
                 )
             for narrow in self._narrower(access):
-                width = parse_operation(narrow.op, narrow.bytes).width_bytes
+                width = parse_operation(narrow.op, narrow.single_width).width_bytes
                 if self._possible([narrow if a is access else a for a in accesses]):
                     yield Relaxation(
                         "narrower",
@@ -383,7 +383,7 @@ class _Explainer:
 
     def _narrower(self, access: Access) -> Iterator[Access]:
         """The access as several narrower ones, the widest first."""
-        operation = parse_operation(access.op, access.bytes)
+        operation = parse_operation(access.op, access.single_width)
         size = self.problem.tile.element_bytes
         width = operation.width_bytes // 2
         if operation.matrices or operation.kind not in ("load", "store", "cp.async.ca", "cp.async.cg"):

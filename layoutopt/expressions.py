@@ -66,6 +66,7 @@ class Lookup:
 
     values: tuple[int, ...]
     index: Node
+    name: str = "lookup"
 
 
 Node = Const | Var | Op | Lookup
@@ -171,6 +172,16 @@ def names(node: Node) -> frozenset[str]:
         case Lookup(_, index):
             return names(index)
     return frozenset()
+
+
+def with_parts(node: Node, change: Callable[[Node], Node]) -> Node:
+    """`node` with `change` applied to each of its operands."""
+    match node:
+        case Op(symbol, args):
+            return Op(symbol, tuple(map(change, args)))
+        case Lookup(values, index, name):
+            return Lookup(values, change(index), name)
+    return node
 
 
 def evaluate(node: Node, env: Mapping[str, IntArray], where: BoolArray | None = None) -> IntArray:
@@ -300,8 +311,8 @@ def to_text(node: Node) -> str:
                 return str(value) if value >= 0 or minimum <= 12 else f"({value})"
             case Var(name):
                 return name
-            case Lookup(_, index):
-                return f"lookup[{write(index, 1)}]"
+            case Lookup(_, index, name):
+                return f"{name}[{write(index, 1)}]"
             case Op(symbol, args):
                 rank = _PRECEDENCE[symbol]
                 text = body(symbol, args, rank)

@@ -7,7 +7,7 @@ from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING
 
 from layoutopt.audit import Audit, AuditedAccess
-from layoutopt.model import Problem, Result, Status
+from layoutopt.model import AccessReport, Problem, Result, Status
 from layoutopt.profiler import BANK_CONFLICTS, WAVEFRONTS
 
 if TYPE_CHECKING:
@@ -30,8 +30,12 @@ def report(problem: Problem, result: Result) -> str:
         "",
     ]
     rows = [("access", "op", "wavefronts", "ideal", "bank_conflicts")]
-    rows += [(a.name, a.op, str(a.wavefronts), str(a.ideal), str(a.bank_conflicts)) for a in result.accesses]
+    rows += [
+        (a.name, _op(a, problem), str(a.wavefronts), str(a.ideal), str(a.bank_conflicts))
+        for a in result.accesses
+    ]
     lines += columns(rows, {0, 1})
+    lines += _over_values(result.accesses)
     lines += ["", f"  {_verdict(result)}"]
     proof = result.proof
     if proof.weighted_excess is not None:
@@ -67,7 +71,7 @@ def audit_report(problem: Problem, audit: Audit) -> str:
     rows += [
         (
             a.name,
-            a.op,
+            _op(a, problem),
             str(a.wavefronts),
             str(a.ideal),
             str(a.bank_conflicts),
@@ -77,6 +81,7 @@ def audit_report(problem: Problem, audit: Audit) -> str:
         for a in audit.accesses
     ]
     lines += columns(rows, {0, 1})
+    lines += _over_values(audit.accesses)
     lines += [
         "",
         f"  profiler: {BANK_CONFLICTS}*.sum and",
@@ -123,8 +128,25 @@ def _counted(access: AuditedAccess) -> str:
     return "total only" if access.counters else "not counted"
 
 
+def _op(access: AccessReport | AuditedAccess, problem: Problem) -> str:
+    """The op, with what was chosen and what the counts stand for."""
+    (source,) = [a for a in problem.accesses if a.name == access.name]
+    chosen = f", {access.bytes} bytes" if isinstance(source.bytes, tuple) else ""
+    return f"{access.op}{chosen}" + (f" ({access.any_is})" if access.any_is else "")
+
+
+def _over_values(accesses: Sequence[AccessReport | AuditedAccess]) -> list[str]:
+    """What the counts of accesses stand for whose lanes choose at run time."""
+    meaning = {"worst": "worst over all values", "uniform": "expected over uniform values"}
+    return [
+        f"  ({word}): {text}" for word, text in meaning.items() if any(a.any_is == word for a in accesses)
+    ]
+
+
 def _verdict(result: Result) -> str:
     what = "no bank conflicts" if not result.excess else f"{result.excess} excess wavefronts remain"
+    if not result.excess and any(a.any_is for a in result.accesses):
+        what = "no more wavefronts than the values need"
     if result.status is Status.OPTIMAL:
         return f"optimal: {what}, proved best; verified at every lane"
     return f"{result.status}: {what}, not proved best; verified at every lane"

@@ -62,7 +62,7 @@ def command(
         (
             a.access.name,
             a.access.op,
-            counters(a.lanes.operation, a.report.wavefronts, a.report.bank_conflicts),
+            counters(a.lanes.operation, int(a.report.wavefronts), int(a.report.bank_conflicts)),
         )
         for a in planned.accesses
     ]

@@ -88,7 +88,7 @@ class Proposal:
 
     layout: Layout | None
     family: str
-    weighted_excess: int
+    weighted_excess: int | float
     bytes: int
     operations: int
     operations_proved: bool
@@ -165,6 +165,22 @@ def look_up(tile: Tile, free: FreeAssignment, proposal: Proposal) -> Proposal:
         complete=free.complete,
         reason="" if free.complete else "stopped before the proof was complete",
     )
+
+
+def plain_layouts(
+    problem: Problem, device: Device, trace: Trace, budget: Budget
+) -> Iterator[tuple[Layout, str, int]]:
+    """Layouts of the families without a swizzle, with their families and operations.
+
+    First those without cuts and pads, then pads of whole dimensions by rising bytes, then cuts.
+    """
+    search = _Search(problem, device, trace, False, budget, 1, lambda _: None)
+    space = search.space
+    cut = (candidate for cuts in (1, 2) for candidate in unpadded(space, cuts))
+    for candidate in itertools.chain(unpadded(space, 0), padded(space, cuts=False), rotated(space), cut):
+        if search._fits(candidate.span):
+            found = _Found(candidate, {}, 0, candidate.operations)
+            yield search._layout(found), candidate.family, candidate.operations
 
 
 class _Search:

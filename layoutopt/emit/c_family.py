@@ -11,7 +11,7 @@ from layoutopt.algebra import Range
 from layoutopt.emit.c_text import to_c
 from layoutopt.emit.plan import BASE, AccessPlan, Plan, comment
 from layoutopt.emit.strength import substituted
-from layoutopt.expressions import Const, Node, Op, Var
+from layoutopt.expressions import Const, Lookup, Node, Op, Var
 
 _UNROLLED: Final = 64  # iterations; more would flood the instruction cache
 
@@ -50,8 +50,7 @@ def source(plan: Plan, dialect: Dialect) -> str:
         lines += [f"constexpr {dialect.uint} {name}_{key} = {value};" for key, value in sizes.items()]
     else:
         lines.append(f"enum {{ {', '.join(f'{name}_{key} = {value}' for key, value in sizes.items())} }};")
-    lines += [*dialect.example(plan), "", "// Byte offset of an element."]
-    lines += _offset(plan, dialect)
+    lines += [*dialect.example(plan), "", *_offset(plan, dialect), *_bit_shift(plan, dialect)]
     for access in plan.accesses:
         lines += ["", *_headline(access), *_addresses(plan, access, dialect), *dialect.pieces(plan, access)]
     if dialect.constants:
@@ -120,9 +119,45 @@ def _offset(plan: Plan, dialect: Dialect) -> list[str]:
     body = to_c(node, ranges, dialect.wide)
     declared = ", ".join(f"{dialect.uint} {x}" for x in ranges)
     return [
+        *_table(plan, dialect),
+        "// Byte offset of an element.",
         f"{dialect.function} {dialect.uint} {plan.name}_offset_bytes({declared}) {{",
         *_unused(body, ranges),
         f"    return {body};",
+        "}",
+    ]
+
+
+def _table(plan: Plan, dialect: Dialect) -> list[str]:
+    """The offsets, where no formula gives them."""
+    if not isinstance(plan.offset, Lookup):
+        return []
+    values = plan.offset.values
+    kind = "unsigned short" if max(values) < 1 << 16 else "unsigned int"
+    rows = [", ".join(map(str, values[at : at + 16])) for at in range(0, len(values), 16)]
+    return [
+        f"// Offset of an element by its row-major index, in units of {plan.element_bytes} bytes.",
+        f"{dialect.function} int {plan.offset.name}(int index) {{",
+        f"    const {kind} offsets[{len(values)}] = {{",
+        *(f"        {row}," for row in rows),
+        "    };",
+        "    return offsets[index];",
+        "}",
+        "",
+    ]
+
+
+def _bit_shift(plan: Plan, dialect: Dialect) -> list[str]:
+    """Where in its byte a packed element lies."""
+    tile = plan.problem.tile
+    if tile.packed == 1:
+        return []
+    last = f"x{len(tile.shape) - 1}"
+    return [
+        "",
+        f"// Shift of an element in its byte: (byte >> shift) & {(1 << tile.element_bits) - 1:#x}.",
+        f"{dialect.function} {dialect.uint} {plan.name}_bit_shift({dialect.uint} {last}) {{",
+        f"    return ({last} & {tile.packed - 1}) * {tile.element_bits};",
         "}",
     ]
 

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from layoutopt import __version__
 from layoutopt.accesses import trace
+from layoutopt.address import Layout
 from layoutopt.conflicts import count_wavefronts
 from layoutopt.devices import Device
-from layoutopt.emit.plan import Plan, make_plan
+from layoutopt.emit.plan import Plan, identifier, make_plan
 from layoutopt.errors import ExpressionError, LayoutError
-from layoutopt.expressions import evaluate, parse, to_text
+from layoutopt.expressions import Lookup, evaluate, parse, to_text
 from layoutopt.formula import offset_expression
 from layoutopt.model import AccessReport, Problem, Result
+from layoutopt.rewrite import with_loops, with_widths
 
 # One module each, with `emit(plan)`, `SUFFIX` and, where addresses count elements, `UNIT = "element"`.
 LANGUAGES: Final = {
     name: f"layoutopt.emit.{name}"
     for name in ("cuda", "hip", "opencl", "c", "cute", "gluon", "tilelang", "numba")
 }
+
+_C_FAMILY: Final = ("cuda", "hip", "opencl", "c")
 
 
 def emit(language: str, problem: Problem, gpu: Device, answer: Result | str) -> str:
@@ -39,9 +44,19 @@ def emit(language: str, problem: Problem, gpu: Device, answer: Result | str) -> 
         VerificationError: the code would not equal the layout's table. Our bug.
     """
     module: Any = importlib.import_module(LANGUAGES[language])
-    unit = problem.tile.element_bytes if getattr(module, "UNIT", "byte") == "element" else 1
+    unit = problem.tile.storage.element_bytes if getattr(module, "UNIT", "byte") == "element" else 1
+    if isinstance(answer, Result) and answer.layout is not None:
+        _check_expressible(answer.layout, language)
     text: str = module.emit(plan(problem, gpu, answer, unit))
     return text
+
+
+def _check_expressible(layout: Layout, language: str) -> None:
+    what = (
+        "a table of offsets" if layout.lookup else "elements of less than a byte" if layout.packed > 1 else ""
+    )
+    if what and language not in _C_FAMILY:
+        raise LayoutError(f"{language} cannot express {what}; {', '.join(_C_FAMILY)} can")
 
 
 def plan(problem: Problem, gpu: Device, answer: Result | str, unit_bytes: int = 1) -> Plan:
@@ -58,10 +73,14 @@ def plan(problem: Problem, gpu: Device, answer: Result | str, unit_bytes: int = 
         f"excess >= {proof.excess.lower_bound} ({proof.excess.scope}), "
         f"bytes >= {proof.bytes.lower_bound} ({proof.bytes.scope})",
     ]
+    offset = offset_expression(layout)
+    if isinstance(offset, Lookup):
+        offset = replace(offset, name=f"{identifier(problem.name)}_lookup")
+    widths = [report.bytes for report in answer.accesses]
     return make_plan(
-        problem,
+        with_loops(with_widths(problem, widths)) if problem.accesses else problem,
         gpu,
-        offset_expression(layout),
+        offset,
         layout.table(),
         reports=answer.accesses if problem.accesses else (),
         layout=layout,
@@ -72,7 +91,7 @@ def plan(problem: Problem, gpu: Device, answer: Result | str, unit_bytes: int = 
 
 
 def _of_formula(problem: Problem, gpu: Device, text: str, unit_bytes: int) -> Plan:
-    shape, size = problem.tile.shape, problem.tile.element_bytes
+    shape, size = problem.tile.shape, problem.tile.storage.element_bytes
     grids = {f"x{d}": g for d, g in enumerate(np.indices(shape, dtype=np.int64, sparse=True))}
     try:
         node = parse(text, frozenset(grids))

@@ -139,7 +139,7 @@ class Plan:
     @property
     def element_bytes(self) -> int:
         """Size of one element in bytes."""
-        return self.problem.tile.element_bytes
+        return self.problem.tile.storage.element_bytes
 
     @property
     def coordinate_ranges(self) -> dict[str, Range]:
@@ -202,7 +202,7 @@ def make_plan(
     shape = problem.tile.shape
     grids = {f"x{d}": g for d, g in enumerate(np.indices(shape, dtype=np.int64, sparse=True))}
     values = np.broadcast_to(evaluate(offset, grids), shape)
-    if (values * problem.tile.element_bytes != table).any():
+    if (values * problem.tile.storage.element_bytes != table).any():
         raise VerificationError(f"the offset {to_text(offset)} does not equal the table")
     name = identifier(problem.name)
     lanes = trace(problem, gpu).accesses
@@ -225,7 +225,7 @@ def make_plan(
         offset=offset,
         table=table,
         unit_bytes=unit_bytes,
-        bytes=int(table.max()) + problem.tile.element_bytes,
+        bytes=int(table.max()) + problem.tile.storage.element_bytes,
         alignment_bytes=_alignment(alignment_bytes, layout, flips),
         accesses=tuple(accesses),
         about=tuple(about),
@@ -264,7 +264,7 @@ def _plan_access(
     wanted = np.where(active, table.ravel()[element] // unit, 0)
     ranges = expression_ranges(access, problem, warp)
     ranges = {"tid": ranges["tid"], **{v: ranges[v] for v in access.loops}}
-    scale = problem.tile.element_bytes // unit
+    scale = problem.tile.storage.element_bytes // unit
 
     def right(node: Node) -> bool:
         values = _values(node, env, shape, active)

@@ -10,6 +10,7 @@ only after it has given the table's offset for every thread and iteration.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -18,7 +19,7 @@ from sympy.core.function import UndefinedFunction
 
 from layoutopt.algebra import Range, simplify
 from layoutopt.errors import VerificationError
-from layoutopt.expressions import Const, Node, Op, Var, parse
+from layoutopt.expressions import Const, Lookup, Node, Op, Var, parse, with_parts
 from layoutopt.model import Access
 
 _PLAIN = frozenset(("+", "-", "*", "//", "%", "neg"))
@@ -73,12 +74,9 @@ def operations(node: Node) -> int:
 
 def substituted(node: Node, values: Mapping[str, Node]) -> Node:
     """`node` with the variables in `values` replaced."""
-    match node:
-        case Var(name):
-            return values.get(name, node)
-        case Op(symbol, args):
-            return Op(symbol, tuple(substituted(arg, values) for arg in args))
-    return node
+    if isinstance(node, Var):
+        return values.get(node.name, node)
+    return with_parts(node, lambda part: substituted(part, values))
 
 
 def reduced(node: Node, values: Mapping[str, Node], scale: int, ranges: Mapping[str, Range]) -> Node:
@@ -100,7 +98,16 @@ def _reduced(node: Node, values: Mapping[str, Node], scale: int, ranges: Mapping
     opaque: dict[str, Any] = {}
     bound = {name: _to_sympy(value, {}, opaque) for name, value in values.items()}
     expression = sympy.expand(scale * _to_sympy(node, bound, opaque))
-    return simplify(_from_sympy(expression), ranges)
+    return simplify(_with_tables(_from_sympy(expression), opaque), ranges)
+
+
+def _with_tables(node: Node, opaque: Mapping[str, Any]) -> Node:
+    """Look-ups in place of the functions that stood for them."""
+    node = with_parts(node, lambda part: _with_tables(part, opaque))
+    if isinstance(node, Op) and f"@{node.symbol}" in opaque:
+        table: Lookup = opaque[f"@{node.symbol}"]
+        return replace(table, index=node.args[0])
+    return node
 
 
 def _to_sympy(node: Node, bound: Mapping[str, Any], opaque: dict[str, Any]) -> Any:
@@ -109,6 +116,9 @@ def _to_sympy(node: Node, bound: Mapping[str, Any], opaque: dict[str, Any]) -> A
             return sympy.Integer(value)
         case Var(name):
             return bound.get(name, sympy.Symbol(name, integer=True, nonnegative=True))
+        case Lookup(_, index, name):
+            opaque[f"@{name}"] = node
+            return _opaque(name, opaque)(_to_sympy(index, bound, opaque))
         case Op(symbol, args):
             parts = [_to_sympy(arg, bound, opaque) for arg in args]
             if symbol not in _PLAIN:
