@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from layoutopt import json_data
+from layoutopt import fragments, json_data
 from layoutopt.errors import ProblemFileError
-from layoutopt.model import ELEMENT_BYTES, Problem
+from layoutopt.model import ELEMENT_BYTES, Problem, Tile
 
 MAX_FILE_BYTES = 8 << 20
 MAX_ELEMENTS = 1 << 21
@@ -41,14 +41,32 @@ def from_data(raw: Any) -> Problem:
     Raises:
         ProblemFileError: the data is not a problem; `field` says where.
     """
-    problem = json_data.convert(raw, Problem)
+    problem = json_data.convert(written_out(raw), Problem)
     _check(problem)
     return problem
 
 
+def written_out(raw: Any) -> Any:
+    """Problem data in which named accesses (`layoutopt.fragments`) are ordinary ones.
+
+    Raises:
+        ProblemFileError: a named access, or what it depends on, is wrong.
+    """
+    accesses = raw.get("accesses") if isinstance(raw, dict) else None
+    if not isinstance(accesses, list) or not any(map(fragments.is_named, accesses)):
+        return raw
+    others = {"accesses": [{"name": "any", "op": "load", "index": ["0"]}]}
+    head = json_data.convert({**raw, **others}, Problem)
+    _check_element(head.tile)
+    return {**raw, "accesses": fragments.expand(accesses, head.tile, head.threads)}
+
+
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a problem file, generated from the types."""
-    (schema,), components = msgspec.json.schema_components([Problem], ref_template="#/$defs/{name}")
+    kinds = [Problem, fragments.FragmentAccess, fragments.CopyAccess]
+    (schema, *named), components = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+    items = components["Problem"]["properties"]["accesses"]
+    items["items"] = {"anyOf": [items["items"], *named]}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "layoutopt problem",
@@ -60,11 +78,7 @@ def json_schema() -> dict[str, Any]:
 def _check(problem: Problem) -> None:
     """What types cannot say."""
     tile, dims = problem.tile, len(problem.tile.shape)
-    if isinstance(tile.element, str) and tile.element not in ELEMENT_BYTES:
-        known = ", ".join(ELEMENT_BYTES)
-        raise ProblemFileError(
-            "tile.element", f'unknown type {tile.element!r}; known: {known}, or {{"bytes": n}}'
-        )
+    _check_element(tile)
     if tile.elements > MAX_ELEMENTS:
         raise ProblemFileError("tile.shape", f"at most {MAX_ELEMENTS} elements, not {tile.elements}")
     seen: dict[str, int] = {}
@@ -89,3 +103,11 @@ def _check(problem: Problem) -> None:
     alignment = problem.layout.alignment_bytes
     if alignment is not None and alignment & (alignment - 1):
         raise ProblemFileError("layout.alignment_bytes", f"expected a power of two, got {alignment}")
+
+
+def _check_element(tile: Tile) -> None:
+    if isinstance(tile.element, str) and tile.element not in ELEMENT_BYTES:
+        known = ", ".join(ELEMENT_BYTES)
+        raise ProblemFileError(
+            "tile.element", f'unknown type {tile.element!r}; known: {known}, or {{"bytes": n}}'
+        )
