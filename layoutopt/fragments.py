@@ -139,6 +139,7 @@ class FragmentAccess(Struct, frozen=True, forbid_unknown_fields=True, rename={"l
     )
     where: Annotated[Expression | None, Meta(description="Lanes for which this is 0 do not take part")] = None
     weight: Annotated[int | float | Expression, Meta(description="As for other accesses")] = 1
+    notes: str | None = None
 
 
 class Copy(Struct, frozen=True, forbid_unknown_fields=True):
@@ -159,6 +160,7 @@ class CopyAccess(Struct, frozen=True, forbid_unknown_fields=True):
     op: Annotated[str, Meta(description="cp.async, store or load")]
     copy: Copy
     weight: Annotated[int | float | Expression, Meta(description="As for other accesses")] = 1
+    notes: str | None = None
 
 
 def expand(accesses: list[Any], tile: Tile, threads: int) -> list[Any]:
@@ -183,7 +185,7 @@ def _expanded(access: dict[str, Any], place: str, tile: Tile, threads: int) -> d
         plain = _fragment(json_data.convert(access, FragmentAccess, place), place, tile, threads)
     else:
         plain = _copy(json_data.convert(access, CopyAccess, place), place, tile, threads)
-    left_out: dict[str, Any] = {"bytes": None, "for": {}, "where": None, "weight": 1}
+    left_out: dict[str, Any] = {"bytes": None, "for": {}, "where": None, "weight": 1, "notes": None}
     data = msgspec.to_builtins(plain)
     return {key: value for key, value in data.items() if key not in left_out or value != left_out[key]}
 
@@ -373,7 +375,9 @@ def _fragment(access: FragmentAccess, place: str, tile: Tile, threads: int) -> A
         **{name: (0, trips - 1) for name, trips in loops.items()},
     }
     written = tuple(to_text(simplify(_substitute(node, coordinates), ranges)) for node in index)
-    return Access(access.name, access.op, written, access.bytes, loops, access.where, access.weight)
+    return Access(
+        access.name, access.op, written, access.bytes, loops, access.where, access.weight, access.notes
+    )
 
 
 def _move(access: FragmentAccess, place: str, tile: Tile, threads: int) -> _Move:
@@ -382,7 +386,8 @@ def _move(access: FragmentAccess, place: str, tile: Tile, threads: int) -> _Move
         operation = parse_operation(access.op, access.bytes)
     except ValueError as error:
         raise ProblemFileError(f"{place}.op", str(error)) from None
-    for c in access.repeat:
+    repeat: dict[str, int] = {str(coordinate): count for coordinate, count in access.repeat.items()}
+    for c in repeat:
         if c not in held.extent:
             known = " and ".join(held.extent)
             raise ProblemFileError(f"{place}.repeat", f"{access.fragment} has {known}, not {c}")
@@ -392,12 +397,11 @@ def _move(access: FragmentAccess, place: str, tile: Tile, threads: int) -> _Move
         raise ProblemFileError(f"{place}.op", f"{access.op} does not move elements of {width} bytes")
     moved = span_bytes // width
     at, stride = held.at, dict(held.extent)
-    repeat: dict[str, int] = {str(c): count for c, count in access.repeat.items()}
     if moved > held.values:
-        c = next(iter(repeat), None)
+        c = next(iter(repeat), "")
         more = moved // held.values
-        if c is None or moved % held.values or repeat[c] % more:
-            given = f"{c} is repeated {repeat[c]} times" if c is not None else "nothing is repeated"
+        if not c or moved % held.values or repeat[c] % more:
+            given = f"{c} is repeated {repeat[c]} times" if c else "nothing is repeated"
             raise ProblemFileError(
                 f"{place}.repeat",
                 f"{access.op} moves {moved} values a lane and {held.name} has {held.values}: the first "
@@ -579,4 +583,5 @@ def _copy(access: CopyAccess, place: str, tile: Tile, threads: int) -> Access:
         {"i": trips} if trips > 1 else {},
         " and ".join(limits) or None,
         access.weight,
+        access.notes,
     )

@@ -94,6 +94,7 @@ class Access(Struct, frozen=True, forbid_unknown_fields=True, rename={"loops": "
             "or an expression over the loop variables"
         ),
     ] = 1
+    notes: str | None = None
 
 
 class Constraints(Struct, frozen=True, forbid_unknown_fields=True):

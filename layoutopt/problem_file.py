@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from layoutopt import fragments, json_data
+from layoutopt import catalogue, fragments, json_data
 from layoutopt.errors import ProblemFileError
 from layoutopt.model import ELEMENT_BYTES, Problem, Tile
 
@@ -16,12 +16,29 @@ MAX_ELEMENTS = 1 << 21
 
 
 def load(path: str | Path) -> Problem:
-    """Read a problem file.
+    """Read a problem file, or the problem of that name in the catalogue if there is no such file.
 
     Raises:
         ProblemFileError: the file cannot be read or does not hold a problem; `field` says where.
     """
-    return decode(json_data.read(path, MAX_FILE_BYTES))
+    return decode(read(path))
+
+
+def read(path: str | Path) -> bytes:
+    """The text of a problem file, or of the problem of that name in the catalogue.
+
+    Raises:
+        ProblemFileError: there is neither, or it cannot be read.
+    """
+    name = str(path)
+    if not Path(path).exists() and Path(path).suffix != ".json":
+        found = catalogue.find(name)
+        if found is None:
+            near = catalogue.near(name)
+            hint = f"did you mean {' or '.join(near)}?" if near else "`layoutopt problems` lists them"
+            raise ProblemFileError("", f"no file and no problem of the catalogue is called {name!r}; {hint}")
+        path = found
+    return json_data.read(path, MAX_FILE_BYTES)
 
 
 def decode(data: bytes) -> Problem:

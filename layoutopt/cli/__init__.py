@@ -26,12 +26,18 @@ class _Commands(click.Group):
         "check": "layoutopt.cli.check",
         "count": "layoutopt.cli.count",
         "targets": "layoutopt.cli.targets",
+        "new": "layoutopt.cli.new",
+        "import": "layoutopt.cli.import_",
+        "problems": "layoutopt.cli.problems",
     }
     _summaries: ClassVar = {
         "solve": "Find the smallest conflict-free layout of a tile.",
         "check": "Audit a layout that is in use.",
         "count": "Count the wavefronts of recorded addresses.",
         "targets": "List the GPUs and how they serve shared memory.",
+        "new": "Start a problem file for a common kernel.",
+        "import": "Turn a CuTe or Triton layout, or a recorded trace, into a problem file.",
+        "problems": "List the catalogue, or print one of its problems.",
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from layoutopt.cli.files import write
-from layoutopt.cli.options import device_file_option, problem_device
+from layoutopt.cli.options import ProblemPath, device_file_option, problem_device
 from layoutopt.model import FAMILIES, Problem, Result, Status
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNK
 
 
 @click.command("solve")
-@click.argument("problem", type=click.Path(path_type=Path))
+@click.argument("problem", type=ProblemPath())
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @click.option(
     "--table",
@@ -59,7 +59,8 @@ def command(
 ) -> int:
     """Find the layout with the fewest wavefronts, then the fewest bytes, then the cheapest index.
 
-    PROBLEM is a problem file. Ctrl-C stops the search with the best layout so far.
+    PROBLEM is a problem file or the name of one in the catalogue. Ctrl-C stops the search with the
+    best layout so far.
 
     \b
     Example:
