@@ -115,6 +115,10 @@ class Constraints(Struct, frozen=True, forbid_unknown_fields=True):
         Expression | None,
         Meta(description="A layout already in use, to audit: element offset over x0, x1, ..."),
     ] = None
+    must_be: Annotated[
+        str | tuple[str, ...] | None,
+        Meta(description="Layouts that the hardware dictates: tma, tma.128B, wgmma, ..., or a list of them"),
+    ] = None
 
 
 class Published(Struct, frozen=True, forbid_unknown_fields=True):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from layoutopt import dictated
 from layoutopt.accesses import LaneTrace, Trace, trace
 from layoutopt.address import Layout
 from layoutopt.conflicts import count_wavefronts
@@ -54,6 +55,8 @@ def solve(
     lanes = trace(problem, gpu)
     if not any(a.active.any() for a in lanes.accesses):
         raise ProblemFileError("accesses", "no access has an active lane")
+    if problem.layout.must_be is not None:
+        return _dictated(problem, gpu, lanes, conflict_free)
     proposal = search(
         problem,
         gpu,
@@ -64,6 +67,52 @@ def solve(
         progress=progress,
     )
     return _result(problem, gpu, lanes, proposal)
+
+
+def _dictated(problem: Problem, gpu: Device, lanes: Trace, conflict_free: bool) -> Result:
+    """The best of the few layouts that the hardware allows: every one is counted."""
+    scope = f"the layouts of {' or '.join(dictated.names(problem))}"
+    unit = lanes.weight_unit
+    ranked, refused = [], []
+    for candidate in dictated.candidates(problem):
+        try:
+            check_layout(candidate.layout, lanes)
+        except LayoutError as error:
+            refused.append(f"{candidate.name}: {error}")
+            continue
+        table = candidate.layout.table().ravel()
+        weighted = 0
+        for access in lanes.accesses:
+            counts = count_wavefronts(table[access.element], access.active, access.operation, gpu)
+            weighted += int(((counts.wavefronts - counts.ideal) * access.weight).sum())
+        ranked.append((weighted, len(candidate.layout.swizzle), candidate))
+    ranked.sort(key=lambda row: row[:2])
+    proof = Proof(Bound(0, scope), Bound(problem.tile.bytes, "every layout"))
+    if ranked:
+        proof = Proof(Bound(-(-ranked[0][0] // unit), scope), proof.bytes)
+    costs = [f"{c.name} {weighted / unit:g} excess" for weighted, _, c in ranked] + refused
+    reason = "; ".join(costs) or f"no layout of {' or '.join(dictated.names(problem))} holds this tile"
+    limit = problem.layout.max_bytes
+    if not ranked or (conflict_free and ranked[0][0]) or (limit is not None and problem.tile.bytes > limit):
+        return Result(problem.name, gpu.name, Status.INFEASIBLE, proof, reason)
+    weighted, _, best = ranked[0]
+    reports = measure(best.layout, lanes, gpu)
+    return Result(
+        problem=problem.name,
+        target=gpu.name,
+        status=Status.OPTIMAL,
+        proof=proof,
+        reason=reason,
+        layout=best.layout,
+        family=best.name,
+        offset=to_text(offset_expression(best.layout)),
+        bytes=problem.tile.bytes,
+        declared_bytes=best.layout.declared_bytes,
+        alignment_bytes=best.alignment_bytes,
+        excess=sum(r.excess for r in reports),
+        weighted_excess=weighted / unit,
+        accesses=reports,
+    )
 
 
 def measure(layout: Layout, lanes: Trace, gpu: Device) -> tuple[AccessReport, ...]:

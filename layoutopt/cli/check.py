@@ -67,7 +67,7 @@ def command(
 
         return solve(changed, time_limit=time_limit, target=gpu)
 
-    layout = _read_table(table) if table is not None else offset
+    layout = read_table(table) if table is not None else offset
     audit = check(loaded, layout, target=gpu, solver=None if no_fix else solver)
     if as_json:
         click.echo(json.dumps(audit.to_json()))
@@ -78,7 +78,12 @@ def command(
     return 1 if audit.excess or audit.status is Status.INFEASIBLE else 0
 
 
-def _read_table(path: Path) -> npt.NDArray[np.integer[Any]]:
+def read_table(path: Path) -> npt.NDArray[np.integer[Any]]:
+    """The array in an .npy file.
+
+    Raises:
+        ProblemFileError: there is none.
+    """
     import numpy as np
 
     from layoutopt.errors import ProblemFileError

@@ -58,7 +58,7 @@ def command(
     from layoutopt.problem_text import problem_text
     from layoutopt.starters import Options, starter
 
-    options = Options(name, _extents(tile), element, threads, mma, operand.upper(), stages, target)
+    options = Options(name, extents(tile), element, threads, mma, operand.upper(), stages, target)
     data = starter(kind, options)
     trace(from_data(data), device(target))
     text = problem_text(data)
@@ -81,7 +81,12 @@ def _check_meant(kind: str, mma: str | None, operand: str, stages: int) -> None:
         raise click.UsageError("--stages goes with operands A and B")
 
 
-def _extents(text: str | None) -> tuple[int, ...] | None:
+def extents(text: str | None) -> tuple[int, ...] | None:
+    """Extents such as 128x64; None for None.
+
+    Raises:
+        click.BadParameter: the text is something else.
+    """
     if text is None:
         return None
     parts = text.lower().replace(",", "x").split("x")
