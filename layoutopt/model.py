@@ -151,6 +151,11 @@ class Problem(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
     published: Published | None = None
     known_optimum: KnownOptimum | None = None
 
+    def _repr_html_(self) -> str:
+        from layoutopt.notebook import problem_html
+
+        return problem_html(self)
+
 
 class Status(enum.StrEnum):
     """How much a result claims.
@@ -224,3 +229,8 @@ class Result(Struct, frozen=True, rename={"schema_": "schema"}):
         """The result as JSON-ready data, the schema first."""
         data: dict[str, Any] = msgspec.to_builtins(self)
         return {"schema": data.pop("schema"), **data}
+
+    def _repr_html_(self) -> str:
+        from layoutopt.notebook import result_html
+
+        return result_html(self)
