@@ -104,6 +104,19 @@ def expression_ranges(access: Access, problem: Problem, lanes: int) -> dict[str,
     }
 
 
+def environment(access: Access, threads: int, lanes: int) -> dict[str, IntArray]:
+    """Values of every variable that the access's expressions may use.
+
+    Returns:
+        int64 arrays that broadcast to shape (iterations, threads); the last loop variable is fastest.
+
+    Raises:
+        ProblemFileError: the loops run too often.
+    """
+    tid = np.arange(threads, dtype=np.int64)[None, :]
+    return {"tid": tid, "lane": tid % lanes, "warp": tid // lanes, **_loop_values(access)}
+
+
 def _trace_access(
     access: Access, i: int, problem: Problem, device: Device
 ) -> tuple[LaneTrace, list[Fraction]]:
@@ -125,9 +138,8 @@ def _trace_access(
             f"{field}.bytes", f"{width} bytes are no whole number of {tile.element_bytes}-byte elements"
         )
 
-    tid = np.arange(problem.threads, dtype=np.int64)[None, :]
-    loops = _loop_values(access)
-    env = {"tid": tid, "lane": tid % device.lanes, "warp": tid // device.lanes, **loops}
+    env = environment(access, problem.threads, device.lanes)
+    loops = {name: env[name] for name in access.loops}
     iterations = math.prod(access.loops.values())
     shape = (iterations, problem.threads)
 
@@ -142,7 +154,7 @@ def _trace_access(
         active = np.broadcast_to(value != 0, shape).copy()
     if operation.matrices:
         _check_whole_warps(active, f"{field}.where", access, problem, device, operation, spot)
-        active &= tid % device.lanes < 8 * operation.matrices
+        active &= env["lane"] < 8 * operation.matrices
 
     covered = max(1, width // tile.element_bytes)
     flat = np.zeros(shape, np.int64)

@@ -186,7 +186,7 @@ class AccessReport(Struct, frozen=True):
 class Bound(Struct, frozen=True):
     """A proved lower bound and the set of layouts it holds for."""
 
-    lower_bound: int
+    lower_bound: int | float
     scope: str
 
 
@@ -199,11 +199,19 @@ class IndexCost(Struct, frozen=True):
 
 
 class Proof(Struct, frozen=True):
-    """What is proved. `excess` bounds the weighted excess, in units of one unweighted wavefront."""
+    """What is proved.
+
+    Attributes:
+        excess: of all accesses, weights not applied: a bound on the result's `excess`.
+        bytes: of every layout with this (weighted) excess.
+        index_cost: the third objective.
+        weighted_excess: the first objective, where accesses have weights; else it is `excess`.
+    """
 
     excess: Bound
     bytes: Bound
     index_cost: IndexCost | None = None
+    weighted_excess: Bound | None = None
 
 
 class Result(Struct, frozen=True, rename={"schema_": "schema"}):

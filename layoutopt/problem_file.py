@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from layoutopt.model import ELEMENT_BYTES, Problem, Tile
 
 MAX_FILE_BYTES = 8 << 20
 MAX_ELEMENTS = 1 << 21
+_RESERVED = frozenset(("tid", "lane", "warp", "min", "max"))
 
 
 def load(path: str | Path) -> Problem:
@@ -110,7 +112,8 @@ def _check(problem: Problem) -> None:
                 f"accesses[{i}].index",
                 f"expected one expression for each of {dims} dimensions, got {len(access.index)}",
             )
-        if reserved := {"tid", "lane", "warp", "min", "max"} & access.loops.keys():
+        reserved = {v for v in access.loops if v in _RESERVED or keyword.iskeyword(v)}
+        if reserved:
             raise ProblemFileError(
                 f"accesses[{i}].for", f"{min(reserved)!r} is reserved; choose another variable"
             )

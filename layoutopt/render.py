@@ -29,6 +29,9 @@ def report(problem: Problem, result: Result) -> str:
     lines += _columns(rows, left=2)
     lines += ["", f"  {_verdict(result)}"]
     proof = result.proof
+    if proof.weighted_excess is not None:
+        bound = proof.weighted_excess
+        lines += [f"  weighted excess {result.weighted_excess:g} >= {bound.lower_bound:g} in {bound.scope}"]
     lines += [
         f"  excess >= {proof.excess.lower_bound} in {proof.excess.scope}; "
         f"bytes >= {proof.bytes.lower_bound:,} in {proof.bytes.scope}",

@@ -10,7 +10,7 @@ from layoutopt import dictated
 from layoutopt.accesses import LaneTrace, Trace, trace
 from layoutopt.address import Layout
 from layoutopt.conflicts import count_wavefronts
-from layoutopt.cpmodel.search import Proposal, search
+from layoutopt.cpmodel.search import EVERY_LAYOUT, Proposal, search
 from layoutopt.cpmodel.solver import Budget
 from layoutopt.devices import Device, device
 from layoutopt.errors import LayoutError, ProblemFileError, VerificationError
@@ -81,21 +81,26 @@ def _dictated(problem: Problem, gpu: Device, lanes: Trace, conflict_free: bool) 
             refused.append(f"{candidate.name}: {error}")
             continue
         table = candidate.layout.table().ravel()
-        weighted = 0
+        plain = weighted = 0
         for access in lanes.accesses:
             counts = count_wavefronts(table[access.element], access.active, access.operation, gpu)
-            weighted += int(((counts.wavefronts - counts.ideal) * access.weight).sum())
-        ranked.append((weighted, len(candidate.layout.swizzle), candidate))
+            excess = counts.wavefronts - counts.ideal
+            plain += int(excess.sum())
+            weighted += int((excess * access.weight).sum())
+        ranked.append((weighted, len(candidate.layout.swizzle), plain, candidate))
     ranked.sort(key=lambda row: row[:2])
-    proof = Proof(Bound(0, scope), Bound(problem.tile.bytes, "every layout"))
-    if ranked:
-        proof = Proof(Bound(-(-ranked[0][0] // unit), scope), proof.bytes)
-    costs = [f"{c.name} {weighted / unit:g} excess" for weighted, _, c in ranked] + refused
+    weights = any((access.weight != unit).any() for access in lanes.accesses)
+    proof = Proof(
+        Bound(min((plain for _, _, plain, _ in ranked), default=0), scope),
+        Bound(problem.tile.bytes, EVERY_LAYOUT),
+        weighted_excess=Bound(ranked[0][0] / unit, scope) if ranked and weights else None,
+    )
+    costs = [f"{c.name} {weighted / unit:g} excess" for weighted, _, _, c in ranked] + refused
     reason = "; ".join(costs) or f"no layout of {' or '.join(dictated.names(problem))} holds this tile"
     limit = problem.layout.max_bytes
     if not ranked or (conflict_free and ranked[0][0]) or (limit is not None and problem.tile.bytes > limit):
         return Result(problem.name, gpu.name, Status.INFEASIBLE, proof, reason)
-    weighted, _, best = ranked[0]
+    weighted, _, _, best = ranked[0]
     reports = measure(best.layout, lanes, gpu)
     return Result(
         problem=problem.name,
@@ -148,20 +153,17 @@ def _measure(access: LaneTrace, table: np.ndarray, gpu: Device) -> AccessReport:
 
 def _result(problem: Problem, gpu: Device, lanes: Trace, proposal: Proposal) -> Result:
     unit = lanes.weight_unit
-    excess_bound, excess_scope = proposal.excess_bound
-    proof_of_excess = Bound(-(-excess_bound // unit), excess_scope)
-    proof_of_bytes = Bound(*proposal.bytes_bound)
+    proof = _proof(lanes, proposal)
     layout = proposal.layout
     if layout is None:
         status = Status.INFEASIBLE if proposal.complete else Status.UNKNOWN
-        return Result(problem.name, gpu.name, status, Proof(proof_of_excess, proof_of_bytes), proposal.reason)
+        return Result(problem.name, gpu.name, status, proof, proposal.reason)
     reports = _verify(layout, lanes, gpu, proposal)
-    cost = IndexCost(proposal.operations, proposal.operations_proved, INDEX_COST_MEASURE)
     return Result(
         problem=problem.name,
         target=gpu.name,
         status=Status.OPTIMAL if proposal.complete else Status.FEASIBLE,
-        proof=Proof(proof_of_excess, proof_of_bytes, cost),
+        proof=proof,
         reason=proposal.reason,
         layout=layout,
         family=proposal.family,
@@ -173,6 +175,23 @@ def _result(problem: Problem, gpu: Device, lanes: Trace, proposal: Proposal) -> 
         weighted_excess=proposal.weighted_excess / unit,
         accesses=reports,
     )
+
+
+def _proof(lanes: Trace, proposal: Proposal) -> Proof:
+    """The bounds, with and without weights."""
+    bound, scope = proposal.excess_bound
+    weights = np.concatenate([a.weight for a in lanes.accesses])
+    # Each excess wavefront weighs at most the largest weight.
+    least = max(proposal.plain_floor, -(-bound // max(1, int(weights.max()))))
+    plain = Bound(least, scope if least > proposal.plain_floor else EVERY_LAYOUT)
+    weighted = None
+    if (weights != lanes.weight_unit).any():
+        value = bound / lanes.weight_unit
+        weighted = Bound(int(value) if value.is_integer() else value, scope)
+    cost = None
+    if proposal.layout is not None:
+        cost = IndexCost(proposal.operations, proposal.operations_proved, INDEX_COST_MEASURE)
+    return Proof(plain, Bound(*proposal.bytes_bound), cost, weighted)
 
 
 def _verify(layout: Layout, lanes: Trace, gpu: Device, proposal: Proposal) -> tuple[AccessReport, ...]:

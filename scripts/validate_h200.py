@@ -308,7 +308,9 @@ def write(folder: Path) -> None:
     np.concatenate(chunks).tofile(folder / "in.bin")
     for data in (TRANSPOSE, GEMM):
         problem = from_data(data)
-        (folder / f"{problem.name}.cuh").write_text(cuda(problem, solve(problem, time_limit=30), 32))
+        (folder / f"{problem.name}.cuh").write_text(
+            cuda(problem, solve(problem, time_limit=30), device("sm_90"))
+        )
     header = (HERE.parent / "layoutopt/data/layoutopt_record.cuh").read_text()
     (folder / "layoutopt_record.cuh").write_text(header)
     template = (HERE / "validate_h200.cu").read_text()

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -133,6 +134,46 @@ def test_outputs_are_whole_or_absent(tmp_path):
     assert done.returncode == 2
     assert "cannot write" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_outputs_are_all_or_none(tmp_path):
+    code, table = tmp_path / "tile.cuh", tmp_path / "folder"
+    table.mkdir()
+    done = layoutopt("solve", TRANSPOSE, "--code", code, "--table", table)
+    assert done.returncode == 2
+    assert "cannot write" in done.stderr
+    assert list(tmp_path.iterdir()) == [table]
+
+
+def test_outputs_overwrite_neither_each_other_nor_the_problem(problem_file, tmp_path):
+    path, out = problem_file(), tmp_path / "out"
+    before = path.read_bytes()
+    for arguments in (("--code", path), ("--table", path), ("--code", out, "--table", out)):
+        done = layoutopt("solve", path, *arguments)
+        assert done.returncode == 2
+        assert "would overwrite" in done.stderr
+    assert path.read_bytes() == before
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "nan", "inf", "soon"])
+def test_a_time_limit_is_a_finite_time(limit):
+    done = layoutopt("solve", TRANSPOSE, "--time-limit", limit)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+def test_a_full_disk_is_one_line():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*COMMAND, "solve", str(TRANSPOSE), "--json"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENVIRONMENT,
+        )
+    assert done.returncode == 2
+    assert done.stderr == "error: cannot write the output: No space left on device\n"
 
 
 def test_time_limit_gives_the_best_so_far():

@@ -12,6 +12,7 @@ from plain_count import plain_count
 from layoutopt.conflicts import CHUNK_INSTRUCTIONS, count_wavefronts
 from layoutopt.devices import Device, PhaseRule, device, devices
 from layoutopt.operations import Operation, parse_operation
+from layoutopt.profiler import BANK_CONFLICTS, WAVEFRONTS, counters
 
 pytestmark = pytest.mark.filterwarnings("ignore::layoutopt.errors.DisputedRuleWarning")
 
@@ -81,18 +82,6 @@ def test_compare_and_swap_has_no_rule():
         parse_operation("atom.shared.cas.b32", None)
 
 
-# The sub-counters of the profiler that hold all of an instruction's wavefronts and conflicts.
-SUB_COUNTERS = {
-    "ld": ("op_ld", "op_ld"),
-    "ldmatrix": ("op_ld", "op_ld"),
-    "st": ("op_st", "op_st"),
-    "stmatrix": ("op_st", "op_st"),
-    "atom": ("op_atom", "op_atom"),
-    "red": ("op_atom", "op_atom"),
-    "cp": (None, "op_ldgsts"),
-}
-
-
 def counter_splits():
     """Each record's op, and its (wavefront, conflict) counters: totals and parts that are not zero."""
     data = json.loads((DATA / "h200_counter_split.json").read_text())
@@ -107,14 +96,19 @@ def counter_splits():
 
 def test_sub_counters_of_each_op():
     for record, wavefronts, conflicts in counter_splits():
-        wavefront_part, conflict_part = SUB_COUNTERS[record["op"].split(".")[0]]
-        total, elsewhere = wavefronts.pop("", 0), wavefronts.pop("op_misc", 0)
-        own = total - elsewhere
-        if record["family"] == "nobody" or record["op"].startswith("cp.async.cg"):
+        op, _, constant = record["op"].partition(" of ")
+        operation = Operation("atomic", 4) if constant or ".cas." in op else parse_operation(op, None)
+        own = wavefronts[""] - wavefronts.pop("op_misc", 0)
+        predicted = counters(operation, own, conflicts.get("", 0))
+        if record["family"] == "nobody" or operation.kind == "cp.async.cg":
             assert own == 0
-        assert wavefronts == ({wavefront_part: own} if own and wavefront_part else {})
-        total = conflicts.pop("", 0)
-        assert conflicts == ({conflict_part: total} if total else {})
+            assert not any(predicted.values())
+            continue
+        for base, measured in ((WAVEFRONTS, wavefronts), (BANK_CONFLICTS, conflicts)):
+            parts = {
+                name: value for name, value in predicted.items() if name.startswith(f"{base}_") and value
+            }
+            assert parts == {f"{base}_{part}": value for part, value in measured.items() if part}, record
 
 
 def test_equals_the_profiler_where_counters_are_split():

@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import numpy as np
 import pytest
 from conftest import ROOT
@@ -52,6 +53,17 @@ def test_modes_are_ranked_and_the_best_is_taken():
     assert len(costs) == 4
     # Rows alone need no swizzle, and without one the index is the cheapest.
     assert solve(epilogue("rows")).family == "tma.none, x1 contiguous"
+
+
+def test_weights_decide_between_modes():
+    """Many runs of the rows outweigh the conflicts of one run of stmatrix."""
+    data = msgspec.to_builtins(epilogue("stmatrix", "rows", must_be=["tma.none", "tma.32B"]))
+    data["accesses"][1]["weight"] = 100
+    result = solve(from_data(data))
+    assert result.family == "tma.none, x1 contiguous"
+    assert (result.excess, result.weighted_excess) == (448, 448)
+    assert result.proof.weighted_excess.lower_bound == 448
+    assert result.proof.excess.lower_bound == 192, "tma.32B has fewer, weights aside"
 
 
 def test_hardware_products_and_matrices_were_right():

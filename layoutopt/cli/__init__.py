@@ -68,6 +68,7 @@ def run() -> None:
     warnings.showwarning = lambda message, *_: click.echo(f"warning: {message}", err=True)
     try:
         code = main(standalone_mode=False)
+        sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         code = error.exit_code
@@ -77,6 +78,10 @@ def run() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        click.echo(f"error: cannot write the output: {error.strerror}", err=True)
+        code = USAGE_ERROR
     except Exception as error:
         from layoutopt.errors import LayoutoptError
 

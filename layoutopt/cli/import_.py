@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from layoutopt.cli.files import write
+from layoutopt.cli.files import write_all
 from layoutopt.cli.new import extents
 from layoutopt.errors import ProblemFileError
 
@@ -261,5 +261,5 @@ def _save(path: Path | None, data: dict[str, Any]) -> None:
     if path is None:
         click.echo(text, nl=False)
     else:
-        write(path, text.encode())
+        write_all({path: text.encode()})
         click.echo(f"wrote {path}", err=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from layoutopt.cli.files import write
+from layoutopt.cli.files import write_all
 from layoutopt.errors import ProblemFileError
 
 KINDS = ("transpose", "gemm", "attention", "conv", "stencil", "blank")
@@ -67,7 +67,7 @@ def command(
     else:
         if output.exists():
             raise ProblemFileError("-o", f"{str(output)!r} exists already; choose another name")
-        write(output, text.encode())
+        write_all({output: text.encode()})
         click.echo(f"wrote {output}; next: layoutopt solve {output}", err=True)
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -31,6 +32,13 @@ class ProblemPath(click.Path):
         names = [*short_names(), *(problems() if "/" in incomplete else ())]
         found = [CompletionItem(name) for name in dict.fromkeys(names) if name.startswith(incomplete)]
         return [*found, *super().shell_complete(ctx, param, incomplete)]
+
+
+def seconds(ctx: click.Context, param: click.Parameter, value: float) -> float:
+    """Callback of an option that is a time: finite and above zero."""
+    if not 0 < value < math.inf:
+        raise click.BadParameter(f"expected seconds above 0, got {value}", ctx, param)
+    return value
 
 
 def device_file_option(command: Command) -> Command:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from layoutopt.cli.files import write
-from layoutopt.cli.options import ProblemPath, device_file_option, problem_device
+from layoutopt.cli.files import check_distinct, write_all
+from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, seconds
 from layoutopt.model import FAMILIES, Problem, Result, Status
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNK
 @click.option("--code", type=click.Path(path_type=Path), help="Write the CUDA header to this file.")
 @click.option(
     "--time-limit",
-    type=click.FloatRange(min=0, min_open=True),
+    type=float,
+    callback=seconds,
     default=60.0,
     show_default=True,
     metavar="S",
@@ -68,6 +69,7 @@ def command(
     """
     from layoutopt.problem_file import load
 
+    check_distinct(problem, table=table, code=code)
     loaded = load(problem)
     if families is not None:
         loaded = _with_families(loaded, families)
@@ -76,11 +78,12 @@ def command(
     text = None
     if result.layout is not None and (code is not None or not as_json):
         text = _code(loaded, result, gpu)
-    if result.layout is not None:
-        if table is not None:
-            write(table, _npy(result))
-        if code is not None and text is not None:
-            write(code, text.encode())
+    outputs = {}
+    if result.layout is not None and table is not None:
+        outputs[table] = _npy(result)
+    if text is not None and code is not None:
+        outputs[code] = text.encode()
+    write_all(outputs)
     if as_json:
         click.echo(json.dumps(result.to_json()))
     else:
@@ -159,7 +162,7 @@ def _progress() -> Callable[[str], None]:
 def _code(problem: Problem, result: Result, gpu: Device) -> str:
     from layoutopt.emit.cuda import cuda
 
-    return cuda(problem, result, gpu.lanes)
+    return cuda(problem, result, gpu)
 
 
 def _npy(result: Result) -> bytes:

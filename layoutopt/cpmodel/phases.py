@@ -28,7 +28,8 @@ class PhaseSet:
     Attributes:
         elements: int64, shape (phases, lanes): row-major index of each element, sorted within a
             phase, -1 for absent. Equal elements stand once unless the rule serialises them.
-        weight: int64, shape (phases,): weighted number of times the phase is served.
+        weight: int64, shape (phases,): weighted number of times the phase is served, above 0.
+        repeats: int64, shape (phases,): number of times, weights not applied.
         floor: int64, shape (phases,): wavefronts that the phase costs in every layout that keeps
             the vectors whole and aligned (DESIGN: the counting bound).
         rule: how it is served.
@@ -37,6 +38,7 @@ class PhaseSet:
 
     elements: IntArray
     weight: IntArray
+    repeats: IntArray
     floor: IntArray
     rule: PhaseRule
     width_bytes: int
@@ -59,9 +61,10 @@ def phase_sets(trace: Trace, tile: Tile, device: Device) -> tuple[PhaseSet, ...]
         elements, inverse = _unique_rows(_canonical(stacked, rule))
         weight = np.bincount(inverse, np.concatenate([w for _, w in parts]), len(elements)).astype(np.int64)
         used = (elements[:, -1] >= 0) & (weight > 0)
+        repeats = np.bincount(inverse, minlength=len(elements))[used]
         elements, weight = elements[used], weight[used]
         floor = _floor(elements, rule, width_bytes, tile, vectors)
-        sets.append(PhaseSet(elements, weight, floor, rule, width_bytes))
+        sets.append(PhaseSet(elements, weight, repeats, floor, rule, width_bytes))
     return tuple(sets)
 
 
@@ -115,11 +118,12 @@ def _floor(elements: IntArray, rule: PhaseRule, width_bytes: int, tile: Tile, wi
     wider access are assumed to share words perfectly.
     """
     size, bank_bytes = tile.element_bytes, rule.bank_bytes
+    served = max(rule.banks, rule.row_words)  # distinct words that one wavefront can serve
     chunk_words = max(1, width_bytes // bank_bytes)
     present = elements >= 0
     if size & (size - 1):  # the words of such an element have no fixed place
         distinct = present.sum(axis=1) if size >= bank_bytes else np.ones(len(elements), np.int64)
-        return np.maximum(1, -(-distinct // rule.banks))
+        return np.maximum(1, -(-distinct // served))
     element = np.where(present, elements, 0)
     last = element % tile.shape[-1]
     fixed = present & (widest[element] >= bank_bytes)
@@ -135,7 +139,7 @@ def _floor(elements: IntArray, rule: PhaseRule, width_bytes: int, tile: Tile, wi
         place_bytes = place_words * bank_bytes
         held = fixed & ((widest[element] >= place_bytes) | (place_words == 1))
         place = byte_in_row // bank_bytes % place_words
-        banks = rule.banks // place_words
+        banks = served // place_words
         for p in range(0, place_words, chunk_words):
             count = _count(np.where(held & (place == p), word, -1), rule.serialises_equal)
             if place_words == 1:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -24,26 +24,31 @@ from layoutopt.cpmodel.swizzle import (
     SHIFT_OPERATIONS,
     Field,
     Masks,
-    PhaseClass,
-    Solution,
+    Phases,
+    Rules,
     SwizzleModel,
-    classes,
-    cost,
-    excess,
     last_block,
+    phases_of,
+    rules,
     swizzle_field,
+    textbook,
 )
+from layoutopt.cpmodel.walsh import Question, decide
 from layoutopt.devices import Device
 from layoutopt.errors import ProblemFileError
 from layoutopt.model import FAMILIES, Problem
 
 MAX_CUTS = 2
 EVERY_LAYOUT = "every layout"
-# Deterministic time that each swizzle gets in one round of stage 2; the last round has no limit.
-_EFFORTS = (0.05, 0.5, 5.0, None)
+# Rounds of stage 2: how many candidates, most promising first, and the deterministic time that each gets.
+_ROUNDS = ((24, 0.05), (24, 0.5), (None, 0.05), (24, 5.0), (None, 0.5), (None, 5.0), (None, None))
 # What it gets in stage 1 before the next candidate is looked at.
 _STAGE_1_EFFORT = 0.2
+# What it gets to find the cheapest swizzle where one is known to exist.
+_POLISH_EFFORT = 0.2
 _FALLBACK_CANDIDATES = 200
+# Smallest and least conflicting linearisations over which the usual swizzles are evaluated.
+_TEXTBOOK_CANDIDATES = 48
 
 Progress = Callable[[str], None]
 
@@ -60,6 +65,7 @@ class Proposal:
         operations: index cost: operations of the linearisation plus three per distinct shift.
         operations_proved: no layout searched with this excess and these bytes has fewer.
         excess_bound: proved lower bound of the weighted excess, and its scope.
+        plain_floor: excess, weights not applied, that the counting bound leaves in every layout.
         bytes_bound: proved lower bound of the bytes at that excess, and its scope.
         complete: both bounds are met, or infeasibility is proved.
         reason: why there is no layout, or what is left unproved; may be empty.
@@ -72,6 +78,7 @@ class Proposal:
     operations: int
     operations_proved: bool
     excess_bound: tuple[int, str]
+    plain_floor: int
     bytes_bound: tuple[int, str]
     complete: bool
     reason: str
@@ -83,6 +90,7 @@ class _Found:
     masks: Masks
     excess: int
     operations: int
+    cheapest: bool = True  # no swizzle over this candidate is known to be cheaper
 
     @property
     def rank(self) -> tuple[int, int, int]:
@@ -161,7 +169,7 @@ class _Search:
         if "xor" in families and self.sets and (alignment is None or alignment >= row_bytes):
             self.field = swizzle_field(self.sets, self.tile, trace)
         self.scope = "families " + ", ".join(f for f in FAMILIES if f in families)
-        self.floor = self._floor()
+        self.floor, self.plain_floor = self._floor()
         self.tally = _Tally()
 
     def _vector_starts(self, trace: Trace) -> tuple[tuple[int, IntArray], ...]:
@@ -171,18 +179,19 @@ class _Search:
         coordinates = [np.array(np.unravel_index(s, self.tile.shape)) for s in starts]
         return tuple((a.width_elements, c) for a, c in zip(wide, coordinates, strict=True))
 
-    def _floor(self) -> int:
-        """Weighted excess that the counting bound leaves in every layout."""
-        total = 0
+    def _floor(self) -> tuple[int, int]:
+        """Excess that the counting bound leaves in every layout: weighted, and not."""
+        weighted = plain = 0
         for s in self.sets:
             chunk_words = max(1, s.width_bytes // s.rule.bank_bytes)
             requests = chunk_words if s.rule.split_words else 1
             distinct = s.elements >= 0
             distinct[:, 1:] &= s.elements[:, 1:] != s.elements[:, :-1]
             ideal = -(-distinct.sum(axis=1) * chunk_words // (s.rule.banks * requests))
-            over = s.floor - ideal
-            total += int((s.weight * over * (over > 0)).sum()) * requests
-        return total
+            over = np.maximum(s.floor - ideal, 0)
+            weighted += int((s.weight * over).sum()) * requests
+            plain += int((s.repeats * over).sum()) * requests
+        return weighted, plain
 
     def run(self) -> Proposal:
         if self.limit is not None and self.tile.bytes > self.limit:
@@ -201,7 +210,8 @@ class _Search:
         if stage1 is not None and stage1.excess == self.floor:
             if not self.tally.exhausted:
                 self.tally.undecided_span = self.tile.elements
-            return self._proposal(stage1, self.floor, operations_proved=self.tally.undecided_span is None)
+            proved = self.tally.undecided_span is None and stage1.cheapest
+            return self._proposal(stage1, self.floor, operations_proved=proved)
         if self.conflict_free:
             complete = self.tally.undecided_span is None and self.tally.exhausted
             reason = "every layout of these families has conflicts" if complete else "out of time"
@@ -214,7 +224,9 @@ class _Search:
         level: _Found | None = None
         deferred: list[Linearisation] = []
         for candidate in self._candidates():
-            if self.budget.spent and self.tally.unswizzled:
+            # Where nothing reaches the floor, the other half is for what comes nearest.
+            needed = 0.5 if level is None and not self.conflict_free else 0.0
+            if self.budget.share_left <= needed and self.tally.unswizzled:
                 self._fall_back()
                 return level
             if level is not None and candidate.span >= level.candidate.span + self._block:
@@ -263,11 +275,12 @@ class _Search:
         self, candidate: Linearisation, level: _Found | None, effort: float | None
     ) -> tuple[_Found | None, bool]:
         """A layout over `candidate` that reaches the floor, if there is one; and whether that is sure."""
-        phases = classes(candidate, self.sets, self.tile)
-        plain = _Found(candidate, {}, excess(phases, {}), candidate.operations)
+        phases = phases_of(candidate, self.sets, self.tile)
+        costs = phases.costs({})
+        plain = _Found(candidate, {}, phases.excess_at(costs), candidate.operations)
         self.tally.unswizzled.append(plain)
-        ceilings = [p.ideal if self.conflict_free else p.target for p in phases]
-        if all(cost(p, {}) <= ceiling for p, ceiling in zip(phases, ceilings, strict=True)):
+        ceilings = phases.ideal if self.conflict_free else phases.target
+        if (costs <= ceilings).all():
             return plain, True
         reaches = self._reaches(candidate)
         if level is not None:
@@ -280,9 +293,8 @@ class _Search:
         # The roomiest first: where that fails, the tighter ones need not be tried.
         for reach in (reaches[-1], *reaches[:-1]):
             roomy = replace(candidate, span=reach)
-            solution = self._model(roomy, phases).solve_targets(ceilings, self.budget, effort)
-            found = self._swizzled(roomy, phases, solution) if solution.masks else None
-            if solution.outcome not in (Outcome.OPTIMAL, Outcome.INFEASIBLE):
+            found, decided = self._swizzle(roomy, phases, ceilings, effort)
+            if not decided:
                 return found, False
             if reach == reaches[-1]:
                 if found is None or len(reaches) == 1:
@@ -292,9 +304,46 @@ class _Search:
                 return found, True
         return widest, True
 
-    def _model(self, candidate: Linearisation, phases: Sequence[PhaseClass]) -> SwizzleModel:
+    def _swizzle(
+        self,
+        candidate: Linearisation,
+        phases: Phases,
+        ceilings: IntArray,
+        effort: float | None,
+    ) -> tuple[_Found | None, bool]:
+        """The cheapest swizzle over `candidate` within the ceilings; and whether its existence is sure."""
         assert self.field is not None
-        return SwizzleModel(candidate, phases, self.field, self.tile)
+        given = rules(candidate, self.field, self.tile)
+        outcome, hint = decide(self._question(phases, ceilings, given), self.budget)
+        if outcome is Outcome.INFEASIBLE:
+            return None, True
+        known = hint if outcome is Outcome.FEASIBLE else None
+        model = SwizzleModel(phases, self.field, given)
+        if known is not None:
+            effort = min(effort or _POLISH_EFFORT, _POLISH_EFFORT)
+        solution = model.solve_targets(ceilings, self.budget, effort, known)
+        masks = solution.masks or known
+        found = None if not masks else self._swizzled(candidate, phases, masks)
+        if found is not None and solution.outcome is not Outcome.OPTIMAL:
+            found = replace(found, cheapest=False)
+        return found, known is not None or solution.outcome in (Outcome.OPTIMAL, Outcome.INFEASIBLE)
+
+    def _question(self, phases: Phases, ceilings: IntArray, given: Rules) -> Question:
+        assert self.field is not None
+        return Question(
+            phases.words,
+            phases.chunk_bits,
+            phases.bank_bits,
+            ceilings,
+            given.targets,
+            self.field.first_source,
+            given.still,
+            given.last,
+        )
+
+    def _model(self, candidate: Linearisation, phases: Phases) -> SwizzleModel:
+        assert self.field is not None
+        return SwizzleModel(phases, self.field, rules(candidate, self.field, self.tile))
 
     def _fall_back(self) -> None:
         """Out of time: at least look at plain pads, which cost next to nothing to evaluate."""
@@ -302,8 +351,8 @@ class _Search:
         for candidate in itertools.islice(padded(self.space, cuts=False), _FALLBACK_CANDIDATES):
             if not self._fits(candidate.span):
                 break
-            phases = classes(candidate, self.sets, self.tile)
-            self.tally.unswizzled.append(_Found(candidate, {}, excess(phases, {}), candidate.operations))
+            phases = phases_of(candidate, self.sets, self.tile)
+            self.tally.unswizzled.append(_Found(candidate, {}, phases.excess({}), candidate.operations))
 
     def _fits(self, span: int) -> bool:
         return self.limit is None or span * self.tile.element_bytes <= self.limit
@@ -332,29 +381,58 @@ class _Search:
     def _least_excess(self) -> Proposal:
         fitting = [f for f in self.tally.unswizzled if self._fits(f.candidate.span)]
         best = min(fitting or self.tally.unswizzled, key=lambda f: f.rank)
-        tried = {
-            replace(f.candidate, span=reach)
-            for f in self.tally.unswizzled
-            for reach in self._reaches(f.candidate)
-        }
-        pending = [(candidate, self.floor) for candidate in sorted(tried, key=_by_cost_then_digits)]
+        hints: dict[Linearisation, Masks] = {}
+        nearest = dict.fromkeys(
+            found.candidate
+            for key in (lambda f: by_cost(f.candidate), lambda f: f.rank)
+            for found in sorted(self.tally.unswizzled, key=key)[:_TEXTBOOK_CANDIDATES]
+        )
+        promise = {f.candidate: f.excess for f in self.tally.unswizzled}
+        for candidate in nearest:
+            for found in self._textbook(candidate):
+                if found.excess < promise[candidate]:
+                    promise[candidate], hints[candidate] = found.excess, found.masks
+                best = min(best, found, key=lambda f: f.rank)
+        by_size = sorted(promise, key=_by_cost_then_digits)
+        by_promise = sorted(by_size, key=promise.__getitem__)
+        # The smallest candidates in turn with the most promising.
+        order = dict.fromkeys(c for pair in zip(by_promise, by_size, strict=True) for c in pair)
+        pending = [
+            (replace(candidate, span=reach), hints.get(candidate), self.floor)
+            for candidate in order
+            for reach in self._reaches(candidate)
+        ]
         # Every candidate gets a little effort before any gets much: good layouts come early.
-        for effort in _EFFORTS:
+        for count, effort in _ROUNDS:
             left = []
-            for candidate, bound in pending:
-                best, bound = self._improve(candidate, best, bound, effort)
+            for candidate, hint, bound in pending[:count]:
+                best, bound = self._improve(candidate, hint, best, bound, effort)
                 if bound < best.excess or (bound == best.excess and candidate.span < best.candidate.span):
-                    left.append((candidate, bound))
-            pending = left
-        bound = min((bound for _, bound in pending), default=best.excess)
-        self.tally.undecided_span = min((candidate.span for candidate, _ in pending), default=None)
+                    left.append((candidate, hint, bound))
+            pending = left + pending[len(pending) if count is None else count :]
+        bound = min((bound for *_, bound in pending), default=best.excess)
+        self.tally.undecided_span = min((candidate.span for candidate, *_ in pending), default=None)
         if not self.tally.exhausted:
             bound = self.floor
             self.tally.undecided_span = self.tile.elements
         return self._proposal(best, max(self.floor, min(bound, best.excess)), operations_proved=False)
 
+    def _textbook(self, candidate: Linearisation) -> Iterator[_Found]:
+        """The usual swizzles over `candidate`: a good start, for it costs little to evaluate them."""
+        phases: Phases | None = None
+        for reach in self._reaches(candidate):
+            assert self.field is not None
+            exact = replace(candidate, span=reach)
+            given = rules(exact, self.field, self.tile)
+            phases = phases or phases_of(candidate, self.sets, self.tile)
+            highest = (reach * self.tile.element_bytes - 1) // self.field.word_bytes
+            for masks in textbook(self.field, given, highest):
+                if self.budget.spent:
+                    return
+                yield self._swizzled(exact, phases, masks)
+
     def _improve(
-        self, candidate: Linearisation, best: _Found, bound: int, effort: float | None
+        self, candidate: Linearisation, hint: Masks | None, best: _Found, bound: int, effort: float | None
     ) -> tuple[_Found, int]:
         """Try to beat `best` with a swizzle over `candidate`; the new best, and its proved bound."""
         most = best.excess if candidate.span < best.candidate.span else best.excess - 1
@@ -362,9 +440,9 @@ class _Search:
             return best, most + 1
         if self.budget.spent:
             return best, bound
-        phases = classes(candidate, self.sets, self.tile)
+        phases = phases_of(candidate, self.sets, self.tile)
         self.progress(f"{candidate.family}, excess at most {most}")
-        solution = self._model(candidate, phases).solve_excess(most, self.budget, self.workers, effort)
+        solution = self._model(candidate, phases).solve_excess(most, self.budget, self.workers, effort, hint)
         if solution.outcome is Outcome.INFEASIBLE:
             return best, most + 1
         bound = max(bound, solution.bound)
@@ -374,20 +452,20 @@ class _Search:
             bound = solution.value
             cheap = self._model(candidate, phases).solve_index_cost(solution.value, self.budget)
             solution = cheap if cheap.masks else solution
-        found = self._swizzled(candidate, phases, solution)
+        found = self._swizzled(candidate, phases, solution.masks)
         return min(best, found, key=lambda f: f.rank), bound
 
     # Results -----------------------------------------------------------------------------------
 
-    def _swizzled(self, candidate: Linearisation, phases: Sequence[PhaseClass], solution: Solution) -> _Found:
+    def _swizzled(self, candidate: Linearisation, phases: Phases, masks: Masks) -> _Found:
         shifts = {
             source - target
-            for target, mask in solution.masks.items()
+            for target, mask in masks.items()
             for source in range(mask.bit_length())
             if mask >> source & 1
         }
         operations = candidate.operations + SHIFT_OPERATIONS * len(shifts)
-        return _Found(candidate, solution.masks, excess(phases, solution.masks), operations)
+        return _Found(candidate, masks, phases.excess(masks), operations)
 
     def _layout(self, found: _Found) -> Layout:
         size = self.tile.element_bytes
@@ -425,6 +503,7 @@ class _Search:
             found.operations,
             operations_proved and complete,
             (min(excess_bound, found.excess), bound_scope),
+            self.plain_floor,
             (bytes_bound, bytes_scope),
             complete,
             "" if complete else "stopped before the proof was complete",
@@ -432,8 +511,8 @@ class _Search:
 
     def _none(self, reason: str, scope: str, complete: bool) -> Proposal:
         return Proposal(
-            None, "", 0, 0, 0, False, (self.floor, EVERY_LAYOUT), (self.tile.bytes, EVERY_LAYOUT), complete,
-            f"{reason} ({scope})",
+            None, "", 0, 0, 0, False, (self.floor, EVERY_LAYOUT), self.plain_floor,
+            (self.tile.bytes, EVERY_LAYOUT), complete, f"{reason} ({scope})",
         )  # fmt: skip
 
 

@@ -41,6 +41,7 @@ class Budget:
     """Time left, and a way to stop early from another thread."""
 
     def __init__(self, seconds: float | None = None) -> None:
+        self._total = seconds
         self._end = None if seconds is None else time.monotonic() + seconds
         self._stopped = False
         self._lock = threading.Lock()
@@ -57,6 +58,13 @@ class Budget:
     def spent(self) -> bool:
         """Whether no time is left."""
         return self._stopped or (self._end is not None and time.monotonic() >= self._end)
+
+    @property
+    def share_left(self) -> float:
+        """Share of the time that is left; 1 without a limit."""
+        if self._stopped:
+            return 0.0
+        return 1.0 if not self._total or self.seconds is None else self.seconds / self._total
 
     @property
     def seconds(self) -> float | None:
@@ -80,6 +88,7 @@ class Model:
         self._domains: list[tuple[int, int]] = []
         self._constraints: list[str] = []
         self._objective: list[tuple[int, int]] = []
+        self._hint: dict[int, int] = {}
 
     def boolean(self) -> int:
         """A new 0/1 variable."""
@@ -93,6 +102,18 @@ class Model:
     def clause(self, literals: Sequence[int]) -> None:
         """At least one literal is true."""
         self._constraints.append(f"constraints{{bool_or{{literals:[{_join(literals)}]}}}}")
+
+    def at_most_one(self, literals: Sequence[int]) -> None:
+        """No two literals are true."""
+        self._constraints.append(f"constraints{{at_most_one{{literals:[{_join(literals)}]}}}}")
+
+    def exactly_one(self, literals: Sequence[int]) -> None:
+        """One literal is true."""
+        self._constraints.append(f"constraints{{exactly_one{{literals:[{_join(literals)}]}}}}")
+
+    def hint(self, variable: int, value: int) -> None:
+        """A value to try first."""
+        self._hint[variable] = value
 
     def xor(self, a: int, b: int) -> int:
         """A literal equal to `a xor b`."""
@@ -138,7 +159,10 @@ class Model:
         if self._objective:
             names, coefficients = zip(*self._objective, strict=True)
             objective = f"objective{{vars:[{_join(names)}] coeffs:[{_join(coefficients)}]}}"
-        return variables + "".join(self._constraints) + objective
+        hint = ""
+        if self._hint:
+            hint = f"solution_hint{{vars:[{_join(self._hint)}] values:[{_join(self._hint.values())}]}}"
+        return variables + "".join(self._constraints) + objective + hint
 
     def solve(self, budget: Budget, workers: int = 1, effort: float | None = None) -> Answer:
         """Solve within `budget`, and within `effort` in the solver's deterministic time.

@@ -21,7 +21,7 @@ What it cannot express: a swizzle of elements whose size is no power of two.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,11 +86,13 @@ def swizzle_field(sets: Sequence[PhaseSet], tile: Tile, trace: Trace) -> Field |
 
 
 @dataclass(frozen=True, slots=True)
-class PhaseClass:
-    """Phases that cost the same under every swizzle of one linearisation.
+class Phases:
+    """The phases of a problem under one linearisation, merged as far as they must cost the same.
+
+    Arrays of shape (phases,), but for `words`.
 
     Attributes:
-        words: sorted word offsets, up to an XOR translation.
+        words: sorted word offsets, up to an XOR translation, shape (phases, lanes); -1 for absent.
         chunk_bits: log2 of the words that each stands for.
         bank_bits: log2 of the banks.
         weight: weighted number of phases.
@@ -98,18 +100,47 @@ class PhaseClass:
         target: wavefronts that no layout undercuts.
     """
 
-    words: tuple[int, ...]
-    chunk_bits: int
-    bank_bits: int
-    weight: int
-    ideal: int
-    target: int
+    words: IntArray
+    chunk_bits: IntArray
+    bank_bits: IntArray
+    weight: IntArray
+    ideal: IntArray
+    target: IntArray
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def held(self, phase: int) -> tuple[int, ...]:
+        """The words of one phase."""
+        return tuple(w for w in self.words[phase].tolist() if w >= 0)
+
+    def costs(self, masks: Masks) -> IntArray:
+        """Wavefronts of each phase under a swizzle, in the model's own arithmetic."""
+        if not len(self):
+            return np.zeros(0, np.int64)
+        bank = self.words.copy()
+        for bit, mask in masks.items():
+            bank ^= (np.bitwise_count(self.words & mask).astype(np.int64) & 1) << bit
+        bank = (bank & ((1 << self.bank_bits) - 1)[:, None]) >> self.chunk_bits[:, None]
+        banks = 1 << int(self.bank_bits.max())
+        index = (bank + (np.arange(len(bank)) * banks)[:, None])[self.words >= 0]
+        worst: IntArray = np.bincount(index, minlength=len(bank) * banks).reshape(-1, banks).max(axis=1)
+        return worst
+
+    def excess(self, masks: Masks) -> int:
+        """Weighted excess wavefronts under a swizzle."""
+        return self.excess_at(self.costs(masks))
+
+    def excess_at(self, costs: IntArray) -> int:
+        """Weighted excess wavefronts, of each phase's wavefronts."""
+        return int((self.weight * (costs - self.ideal)).sum())
 
 
-def classes(candidate: Linearisation, sets: Sequence[PhaseSet], tile: Tile) -> list[PhaseClass]:
-    """The phases of a problem under one linearisation, merged as far as they must cost the same."""
+def phases_of(candidate: Linearisation, sets: Sequence[PhaseSet], tile: Tile) -> Phases:
+    """The phases of a problem under one linearisation."""
     table = candidate.table(tile.shape) * tile.element_bytes
-    result = []
+    lanes = max((s.elements.shape[1] for s in sets), default=0)
+    columns: list[tuple[IntArray, ...]] = []
     for phase_set in sets:
         rule = phase_set.rule
         chunk_words = max(1, phase_set.width_bytes // rule.bank_bytes)
@@ -123,46 +154,40 @@ def classes(candidate: Linearisation, sets: Sequence[PhaseSet], tile: Tile) -> l
         first = np.where(present, words, np.iinfo(np.int64).max).min(axis=1, keepdims=True)
         words = np.where(present, words ^ first, -1)
         words.sort(axis=1)
-        unique, inverse = np.unique(words, axis=0, return_inverse=True)
-        inverse = inverse.reshape(-1)
-        weight = np.bincount(inverse, phase_set.weight, len(unique))
-        target = np.full(len(unique), np.iinfo(np.int64).max)
+        words, inverse = _unique_rows(words)
+        weight = np.bincount(inverse, phase_set.weight, len(words)).astype(np.int64)
+        target = np.full(len(words), np.iinfo(np.int64).max)
         np.minimum.at(target, inverse, phase_set.floor)
         requests = chunk_words if rule.split_words else 1
-        for row, row_weight, row_target in zip(
-            unique.tolist(), weight.tolist(), target.tolist(), strict=True
-        ):
-            held = tuple(w for w in row if w >= 0)
-            ideal = -(-len(set(held)) * chunk_words // (rule.banks * requests))
-            result.append(
-                PhaseClass(
-                    held,
-                    chunk_words.bit_length() - 1,
-                    rule.banks.bit_length() - 1,
-                    int(row_weight) * requests,
-                    max(1, ideal),
-                    max(1, row_target),
-                )
+        distinct = words >= 0
+        distinct[:, 1:] &= words[:, 1:] != words[:, :-1]
+        ideal = -(-distinct.sum(axis=1) * chunk_words // (rule.banks * requests))
+        full = np.full_like(weight, 1)
+        columns.append(
+            (
+                np.pad(words, ((0, 0), (lanes - words.shape[1], 0)), constant_values=-1),
+                full * (chunk_words.bit_length() - 1),
+                full * (rule.banks.bit_length() - 1),
+                weight * requests,
+                np.maximum(1, ideal),
+                np.maximum(1, target),
             )
-    return result
+        )
+    if not columns:
+        none = np.zeros(0, np.int64)
+        return Phases(np.zeros((0, 0), np.int64), none, none, none, none, none)
+    return Phases(*(np.concatenate(parts) for parts in zip(*columns, strict=True)))
 
 
-def cost(phase: PhaseClass, masks: Masks) -> int:
-    """Wavefronts of a phase under a swizzle (in the model's own arithmetic)."""
-    load: dict[int, int] = {}
-    bank_mask = (1 << phase.bank_bits) - 1
-    for word in phase.words:
-        swizzled = word
-        for bit, mask in masks.items():
-            swizzled ^= ((word & mask).bit_count() & 1) << bit
-        bank = (swizzled & bank_mask) >> phase.chunk_bits
-        load[bank] = load.get(bank, 0) + 1
-    return max(load.values())
-
-
-def excess(phases: Sequence[PhaseClass], masks: Masks) -> int:
-    """Weighted excess wavefronts."""
-    return sum(p.weight * (cost(p, masks) - p.ideal) for p in phases)
+def _unique_rows(rows: IntArray) -> tuple[IntArray, IntArray]:
+    """Distinct rows, and for each row which it is; in an order that depends on the rows alone."""
+    if not rows.size:
+        return rows[:1], np.zeros(len(rows), np.int64)
+    rows = np.ascontiguousarray(rows)
+    # Rows as opaque bytes sort several times faster than `np.unique(axis=0)`.
+    keys = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).reshape(-1)
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    return rows[first], inverse.reshape(-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +220,71 @@ def last_block(candidate: Linearisation, field: Field, tile: Tile) -> LastBlock 
 
 
 @dataclass(frozen=True, slots=True)
+class Rules:
+    """What a swizzle over one linearisation must obey besides the phases.
+
+    Attributes:
+        targets: bank bits that may be flipped.
+        still: (target, offsets): source bits of offsets at which the target may not be flipped.
+        last: source bits of the last block of offsets, and the flips that may happen to it.
+    """
+
+    targets: range
+    still: tuple[tuple[int, tuple[int, ...]], ...]
+    last: tuple[int, frozenset[int]] | None
+
+
+def rules(candidate: Linearisation, field: Field, tile: Tile) -> Rules:
+    """The rules under `candidate`: vectors stay whole, and the layout within `candidate.span`.
+
+    Flips are linear in the source bits, so a basis of the vectors' source bits is enough. Where it
+    spans every source, no target inside the vector is left.
+    """
+    table = candidate.table(tile.shape) * tile.element_bytes // field.word_bytes
+    sources = (int(table.max()) >> field.first_source).bit_length()
+    targets = field.targets
+    still: list[tuple[int, tuple[int, ...]]] = []
+    for chunk_bits, starts in field.vectors:
+        basis = _basis(np.unique(table[starts] >> field.first_source).tolist(), sources)
+        if len(basis) == sources:
+            targets = range(min(max(targets.start, chunk_bits), targets.stop), targets.stop)
+            continue
+        for target in range(targets.start, min(chunk_bits, targets.stop)):
+            still.append((target, tuple(head << field.first_source for head in basis)))
+    last = None
+    if (block := last_block(candidate, field, tile)) is not None:
+        flips = (pattern for pattern, reach in block.reach.items() if reach <= candidate.span)
+        last = block.sources, frozenset(flips)
+    return Rules(targets, tuple((t, v) for t, v in still if t in targets), last)
+
+
+def textbook(field: Field, given: Rules, highest: int) -> Iterator[Masks]:
+    """Every `Swizzle<B, M, S>` within the rules: B targets in a row, each flipped by the bit S above.
+
+    Args:
+        field: where swizzles act.
+        given: the rules of the linearisation.
+        highest: the highest offset in words.
+    """
+    top = highest.bit_length()
+    for count in range(1, len(given.targets) + 1):
+        for first in range(given.targets.start, given.targets.stop - count + 1):
+            for shift in range(max(1, field.first_source - first), top - first - count + 1):
+                masks = {bit: 1 << bit + shift for bit in range(first, first + count)}
+                if _obeys(masks, given):
+                    yield masks
+
+
+def _obeys(masks: Masks, given: Rules) -> bool:
+    if any((masks.get(target, 0) & v).bit_count() & 1 for target, held in given.still for v in held):
+        return False
+    if given.last is None:
+        return True
+    sources, allowed = given.last
+    return sum(1 << bit for bit, mask in masks.items() if (mask & sources).bit_count() & 1) in allowed
+
+
+@dataclass(frozen=True, slots=True)
 class Solution:
     """What one model gave.
 
@@ -211,26 +301,52 @@ class Solution:
     bound: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    words: tuple[int, ...]
+    chunk_bits: int
+    bank_bits: int
+    weight: int
+    ideal: int
+
+
 class SwizzleModel:
     """One linearisation's masks as CP-SAT variables."""
 
-    def __init__(
-        self, candidate: Linearisation, phases: Sequence[PhaseClass], field: Field, tile: Tile
-    ) -> None:
+    def __init__(self, phases: Phases, field: Field, given: Rules) -> None:
         self._model = Model()
         self._field = field
-        self._targets = field.targets
-        self._phases = phases
+        self._targets = given.targets
+        self._phases = [
+            _Phase(phases.held(k), *numbers)
+            for k, numbers in enumerate(
+                zip(
+                    phases.chunk_bits.tolist(),
+                    phases.bank_bits.tolist(),
+                    phases.weight.tolist(),
+                    phases.ideal.tolist(),
+                    strict=True,
+                )
+            )
+        ]
         self._bits: dict[tuple[int, int], int] = {}
         self._parity: dict[tuple[int, int], int] = {}
         self._same: dict[tuple[int, int, int], int | None] = {}
-        self._keep_vectors_whole(candidate, tile)
-        self._limit_footprint(candidate, tile)
+        self._obey(given)
 
-    def solve_targets(self, ceilings: Sequence[int], budget: Budget, effort: float | None) -> Solution:
-        """The cheapest swizzle under which every phase costs at most its ceiling."""
+    def solve_targets(
+        self, ceilings: IntArray, budget: Budget, effort: float | None, hint: Masks | None
+    ) -> Solution:
+        """The cheapest swizzle under which every phase costs at most its ceiling.
+
+        Args:
+            ceilings: wavefronts, by phase.
+            budget: time left.
+            effort: deterministic time; None for no limit.
+            hint: a swizzle that does, if one is known.
+        """
         rows: set[tuple[int, int, int]] = set()
-        for phase, ceiling in zip(self._phases, ceilings, strict=True):
+        for phase, ceiling in zip(self._phases, ceilings.tolist(), strict=True):
             if len(phase.words) <= ceiling:
                 continue
             if ceiling == 1:
@@ -241,10 +357,13 @@ class SwizzleModel:
                     self._model.at_most(terms, ceiling - 1 - constant)
         for row in sorted(rows):
             self._forbid(*row)
+        self._hint(hint)
         return self._minimise_index_cost(budget, effort)
 
-    def solve_excess(self, most: int, budget: Budget, workers: int, effort: float | None) -> Solution:
-        """The swizzle of least weighted excess, if that is at most `most`."""
+    def solve_excess(
+        self, most: int, budget: Budget, workers: int, effort: float | None, hint: Masks | None = None
+    ) -> Solution:
+        """The swizzle of least weighted excess, if that is at most `most`; `hint` is tried first."""
         terms = []
         offset = 0
         for phase in self._phases:
@@ -258,6 +377,7 @@ class SwizzleModel:
                 self._model.at_most([*load, (wavefronts, -1)], -1 - constant)
         self._model.at_most(terms, most + offset)
         self._model.minimise(terms)
+        self._hint(hint)
         answer = self._model.solve(budget, workers, effort)
         return self._solution(answer, answer.objective - offset, answer.bound - offset)
 
@@ -273,6 +393,11 @@ class SwizzleModel:
                 self._model.at_most([*load, (wavefronts, -1)], -1 - constant)
         self._model.at_most(terms, most + offset)
         return self._minimise_index_cost(budget, None)
+
+    def _hint(self, masks: Masks | None) -> None:
+        if masks is not None:
+            for (target, source), bit in self._bits.items():
+                self._model.hint(bit, masks.get(target, 0) >> source & 1)
 
     def _minimise_index_cost(self, budget: Budget, effort: float | None) -> Solution:
         # Always one worker: which of several cheapest swizzles comes out must not depend on luck.
@@ -297,40 +422,22 @@ class SwizzleModel:
                     masks[target] = masks.get(target, 0) | 1 << source
         return Solution(answer.outcome, masks, value, bound)
 
-    def _keep_vectors_whole(self, candidate: Linearisation, tile: Tile) -> None:
-        """Flip no bit inside a vector: parity(mask_j & v) = 0 wherever a vector starts.
-
-        Parities are linear, so a basis of the vectors' source bits is enough. Where it spans every
-        source, no target inside the vector is left.
-        """
-        field = self._field
-        table = candidate.table(tile.shape) * tile.element_bytes // field.word_bytes
-        sources = (int(table.max()) >> field.first_source).bit_length()
-        for chunk_bits, starts in field.vectors:
-            heads = np.unique(table[starts] >> field.first_source).tolist()
-            basis = _basis(heads, sources)
-            if len(basis) == sources:
-                low = min(max(self._targets.start, chunk_bits), self._targets.stop)
-                self._targets = range(low, self._targets.stop)
-                continue
-            for target in range(self._targets.start, min(chunk_bits, self._targets.stop)):
-                for head in basis:
-                    parity = self._parity_of(target, head << field.first_source & field.sources(target))
-                    if parity is not None:
-                        self._model.clause((-parity - 1,))
-
-    def _limit_footprint(self, candidate: Linearisation, tile: Tile) -> None:
-        """Keep the last, partly filled block of offsets inside the candidate's span."""
-        last = last_block(candidate, self._field, tile)
-        if last is None:
+    def _obey(self, given: Rules) -> None:
+        for target, offsets in given.still:
+            for offset in offsets:
+                parity = self._parity_of(target, offset & self._field.sources(target))
+                if parity is not None:
+                    self._model.clause((-parity - 1,))
+        if given.last is None:
             return
-        for pattern, reach in last.reach.items():
-            if reach <= candidate.span:
+        sources, allowed = given.last
+        for pattern in range(0, 1 << self._field.targets.stop, 1 << self._field.targets.start):
+            if pattern in allowed:
                 continue
             clause: list[int] = []
             for bit in self._field.targets:
                 wanted = pattern >> bit & 1
-                parity = self._parity_of(bit, last.sources & self._field.sources(bit))
+                parity = self._parity_of(bit, sources & self._field.sources(bit))
                 if bit not in self._targets or parity is None:
                     if wanted:  # never flipped, so this pattern does not happen
                         break
@@ -339,7 +446,7 @@ class SwizzleModel:
             else:
                 self._model.clause(clause)
 
-    def _loads(self, phase: PhaseClass) -> list[tuple[list[tuple[int, int]], int]]:
+    def _loads(self, phase: _Phase) -> list[tuple[list[tuple[int, int]], int]]:
         """For each word, the literals and constant whose sum is how many others share its bank."""
         seen: dict[tuple[int, ...], None] = {}
         for u in phase.words:

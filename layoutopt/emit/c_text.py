@@ -22,18 +22,36 @@ _RANK: Final = {
     "neg": 7,
     "~": 7,
 }
+_SHIFT: Final = _RANK["<<"]  # binds tighter than a comparison; & ^ | do not
 _BITWISE: Final = frozenset("|^&") | {"<<", ">>"}
 _COMPARE: Final = frozenset(("<", "<=", ">", ">=", "==", "!="))
 
 
 def to_c(node: Node, ranges: Mapping[str, Range]) -> str:
-    """`node` as a C expression of type int.
+    """`node` as a C expression, of type int, or long long where a step leaves the range of int.
 
     Division and remainder round down as in the problem file: a power of two becomes a shift or a
     mask, other divisors use C's own operators where the operand cannot be negative and a
     correction where it can.
     """
-    return _write(_lower(node, ranges), 0)
+    lowered = _lower(node, ranges)
+    return _write(_widened(lowered) if _leaves_int(node, ranges) else lowered, 0)
+
+
+def _leaves_int(node: Node, ranges: Mapping[str, Range]) -> bool:
+    low, high = bounds(node, ranges)
+    if low < -(2**31) or high >= 2**31:
+        return True
+    return isinstance(node, Op) and any(_leaves_int(arg, ranges) for arg in node.args)
+
+
+def _widened(node: Node) -> Node:
+    match node:
+        case Var(name):
+            return Var(f"(long long){name}")
+        case Op(symbol, args):
+            return Op(symbol, tuple(_widened(arg) for arg in args))
+    return node
 
 
 def _lower(node: Node, ranges: Mapping[str, Range]) -> Node:
@@ -65,7 +83,8 @@ def _lower(node: Node, ranges: Mapping[str, Range]) -> Node:
 def _write(node: Node, minimum: int) -> str:
     match node:
         case Const(value):
-            return str(value) if value >= 0 else f"({value})"
+            text = f"{value}LL" if abs(value) >= 2**31 else str(value)
+            return text if value >= 0 else f"({text})"
         case Var(name):
             return name
         case Op("if", (yes, test, no)):
@@ -79,7 +98,7 @@ def _write(node: Node, minimum: int) -> str:
         case Op("neg" | "~" as symbol, (arg,)):
             return f"({'-' if symbol == 'neg' else '~'}{_write(arg, 8)})"
         case Op(symbol, (left, right)) if symbol in _COMPARE:
-            return f"({_write(left, 0)} {symbol} {_write(right, 0)})"
+            return f"({_write(left, _SHIFT)} {symbol} {_write(right, _SHIFT)})"
         case Op(symbol, (left, right)):
             rank = _RANK[symbol]
             # Parentheses around every operand of a bit operation: compilers warn without them.

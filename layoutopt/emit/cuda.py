@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 from layoutopt import __version__
-from layoutopt.accesses import expression_ranges
+from layoutopt.accesses import LaneTrace, expression_ranges, trace
 from layoutopt.address import Layout
+from layoutopt.devices import Device
 from layoutopt.emit.c_text import to_c
-from layoutopt.emit.strength import reduced
-from layoutopt.expressions import Const, Node, Op, Var, parse
+from layoutopt.emit.strength import access_address, substituted
+from layoutopt.expressions import Const, Node, Op, Var
 from layoutopt.formula import coordinate_ranges, offset_expression
 from layoutopt.model import Access, Problem, Result
 
@@ -29,16 +30,19 @@ def identifier(name: str) -> str:
     return f"t{text}" if text[0].isdigit() else text
 
 
-def cuda(problem: Problem, result: Result, lanes: int) -> str:
+def cuda(problem: Problem, result: Result, gpu: Device) -> str:
     """A header for `result`, which must hold a layout.
 
     Args:
         problem: what was solved.
         result: its answer.
-        lanes: lanes of a warp on the target.
+        gpu: the target.
 
     Returns:
         C++ that compiles with nvcc, and without CUDA as plain C++14.
+
+    Raises:
+        VerificationError: an address function would not equal the layout's table. Our bug.
     """
     layout = result.layout
     assert layout is not None
@@ -62,7 +66,8 @@ def cuda(problem: Problem, result: Result, lanes: int) -> str:
         *_offset_function(name, layout),
     ]
     used = {f"{name}_offset_bytes"}
-    for access, report in zip(problem.accesses, result.accesses, strict=True):
+    traced = trace(problem, gpu).accesses
+    for access, lanes, report in zip(problem.accesses, traced, result.accesses, strict=True):
         function = f"{name}_{identifier(access.name)}_bytes"
         while function in used or function == f"{name}_bytes":
             function += "_"
@@ -71,7 +76,7 @@ def cuda(problem: Problem, result: Result, lanes: int) -> str:
             "",
             f"// {_comment(access.name)}: {_comment(access.op)}; {report.wavefronts} wavefronts, "
             f"ideal {report.ideal}, bank_conflicts {report.bank_conflicts}",
-            *_access_function(function, access, problem, layout, lanes),
+            *_access_function(function, access, lanes, problem, layout),
         ]
     return "\n".join(lines) + "\n"
 
@@ -110,17 +115,13 @@ def _offset_function(name: str, layout: Layout) -> list[str]:
 
 
 def _access_function(
-    function: str, access: Access, problem: Problem, layout: Layout, lanes: int
+    function: str, access: Access, lanes: LaneTrace, problem: Problem, layout: Layout
 ) -> list[str]:
-    ranges = expression_ranges(access, problem, lanes)
-    free = frozenset(("tid", "lane", "warp", *access.loops))
-    tid = Var("tid")
-    warp_names = {"lane": Op("%", (tid, Const(lanes))), "warp": Op("//", (tid, Const(lanes)))}
-    index = {f"x{d}": _substituted(parse(str(text), free), warp_names) for d, text in enumerate(access.index)}
-    address = reduced(offset_expression(layout), index, layout.element_bytes, ranges)
+    ranges = expression_ranges(access, problem, lanes.element.shape[1])
+    address = access_address(access, lanes, problem, layout)
     variables = ["tid", *access.loops]
     c_names = {v: _parameter(v) for v in variables}
-    renamed = _substituted(address, {v: Var(c) for v, c in c_names.items()})
+    renamed = substituted(address, {v: Var(c) for v, c in c_names.items()})
     body = to_c(renamed, {c_names.get(v, v): r for v, r in ranges.items()})
     parameters = ", ".join(f"int {c_names[v]}" for v in variables)
     lines = []
@@ -164,15 +165,6 @@ def _times(node: Node, factor: int) -> Node:
     return node if factor == 1 else Op("*", (node, Const(factor)))
 
 
-def _substituted(node: Node, values: Mapping[str, Node]) -> Node:
-    match node:
-        case Var(name):
-            return values.get(name, node)
-        case Op(symbol, args):
-            return Op(symbol, tuple(_substituted(arg, values) for arg in args))
-    return node
-
-
 def _unused(body: str, parameters: Iterable[str]) -> str:
     """Name parameters that the body does not need, so that no compiler warns."""
     words = set(re.findall(r"\w+", body))
@@ -180,5 +172,6 @@ def _unused(body: str, parameters: Iterable[str]) -> str:
 
 
 def _comment(text: str) -> str:
-    """`text` on one comment line; a backslash at its end would swallow the next line."""
-    return " ".join(text.split()).replace("\\", "/")
+    """`text` on one comment line, which no backslash or trigraph joins to the next; nothing invisible."""
+    shown = "".join(c if c.isprintable() else " " for c in text)
+    return " ".join(shown.split()).replace("\\", "/").replace("??/", "?")

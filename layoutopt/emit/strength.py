@@ -1,8 +1,10 @@
-"""Address expressions of accesses, reduced by sympy.
+"""Address expressions of accesses, reduced by sympy and checked against the table.
 
 Substituting an access's index into the layout gives a correct but clumsy expression. Sympy
 expands the polynomial part, so that every loop variable contributes a constant step where the
 algebra allows (`2048*i`), and drops multiples under `%` and `//`. Bit operations are opaque to it.
+Sympy 1.14 rewrites some remainders wrongly (`Mod(3*x, 4)` under a product), so an expression counts
+only after it has given the table's offset for every thread and iteration.
 """
 
 from __future__ import annotations
@@ -11,13 +13,69 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Any
 
+import numpy as np
 import sympy
 from sympy.core.function import UndefinedFunction
 
+from layoutopt.accesses import LaneTrace, environment, expression_ranges
+from layoutopt.address import Layout
 from layoutopt.algebra import Range, simplify
-from layoutopt.expressions import Const, Node, Op, Var
+from layoutopt.errors import ExpressionError, VerificationError
+from layoutopt.expressions import Const, Node, Op, Var, evaluate, parse
+from layoutopt.formula import offset_expression
+from layoutopt.model import Access, Problem
 
 _PLAIN = frozenset(("+", "-", "*", "//", "%", "neg"))
+
+
+def access_address(access: Access, lanes: LaneTrace, problem: Problem, layout: Layout) -> Node:
+    """The byte offset of an access over `tid` and its loop variables, in few operations.
+
+    Args:
+        access: one access of `problem`.
+        lanes: its trace, which says where it must point.
+        problem: the problem.
+        layout: the layout; its table is what the expression is checked against.
+
+    Raises:
+        VerificationError: neither the reduced nor the plain expression equals the table. Our bug.
+    """
+    warp = lanes.element.shape[1]
+    ranges = expression_ranges(access, problem, warp)
+    free = frozenset(("tid", "lane", "warp", *access.loops))
+    tid = Var("tid")
+    names = {"lane": Op("%", (tid, Const(warp))), "warp": Op("//", (tid, Const(warp)))}
+    index = {f"x{d}": substituted(parse(str(text), free), names) for d, text in enumerate(access.index)}
+    offset, size = offset_expression(layout), layout.element_bytes
+    address = reduced(offset, index, size, ranges)
+    if not _equals_table(address, access, lanes, problem, layout):
+        address = simplify(Op("*", (substituted(offset, index), Const(size))), ranges)
+        if not _equals_table(address, access, lanes, problem, layout):
+            raise VerificationError(f"the address of access {access.name!r} does not equal the table")
+    return address
+
+
+def substituted(node: Node, values: Mapping[str, Node]) -> Node:
+    """`node` with the variables in `values` replaced."""
+    match node:
+        case Var(name):
+            return values.get(name, node)
+        case Op(symbol, args):
+            return Op(symbol, tuple(substituted(arg, values) for arg in args))
+    return node
+
+
+def _equals_table(address: Node, access: Access, lanes: LaneTrace, problem: Problem, layout: Layout) -> bool:
+    env = environment(access, problem.threads, lanes.element.shape[1])
+    shape = np.broadcast_shapes(*(values.shape for values in env.values()))
+    # The trace pads the last warp; beyond the last thread nothing is active.
+    active = lanes.active.reshape(shape[0], -1)[:, : problem.threads]
+    element = lanes.element.reshape(shape[0], -1)[:, : problem.threads]
+    try:
+        values = np.broadcast_to(evaluate(address, env, active), shape)
+    except ExpressionError:
+        return False
+    return bool((values == layout.table().ravel()[element])[active].all())
 
 
 def reduced(node: Node, values: Mapping[str, Node], scale: int, ranges: Mapping[str, Range]) -> Node:
