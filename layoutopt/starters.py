@@ -51,10 +51,9 @@ def _problem(
     threads: int,
     accesses: list[dict[str, Any]],
 ) -> dict[str, Any]:
-    default = f"{kind}_{'x'.join(map(str, tile))}_{element}"
     return {
         "schema": SCHEMA,
-        "name": options.name or default,
+        "name": options.name or kind,
         "notes": notes,
         "target": options.target,
         "tile": {"shape": list(tile), "element": element},
@@ -169,9 +168,8 @@ def gemm(options: Options) -> dict[str, Any]:
         accesses = [access, out]
     else:
         access["notes"] = f"warps lie {warps[0]} along m and {warps[1]} along n"
-        notes = (
-            f"Operand {options.operand} of a matrix product by {mma}: {tile[0]} of {first} by {tile[1]} of k"
-            + (f", {stages} stages." if stages > 1 else ".")
+        notes = f"Operand {options.operand} of a matrix product by {mma}, k along its rows" + (
+            f", {stages} stages." if stages > 1 else "."
         )
         accesses = [_fill(shape, width, options, "global memory is contiguous along k"), access]
     return _problem(f"gemm_{options.operand.lower()}", options, notes, shape, element, threads, accesses)
