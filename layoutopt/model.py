@@ -25,13 +25,17 @@ ELEMENT_BYTES: Final = {
     "b128": 16, "c128": 16,
 }  # fmt: skip
 
-FAMILIES: Final = ("none", "order", "pad", "split", "rotate", "xor")
+FAMILIES: Final = ("none", "order", "pad", "split", "rotate", "xor", "matrix")
 
 Positive = Annotated[int, Meta(ge=1)]
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Expression = Annotated[str, Meta(min_length=1)]
 Identifier = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
-Family = Literal["none", "order", "pad", "split", "rotate", "xor"]
+Family = Literal["none", "order", "pad", "split", "rotate", "xor", "matrix"]
+
+
+Objective = Literal["excess", "bytes", "instructions"]
+OBJECTIVES: Final = ("excess", "bytes", "instructions")
 
 
 class Structure(Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,6 +115,9 @@ class Constraints(Struct, frozen=True, forbid_unknown_fields=True):
         Positive | None, Meta(description="Every stride but the innermost is a multiple of this")
     ] = None
     order: Annotated[tuple[int, ...] | None, Meta(description="Dimensions from slowest to fastest")] = None
+    minimise: Annotated[
+        Objective, Meta(description="What comes first; the others follow as excess, bytes, instructions")
+    ] = "excess"
     offset: Annotated[
         Expression | None,
         Meta(description="A layout already in use, to audit: element offset over x0, x1, ..."),

@@ -61,7 +61,7 @@ def from_data(raw: Any) -> Problem:
         ProblemFileError: the data is not a problem; `field` says where.
     """
     problem = json_data.convert(written_out(raw), Problem)
-    _check(problem)
+    check(problem)
     return problem
 
 
@@ -94,8 +94,12 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-def _check(problem: Problem) -> None:
-    """What types cannot say."""
+def check(problem: Problem) -> None:
+    """Check what types cannot say.
+
+    Raises:
+        ProblemFileError: a field contradicts another, or names what there is not.
+    """
     tile, dims = problem.tile, len(problem.tile.shape)
     _check_element(tile)
     if tile.elements > MAX_ELEMENTS:

@@ -55,6 +55,9 @@ def excess(accesses, lanes, table, banks):
 
 def linearisations(shape, vector, banks, families, starts):
     """(element offsets by row-major index, span, whether a swizzle may be added)."""
+    if "matrix" in families:
+        for table in matrices(shape, vector):
+            yield table, len(table), True
     dims = range(len(shape))
     cuts = [(d, c) for d in dims for c in range(2, shape[d]) if shape[d] % c == 0]
     for count in range(3):
@@ -74,6 +77,20 @@ def linearisations(shape, vector, banks, families, starts):
                     if count == 0 and "order" not in families and list(order) != digits:
                         continue
                     yield from pitched(shape, order, vector, banks, families, count, starts)
+
+
+def matrices(shape, vector):
+    """Every order of the coordinate bits, those inside a vector kept; any swizzle may follow."""
+    if any(n & (n - 1) for n in shape) or vector > shape[-1]:
+        return
+    bits = [(d, b) for d in reversed(range(len(shape))) for b in range(shape[d].bit_length() - 1)]
+    low = vector.bit_length() - 1
+    for rest in itertools.permutations(bits[low:]):
+        places = {bit: place for place, bit in enumerate([*bits[:low], *rest])}
+        yield [
+            sum((x[d] >> b & 1) << place for (d, b), place in places.items())
+            for x in itertools.product(*map(range, shape))
+        ]
 
 
 def turned(shape, order, vector, families):
@@ -154,21 +171,33 @@ def sound(offsets, accesses):
 
 def best(shape, accesses, lanes, banks, families):
     """The least weighted excess, and the fewest elements of storage at that excess."""
+    found = None
+    for offsets in layouts(shape, accesses, banks, families):
+        size = max(offsets) + 1
+        if found is not None and size > found[1] and found[0] == 0:
+            continue  # cannot be better
+        value = excess(accesses, lanes, offsets, banks), size
+        found = value if found is None else min(found, value)
+    return found
+
+
+def best_by_bytes(shape, accesses, lanes, banks, families):
+    """The fewest elements of storage, and the least weighted excess in them."""
+    sizes = {offsets: max(offsets) + 1 for offsets in layouts(shape, accesses, banks, families)}
+    least = min(sizes.values())
+    return min(excess(accesses, lanes, o, banks) for o, size in sizes.items() if size == least), least
+
+
+def layouts(shape, accesses, banks, families):
+    """Every layout of the families that keeps the vectors whole, once each."""
     vector = max(width // 4 for (_, width, _), _ in accesses)
     starts = {
         e for (_, width, rows), _ in accesses if width == 8 for row in rows for e in row if e is not None
     }
-    found = None
     seen = set()
     for table, span, swizzled in linearisations(shape, vector, banks, families, starts):
         for swizzle in swizzles(span, banks) if swizzled else [{}]:
             offsets = tuple(apply(swizzle, v) for v in table)
-            if offsets in seen or not sound(offsets, accesses):
-                continue
-            seen.add(offsets)
-            size = max(offsets) + 1
-            if found is not None and size > found[1] and found[0] == 0:
-                continue  # cannot be better
-            value = excess(accesses, lanes, offsets, banks), size
-            found = value if found is None else min(found, value)
-    return found
+            if offsets not in seen and sound(offsets, accesses):
+                seen.add(offsets)
+                yield offsets

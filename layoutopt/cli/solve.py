@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from layoutopt.cli.files import check_distinct, write_all
 from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, seconds
-from layoutopt.model import FAMILIES, Problem, Result, Status
+from layoutopt.model import FAMILIES, OBJECTIVES, Objective, Problem, Result, Status
 
 if TYPE_CHECKING:
     from layoutopt.devices import Device
@@ -45,6 +46,18 @@ CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNK
 @click.option(
     "--families", metavar="LIST", help=f"Families to search, comma-separated, out of {','.join(FAMILIES)}."
 )
+@click.option(
+    "--minimise",
+    type=click.Choice(OBJECTIVES),
+    help="What comes first; the others follow in this order  [default: as in the file, else excess]",
+)
+@click.option("--max-bytes", type=click.IntRange(1), metavar="N", help="Shared memory available.")
+@click.option(
+    "--pitch-multiple", type=click.IntRange(1), metavar="N", help="Every stride but the innermost, in bytes."
+)
+@click.option(
+    "--alignment", type=click.IntRange(1), metavar="N", help="Alignment that the base has, in bytes."
+)
 @click.option("--conflict-free", is_flag=True, help="Make any conflict infeasible.")
 @device_file_option
 def command(
@@ -55,6 +68,10 @@ def command(
     time_limit: float,
     workers: int,
     families: str | None,
+    minimise: Objective | None,
+    max_bytes: int | None,
+    pitch_multiple: int | None,
+    alignment: int | None,
     conflict_free: bool,
     device_file: Path | None,
 ) -> int:
@@ -73,6 +90,13 @@ def command(
     loaded = load(problem)
     if families is not None:
         loaded = _with_families(loaded, families)
+    loaded = _constrained(
+        loaded,
+        minimise=minimise,
+        max_bytes=max_bytes,
+        pitch_multiple_bytes=pitch_multiple,
+        alignment_bytes=alignment,
+    )
     gpu = problem_device(loaded, device_file)
     result = _solve_interruptibly(loaded, gpu, time_limit, workers, conflict_free)
     text = None
@@ -106,6 +130,23 @@ def _with_families(problem: Problem, families: str) -> Problem:
             f"--families: the problem allows only {', '.join(allowed)}, not {', '.join(outside)}"
         )
     return msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, families=names))
+
+
+def _constrained(problem: Problem, **given: Any) -> Problem:
+    """`problem` under the constraints that are given; a tighter one in the file stays."""
+    from layoutopt.problem_file import check
+
+    layout = problem.layout
+    if given["max_bytes"] is not None and layout.max_bytes is not None:
+        given["max_bytes"] = min(given["max_bytes"], layout.max_bytes)
+    if given["pitch_multiple_bytes"] is not None and layout.pitch_multiple_bytes is not None:
+        given["pitch_multiple_bytes"] = math.lcm(given["pitch_multiple_bytes"], layout.pitch_multiple_bytes)
+    if given["alignment_bytes"] is not None and layout.alignment_bytes is not None:
+        given["alignment_bytes"] = min(given["alignment_bytes"], layout.alignment_bytes)
+    changed = {name: value for name, value in given.items() if value is not None}
+    problem = msgspec.structs.replace(problem, layout=msgspec.structs.replace(layout, **changed))
+    check(problem)
+    return problem
 
 
 def _solve_interruptibly(

@@ -10,6 +10,8 @@ A candidate is a list of digits with strides. What each family adds:
     rotate  the lines of row-major (with order: of any order) rotated, each by the same number of
             elements against the line before
     xor     a swizzle over row-major, dimension order, one pad, a rotation, or a cut without pad
+    matrix  where every extent is a power of two: a swizzle over any choice of the coordinate bits that
+            select the bank, so that every invertible bit matrix is one of them, as far as banks go
 
 The innermost digit keeps the widest vector contiguous; the other strides keep every vector aligned,
 digit by digit (strides that are aligned only in sum are not searched).
@@ -34,6 +36,7 @@ Piece = tuple[int, int, int]  # (dim, divide, size)
 Structure = tuple[Piece, ...]  # slowest first
 
 MAX_DIGITS = 6
+MAX_CUTS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,41 @@ def rotated(space: Space) -> Iterator[Linearisation]:
                 family="rotate" if plain.family == "none" else f"{plain.family}+rotate",
                 turn=turn,
             )
+
+
+def matrices(space: Space, inside: int, bank_bits: int) -> Iterator[Linearisation]:
+    """Candidates that put any coordinate bits where the bank is selected, the others above in order.
+
+    Args:
+        space: what bounds them; every extent is a power of two.
+        inside: bits of the element offset below those that select the bank.
+        bank_bits: bits that do.
+    """
+    low = max(inside, space.vector.bit_length() - 1)
+    bits = [(d, b) for d in reversed(range(len(space.shape))) for b in range(space.shape[d].bit_length() - 1)]
+    fixed, loose = bits[:low], bits[low:]
+    count = min(inside + bank_bits - low, len(loose))
+    if any(d != len(space.shape) - 1 for d, _ in fixed) or count <= 0:
+        return
+    for chosen in itertools.combinations(loose, count):
+        ordered = [*fixed, *chosen, *(bit for bit in loose if bit not in chosen)]
+        digits: list[Digit] = []
+        for place, (d, b) in enumerate(ordered):
+            if digits and digits[-1].dim == d and digits[-1].divide * digits[-1].size == 1 << b:
+                digits[-1] = Digit(d, digits[-1].divide, digits[-1].size * 2, digits[-1].stride)
+            else:
+                digits.append(Digit(d, 1 << b, 2, 1 << place))
+        digits += [Digit(d, 1, 1, 1 << len(bits)) for d, extent in enumerate(space.shape) if extent == 1]
+        digits.reverse()
+        span = 1 << len(bits)
+        yield Linearisation(tuple(digits), span, _operations(digits, space.shape), "matrix", True)
+
+
+def least_matrix_operations(space: Space) -> int:
+    """No candidate of `matrices` that three or more cuts make costs fewer operations."""
+    pieces = sum(1 for extent in space.shape if extent > 1) + MAX_CUTS + 1
+    # An addition and a stride between pieces; a division and a remainder where one is cut.
+    return 2 * (pieces - 1) + 2 * (MAX_CUTS + 1)
 
 
 def padded(space: Space, cuts: bool = True) -> Iterator[Linearisation]:

@@ -17,7 +17,18 @@ import numpy as np
 
 from layoutopt.accesses import Trace
 from layoutopt.address import Layout, Target
-from layoutopt.cpmodel.linearise import IntArray, Linearisation, Space, by_cost, padded, rotated, unpadded
+from layoutopt.cpmodel.linearise import (
+    MAX_CUTS,
+    IntArray,
+    Linearisation,
+    Space,
+    by_cost,
+    least_matrix_operations,
+    matrices,
+    padded,
+    rotated,
+    unpadded,
+)
 from layoutopt.cpmodel.phases import PhaseSet, phase_sets
 from layoutopt.cpmodel.solver import Budget, Outcome
 from layoutopt.cpmodel.swizzle import (
@@ -38,7 +49,6 @@ from layoutopt.devices import Device
 from layoutopt.errors import ProblemFileError
 from layoutopt.model import FAMILIES, Problem
 
-MAX_CUTS = 2
 EVERY_LAYOUT = "every layout"
 # Rounds of stage 2: how many candidates, most promising first, and the deterministic time that each gets.
 _ROUNDS = ((24, 0.05), (24, 0.5), (None, 0.05), (24, 5.0), (None, 0.5), (None, 5.0), (None, None))
@@ -166,11 +176,18 @@ class _Search:
             families=frozenset(families),
         )
         self.field: Field | None = None
-        if "xor" in families and self.sets and (alignment is None or alignment >= row_bytes):
+        if {"xor", "matrix"} & set(families) and self.sets and (alignment is None or alignment >= row_bytes):
             self.field = swizzle_field(self.sets, self.tile, trace)
+        self.minimise = problem.layout.minimise
         self.scope = "families " + ", ".join(f for f in FAMILIES if f in families)
+        if self.minimise == "bytes":
+            least = self._least_span() * size
+            self.limit = least if self.limit is None else min(self.limit, least)
+        if self.limit is not None:
+            self.scope += f" within {self.limit} bytes"
         self.floor, self.plain_floor = self._floor()
         self.tally = _Tally()
+        self.level: _Found | None = None  # the best that reaches the floor
 
     def _vector_starts(self, trace: Trace) -> tuple[tuple[int, IntArray], ...]:
         """Width and coordinates of every vector, by access."""
@@ -202,6 +219,8 @@ class _Search:
             )
         if self.conflict_free and self.floor:
             return self._none("the counting bound: every layout has conflicts", EVERY_LAYOUT, True)
+        if self.minimise == "instructions":
+            return self._least_operations()
         stage1 = self._reach_floor()
         if not self.tally.unswizzled:
             if self.budget.spent:
@@ -218,36 +237,96 @@ class _Search:
             return self._none(reason, self.scope, complete)
         return self._least_excess()
 
+    # Other orders of the objective -------------------------------------------------------------
+
+    def _least_span(self) -> int:
+        """Elements of the smallest layout in the families."""
+        spans = []
+        for cuts in range(MAX_CUTS + 1):
+            for candidate in unpadded(self.space, cuts):
+                if candidate.span == self.tile.elements:
+                    return candidate.span
+                spans += [candidate.span, *self._reaches(candidate)[:1]]
+        return min(spans, default=self.tile.elements)
+
+    def _least_operations(self) -> Proposal:
+        """The cheapest index (with `conflict_free`, that serves every phase), then excess, then bytes."""
+        candidates = list(self._candidates())
+        self.tally.exhausted = not self.budget.spent
+        best: _Found | None = None
+        for candidate in sorted(candidates, key=lambda c: (c.operations, c.span)):
+            if best is not None and candidate.operations > best.operations:
+                break
+            if self.budget.spent and best is not None:
+                self.tally.exhausted = False
+                break
+            phases = phases_of(candidate, self.sets, self.tile)
+            found: _Found | None = _Found(candidate, {}, phases.excess({}), candidate.operations)
+            if self.conflict_free and found is not None and found.excess:
+                found = self._swizzled_within(candidate, phases, best)
+            if found is not None and self._fits(found.candidate.span):
+                best = found if best is None else min(best, found, key=lambda f: (f.operations, *f.rank))
+        if best is None:
+            reason = "every layout of these families has conflicts, or takes too many bytes"
+            return self._none(
+                reason if self.tally.exhausted else "out of time", self.scope, self.tally.exhausted
+            )
+        return self._cheapest(best)
+
+    def _swizzled_within(
+        self, candidate: Linearisation, phases: Phases, best: _Found | None
+    ) -> _Found | None:
+        """A swizzle over `candidate` without conflicts that is as cheap as `best`, or cheaper."""
+        for reach in self._reaches(candidate):
+            if best is not None and candidate.operations + SHIFT_OPERATIONS > best.operations:
+                return None
+            found, decided = self._swizzle(replace(candidate, span=reach), phases, phases.ideal, None)
+            if not decided:
+                self.tally.exhausted = False
+            if found is not None:
+                return found
+        return None
+
+    def _cheapest(self, found: _Found) -> Proposal:
+        self.scope += f" with at most {found.operations} operations"
+        proved = self.tally.exhausted and found.cheapest
+        bound = found.excess if proved else self.floor
+        size = int(self._layout(found).table().max()) + self.tile.element_bytes
+        self.tally.undecided_span = None if proved else self.tile.elements
+        proposal = self._proposal(found, bound, operations_proved=proved)
+        least = size if proved else self.tile.bytes
+        scope = EVERY_LAYOUT if least == self.tile.bytes else self.scope
+        return replace(proposal, bytes_bound=(least, scope), operations_proved=proved, complete=proved)
+
     # Stage 1 -----------------------------------------------------------------------------------
 
     def _reach_floor(self) -> _Found | None:
-        level: _Found | None = None
         deferred: list[Linearisation] = []
         for candidate in self._candidates():
             # Where nothing reaches the floor, the other half is for what comes nearest.
-            needed = 0.5 if level is None and not self.conflict_free else 0.0
+            needed = 0.5 if self.level is None and not self.conflict_free else 0.0
             if self.budget.share_left <= needed and self.tally.unswizzled:
                 self._fall_back()
-                return level
-            if level is not None and candidate.span >= level.candidate.span + self._block:
+                return self.level
+            if self.level is not None and candidate.span >= self.level.candidate.span + self._block:
                 break
-            if self._is_no_better(candidate, level):
+            if self._is_no_better(candidate, self.level):
                 continue
-            found, decided = self._try(candidate, level, _STAGE_1_EFFORT)
+            found, decided = self._try(candidate, self.level, _STAGE_1_EFFORT)
             if not decided:
                 deferred.append(candidate)
-            level = _better(level, found)
-        if level is None and not self.conflict_free:
+            self.level = _better(self.level, found)
+        if self.level is None and not self.conflict_free:
             return None  # stage 2 decides the deferred ones, too
         for candidate in sorted(deferred, key=by_cost):
-            mine = level is not None and candidate.digits == level.candidate.digits
-            if not mine and self._is_no_better(candidate, level):
+            mine = self.level is not None and candidate.digits == self.level.candidate.digits
+            if not mine and self._is_no_better(candidate, self.level):
                 continue
-            found, decided = self._try(candidate, level, None)
+            found, decided = self._try(candidate, self.level, None)
             if not decided:
                 self._leave_open(candidate)
-            level = _better(level, found)
-        return level
+            self.level = _better(self.level, found)
+        return self.level
 
     @property
     def _block(self) -> int:
@@ -372,9 +451,23 @@ class _Search:
                 if self.budget.spent:
                     break
             yield from sorted(tight, key=by_cost)
+        yield from self._matrices()
         for candidate in heapq.merge(sorted(rest, key=by_cost), padded(self.space), key=by_cost):
             if self._fits(candidate.span - self._block + 1):
                 yield candidate
+
+    def _matrices(self) -> Iterator[Linearisation]:
+        """Bit matrices, unless they can only be dearer than what is known."""
+        field, shape = self.field, self.tile.shape
+        if field is None or "matrix" not in self.space.families or self.space.order:
+            return
+        if any(extent & (extent - 1) for extent in shape) or self.space.stride_multiple > 1:
+            return
+        if self.level is not None and self.level.operations <= least_matrix_operations(self.space):
+            return
+        word_elements = field.word_bytes // math.gcd(field.word_bytes, self.tile.element_bytes)
+        inside = (word_elements.bit_length() - 1) if word_elements > 1 else 0
+        yield from matrices(self.space, inside, len(field.targets))
 
     # Stage 2 -----------------------------------------------------------------------------------
 
@@ -442,7 +535,9 @@ class _Search:
             return best, bound
         phases = phases_of(candidate, self.sets, self.tile)
         self.progress(f"{candidate.family}, excess at most {most}")
-        solution = self._model(candidate, phases).solve_excess(most, self.budget, self.workers, effort, hint)
+        # Several workers only where nothing but the proved minimum counts: the rest depends on luck.
+        workers = self.workers if effort is None else 1
+        solution = self._model(candidate, phases).solve_excess(most, self.budget, workers, effort, hint)
         if solution.outcome is Outcome.INFEASIBLE:
             return best, most + 1
         bound = max(bound, solution.bound)

@@ -1,0 +1,26 @@
+"""The pictures of docs/families.md are what the formulas give."""
+
+import re
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+from layoutopt.expressions import evaluate, parse
+from layoutopt.model import FAMILIES
+
+PAGE = (ROOT / "docs" / "families.md").read_text()
+PICTURES = re.findall(r"```layout\n(.*?)\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize(("formula", "drawn"), PICTURES)
+def test_picture(formula, drawn):
+    grids = {f"x{d}": g for d, g in enumerate(np.indices((4, 4)))}
+    offsets = np.broadcast_to(evaluate(parse(formula, frozenset(grids)), grids), (4, 4))
+    assert len(np.unique(offsets)) == 16
+    numbers = [[int(n) for n in line.split()] for line in drawn.splitlines()]
+    assert numbers == np.hstack((offsets, offsets % 4)).tolist()
+
+
+def test_every_family_has_its_section():
+    assert re.findall(r"^## (\w+):", PAGE, re.MULTILINE) == list(FAMILIES)
