@@ -48,7 +48,7 @@ def _block(comments: str, body: str, folder: Path) -> str:
             name, _, text = rest.partition(" ")
             (folder / name).write_text(text + "\n")
         elif word == "trace":
-            packed = (ROOT / f"tests/data/h200_trace_{rest}.jsonl.gz").read_bytes()
+            packed = (ROOT / f"tests/data/trace_{rest}.jsonl.gz").read_bytes()
             (folder / "trace.jsonl").write_bytes(gzip.decompress(packed))
     commands = [line for line in body.splitlines() if line.startswith("$ ")]
     text = ""

@@ -140,7 +140,7 @@ def recorded(tmp_path):
 
     def unpack(name):
         path = tmp_path / f"{name}.jsonl"
-        path.write_bytes(gzip.decompress((ROOT / f"tests/data/h200_trace_{name}.jsonl.gz").read_bytes()))
+        path.write_bytes(gzip.decompress((ROOT / f"tests/data/trace_{name}.jsonl.gz").read_bytes()))
         return path
 
     return unpack
