@@ -38,6 +38,8 @@ it.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
@@ -80,6 +82,8 @@ class Layout(Struct, frozen=True):
         swizzle: the targets, lowest bit first; empty for none. Bits count elements, not bytes.
         turn: elements by which each line (one run of the innermost digit) is rotated against the
             line before it; 0 for none.
+        lookup: element offset of every element, by row-major index, where no formula serves; the
+            digits are then empty. Empty for a formula.
     """
 
     shape: tuple[int, ...]
@@ -87,8 +91,13 @@ class Layout(Struct, frozen=True):
     digits: tuple[Digit, ...]
     swizzle: tuple[Target, ...] = ()
     turn: int = 0
+    lookup: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.lookup:
+            if self.digits or self.swizzle or self.turn or len(self.lookup) != math.prod(self.shape):
+                raise LayoutError("a lookup holds one offset for each element, and nothing else")
+            return
         for target in self.swizzle:
             if target.mask & ((2 << target.bit) - 1) or target.mask < 0:
                 raise LayoutError(
@@ -116,6 +125,8 @@ class Layout(Struct, frozen=True):
         if len(coordinates) != len(self.shape):
             raise LayoutError(f"expected {len(self.shape)} coordinates, got {len(coordinates)}")
         x = [np.asarray(c, np.int64) for c in coordinates]
+        if self.lookup:
+            return np.array(self.lookup, np.int64)[np.ravel_multi_index(np.broadcast_arrays(*x), self.shape)]
         values = [x[d.dim] // d.divide % d.size for d in self.digits]
         linear = np.zeros(np.broadcast_shapes(*(c.shape for c in x)), np.int64)
         for digit, value in zip(self.digits[:-1], values[:-1], strict=True):
@@ -140,4 +151,5 @@ class Layout(Struct, frozen=True):
     @property
     def declared_bytes(self) -> int:
         """Bytes of an array declared with every pitch in full: `rows * pitch`, last pad included."""
-        return max(d.size * d.stride for d in self.digits) * self.element_bytes
+        count = max(self.lookup) + 1 if self.lookup else max(d.size * d.stride for d in self.digits)
+        return count * self.element_bytes

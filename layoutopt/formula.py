@@ -11,7 +11,7 @@ from functools import reduce
 
 from layoutopt.address import Digit, Layout
 from layoutopt.algebra import Range, simplify
-from layoutopt.expressions import Const, Node, Op, Var
+from layoutopt.expressions import Const, Lookup, Node, Op, Var
 
 
 def coordinate_ranges(layout: Layout) -> dict[str, Range]:
@@ -22,6 +22,11 @@ def coordinate_ranges(layout: Layout) -> dict[str, Range]:
 def offset_expression(layout: Layout) -> Node:
     """The element offset over x0, x1, ..., equal to `layout.element_offset` on the whole tile."""
     ranges = coordinate_ranges(layout)
+    if layout.lookup:
+        row_major: Node = Var("x0")
+        for d in range(1, len(layout.shape)):
+            row_major = Op("+", (_scaled(row_major, layout.shape[d]), Var(f"x{d}")))
+        return simplify(Lookup(layout.lookup, row_major), ranges)
     digits = [d for d in layout.digits if d.size > 1]
     terms = [(_value(d), d) for d in digits]
     linear = _linear(layout, digits)

@@ -25,13 +25,13 @@ ELEMENT_BYTES: Final = {
     "b128": 16, "c128": 16,
 }  # fmt: skip
 
-FAMILIES: Final = ("none", "order", "pad", "split", "rotate", "xor", "matrix")
+FAMILIES: Final = ("none", "order", "pad", "split", "rotate", "xor", "matrix", "table")
 
 Positive = Annotated[int, Meta(ge=1)]
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Expression = Annotated[str, Meta(min_length=1)]
 Identifier = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
-Family = Literal["none", "order", "pad", "split", "rotate", "xor", "matrix"]
+Family = Literal["none", "order", "pad", "split", "rotate", "xor", "matrix", "table"]
 
 
 Objective = Literal["excess", "bytes", "instructions"]
@@ -213,12 +213,17 @@ class Proof(Struct, frozen=True):
         bytes: of every layout with this (weighted) excess.
         index_cost: the third objective.
         weighted_excess: the first objective, where accesses have weights; else it is `excess`.
+        every_layout: what holds of the (weighted) excess of every layout, where `excess` says more
+            but of some families only.
+        evidence: what a bound on every layout's excess rests on, beyond the search; else empty.
     """
 
     excess: Bound
     bytes: Bound
     index_cost: IndexCost | None = None
     weighted_excess: Bound | None = None
+    every_layout: Bound | None = None
+    evidence: str = ""
 
 
 class Result(Struct, frozen=True, rename={"schema_": "schema"}):

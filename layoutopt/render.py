@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from layoutopt.audit import Audit, AuditedAccess
 from layoutopt.model import Problem, Result, Status
 from layoutopt.profiler import BANK_CONFLICTS, WAVEFRONTS
+
+if TYPE_CHECKING:
+    from layoutopt.explain import Explanation
 
 
 def report(problem: Problem, result: Result) -> str:
@@ -36,6 +41,10 @@ def report(problem: Problem, result: Result) -> str:
         f"  excess >= {proof.excess.lower_bound} in {proof.excess.scope}; "
         f"bytes >= {proof.bytes.lower_bound:,} in {proof.bytes.scope}",
     ]
+    if proof.every_layout is not None:
+        lines += [f"  excess >= {proof.every_layout.lower_bound:g} in {proof.every_layout.scope}"]
+    if proof.evidence:
+        lines += [f"  the bound on every layout rests on {proof.evidence}"]
     if proof.index_cost is not None:
         proved = "proved least" if proof.index_cost.proved else "not proved least"
         lines += [f"  index cost {proof.index_cost.value} operations, {proved} at this excess and size"]
@@ -79,6 +88,31 @@ def audit_report(problem: Problem, audit: Audit) -> str:
     if audit.status is not Status.INFEASIBLE and audit.excess:
         verdict = f"{audit.excess:,} excess wavefronts"
     lines += ["", f"  {verdict}"] if audit.findings else [f"  {verdict}"]
+    return "\n".join(lines) + "\n"
+
+
+def explanation_report(problem: Problem, explanation: Explanation) -> str:
+    """The human report of an explanation."""
+    if explanation.conflict_free:
+        verdict = f"free of conflicts: {explanation.offset}"
+    elif explanation.conflict_free is False:
+        best = f"; the best found has {explanation.excess}" if explanation.excess is not None else ""
+        verdict = f"at least {explanation.lower_bound:g} excess wavefronts in {explanation.scope}{best}"
+    else:
+        verdict = f"open: {explanation.excess} excess wavefronts found, none proved"
+    lines = [f"{problem.name}  {_tile(problem)}  on {explanation.target}", "", verdict]
+    if explanation.evidence:
+        lines.append(f"the bound rests on {explanation.evidence}")
+    for reason in explanation.reasons:
+        first, *rest = reason.split("\n")
+        lines += ["", *textwrap.wrap(first, 100), *rest]
+    if explanation.clashing_accesses:
+        names = ", ".join(f"`{name}`" for name in explanation.clashing_accesses)
+        minimal = "; without any one of them the others can" if explanation.clash_is_minimal else ""
+        lines += ["", *textwrap.wrap(f"Clash: {names} cannot all be free of conflicts{minimal}.", 100)]
+    if explanation.relaxations:
+        lines += ["", "What would help:"]
+        lines += [f"  {r.kind}: {r.message}" for r in explanation.relaxations]
     return "\n".join(lines) + "\n"
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -10,17 +12,21 @@ from layoutopt import dictated
 from layoutopt.accesses import LaneTrace, Trace, trace
 from layoutopt.address import Layout
 from layoutopt.conflicts import count_wavefronts
-from layoutopt.cpmodel.search import EVERY_LAYOUT, Proposal, search
+from layoutopt.cpmodel.search import EVERY_LAYOUT, Proposal, look_up, may_look_up, search
 from layoutopt.cpmodel.solver import Budget
 from layoutopt.devices import Device, device
 from layoutopt.errors import LayoutError, ProblemFileError, VerificationError
 from layoutopt.expressions import to_text
 from layoutopt.formula import offset_expression
 from layoutopt.model import AccessReport, Bound, IndexCost, Problem, Proof, Result, Status
+from layoutopt.proofs import EveryLayout, every_layout
+
+# Share of the time limit that the search over the families may use; proofs for every layout get the rest.
+_SEARCH_SHARE: Final = 0.75
 
 INDEX_COST_MEASURE = (
     "integer operations of the linearisation, plus three per distinct shift of the swizzle, "
-    "plus four to seven for a rotation"
+    "plus four to seven for a rotation; a look-up counts one"
 )
 
 
@@ -57,16 +63,19 @@ def solve(
         raise ProblemFileError("accesses", "no access has an active lane")
     if problem.layout.must_be is not None:
         return _dictated(problem, gpu, lanes, conflict_free)
-    proposal = search(
-        problem,
-        gpu,
-        lanes,
-        conflict_free=conflict_free,
-        budget=budget or Budget(time_limit),
-        workers=workers,
-        progress=progress,
-    )
-    return _result(problem, gpu, lanes, proposal)
+    budget = budget or Budget(time_limit)
+    with budget.shortened(_SEARCH_SHARE):
+        proposal = search(
+            problem,
+            gpu,
+            lanes,
+            conflict_free=conflict_free,
+            budget=budget,
+            workers=workers,
+            progress=progress,
+        )
+    proposal, general = _of_every_layout(problem, gpu, lanes, proposal, conflict_free, budget, workers)
+    return _result(problem, gpu, lanes, proposal, general)
 
 
 def _dictated(problem: Problem, gpu: Device, lanes: Trace, conflict_free: bool) -> Result:
@@ -120,10 +129,60 @@ def _dictated(problem: Problem, gpu: Device, lanes: Trace, conflict_free: bool) 
     )
 
 
+def _of_every_layout(
+    problem: Problem,
+    gpu: Device,
+    lanes: Trace,
+    proposal: Proposal,
+    conflict_free: bool,
+    budget: Budget,
+    workers: int,
+) -> tuple[Proposal, EveryLayout | None]:
+    """Where the families leave excess, ask what holds for every layout; the proposal, better proved."""
+    bound, scope = proposal.excess_bound
+    if problem.layout.minimise != "excess":
+        return proposal, None  # excess is the price of what comes first
+    if proposal.layout is None:
+        if not conflict_free or bound:
+            return proposal, None
+        enough = 1
+    else:
+        enough = proposal.weighted_excess
+        if enough == 0 or (bound == enough and scope == EVERY_LAYOUT):
+            return proposal, None
+    table = proposal.layout.table() if proposal.layout is not None else None
+    general = every_layout(
+        problem.tile, gpu, lanes, enough=enough, budget=budget, workers=workers, hint=table
+    )
+    free = general.free
+    if proposal.layout is not None and free is not None and free.excess is not None and free.excess < enough:
+        if may_look_up(problem):
+            return look_up(problem.tile, free, proposal), general
+        excess = _unweighted(free.excess, lanes.weight_unit)
+        better = f"a table of offsets would have {excess:g} excess in {free.bytes:,} bytes"
+        proposal = replace(proposal, reason="; ".join(filter(None, (proposal.reason, better))))
+    if general.bound < max(1, bound):
+        return proposal, general
+    proposal = replace(proposal, excess_bound=(general.bound, EVERY_LAYOUT))
+    if proposal.layout is None:
+        reason = f"every layout has conflicts, by {general.evidence}"
+        return replace(proposal, complete=True, reason=reason), general
+    if general.bound == proposal.weighted_excess and proposal.bytes == problem.tile.bytes:
+        proposal = replace(proposal, complete=True, reason="")
+    return proposal, general
+
+
 def measure(layout: Layout, lanes: Trace, gpu: Device) -> tuple[AccessReport, ...]:
     """What every access costs under `layout`, by the conflict engine, at every lane."""
     table = layout.table().ravel()
     return tuple(_measure(access, table, gpu) for access in lanes.accesses)
+
+
+def worst_instruction(layout: Layout, access: LaneTrace, gpu: Device) -> int:
+    """The row of `access` that has the most excess under `layout`, by the conflict engine."""
+    address = layout.table().ravel()[access.element]
+    counts = count_wavefronts(address, access.active, access.operation, gpu)
+    return int((counts.wavefronts - counts.ideal).argmax())
 
 
 def check_layout(layout: Layout, lanes: Trace) -> None:
@@ -151,9 +210,11 @@ def _measure(access: LaneTrace, table: np.ndarray, gpu: Device) -> AccessReport:
     return AccessReport(access.name, access.op, wavefronts, ideal, wavefronts - ideal, conflicts)
 
 
-def _result(problem: Problem, gpu: Device, lanes: Trace, proposal: Proposal) -> Result:
+def _result(
+    problem: Problem, gpu: Device, lanes: Trace, proposal: Proposal, general: EveryLayout | None
+) -> Result:
     unit = lanes.weight_unit
-    proof = _proof(lanes, proposal)
+    proof = _proof(lanes, proposal, general)
     layout = proposal.layout
     if layout is None:
         status = Status.INFEASIBLE if proposal.complete else Status.UNKNOWN
@@ -177,7 +238,7 @@ def _result(problem: Problem, gpu: Device, lanes: Trace, proposal: Proposal) -> 
     )
 
 
-def _proof(lanes: Trace, proposal: Proposal) -> Proof:
+def _proof(lanes: Trace, proposal: Proposal, general: EveryLayout | None) -> Proof:
     """The bounds, with and without weights."""
     bound, scope = proposal.excess_bound
     weights = np.concatenate([a.weight for a in lanes.accesses])
@@ -186,12 +247,20 @@ def _proof(lanes: Trace, proposal: Proposal) -> Proof:
     plain = Bound(least, scope if least > proposal.plain_floor else EVERY_LAYOUT)
     weighted = None
     if (weights != lanes.weight_unit).any():
-        value = bound / lanes.weight_unit
-        weighted = Bound(int(value) if value.is_integer() else value, scope)
+        weighted = Bound(_unweighted(bound, lanes.weight_unit), scope)
     cost = None
     if proposal.layout is not None:
         cost = IndexCost(proposal.operations, proposal.operations_proved, INDEX_COST_MEASURE)
-    return Proof(plain, Bound(*proposal.bytes_bound), cost, weighted)
+    wider, evidence = None, ""
+    if general is not None:
+        evidence = general.evidence
+        if scope != EVERY_LAYOUT:
+            wider = Bound(_unweighted(general.bound, lanes.weight_unit), EVERY_LAYOUT)
+    return Proof(plain, Bound(*proposal.bytes_bound), cost, weighted, wider, evidence)
+
+
+def _unweighted(value: int, unit: int) -> int | float:
+    return value // unit if value % unit == 0 else value / unit
 
 
 def _verify(layout: Layout, lanes: Trace, gpu: Device, proposal: Proposal) -> tuple[AccessReport, ...]:

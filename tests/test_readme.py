@@ -45,7 +45,7 @@ def test_python_block_runs():
 
 
 def test_options_shown_are_the_options_there_are():
-    for command in ("solve", "count", "targets"):
+    for command in ("solve", "count", "targets", "explain"):
         help_text = layoutopt(command, "--help").stdout
         options = set(re.findall(r"^  (--[a-z-]+)", help_text, re.M)) - {"--help"}
         blocks_of_it = [b for b in blocks("") if f"layoutopt {command}" in b]

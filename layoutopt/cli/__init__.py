@@ -24,6 +24,7 @@ class _Commands(click.Group):
     _modules: ClassVar = {
         "solve": "layoutopt.cli.solve",
         "check": "layoutopt.cli.check",
+        "explain": "layoutopt.cli.explain",
         "count": "layoutopt.cli.count",
         "targets": "layoutopt.cli.targets",
         "new": "layoutopt.cli.new",
@@ -33,6 +34,7 @@ class _Commands(click.Group):
     _summaries: ClassVar = {
         "solve": "Find the smallest conflict-free layout of a tile.",
         "check": "Audit a layout that is in use.",
+        "explain": "Say why a layout works, or why none can.",
         "count": "Count the wavefronts of recorded addresses.",
         "targets": "List the GPUs and how they serve shared memory.",
         "new": "Start a problem file for a common kernel.",

@@ -34,6 +34,11 @@ CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNK
 )
 @click.option("--code", type=click.Path(path_type=Path), help="Write the CUDA header to this file.")
 @click.option(
+    "--certificate",
+    type=click.Path(path_type=Path),
+    help="Write what supports the answer to this file, for scripts/check_certificate.py.",
+)
+@click.option(
     "--time-limit",
     type=float,
     callback=seconds,
@@ -65,6 +70,7 @@ def command(
     as_json: bool,
     table: Path | None,
     code: Path | None,
+    certificate: Path | None,
     time_limit: float,
     workers: int,
     families: str | None,
@@ -86,7 +92,7 @@ def command(
     """
     from layoutopt.problem_file import load
 
-    check_distinct(problem, table=table, code=code)
+    check_distinct(problem, table=table, code=code, certificate=certificate)
     loaded = load(problem)
     if families is not None:
         loaded = _with_families(loaded, families)
@@ -107,6 +113,8 @@ def command(
         outputs[table] = _npy(result)
     if text is not None and code is not None:
         outputs[code] = text.encode()
+    if certificate is not None:
+        outputs[certificate] = _certificate(loaded, gpu, result)
     write_all(outputs)
     if as_json:
         click.echo(json.dumps(result.to_json()))
@@ -204,6 +212,13 @@ def _code(problem: Problem, result: Result, gpu: Device) -> str:
     from layoutopt.emit.cuda import cuda
 
     return cuda(problem, result, gpu)
+
+
+def _certificate(problem: Problem, gpu: Device, result: Result) -> bytes:
+    from layoutopt.accesses import trace
+    from layoutopt.certificates import certificate
+
+    return json.dumps(certificate(problem, gpu, trace(problem, gpu), result)).encode() + b"\n"
 
 
 def _npy(result: Result) -> bytes:

@@ -17,6 +17,7 @@ import numpy as np
 
 from layoutopt.accesses import Trace
 from layoutopt.address import Layout, Target
+from layoutopt.cpmodel.free import FreeAssignment, free_assignment
 from layoutopt.cpmodel.linearise import (
     MAX_CUTS,
     IntArray,
@@ -47,11 +48,15 @@ from layoutopt.cpmodel.swizzle import (
 from layoutopt.cpmodel.walsh import Question, decide
 from layoutopt.devices import Device
 from layoutopt.errors import ProblemFileError
-from layoutopt.model import FAMILIES, Problem
+from layoutopt.model import FAMILIES, Problem, Tile
 
 EVERY_LAYOUT = "every layout"
 # Rounds of stage 2: how many candidates, most promising first, and the deterministic time that each gets.
 _ROUNDS = ((24, 0.05), (24, 0.5), (None, 0.05), (24, 5.0), (None, 0.5), (None, 5.0), (None, None))
+# Before this round a table is tried, with this effort: it may be the answer, and be proved to be.
+_TABLE_ROUND, _TABLE_EFFORT = 1, 2.0
+# Elements beyond which no kernel would want a table of offsets.
+MAX_LOOKUP = 4096
 # What it gets in stage 1 before the next candidate is looked at.
 _STAGE_1_EFFORT = 0.2
 # What it gets to find the cheapest swizzle where one is known to exist.
@@ -134,6 +139,34 @@ def search(
     return _Search(problem, device, trace, conflict_free, budget, workers, progress).run()
 
 
+def may_look_up(problem: Problem) -> bool:
+    """Whether a table of offsets may be the answer."""
+    families = problem.layout.families or FAMILIES
+    return "table" in families and problem.tile.elements <= MAX_LOOKUP
+
+
+def look_up(tile: Tile, free: FreeAssignment, proposal: Proposal) -> Proposal:
+    """A free assignment as a layout, in place of `proposal`, which has more excess."""
+    assert free.table is not None
+    assert free.bytes is not None
+    assert free.excess is not None
+    size = tile.element_bytes
+    row_major = 2 * (sum(1 for extent in tile.shape if extent > 1) - 1)
+    return replace(
+        proposal,
+        layout=Layout(tile.shape, size, (), lookup=tuple((free.table.ravel() // size).tolist())),
+        family="table",
+        weighted_excess=free.excess,
+        bytes=free.bytes,
+        operations=row_major + 1,
+        operations_proved=False,
+        excess_bound=(free.bound, EVERY_LAYOUT),
+        bytes_bound=(free.bytes_bound if free.excess == free.bound else tile.bytes, EVERY_LAYOUT),
+        complete=free.complete,
+        reason="" if free.complete else "stopped before the proof was complete",
+    )
+
+
 class _Search:
     def __init__(
         self,
@@ -146,6 +179,8 @@ class _Search:
         progress: Progress,
     ) -> None:
         self.tile = problem.tile
+        self.trace = trace
+        self.may_look_up = may_look_up(problem)
         self.budget = budget
         self.workers = workers
         self.progress = progress
@@ -179,7 +214,7 @@ class _Search:
         if {"xor", "matrix"} & set(families) and self.sets and (alignment is None or alignment >= row_bytes):
             self.field = swizzle_field(self.sets, self.tile, trace)
         self.minimise = problem.layout.minimise
-        self.scope = "families " + ", ".join(f for f in FAMILIES if f in families)
+        self.scope = "families " + ", ".join(f for f in FAMILIES if f in families and f != "table")
         if self.minimise == "bytes":
             least = self._least_span() * size
             self.limit = least if self.limit is None else min(self.limit, least)
@@ -496,7 +531,9 @@ class _Search:
             for reach in self._reaches(candidate)
         ]
         # Every candidate gets a little effort before any gets much: good layouts come early.
-        for count, effort in _ROUNDS:
+        for number, (count, effort) in enumerate(_ROUNDS):
+            if number == _TABLE_ROUND and (answer := self._by_table(best)) is not None:
+                return answer
             left = []
             for candidate, hint, bound in pending[:count]:
                 best, bound = self._improve(candidate, hint, best, bound, effort)
@@ -509,6 +546,23 @@ class _Search:
             bound = self.floor
             self.tally.undecided_span = self.tile.elements
         return self._proposal(best, max(self.floor, min(bound, best.excess)), operations_proved=False)
+
+    def _by_table(self, best: _Found) -> Proposal | None:
+        """The best table, where it is proved to be, and has less excess than formulas so far."""
+        if not self.may_look_up or best.excess == self.floor:
+            return None
+        free = free_assignment(
+            self.sets,
+            self.trace,
+            self.tile,
+            budget=self.budget,
+            effort=_TABLE_EFFORT,
+            max_bytes=self.limit,
+            hint=self._layout(best).table(),
+        )
+        if free is None or not free.complete or free.excess is None or free.excess >= best.excess:
+            return None
+        return look_up(self.tile, free, self._proposal(best, self.floor, operations_proved=False))
 
     def _textbook(self, candidate: Linearisation) -> Iterator[_Found]:
         """The usual swizzles over `candidate`: a good start, for it costs little to evaluate them."""
