@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from layoutopt import json_data
+from layoutopt import catalogue, fragments, json_data
 from layoutopt.errors import ProblemFileError
-from layoutopt.model import ELEMENT_BYTES, PACKED_BITS, Problem
+from layoutopt.model import ELEMENT_BYTES, PACKED_BITS, Problem, Tile
 
 MAX_FILE_BYTES = 8 << 20
 MAX_ELEMENTS = 1 << 21
@@ -18,12 +18,29 @@ _RESERVED = frozenset(("tid", "lane", "warp", "min", "max"))
 
 
 def load(path: str | Path) -> Problem:
-    """Read a problem file.
+    """Read a problem file, or the problem of that name in the catalogue if there is no such file.
 
     Raises:
         ProblemFileError: the file cannot be read or does not hold a problem; `field` says where.
     """
-    return decode(json_data.read(path, MAX_FILE_BYTES))
+    return decode(read(path))
+
+
+def read(path: str | Path) -> bytes:
+    """The text of a problem file, or of the problem of that name in the catalogue.
+
+    Raises:
+        ProblemFileError: there is neither, or it cannot be read.
+    """
+    name = str(path)
+    if not Path(path).exists() and Path(path).suffix != ".json":
+        found = catalogue.find(name)
+        if found is None:
+            near = catalogue.near(name)
+            hint = f"did you mean {' or '.join(near)}?" if near else "`layoutopt problems` lists them"
+            raise ProblemFileError("", f"no file and no problem of the catalogue is called {name!r}; {hint}")
+        path = found
+    return json_data.read(path, MAX_FILE_BYTES)
 
 
 def decode(data: bytes) -> Problem:
@@ -43,14 +60,32 @@ def from_data(raw: Any) -> Problem:
     Raises:
         ProblemFileError: the data is not a problem; `field` says where.
     """
-    problem = json_data.convert(raw, Problem)
+    problem = json_data.convert(written_out(raw), Problem)
     check(problem)
     return problem
 
 
+def written_out(raw: Any) -> Any:
+    """Problem data in which named accesses (`layoutopt.fragments`) are ordinary ones.
+
+    Raises:
+        ProblemFileError: a named access, or what it depends on, is wrong.
+    """
+    accesses = raw.get("accesses") if isinstance(raw, dict) else None
+    if not isinstance(accesses, list) or not any(map(fragments.is_named, accesses)):
+        return raw
+    others = {"accesses": [{"name": "any", "op": "load", "index": ["0"]}]}
+    head = json_data.convert({**raw, **others}, Problem)
+    _check_element(head.tile)
+    return {**raw, "accesses": fragments.expand(accesses, head.tile, head.threads)}
+
+
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a problem file, generated from the types."""
-    (schema,), components = msgspec.json.schema_components([Problem], ref_template="#/$defs/{name}")
+    kinds = [Problem, fragments.FragmentAccess, fragments.CopyAccess]
+    (schema, *named), components = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+    items = components["Problem"]["properties"]["accesses"]
+    items["items"] = {"anyOf": [items["items"], *named]}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "layoutopt problem",
@@ -66,15 +101,7 @@ def check(problem: Problem) -> None:
         ProblemFileError: a field contradicts another, or names what there is not.
     """
     tile, dims = problem.tile, len(problem.tile.shape)
-    if (
-        isinstance(tile.element, str)
-        and tile.element not in ELEMENT_BYTES
-        and tile.element not in PACKED_BITS
-    ):
-        known = ", ".join((*ELEMENT_BYTES, *PACKED_BITS))
-        raise ProblemFileError(
-            "tile.element", f'unknown type {tile.element!r}; known: {known}, or {{"bytes": n}}'
-        )
+    _check_element(tile)
     if tile.elements > MAX_ELEMENTS:
         raise ProblemFileError("tile.shape", f"at most {MAX_ELEMENTS} elements, not {tile.elements}")
     if tile.shape[-1] % tile.packed:
@@ -109,3 +136,12 @@ def check(problem: Problem) -> None:
     alignment = problem.layout.alignment_bytes
     if alignment is not None and alignment & (alignment - 1):
         raise ProblemFileError("layout.alignment_bytes", f"expected a power of two, got {alignment}")
+
+
+def _check_element(tile: Tile) -> None:
+    named = {*ELEMENT_BYTES, *PACKED_BITS}
+    if isinstance(tile.element, str) and tile.element not in named:
+        known = ", ".join((*ELEMENT_BYTES, *PACKED_BITS))
+        raise ProblemFileError(
+            "tile.element", f'unknown type {tile.element!r}; known: {known}, or {{"bytes": n}}'
+        )

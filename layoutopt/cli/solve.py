@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from layoutopt.cli.files import check_distinct, write_all
-from layoutopt.cli.options import device_file_option, problem_device, seconds
+from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, seconds
 from layoutopt.model import FAMILIES, OBJECTIVES, Objective, Problem, Result, Status
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNK
 
 
 @click.command("solve")
-@click.argument("problem", type=click.Path(path_type=Path))
+@click.argument("problem", type=ProblemPath())
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @click.option(
     "--table",
@@ -83,7 +83,8 @@ def command(
 ) -> int:
     """Find the layout with the fewest wavefronts, then the fewest bytes, then the cheapest index.
 
-    PROBLEM is a problem file. Ctrl-C stops the search with the best layout so far.
+    PROBLEM is a problem file or the name of one in the catalogue. Ctrl-C stops the search with the
+    best layout so far.
 
     \b
     Example:
