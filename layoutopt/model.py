@@ -7,6 +7,7 @@ published JSON Schema is generated from them.
 from __future__ import annotations
 
 import enum
+import math
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -152,6 +153,84 @@ class Problem(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
     notes: str | None = None
     published: Published | None = None
     known_optimum: KnownOptimum | None = None
+
+
+class NamedTile(Tile, frozen=True, kw_only=True):
+    """One of several tiles.
+
+    Attributes:
+        layout: constraints of this tile; `max_bytes` is for one stage.
+    """
+
+    name: Identifier
+    stages: Annotated[
+        int, Meta(ge=1, le=64, description="Copies of the tile, one after the other (pipeline stages)")
+    ] = 1
+    layout: Constraints = Constraints()
+
+
+class TileAccess(Access, frozen=True, kw_only=True):
+    """An access to one of several tiles."""
+
+    tile: Annotated[Identifier, Meta(description="Name of the tile")]
+
+
+class TileSet(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_": "schema"}):
+    """Several tiles of one block and every access to them.
+
+    Attributes:
+        layout: `max_bytes` is for all tiles together; the rest holds for each tile, beside its own.
+        overlay: the same bytes at different times: each entry names the tiles of one time, which lie
+            side by side. Tiles that are not named keep their bytes all the time.
+        same_layout: the tiles of the overlay, one at a time, share one layout: the tiles have one
+            shape, or as many elements, which are then the same ones in row-major order.
+    """
+
+    name: Name
+    tiles: Annotated[tuple[NamedTile, ...], Meta(min_length=1, max_length=8)]
+    threads: Annotated[int, Meta(ge=1, le=1024, description="Threads of the block")]
+    accesses: Annotated[tuple[TileAccess, ...], Meta(min_length=1, max_length=256)]
+    schema_: Literal["layoutopt.problem/1"] = SCHEMA
+    target: Annotated[str, Meta(description="The GPU, such as sm_90")] = "sm_90"
+    layout: Constraints = Constraints()
+    overlay: Annotated[
+        tuple[Annotated[tuple[Identifier, ...], Meta(min_length=1)], ...],
+        Meta(description="Names of the tiles that live at one time, for each time the bytes are reused"),
+    ] = ()
+    same_layout: Annotated[
+        bool, Meta(description="The tiles of the overlay, one at a time, share one layout")
+    ] = False
+    notes: str | None = None
+    known_optimum: KnownOptimum | None = None
+
+    def problem(self, tile: NamedTile) -> Problem:
+        """One tile and its accesses as a problem of its own, the common budget left out."""
+        own, common = tile.layout, self.layout
+        families = own.families or common.families
+        if own.families and common.families:
+            families = tuple(f for f in own.families if f in common.families)
+        layout = msgspec.structs.replace(
+            own,
+            families=families,
+            alignment_bytes=min(_given(own.alignment_bytes, common.alignment_bytes), default=None),
+            pitch_multiple_bytes=math.lcm(*_given(own.pitch_multiple_bytes, common.pitch_multiple_bytes)),
+        )
+        return Problem(
+            name=f"{self.name} {tile.name}",
+            tile=Tile(tile.shape, tile.element),
+            threads=self.threads,
+            accesses=tuple(
+                Access(*(getattr(access, field) for field in Access.__struct_fields__))
+                for access in self.accesses
+                if access.tile == tile.name
+            ),
+            target=self.target,
+            layout=layout,
+        )
+
+
+def _given(*values: int | None) -> list[int]:
+    return [value for value in values if value is not None]
 
 
 class Status(enum.StrEnum):

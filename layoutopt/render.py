@@ -26,7 +26,7 @@ def report(problem: Problem, result: Result) -> str:
     ]
     rows = [("access", "op", "wavefronts", "ideal", "bank_conflicts")]
     rows += [(a.name, a.op, str(a.wavefronts), str(a.ideal), str(a.bank_conflicts)) for a in result.accesses]
-    lines += _columns(rows, left=2)
+    lines += columns(rows, left=2)
     lines += ["", f"  {_verdict(result)}"]
     proof = result.proof
     if proof.weighted_excess is not None:
@@ -67,7 +67,7 @@ def audit_report(problem: Problem, audit: Audit) -> str:
         )
         for a in audit.accesses
     ]
-    lines += _columns(rows, left=2)
+    lines += columns(rows, left=2)
     lines += [
         "",
         f"  profiler: {BANK_CONFLICTS}*.sum and",
@@ -102,7 +102,7 @@ def _tile(problem: Problem) -> str:
     return f"{'x'.join(map(str, problem.tile.shape))} {name}"
 
 
-def _columns(rows: Sequence[Sequence[str]], left: int) -> list[str]:
+def columns(rows: Sequence[Sequence[str]], left: int) -> list[str]:
     """Rows as aligned text: the first `left` columns to the left, numbers to the right."""
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     return [

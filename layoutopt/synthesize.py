@@ -66,9 +66,9 @@ def solve(
     return _result(problem, gpu, lanes, proposal)
 
 
-def measure(layout: Layout, lanes: Trace, gpu: Device) -> tuple[AccessReport, ...]:
-    """What every access costs under `layout`, by the conflict engine, at every lane."""
-    table = layout.table().ravel()
+def measure(layout: Layout, lanes: Trace, gpu: Device, base_bytes: int = 0) -> tuple[AccessReport, ...]:
+    """What every access costs under `layout` at `base_bytes`, by the conflict engine, at every lane."""
+    table = layout.table().ravel() + base_bytes
     return tuple(_measure(access, table, gpu) for access in lanes.accesses)
 
 
