@@ -71,6 +71,12 @@ def trace(problem: Problem, device: Device) -> Trace:
     total = 0
     parts = []
     for i, access in enumerate(problem.accesses):
+        if isinstance(access.bytes, tuple):
+            raise ProblemFileError(f"accesses[{i}].bytes", "a choice of widths is not supported here")
+        if access.any:
+            raise ProblemFileError(
+                f"accesses[{i}].any", "values known only at run time are not supported here"
+            )
         total += math.prod(access.loops.values()) * -(-problem.threads // device.lanes) * device.lanes
         if total > MAX_LANE_ACCESSES:
             raise ProblemFileError(
@@ -123,7 +129,7 @@ def _trace_access(
     field = f"accesses[{i}]"
     tile = problem.tile
     try:
-        operation = parse_operation(access.op, access.bytes)
+        operation = parse_operation(access.op, access.single_width)
     except ValueError as error:
         raise ProblemFileError(f"{field}.op", str(error)) from None
     try:
@@ -133,7 +139,7 @@ def _trace_access(
     width = operation.width_bytes
     if width & (width - 1):
         raise ProblemFileError(f"{field}.bytes", f"no layout is searched for accesses of {width} bytes")
-    if width > tile.element_bytes and width % tile.element_bytes:
+    if 8 * width > tile.element_bits and 8 * width % tile.element_bits:
         raise ProblemFileError(
             f"{field}.bytes", f"{width} bytes are no whole number of {tile.element_bytes}-byte elements"
         )
@@ -156,7 +162,7 @@ def _trace_access(
         _check_whole_warps(active, f"{field}.where", access, problem, device, operation, spot)
         active &= env["lane"] < 8 * operation.matrices
 
-    covered = max(1, width // tile.element_bytes)
+    covered = max(1, 8 * width // tile.element_bits)
     flat = np.zeros(shape, np.int64)
     for d, text in enumerate(access.index):
         place = f"{field}.index[{d}]"

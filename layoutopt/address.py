@@ -38,6 +38,8 @@ it.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
@@ -75,11 +77,15 @@ class Layout(Struct, frozen=True):
 
     Attributes:
         shape: extent of each dimension, in elements.
-        element_bytes: bytes of an element.
+        element_bytes: bytes of a unit, which is an element or a byte of packed ones.
         digits: the linearisation, slowest digit first.
         swizzle: the targets, lowest bit first; empty for none. Bits count elements, not bytes.
         turn: elements by which each line (one run of the innermost digit) is rotated against the
             line before it; 0 for none.
+        packed: elements that share a unit, neighbours along the last dimension; the digits of that
+            dimension then count units. 1 for elements of whole bytes.
+        lookup: element offset of every element, by row-major index, where no formula serves; the
+            digits are then empty. Empty for a formula.
     """
 
     shape: tuple[int, ...]
@@ -87,8 +93,19 @@ class Layout(Struct, frozen=True):
     digits: tuple[Digit, ...]
     swizzle: tuple[Target, ...] = ()
     turn: int = 0
+    packed: int = 1
+    lookup: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.lookup:
+            if (
+                self.digits
+                or self.swizzle
+                or self.turn
+                or self.packed * len(self.lookup) != math.prod(self.shape)
+            ):
+                raise LayoutError("a lookup holds one offset for each element, and nothing else")
+            return
         for target in self.swizzle:
             if target.mask & ((2 << target.bit) - 1) or target.mask < 0:
                 raise LayoutError(
@@ -97,7 +114,7 @@ class Layout(Struct, frozen=True):
         inner = self.digits[-1]
         if self.turn and (inner.stride != 1 or any(d.stride % inner.size for d in self.digits[:-1])):
             raise LayoutError("lines can be rotated only where they are whole and nothing lies between them")
-        for d, extent in enumerate(self.shape):
+        for d, extent in enumerate((*self.shape[:-1], self.shape[-1] // self.packed)):
             pieces = sorted((digit.divide, digit.size) for digit in self.digits if digit.dim == d)
             reach = 1
             for divide, size in pieces:
@@ -113,9 +130,18 @@ class Layout(Struct, frozen=True):
         Raises:
             LayoutError: not one coordinate per dimension.
         """
+        unit = self._unit_offset(coordinates)
+        return unit * self.packed + np.asarray(coordinates[-1], np.int64) % self.packed
+
+    def _unit_offset(self, coordinates: tuple[npt.ArrayLike, ...]) -> IntArray:
+        """Offset in units."""
         if len(coordinates) != len(self.shape):
             raise LayoutError(f"expected {len(self.shape)} coordinates, got {len(coordinates)}")
         x = [np.asarray(c, np.int64) for c in coordinates]
+        x[-1] = x[-1] // self.packed
+        if self.lookup:
+            units = (*self.shape[:-1], self.shape[-1] // self.packed)
+            return np.array(self.lookup, np.int64)[np.ravel_multi_index(np.broadcast_arrays(*x), units)]
         values = [x[d.dim] // d.divide % d.size for d in self.digits]
         linear = np.zeros(np.broadcast_shapes(*(c.shape for c in x)), np.int64)
         for digit, value in zip(self.digits[:-1], values[:-1], strict=True):
@@ -131,7 +157,7 @@ class Layout(Struct, frozen=True):
 
     def byte_offset(self, *coordinates: npt.ArrayLike) -> IntArray:
         """Offset in bytes; coordinates are integers or arrays that broadcast."""
-        return self.element_offset(*coordinates) * self.element_bytes
+        return self._unit_offset(coordinates) * self.element_bytes
 
     def table(self) -> IntArray:
         """Byte offset of every element, int64, in the shape of the tile."""
@@ -140,4 +166,5 @@ class Layout(Struct, frozen=True):
     @property
     def declared_bytes(self) -> int:
         """Bytes of an array declared with every pitch in full: `rows * pitch`, last pad included."""
-        return max(d.size * d.stride for d in self.digits) * self.element_bytes
+        count = max(self.lookup) + 1 if self.lookup else max(d.size * d.stride for d in self.digits)
+        return count * self.element_bytes

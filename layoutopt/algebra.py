@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from layoutopt.expressions import Const, Node, Op, Var
+from layoutopt.expressions import Const, Lookup, Node, Op, Var, with_parts
 
 Range = tuple[int, int]  # both ends included
 
@@ -18,6 +18,8 @@ def bounds(node: Node, ranges: Mapping[str, Range]) -> Range:
             return value, value
         case Var(name):
             return ranges[name]
+        case Lookup(values, _):
+            return min(values), max(values)
         case Op("<" | "<=" | ">" | ">=" | "==" | "!=" | "and" | "or" | "not"):
             return 0, 1
         case Op("neg", (arg,)):
@@ -64,6 +66,8 @@ def _binary(symbol: str, a: Range, b: Range) -> Range:
 
 def simplify(node: Node, ranges: Mapping[str, Range]) -> Node:
     """An equal expression without the operations that the ranges make redundant."""
+    if isinstance(node, Lookup):
+        return with_parts(node, lambda part: simplify(part, ranges))
     if not isinstance(node, Op):
         return node
     args = tuple(simplify(arg, ranges) for arg in node.args)

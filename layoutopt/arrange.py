@@ -22,7 +22,7 @@ the alignment of their accesses only, explored where a swizzled layout of that a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
@@ -47,9 +47,11 @@ from layoutopt.model import (
     Status,
     TileSet,
 )
+from layoutopt.over_values import ChoiceTrace, choices
 from layoutopt.packing import Plan, least, pack, rounded_up
 from layoutopt.problem_file import fields_of
-from layoutopt.synthesize import INDEX_COST_MEASURE, measure, solve
+from layoutopt.rewrite import stored, with_loops
+from layoutopt.synthesize import INDEX_COST_MEASURE, base_alignment, measure, solve
 
 ARRANGEMENT_SCHEMA: Final = "layoutopt.arrangement/1"
 EVERY_LAYOUT: Final = "every layout"
@@ -167,7 +169,8 @@ class _Unit:
     Attributes:
         tiles: the first gives the coordinates.
         problem: all accesses, in these coordinates.
-        lanes: the same, traced.
+        lanes: the same, traced, over the bytes that packed elements share.
+        chosen: the accesses whose lanes choose.
         plain_alignment: what the base needs without a swizzle: the widest access, and whole words.
         word_alignment: what keeps words whole.
         front: layouts of any kind.
@@ -177,6 +180,7 @@ class _Unit:
     tiles: tuple[NamedTile, ...]
     problem: Problem
     lanes: Trace
+    chosen: Mapping[str, ChoiceTrace]
     plain_alignment: int
     word_alignment: int
     front: _Front = field(init=False)
@@ -219,14 +223,15 @@ def _units(tile_set: TileSet, gpu: Device) -> tuple[_Unit, ...]:
     for group, problem in groups(tile_set):
         for tile in group[1:]:  # in its own coordinates, where an index outside the tile shows
             with fields_of(tile_set, tile):
-                trace(tile_set.problem(tile), gpu)
+                trace(with_loops(tile_set.problem(tile)), gpu)
+        plainly = stored(problem)
         with fields_of(tile_set, *group):
-            lanes = trace(problem, gpu)
+            trace(with_loops(problem), gpu)
+            lanes = trace(with_loops(plainly), gpu)
         rules = [gpu.rule(access.operation) for access in lanes.accesses]
         word = max(rule.bank_bytes * rule.row_words for rule in rules)
-        widest = max(access.operation.width_bytes for access in lanes.accesses)
-        natural = problem.tile.element_bytes & -problem.tile.element_bytes
-        units.append(_Unit(group, problem, lanes, max(widest, natural, word), word))
+        plain = max(word, base_alignment(plainly.tile.element_bytes, False, lanes, gpu))
+        units.append(_Unit(group, problem, lanes, choices(plainly, lanes, gpu), plain, word))
     return tuple(units)
 
 
@@ -484,7 +489,9 @@ def _arrangement(
     floor = sum((unit.front.floor for unit in units), Fraction(0))
     if choice.points is None or choice.found is None:
         reasons = [
-            f"tile {unit.tiles[0].name!r}: {unit.front.reason}" for unit in units if not unit.front.points
+            f"tile {unit.tiles[0].name!r}: {unit.front.reason}"
+            for unit in units
+            if unit.front.reason and not unit.front.points
         ]
         infeasible = choice.bound is None
         if not reasons:
@@ -498,7 +505,7 @@ def _arrangement(
             gpu.name,
             Status.INFEASIBLE if infeasible else Status.UNKNOWN,
             Proof(Bound(0, EVERY_LAYOUT), Bound(elements, EVERY_LAYOUT)),
-            "; ".join(reasons) or "out of time",
+            "; ".join(reasons),
             max_bytes=limit,
         )
     points = choice.points
@@ -584,11 +591,11 @@ def _number(value: Fraction) -> int | float:
 
 def _verify(unit: _Unit, part: PlacedTile, gpu: Device) -> None:
     """Count every access again where its tile lies, in each stage."""
-    layout = part.result.layout
-    assert layout is not None
+    assert part.result.layout is not None
+    layout = msgspec.structs.replace(part.result.layout, shape=unit.problem.tile.storage.shape, packed=1)
     for stage in range(part.stages):
         base = part.base_bytes + stage * part.stage_bytes
-        if measure(layout, unit.lanes, gpu, base) != part.result.accesses:
+        if measure(layout, unit.lanes, gpu, unit.chosen, base) != part.result.accesses:
             raise VerificationError(
                 f"tile {part.tiles[0]!r}: the accesses cost another number of wavefronts at byte {base}"
             )

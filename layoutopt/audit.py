@@ -20,7 +20,9 @@ from layoutopt.errors import ExpressionError, ProblemFileError
 from layoutopt.expressions import Const, Node, Op, evaluate, parse, to_text
 from layoutopt.model import RESULT_SCHEMA, Access, AccessReport, Constraints, Problem, Result, Status
 from layoutopt.operations import Operation
+from layoutopt.over_values import choices, count_choices, report_choices, tidy
 from layoutopt.profiler import counters
+from layoutopt.rewrite import named_widths, width_choices, with_loops
 from layoutopt.witness import witness
 
 IntArray = npt.NDArray[np.int64]
@@ -46,17 +48,19 @@ class Finding(Struct, frozen=True):
     details: dict[str, Any] = {}
 
 
-class AuditedAccess(Struct, frozen=True):
+class AuditedAccess(Struct, frozen=True, omit_defaults=True):
     """What one access costs, and what the profiler will print for it."""
 
     name: str
     op: str
-    wavefronts: int
-    ideal: int
-    excess: int
-    bank_conflicts: int
+    wavefronts: int | float
+    ideal: int | float
+    excess: int | float
+    bank_conflicts: int | float
     least_cycles: int
     counters: dict[str, int]
+    any_is: str | None = None
+    bytes: int | None = None
 
 
 class Audit(Struct, frozen=True, rename={"schema_": "schema"}):
@@ -69,7 +73,7 @@ class Audit(Struct, frozen=True, rename={"schema_": "schema"}):
     bytes: int
     declared_bytes: int
     alignment_bytes: int
-    excess: int
+    excess: int | float
     weighted_excess: float
     accesses: tuple[AuditedAccess, ...]
     findings: tuple[Finding, ...]
@@ -101,7 +105,18 @@ def check(
     Raises:
         ProblemFileError: there is no layout to check, or it cannot be read.
     """
-    return _Audit(problem, layout, target or device(problem.target), solver).run()
+    gpu = target or device(problem.target)
+    options = width_choices(problem)
+    if len(options) > 1:
+        # The layout is given, so that every access takes the width that costs it least.
+        audits = [_Audit(option, layout, gpu, None).run() for option in options]
+        totals = [
+            (a.status is Status.INFEASIBLE, sum(access.wavefronts for access in a.accesses)) for a in audits
+        ]
+        chosen = options[totals.index(min(totals))]
+        audit = _Audit(chosen, layout, gpu, solver).run()
+        return msgspec.structs.replace(audit, accesses=named_widths(audit.accesses, problem, chosen))
+    return _Audit(options[0], layout, gpu, solver).run()
 
 
 class _Audit:
@@ -115,22 +130,27 @@ class _Audit:
         self.problem = problem
         self.tile = problem.tile
         self.gpu = gpu
-        self.lanes: Trace = trace(problem, self.gpu)
+        self.looped = with_loops(problem)
+        self.lanes: Trace = trace(self.looped, self.gpu)
+        self.chosen = choices(problem, self.lanes, self.gpu)
         self.solver = solver
         self.node: Node | None = None
-        self.table = self._read(layout)
-        self.size = int(self.table.max()) + self.tile.element_bytes
+        self.bits = self._read(layout)
+        self.table = self.bits // 8
+        self.size = self._size(self.bits)
         # The array that the source declares, known only for the published layout.
         audits_published = layout is None and problem.layout.offset is None
         self.array = problem.published.bytes if audits_published and problem.published is not None else None
 
     def run(self) -> Audit:
         counts = [self._count(self.table, a) for a in self.lanes.accesses]
-        reports = tuple(_report(a, c, self.gpu) for a, c in zip(self.lanes.accesses, counts, strict=True))
+        reports = tuple(self._report(a, c) for a, c in zip(self.lanes.accesses, counts, strict=True))
         wrong = [*self._overlaps(), *self._vectors(), *self._outside()]
-        weighted = sum(
-            int(((c.wavefronts - c.ideal) * a.weight).sum())
-            for a, c in zip(self.lanes.accesses, counts, strict=True)
+        weighted = tidy(
+            sum(
+                float(((c.wavefronts - c.ideal) * self.chosen.get(a.name, a).weight).sum())
+                for a, c in zip(self.lanes.accesses, counts, strict=True)
+            )
         )
         findings = [
             *wrong,
@@ -144,7 +164,7 @@ class _Audit:
                 for f in self._fusion(a, source, c)
             ),
         ]
-        excess = sum(r.excess for r in reports)
+        excess = tidy(sum(r.excess for r in reports))
         findings += self._fix(excess, weighted / self.lanes.weight_unit, bool(wrong))
         return Audit(
             self.problem.name,
@@ -163,7 +183,7 @@ class _Audit:
     # Reading -----------------------------------------------------------------------------------
 
     def _read(self, layout: str | Layout | npt.NDArray[np.integer[Any]] | None) -> IntArray:
-        """Byte offset of every element by row-major index."""
+        """Bit offset of every element by row-major index."""
         field = "layout"
         if layout is None:
             if self.problem.layout.offset is not None:
@@ -173,13 +193,14 @@ class _Audit:
             else:
                 raise ProblemFileError("", "no layout to check: no layout.offset and no published.offset")
         if isinstance(layout, Layout):
-            if layout.shape != self.tile.shape or layout.element_bytes != self.tile.element_bytes:
+            made_for = layout.shape, layout.element_bytes, layout.packed
+            if made_for != (self.tile.shape, self.tile.storage.element_bytes, self.tile.packed):
                 raise ProblemFileError(field, f"made for {layout.shape}, not for {self.tile.shape}")
-            return layout.table().ravel()
+            return 8 * layout.table().ravel() + self._place_in_byte()
         if isinstance(layout, str):
             try:
                 self.node = parse(layout, frozenset(f"x{d}" for d in range(len(self.tile.shape))))
-                return self._offsets(self.node) * self.tile.element_bytes
+                return self._offsets(self.node) * self.tile.element_bits
             except ExpressionError as error:
                 where = "" if error.position is None else f" (at {self._at(error.position)})"
                 raise ExpressionError(error.reason + where, error.position, field) from None
@@ -187,7 +208,15 @@ class _Audit:
             raise ProblemFileError(field, f"expected a table of shape {self.tile.shape}, got {layout.shape}")
         if not np.issubdtype(layout.dtype, np.integer):
             raise ProblemFileError(field, f"expected a table of integers, got {layout.dtype}")
-        return layout.astype(np.int64).ravel()
+        return 8 * layout.astype(np.int64).ravel() + self._place_in_byte()
+
+    def _place_in_byte(self) -> IntArray:
+        """Bit of its byte at which each element starts."""
+        return np.arange(self.tile.elements) % self.tile.packed * self.tile.element_bits
+
+    def _size(self, bits: IntArray) -> int:
+        """Bytes to the end of the last element."""
+        return -(-(int(bits.max()) + self.tile.element_bits) // 8)
 
     def _offsets(self, node: Node) -> IntArray:
         """Element offset of every element under an expression, by row-major index."""
@@ -201,14 +230,24 @@ class _Audit:
         """Coordinates as text."""
         return f"({', '.join(map(str, self._coordinates(element)))})"
 
+    def _report(self, access: LaneTrace, counts: Counts) -> AuditedAccess:
+        choice = self.chosen.get(access.name)
+        if choice is None:
+            return _report(access, counts, self.gpu)
+        base = report_choices(counts, choice)
+        # No counter shows a worst case or an expectation.
+        return AuditedAccess(**msgspec.structs.asdict(base), least_cycles=0, counters={})
+
     def _count(self, table: IntArray, access: LaneTrace) -> Counts:
+        if access.name in self.chosen:
+            return count_choices(table, self.chosen[access.name])
         return count_wavefronts(table[access.element], access.active, access.operation, self.gpu)
 
     # Findings ----------------------------------------------------------------------------------
 
     def _overlaps(self) -> Iterator[Finding]:
-        order = np.argsort(self.table, kind="stable")
-        close = np.flatnonzero(np.diff(self.table[order]) < self.tile.element_bytes)
+        order = np.argsort(self.bits, kind="stable")
+        close = np.flatnonzero(np.diff(self.bits[order]) < self.tile.element_bits)
         if len(close):
             a, b = (int(order[k]) for k in (close[0], close[0] + 1))
             at = int(self.table[b])
@@ -227,16 +266,16 @@ class _Audit:
             if access.width_elements == 1:
                 continue
             width = access.operation.width_bytes
-            start = self.table[access.element]
+            start = self.bits[access.element]
             torn = np.zeros(start.shape, bool)
             for k in range(1, access.width_elements):
-                next_one = self.table[access.element + k * access.active]
-                torn |= access.active & (next_one != start + k * self.tile.element_bytes)
-            for kind, bad in (("misaligned", access.active & (start % width != 0)), ("torn", torn)):
+                next_one = self.bits[access.element + k * access.active]
+                torn |= access.active & (next_one != start + k * self.tile.element_bits)
+            for kind, bad in (("misaligned", access.active & (start % (8 * width) != 0)), ("torn", torn)):
                 if not bad.any():
                     continue
                 row, lane = (int(v) for v in np.argwhere(bad)[0])
-                byte = int(start[row, lane])
+                byte = int(start[row, lane]) // 8
                 what = f"starts at byte {byte}" if kind == "misaligned" else "is not contiguous"
                 element = int(access.element[row, lane])
                 yield Finding(
@@ -263,7 +302,7 @@ class _Audit:
         """The instruction with the most excess, and in it the worst phase, lane by lane."""
         over = counts.wavefronts - counts.ideal
         row = int(over.argmax())
-        if over[row] <= 0:
+        if access.name in self.chosen or over[row] <= 0:
             return
         address = self.table[access.element[row]]
         phases = witness(address.tolist(), access.active[row].tolist(), access.operation, self.gpu)
@@ -329,22 +368,24 @@ class _Audit:
 
     def _same_counts(self, offsets: IntArray, counts: list[Counts]) -> bool:
         """Whether a layout costs the same everywhere, is as small, and is as sound."""
-        table = offsets * self.tile.element_bytes
-        if len(np.unique(table)) != len(table) or table.max() + self.tile.element_bytes > self.size:
+        bits = offsets * self.tile.element_bits
+        table = bits // 8
+        if len(np.unique(bits)) != len(bits) or self._size(bits) > self.size:
             return False
         for access, old in zip(self.lanes.accesses, counts, strict=True):
-            if (table[access.element] % access.operation.width_bytes)[access.active].any():
+            if (bits[access.element] % (8 * access.operation.width_bytes))[access.active].any():
                 return False
             for k in range(1, access.width_elements):
                 lanes = access.element[access.active]
-                if (table[lanes + k] != table[lanes] + k * self.tile.element_bytes).any():
+                if (bits[lanes + k] != bits[lanes] + k * self.tile.element_bits).any():
                     return False
             if (self._count(table, access).wavefronts != old.wavefronts).any():
                 return False
         return True
 
     def _alignment(self) -> int:
-        natural = self.tile.element_bytes & -self.tile.element_bytes
+        size = self.tile.storage.element_bytes
+        natural = size & -size
         return max(natural, *(a.operation.width_bytes for a in self.lanes.accesses))
 
     def _alignment_note(self) -> Iterator[Finding]:
@@ -354,7 +395,7 @@ class _Audit:
         flipped = 0
         for path, _ in _xor_operands(self.node):
             without = self._offsets(_replaced(self.node, path, lambda _: Const(0)))
-            flipped |= int(np.bitwise_or.reduce(without * self.tile.element_bytes ^ self.table))
+            flipped |= int(np.bitwise_or.reduce(without * self.tile.element_bits // 8 ^ self.table))
         needed = 1 << max(flipped, 0).bit_length()
         own = self._alignment()
         if needed > own:
@@ -367,7 +408,7 @@ class _Audit:
     def _fusion(self, access: LaneTrace, source: Access, counts: Counts) -> Iterator[Finding]:
         """What the counts become if the compiler fuses neighbouring iterations into a wider access."""
         operation = access.operation
-        if operation.kind not in ("load", "store") or not access.active.any():
+        if operation.kind not in ("load", "store") or not access.active.any() or access.name in self.chosen:
             return
         shape = (*source.loops.values(), -1, self.gpu.lanes)
         address = self.table[access.element].reshape(shape)
@@ -395,7 +436,7 @@ class _Audit:
                 )
                 return
 
-    def _fix(self, excess: int, weighted: float, broken: bool) -> Iterator[Finding]:
+    def _fix(self, excess: int | float, weighted: float, broken: bool) -> Iterator[Finding]:
         """The cheapest layout with the least excess, if it is better than this one."""
         if self.solver is None:
             return
@@ -416,7 +457,7 @@ class _Audit:
         chosen = min(reach, key=lambda o: ((o.bytes or 0) > self.size, _cost(o), o.bytes))
         if best.weighted_excess >= weighted:
             chosen = best  # only bytes are to be won
-        saved = excess - (chosen.excess or 0)
+        saved = tidy(excess - (chosen.excess or 0))
         size = self.size - (chosen.bytes or 0)
         gain = [f"{saved:,} wavefronts"] if saved else []
         gain += [f"{size:,} bytes"] if size > 0 else []
@@ -449,11 +490,11 @@ class _Audit:
         assert layout is not None
         if layout.swizzle:
             bits = len(layout.swizzle)
-            unit = self.tile.element_bytes << layout.swizzle[0].bit
+            unit = layout.element_bytes << layout.swizzle[0].bit
             over = "" if result.family == "xor" else f" ({result.family})"
             return f"XOR {bits} bit{'s' if bits > 1 else ''} at {unit} bytes{over}"
         if result.family == "pad" and len(layout.shape) == 2:
-            pad = layout.digits[0].stride - layout.shape[1]
+            pad = layout.digits[0].stride * layout.packed - layout.shape[1]
             now = self._row_pad()
             return f"pad {pad}" + (f" instead of {now}" if now is not None else "")
         plain = {"none": "no pad and no swizzle", "order": "another dimension order"}
@@ -462,14 +503,14 @@ class _Audit:
     def _row_pad(self) -> int | None:
         """The pad of the audited layout, if it is rows at a pitch."""
         rows, columns = self.tile.shape
-        offsets = self.table.reshape(rows, columns) // self.tile.element_bytes
+        offsets = self.bits.reshape(rows, columns) // self.tile.element_bits
         pitch = int(offsets[1, 0] - offsets[0, 0]) if rows > 1 else columns
         plain = np.arange(rows)[:, None] * pitch + np.arange(columns)
         return pitch - columns if (offsets == plain).all() else None
 
     def _place(self, access: LaneTrace, row: int) -> str:
         """`name, warp w, i = 3` for an instruction of the trace."""
-        (source,) = [a for a in self.problem.accesses if a.name == access.name]
+        (source,) = [a for a in self.looped.accesses if a.name == access.name]
         warps = -(-self.problem.threads // self.gpu.lanes)
         iteration, warp = divmod(row, warps)
         values = []

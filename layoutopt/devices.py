@@ -92,6 +92,32 @@ class PhaseRule:
     note: str = ""
 
 
+class Limits(Struct, frozen=True, forbid_unknown_fields=True):
+    """What one multiprocessor (NVIDIA: SM; AMD: compute unit) holds at once.
+
+    Attributes:
+        targets: names of the device that these limits are for; several chips can share its rules.
+        shared_bytes: shared memory of the multiprocessor, at its largest setting.
+        shared_bytes_per_block: the most that one block can ask for.
+        allocation_bytes: a block gets a multiple of this.
+        threads: resident threads.
+        blocks: resident blocks.
+        source: where the numbers come from.
+        reserved_bytes_per_block: what every block takes beyond what it asks for.
+        single_warp_blocks: resident blocks of one warp each, where that is another number.
+    """
+
+    targets: Annotated[tuple[DeviceName, ...], Meta(min_length=1)]
+    shared_bytes: Positive
+    shared_bytes_per_block: Positive
+    allocation_bytes: Positive
+    threads: Positive
+    blocks: Positive
+    source: Annotated[str, Meta(min_length=1)]
+    reserved_bytes_per_block: Annotated[int, Meta(ge=0)] = 0
+    single_warp_blocks: Positive | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """A GPU as shared memory sees it.
@@ -105,6 +131,7 @@ class Device:
         rules: `(operation kind, width in bytes)` to rule.
         aliases: other names.
         notes: what is worth knowing and no rule says.
+        limits: what its multiprocessors hold, chip by chip; empty where not known.
     """
 
     name: str
@@ -115,6 +142,12 @@ class Device:
     rules: dict[tuple[str, int], PhaseRule]
     aliases: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    limits: tuple[Limits, ...] = ()
+
+    def limits_of(self, target: str) -> Limits | None:
+        """The limits of the chip that `target`, a name of this device, stands for; None if unknown."""
+        wanted = target.lower()
+        return next((m for m in self.limits if wanted in map(str.lower, m.targets)), None)
 
     def rule(self, operation: Operation) -> PhaseRule:
         """The rule for `operation`.
@@ -175,6 +208,7 @@ class DeviceEntry(Struct, frozen=True, forbid_unknown_fields=True):
     instructions: Annotated[tuple[str | InstructionEntry, ...], Meta(min_length=1)]
     aliases: tuple[DeviceName, ...] = ()
     notes: tuple[str, ...] = ()
+    limits: tuple[Limits, ...] = ()
 
 
 class DeviceFile(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_": "schema"}):
@@ -246,6 +280,10 @@ def _build(file: DeviceFile, sets: dict[str, tuple[InstructionEntry, ...]]) -> t
 def _device(entry: DeviceEntry, field: str, sets: dict[str, tuple[InstructionEntry, ...]]) -> Device:
     for what in ("lanes", "banks", "bank_bytes"):
         _check_power_of_two(getattr(entry, what), f"{field}.{what}")
+    for i, limits in enumerate(entry.limits):
+        for name in limits.targets:
+            if name not in (entry.name, *entry.aliases):
+                raise ProblemFileError(f"{field}.limits[{i}].targets", f"{name!r} is no name of {entry.name}")
     rules: dict[tuple[str, int], PhaseRule] = {}
     for i, item in enumerate(entry.instructions):
         place = f"{field}.instructions[{i}]"
@@ -268,6 +306,7 @@ def _device(entry: DeviceEntry, field: str, sets: dict[str, tuple[InstructionEnt
         rules=rules,
         aliases=entry.aliases,
         notes=entry.notes,
+        limits=entry.limits,
     )
 
 

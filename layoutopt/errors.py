@@ -5,6 +5,7 @@
         ExpressionError    an expression in it cannot be parsed or evaluated
       LayoutError          this layout cannot hold this tile
       VerificationError    the model and the conflict engine disagree: a bug in layoutopt
+      MachineError         this machine has no GPU or no compiler
 
 A warning, `DisputedRuleWarning`, says that public sources contradict each other about a device.
 
@@ -55,3 +56,7 @@ class VerificationError(LayoutoptError):
 
 class DisputedRuleWarning(UserWarning):
     """A hardware rule was used about which public sources contradict each other."""
+
+
+class MachineError(LayoutoptError):
+    """This machine lacks what the command needs: a GPU, a compiler, a permission."""

@@ -60,7 +60,16 @@ class Op:
     args: tuple[Node, ...]
 
 
-Node = Const | Var | Op
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """An entry of a constant table. Only layouts hold one: the grammar has no way to write it."""
+
+    values: tuple[int, ...]
+    index: Node
+    name: str = "lookup"
+
+
+Node = Const | Var | Op | Lookup
 
 _BINARY: Final[dict[type[ast.operator], str]] = {
     ast.Add: "+",
@@ -160,7 +169,19 @@ def names(node: Node) -> frozenset[str]:
             return frozenset((name,))
         case Op(_, args):
             return frozenset().union(*map(names, args))
+        case Lookup(_, index):
+            return names(index)
     return frozenset()
+
+
+def with_parts(node: Node, change: Callable[[Node], Node]) -> Node:
+    """`node` with `change` applied to each of its operands."""
+    match node:
+        case Op(symbol, args):
+            return Op(symbol, tuple(map(change, args)))
+        case Lookup(values, index, name):
+            return Lookup(values, change(index), name)
+    return node
 
 
 def evaluate(node: Node, env: Mapping[str, IntArray], where: BoolArray | None = None) -> IntArray:
@@ -193,6 +214,11 @@ def evaluate(node: Node, env: Mapping[str, IntArray], where: BoolArray | None = 
                 return np.array(value, np.int64)
             case Var(name):
                 return env[name]
+            case Lookup(values, index):
+                at = run(index, mask)
+                outside = (at < 0) | (at >= len(values))
+                check(outside, mask, f"an entry outside 0..{len(values) - 1}")
+                return np.array(values, np.int64)[np.where(outside, 0, at)]
             case Op("if", (body, test, otherwise)):
                 chosen = run(test, mask) != 0
                 yes = chosen if mask is None else chosen & mask
@@ -285,6 +311,8 @@ def to_text(node: Node) -> str:
                 return str(value) if value >= 0 or minimum <= 12 else f"({value})"
             case Var(name):
                 return name
+            case Lookup(_, index, name):
+                return f"{name}[{write(index, 1)}]"
             case Op(symbol, args):
                 rank = _PRECEDENCE[symbol]
                 text = body(symbol, args, rank)

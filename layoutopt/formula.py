@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from functools import reduce
 
-from layoutopt.address import Digit, Layout
+import msgspec
+
+from layoutopt.address import Digit, Layout, Target
 from layoutopt.algebra import Range, simplify
-from layoutopt.expressions import Const, Node, Op, Var
+from layoutopt.expressions import Const, Lookup, Node, Op, Var, with_parts
 
 
 def coordinate_ranges(layout: Layout) -> dict[str, Range]:
@@ -19,9 +21,34 @@ def coordinate_ranges(layout: Layout) -> dict[str, Range]:
     return {f"x{d}": (0, extent - 1) for d, extent in enumerate(layout.shape)}
 
 
-def offset_expression(layout: Layout) -> Node:
+def element_expression(layout: Layout) -> Node:
     """The element offset over x0, x1, ..., equal to `layout.element_offset` on the whole tile."""
+    if layout.packed == 1:
+        return offset_expression(layout)
+    inner = layout.digits[-1] if layout.digits else Digit(0, 1, 1, 0)
+    if (inner.dim, inner.divide, inner.stride) == (len(layout.shape) - 1, 1, 1):
+        return offset_expression(_over_elements(layout))
+    last = Var(f"x{len(layout.shape) - 1}")
+    units = Op("*", (offset_expression(layout), Const(layout.packed)))
+    return Op("+", (units, Op("%", (last, Const(layout.packed)))))
+
+
+def offset_expression(layout: Layout) -> Node:
+    """The offset in units of `layout.element_bytes` over x0, x1, ...
+
+    Where elements are packed, a unit is the byte that holds them; else it is an element.
+    """
     ranges = coordinate_ranges(layout)
+    if layout.packed > 1:
+        units = msgspec.structs.replace(layout, shape=_units(layout), packed=1)
+        last = Var(f"x{len(layout.shape) - 1}")
+        unit = Op("//", (last, Const(layout.packed)))
+        return simplify(_with(offset_expression(units), last, unit), ranges)
+    if layout.lookup:
+        row_major: Node = Var("x0")
+        for d in range(1, len(layout.shape)):
+            row_major = Op("+", (_scaled(row_major, layout.shape[d]), Var(f"x{d}")))
+        return simplify(Lookup(layout.lookup, row_major), ranges)
     digits = [d for d in layout.digits if d.size > 1]
     terms = [(_value(d), d) for d in digits]
     linear = _linear(layout, digits)
@@ -34,6 +61,33 @@ def offset_expression(layout: Layout) -> Node:
     inner = reduce(_xor, flips, _scaled(_value(home), home.stride))
     parts = [inner if d is home else _scaled(value, d.stride) for value, d in terms]
     return simplify(_sum(parts), ranges)
+
+
+def _units(layout: Layout) -> tuple[int, ...]:
+    return *layout.shape[:-1], layout.shape[-1] // layout.packed
+
+
+def _over_elements(layout: Layout) -> Layout:
+    """The same layout with packed elements as its units; the innermost digit must count units."""
+    step = layout.packed.bit_length() - 1
+    *outer, inner = layout.digits
+    last = len(layout.shape) - 1
+    digits = [
+        Digit(
+            d.dim, d.divide * layout.packed if d.dim == last else d.divide, d.size, d.stride * layout.packed
+        )
+        for d in outer
+    ]
+    digits.append(Digit(inner.dim, 1, inner.size * layout.packed, 1))
+    swizzle = tuple(Target(t.bit + step, t.mask << step) for t in layout.swizzle)
+    return Layout(layout.shape, 1, tuple(digits), swizzle, layout.turn * layout.packed)
+
+
+def _with(node: Node, variable: Node, value: Node) -> Node:
+    """`node` with `value` in place of `variable`."""
+    if node == variable:
+        return value
+    return with_parts(node, lambda part: _with(part, variable, value))
 
 
 def _linear(layout: Layout, digits: list[Digit]) -> Node:

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from layoutopt.address import Layout
+from layoutopt.errors import ProblemFileError
 
 SCHEMA: Final = "layoutopt.problem/1"
 RESULT_SCHEMA: Final = "layoutopt.result/1"
@@ -26,13 +27,20 @@ ELEMENT_BYTES: Final = {
     "b128": 16, "c128": 16,
 }  # fmt: skip
 
-FAMILIES: Final = ("none", "order", "pad", "split", "rotate", "xor", "matrix")
+# Elements of less than a byte, packed along the last dimension, the first in the lowest bits.
+PACKED_BITS: Final = {
+    "i4": 4, "u4": 4, "s4": 4, "b4": 4, "e2m1": 4,
+    "i2": 2, "u2": 2, "s2": 2, "b2": 2,
+    "b1": 1, "u1": 1,
+}  # fmt: skip
+
+FAMILIES: Final = ("none", "order", "pad", "split", "rotate", "xor", "matrix", "table")
 
 Positive = Annotated[int, Meta(ge=1)]
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Expression = Annotated[str, Meta(min_length=1)]
 Identifier = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
-Family = Literal["none", "order", "pad", "split", "rotate", "xor", "matrix"]
+Family = Literal["none", "order", "pad", "split", "rotate", "xor", "matrix", "table"]
 
 
 Objective = Literal["excess", "bytes", "instructions"]
@@ -55,9 +63,38 @@ class Tile(Struct, frozen=True, forbid_unknown_fields=True):
     element: Annotated[str | Structure, Meta(description='A named type such as f16, or {"bytes": n}')]
 
     @property
+    def element_bits(self) -> int:
+        """Size of one element in bits."""
+        if isinstance(self.element, str) and self.element in PACKED_BITS:
+            return PACKED_BITS[self.element]
+        return 8 * self.element_bytes
+
+    @property
+    def packed(self) -> int:
+        """Elements that share a byte; 1 for elements of whole bytes."""
+        return max(1, 8 // self.element_bits)
+
+    @property
     def element_bytes(self) -> int:
-        """Size of one element in bytes."""
-        return self.element.bytes if isinstance(self.element, Structure) else ELEMENT_BYTES[self.element]
+        """Size of one element in bytes.
+
+        Raises:
+            ProblemFileError: elements of less than a byte have none; `storage` has.
+        """
+        if isinstance(self.element, Structure):
+            return self.element.bytes
+        if self.element in PACKED_BITS:
+            raise ProblemFileError(
+                "tile.element", f"{self.element} elements share bytes, which is not supported here"
+            )
+        return ELEMENT_BYTES[self.element]
+
+    @property
+    def storage(self) -> Tile:
+        """The tile as memory sees it: where elements share a byte, those bytes are its elements."""
+        if self.packed == 1:
+            return self
+        return Tile((*self.shape[:-1], self.shape[-1] // self.packed), "b8")
 
     @property
     def elements(self) -> int:
@@ -70,7 +107,7 @@ class Tile(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def bytes(self) -> int:
         """Bytes that the elements themselves need: no layout is smaller."""
-        return self.elements * self.element_bytes
+        return self.elements * self.element_bits // 8
 
 
 class Access(Struct, frozen=True, forbid_unknown_fields=True, rename={"loops": "for"}):
@@ -86,11 +123,25 @@ class Access(Struct, frozen=True, forbid_unknown_fields=True, rename={"loops": "
         ),
     ]
     bytes: Annotated[
-        int | None, Meta(description="Bytes at each lane's address; may be left out where the op says it")
+        int | Annotated[tuple[int, ...], Meta(min_length=1)] | None,
+        Meta(
+            description="Bytes at each lane's address; may be left out where the op says it. "
+            "A list lets the solver choose: narrower ones are executed more often"
+        ),
     ] = None
     loops: Annotated[dict[Identifier, Positive], Meta(description="Loop variables and their trip counts")] = (
         field(default_factory=dict)
     )
+    any: Annotated[
+        dict[Identifier, Positive],
+        Meta(
+            description="Variables whose values are known only at run time, one for each lane, and how many"
+        ),
+    ] = field(default_factory=dict)
+    any_is: Annotated[
+        Literal["worst", "uniform"],
+        Meta(description="Count the worst over all values, or the expectation of uniform, independent ones"),
+    ] = "worst"
     where: Annotated[Expression | None, Meta(description="Lanes for which this is 0 do not take part")] = None
     weight: Annotated[
         int | float | Expression,
@@ -99,6 +150,17 @@ class Access(Struct, frozen=True, forbid_unknown_fields=True, rename={"loops": "
             "or an expression over the loop variables"
         ),
     ] = 1
+
+    @property
+    def single_width(self) -> int | None:
+        """The width in bytes, None where the op says it.
+
+        Raises:
+            ProblemFileError: the file leaves a choice of widths.
+        """
+        if isinstance(self.bytes, tuple):
+            raise ProblemFileError(f"access {self.name!r}, bytes", "a choice of widths is not supported here")
+        return self.bytes
 
 
 class Constraints(Struct, frozen=True, forbid_unknown_fields=True):
@@ -248,15 +310,23 @@ class Status(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
-class AccessReport(Struct, frozen=True):
-    """What one access costs, summed over its warp instructions (weights not applied)."""
+class AccessReport(Struct, frozen=True, omit_defaults=True):
+    """What one access costs, summed over its warp instructions (weights not applied).
+
+    Attributes:
+        any_is: "worst" or "uniform" where lanes choose at run time: the counts are then the worst
+            over all values, or expectations.
+        bytes: the width chosen, where the file leaves the choice.
+    """
 
     name: str
     op: str
-    wavefronts: int
-    ideal: int
-    excess: int
-    bank_conflicts: int
+    wavefronts: int | float
+    ideal: int | float
+    excess: int | float
+    bank_conflicts: int | float
+    any_is: str | None = None
+    bytes: int | None = None
 
 
 class Bound(Struct, frozen=True):
@@ -282,12 +352,17 @@ class Proof(Struct, frozen=True):
         bytes: of every layout with this (weighted) excess.
         index_cost: the third objective.
         weighted_excess: the first objective, where accesses have weights; else it is `excess`.
+        every_layout: what holds of the (weighted) excess of every layout, where `excess` says more
+            but of some families only.
+        evidence: what a bound on every layout's excess rests on, beyond the search; else empty.
     """
 
     excess: Bound
     bytes: Bound
     index_cost: IndexCost | None = None
     weighted_excess: Bound | None = None
+    every_layout: Bound | None = None
+    evidence: str = ""
 
 
 class Result(Struct, frozen=True, rename={"schema_": "schema"}):
@@ -304,7 +379,7 @@ class Result(Struct, frozen=True, rename={"schema_": "schema"}):
     bytes: int | None = None
     declared_bytes: int | None = None
     alignment_bytes: int | None = None
-    excess: int | None = None
+    excess: int | float | None = None
     weighted_excess: float | None = None
     accesses: tuple[AccessReport, ...] = ()
     schema_: str = RESULT_SCHEMA

@@ -13,7 +13,7 @@ import msgspec
 
 from layoutopt import json_data
 from layoutopt.errors import ProblemFileError
-from layoutopt.model import ELEMENT_BYTES, NamedTile, Problem, TileSet
+from layoutopt.model import ELEMENT_BYTES, PACKED_BITS, NamedTile, Problem, TileSet
 
 MAX_FILE_BYTES = 8 << 20
 MAX_ELEMENTS = 1 << 21
@@ -96,13 +96,23 @@ def check(problem: Problem) -> None:
         ProblemFileError: a field contradicts another, or names what there is not.
     """
     tile, dims = problem.tile, len(problem.tile.shape)
-    if isinstance(tile.element, str) and tile.element not in ELEMENT_BYTES:
-        known = ", ".join(ELEMENT_BYTES)
+    if (
+        isinstance(tile.element, str)
+        and tile.element not in ELEMENT_BYTES
+        and tile.element not in PACKED_BITS
+    ):
+        known = ", ".join((*ELEMENT_BYTES, *PACKED_BITS))
         raise ProblemFileError(
             "tile.element", f'unknown type {tile.element!r}; known: {known}, or {{"bytes": n}}'
         )
     if tile.elements > MAX_ELEMENTS:
         raise ProblemFileError("tile.shape", f"at most {MAX_ELEMENTS} elements, not {tile.elements}")
+    if tile.shape[-1] % tile.packed:
+        raise ProblemFileError(
+            f"tile.shape[{dims - 1}]",
+            f"{tile.packed} {tile.element} elements share a byte, so that the last extent is a multiple "
+            f"of {tile.packed}, not {tile.shape[-1]}",
+        )
     seen: dict[str, int] = {}
     for i, access in enumerate(problem.accesses):
         if access.name in seen:
@@ -115,11 +125,14 @@ def check(problem: Problem) -> None:
                 f"accesses[{i}].index",
                 f"expected one expression for each of {dims} dimensions, got {len(access.index)}",
             )
-        reserved = {v for v in access.loops if v in _RESERVED or keyword.iskeyword(v)}
-        if reserved:
-            raise ProblemFileError(
-                f"accesses[{i}].for", f"{min(reserved)!r} is reserved; choose another variable"
-            )
+        for place, variables in (("for", access.loops), ("any", access.any)):
+            reserved = {v for v in variables if v in _RESERVED or keyword.iskeyword(v)}
+            if reserved:
+                raise ProblemFileError(
+                    f"accesses[{i}].{place}", f"{min(reserved)!r} is reserved; choose another variable"
+                )
+        if twice := access.loops.keys() & access.any.keys():
+            raise ProblemFileError(f"accesses[{i}].any", f"{min(twice)!r} is a variable of `for`, too")
     order = problem.layout.order
     if order is not None and sorted(order) != list(range(dims)):
         raise ProblemFileError("layout.order", f"expected each of 0..{dims - 1} once, got {list(order)}")
@@ -150,6 +163,10 @@ def check_tiles(tile_set: TileSet) -> None:
             raise ProblemFileError(
                 f"accesses[{i}].name",
                 f"{access.name!r} is already the name of accesses[{named.index(access.name)}]",
+            )
+        if isinstance(access.bytes, tuple):
+            raise ProblemFileError(
+                f"accesses[{i}].bytes", f"one width is expected with several tiles, not {list(access.bytes)}"
             )
     for place, layout in (
         ("layout", tile_set.layout),

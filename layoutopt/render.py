@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Sequence, Set
+from typing import TYPE_CHECKING
 
 from layoutopt.audit import Audit, AuditedAccess
-from layoutopt.model import Problem, Result, Status
+from layoutopt.model import AccessReport, Problem, Result, Status
 from layoutopt.profiler import BANK_CONFLICTS, WAVEFRONTS
+
+if TYPE_CHECKING:
+    from layoutopt.explain import Explanation
 
 
 def report(problem: Problem, result: Result) -> str:
     """The human report of a solve, without the code."""
-    lines = [f"{problem.name}  {_tile(problem)}  on {result.target}", ""]
+    lines = [f"{problem.name}  {tile_text(problem)}  on {result.target}", ""]
     if result.layout is None:
         lines += [f"{result.status}: {result.reason}"]
         return "\n".join(lines) + "\n"
@@ -25,8 +30,12 @@ def report(problem: Problem, result: Result) -> str:
         "",
     ]
     rows = [("access", "op", "wavefronts", "ideal", "bank_conflicts")]
-    rows += [(a.name, a.op, str(a.wavefronts), str(a.ideal), str(a.bank_conflicts)) for a in result.accesses]
-    lines += columns(rows, left=2)
+    rows += [
+        (a.name, _op(a, problem), str(a.wavefronts), str(a.ideal), str(a.bank_conflicts))
+        for a in result.accesses
+    ]
+    lines += columns(rows, {0, 1})
+    lines += _over_values(result.accesses)
     lines += ["", f"  {_verdict(result)}"]
     proof = result.proof
     if proof.weighted_excess is not None:
@@ -36,6 +45,10 @@ def report(problem: Problem, result: Result) -> str:
         f"  excess >= {proof.excess.lower_bound} in {proof.excess.scope}; "
         f"bytes >= {proof.bytes.lower_bound:,} in {proof.bytes.scope}",
     ]
+    if proof.every_layout is not None:
+        lines += [f"  excess >= {proof.every_layout.lower_bound:g} in {proof.every_layout.scope}"]
+    if proof.evidence:
+        lines += [f"  the bound on every layout rests on {proof.evidence}"]
     if proof.index_cost is not None:
         proved = "proved least" if proof.index_cost.proved else "not proved least"
         lines += [f"  index cost {proof.index_cost.value} operations, {proved} at this excess and size"]
@@ -47,7 +60,7 @@ def report(problem: Problem, result: Result) -> str:
 def audit_report(problem: Problem, audit: Audit) -> str:
     """The human report of a check."""
     lines = [
-        f"{problem.name}  {_tile(problem)}  on {audit.target}",
+        f"{problem.name}  {tile_text(problem)}  on {audit.target}",
         "",
         f"  offset     {audit.offset or 'a table'}  (elements)",
         f"  bytes      {audit.bytes:,} used, {audit.declared_bytes:,} declared",
@@ -58,7 +71,7 @@ def audit_report(problem: Problem, audit: Audit) -> str:
     rows += [
         (
             a.name,
-            a.op,
+            _op(a, problem),
             str(a.wavefronts),
             str(a.ideal),
             str(a.bank_conflicts),
@@ -67,7 +80,8 @@ def audit_report(problem: Problem, audit: Audit) -> str:
         )
         for a in audit.accesses
     ]
-    lines += columns(rows, left=2)
+    lines += columns(rows, {0, 1})
+    lines += _over_values(audit.accesses)
     lines += [
         "",
         f"  profiler: {BANK_CONFLICTS}*.sum and",
@@ -82,6 +96,31 @@ def audit_report(problem: Problem, audit: Audit) -> str:
     return "\n".join(lines) + "\n"
 
 
+def explanation_report(problem: Problem, explanation: Explanation) -> str:
+    """The human report of an explanation."""
+    if explanation.conflict_free:
+        verdict = f"free of conflicts: {explanation.offset}"
+    elif explanation.conflict_free is False:
+        best = f"; the best found has {explanation.excess}" if explanation.excess is not None else ""
+        verdict = f"at least {explanation.lower_bound:g} excess wavefronts in {explanation.scope}{best}"
+    else:
+        verdict = f"open: {explanation.excess} excess wavefronts found, none proved"
+    lines = [f"{problem.name}  {tile_text(problem)}  on {explanation.target}", "", verdict]
+    if explanation.evidence:
+        lines.append(f"the bound rests on {explanation.evidence}")
+    for reason in explanation.reasons:
+        first, *rest = reason.split("\n")
+        lines += ["", *textwrap.wrap(first, 100), *rest]
+    if explanation.clashing_accesses:
+        names = ", ".join(f"`{name}`" for name in explanation.clashing_accesses)
+        minimal = "; without any one of them the others can" if explanation.clash_is_minimal else ""
+        lines += ["", *textwrap.wrap(f"Clash: {names} cannot all be free of conflicts{minimal}.", 100)]
+    if explanation.relaxations:
+        lines += ["", "What would help:"]
+        lines += [f"  {r.kind}: {r.message}" for r in explanation.relaxations]
+    return "\n".join(lines) + "\n"
+
+
 def _counted(access: AuditedAccess) -> str:
     moved = [name for name in access.counters if name.startswith(WAVEFRONTS + "_") and access.counters[name]]
     if moved:
@@ -89,26 +128,44 @@ def _counted(access: AuditedAccess) -> str:
     return "total only" if access.counters else "not counted"
 
 
+def _op(access: AccessReport | AuditedAccess, problem: Problem) -> str:
+    """The op, with what was chosen and what the counts stand for."""
+    (source,) = [a for a in problem.accesses if a.name == access.name]
+    chosen = f", {access.bytes} bytes" if isinstance(source.bytes, tuple) else ""
+    return f"{access.op}{chosen}" + (f" ({access.any_is})" if access.any_is else "")
+
+
+def _over_values(accesses: Sequence[AccessReport | AuditedAccess]) -> list[str]:
+    """What the counts of accesses stand for whose lanes choose at run time."""
+    meaning = {"worst": "worst over all values", "uniform": "expected over uniform values"}
+    return [
+        f"  ({word}): {text}" for word, text in meaning.items() if any(a.any_is == word for a in accesses)
+    ]
+
+
 def _verdict(result: Result) -> str:
     what = "no bank conflicts" if not result.excess else f"{result.excess} excess wavefronts remain"
+    if not result.excess and any(a.any_is for a in result.accesses):
+        what = "no more wavefronts than the values need"
     if result.status is Status.OPTIMAL:
         return f"optimal: {what}, proved best; verified at every lane"
     return f"{result.status}: {what}, not proved best; verified at every lane"
 
 
-def _tile(problem: Problem) -> str:
+def tile_text(problem: Problem) -> str:
+    """Shape and element of the tile."""
     element = problem.tile.element
     name = element if isinstance(element, str) else f"{element.bytes}-byte elements"
     return f"{'x'.join(map(str, problem.tile.shape))} {name}"
 
 
-def columns(rows: Sequence[Sequence[str]], left: int) -> list[str]:
-    """Rows as aligned text: the first `left` columns to the left, numbers to the right."""
+def columns(rows: Sequence[Sequence[str]], left: Set[int]) -> list[str]:
+    """Rows as aligned text: the columns in `left` to the left, the others, numbers, to the right."""
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     return [
         "  "
         + "  ".join(
-            c.ljust(w) if k < left else c.rjust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True))
-        )
+            c.ljust(w) if k in left else c.rjust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
         for row in rows
     ]

@@ -47,12 +47,12 @@ def arrangement_report(tile_set: TileSet, arrangement: Arrangement) -> str:
     what = f"{arrangement.excess} excess wavefronts remain" if arrangement.excess else "no bank conflicts"
     proved = "proved best" if arrangement.status is Status.OPTIMAL else "not proved best"
     lines += [
-        *columns(rows, left=3),
+        *columns(rows, {0, 1, 2}),
         "",
         f"  bytes      {arrangement.bytes:,}{limit}",
         f"  alignment  {arrangement.alignment_bytes} bytes",
         "",
-        *columns(accesses, left=3),
+        *columns(accesses, {0, 1, 2}),
         "",
         f"  {arrangement.status}: {what}, {proved}; verified at every lane and base",
     ]

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import Final
 
+import msgspec
 import numpy as np
 
 from layoutopt.accesses import LaneTrace, Trace, trace
 from layoutopt.address import Layout
 from layoutopt.conflicts import count_wavefronts
-from layoutopt.cpmodel.search import EVERY_LAYOUT, Proposal, search
+from layoutopt.cpmodel.search import EVERY_LAYOUT, Proposal, look_up, may_look_up, plain_layouts, search
 from layoutopt.cpmodel.solver import Budget
 from layoutopt.devices import Device, device
 from layoutopt.errors import LayoutError, ProblemFileError, VerificationError
 from layoutopt.expressions import to_text
-from layoutopt.formula import offset_expression
+from layoutopt.formula import element_expression
 from layoutopt.model import AccessReport, Bound, IndexCost, Problem, Proof, Result, Status
+from layoutopt.over_values import ChoiceTrace, choices, count_choices, report_choices, tidy
+from layoutopt.proofs import EveryLayout, every_layout
+from layoutopt.rewrite import named_widths, stored, unstored, width_choices, with_loops
+
+# Share of the time limit that the search over the families may use; proofs for every layout get the rest.
+_SEARCH_SHARE: Final = 0.75
 
 INDEX_COST_MEASURE = (
     "integer operations of the linearisation, plus three per distinct shift of the swizzle, "
-    "plus four to seven for a rotation"
+    "plus four to seven for a rotation; a look-up counts one"
 )
+
+
+# Layouts compared where the cost depends on values known only at run time: at most so many, and so many
+# that this many choices are counted in all.
+_MOST_PLAIN_LAYOUTS = 1000
+_CHOICES_COUNTED = 30_000_000
 
 
 def solve(
@@ -30,6 +46,7 @@ def solve(
     workers: int = 1,
     conflict_free: bool = False,
     target: Device | None = None,
+    lanes: Trace | None = None,
     budget: Budget | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Result:
@@ -41,6 +58,7 @@ def solve(
         workers: solver threads. The answer does not depend on it unless the time runs out.
         conflict_free: make any excess infeasible.
         target: the device, where it is not the one the problem names.
+        lanes: the problem's trace on that device, where the caller has it already.
         budget: replaces `time_limit`, for callers that stop the search from another thread.
         progress: called with a line of text from time to time.
 
@@ -51,25 +69,276 @@ def solve(
     if problem.layout.offset is not None:
         raise ProblemFileError("layout.offset", "fixes the layout, so there is nothing to solve; remove it")
     gpu = target or device(problem.target)
-    lanes = trace(problem, gpu)
+    budget = budget or Budget(time_limit)
+    options = width_choices(problem)
+    if len(options) > 1:
+        return _best_widths(
+            problem,
+            [
+                (
+                    option,
+                    solve(
+                        option,
+                        workers=workers,
+                        conflict_free=conflict_free,
+                        target=gpu,
+                        budget=budget,
+                        progress=progress,
+                    ),
+                )
+                for option in options
+            ],
+            gpu,
+        )
+    (problem,) = options
+    lanes = trace(with_loops(problem), gpu) if lanes is None else lanes
+    if problem.tile.packed > 1:
+        return _packed(
+            problem,
+            solve(
+                stored(problem),
+                workers=workers,
+                conflict_free=conflict_free,
+                target=gpu,
+                budget=budget,
+                progress=progress,
+            ),
+        )
     if not any(a.active.any() for a in lanes.accesses):
         raise ProblemFileError("accesses", "no access has an active lane")
-    proposal = search(
-        problem,
-        gpu,
-        lanes,
-        conflict_free=conflict_free,
-        budget=budget or Budget(time_limit),
-        workers=workers,
-        progress=progress,
+    chosen = choices(problem, lanes, gpu)
+    if chosen and problem.layout.minimise == "instructions":
+        raise ProblemFileError(
+            "layout.minimise", "instructions cannot come first where values are known only at run time"
+        )
+    # The model sees where lanes may go, which binds vectors, and counts only what is certain.
+    certain = Trace(
+        tuple(replace(a, weight=np.zeros_like(a.weight)) if a.name in chosen else a for a in lanes.accesses),
+        lanes.weight_unit,
     )
-    return _result(problem, gpu, lanes, proposal)
+    plainly = with_loops(problem)
+    with budget.shortened(_SEARCH_SHARE):
+        proposal = search(
+            plainly,
+            gpu,
+            certain,
+            conflict_free=conflict_free,
+            budget=budget,
+            workers=workers,
+            progress=progress,
+        )
+    general = None
+    if chosen:
+        proposal = _over_values(plainly, gpu, certain, chosen, proposal, budget, conflict_free)
+    else:
+        proposal, general = _of_every_layout(problem, gpu, lanes, proposal, conflict_free, budget, workers)
+    return _result(problem, gpu, lanes, proposal, chosen, general)
 
 
-def measure(layout: Layout, lanes: Trace, gpu: Device, base_bytes: int = 0) -> tuple[AccessReport, ...]:
-    """What every access costs under `layout` at `base_bytes`, by the conflict engine, at every lane."""
+def _of_every_layout(
+    problem: Problem,
+    gpu: Device,
+    lanes: Trace,
+    proposal: Proposal,
+    conflict_free: bool,
+    budget: Budget,
+    workers: int,
+) -> tuple[Proposal, EveryLayout | None]:
+    """Where the families leave excess, ask what holds for every layout; the proposal, better proved."""
+    bound, scope = proposal.excess_bound
+    if problem.layout.minimise != "excess":
+        return proposal, None  # excess is the price of what comes first
+    if proposal.layout is None:
+        if not conflict_free or bound:
+            return proposal, None
+        enough = 1
+    else:
+        enough = int(proposal.weighted_excess)  # whole: no lane chooses
+        if enough == 0 or (bound == enough and scope == EVERY_LAYOUT):
+            return proposal, None
+    table = proposal.layout.table() if proposal.layout is not None else None
+    general = every_layout(
+        problem.tile, gpu, lanes, enough=enough, budget=budget, workers=workers, hint=table
+    )
+    free = general.free
+    if proposal.layout is not None and free is not None and free.excess is not None and free.excess < enough:
+        if may_look_up(problem):
+            return look_up(problem.tile, free, proposal), general
+        excess = _unweighted(free.excess, lanes.weight_unit)
+        better = f"a table of offsets would have {excess:g} excess in {free.bytes:,} bytes"
+        proposal = replace(proposal, reason="; ".join(filter(None, (proposal.reason, better))))
+    if general.bound < max(1, bound):
+        return proposal, general
+    proposal = replace(proposal, excess_bound=(general.bound, EVERY_LAYOUT))
+    if proposal.layout is None:
+        reason = f"every layout has conflicts, by {general.evidence}"
+        return replace(proposal, complete=True, reason=reason), general
+    if general.bound == proposal.weighted_excess and proposal.bytes == problem.tile.bytes:
+        proposal = replace(proposal, complete=True, reason="")
+    return proposal, general
+
+
+def _best_widths(problem: Problem, solved: list[tuple[Problem, Result]], gpu: Device) -> Result:
+    """The best result by weighted wavefronts, bytes and index cost; optimal if no choice can do better.
+
+    Excess would not do: 16 bytes in two wavefronts more than ideal and 8 bytes in none may cost the same.
+    """
+    found = [
+        (
+            _weighted_wavefronts(option, r.layout, gpu),
+            msgspec.structs.replace(r, accesses=named_widths(r.accesses, problem, option)),
+        )
+        for option, r in solved
+        if r.layout is not None
+    ]
+    if not found:
+        unknown = [r for _, r in solved if r.status is Status.UNKNOWN]
+        return (unknown or [r for _, r in solved])[0]
+
+    first = problem.layout.minimise
+
+    def rank(item: tuple[float, Result]) -> tuple[float, ...]:
+        wavefronts, result = item
+        size, cost = result.bytes or 0, result.proof.index_cost.value if result.proof.index_cost else 0
+        if first == "bytes":
+            return size, wavefronts, cost
+        return (cost, wavefronts, size) if first == "instructions" else (wavefronts, size, cost)
+
+    least, best = min(found, key=rank)
+    for wavefronts, result in found:
+        bound = result.proof.weighted_excess or result.proof.excess
+        saved = (result.weighted_excess or 0) - bound.lower_bound
+        beaten = first == "excess" and wavefronts - saved > least
+        if result is not best and result.status is not Status.OPTIMAL and not beaten:
+            break
+    else:
+        if not any(r.status is Status.UNKNOWN for _, r in solved):
+            return best
+    reason = "another choice of widths was not searched to the end"
+    return msgspec.structs.replace(best, status=Status.FEASIBLE, reason=best.reason or reason)
+
+
+def _weighted_wavefronts(problem: Problem, layout: Layout, gpu: Device) -> float:
+    lanes = trace(with_loops(problem), gpu)
+    chosen = choices(problem, lanes, gpu)
+    table = layout.table().ravel()
+    total = 0.0
+    for access in lanes.accesses:
+        if access.name in chosen:
+            choice = chosen[access.name]
+            total += float((count_choices(table, choice).wavefronts * choice.weight).sum())
+        else:
+            counts = count_wavefronts(table[access.element], access.active, access.operation, gpu)
+            total += float((counts.wavefronts * access.weight).sum())
+    return round(total / lanes.weight_unit, 6)
+
+
+def _packed(problem: Problem, result: Result) -> Result:
+    """The result for the stored bytes, as one for the elements packed in them."""
+    if result.layout is None:
+        return result
+    layout = unstored(result.layout, problem)
+    return msgspec.structs.replace(result, layout=layout, offset=to_text(element_expression(layout)))
+
+
+def measure(
+    layout: Layout,
+    lanes: Trace,
+    gpu: Device,
+    chosen: Mapping[str, ChoiceTrace] | None = None,
+    base_bytes: int = 0,
+) -> tuple[AccessReport, ...]:
+    """What every access costs under `layout`, by the conflict engine, at every lane.
+
+    Args:
+        layout: the layout.
+        lanes: the accesses, over all values where lanes choose.
+        gpu: whose rules to apply.
+        chosen: the accesses whose lanes choose.
+        base_bytes: where the tile begins.
+    """
     table = layout.table().ravel() + base_bytes
-    return tuple(_measure(access, table, gpu) for access in lanes.accesses)
+    return tuple(_measure(access, table, gpu, chosen or {}) for access in lanes.accesses)
+
+
+def _over_values(
+    problem: Problem,
+    gpu: Device,
+    certain: Trace,
+    chosen: Mapping[str, ChoiceTrace],
+    proposal: Proposal,
+    budget: Budget,
+    conflict_free: bool,
+) -> Proposal:
+    """The best of the model's proposal and the plain layouts, by what the engine counts over values.
+
+    The excess over values is at least 0 and that of the other accesses at least what the model proved,
+    so their sum is a bound; a layout that meets it cannot be smaller than the model's bound on bytes.
+    """
+    if proposal.layout is None:
+        return proposal
+    bound, scope = proposal.excess_bound
+
+    def judged(layout: Layout, family: str, operations: int) -> Proposal:
+        table = layout.table().ravel()
+        excess = round(_weighted(table, certain, gpu, {}) + _weighted(table, certain, gpu, chosen), 6)
+        size = int(table.max()) + layout.element_bytes
+        return replace(
+            proposal, layout=layout, family=family, operations=operations, bytes=size, weighted_excess=excess
+        )
+
+    def rank(p: Proposal) -> tuple[float, int, int]:
+        return p.weighted_excess, p.bytes, p.operations
+
+    best = judged(proposal.layout, proposal.family, proposal.operations)
+    work = sum(choice.rows.size for choice in chosen.values())
+    most = max(32, min(_MOST_PLAIN_LAYOUTS, _CHOICES_COUNTED // max(1, work)))
+    for layout, family, operations in islice(plain_layouts(problem, gpu, certain, budget), most):
+        if budget.spent or (best.weighted_excess <= bound and best.bytes <= proposal.bytes_bound[0]):
+            break
+        size = int(layout.table().max()) + layout.element_bytes
+        if best.weighted_excess <= bound and (size, operations) >= (best.bytes, best.operations):
+            continue
+        best = min(best, judged(layout, family, operations), key=rank)
+    reached = best.weighted_excess <= bound
+    bytes_bound = proposal.bytes_bound if reached else (problem.tile.bytes, EVERY_LAYOUT)
+    complete = reached and best.bytes == bytes_bound[0]
+    if conflict_free and best.weighted_excess > 0:
+        return replace(
+            best, layout=None, complete=False, reason="no layout without excess over all values was found"
+        )
+    return replace(
+        best,
+        bytes_bound=bytes_bound,
+        excess_bound=(bound, scope),
+        operations_proved=complete and best.layout == proposal.layout and proposal.operations_proved,
+        complete=complete,
+        reason=""
+        if complete
+        else "over values, only layouts without a swizzle were compared with the model's",
+    )
+
+
+def _weighted(table: np.ndarray, lanes: Trace, gpu: Device, chosen: Mapping[str, ChoiceTrace]) -> float:
+    """Weighted excess of the accesses in `lanes`, or of those in `chosen` if there are any."""
+    total = 0.0
+    if chosen:
+        for choice in chosen.values():
+            counts = count_choices(table, choice)
+            total += float(((counts.wavefronts - counts.ideal) * choice.weight).sum())
+        return total
+    for access in lanes.accesses:
+        if access.weight.any():
+            counts = count_wavefronts(table[access.element], access.active, access.operation, gpu)
+            total += int(((counts.wavefronts - counts.ideal) * access.weight).sum())
+    return total
+
+
+def worst_instruction(layout: Layout, access: LaneTrace, gpu: Device) -> int:
+    """The row of `access` that has the most excess under `layout`, by the conflict engine."""
+    address = layout.table().ravel()[access.element]
+    counts = count_wavefronts(address, access.active, access.operation, gpu)
+    return int((counts.wavefronts - counts.ideal).argmax())
 
 
 def check_layout(layout: Layout, lanes: Trace) -> None:
@@ -78,33 +347,63 @@ def check_layout(layout: Layout, lanes: Trace) -> None:
     Raises:
         LayoutError: elements overlap, or a vector is torn or misaligned.
     """
-    table = layout.table().ravel()
-    if table.min() < 0 or len(np.unique(table)) != len(table):
+    check_table(layout.table().ravel(), layout.element_bytes, lanes)
+
+
+def check_table(table: np.ndarray, element_bytes: int, lanes: Trace) -> None:
+    """The same for byte offsets by row-major index, int64, shape (elements,).
+
+    Raises:
+        LayoutError: elements overlap, or a vector is torn or misaligned.
+    """
+    if table.min() < 0:
+        raise LayoutError("an element lies before the base")
+    if (np.diff(np.sort(table)) < element_bytes).any():
         raise LayoutError("elements overlap")
     for access in lanes.accesses:
         starts = np.unique(access.element[access.active])
         if (table[starts] % access.operation.width_bytes).any() and access.width_elements > 1:
             raise LayoutError(f"access {access.name!r}: a vector is misaligned")
         for k in range(1, access.width_elements):
-            if (table[starts + k] != table[starts] + k * layout.element_bytes).any():
+            if (table[starts + k] != table[starts] + k * element_bytes).any():
                 raise LayoutError(f"access {access.name!r}: a vector is torn")
 
 
-def _measure(access: LaneTrace, table: np.ndarray, gpu: Device) -> AccessReport:
+def base_alignment(element_bytes: int, swizzled: bool, lanes: Trace, gpu: Device) -> int:
+    """Base alignment in bytes: the widest vector, and with a swizzle the row of banks that it permutes."""
+    widest = max(a.operation.width_bytes for a in lanes.accesses)
+    natural = element_bytes & -element_bytes
+    row = max(gpu.rule(a.operation).banks for a in lanes.accesses) * gpu.bank_bytes if swizzled else 1
+    return max(widest, natural, row)
+
+
+def _measure(
+    access: LaneTrace, table: np.ndarray, gpu: Device, chosen: Mapping[str, ChoiceTrace]
+) -> AccessReport:
+    choice = chosen.get(access.name)
+    if choice is not None:
+        return report_choices(count_choices(table, choice), choice)
     counts = count_wavefronts(table[access.element], access.active, access.operation, gpu)
     wavefronts, ideal = int(counts.wavefronts.sum()), int(counts.ideal.sum())
     conflicts = int(counts.bank_conflicts.sum())
     return AccessReport(access.name, access.op, wavefronts, ideal, wavefronts - ideal, conflicts)
 
 
-def _result(problem: Problem, gpu: Device, lanes: Trace, proposal: Proposal) -> Result:
+def _result(
+    problem: Problem,
+    gpu: Device,
+    lanes: Trace,
+    proposal: Proposal,
+    chosen: Mapping[str, ChoiceTrace],
+    general: EveryLayout | None,
+) -> Result:
     unit = lanes.weight_unit
-    proof = _proof(lanes, proposal)
+    proof = _proof(lanes, proposal, general)
     layout = proposal.layout
     if layout is None:
         status = Status.INFEASIBLE if proposal.complete else Status.UNKNOWN
         return Result(problem.name, gpu.name, status, proof, proposal.reason)
-    reports = _verify(layout, lanes, gpu, proposal)
+    reports = _verify(layout, lanes, gpu, proposal, chosen)
     return Result(
         problem=problem.name,
         target=gpu.name,
@@ -113,17 +412,17 @@ def _result(problem: Problem, gpu: Device, lanes: Trace, proposal: Proposal) -> 
         reason=proposal.reason,
         layout=layout,
         family=proposal.family,
-        offset=to_text(offset_expression(layout)),
+        offset=to_text(element_expression(layout)),
         bytes=proposal.bytes,
         declared_bytes=max(layout.declared_bytes, proposal.bytes),
-        alignment_bytes=_alignment(layout, lanes, gpu),
-        excess=sum(r.excess for r in reports),
+        alignment_bytes=base_alignment(layout.element_bytes, bool(layout.swizzle), lanes, gpu),
+        excess=tidy(sum(r.excess for r in reports)),
         weighted_excess=proposal.weighted_excess / unit,
         accesses=reports,
     )
 
 
-def _proof(lanes: Trace, proposal: Proposal) -> Proof:
+def _proof(lanes: Trace, proposal: Proposal, general: EveryLayout | None) -> Proof:
     """The bounds, with and without weights."""
     bound, scope = proposal.excess_bound
     weights = np.concatenate([a.weight for a in lanes.accesses])
@@ -132,15 +431,25 @@ def _proof(lanes: Trace, proposal: Proposal) -> Proof:
     plain = Bound(least, scope if least > proposal.plain_floor else EVERY_LAYOUT)
     weighted = None
     if (weights != lanes.weight_unit).any():
-        value = bound / lanes.weight_unit
-        weighted = Bound(int(value) if value.is_integer() else value, scope)
+        weighted = Bound(_unweighted(bound, lanes.weight_unit), scope)
     cost = None
     if proposal.layout is not None:
         cost = IndexCost(proposal.operations, proposal.operations_proved, INDEX_COST_MEASURE)
-    return Proof(plain, Bound(*proposal.bytes_bound), cost, weighted)
+    wider, evidence = None, ""
+    if general is not None:
+        evidence = general.evidence
+        if scope != EVERY_LAYOUT:
+            wider = Bound(_unweighted(general.bound, lanes.weight_unit), EVERY_LAYOUT)
+    return Proof(plain, Bound(*proposal.bytes_bound), cost, weighted, wider, evidence)
 
 
-def _verify(layout: Layout, lanes: Trace, gpu: Device, proposal: Proposal) -> tuple[AccessReport, ...]:
+def _unweighted(value: int, unit: int) -> int | float:
+    return value // unit if value % unit == 0 else value / unit
+
+
+def _verify(
+    layout: Layout, lanes: Trace, gpu: Device, proposal: Proposal, chosen: Mapping[str, ChoiceTrace]
+) -> tuple[AccessReport, ...]:
     try:
         check_layout(layout, lanes)
     except LayoutError as error:
@@ -150,21 +459,13 @@ def _verify(layout: Layout, lanes: Trace, gpu: Device, proposal: Proposal) -> tu
     if size != proposal.bytes:
         raise VerificationError(f"the model promised {proposal.bytes} bytes, the layout takes {size}")
     flat = table.ravel()
-    weighted = 0
-    for access in lanes.accesses:
-        counts = count_wavefronts(flat[access.element], access.active, access.operation, gpu)
-        weighted += int(((counts.wavefronts - counts.ideal) * access.weight).sum())
+    certain = Trace(tuple(a for a in lanes.accesses if a.name not in chosen), lanes.weight_unit)
+    weighted = round(
+        _weighted(flat, certain, gpu, {}) + (_weighted(flat, certain, gpu, chosen) if chosen else 0), 6
+    )
     if weighted != proposal.weighted_excess:
         raise VerificationError(
             f"the model promised a weighted excess of {proposal.weighted_excess}, "
             f"the engine counts {weighted}"
         )
-    return measure(layout, lanes, gpu)
-
-
-def _alignment(layout: Layout, lanes: Trace, gpu: Device) -> int:
-    """Base alignment: the widest vector, and with a swizzle the row of banks that it permutes."""
-    widest = max(a.operation.width_bytes for a in lanes.accesses)
-    natural = layout.element_bytes & -layout.element_bytes
-    row = max(gpu.rule(a.operation).banks for a in lanes.accesses) * gpu.bank_bytes if layout.swizzle else 1
-    return max(widest, natural, row)
+    return measure(layout, lanes, gpu, chosen)

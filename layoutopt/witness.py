@@ -6,7 +6,7 @@ people. Where both are used their counts are compared.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
@@ -38,6 +38,21 @@ class PhaseWitness(Struct, frozen=True):
     touches: tuple[Touch, ...]
 
 
+class Served(Struct, frozen=True):
+    """One phase, or one request of it, wavefront by wavefront.
+
+    Attributes:
+        lanes: active lanes served together.
+        passes: what each wavefront serves. Which of a bank's words goes first is not published; here
+            it is the word of the lowest lane.
+        idle_passes: wavefronts that the hardware adds and that serve nothing.
+    """
+
+    lanes: tuple[int, ...]
+    passes: tuple[tuple[Touch, ...], ...]
+    idle_passes: int
+
+
 def witness(
     address: Sequence[int], active: Sequence[bool], operation: Operation, device: Device
 ) -> tuple[PhaseWitness, ...]:
@@ -50,6 +65,38 @@ def witness(
         device: whose rules to apply.
     """
     rule = device.rule(operation)
+    return tuple(
+        _busiest(lanes, touches, rule) for lanes, touches in _requests(address, active, operation, rule)
+    )
+
+
+def serve(
+    address: Sequence[int], active: Sequence[bool], operation: Operation, device: Device
+) -> tuple[Served, ...]:
+    """The same phases with every word that they touch; arguments as for `witness`."""
+    rule = device.rule(operation)
+    found = []
+    for lanes, touches in _requests(address, active, operation, rule):
+        passes: list[list[Touch]] = []
+        place: dict[tuple[int, ...], int] = {}
+        load: dict[int, int] = {}
+        for k, t in enumerate(touches):
+            row = t.word // rule.row_words
+            key = (t.bank, k) if rule.serialises_equal else (t.bank, row)
+            if key not in place:
+                place[key] = load.get(t.bank, 0)
+                load[t.bank] = place[key] + 1
+            if place[key] == len(passes):
+                passes.append([])
+            passes[place[key]].append(t)
+        found.append(Served(lanes, tuple(map(tuple, passes)), rule.extra_wavefronts))
+    return tuple(found)
+
+
+def _requests(
+    address: Sequence[int], active: Sequence[bool], operation: Operation, rule: PhaseRule
+) -> Iterator[tuple[tuple[int, ...], list[Touch]]]:
+    """Lanes and touched words of each request that is served on its own."""
     if operation.matrices:
         on = {lane for lane in range(8 * operation.matrices) if any(active)}
     else:
@@ -58,20 +105,17 @@ def witness(
     if rule.merges_pairs and _merges(address, on):
         phases = tuple(a + b for a, b in zip(phases[::2], phases[1::2], strict=True))
     count = max(1, operation.width_bytes // rule.bank_bytes)
-    found = []
     for phase in phases:
         lanes = tuple(lane for lane in phase if lane in on)
         if not lanes:
             continue
-        requests = [[k] for k in range(count)] if rule.split_words else [list(range(count))]
-        for request in requests:
+        for request in [[k] for k in range(count)] if rule.split_words else [list(range(count))]:
             touches = [
                 Touch(lane, word, word % rule.banks)
                 for lane in lanes
                 for word in (address[lane] // rule.bank_bytes + k for k in request)
             ]
-            found.append(_busiest(lanes, touches, rule))
-    return tuple(found)
+            yield lanes, touches
 
 
 def _merges(address: Sequence[int], on: set[int]) -> bool:

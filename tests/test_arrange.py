@@ -112,7 +112,11 @@ def every_combination(data, plan, costs):
     useful = []
     for mine in costs:
         useful.append(
-            [c for c in mine if not any(all(a <= b for a, b in zip(o, c, strict=True)) and o != c for o in mine)]
+            [
+                c
+                for c in mine
+                if not any(all(a <= b for a, b in zip(o, c, strict=True)) and o != c for o in mine)
+            ]
         )
     for combination in itertools.product(*useful):
         excess = sum(c[0] for c in combination)
@@ -122,10 +126,10 @@ def every_combination(data, plan, costs):
     return found
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", range(3))
 def test_best_combination(block):
     tighter = 0
-    for seed in range(block * 12, block * 12 + 12):
+    for seed in range(block * 40, block * 40 + 40):
         rng, data, plan, costs, target = random_set(seed)
         if not all(costs):
             assert arrange(tiles_from_data(data), target=target).status is Status.INFEASIBLE, seed
@@ -243,14 +247,33 @@ def test_one_layout_for_two_shapes():
 
 
 def test_conflict_free_within_a_budget():
-    data = passes(overlay=[])
+    tile = {"shape": [32, 32], "element": "f32"}
+    data = {
+        "name": "two transposes", "threads": 1024,
+        "tiles": [{"name": "a", **tile}, {"name": "b", **tile, "stages": 2}],
+        "accesses": [
+            {"name": f"{what} {name}", "tile": name, "op": "load", "bytes": 4, "index": index}
+            for name in "ab"
+            for what, index in (("rows", ["warp", "lane"]), ("columns", ["lane", "warp"]))
+        ],
+        "layout": {"families": ["none", "pad"]},
+    }  # fmt: skip
     free = arrange(tiles_from_data(data), conflict_free=True)
     assert (free.status, free.excess) == (Status.OPTIMAL, 0)
-    data["layout"] = {**data["layout"], "max_bytes": free.bytes - 1}
+    assert free.bytes == 3 * (31 * 33 + 32) * 4
+    data["layout"]["max_bytes"] = free.bytes - 1
     none = arrange(tiles_from_data(data), conflict_free=True)
     assert none.status is Status.INFEASIBLE
     assert none.tiles == ()
-    assert arrange(tiles_from_data(data)).excess > 0
+    # Of the two, the one with two stages frees more bytes; either suffices, and costs the same.
+    tight = arrange(tiles_from_data(data))
+    assert (tight.status, tight.excess, tight.bytes) == (
+        Status.OPTIMAL,
+        31 * 32,
+        2 * 4096 + (31 * 33 + 32) * 4,
+    )
+    data["layout"] = {}
+    assert arrange(tiles_from_data(data)).bytes == 3 * 4096
 
 
 def test_out_of_time_is_no_claim():

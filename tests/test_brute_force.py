@@ -5,7 +5,8 @@ import random
 import pytest
 import toy
 
-from layoutopt.model import FAMILIES, Status
+from layoutopt import model
+from layoutopt.model import Status
 from layoutopt.problem_file import from_data
 from layoutopt.synthesize import solve
 
@@ -26,15 +27,24 @@ SHAPES = [
 ]
 
 
-def random_case(seed):
+# Tables are tried against every assignment in test_free.py.
+FAMILIES = [family for family in model.FAMILIES if family != "table"]
+# Larger tiles, with families few enough to try every layout of them.
+LARGER = [(4, 8), (8, 4), (32,), (8, 8), (4, 16), (2, 4, 8), (24,), (5, 8), (6, 6)]
+FEW = [["none", "xor"], ["order", "xor"], ["pad"], ["none", "rotate"], ["split"], ["order", "pad"]]
+
+
+def random_case(seed, larger=False):
     rng = random.Random(seed)
-    shape = rng.choice(SHAPES)
-    lanes, banks = rng.choice([(4, 2), (4, 4), (8, 4)])
+    shape = rng.choice(LARGER if larger else SHAPES)
+    lanes, banks = (8, 8) if larger else rng.choice([(4, 2), (4, 4), (8, 4)])
     families = (
         sorted(rng.sample(FAMILIES, rng.randint(1, 6)), key=FAMILIES.index)
         if rng.random() < 0.6
         else list(FAMILIES)
     )
+    if larger:
+        families = rng.choice(FEW)
     if not {"none", "order", "pad", "rotate", "xor"} & set(families):
         families = ["none", *families]
     elements = 1
@@ -76,22 +86,33 @@ def random_case(seed):
     return problem, plain, lanes, banks, families
 
 
+def compare(seed, larger=False):
+    """Solve random problem `seed`, and try every layout of its families."""
+    data, plain, lanes, banks, families = random_case(seed, larger)
+    result = solve(from_data(data), target=toy.toy_device(lanes, banks))
+    expected = toy.best(tuple(data["tile"]["shape"]), plain, lanes, banks, families)
+    if expected is None:
+        assert result.status is Status.INFEASIBLE, (seed, data)
+        return
+    assert result.status is Status.OPTIMAL, (seed, data)
+    assert (result.weighted_excess, result.bytes) == (expected[0], 4 * expected[1]), (seed, data, result)
+    bound = result.proof.weighted_excess or result.proof.excess
+    assert bound.lower_bound == expected[0], (seed, data)
+    assert result.proof.excess.lower_bound <= result.excess, (seed, data)
+    clean = solve(from_data(data), target=toy.toy_device(lanes, banks), conflict_free=True)
+    assert (clean.status is Status.INFEASIBLE) == (expected[0] > 0), (seed, data)
+
+
 @pytest.mark.parametrize("block", range(20))
 def test_same_minimum_as_exhaustive_search(block):
     for seed in range(block * 20, block * 20 + 20):
-        data, plain, lanes, banks, families = random_case(seed)
-        result = solve(from_data(data), target=toy.toy_device(lanes, banks))
-        expected = toy.best(tuple(data["tile"]["shape"]), plain, lanes, banks, families)
-        if expected is None:
-            assert result.status is Status.INFEASIBLE, (seed, data)
-            continue
-        assert result.status is Status.OPTIMAL, (seed, data)
-        assert (result.weighted_excess, result.bytes) == (expected[0], 4 * expected[1]), (seed, data, result)
-        bound = result.proof.weighted_excess or result.proof.excess
-        assert bound.lower_bound == expected[0], (seed, data)
-        assert result.proof.excess.lower_bound <= result.excess, (seed, data)
-        clean = solve(from_data(data), target=toy.toy_device(lanes, banks), conflict_free=True)
-        assert (clean.status is Status.INFEASIBLE) == (expected[0] > 0), (seed, data)
+        compare(seed)
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_same_minimum_on_larger_tiles(block):
+    for seed in range(block * 5, block * 5 + 5):
+        compare(seed, larger=True)
 
 
 @pytest.mark.parametrize("block", range(4))

@@ -14,6 +14,7 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.model import Status
 from layoutopt.problem_file import from_data
 from layoutopt.profiler import BANK_CONFLICTS, WAVEFRONTS
+from layoutopt.rewrite import with_loops
 from layoutopt.witness import witness
 
 BASICS = ROOT / "problems" / "basics"
@@ -78,8 +79,8 @@ def test_the_worst_phase_lane_by_lane():
 def test_witness_agrees_with_the_engine(path):
     problem = load(path)
     gpu = device(problem.target)
-    table = np.arange(problem.tile.elements) * problem.tile.element_bytes
-    for access in trace(problem, gpu).accesses:
+    table = np.arange(problem.tile.elements) * problem.tile.element_bits // 8
+    for access in trace(with_loops(problem), gpu).accesses:
         from layoutopt.conflicts import count_wavefronts
 
         rows = slice(0, 6)

@@ -186,6 +186,19 @@ def test_time_limit_gives_the_best_so_far():
     assert result["proof"]["excess"]["lower_bound"] < result["excess"]
 
 
+@pytest.mark.parametrize(
+    "name", ["flash_attention_tile_k_d112", "tc_gnn_sddmm_x_16x8_tf32", "halo_34x34_f32"]
+)
+def test_workers_and_repetition_change_no_byte(name, tmp_path):
+    (path,) = [p for p in (ROOT / "problems").rglob("*.json") if p.stem == name]
+    seen = set()
+    for k, workers in enumerate(("1", "1", "2")):
+        table, code = tmp_path / f"{k}.npy", tmp_path / f"{k}.cuh"
+        done = layoutopt("solve", path, "--json", "--workers", workers, "--table", table, "--code", code)
+        seen.add((done.stdout, table.read_bytes(), code.read_bytes()))
+    assert len(seen) == 1
+
+
 def test_interrupt_gives_the_best_so_far():
     running = subprocess.Popen(
         [*COMMAND, "solve", str(DIAGONALS), "--json"],

@@ -2,92 +2,84 @@
 
 import itertools
 import re
-import shutil
 import subprocess
+import sys
 
+import numpy as np
 import pytest
-from conftest import PROBLEMS, problem_id
+from conftest import PROBLEMS, ROOT
+from emit_programs import GCC, GXX, SOLVED, code, expected, same, solved, visits
 
 from layoutopt.accesses import trace
 from layoutopt.address import Digit, Layout, Target
 from layoutopt.devices import device
-from layoutopt.emit.cuda import _comment, cuda, identifier
-from layoutopt.expressions import evaluate, parse, to_text
+from layoutopt.emit.languages import LANGUAGES, emit, plan
+from layoutopt.emit.plan import comment, identifier, moved_bits
+from layoutopt.errors import LayoutError, ProblemFileError
+from layoutopt.expressions import Const, Var, evaluate, parse, to_text
 from layoutopt.formula import offset_expression
 from layoutopt.model import Bound, Problem, Proof, Result, Status
-from layoutopt.problem_file import from_data, load
+from layoutopt.problem_file import from_data
 from layoutopt.synthesize import measure, solve
 
-# Without a known optimum a solve ends at its time limit.
-SOLVED = [path for path in PROBLEMS if load(path).known_optimum is not None]
-GXX = shutil.which("g++") or shutil.which("c++")
+CPP = [GXX, "-std=c++14", "-Wall", "-Wextra", "-Werror"]
+C = [GCC, "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic"]
+needs_compiler = pytest.mark.skipif(GXX is None or GCC is None, reason="no C or C++ compiler on this machine")
 
 
-def checker(problem, result, header):
-    """A program that prints every offset, then every access's address for every thread and iteration."""
-    name = identifier(problem.name)
-    functions = re.findall(rf"constexpr uint32_t ({name}_\w+?_bytes_*)\(int", header)
-    assert len(functions) == len(problem.accesses)
-    loops = "".join(
-        f"for (uint32_t x{d} = 0; x{d} < {n}; ++x{d}) " for d, n in enumerate(result.layout.shape)
+def run(command, language, cases, tmp_path):
+    """Compile the code of all `cases` (problem, device, answer) into one program, and compare what it prints."""
+    headers, functions = [], []
+    for k, case in enumerate(cases):
+        headers.append(code(language, *case).replace("#pragma once", ""))
+        functions += [f"static void visit_{k}(void) {{", *visits(*case, "put"), "}"]
+    source = tmp_path / (
+        "check.c" if language == "c" else "check.cu" if "nvcc" in command[0] else "check.cpp"
     )
-    coordinates = ", ".join(f"x{d}" for d in range(len(result.layout.shape)))
-    lines = [f'static_assert({name}_bytes == {result.bytes}, "size");', "int main() {"]
-    lines.append(f'  {loops}std::printf("%u\\n", {name}_offset_bytes({coordinates}));')
-    for access, function in zip(problem.accesses, functions, strict=True):
-        names = [f"v{k}" for k in range(len(access.loops))]
-        nest = "".join(
-            f"for (int {v} = 0; {v} < {n}; ++{v}) " for v, n in zip(names, access.loops.values(), strict=True)
-        )
-        nest += f"for (int tid = 0; tid < {problem.threads}; ++tid) "
-        lines.append(f'  {nest}std::printf("%u\\n", {function}({", ".join(["tid", *names])}));')
-    lines.append("  return 0;\n}")
-    return '#include <cstdio>\n#include "tile.cuh"\n' + "\n".join(lines) + "\n"
-
-
-def expected(problem, result, gpu):
-    table = result.layout.table()
-    values = list(table.ravel())
-    for lanes in trace(problem, gpu).accesses:
-        warps = -(-problem.threads // gpu.lanes)
-        shape = (-1, warps * gpu.lanes)
-        offsets = table.ravel()[lanes.element].reshape(shape)[:, : problem.threads]
-        active = lanes.active.reshape(shape)[:, : problem.threads]
-        values += [int(v) if a else None for v, a in zip(offsets.ravel(), active.ravel(), strict=True)]
-    return values
-
-
-def run(command, problem, result, tmp_path):
-    gpu = device(problem.target)
-    header = cuda(problem, result, gpu)
-    (tmp_path / "tile.cuh").write_text(header)
-    source = tmp_path / ("check.cu" if "nvcc" in command[0] else "check.cpp")
-    source.write_text(checker(problem, result, header))
+    source.write_text(
+        "\n".join(["#include <stdio.h>", *headers])
+        + "\nstatic void put(uint32_t v) { fwrite(&v, 4, 1, stdout); }\n"
+        + "\n".join(functions)
+        + f"\nint main(void) {{ {' '.join(f'visit_{k}();' for k in range(len(cases)))} return 0; }}\n"
+    )
     subprocess.run([*command, "-o", str(tmp_path / "check"), str(source)], check=True, cwd=tmp_path)
-    out = subprocess.run([tmp_path / "check"], check=True, capture_output=True, text=True).stdout.split()
-    wanted = expected(problem, result, gpu)
-    assert len(out) == len(wanted)
-    # Inactive lanes (None) may compute anything: nobody uses it.
-    assert [int(o) for o, w in zip(out, wanted, strict=True) if w is not None] == [
-        w for w in wanted if w is not None
-    ]
+    out = subprocess.run([tmp_path / "check"], check=True, capture_output=True).stdout
+    values = np.frombuffer(out, "<u4").tolist()
+    for case in cases:
+        wanted = expected(*case)
+        same(values[: len(wanted)], wanted)
+        del values[: len(wanted)]
+    assert not values
 
 
-@pytest.mark.skipif(GXX is None, reason="no C++ compiler on this machine")
-@pytest.mark.parametrize("path", SOLVED, ids=problem_id)
-def test_host_compiled_code_equals_the_table(path, tmp_path):
-    problem = load(path)
-    result = solve(problem, time_limit=1)
-    run([GXX, "-std=c++14", "-Wall", "-Wextra", "-Werror", "-O1"], problem, result, tmp_path)
+@needs_compiler
+@pytest.mark.parametrize(
+    ("language", "command"), [("cuda", CPP), ("hip", CPP), ("c", C)], ids=["cuda", "hip", "c"]
+)
+def test_host_compiled_code_equals_the_table(language, command, tmp_path):
+    quiet = ["-Wno-unused-function"] if language == "c" else []
+    # On the host HIP's text is CUDA's but for its guards.
+    paths = SOLVED[::6] if language == "hip" else SOLVED
+    run([*command, *quiet], language, [solved(path) for path in paths], tmp_path)
+
+
+@needs_compiler
+def test_code_of_published_layouts_equals_their_formula(tmp_path):
+    cases = [solved(path) for path in SOLVED]
+    run(
+        CPP,
+        "cuda",
+        [(p, gpu, p.published.offset) for p, gpu, _ in cases if p.published is not None],
+        tmp_path,
+    )
 
 
 @pytest.mark.nvcc
 @pytest.mark.parametrize("name", ["transpose_32x32_f32", "flash_attention_tile_k_d112", "gemm_a_128x64_f16"])
 def test_nvcc_compiles_the_code_for_host_and_device(name, tmp_path):
     (path,) = [p for p in PROBLEMS if p.stem == name]
-    problem = load(path)
-    result = solve(problem)
-    run(["nvcc", "-std=c++17", "-arch=sm_90", "-Werror", "all-warnings"], problem, result, tmp_path)
+    command = ["nvcc", "-std=c++17", "-arch=sm_90", "-Werror", "all-warnings"]
+    run(command, "cuda", [solved(path)], tmp_path)
 
 
 AWKWARD = {
@@ -104,10 +96,12 @@ AWKWARD = {
 }  # fmt: skip
 
 
-@pytest.mark.skipif(GXX is None, reason="no C++ compiler on this machine")
-def test_awkward_expressions_and_names(tmp_path):
+@needs_compiler
+@pytest.mark.parametrize(("language", "command"), [("cuda", CPP), ("c", C)], ids=["cuda", "c"])
+def test_awkward_expressions_and_names(language, command, tmp_path):
     problem = from_data(AWKWARD)
-    run([GXX, "-std=c++14", "-Wall", "-Wextra", "-Werror"], problem, solve(problem, time_limit=20), tmp_path)
+    gpu = device(problem.target)
+    run(command, language, [(problem, gpu, solve(problem, time_limit=20))], tmp_path)
 
 
 REMAINDERS = {
@@ -125,14 +119,15 @@ REMAINDERS = {
 }  # fmt: skip
 
 
-@pytest.mark.skipif(GXX is None, reason="no C++ compiler on this machine")
-def test_remainders_precedence_and_wide_steps(tmp_path):
+@needs_compiler
+@pytest.mark.parametrize(("language", "command"), [("cuda", CPP), ("c", C)], ids=["cuda", "c"])
+def test_remainders_precedence_and_wide_steps(language, command, tmp_path):
     problem = from_data(REMAINDERS)
-    run([GXX, "-std=c++14", "-Wall", "-Wextra", "-Werror"], problem, solve(problem, time_limit=5), tmp_path)
+    run(command, language, [(problem, device(problem.target), solve(problem, time_limit=5))], tmp_path)
 
 
 def test_a_comment_holds_nothing_that_a_compiler_or_reader_could_miss():
-    text = _comment("a\\\n??/ \u202eb\u200b c\\")
+    text = comment("a\\\n??/ \u202eb\u200b c\\")
     assert text == "a/ ? b c/"
 
 
@@ -163,8 +158,6 @@ def layouts():
 
 @pytest.mark.parametrize("layout", list(layouts()))
 def test_formula_equals_the_layout(layout):
-    import numpy as np
-
     text = to_text(offset_expression(layout))
     grids = {f"x{d}": g for d, g in enumerate(np.indices(layout.shape))}
     values = evaluate(parse(text, frozenset(grids)), grids)
@@ -191,7 +184,7 @@ def test_golden_code(request):
         "golden", "sm_90", Status.OPTIMAL, Proof(Bound(0, scope), Bound(4096, scope)), "", layout, "xor",
         to_text(offset_expression(layout)), 4096, 4096, 128, 0, 0.0, measure(layout, trace(problem, gpu), gpu),
     )  # fmt: skip
-    code = re.sub(r"layoutopt \d\S+", "layoutopt VERSION", cuda(problem, result, gpu))
+    code = re.sub(r"layoutopt \d\S+", "layoutopt VERSION", emit("cuda", problem, gpu, result))
     path = request.path.parent / "golden" / "gemm.cuh"
     assert code == path.read_text(), (
         "to refresh: write the new text to the golden file and read the difference"
@@ -203,3 +196,89 @@ def test_identifiers():
     assert identifier("3-D") == "t3_D"
     assert identifier("Ω") == "tile"
     assert all(identifier(a + b).isidentifier() for a, b in itertools.product("a1-é ", "_ /.z"))
+
+
+def test_the_expert_form_of_a_gemm_tile():
+    """A base for each thread; rows of fragments are immediates, steps along k are one XOR."""
+    (path,) = [p for p in PROBLEMS if p.stem == "gemm_a_128x64_f16"]
+    fill, fragments = plan(*solved(path)).accesses
+    assert (to_text(fill.flips), to_text(fill.steps)) == ("0", "i*4096")
+    assert (to_text(fragments.flips), to_text(fragments.steps)) == ("k*32", "m*2048")
+    assert fragments.hoisting == "an iteration costs one XOR and an immediate"
+
+
+def accesses_of(index, trips, shape=(64, 64), offset="x0*64 + (x1 ^ x0 % 8 * 8)", **more):
+    problem = from_data(
+        {
+            "name": "t", "tile": {"shape": list(shape), "element": "f32"}, "threads": 32,
+            "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": index, "for": trips, **more}],
+        }
+    )  # fmt: skip
+    return plan(problem, device("sm_90"), offset).accesses[0]
+
+
+@pytest.mark.parametrize(
+    ("index", "offset", "flips", "steps"),
+    [
+        (["tid", "i"], "x0*65 + x1", "0", "i*4"),  # a pad adds
+        (["tid", "i"], "x0*64 + (x1 ^ x0 % 8 * 8)", "(i & 56)*4", "(i & 7)*4"),  # the swizzled bits XOR
+        (
+            ["i", "tid"],
+            "x0*64 + (x1 ^ x0 % 8 * 8)",
+            "i % 8 * 32",
+            "i*256",
+        ),  # a flipped bit no base holds adds
+        (["tid", "63 - i"], "x0*65 + x1", "0", "i*-4"),  # downwards
+    ],
+)
+def test_what_iterations_cost(index, offset, flips, steps):
+    access = accesses_of(index, {"i": 64}, offset=offset)
+    found = to_text(access.flips), to_text(access.steps)
+    values = {"i": np.arange(64)}
+    for text, want in zip(found, (flips, steps), strict=True):
+        name = frozenset(("i",))
+        assert (evaluate(parse(text, name), values) == evaluate(parse(want, name), values)).all(), found
+    assert not access.inside
+
+
+def test_what_cannot_be_hoisted_says_so():
+    access = accesses_of(["tid", "(tid*i) % 64"], {"i": 4})
+    assert access.inside == ("i",)
+    assert access.hoisting == "neither XOR nor addition takes i out of the base"
+
+
+def test_moved_bits_share_shifts_and_masks():
+    tid = Var("tid")
+    values = np.arange(32)
+    assert to_text(moved_bits(tid, values * 128 ^ values * 4)) == "tid*132"
+    assert to_text(moved_bits(tid, (values & 7) * 16 ^ values * 128)) == "tid*128 ^ (tid & 7)*16"
+    assert moved_bits(tid, values * 3) is None
+    assert moved_bits(tid, values * 0) == Const(0)
+
+
+def test_alignment_covers_the_period_of_the_swizzle():
+    (path,) = [p for p in PROBLEMS if p.stem == "gemm_a_128x64_f16"]
+    assert plan(*solved(path)).alignment_bytes == 1024
+
+
+def test_a_formula_that_does_not_hold_the_tile_is_refused():
+    with pytest.raises(LayoutError, match="elements overlap"):
+        accesses_of(["tid", "tid"], {}, offset="x0*32 + x1")
+    with pytest.raises(ProblemFileError, match="offset: unknown name"):
+        accesses_of(["tid", "tid"], {}, offset="y")
+
+
+def test_random_problems(tmp_path):
+    """A few; `scripts/fuzz_emit.py` does 2,000."""
+    if GXX is None or GCC is None:
+        pytest.skip("no C or C++ compiler on this machine")
+    command = [sys.executable, str(ROOT / "scripts/fuzz_emit.py"), "--count", "25", "--seed", "7"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert "25 problems" in done.stdout
+
+
+def test_every_language_has_a_module_with_a_suffix():
+    import importlib
+
+    assert all(importlib.import_module(module).SUFFIX.startswith(".") for module in LANGUAGES.values())

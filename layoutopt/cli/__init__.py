@@ -23,13 +23,23 @@ class _Commands(click.Group):
 
     _modules: ClassVar = {
         "solve": "layoutopt.cli.solve",
+        "compare": "layoutopt.cli.compare",
+        "show": "layoutopt.cli.show",
         "check": "layoutopt.cli.check",
+        "emit": "layoutopt.cli.emit",
+        "run": "layoutopt.cli.run",
+        "explain": "layoutopt.cli.explain",
         "count": "layoutopt.cli.count",
         "targets": "layoutopt.cli.targets",
     }
     _summaries: ClassVar = {
         "solve": "Find the smallest conflict-free layout of a tile.",
+        "compare": "Padding or swizzle: the best layout of each family side by side.",
+        "show": "Draw the banks under one warp instruction: text, SVG or a page.",
         "check": "Audit a layout that is in use.",
+        "emit": "Print a layout as code, in eight languages.",
+        "run": "Run a layout on the GPU: values, profiler counters and cycles.",
+        "explain": "Say why a layout works, or why none can.",
         "count": "Count the wavefronts of recorded addresses.",
         "targets": "List the GPUs and how they serve shared memory.",
     }

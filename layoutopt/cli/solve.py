@@ -38,6 +38,11 @@ CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNK
 )
 @click.option("--code", type=click.Path(path_type=Path), help="Write the CUDA header to this file.")
 @click.option(
+    "--certificate",
+    type=click.Path(path_type=Path),
+    help="Write what supports the answer to this file, for scripts/check_certificate.py.",
+)
+@click.option(
     "--time-limit",
     type=float,
     callback=seconds,
@@ -69,6 +74,7 @@ def command(
     as_json: bool,
     table: Path | None,
     code: Path | None,
+    certificate: Path | None,
     time_limit: float,
     workers: int,
     families: str | None,
@@ -90,7 +96,7 @@ def command(
     """
     from layoutopt.problem_file import load_any
 
-    check_distinct(problem, table=table, code=code)
+    check_distinct(problem, table=table, code=code, certificate=certificate)
     loaded = load_any(problem)
     if families is not None:
         loaded = _with_families(loaded, families)
@@ -102,18 +108,17 @@ def command(
         alignment_bytes=alignment,
     )
     gpu = problem_device(loaded, device_file)
-    options: dict[str, Any] = {
-        "target": gpu, "workers": workers, "conflict_free": conflict_free, "progress": _progress(),
-    }  # fmt: skip
     if isinstance(loaded, TileSet):
         from layoutopt.arrange import arrange
         from layoutopt.cli.tiles import finish
 
-        arrangement = _interruptibly(partial(arrange, loaded, **options), time_limit)
-        return finish(loaded, arrangement, gpu, as_json, table, code)
-    from layoutopt.synthesize import solve
-
-    result = _interruptibly(partial(solve, loaded, **options), time_limit)
+        if certificate is not None:
+            raise click.UsageError("--certificate: there is none for several tiles")
+        work = partial(
+            arrange, loaded, target=gpu, workers=workers, conflict_free=conflict_free, progress=_progress()
+        )
+        return finish(loaded, _interruptibly(work, time_limit), gpu, as_json, table, code)
+    result = solve_interruptibly(loaded, gpu, time_limit, workers, conflict_free)
     text = None
     if result.layout is not None and (code is not None or not as_json):
         text = _code(loaded, result, gpu)
@@ -122,6 +127,8 @@ def command(
         outputs[table] = _npy(result)
     if text is not None and code is not None:
         outputs[code] = text.encode()
+    if certificate is not None:
+        outputs[certificate] = _certificate(loaded, gpu, result)
     write_all(outputs)
     if as_json:
         click.echo(json.dumps(result.to_json()))
@@ -167,6 +174,18 @@ def _constrained(problem: P, **given: Any) -> P:
     return problem
 
 
+def solve_interruptibly(
+    problem: Problem, gpu: Device, time_limit: float, workers: int, conflict_free: bool
+) -> Result:
+    """Solve, so that Ctrl-C gives the best layout so far."""
+    from layoutopt.synthesize import solve
+
+    work = partial(
+        solve, problem, target=gpu, workers=workers, conflict_free=conflict_free, progress=_progress()
+    )
+    return _interruptibly(work, time_limit)
+
+
 def _interruptibly(solve: Callable[..., Answer], time_limit: float) -> Answer:
     """Solve in a thread, so that Ctrl-C reaches the solver in mid-search."""
     from layoutopt.cpmodel.solver import Budget
@@ -207,9 +226,16 @@ def _progress() -> Callable[[str], None]:
 
 
 def _code(problem: Problem, result: Result, gpu: Device) -> str:
-    from layoutopt.emit.cuda import cuda
+    from layoutopt.emit.languages import emit
 
-    return cuda(problem, result, gpu)
+    return emit("cuda", problem, gpu, result)
+
+
+def _certificate(problem: Problem, gpu: Device, result: Result) -> bytes:
+    from layoutopt.accesses import trace
+    from layoutopt.certificates import certificate
+
+    return json.dumps(certificate(problem, gpu, trace(problem, gpu), result)).encode() + b"\n"
 
 
 def _npy(result: Result) -> bytes:

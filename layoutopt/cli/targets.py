@@ -11,7 +11,7 @@ import click
 from layoutopt.cli.options import device_file_option
 
 if TYPE_CHECKING:
-    from layoutopt.devices import Device, PhaseRule
+    from layoutopt.devices import Device, Limits, PhaseRule
 
 PHASE_NAMES = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+-"
 
@@ -79,8 +79,16 @@ def _detail(device: Device) -> dict[str, Any]:
         "schema": "layoutopt.target/1",
         **_summary(device),
         "notes": list(device.notes),
+        "limits": [_limits(limits) for limits in device.limits],
         "instructions": instructions,
     }
+
+
+def _limits(limits: Limits) -> dict[str, Any]:
+    import msgspec
+
+    data: dict[str, Any] = msgspec.to_builtins(limits)
+    return data
 
 
 def _by_rule(device: Device) -> dict[PhaseRule, list[tuple[str, int]]]:
@@ -105,6 +113,12 @@ def _pictures(device: Device) -> str:
         f"{device.name}: {device.title}",
         f"{device.lanes} lanes, {device.banks} banks of {device.bank_bytes} bytes"
         + (f"; also called {', '.join(device.aliases)}" if device.aliases else ""),
+        *(
+            f"{limits.targets[0]}: {limits.shared_bytes >> 10} KiB of shared memory "
+            f"for up to {limits.blocks} blocks and {limits.threads:,} threads, "
+            f"{limits.shared_bytes_per_block >> 10} KiB for one block"
+            for limits in device.limits
+        ),
         "Lanes with the same digit are served together.",
     ]
     for rule, accesses in _by_rule(device).items():

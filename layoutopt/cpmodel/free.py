@@ -157,6 +157,22 @@ def free_assignment(
     return replace(found, bound=bound, bytes_bound=tile.bytes)
 
 
+def question(sets: Sequence[PhaseSet], trace: Trace, tile: Tile, most: int | None) -> str:
+    """`CpModelProto` text that has a solution if some layout keeps to `most`.
+
+    Args:
+        sets: the phases, for which `free_assignment` did not return None.
+        trace: the accesses.
+        tile: what is placed.
+        most: weighted excess allowed; None for every phase at its counting bound.
+    """
+    word_bytes = min(s.rule.bank_bytes for s in sets)
+    chunks = bound_chunks(trace, tile, word_bytes)
+    period = max(s.rule.banks * s.rule.bank_bytes for s in sets)
+    phases = free_phases(sets, chunks, drop_loose=True)
+    return _Search(chunks, phases, period, tile, Budget(), 1).text(most)
+
+
 def bound_chunks(trace: Trace, tile: Tile, word_bytes: int) -> Chunks:
     """Cut the tile into what the accesses of `trace` keep whole."""
     size, count = tile.element_bytes, tile.elements
@@ -320,6 +336,14 @@ class _Search:
         """
         if self.budget.spent:
             return Answer(Outcome.UNKNOWN, (), 0, 0)
+        model = self._model(atoms=atoms, least=least, most=most, hint=hint)
+        return model.solve(self.budget, self.workers, effort)
+
+    def text(self, most: int | None) -> str:
+        """As `CpModelProto` text: every phase at its floor, or a weighted excess of `most` at most."""
+        return self._model(atoms=None, least=False, most=most, hint=None).to_text()
+
+    def _model(self, *, atoms: int | None, least: bool, most: int | None, hint: IntArray | None) -> Model:
         model = Model()
         at = {c: [model.boolean() for _ in range(n)] for c, n in self.positions.items()}
         for literals in at.values():
@@ -348,7 +372,7 @@ class _Search:
             self._break_symmetry(model, at)
         if hint is not None:
             self._hint(model, at, hint)
-        return model.solve(self.budget, self.workers, effort)
+        return model
 
     def _excess_at(self, wavefronts: int) -> int:
         """Weighted excess of all phases, from the weighted wavefronts of those with several units."""

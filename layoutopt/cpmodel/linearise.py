@@ -150,8 +150,8 @@ def matrices(space: Space, inside: int, bank_bits: int) -> Iterator[Linearisatio
     low = max(inside, space.vector.bit_length() - 1)
     bits = [(d, b) for d in reversed(range(len(space.shape))) for b in range(space.shape[d].bit_length() - 1)]
     fixed, loose = bits[:low], bits[low:]
-    count = min(inside + bank_bits - low, len(loose))
-    if any(d != len(space.shape) - 1 for d, _ in fixed) or count <= 0:
+    count = max(0, min(inside + bank_bits - low, len(loose)))
+    if any(d != len(space.shape) - 1 for d, _ in fixed):
         return
     for chosen in itertools.combinations(loose, count):
         ordered = [*fixed, *chosen, *(bit for bit in loose if bit not in chosen)]
@@ -222,7 +222,7 @@ def _structures(space: Space, cuts: int) -> Iterator[Structure]:
         orders = itertools.permutations(base) if "order" in families and not space.order else iter([base])
         for order in orders:
             structure = tuple((d, 1, shape[d]) for d in order)
-            if families & {"none", "order", "pad", "rotate", "xor"}:
+            if families & {"none", "order", "pad", "rotate", "xor", "table"}:
                 yield structure
         return
     if "split" not in families or space.order:

@@ -17,6 +17,7 @@ import numpy as np
 
 from layoutopt.accesses import Trace
 from layoutopt.address import Layout, Target
+from layoutopt.cpmodel.free import FreeAssignment, free_assignment
 from layoutopt.cpmodel.linearise import (
     MAX_CUTS,
     IntArray,
@@ -47,11 +48,15 @@ from layoutopt.cpmodel.swizzle import (
 from layoutopt.cpmodel.walsh import Question, decide
 from layoutopt.devices import Device
 from layoutopt.errors import ProblemFileError
-from layoutopt.model import FAMILIES, Problem
+from layoutopt.model import FAMILIES, Problem, Tile
 
 EVERY_LAYOUT = "every layout"
 # Rounds of stage 2: how many candidates, most promising first, and the deterministic time that each gets.
 _ROUNDS = ((24, 0.05), (24, 0.5), (None, 0.05), (24, 5.0), (None, 0.5), (None, 5.0), (None, None))
+# Before this round a table is tried, with this effort: it may be the answer, and be proved to be.
+_TABLE_ROUND, _TABLE_EFFORT = 1, 2.0
+# Elements beyond which no kernel would want a table of offsets.
+MAX_LOOKUP = 4096
 # What it gets in stage 1 before the next candidate is looked at.
 _STAGE_1_EFFORT = 0.2
 # What it gets to find the cheapest swizzle where one is known to exist.
@@ -83,7 +88,7 @@ class Proposal:
 
     layout: Layout | None
     family: str
-    weighted_excess: int
+    weighted_excess: int | float
     bytes: int
     operations: int
     operations_proved: bool
@@ -134,6 +139,50 @@ def search(
     return _Search(problem, device, trace, conflict_free, budget, workers, progress).run()
 
 
+def may_look_up(problem: Problem) -> bool:
+    """Whether a table of offsets may be the answer."""
+    families = problem.layout.families or FAMILIES
+    return "table" in families and problem.tile.elements <= MAX_LOOKUP
+
+
+def look_up(tile: Tile, free: FreeAssignment, proposal: Proposal) -> Proposal:
+    """A free assignment as a layout, in place of `proposal`, which has more excess."""
+    assert free.table is not None
+    assert free.bytes is not None
+    assert free.excess is not None
+    size = tile.element_bytes
+    row_major = 2 * (sum(1 for extent in tile.shape if extent > 1) - 1)
+    return replace(
+        proposal,
+        layout=Layout(tile.shape, size, (), lookup=tuple((free.table.ravel() // size).tolist())),
+        family="table",
+        weighted_excess=free.excess,
+        bytes=free.bytes,
+        operations=row_major + 1,
+        operations_proved=False,
+        excess_bound=(free.bound, EVERY_LAYOUT),
+        bytes_bound=(free.bytes_bound if free.excess == free.bound else tile.bytes, EVERY_LAYOUT),
+        complete=free.complete,
+        reason="" if free.complete else "stopped before the proof was complete",
+    )
+
+
+def plain_layouts(
+    problem: Problem, device: Device, trace: Trace, budget: Budget
+) -> Iterator[tuple[Layout, str, int]]:
+    """Layouts of the families without a swizzle, with their families and operations.
+
+    First those without cuts and pads, then pads of whole dimensions by rising bytes, then cuts.
+    """
+    search = _Search(problem, device, trace, False, budget, 1, lambda _: None)
+    space = search.space
+    cut = (candidate for cuts in (1, 2) for candidate in unpadded(space, cuts))
+    for candidate in itertools.chain(unpadded(space, 0), padded(space, cuts=False), rotated(space), cut):
+        if search._fits(candidate.span):
+            found = _Found(candidate, {}, 0, candidate.operations)
+            yield search._layout(found), candidate.family, candidate.operations
+
+
 class _Search:
     def __init__(
         self,
@@ -146,6 +195,8 @@ class _Search:
         progress: Progress,
     ) -> None:
         self.tile = problem.tile
+        self.trace = trace
+        self.may_look_up = may_look_up(problem)
         self.budget = budget
         self.workers = workers
         self.progress = progress
@@ -179,7 +230,7 @@ class _Search:
         if {"xor", "matrix"} & set(families) and self.sets and (alignment is None or alignment >= row_bytes):
             self.field = swizzle_field(self.sets, self.tile, trace)
         self.minimise = problem.layout.minimise
-        self.scope = "families " + ", ".join(f for f in FAMILIES if f in families)
+        self.scope = "families " + ", ".join(f for f in FAMILIES if f in families and f != "table")
         if self.minimise == "bytes":
             least = self._least_span() * size
             self.limit = least if self.limit is None else min(self.limit, least)
@@ -359,7 +410,7 @@ class _Search:
         plain = _Found(candidate, {}, phases.excess_at(costs), candidate.operations)
         self.tally.unswizzled.append(plain)
         ceilings = phases.ideal if self.conflict_free else phases.target
-        if (costs <= ceilings).all():
+        if (costs <= ceilings).all() and self._fits(candidate.span):
             return plain, True
         reaches = self._reaches(candidate)
         if level is not None:
@@ -473,7 +524,9 @@ class _Search:
 
     def _least_excess(self) -> Proposal:
         fitting = [f for f in self.tally.unswizzled if self._fits(f.candidate.span)]
-        best = min(fitting or self.tally.unswizzled, key=lambda f: f.rank)
+        # Where only swizzles fit: worse than every one of them, and no answer.
+        nothing = replace(self.tally.unswizzled[0], excess=1 + self._most_excess())
+        best = min(fitting, key=lambda f: f.rank, default=nothing)
         hints: dict[Linearisation, Masks] = {}
         nearest = dict.fromkeys(
             found.candidate
@@ -496,7 +549,9 @@ class _Search:
             for reach in self._reaches(candidate)
         ]
         # Every candidate gets a little effort before any gets much: good layouts come early.
-        for count, effort in _ROUNDS:
+        for number, (count, effort) in enumerate(_ROUNDS):
+            if number == _TABLE_ROUND and (answer := self._by_table(best)) is not None:
+                return answer
             left = []
             for candidate, hint, bound in pending[:count]:
                 best, bound = self._improve(candidate, hint, best, bound, effort)
@@ -508,7 +563,35 @@ class _Search:
         if not self.tally.exhausted:
             bound = self.floor
             self.tally.undecided_span = self.tile.elements
+        if best is nothing:
+            complete = self.tally.exhausted and not pending
+            reason = "no layout of these families keeps to the constraints" if complete else "out of time"
+            return self._none(reason, self.scope, complete)
         return self._proposal(best, max(self.floor, min(bound, best.excess)), operations_proved=False)
+
+    def _most_excess(self) -> int:
+        """Weighted excess that no layout exceeds: every lane waits for every other."""
+        return sum(
+            int(s.weight.sum()) * s.elements.shape[1] * max(1, s.width_bytes // s.rule.bank_bytes)
+            for s in self.sets
+        )
+
+    def _by_table(self, best: _Found) -> Proposal | None:
+        """The best table, where it is proved to be, and has less excess than formulas so far."""
+        if not self.may_look_up or best.excess == self.floor:
+            return None
+        free = free_assignment(
+            self.sets,
+            self.trace,
+            self.tile,
+            budget=self.budget,
+            effort=_TABLE_EFFORT,
+            max_bytes=self.limit,
+            hint=self._layout(best).table() if self._fits(best.candidate.span) else None,
+        )
+        if free is None or not free.complete or free.excess is None or free.excess >= best.excess:
+            return None
+        return look_up(self.tile, free, self._proposal(best, self.floor, operations_proved=False))
 
     def _textbook(self, candidate: Linearisation) -> Iterator[_Found]:
         """The usual swizzles over `candidate`: a good start, for it costs little to evaluate them."""
@@ -535,7 +618,9 @@ class _Search:
             return best, bound
         phases = phases_of(candidate, self.sets, self.tile)
         self.progress(f"{candidate.family}, excess at most {most}")
-        solution = self._model(candidate, phases).solve_excess(most, self.budget, self.workers, effort, hint)
+        # Several workers only where nothing but the proved minimum counts: the rest depends on luck.
+        workers = self.workers if effort is None else 1
+        solution = self._model(candidate, phases).solve_excess(most, self.budget, workers, effort, hint)
         if solution.outcome is Outcome.INFEASIBLE:
             return best, most + 1
         bound = max(bound, solution.bound)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import enum
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,6 +84,18 @@ class Budget:
     def seconds(self) -> float | None:
         """Seconds left; None without a limit."""
         return None if self._end is None else max(0.0, self._end - time.monotonic())
+
+    @contextmanager
+    def shortened(self, share: float) -> Iterator[None]:
+        """Inside, only this share of what is left may be used; without a limit, nothing changes."""
+        end = self._end
+        if end is not None:
+            now = time.monotonic()
+            self._end = now + share * max(0.0, end - now)
+        try:
+            yield
+        finally:
+            self._end = end
 
     def watch(self, running: Any) -> bool:
         """Note the solve that `stop` should reach; False when already stopped."""

@@ -345,6 +345,17 @@ class SwizzleModel:
             effort: deterministic time; None for no limit.
             hint: a swizzle that does, if one is known.
         """
+        self._hold(ceilings)
+        self._hint(hint)
+        return self._minimise_index_cost(budget, effort)
+
+    def targets_text(self, ceilings: IntArray) -> str:
+        """The question of `solve_targets` as `CpModelProto` text, without the index cost."""
+        self._hold(ceilings)
+        return self._model.to_text()
+
+    def _hold(self, ceilings: IntArray) -> None:
+        """Every phase costs at most its ceiling."""
         rows: set[tuple[int, int, int]] = set()
         for phase, ceiling in zip(self._phases, ceilings.tolist(), strict=True):
             if len(phase.words) <= ceiling:
@@ -357,8 +368,6 @@ class SwizzleModel:
                     self._model.at_most(terms, ceiling - 1 - constant)
         for row in sorted(rows):
             self._forbid(*row)
-        self._hint(hint)
-        return self._minimise_index_cost(budget, effort)
 
     def solve_excess(
         self, most: int, budget: Budget, workers: int, effort: float | None, hint: Masks | None = None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from layoutopt.algebra import Range, bounds
-from layoutopt.expressions import Const, Node, Op, Var
+from layoutopt.expressions import Const, Lookup, Node, Op, Var, with_parts
 
 _RANK: Final = {
     "|": 1,
@@ -27,40 +27,37 @@ _BITWISE: Final = frozenset("|^&") | {"<<", ">>"}
 _COMPARE: Final = frozenset(("<", "<=", ">", ">=", "==", "!="))
 
 
-def to_c(node: Node, ranges: Mapping[str, Range]) -> str:
-    """`node` as a C expression, of type int, or long long where a step leaves the range of int.
+def to_c(node: Node, ranges: Mapping[str, Range], wide: str = "long long") -> str:
+    """`node` as a C expression, of type int, or `wide` where a step leaves the range of int.
 
     Division and remainder round down as in the problem file: a power of two becomes a shift or a
     mask, other divisors use C's own operators where the operand cannot be negative and a
     correction where it can.
     """
     lowered = _lower(node, ranges)
-    return _write(_widened(lowered) if _leaves_int(node, ranges) else lowered, 0)
+    return _write(_widened(lowered, wide) if _leaves_int(node, ranges) else lowered, 0)
 
 
 def _leaves_int(node: Node, ranges: Mapping[str, Range]) -> bool:
     low, high = bounds(node, ranges)
     if low < -(2**31) or high >= 2**31:
         return True
+    if isinstance(node, Lookup):
+        return _leaves_int(node.index, ranges)
     return isinstance(node, Op) and any(_leaves_int(arg, ranges) for arg in node.args)
 
 
-def _widened(node: Node) -> Node:
-    match node:
-        case Var(name):
-            return Var(f"(long long){name}")
-        case Op(symbol, args):
-            return Op(symbol, tuple(_widened(arg) for arg in args))
-    return node
+def _widened(node: Node, wide: str) -> Node:
+    if isinstance(node, Var):
+        return Var(f"({wide}){node.name}")
+    return with_parts(node, lambda part: _widened(part, wide))
 
 
 def _lower(node: Node, ranges: Mapping[str, Range]) -> Node:
     """Replace Python's operators by C's."""
-    if not isinstance(node, Op):
-        return node
+    if not isinstance(node, Op) or node.symbol not in ("//", "%"):
+        return with_parts(node, lambda part: _lower(part, ranges))
     args = tuple(_lower(arg, ranges) for arg in node.args)
-    if node.symbol not in ("//", "%"):
-        return Op(node.symbol, args)
     low, high = bounds(node.args[1], ranges)
     if low == high > 0 and low & (low - 1) == 0:
         if node.symbol == "//":
@@ -87,6 +84,8 @@ def _write(node: Node, minimum: int) -> str:
             return text if value >= 0 else f"({text})"
         case Var(name):
             return name
+        case Lookup(_, index, name):
+            return f"{name}({_write(index, 0)})"
         case Op("if", (yes, test, no)):
             return f"({_write(test, 0)} ? {_write(yes, 0)} : {_write(no, 0)})"
         case Op("min" | "max" as symbol, args):

@@ -1,177 +1,208 @@
-"""CUDA C++: offset function, declaration, and one address function per access."""
+"""CUDA C++: the address functions and, for each access, the instruction itself."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from typing import Final
 
-from layoutopt import __version__
-from layoutopt.accesses import LaneTrace, expression_ranges, trace
-from layoutopt.address import Layout
-from layoutopt.devices import Device
-from layoutopt.emit.c_text import to_c
-from layoutopt.emit.strength import access_address, substituted
-from layoutopt.expressions import Const, Node, Op, Var
-from layoutopt.formula import coordinate_ranges, offset_expression
-from layoutopt.model import Access, Problem, Result
+from layoutopt.emit.c_family import (
+    Dialect,
+    arguments,
+    loop_nest,
+    parameters,
+    source,
+    stepped,
+)
+from layoutopt.emit.plan import AccessPlan, Plan
+from layoutopt.operations import Operation
 
-_TYPES: Final = {
+SUFFIX: Final = ".cuh"
+
+TYPES: Final = {
     "i8": "signed char", "u8": "unsigned char", "i16": "short", "u16": "unsigned short", "i32": "int",
     "u32": "unsigned int", "i64": "long long", "u64": "unsigned long long", "f32": "float", "f64": "double",
     "f16": "__half", "bf16": "__nv_bfloat16", "f16x2": "__half2", "bf16x2": "__nv_bfloat162",
     "c64": "float2", "c128": "double2",
 }  # fmt: skip
+_VECTORS: Final = {
+    ("f16", 4): "__half2", ("bf16", 4): "__nv_bfloat162", ("f32", 8): "float2", ("f32", 16): "float4",
+    ("f64", 16): "double2", ("i32", 8): "int2", ("i32", 16): "int4", ("c64", 16): "float4",
+}  # fmt: skip
+_RAW: Final = {
+    1: "unsigned char",
+    2: "unsigned short",
+    4: "unsigned int",
+    8: "uint2",
+    12: "uint3",
+    16: "uint4",
+}
 
 
-def identifier(name: str) -> str:
-    """`name` as a C identifier."""
-    text = re.sub(r"[^A-Za-z0-9]+", "_", name.encode("ascii", "replace").decode()).strip("_") or "tile"
-    return f"t{text}" if text[0].isdigit() else text
+def emit(plan: Plan) -> str:
+    """A header that compiles with nvcc and, but for the device functions, as plain C++14."""
+    return source(plan, _DIALECT)
 
 
-def cuda(problem: Problem, result: Result, gpu: Device) -> str:
-    """A header for `result`, which must hold a layout.
+def pointer_type(plan: Plan, operation: Operation) -> str:
+    """The type that one lane of a load, store or atomic touches."""
+    element = plan.problem.tile.element
+    width = operation.width_bytes
+    if isinstance(element, str):
+        if width == plan.element_bytes and element in TYPES:
+            return TYPES[element]
+        if (element, width) in _VECTORS:
+            return _VECTORS[element, width]
+    if operation.kind in ("atomic", "reduce") and width == 8:
+        return "unsigned long long"
+    return _RAW[width]
 
-    Args:
-        problem: what was solved.
-        result: its answer.
-        gpu: the target.
 
-    Returns:
-        C++ that compiles with nvcc, and without CUDA as plain C++14.
+def declaration(plan: Plan) -> list[str]:
+    """How to declare the tile."""
+    name, element = plan.name, plan.problem.tile.element
+    head = f"// __shared__ alignas({name}_alignment)"
+    lines = [f"{head} unsigned char smem[{name}_bytes];"]
+    if isinstance(element, str) and element in TYPES:
+        lines.append(f"// or {head[3:]} {TYPES[element]} smem[{plan.bytes // plan.element_bytes}];")
+    return lines
 
-    Raises:
-        VerificationError: an address function would not equal the layout's table. Our bug.
-    """
-    layout = result.layout
-    assert layout is not None
-    name = identifier(problem.name)
+
+def pointer_pieces(plan: Plan, access: AccessPlan) -> list[str]:
+    """A typed pointer for each lane, and all iterations in one call."""
+    operation = access.lanes.operation
+    constant = "const " if operation.is_read else ""
+    kind = f"{constant}{pointer_type(plan, operation)}"
+    void, char = f"{constant}void*", f"{constant}unsigned char*"
+
+    def pointer(offset: str) -> str:
+        return f"reinterpret_cast<{kind}*>(static_cast<{char}>(smem) + {offset})"
+
     lines = [
-        *_header(problem, result),
-        "#pragma once",
-        "#include <cstdint>",
-        "#ifndef __CUDACC__  // plain C++, for tests on the host",
-        "#ifndef __host__",
-        "#define __host__",
-        "#define __device__",
-        "#endif",
-        "#endif",
-        "",
-        f"constexpr uint32_t {name}_bytes = {result.bytes};",
-        f"constexpr uint32_t {name}_alignment = {result.alignment_bytes};",
-        f"// __shared__ alignas({name}_alignment) unsigned char smem[{name}_bytes];",
-        *_element_comment(problem, result),
-        "",
-        *_offset_function(name, layout),
+        f"__device__ __forceinline__ {kind}* {access.name}({void} smem, {parameters(access)}) {{",
+        f"    return {pointer(f'{access.name}_bytes({arguments(access)})')};",
+        "}",
     ]
-    used = {f"{name}_offset_bytes"}
-    traced = trace(problem, gpu).accesses
-    for access, lanes, report in zip(problem.accesses, traced, result.accesses, strict=True):
-        function = f"{name}_{identifier(access.name)}_bytes"
-        while function in used or function == f"{name}_bytes":
-            function += "_"
-        used.add(function)
-        lines += [
-            "",
-            f"// {_comment(access.name)}: {_comment(access.op)}; {report.wavefronts} wavefronts, "
-            f"ideal {report.ideal}, bank_conflicts {report.bank_conflicts}",
-            *_access_function(function, access, lanes, problem, layout),
-        ]
-    return "\n".join(lines) + "\n"
+    if access.has_step:
+        offset = f"{access.name}_step(base, {arguments(access, access.access.loops)})"
+        start = [f"    const uint32_t base = {access.name}_base(tid);"]
+        lines += _each(access, f"{void} smem", start, pointer(offset))
+    return lines
 
 
-def _header(problem: Problem, result: Result) -> list[str]:
-    proof = result.proof
+def prologue(macro: str, includes: list[str]) -> list[str]:
+    """Includes for the GPU's compiler, `macro` says which, and what lets a host compiler read the rest."""
+    device = [f"#ifdef {macro}", *includes, "#else"] if includes else [f"#ifndef {macro}"]
+    device[-1] += "  // plain C++, for tests on the host"
+    return ["#pragma once", "#include <cstdint>", *device, "#ifndef __host__", "#define __host__",
+            "#define __device__", "#endif", "#endif"]  # fmt: skip
+
+
+def _each(access: AccessPlan, start_parameter: str, start: list[str], address: str) -> list[str]:
+    loops = list(access.access.loops)
+    call = f"body({address}, {arguments(access, loops)});"
+    if access.active is not None:
+        call = f"if ({access.name}_active({arguments(access)})) {call}"
     return [
-        f"// {_comment(problem.name)} on {result.target}: layout by layoutopt {__version__}",
-        f"// element offset = {result.offset}",
-        f"// {result.bytes} bytes, {result.excess} excess wavefronts; {result.status}: "
-        f"excess >= {proof.excess.lower_bound} ({proof.excess.scope}), "
-        f"bytes >= {proof.bytes.lower_bound} ({proof.bytes.scope})",
-    ]
-
-
-def _element_comment(problem: Problem, result: Result) -> list[str]:
-    element = problem.tile.element
-    kind = _TYPES.get(element) if isinstance(element, str) else None
-    if kind is None or result.layout is None:
-        return []
-    count = (result.bytes or 0) // result.layout.element_bytes
-    return [f"// or __shared__ alignas({identifier(problem.name)}_alignment) {kind} smem[{count}];"]
-
-
-def _offset_function(name: str, layout: Layout) -> list[str]:
-    ranges = coordinate_ranges(layout)
-    body = to_c(_times(offset_expression(layout), layout.element_bytes), ranges)
-    parameters = ", ".join(f"uint32_t x{d}" for d in range(len(layout.shape)))
-    unused = _unused(body, (f"x{d}" for d in range(len(layout.shape))))
-    return [
-        "// Byte offset of an element.",
-        f"__host__ __device__ constexpr uint32_t {name}_offset_bytes({parameters}) {{",
-        f"    return {unused}{body};",
+        f"template <class Body>  // calls body(address, {arguments(access, loops)})",
+        f"__device__ __forceinline__ void {access.name}_each({start_parameter}, int tid, Body body) {{",
+        *start,
+        *loop_nest(access, [call], "    ", "#pragma unroll"),
         "}",
     ]
 
 
-def _access_function(
-    function: str, access: Access, lanes: LaneTrace, problem: Problem, layout: Layout
-) -> list[str]:
-    ranges = expression_ranges(access, problem, lanes.element.shape[1])
-    address = access_address(access, lanes, problem, layout)
-    variables = ["tid", *access.loops]
-    c_names = {v: _parameter(v) for v in variables}
-    renamed = substituted(address, {v: Var(c) for v, c in c_names.items()})
-    body = to_c(renamed, {c_names.get(v, v): r for v, r in ranges.items()})
-    parameters = ", ".join(f"int {c_names[v]}" for v in variables)
-    lines = []
-    if access.where is not None:
-        lines.append(f"// only where {_comment(access.where)}")
-    trips = ", ".join(f"{c_names[v]} < {n}" for v, n in access.loops.items())
-    if trips:
-        lines.append(f"// {trips}")
-    unused = _unused(body, c_names.values())
-    return [
-        *lines,
-        f"__host__ __device__ constexpr uint32_t {function}({parameters}) {{",
-        f"    return {unused}static_cast<uint32_t>({body});",
-        "}",
-    ]
+def _pieces(plan: Plan, access: AccessPlan) -> list[str]:
+    operation = access.lanes.operation
+    if operation.matrices:
+        body = _matrix(plan, access)
+    elif operation.kind.startswith("cp.async"):
+        body = _async(plan, access)
+    else:
+        return ["#ifdef __CUDACC__", *pointer_pieces(plan, access), "#endif"]
+    if access.has_step:
+        address = stepped(plan, access, "smem", "base")
+        start = [f"    const uint32_t base = smem + {access.name}_base(tid);"]
+        body += _each(access, "uint32_t smem", start, address)
+    return ["#ifdef __CUDACC__", *body, "#endif"]
 
 
-# Keywords, and the type that the functions return.
-_RESERVED: Final = frozenset(
-    re.findall(
-        r"\w+",
-        """
-        alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t
-        char32_t class co_await co_return co_yield compl concept const consteval constexpr constinit
-        const_cast continue decltype default delete do double dynamic_cast else enum explicit export
-        extern false float for friend goto if inline int long mutable namespace new noexcept not
-        not_eq nullptr operator or or_eq private protected public register reinterpret_cast requires
-        return short signed sizeof static static_assert static_cast struct switch template this
-        thread_local throw true try typedef typeid typename uint32_t union unsigned using virtual
-        void volatile wchar_t while xor xor_eq
-        """,
+def matrix_instruction(operation: Operation, address: str, registers: list[str]) -> str:
+    """ldmatrix or stmatrix as inline PTX."""
+    n = operation.matrices
+    form = f"{operation.kind}.sync.aligned.m8n8.x{n}{'.trans' if operation.transposed else ''}.shared.b16"
+    if operation.kind == "ldmatrix":
+        outputs = ", ".join(f'"=r"({r})' for r in registers)
+        held = ", ".join(f"%{k}" for k in range(n))
+        return f'asm volatile("{form} {{{held}}}, [%{n}];" : {outputs} : "r"({address}) : "memory");'
+    inputs = ", ".join(f'"r"({r})' for r in registers)
+    held = ", ".join(f"%{k + 1}" for k in range(n))
+    return f'asm volatile("{form} [%0], {{{held}}};" :: "r"({address}), {inputs} : "memory");'
+
+
+def async_instruction(operation: Operation, address: str, source_pointer: str) -> str:
+    """cp.async as inline PTX."""
+    return (
+        f'asm volatile("{operation.kind}.shared.global [%0], [%1], {operation.width_bytes};" '
+        f':: "r"({address}), "l"(__cvta_generic_to_global({source_pointer})) : "memory");'
     )
+
+
+def _matrix(plan: Plan, access: AccessPlan) -> list[str]:
+    operation = access.lanes.operation
+    constant = "" if operation.kind == "ldmatrix" else "const "
+    registers = f"{constant}uint32_t (&v)[{operation.matrices}]"
+    instruction = matrix_instruction(operation, "address", [f"v[{k}]" for k in range(operation.matrices)])
+    return [
+        "// smem: __cvta_generic_to_shared of the tile",
+        f"__device__ __forceinline__ void {access.name}(uint32_t smem, {parameters(access)}, {registers}) {{",
+        f"    const uint32_t address = {stepped(plan, access, 'smem')};",
+        f"    {instruction}",
+        "}",
+    ]
+
+
+def _async(plan: Plan, access: AccessPlan) -> list[str]:
+    return [
+        "// smem: __cvta_generic_to_shared of the tile",
+        f"__device__ __forceinline__ void {access.name}"
+        f"(uint32_t smem, {parameters(access)}, const void* source) {{",
+        f"    const uint32_t address = {stepped(plan, access, 'smem')};",
+        f"    {async_instruction(access.lanes.operation, 'address', 'source')}",
+        "}",
+    ]
+
+
+def _closing(plan: Plan) -> list[str]:
+    if not any(a.lanes.operation.kind.startswith("cp.async") for a in plan.accesses):
+        return []
+    return [
+        "",
+        "#ifdef __CUDACC__",
+        "// The copies issued since the last commit are one group; wait until at most N are under way.",
+        f"__device__ __forceinline__ void {plan.name}_commit() {{",
+        '    asm volatile("cp.async.commit_group;" ::: "memory");',
+        "}",
+        "template <int N>",
+        f"__device__ __forceinline__ void {plan.name}_wait() {{",
+        '    asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");',
+        "}",
+        "#endif",
+    ]
+
+
+def _prologue(plan: Plan) -> list[str]:
+    element = plan.problem.tile.element
+    header = {"f16": "cuda_fp16.h", "f16x2": "cuda_fp16.h", "bf16": "cuda_bf16.h", "bf16x2": "cuda_bf16.h"}
+    include = [f"#include <{header[element]}>"] if isinstance(element, str) and element in header else []
+    return prologue("__CUDACC__", include)
+
+
+_DIALECT: Final = Dialect(
+    function="__host__ __device__ constexpr",
+    uint="uint32_t",
+    wide="long long",
+    constants=True,
+    prologue=_prologue,
+    example=declaration,
+    pieces=_pieces,
+    closing=_closing,
 )
-
-
-def _parameter(name: str) -> str:
-    return f"{name}_" if name in _RESERVED or name.startswith("_") else name
-
-
-def _times(node: Node, factor: int) -> Node:
-    return node if factor == 1 else Op("*", (node, Const(factor)))
-
-
-def _unused(body: str, parameters: Iterable[str]) -> str:
-    """Name parameters that the body does not need, so that no compiler warns."""
-    words = set(re.findall(r"\w+", body))
-    return "".join(f"static_cast<void>({p}), " for p in parameters if p not in words)
-
-
-def _comment(text: str) -> str:
-    """`text` on one comment line, which no backslash or trigraph joins to the next; nothing invisible."""
-    shown = "".join(c if c.isprintable() else " " for c in text)
-    return " ".join(shown.split()).replace("\\", "/").replace("??/", "?")

@@ -9,73 +9,74 @@ only after it has given the table's offset for every thread and iteration.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
-import numpy as np
 import sympy
 from sympy.core.function import UndefinedFunction
 
-from layoutopt.accesses import LaneTrace, environment, expression_ranges
-from layoutopt.address import Layout
 from layoutopt.algebra import Range, simplify
-from layoutopt.errors import ExpressionError, VerificationError
-from layoutopt.expressions import Const, Node, Op, Var, evaluate, parse
-from layoutopt.formula import offset_expression
-from layoutopt.model import Access, Problem
+from layoutopt.errors import VerificationError
+from layoutopt.expressions import Const, Lookup, Node, Op, Var, parse, with_parts
+from layoutopt.model import Access
 
 _PLAIN = frozenset(("+", "-", "*", "//", "%", "neg"))
 
 
-def access_address(access: Access, lanes: LaneTrace, problem: Problem, layout: Layout) -> Node:
-    """The byte offset of an access over `tid` and its loop variables, in few operations.
+def access_address(
+    access: Access,
+    warp: int,
+    ranges: Mapping[str, Range],
+    offset: Node,
+    scale: int,
+    right: Callable[[Node], bool],
+) -> Node:
+    """The address of an access over `tid` and its loop variables, in few operations.
 
     Args:
-        access: one access of `problem`.
-        lanes: its trace, which says where it must point.
-        problem: the problem.
-        layout: the layout; its table is what the expression is checked against.
+        access: the access.
+        warp: lanes of a warp.
+        ranges: of `tid` and the loop variables.
+        offset: element offset over x0, x1, ...
+        scale: units of the address in an element.
+        right: whether an expression points where the access must, at every active thread and iteration.
 
     Raises:
-        VerificationError: neither the reduced nor the plain expression equals the table. Our bug.
+        VerificationError: neither the reduced nor the plain expression is right. Our bug.
     """
-    warp = lanes.element.shape[1]
-    ranges = expression_ranges(access, problem, warp)
     free = frozenset(("tid", "lane", "warp", *access.loops))
     tid = Var("tid")
-    names = {"lane": Op("%", (tid, Const(warp))), "warp": Op("//", (tid, Const(warp)))}
-    index = {f"x{d}": substituted(parse(str(text), free), names) for d, text in enumerate(access.index)}
-    offset, size = offset_expression(layout), layout.element_bytes
-    address = reduced(offset, index, size, ranges)
-    if not _equals_table(address, access, lanes, problem, layout):
-        address = simplify(Op("*", (substituted(offset, index), Const(size))), ranges)
-        if not _equals_table(address, access, lanes, problem, layout):
+    lane = {"lane": Op("%", (tid, Const(warp))), "warp": Op("//", (tid, Const(warp)))}
+    index = {f"x{d}": substituted(parse(str(text), free), lane) for d, text in enumerate(access.index)}
+    address = reduced(offset, index, scale, ranges)
+    if not right(address):
+        address = simplify(Op("*", (substituted(offset, index), Const(scale))), ranges)
+        if not right(address):
             raise VerificationError(f"the address of access {access.name!r} does not equal the table")
     return address
 
 
+def operations(node: Node) -> int:
+    """About how many instructions `node` costs; a divisor that is no power of two multiplies and shifts."""
+    if not isinstance(node, Op):
+        return 0
+    own = 1
+    if node.symbol in ("//", "%"):
+        divisor = node.args[1]
+        power = isinstance(divisor, Const) and divisor.value > 0 and divisor.value & (divisor.value - 1) == 0
+        own = 1 if power else 5
+    elif node.symbol in ("if", "min", "max"):
+        own = 2
+    return own + sum(map(operations, node.args))
+
+
 def substituted(node: Node, values: Mapping[str, Node]) -> Node:
     """`node` with the variables in `values` replaced."""
-    match node:
-        case Var(name):
-            return values.get(name, node)
-        case Op(symbol, args):
-            return Op(symbol, tuple(substituted(arg, values) for arg in args))
-    return node
-
-
-def _equals_table(address: Node, access: Access, lanes: LaneTrace, problem: Problem, layout: Layout) -> bool:
-    env = environment(access, problem.threads, lanes.element.shape[1])
-    shape = np.broadcast_shapes(*(values.shape for values in env.values()))
-    # The trace pads the last warp; beyond the last thread nothing is active.
-    active = lanes.active.reshape(shape[0], -1)[:, : problem.threads]
-    element = lanes.element.reshape(shape[0], -1)[:, : problem.threads]
-    try:
-        values = np.broadcast_to(evaluate(address, env, active), shape)
-    except ExpressionError:
-        return False
-    return bool((values == layout.table().ravel()[element])[active].all())
+    if isinstance(node, Var):
+        return values.get(node.name, node)
+    return with_parts(node, lambda part: substituted(part, values))
 
 
 def reduced(node: Node, values: Mapping[str, Node], scale: int, ranges: Mapping[str, Range]) -> Node:
@@ -87,10 +88,26 @@ def reduced(node: Node, values: Mapping[str, Node], scale: int, ranges: Mapping[
         scale: a constant factor.
         ranges: the range of every free variable.
     """
+    try:
+        return _reduced(node, values, scale, ranges)
+    except RecursionError:  # sympy, on deep expressions
+        return simplify(Op("*", (substituted(node, values), Const(scale))), ranges)
+
+
+def _reduced(node: Node, values: Mapping[str, Node], scale: int, ranges: Mapping[str, Range]) -> Node:
     opaque: dict[str, Any] = {}
     bound = {name: _to_sympy(value, {}, opaque) for name, value in values.items()}
     expression = sympy.expand(scale * _to_sympy(node, bound, opaque))
-    return simplify(_from_sympy(expression), ranges)
+    return simplify(_with_tables(_from_sympy(expression), opaque), ranges)
+
+
+def _with_tables(node: Node, opaque: Mapping[str, Any]) -> Node:
+    """Look-ups in place of the functions that stood for them."""
+    node = with_parts(node, lambda part: _with_tables(part, opaque))
+    if isinstance(node, Op) and f"@{node.symbol}" in opaque:
+        table: Lookup = opaque[f"@{node.symbol}"]
+        return replace(table, index=node.args[0])
+    return node
 
 
 def _to_sympy(node: Node, bound: Mapping[str, Any], opaque: dict[str, Any]) -> Any:
@@ -99,6 +116,9 @@ def _to_sympy(node: Node, bound: Mapping[str, Any], opaque: dict[str, Any]) -> A
             return sympy.Integer(value)
         case Var(name):
             return bound.get(name, sympy.Symbol(name, integer=True, nonnegative=True))
+        case Lookup(_, index, name):
+            opaque[f"@{name}"] = node
+            return _opaque(name, opaque)(_to_sympy(index, bound, opaque))
         case Op(symbol, args):
             parts = [_to_sympy(arg, bound, opaque) for arg in args]
             if symbol not in _PLAIN:

@@ -7,7 +7,8 @@ import re
 from layoutopt import __version__
 from layoutopt.arrange import Arrangement, groups
 from layoutopt.devices import Device
-from layoutopt.emit.cuda import cuda, identifier
+from layoutopt.emit.languages import emit
+from layoutopt.emit.plan import identifier
 from layoutopt.errors import ProblemFileError
 from layoutopt.model import TileSet
 
@@ -47,7 +48,7 @@ def cuda_tiles(tile_set: TileSet, arrangement: Arrangement, gpu: Device) -> str:
             ]
     text = "\n".join(lines) + "\n"
     for (_, problem), part in zip(groups(tile_set), arrangement.tiles, strict=True):
-        text += "\n" + cuda(problem, part.result, gpu)
+        text += "\n" + emit("cuda", problem, gpu, part.result)
     names = re.findall(r"^(?:__host__ __device__ )?constexpr uint32_t (\w+)", text, re.M)
     twice = sorted({n for n in names if names.count(n) > 1})
     if twice:

@@ -1,0 +1,221 @@
+"""Certificates: a claim about a problem, with all that is needed to check it without the solver.
+
+`scripts/check_certificate.py` checks them and uses nothing of this package. What a certificate holds:
+
+    layout     byte offsets of every element, wavefronts of every access: count them again
+    bound      least (weighted) excess, its scope, and what it rests on
+    clique     words, and for each pair where they meet: access, warp, iteration, lanes
+    parity     phases that fill all banks, and their weights modulo a power of two
+    questions  what only a solver answered, as a CP-SAT model and where possible as DIMACS CNF
+    served     which lanes each access serves together: the hardware rule that all of it assumes
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from layoutopt.accesses import Trace
+from layoutopt.cpmodel.cnf import dimacs
+from layoutopt.cpmodel.free import question
+from layoutopt.cpmodel.phases import phase_sets
+from layoutopt.devices import Device
+from layoutopt.model import Access, Problem, Result
+from layoutopt.obstructions import (
+    Board,
+    Clique,
+    Parity,
+    Place,
+    board,
+    counting_excess,
+    find_clique,
+    find_parity,
+)
+from layoutopt.proofs import CLIQUE, COUNTING, PARITY, SOLVER, row_major_question
+
+CERTIFICATE_SCHEMA: Final = "layoutopt.certificate/1"
+EVERY_LAYOUT: Final = "every layout"
+ARITHMETIC: Final = (
+    "arithmetic: scripts/check_certificate.py checks it without layoutopt and without a solver"
+)
+BY_SOLVER: Final = "the solver alone (CP-SAT); `questions` holds what it answered"
+
+
+def certificate(problem: Problem, device: Device, trace: Trace, result: Result) -> dict[str, Any]:
+    """What supports `result`, as JSON-ready data.
+
+    Args:
+        problem: what was solved.
+        device: for which device.
+        trace: its accesses.
+        result: the answer.
+    """
+    bound = result.proof.weighted_excess or result.proof.excess
+    on = board(trace, problem.tile, device)
+    unit = trace.weight_unit
+    wanted = round(bound.lower_bound * unit)
+    evidence, clique, parity = _reason(on, wanted, bound.scope)
+    questions = _questions(problem, device, trace, on, wanted, bound.scope) if evidence == SOLVER else []
+    rests_on = BY_SOLVER if evidence == SOLVER else ARITHMETIC
+    rule = device.rule(trace.accesses[0].operation)
+    data: dict[str, Any] = {
+        "schema": CERTIFICATE_SCHEMA,
+        "problem": problem.name,
+        "target": device.name,
+        "status": str(result.status),
+        "bound": {
+            "excess": bound.lower_bound,
+            "scope": bound.scope,
+            "by": evidence,
+            "rests_on": rests_on,
+        },
+        "bytes": {"at_least": result.proof.bytes.lower_bound, "scope": result.proof.bytes.scope},
+        "layout": None,
+        "clique": None,
+        "parity": None,
+        "questions": questions,
+        "weight_unit": unit,
+        "lanes": device.lanes,
+        "banks": rule.banks,
+        "bank_bytes": rule.bank_bytes,
+        "served": _served(problem, device, trace),
+    }
+    if result.layout is not None:
+        data["layout"] = {
+            "byte_offsets": result.layout.table().ravel().tolist(),
+            "bytes": result.bytes,
+            "wavefronts": {a.name: a.wavefronts for a in result.accesses},
+            "excess": result.weighted_excess,
+        }
+    if on is not None and clique is not None:
+        data["clique"] = clique_data(problem, device, on, clique)
+    if on is not None and parity is not None:
+        data["parity"] = _parity_data(problem, device, on, parity)
+    return data
+
+
+def _reason(on: Board | None, wanted: int, scope: str) -> tuple[str, Clique | None, Parity | None]:
+    """The easiest evidence for a bound; nothing is needed for a bound of 0."""
+    if wanted == 0:
+        return "no excess is negative", None, None
+    if on is None or scope != EVERY_LAYOUT:
+        return SOLVER, None, None
+    counting = counting_excess(on)
+    if counting >= wanted:
+        return COUNTING, None, None
+    clique = find_clique(on)
+    if clique is not None and counting + clique.excess >= wanted:
+        return CLIQUE, clique, None
+    parity = find_parity(on)
+    if parity is not None and counting + parity.excess >= wanted:
+        return PARITY, clique, parity
+    return SOLVER, clique, parity
+
+
+def _questions(
+    problem: Problem, device: Device, trace: Trace, on: Board | None, wanted: int, scope: str
+) -> list[dict[str, Any]]:
+    """What the solver was asked, to be asked of another."""
+    sets = phase_sets(trace, problem.tile, device)
+    if scope == EVERY_LAYOUT:
+        most = wanted - 1
+        allowed = most / trace.weight_unit
+        asks = f"is there a placement of vectors in banks with a weighted excess of {allowed:g} or less?"
+        # If some phase must exceed its counting bound, its weight is added: no sums, so CNF can say it.
+        step = min((p.weight for p in on.phases), default=0) if on is not None else 0
+        clean = on is not None and wanted <= counting_excess(on) + step
+        texts = [(asks, question(sets, trace, problem.tile, None if clean else most))]
+    else:
+        text = row_major_question(problem, device, trace)
+        asks = "is there a swizzle of row-major offsets without conflicts? (one of the layouts in scope)"
+        texts = [(asks, text)] if text is not None else []
+    return [
+        {"asks": asks, "answer": "no", "cp_sat": text, "dimacs": dimacs(text, f"{problem.name}: {asks}")}
+        for asks, text in texts
+    ]
+
+
+def _served(problem: Problem, device: Device, trace: Trace) -> dict[str, Any]:
+    """The rule of each access by name, with everything that changes a count."""
+    served = {}
+    for access in trace.accesses:
+        rule = device.rule(access.operation)
+        served[access.name] = {
+            "bytes": access.operation.width_bytes,
+            "lanes_used": 8 * access.operation.matrices or device.lanes,
+            "phases": rule.phases,
+            "merges_pairs": rule.merges_pairs,
+            "split_words": rule.split_words,
+            "serialises_equal": rule.serialises_equal,
+            "row_words": rule.row_words,
+            "extra_wavefronts": rule.extra_wavefronts,
+            "banks": rule.banks,
+            "bank_bytes": rule.bank_bytes,
+            "source": rule.source,
+        }
+    return served
+
+
+def clique_data(problem: Problem, device: Device, on: Board, clique: Clique) -> dict[str, Any]:
+    """A clique as coordinates, with the meeting of every pair."""
+    number = {w: n for n, w in enumerate(clique.words)}
+    k, p = clique.view
+    return {
+        "vector_bytes": k * on.bank_bytes,
+        "place": p,
+        "banks": on.banks // k,
+        "excess": clique.excess,
+        "words": [_word(problem, w) for w in clique.words],
+        "meetings": [
+            {
+                "words": [number[u], number[v]],
+                **_where(problem, device, on.phases[i].place),
+                "lanes": [on.phases[i].place.lanes[u][0], on.phases[i].place.lanes[v][0]],
+            }
+            for (u, v), i in clique.meetings.items()
+        ],
+    }
+
+
+def _parity_data(problem: Problem, device: Device, on: Board, parity: Parity) -> dict[str, Any]:
+    k, p = parity.view
+    used = sorted(set().union(*(set(y) for _, y in parity.combinations)))
+    return {
+        "vector_bytes": k * on.bank_bytes,
+        "place": p,
+        "banks": on.banks // k,
+        "excess": parity.excess,
+        "phases": [
+            {
+                **_where(problem, device, on.phases[i].place),
+                "lanes": sorted({lane for some in on.phases[i].place.lanes.values() for lane in some}),
+            }
+            for i in used
+        ],
+        "combinations": [
+            {"modulus": modulus, "weights": [weight.get(i, 0) for i in used]}
+            for modulus, weight in parity.combinations
+        ],
+    }
+
+
+def _word(problem: Problem, word: int) -> dict[str, Any]:
+    """A word by its first element, and the byte of the element where it starts."""
+    element, byte = divmod(word, problem.tile.element_bytes)
+    return {"element": [int(c) for c in np.unravel_index(element, problem.tile.shape)], "byte": byte}
+
+
+def _where(problem: Problem, device: Device, place: Place) -> dict[str, Any]:
+    access: Access = problem.accesses[place.access]
+    warp, iteration = instruction_at(access, place.instruction, -(-problem.threads // device.lanes))
+    return {"access": access.name, "warp": warp, "iteration": iteration}
+
+
+def instruction_at(access: Access, row: int, warps: int) -> tuple[int, dict[str, int]]:
+    """Warp and loop variables of a row of an access's trace."""
+    rest, warp = divmod(row, warps)
+    values = {}
+    for name, trips in reversed(access.loops.items()):
+        rest, values[name] = divmod(rest, trips)
+    return warp, dict(reversed(values.items()))

@@ -1,0 +1,133 @@
+"""The layout that a command works on: solved, read from a result file, or given as a formula."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from layoutopt.cli.options import device_file_option, problem_device, seconds
+from layoutopt.cli.solve import CODES, solve_interruptibly
+
+if TYPE_CHECKING:
+    from layoutopt.devices import Device
+    from layoutopt.model import Problem, Result
+
+Command = TypeVar("Command", bound=Callable[..., object])
+
+PUBLISHED = "published"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was found. `code` is the exit code where there is no layout, and `reason` says why."""
+
+    problem: Problem
+    device: Device
+    answer: Result | str
+    code: int | None = None
+    reason: str = ""
+
+
+def answer_options(command: Command) -> Command:
+    """Add the options that `find_answer` takes."""
+    options = [
+        click.option("--problem", type=click.Path(path_type=Path), help="The problem of a result file."),
+        click.option(
+            "--offset",
+            metavar="EXPR",
+            help="A layout instead of the solver's: element offset over x0, x1, ..., or 'published'.",
+        ),
+        click.option(
+            "--time-limit",
+            type=float,
+            callback=seconds,
+            default=60.0,
+            show_default=True,
+            metavar="S",
+            help="Stop the solver after S seconds with the best so far.",
+        ),
+        click.option(
+            "--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Solver threads."
+        ),
+        device_file_option,
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def find_answer(
+    file: Path,
+    problem: Path | None,
+    offset: str | None,
+    time_limit: float,
+    workers: int,
+    device_file: Path | None,
+) -> Answer:
+    """The problem, its device and a layout.
+
+    Raises:
+        ProblemFileError: a file or the formula is wrong.
+    """
+    from layoutopt.errors import ProblemFileError
+    from layoutopt.json_data import parse, read
+    from layoutopt.model import RESULT_SCHEMA
+    from layoutopt.problem_file import MAX_FILE_BYTES, from_data, load
+
+    raw = parse(read(file, MAX_FILE_BYTES))
+    if isinstance(raw, dict) and raw.get("schema") == RESULT_SCHEMA:
+        if offset is not None:
+            raise click.UsageError("--offset needs a problem file, not a result")
+        return _from_result(raw, load(problem) if problem is not None else None, device_file)
+    if problem is not None:
+        raise click.UsageError(f"--problem belongs to a result file, but {str(file)!r} is none")
+    loaded = from_data(raw)
+    gpu = problem_device(loaded, device_file)
+    if offset == PUBLISHED:
+        if loaded.published is None:
+            raise ProblemFileError("published", "the file names no published layout")
+        offset = loaded.published.offset
+    offset = offset if offset is not None else loaded.layout.offset
+    if offset is not None:
+        return Answer(loaded, gpu, offset)
+    result = solve_interruptibly(loaded, gpu, time_limit, workers, False)
+    return Answer(loaded, gpu, result, *_missing(result))
+
+
+def _from_result(raw: dict[str, Any], problem: Problem | None, device_file: Path | None) -> Answer:
+    from layoutopt import json_data
+    from layoutopt.devices import device, load_devices
+    from layoutopt.errors import LayoutError, ProblemFileError
+    from layoutopt.model import Problem, Result, Structure, Tile
+
+    if not isinstance(raw.get("layout"), dict | None):
+        raise ProblemFileError("layout", "expected an object")
+    try:
+        result = json_data.convert(raw, Result)
+    except LayoutError as error:
+        raise ProblemFileError("layout", str(error)) from None
+    more = load_devices(device_file) if device_file is not None else ()
+    if result.layout is None:
+        empty = Problem(result.problem, Tile((1,), Structure(1)), 1, ())
+        return Answer(empty, device(result.target, more), result, *_missing(result))
+    tile = Tile(result.layout.shape, Structure(result.layout.element_bytes))
+    if problem is None:
+        bare = Problem(result.problem, tile, 1, (), target=result.target)
+        return Answer(bare, device(result.target, more), result)
+    if (problem.name, problem.tile.shape, problem.tile.element_bytes) != (
+        result.problem,
+        tile.shape,
+        tile.element_bytes,
+    ):
+        raise ProblemFileError("", f"the result is of problem {result.problem!r}, not of {problem.name!r}")
+    if [a.name for a in problem.accesses] != [a.name for a in result.accesses]:
+        raise ProblemFileError("accesses", "are not those of the result")
+    return Answer(problem, problem_device(problem, device_file), result)
+
+
+def _missing(result: Result) -> tuple[int | None, str]:
+    return (None, "") if result.layout is not None else (CODES[result.status], result.reason)

@@ -1,0 +1,86 @@
+"""`layoutopt compare`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from layoutopt.cli.files import check_distinct, write_all
+from layoutopt.cli.options import device_file_option, problem_device, seconds
+
+
+@click.command("compare")
+@click.argument("problem", type=click.Path(path_type=Path))
+@click.option("--json", "form", flag_value="json", help="Print one JSON object.")
+@click.option("--csv", "form", flag_value="csv", help="Print comma-separated values.")
+@click.option("--markdown", "form", flag_value="markdown", help="Print a Markdown table.")
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Draw bytes against wavefronts, as .svg or .png (needs matplotlib).",
+)
+@click.option(
+    "--time-limit",
+    type=float,
+    callback=seconds,
+    default=10.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds for each search.",
+)
+@device_file_option
+def command(
+    problem: Path, form: str | None, plot: Path | None, time_limit: float, device_file: Path | None
+) -> int:
+    """Padding or swizzle? The best layout of each family, what it costs, and which to take.
+
+    Exit code 0: the recommended layout has no conflicts; 1: it has, or there is none.
+
+    \b
+    Example:
+      layoutopt compare problems/basics/transpose_32x32_f32.json --plot front.svg
+    """
+    kind = plot.suffix.removeprefix(".").lower() if plot is not None else ""
+    if plot is not None and kind not in ("svg", "png"):
+        raise click.UsageError(f"--plot: expected a name in .svg or .png, not {str(plot)!r}")
+    from layoutopt import comparison_text
+    from layoutopt.compare import compare
+    from layoutopt.problem_file import load
+
+    check_distinct(problem, plot=plot)
+    loaded = load(problem)
+    gpu = problem_device(loaded, device_file)
+    result = compare(loaded, target=gpu, time_limit=time_limit, progress=_progress)
+    if sys.stderr.isatty():
+        click.echo("\r\x1b[K", nl=False, err=True)
+    if plot is not None:
+        from layoutopt.draw.plot import chart
+
+        try:
+            picture = chart(result, kind)
+        except ImportError as error:
+            raise click.UsageError(
+                f"--plot needs matplotlib ({error}): pip install 'layoutopt[plot]'"
+            ) from None
+        write_all({plot: picture})
+    if form == "json":
+        click.echo(json.dumps(result.to_json()))
+    elif form == "csv":
+        click.echo(comparison_text.csv_text(result), nl=False)
+    elif form == "markdown":
+        click.echo(comparison_text.markdown(loaded, result), nl=False)
+    else:
+        click.echo(comparison_text.text(loaded, result), nl=False)
+    if result.recommendation is None:
+        return 3 if any(row.status == "unknown" for row in result.rows) else 1
+    (taken,) = [row for row in result.rows if row.family == result.recommendation.family]
+    return 1 if taken.excess else 0
+
+
+def _progress(text: str) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"\r\x1b[Kcomparing: {text[:60]}", nl=False, err=True)

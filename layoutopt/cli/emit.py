@@ -1,0 +1,69 @@
+"""`layoutopt emit`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from layoutopt.cli.answer import answer_options, find_answer
+from layoutopt.cli.files import check_distinct, write_all
+
+LANGUAGES = ("cuda", "hip", "opencl", "c", "cute", "gluon", "tilelang", "numba")
+
+
+@click.command("emit")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--lang", type=click.Choice(LANGUAGES), default="cuda", show_default=True, help="The language.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the code to this file.")
+@click.option(
+    "--self-test", is_flag=True, help="A whole CUDA program that tests itself on the GPU (cuda only)."
+)
+@answer_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object that holds the code.")
+def command(
+    file: Path,
+    lang: str,
+    output: Path | None,
+    self_test: bool,
+    problem: Path | None,
+    offset: str | None,
+    time_limit: float,
+    workers: int,
+    device_file: Path | None,
+    as_json: bool,
+) -> int:
+    """Print a layout as code: the offset, and for each access its address, hoisted out of its loops.
+
+    FILE is a problem file, which is solved first, or what `solve --json` printed. A result alone does
+    not know the accesses: name its problem with --problem, or get the offset only.
+
+    \b
+    Examples:
+      layoutopt emit problems/basics/gemm_a_128x64_f16.json --lang cute
+      layoutopt solve P.json --json > R.json; layoutopt emit R.json --problem P.json -o tile.cuh
+    """
+    if self_test and lang != "cuda":
+        raise click.UsageError(f"--self-test is a CUDA program; --lang {lang} has none")
+    check_distinct(file, output=output)
+    found = find_answer(file, problem, offset, time_limit, workers, device_file)
+    if found.code is not None:
+        click.echo(f"no layout: {found.reason}", err=True)
+        return found.code
+    from layoutopt.emit.languages import emit, plan
+
+    if self_test:
+        from layoutopt.emit.selftest import program
+
+        text = program(plan(found.problem, found.device, found.answer))
+    else:
+        text = emit(lang, found.problem, found.device, found.answer)
+    if output is not None:
+        write_all({output: text.encode()})
+    if as_json:
+        data = {"schema": "layoutopt.code/1", "problem": found.problem.name, "lang": lang, "code": text}
+        click.echo(json.dumps(data))
+    elif output is None:
+        click.echo(text, nl=False)
+    return 0

@@ -1,0 +1,50 @@
+"""`layoutopt explain`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from layoutopt.cli.options import device_file_option, problem_device, seconds
+
+
+@click.command("explain")
+@click.argument("problem", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the explanation as one JSON object.")
+@click.option(
+    "--time-limit",
+    type=float,
+    callback=seconds,
+    default=60.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds for the search and the questions.",
+)
+@device_file_option
+def command(problem: Path, as_json: bool, time_limit: float, device_file: Path | None) -> int:
+    """Say why the best layout works, or why none is free of conflicts and what to give up.
+
+    Exit code 1: no layout is known to be free of conflicts. 3: that stays open.
+
+    \b
+    Example:
+      layoutopt explain problems/transposes/leimao_vectorised_swizzled_f32.json
+    """
+    from layoutopt.cpmodel.solver import Budget
+    from layoutopt.explain import explain
+    from layoutopt.problem_file import load
+
+    loaded = load(problem)
+    gpu = problem_device(loaded, device_file)
+    explanation = explain(loaded, budget=Budget(time_limit), target=gpu)
+    if as_json:
+        click.echo(json.dumps(explanation.to_json()))
+    else:
+        from layoutopt.render import explanation_report
+
+        click.echo(explanation_report(loaded, explanation), nl=False)
+    if explanation.conflict_free:
+        return 0
+    return 1 if explanation.conflict_free is False or explanation.excess is not None else 3

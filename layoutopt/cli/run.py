@@ -1,0 +1,119 @@
+"""`layoutopt run`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from layoutopt.cli.answer import answer_options, find_answer
+
+if TYPE_CHECKING:
+    from layoutopt.emit.plan import Plan
+    from layoutopt.gpu import Gpu, Run
+
+
+@click.command("run")
+@click.argument("file", type=click.Path(path_type=Path))
+@answer_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    file: Path,
+    problem: Path | None,
+    offset: str | None,
+    time_limit: float,
+    workers: int,
+    device_file: Path | None,
+    as_json: bool,
+) -> int:
+    """Run a layout's code on the GPU: values, profiler counters and cycles, beside what was predicted.
+
+    FILE is a problem file, which is solved first, or a result with its --problem. Needs nvcc and an
+    NVIDIA GPU; counters need ncu. Exit code 1 where anything differs from its prediction.
+
+    \b
+    Example:
+      layoutopt run problems/basics/gemm_a_128x64_f16.json --offset published
+    """
+    from layoutopt import gpu as machine
+
+    card = machine.gpu_present()
+    found = find_answer(file, problem, offset, time_limit, workers, device_file)
+    if found.code is not None:
+        click.echo(f"no layout: {found.reason}", err=True)
+        return found.code
+    from layoutopt.devices import device
+    from layoutopt.emit.languages import plan
+    from layoutopt.emit.selftest import program
+    from layoutopt.profiler import counters
+
+    here = device(f"sm_{card.compute_capability.replace('.', '')}")
+    target, answer = found.device, found.answer
+    if target.name != here.name:
+        click.echo(
+            f"the problem is for {target.name}; predictions are for this machine's {here.name}", err=True
+        )
+        target = here
+        answer = answer if isinstance(answer, str) else str(answer.offset)
+    planned = plan(found.problem, target, answer)
+    expected = [
+        (
+            a.access.name,
+            a.access.op,
+            counters(a.lanes.operation, int(a.report.wavefronts), int(a.report.bank_conflicts)),
+        )
+        for a in planned.accesses
+    ]
+    distinct, runs = machine.run(program(planned), expected, card)
+    good = distinct and all(r.agrees for r in runs)
+    if as_json:
+        import msgspec
+
+        data = {
+            "schema": "layoutopt.run/1",
+            "problem": planned.problem.name,
+            "gpu": msgspec.to_builtins(card),
+            "distinct": distinct,
+            "accesses": [msgspec.to_builtins(r) for r in runs],
+            "agrees": good,
+        }
+        click.echo(json.dumps(data))
+    else:
+        click.echo(_table(planned, card, distinct, runs, good), nl=False)
+    return 0 if good else 1
+
+
+def _table(plan: Plan, card: Gpu, distinct: bool, runs: list[Run], good: bool) -> str:
+    from layoutopt.profiler import BANK_CONFLICTS, WAVEFRONTS
+
+    def pair(run: Run, name: str) -> str:
+        if name not in run.predicted:
+            return "not counted"
+        seen = "not read" if run.measured is None else str(run.measured[name])
+        return f"{run.predicted[name]} / {seen}"
+
+    lines = [f"{plan.problem.name} on {card.name}, compute capability {card.compute_capability}", ""]
+    if not distinct:
+        lines += ["  elements overlap", ""]
+    head = ["access", "op", "values", "wavefronts", "bank_conflicts", "cycles", ""]
+    rows = [head]
+    for r in runs:
+        rows.append(
+            [
+                r.name,
+                r.op,
+                "right" if r.values_right else "WRONG",
+                pair(r, WAVEFRONTS),
+                pair(r, BANK_CONFLICTS),
+                f"{r.cycles:.1f}",
+                "" if r.agrees else "<- differs",
+            ]
+        )
+    widths = [max(len(row[k]) for row in rows) for k in range(len(head))]
+    lines += ["  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    counted = all(r.measured is not None for r in runs)
+    verdict = "as predicted" if good else "NOT as predicted"
+    lines += ["", f"  predicted / measured{'' if counted else ' (no profiler on this machine)'}: {verdict}"]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,145 @@
+"""`layoutopt show`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from layoutopt.cli.files import check_distinct, write_all
+from layoutopt.cli.options import device_file_option, problem_device, seconds
+
+if TYPE_CHECKING:
+    from layoutopt.show import Views
+
+MIN_WIDTH = 80
+
+
+@click.command("show")
+@click.argument("problem", type=click.Path(path_type=Path))
+@click.option("--access", metavar="NAME", help="Which access  [default: the one with the worst conflict]")
+@click.option("--warp", type=int, metavar="W", help="Which warp.")
+@click.option("--iteration", metavar="I=N,...", help="Values of loop variables, such as i=2,k=0.")
+@click.option(
+    "--layout",
+    "before",
+    default="none",
+    show_default=True,
+    metavar="none|published|solved|FILE",
+    help="What to draw beside the solved layout; FILE is an .npy of byte offsets or the JSON of solve. "
+    "solved draws that alone.",
+)
+@click.option(
+    "--colour", "colour_by", type=click.Choice(["lane", "phase"]), help="Colour by lane or by phase."
+)
+@click.option(
+    "--width", type=click.IntRange(min=MIN_WIDTH), metavar="N", help="Columns  [default: the terminal's]"
+)
+@click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Write an SVG picture instead.")
+@click.option(
+    "--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a page to explore it in a browser."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--time-limit",
+    type=float,
+    callback=seconds,
+    default=10.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds to look for the best layout.",
+)
+@device_file_option
+def command(
+    problem: Path,
+    access: str | None,
+    warp: int | None,
+    iteration: str | None,
+    before: str,
+    colour_by: str | None,
+    width: int | None,
+    svg: Path | None,
+    html: Path | None,
+    as_json: bool,
+    time_limit: float,
+    device_file: Path | None,
+) -> int:
+    """Draw the banks under one warp instruction, before and after.
+
+    Columns are banks; a line is one word of every bank. Without options it is the instruction with the
+    worst conflict in row-major order.
+
+    \b
+    Examples:
+      layoutopt show problems/basics/transpose_32x32_f32.json
+      layoutopt show problems/basics/transpose_32x32_f32.json --layout published --html banks.html
+    """
+    from layoutopt.problem_file import load
+    from layoutopt.show import views
+
+    check_distinct(problem, svg=svg, html=html)
+    loaded = load(problem)
+    found = views(
+        loaded,
+        problem_device(loaded, device_file),
+        before=before,
+        access=access,
+        warp=warp,
+        iteration=_iteration(iteration),
+        time_limit=time_limit,
+    )
+    outputs = {}
+    if svg is not None:
+        from layoutopt.draw.svg import document
+
+        outputs[svg] = document(found, colour_by).encode()
+    if html is not None:
+        from layoutopt.draw.html import page
+
+        outputs[html] = page(found, colour_by).encode()
+    write_all(outputs)
+    if as_json:
+        click.echo(json.dumps(_json(found)))
+    elif svg is None and html is None:
+        click.echo(_text(found, width or max(MIN_WIDTH, shutil.get_terminal_size().columns), colour_by))
+    return 0
+
+
+def _iteration(text: str | None) -> dict[str, int]:
+    values = {}
+    for part in text.split(",") if text else ():
+        name, equals, number = part.partition("=")
+        if not equals or not number.strip().isdecimal():
+            raise click.UsageError(f"--iteration: expected NAME=NUMBER, ..., not {part!r}")
+        values[name.strip()] = int(number)
+    return values
+
+
+def _text(found: Views, width: int, colour_by: str | None) -> str:
+    from layoutopt.draw.text import report
+
+    # https://no-color.org: any value that is not empty turns colours off.
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return report(found, width, colour_by, colour)
+
+
+def _json(found: Views) -> dict[str, object]:
+    from layoutopt.draw.picture import to_json
+
+    chosen = found.chosen
+    return {
+        "schema": "layoutopt.show/1",
+        "problem": found.problem.name,
+        "target": found.gpu.name,
+        "access": found.problem.accesses[chosen.access].name,
+        "op": found.problem.accesses[chosen.access].op,
+        "warp": chosen.warp,
+        "iteration": chosen.iteration,
+        "note": found.note,
+        "pictures": [to_json(p) for p in found.pictures()],
+    }

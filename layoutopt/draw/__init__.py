@@ -1,0 +1,1 @@
+"""Pictures: of a comparison, and of the banks under one warp instruction."""

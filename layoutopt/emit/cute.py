@@ -1,0 +1,166 @@
+"""CuTe: a `Layout`, composed with `Swizzle<B, M, S>` where the layout is one, else with a functor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import reduce
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from layoutopt.address import Layout
+from layoutopt.algebra import simplify
+from layoutopt.emit.c_text import to_c
+from layoutopt.emit.plan import Plan, comment
+from layoutopt.errors import VerificationError
+from layoutopt.expressions import Const, Node, Op, Var, evaluate
+
+SUFFIX: Final = ".cute.hpp"
+
+IntArray = npt.NDArray[np.int64]
+
+
+def emit(plan: Plan) -> str:
+    """A header for CuTe. Offsets count elements, as CuTe's do."""
+    lines = [
+        *(f"// {comment(line)}" for line in plan.about),
+        *(
+            f"// {comment(a.access.name)}: {comment(a.access.op)}; {a.report.wavefronts} wavefronts, "
+            f"ideal {a.report.ideal}, bank_conflicts {a.report.bank_conflicts}"
+            for a in plan.accesses
+        ),
+        "#pragma once",
+        "#include <cute/layout.hpp>",
+        "#include <cute/swizzle.hpp>",
+        "#include <cute/swizzle_layout.hpp>",
+        "",
+        f"constexpr int {plan.name}_bytes = {plan.bytes};",
+        f"constexpr int {plan.name}_alignment = {plan.alignment_bytes};",
+        "",
+    ]
+    lines += _formula(plan) if plan.layout is None else _layout(plan, plan.layout)
+    name = f"{plan.name}_layout"
+    lines += [
+        f"// cute::make_tensor(cute::make_smem_ptr(smem), {name}{{}}), smem aligned to {plan.name}_alignment",
+        *(
+            f"static_assert({name}{{}}({', '.join(map(str, point))}) == {offset // plan.element_bytes}, "
+            '"the layout");'
+            for point, offset in plan.sample
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def swizzle_of(layout: Layout) -> tuple[int, int, int] | None:
+    """B, M, S such that `Swizzle<B, M, S>` of the linear offset is the layout at every element, or None."""
+    if layout.turn or not layout.swizzle:
+        return None
+    linear = Layout(layout.shape, layout.element_bytes, layout.digits).table() // layout.element_bytes
+    table = layout.table() // layout.element_bytes
+    for bits, base, shift in _candidates(int(linear.max()).bit_length()):
+        source = ((1 << bits) - 1) << (base + shift)
+        if ((linear ^ (linear & source) >> shift) == table).all():
+            return bits, base, shift
+    return None
+
+
+def _candidates(width: int) -> Iterator[tuple[int, int, int]]:
+    for bits in range(1, width):
+        for base in range(width - bits):
+            for shift in range(bits, width - base):
+                yield bits, base, shift
+
+
+def _layout(plan: Plan, layout: Layout) -> list[str]:
+    name = plan.name
+    linear, note = _linear_type(layout)
+    if not layout.swizzle and not layout.turn:
+        return [*note, f"using {name}_layout = {linear};", ""]
+    swizzle = swizzle_of(layout)
+    if swizzle is not None:
+        outer = f"cute::Swizzle<{', '.join(map(str, swizzle))}>"
+        lines = []
+    else:
+        outer = f"{name}_swizzle"
+        lines = _functor(plan, layout)
+    return [
+        *lines,
+        *note,
+        f"using {name}_layout =",
+        f"    cute::ComposedLayout<{outer}, cute::Int<0>, {linear}>;",
+        "",
+    ]
+
+
+def _linear_type(layout: Layout) -> tuple[str, list[str]]:
+    """The linearisation as a CuTe type; a coordinate cut into digits becomes a nested mode."""
+    shapes, strides, note = [], [], []
+    for d, extent in enumerate(layout.shape):
+        digits = sorted((g for g in layout.digits if g.dim == d), key=lambda g: g.divide)
+        digits = [g for g in digits if g.size > 1] or digits[:1]
+        shape = [f"cute::Int<{g.size}>" for g in digits]
+        stride = [f"cute::Int<{g.stride}>" for g in digits]
+        shapes.append(shape[0] if len(shape) == 1 else f"cute::Shape<{', '.join(shape)}>")
+        strides.append(stride[0] if len(stride) == 1 else f"cute::Stride<{', '.join(stride)}>")
+        reach = int(np.prod([g.size for g in digits]))
+        if reach != extent:
+            note.append(f"// mode {d} reaches {reach} values; the tile uses the first {extent}")
+    shape_text, stride_text = ", ".join(shapes), ", ".join(strides)
+    return f"cute::Layout<cute::Shape<{shape_text}>, cute::Stride<{stride_text}>>", note
+
+
+def _functor(plan: Plan, layout: Layout) -> list[str]:
+    """What no `Swizzle` says: a functor on the linear offset, checked at every element."""
+    linear = Layout(layout.shape, layout.element_bytes, layout.digits).table() // layout.element_bytes
+    top = int(linear.max())
+    node: Node = Var("v")
+    lines = []
+    if layout.turn:
+        size = Const(layout.digits[-1].size)
+        column = Op("%", (Var("v"), size))
+        turned = Op("+", (column, Op("*", (Op("//", (Var("v"), size)), Const(layout.turn)))))
+        rotated = simplify(Op("+", (Op("-", (Var("v"), column)), Op("%", (turned, size)))), {"v": (0, top)})
+        lines.append(f"        v = {to_c(rotated, {'v': (0, top)})};")
+    moves: dict[int, int] = {}
+    for target in layout.swizzle:
+        for source in range(target.mask.bit_length()):
+            if target.mask >> source & 1:
+                moves[source - target.bit] = moves.get(source - target.bit, 0) | 1 << target.bit
+    flips: list[Node] = [
+        Op("&", (Op("//", (Var("v"), Const(1 << shift))), Const(mask)))
+        for shift, mask in sorted(moves.items())
+    ]
+    node = reduce(lambda a, b: Op("^", (a, b)), flips, node)
+    lines.append(f"        return {to_c(node, {'v': (0, 2 * top + 1)})};")
+    before = evaluate(rotated, {"v": linear}) if layout.turn else linear
+    if (evaluate(node, {"v": before}) * layout.element_bytes != layout.table()).any():
+        raise VerificationError("the functor does not equal the table")
+    return [
+        "// No Swizzle<B, M, S> is this layout: CuTe's moves one run of bits, this one moves others too.",
+        "// The functor takes Swizzle's place; it maps the Layout's offset to the one in the tile.",
+        f"struct {plan.name}_swizzle {{",
+        "    template <class Offset>",
+        "    CUTE_HOST_DEVICE constexpr int operator()(Offset const& offset) const {",
+        "        int v = offset;",
+        *lines,
+        "    }",
+        "};",
+    ]
+
+
+def _formula(plan: Plan) -> list[str]:
+    """A layout known as a formula only: a functor of the coordinates."""
+    ranges = plan.coordinate_ranges
+    text = to_c(plan.offset, ranges)
+    return [
+        "// The layout is given as a formula, so this is a functor of the coordinates, not a cute::Layout:",
+        "// it can be called as one, but not partitioned.",
+        f"struct {plan.name}_layout {{",
+        f"    CUTE_HOST_DEVICE constexpr int operator()({', '.join(f'int {x}' for x in ranges)}) const {{",
+        *(f"        (void){x};" for x in ranges if x not in text),
+        f"        return {text};",
+        "    }",
+        "};",
+        "",
+    ]

@@ -1,0 +1,137 @@
+"""Triton Gluon: the layout object that `allocate_shared_memory` takes.
+
+Gluon's shared layouts map offsets to coordinates, and each is one of three kinds: a row-major tile
+whose vectors are XORed by rows (`SwizzledSharedLayout`), any map that is linear over F2
+(`SharedLinearLayout`), or such a map with padding inserted every power of two of elements
+(`PaddedSharedLayout`). All need extents that are powers of two. The layout's table is inverted and
+compared with each kind, so what is printed is equal to it everywhere or is not printed.
+"""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from layoutopt.emit.plan import Plan, comment
+from layoutopt.errors import LayoutError
+
+SUFFIX: Final = ".py"
+
+IntArray = npt.NDArray[np.int64]
+
+_TYPES: Final = {
+    "i8": "int8", "u8": "uint8", "i16": "int16", "u16": "uint16", "i32": "int32", "u32": "uint32",
+    "i64": "int64", "u64": "uint64", "f16": "float16", "bf16": "bfloat16", "f32": "float32",
+    "f64": "float64", "e4m3": "float8e4nv", "e5m2": "float8e5", "tf32": "float32",
+}  # fmt: skip
+
+
+def emit(plan: Plan) -> str:
+    """A Python module that defines the layout.
+
+    Raises:
+        LayoutError: none of Gluon's layouts is this one.
+    """
+    element, shape = plan.problem.tile.element, list(plan.problem.tile.shape)
+    name = f"{plan.name}_layout"
+    kind = f"gl.{_TYPES[element]}" if isinstance(element, str) and element in _TYPES else "dtype"
+    lines = [
+        *(f"# {comment(line)}" for line in plan.about),
+        *(
+            f"# {comment(a.access.name)}: {comment(a.access.op)}; {a.report.wavefronts} wavefronts, "
+            f"ideal {a.report.ideal}, bank_conflicts {a.report.bank_conflicts}"
+            for a in plan.accesses
+        ),
+        "from triton.experimental.gluon import language as gl",
+        "",
+        f"{name} = gl.{expression(plan)}",
+        f"# smem = gl.allocate_shared_memory({kind}, {shape}, {name})",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def expression(plan: Plan) -> str:
+    """The layout object, without the module in front."""
+    shape = plan.problem.tile.shape
+    offsets = plan.table // plan.element_bytes
+    if any(n & (n - 1) for n in shape):
+        raise LayoutError(
+            f"Gluon's shared layouts need extents that are powers of two, not {'x'.join(map(str, shape))}; "
+            "--lang cuda, c, cute, tilelang or numba can express this layout"
+        )
+    order = np.argsort(offsets.ravel())  # the element at each place, in order of offset
+    bases = _linear_bases(order, shape)
+    dense = bool((np.sort(offsets.ravel()) == np.arange(offsets.size)).all())
+    if bases is not None and dense:
+        swizzled = _swizzled(offsets)
+        if swizzled is not None:
+            return swizzled
+        return f"SharedLinearLayout({bases}, [], {plan.alignment_bytes})"
+    if bases is not None:
+        padding = _padding(np.sort(offsets.ravel()))
+        if padding:
+            return f"PaddedSharedLayout({padding}, {bases}, [], {list(shape)})"
+    raise LayoutError(
+        "Gluon's shared layouts are XOR swizzles, or pads of a power of two after every power of two of "
+        "elements, and this layout is neither; --lang cuda, c, cute, tilelang or numba can express it"
+    )
+
+
+def _linear_bases(order: IntArray, shape: tuple[int, ...]) -> list[list[int]] | None:
+    """The coordinates at places 1, 2, 4, ... if they decide all others by XOR."""
+    coordinates = np.stack(np.unravel_index(order, shape))
+    places = np.arange(order.size)
+    made = np.zeros_like(coordinates)
+    bases = []
+    for bit in range(order.size.bit_length() - 1):
+        basis = coordinates[:, 1 << bit]
+        made ^= np.where(places >> bit & 1, basis[:, None], 0)
+        bases.append([int(c) for c in basis])
+    return bases if bases and (made == coordinates).all() else None
+
+
+def _swizzled(offsets: IntArray) -> str | None:
+    """`SwizzledSharedLayout(vec, per_phase, max_phase, order)`, by Triton's definition, if it is this."""
+    if offsets.ndim < 2:
+        return None
+    for order in permutations(range(offsets.ndim)):
+        # order lists the fastest dimension first
+        moved = np.transpose(offsets, order[::-1])
+        columns = moved.shape[-1]
+        index = np.indices((int(np.prod(moved.shape[:-1])), columns))
+        flat = moved.reshape(-1, columns)
+        row = index[0] % moved.shape[-2]
+        for vec in _powers(columns):
+            phases = columns // vec
+            for per_phase in _powers(moved.shape[-2]):
+                for max_phase in _powers(phases):
+                    phase = row // per_phase % max_phase
+                    made = index[0] * columns + ((index[1] // vec ^ phase) * vec + index[1] % vec)
+                    if (made == flat).all():
+                        return f"SwizzledSharedLayout({vec}, {per_phase}, {max_phase}, {list(order)})"
+    return None
+
+
+def _powers(limit: int) -> list[int]:
+    return [1 << k for k in range(limit.bit_length())]
+
+
+def _padding(offsets: IntArray) -> list[list[int]] | None:
+    """Pairs of interval and padding, both powers of two, that give these sorted offsets."""
+    places = np.arange(offsets.size)
+    extra = offsets - places
+    pairs = []
+    made = np.zeros_like(extra)
+    interval = 1
+    while interval < offsets.size:
+        pad = int(extra[interval] - made[interval])
+        if pad < 0 or pad & (pad - 1):
+            return None
+        if pad:
+            pairs.append([interval, pad])
+            made += places // interval * pad
+        interval *= 2
+    return pairs if (made == extra).all() else None

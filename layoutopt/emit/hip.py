@@ -1,0 +1,47 @@
+"""HIP C++ for AMD GPUs: the address functions and typed pointers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from layoutopt.emit.c_family import Dialect, source
+from layoutopt.emit.cuda import declaration, pointer_pieces, prologue
+from layoutopt.emit.plan import AccessPlan, Plan
+
+SUFFIX: Final = ".hip.hpp"
+
+
+def emit(plan: Plan) -> str:
+    """A header that compiles with hipcc and, but for the device functions, as plain C++14."""
+    return source(plan, _DIALECT)
+
+
+def _pieces(plan: Plan, access: AccessPlan) -> list[str]:
+    note = []
+    kind = access.lanes.operation.kind
+    if access.lanes.operation.matrices or kind.startswith("cp.async"):
+        note = [f"// AMD GPUs have no {kind}: a pointer to what the lane's address covers"]
+    return ["#ifdef __HIPCC__", *note, *pointer_pieces(plan, access), "#endif"]
+
+
+def _start(plan: Plan) -> list[str]:
+    element = plan.problem.tile.element
+    header = {"f16": "fp16", "f16x2": "fp16", "bf16": "bf16", "bf16x2": "bf16"}
+    more = (
+        [f"#include <hip/hip_{header[element]}.h>"] if isinstance(element, str) and element in header else []
+    )
+    if more and "bf16" in more[0]:
+        more.append("typedef __hip_bfloat16 __nv_bfloat16;")
+        more.append("typedef __hip_bfloat162 __nv_bfloat162;")
+    return prologue("__HIPCC__", ["#include <hip/hip_runtime.h>", *more])
+
+
+_DIALECT: Final = Dialect(
+    function="__host__ __device__ constexpr",
+    uint="uint32_t",
+    wide="long long",
+    constants=True,
+    prologue=_start,
+    example=declaration,
+    pieces=_pieces,
+)

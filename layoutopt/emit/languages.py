@@ -1,0 +1,119 @@
+"""The languages, and from a result or a formula to code in one of them."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from layoutopt import __version__
+from layoutopt.accesses import trace
+from layoutopt.address import Layout
+from layoutopt.conflicts import count_wavefronts
+from layoutopt.devices import Device
+from layoutopt.emit.plan import Plan, identifier, make_plan
+from layoutopt.errors import ExpressionError, LayoutError
+from layoutopt.expressions import Lookup, evaluate, parse, to_text
+from layoutopt.formula import offset_expression
+from layoutopt.model import AccessReport, Problem, Result
+from layoutopt.rewrite import with_loops, with_widths
+
+# One module each, with `emit(plan)`, `SUFFIX` and, where addresses count elements, `UNIT = "element"`.
+LANGUAGES: Final = {
+    name: f"layoutopt.emit.{name}"
+    for name in ("cuda", "hip", "opencl", "c", "cute", "gluon", "tilelang", "numba")
+}
+
+_C_FAMILY: Final = ("cuda", "hip", "opencl", "c")
+
+
+def emit(language: str, problem: Problem, gpu: Device, answer: Result | str) -> str:
+    """Code in `language`, one of `LANGUAGES`.
+
+    Args:
+        language: which.
+        problem: the tile and its accesses.
+        gpu: the target.
+        answer: a result with a layout, or element offsets as an expression over x0, x1, ...
+
+    Raises:
+        LayoutError: the language cannot express the layout, or the formula does not hold the tile.
+        ExpressionError: the formula cannot be read.
+        VerificationError: the code would not equal the layout's table. Our bug.
+    """
+    module: Any = importlib.import_module(LANGUAGES[language])
+    unit = problem.tile.storage.element_bytes if getattr(module, "UNIT", "byte") == "element" else 1
+    if isinstance(answer, Result) and answer.layout is not None:
+        _check_expressible(answer.layout, language)
+    text: str = module.emit(plan(problem, gpu, answer, unit))
+    return text
+
+
+def _check_expressible(layout: Layout, language: str) -> None:
+    what = (
+        "a table of offsets" if layout.lookup else "elements of less than a byte" if layout.packed > 1 else ""
+    )
+    if what and language not in _C_FAMILY:
+        raise LayoutError(f"{language} cannot express {what}; {', '.join(_C_FAMILY)} can")
+
+
+def plan(problem: Problem, gpu: Device, answer: Result | str, unit_bytes: int = 1) -> Plan:
+    """The plan of a result that has a layout, or of a formula; see `emit`."""
+    if isinstance(answer, str):
+        return _of_formula(problem, gpu, answer, unit_bytes)
+    layout, proof = answer.layout, answer.proof
+    if layout is None:
+        raise LayoutError(f"the result has no layout (status {answer.status}), so there is no code")
+    about = [
+        f"{problem.name} on {answer.target}: layout by layoutopt {__version__}",
+        f"element offset = {answer.offset}",
+        f"{answer.bytes} bytes, {answer.excess} excess wavefronts; {answer.status}: "
+        f"excess >= {proof.excess.lower_bound} ({proof.excess.scope}), "
+        f"bytes >= {proof.bytes.lower_bound} ({proof.bytes.scope})",
+    ]
+    offset = offset_expression(layout)
+    if isinstance(offset, Lookup):
+        offset = replace(offset, name=f"{identifier(problem.name)}_lookup")
+    widths = [report.bytes for report in answer.accesses]
+    return make_plan(
+        with_loops(with_widths(problem, widths)) if problem.accesses else problem,
+        gpu,
+        offset,
+        layout.table(),
+        reports=answer.accesses if problem.accesses else (),
+        layout=layout,
+        alignment_bytes=answer.alignment_bytes or 1,
+        about=about,
+        unit_bytes=unit_bytes,
+    )
+
+
+def _of_formula(problem: Problem, gpu: Device, text: str, unit_bytes: int) -> Plan:
+    shape, size = problem.tile.shape, problem.tile.storage.element_bytes
+    grids = {f"x{d}": g for d, g in enumerate(np.indices(shape, dtype=np.int64, sparse=True))}
+    try:
+        node = parse(text, frozenset(grids))
+        table = np.broadcast_to(evaluate(node, grids), shape) * size
+    except ExpressionError as error:
+        raise ExpressionError(error.reason, error.position, "offset") from None
+    if table.min() < 0 or len(np.unique(table)) != table.size:
+        raise LayoutError(f"{to_text(node)} does not hold the tile: elements overlap or lie before its start")
+    reports = []
+    lanes = trace(problem, gpu).accesses
+    for access in lanes:
+        counts = count_wavefronts(table.ravel()[access.element], access.active, access.operation, gpu)
+        waves, ideal = int(counts.wavefronts.sum()), int(counts.ideal.sum())
+        conflicts = int(counts.bank_conflicts.sum())
+        reports.append(AccessReport(access.name, access.op, waves, ideal, waves - ideal, conflicts))
+    row = max((gpu.rule(a.operation).banks for a in lanes), default=1) * gpu.bank_bytes
+    about = [
+        f"{problem.name} on {gpu.name}: a given layout; code by layoutopt {__version__}",
+        f"element offset = {to_text(node)}",
+        f"{int(table.max()) + size} bytes, {sum(r.excess for r in reports)} excess wavefronts",
+    ]
+    return make_plan(
+        problem, gpu, node, table, reports=reports, layout=None, alignment_bytes=row,
+        about=about, unit_bytes=unit_bytes,
+    )  # fmt: skip

@@ -1,0 +1,78 @@
+"""Numba CUDA: device functions that index a shared array of elements."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from layoutopt.emit.plan import BASE, AccessPlan, Plan
+from layoutopt.emit.python_text import header, headline, parameter, text
+from layoutopt.expressions import Const, Op, Var, to_text
+
+SUFFIX: Final = ".py"
+UNIT: Final = "element"
+
+_TYPES: Final = {
+    "i8": "int8", "u8": "uint8", "i16": "int16", "u16": "uint16", "i32": "int32", "u32": "uint32",
+    "i64": "int64", "u64": "uint64", "f16": "float16", "f32": "float32", "f64": "float64",
+    "c64": "complex64", "c128": "complex128",
+}  # fmt: skip
+
+
+def emit(plan: Plan) -> str:
+    """A Python module; offsets and addresses count elements, as Numba's arrays do."""
+    element = plan.problem.tile.element
+    kind = f"numba.{_TYPES[element]}" if isinstance(element, str) and element in _TYPES else "dtype"
+    size = plan.bytes // plan.element_bytes
+    coordinates = list(plan.coordinate_ranges)
+    lines = [
+        *header(plan),
+        "from numba import cuda",
+        "",
+        f"{plan.name}_size = {size}",
+        f"# smem = cuda.shared.array({plan.name}_size, {kind}), then smem[{plan.name}_offset(...)]",
+        *_function(f"{plan.name}_offset", coordinates, to_text(plan.offset), "Element offset of an element."),
+    ]
+    for access in plan.accesses:
+        lines += _access(access)
+    return "\n".join(lines) + "\n"
+
+
+def _access(access: AccessPlan) -> list[str]:
+    loops = list(access.access.loops)
+    every = ["tid", *loops]
+    wide = access.lanes.width_elements
+    note = [headline(access) + ("" if wide == 1 else f"; the first of {wide} elements")]
+    if access.access.where is not None:
+        note.append(f"Only where {access.name}_active({', '.join(map(parameter, every))}).")
+    if access.hoisting:
+        note.append(f"{access.hoisting[0].upper()}{access.hoisting[1:]}.")
+    lines: list[str] = []
+    if access.has_step:
+        node = access.from_base(Var(BASE))
+        lines += _function(
+            f"{access.name}_base", ["tid"], text(access.base, ["tid"]), "Once for each thread."
+        )
+        names = [parameter(v) for v in loops]
+        lines += _function(f"{access.name}_step", ["base", *names], text(node, loops), "From the base.")
+        call = f"{access.name}_step({access.name}_base(tid), {', '.join(names)})"
+        lines += _function(access.name, ["tid", *names], call, "\n    ".join(note))
+    else:
+        body = text(access.address, every)
+        lines += _function(access.name, [parameter(v) for v in every], body, "\n    ".join(note))
+    if access.active is not None:
+        predicate = text(Op("!=", (access.active, Const(0))), every)
+        names = [parameter(v) for v in every]
+        lines += _function(f"{access.name}_active", names, predicate, "Whether the thread takes part.")
+    return lines
+
+
+def _function(name: str, parameters: list[str], body: str, about: str) -> list[str]:
+    quoted = about.replace('"', "'")
+    return [
+        "",
+        "",
+        "@cuda.jit(device=True)",
+        f"def {name}({', '.join(parameters)}):",
+        f'    """{quoted}"""',
+        f"    return {body}",
+    ]

@@ -1,0 +1,55 @@
+"""OpenCL C 1.2: the address functions, and a typed pointer into local memory for each access."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from layoutopt.emit.c_family import Dialect, arguments, parameters, source
+from layoutopt.emit.plan import AccessPlan, Plan
+
+SUFFIX: Final = ".cl"
+
+_TYPES: Final = {
+    "i8": "char", "u8": "uchar", "i16": "short", "u16": "ushort", "i32": "int", "u32": "uint",
+    "i64": "long", "u64": "ulong", "f32": "float", "f64": "double", "f16": "half", "c64": "float2",
+}  # fmt: skip
+_VECTORS: Final = {("f32", 8): "float2", ("f32", 16): "float4", ("i32", 8): "int2", ("i32", 16): "int4"}
+_RAW: Final = {1: "uchar", 2: "ushort", 4: "uint", 8: "uint2", 12: "uint", 16: "uint4"}
+
+
+def emit(plan: Plan) -> str:
+    """Text to put before a kernel."""
+    return source(plan, _DIALECT)
+
+
+def _pieces(plan: Plan, access: AccessPlan) -> list[str]:
+    operation, element = access.lanes.operation, plan.problem.tile.element
+    kind = _RAW[operation.width_bytes]
+    if isinstance(element, str):
+        if operation.width_bytes == plan.element_bytes:
+            kind = _TYPES.get(element, kind)
+        kind = _VECTORS.get((element, operation.width_bytes), kind)
+    if operation.kind in ("atomic", "reduce") and operation.width_bytes == 8:
+        kind = "ulong"
+    note = []
+    if operation.matrices or operation.kind.startswith("cp.async"):
+        note = [f"// OpenCL has no {operation.kind}: a pointer to what the lane's address covers"]
+    return [
+        *note,
+        f"static inline __local {kind} *{access.name}(__local void *smem, {parameters(access)}) {{",
+        f"    return (__local {kind} *)((__local uchar *)smem + {access.name}_bytes({arguments(access)}));",
+        "}",
+    ]
+
+
+_DIALECT: Final = Dialect(
+    function="static inline",
+    uint="uint",
+    wide="long",
+    constants=False,
+    prologue=lambda _: [],
+    example=lambda plan: [
+        f"// __local uchar smem[{plan.name}_bytes] __attribute__((aligned({plan.alignment_bytes})));"
+    ],
+    pieces=_pieces,
+)

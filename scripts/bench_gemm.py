@@ -1,0 +1,167 @@
+"""Time a GEMM main loop (cp.async, ldmatrix, mma; 128x128x32, f16) with three layouts of its tiles.
+
+    python scripts/bench_gemm.py --write bench.cu      here: solve, and write the program
+    nvcc -O3 -std=c++17 -arch=sm_90 -I CUTLASS/include -o bench bench.cu && ./bench
+
+Ours with the emitted pieces; 8 halves of padding, with the emitted pieces too; and CuTe's swizzle, its
+composed layout called at each coordinate. The kernels are otherwise the same; their sums are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import msgspec
+
+from layoutopt.devices import device
+from layoutopt.emit import cuda, cute
+from layoutopt.emit.languages import plan
+from layoutopt.problem_file import from_data
+from layoutopt.synthesize import solve
+
+PROBLEM = {
+    "name": "gemm", "tile": {"shape": [128, 32], "element": "f16"}, "threads": 256,
+    "accesses": [
+        {"name": "fill", "op": "cp.async", "bytes": 16, "index": ["tid // 4 + 64*i", "8*(tid % 4)"], "for": {"i": 2}},
+        {"name": "a", "op": "ldmatrix.x4", "index": ["32*(warp % 4) + lane % 16 + 16*m", "8*(lane // 16) + 16*k"], "for": {"m": 2, "k": 2}},
+        {"name": "b", "op": "ldmatrix.x4", "index": ["64*(warp // 4) + 16*n + lane % 8 + 8*(lane // 16)", "8*(lane // 8 % 2) + 16*k"], "for": {"n": 4, "k": 2}},
+    ],
+}  # fmt: skip
+STAGES = 3
+
+CUTE = r"""
+__device__ __forceinline__ uint32_t cute_at(int row, int column) { return 2 * gemm_ours_layout{}(row, column); }
+__device__ __forceinline__ void gemm_cute_fill(uint32_t smem, int tid, int i, const void* source) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(smem + cute_at(tid / 4 + 64 * i, 8 * (tid % 4))),
+                 "l"(__cvta_generic_to_global(source)) : "memory");
+}
+__device__ __forceinline__ void cute_load(uint32_t address, uint32_t (&v)[4]) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(address) : "memory");
+}
+__device__ __forceinline__ void gemm_cute_a(uint32_t smem, int tid, int m, int k, uint32_t (&v)[4]) {
+    const int lane = tid % 32, warp = tid / 32;
+    cute_load(smem + cute_at(32 * (warp % 4) + lane % 16 + 16 * m, 8 * (lane / 16) + 16 * k), v);
+}
+__device__ __forceinline__ void gemm_cute_b(uint32_t smem, int tid, int n, int k, uint32_t (&v)[4]) {
+    const int lane = tid % 32, warp = tid / 32;
+    cute_load(smem + cute_at(64 * (warp / 4) + 16 * n + lane % 8 + 8 * (lane / 16), 8 * (lane / 8 % 2) + 16 * k), v);
+}
+constexpr int gemm_cute_bytes = gemm_ours_bytes;
+"""
+KERNEL = r"""
+__global__ void __launch_bounds__(256) NAME_kernel(const __half* a, const __half* b, float* out) {
+    extern __shared__ __align__(1024) unsigned char memory[];
+    constexpr int tile = (NAME_bytes + 1023) / 1024 * 1024, stage = 2 * tile;
+    const int tid = threadIdx.x;
+    const uint32_t smem = static_cast<uint32_t>(__cvta_generic_to_shared(memory));
+    a += blockIdx.x % 8 * 128 * K + tid / 4 * K + 8 * (tid % 4);
+    b += blockIdx.x % 8 * 128 * K + tid / 4 * K + 8 * (tid % 4);
+    auto fetch = [&](int step) {
+        if (step < K / 32) {
+            const uint32_t at = smem + step % STAGES * stage;
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                NAME_fill(at, tid, i, a + step * 32 + 64 * i * K);
+                NAME_fill(at + tile, tid, i, b + step * 32 + 64 * i * K);
+            }
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    };
+    float c[2][8][4] = {};
+    for (int s = 0; s < STAGES - 1; ++s) fetch(s);
+    #pragma unroll 1
+    for (int step = 0; step < K / 32; ++step) {
+        asm volatile("cp.async.wait_group %0;" :: "n"(STAGES - 2) : "memory");
+        __syncthreads();
+        fetch(step + STAGES - 1);
+        const uint32_t at = smem + step % STAGES * stage;
+        #pragma unroll
+        for (int k = 0; k < 2; ++k) {
+            uint32_t fa[2][4], fb[4][4];
+            #pragma unroll
+            for (int m = 0; m < 2; ++m) NAME_a(at, tid, m, k, fa[m]);
+            #pragma unroll
+            for (int n = 0; n < 4; ++n) NAME_b(at + tile, tid, n, k, fb[n]);
+            #pragma unroll
+            for (int m = 0; m < 2; ++m)
+                #pragma unroll
+                for (int n = 0; n < 8; ++n) {
+                    float (&d)[4] = c[m][n];
+                    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                        : "r"(fa[m][0]), "r"(fa[m][1]), "r"(fa[m][2]), "r"(fa[m][3]), "r"(fb[n / 2][n % 2 * 2]), "r"(fb[n / 2][n % 2 * 2 + 1]));
+                }
+        }
+    }
+    float sum = 0;
+    #pragma unroll
+    for (int m = 0; m < 2; ++m)
+        #pragma unroll
+        for (int n = 0; n < 8; ++n)
+            #pragma unroll
+            for (int q = 0; q < 4; ++q) sum += c[m][n][q] * (1 + q + 4 * n + 32 * m);
+    out[blockIdx.x * 256 + tid] = sum;
+}
+"""
+MAIN = r"""
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+typedef void (*Kernel)(const __half*, const __half*, float*);
+int main() {
+    const int blocks = 264;
+    std::vector<__half> host(1024 * size_t(K));
+    for (size_t k = 0; k < host.size(); ++k) host[k] = __float2half(float((k * 2654435761u >> 9) % 9) / 8 - 0.5f);
+    __half *a, *b; float* out;
+    cudaMalloc(&a, host.size() * 2); cudaMalloc(&b, host.size() * 2); cudaMalloc(&out, blocks * 256 * 4);
+    cudaMemcpy(a, host.data(), host.size() * 2, cudaMemcpyHostToDevice);
+    std::reverse(host.begin(), host.end());
+    cudaMemcpy(b, host.data(), host.size() * 2, cudaMemcpyHostToDevice);
+    struct { const char* name; Kernel kernel; int bytes; std::vector<float> times, sums; } runs[] = {
+        {"ours", gemm_ours_kernel, gemm_ours_bytes}, {"pad 8", gemm_pad_kernel, gemm_pad_bytes},
+        {"CuTe swizzle", gemm_cute_kernel, gemm_cute_bytes}};
+    cudaEvent_t start, stop; cudaEventCreate(&start); cudaEventCreate(&stop);
+    for (int round = 0; round < 120; ++round)  // interleaved: clocks drift
+        for (auto& run : runs) {
+            const int shared = (run.bytes + 1023) / 1024 * 1024 * 2 * STAGES;
+            cudaFuncSetAttribute(run.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+            cudaEventRecord(start); run.kernel<<<blocks, 256, shared>>>(a, b, out); cudaEventRecord(stop);
+            cudaEventSynchronize(stop);
+            float ms; cudaEventElapsedTime(&ms, start, stop);
+            if (round >= 20) run.times.push_back(ms);
+            if (round == 0) { run.sums.resize(blocks * 256); cudaMemcpy(run.sums.data(), out, blocks * 1024, cudaMemcpyDeviceToHost); }
+        }
+    for (auto& run : runs) {
+        std::sort(run.times.begin(), run.times.end());
+        cudaFuncAttributes attributes; cudaFuncGetAttributes(&attributes, run.kernel);
+        const float ms = run.times[run.times.size() / 2];
+        std::printf("%-14s %9.2f us  %6.1f TFLOP/s  %d registers  %s %s\n", run.name, ms * 1000,
+                    2e-9 * blocks * 128 * 128 * K / ms, attributes.numRegs,
+                    run.sums == runs[0].sums ? "same sums" : "OTHER SUMS", cudaGetErrorString(cudaGetLastError()));
+    }
+}
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--write", type=Path, required=True)
+    args = parser.parse_args()
+    gpu, problem = device("sm_90"), from_data(PROBLEM)
+    named = {kind: msgspec.structs.replace(problem, name=f"gemm_{kind}") for kind in ("ours", "pad")}
+    ours = plan(named["ours"], gpu, solve(named["ours"]))
+    pad = plan(named["pad"], gpu, "x0*40 + x1")
+    text = ["#include <cuda_fp16.h>", "constexpr int K = 8192;", f"constexpr int STAGES = {STAGES};"]
+    for planned in (ours, pad):
+        text += [cuda.emit(planned).replace("#pragma once", ""), KERNEL.replace("NAME", planned.name)]
+    swizzled = cute.emit(ours).replace("#pragma once", "").replace("constexpr int", "// constexpr int")
+    text += [swizzled, CUTE, KERNEL.replace("NAME", "gemm_cute"), MAIN]
+    args.write.write_text("\n".join(text))
+
+
+if __name__ == "__main__":
+    main()

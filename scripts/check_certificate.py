@@ -1,0 +1,224 @@
+"""Check a certificate with plain loops: `python scripts/check_certificate.py PROBLEM.json CERTIFICATE.json`.
+
+Uses the standard library and nothing of layoutopt. It takes from the certificate which lanes the
+hardware serves together (`served`) and derives everything else from the problem file. What only a solver
+answered is not checked here: give the certificate's `questions` to another solver.
+"""
+
+import ast
+import itertools
+import json
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+NAMED = {1: "i8 u8 b8 f8 e4m3 e5m2", 2: "i16 u16 b16 f16 bf16", 4: "i32 u32 b32 f32 tf32 f16x2 bf16x2",
+         8: "i64 u64 b64 f64 c64", 16: "b128 c128"}  # fmt: skip
+ALLOWED = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call, ast.Name,
+           ast.Constant, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context)  # fmt: skip
+
+
+def require(holds, what):
+    if not holds:
+        sys.exit(f"WRONG: {what}")
+
+
+def evaluate(text, env):
+    tree = ast.parse(str(text).strip(), mode="eval")
+    require(all(isinstance(node, ALLOWED) for node in ast.walk(tree)), text)
+    return int(eval(compile(tree, "", "eval"), {"__builtins__": {}, "min": min, "max": max}, env))
+
+
+class Case:
+    """The problem as the certificate's hardware executes it."""
+
+    def __init__(self, problem, given):
+        self.given, self.shape, element = given, problem["tile"]["shape"], problem["tile"]["element"]
+        sizes = {name: size for size, names in NAMED.items() for name in names.split()}
+        self.size = element["bytes"] if isinstance(element, dict) else sizes[element]
+        self.runs = [run for access in problem["accesses"] for run in self.execute(problem, access)]
+        self.vector = {}  # element -> bytes and first element of the widest vector that holds it
+        for name, _, _, _, lanes in self.runs:
+            wide = given["served"][name]["bytes"]
+            for e in lanes.values():
+                for k in range(max(1, wide // self.size)):
+                    self.vector[e + k] = max(self.vector.get(e + k, (0, 0)), (max(wide, self.size), e))
+
+    def execute(self, problem, access):
+        """(access, warp, iteration, weight, lane -> element) of every warp instruction."""
+        warp_lanes, loops = self.given["lanes"], access.get("for", {})
+        for values in itertools.product(*map(range, loops.values())):
+            env = dict(zip(loops, values, strict=True))
+            weight = access.get("weight", 1)
+            weight = Fraction(evaluate(weight, env)) if isinstance(weight, str) else Fraction(str(weight))
+            warps = {}
+            for tid in range(problem["threads"]):
+                env |= {"tid": tid, "lane": tid % warp_lanes, "warp": tid // warp_lanes}
+                used = tid % warp_lanes < self.given["served"][access["name"]]["lanes_used"]
+                if used and evaluate(access.get("where", 1), env):
+                    flat = 0
+                    for text, extent in zip(access["index"], self.shape, strict=True):
+                        flat = flat * extent + evaluate(text, env)
+                    warps.setdefault(tid // warp_lanes, {})[tid % warp_lanes] = flat
+            for warp, lanes in warps.items():
+                yield access["name"], warp, dict(zip(loops, values, strict=True)), weight, lanes
+
+    def together(self, name, lanes):
+        """The lanes of one instruction that are served at once, set by set."""
+        rule = self.given["served"][name]
+        phases = rule["phases"]
+        pairs = (all(lanes.get(at ^ bit, e) == e for at, e in lanes.items()) for bit in (1, 2))
+        if rule["merges_pairs"] and any(pairs):
+            phases = [a + b for a, b in zip(phases[::2], phases[1::2], strict=True)]
+        yield from (some for phase in phases if (some := [at for at in phase if at in lanes]))
+
+    def requests(self, name, start):
+        """Words of each request of one phase, from the byte at which each lane starts."""
+        word, count = (
+            self.given["bank_bytes"],
+            max(1, self.given["served"][name]["bytes"] // self.given["bank_bytes"]),
+        )
+        groups = [[k] for k in range(count)] if self.given["served"][name]["split_words"] else [range(count)]
+        return [[s // word + k for s in start for k in group] for group in groups]
+
+    def meetings(self):
+        """For each set of words served at once, its weight where a conflict is excess; the counting bound.
+
+        A word is (first element of its vector, place in the vector).
+        """
+        word, banks, weight, counting = self.given["bank_bytes"], self.given["banks"], {}, Fraction(0)
+        for name, _, _, times, lanes in self.runs:
+            rule = self.given["served"][name]
+            for some in self.together(name, lanes):
+                firm = [lanes[at] for at in some if self.vector[lanes[at]][0] >= word]
+                held = [self.words(e, rule["bytes"]) for e in firm]
+                split = [[words[k : k + 1] for words in held] for k in range(max(1, rule["bytes"] // word))]
+                for request in split if rule["split_words"] else [held]:
+                    listed = [w for words in request for w in words]
+                    distinct, repeats = frozenset(listed), len(set(listed)) < len(listed)
+                    if not distinct:
+                        continue
+                    least = max(-(-len(self.within(distinct, k, p)) // max(1, banks // k))
+                                for k in (1, 2, 4) for p in range(k))  # fmt: skip
+                    ideal = -(-(len(distinct) + len(some) - len(held)) // banks)
+                    counting += times * max(0, least - ideal)
+                    if least == ideal == 1 and times and not (repeats and rule["serialises_equal"]):
+                        weight[distinct] = weight.get(distinct, 0) + times
+        return weight, counting
+
+    def words(self, element, wide):
+        """The words that a lane touches from an element on."""
+        word, (_, head) = self.given["bank_bytes"], self.vector[element]
+        place = (element - head) * self.size // word
+        return [(head, place + k) for k in range(max(1, wide // word))]
+
+    def word_of(self, given):
+        """A word of the certificate: its first element, and the byte of it where the word starts."""
+        flat = 0
+        for x, extent in zip(given["element"], self.shape, strict=True):
+            flat = flat * extent + x
+        head = self.vector[flat][1]
+        return head, ((flat - head) * self.size + given["byte"]) // self.given["bank_bytes"]
+
+    def within(self, words, k, p):
+        """Those of some words that lie at place p, modulo k, of vectors of k words at least."""
+        wide = k * self.given["bank_bytes"]
+        return [w for w in words if self.vector[w[0]][0] >= wide and w[1] % k == p]
+
+    def named(self, where, lanes):
+        """The words that some lanes touch in one execution; they must be served at once."""
+        for name, warp, iteration, _, elements in self.runs:
+            if (name, warp, iteration) == (where["access"], where["warp"], where["iteration"]):
+                require(any(set(lanes) <= set(some) for some in self.together(name, elements)), where)
+                return [self.words(elements[at], self.given["served"][name]["bytes"]) for at in lanes]
+        return require(False, f"no such execution: {where}")
+
+
+def check_layout(case, given):
+    """Elements apart, vectors whole and aligned, wavefronts as stated."""
+    table, total, spent = given["byte_offsets"], Fraction(0), dict.fromkeys(given["wavefronts"], 0)
+    order = sorted(table)
+    require(order[0] >= 0, "an element lies below byte 0")
+    require(all(b - a >= case.size for a, b in itertools.pairwise(order)), "elements overlap")
+    require(order[-1] + case.size == given["bytes"], "the bytes")
+    for name, _, _, times, lanes in case.runs:
+        rule = case.given["served"][name]
+        for e in lanes.values():
+            for k in range(1, rule["bytes"] // case.size):
+                require(table[e] % rule["bytes"] == 0, "a vector is misaligned")
+                require(table[e + k] == table[e] + k * case.size, "a vector is torn")
+        for some in case.together(name, lanes):
+            for words in case.requests(name, [table[lanes[at]] for at in some]):
+                counted = words if rule["serialises_equal"] else set(words)
+                banks = [w % rule["banks"] for w in counted]
+                cost = max(map(banks.count, set(banks))) + rule["extra_wavefronts"]
+                ideal = -(-len(set(words)) // rule["banks"]) + rule["extra_wavefronts"]
+                spent[name] += cost
+                total += times * (cost - ideal)
+    require(spent == given["wavefronts"], f"wavefronts are {spent}")
+    require(abs(total - Fraction(str(given["excess"]))) < Fraction(1, 10**6), f"the excess is {total}")
+    return total
+
+
+def check_clique(case, given, firm):
+    """More words than banks, every two of them served at once: what a conflict of any two costs."""
+    k, cost = given["vector_bytes"] // case.given["bank_bytes"], []
+    words = set()
+    for meeting in given["meetings"]:
+        first, second = case.named(meeting, meeting["lanes"])
+        pair = [case.word_of(given["words"][n]) for n in meeting["words"]]
+        require(pair[0] in first and pair[1] in second, f"these lanes do not touch them: {meeting}")
+        words.update(pair)
+        cost.append(sum(w for some, w in firm.items() if set(pair) <= some))
+    require(len(case.within(words, k, given["place"])) == len(words) == len(given["words"]), "the words")
+    pairs = {tuple(sorted(m["words"])) for m in given["meetings"] if len(set(m["words"])) == 2}
+    require(len(pairs) == len(words) * (len(words) - 1) // 2, "some pair does not meet")
+    require(len(words) > case.given["banks"] // k, "as many banks as words")
+    return min(cost)
+
+
+def check_parity(case, given, firm):
+    """Weights that one word of every phase in each bank would contradict."""
+    k = given["vector_bytes"] // case.given["bank_bytes"]
+    touched = [frozenset(w for words in case.named(p, p["lanes"]) for w in words) for p in given["phases"]]
+    held = [case.within(words, k, given["place"]) for words in touched]
+    require(all(words in firm for words in touched), "a conflict in some phase is no excess")
+    require(len(set(touched)) == len(touched), "a phase is listed twice")
+    require(all(len(words) == case.given["banks"] // k for words in held), "a phase does not fill the banks")
+    in_all = set(range(len(held)))
+    for y in given["combinations"]:
+        total = {}
+        for words, weight in zip(held, y["weights"], strict=True):
+            for w in words:
+                total[w] = total.get(w, 0) + weight
+        require(not any(value % y["modulus"] for value in total.values()), "a word's weights")
+        require(sum(y["weights"]) % y["modulus"], "no contradiction")
+        in_all &= {n for n, weight in enumerate(y["weights"]) if weight}
+    cost = sorted(firm[words] for words in touched)
+    return cost[0] if in_all else cost[0] + cost[1]
+
+
+def main():
+    problem, given = (json.loads(Path(path).read_text()) for path in sys.argv[1:3])
+    require(all(r["row_words"] == 1 for r in given["served"].values()), "banks that share rows: not handled")
+    case, found, stated = Case(problem, given), given["layout"], given["bound"]
+    bound, claimed = Fraction(0), Fraction(str(stated["excess"]))
+    if found:
+        print(f"layout: {check_layout(case, found)} weighted excess in {found['bytes']} bytes: checked")
+    if claimed and not case.size & (case.size - 1):
+        weight, counting = case.meetings()
+        more = [Fraction(0)]
+        if given["clique"]:
+            more.append(check_clique(case, given["clique"], weight))
+        if given["parity"]:
+            more.append(check_parity(case, given["parity"], weight))
+        bound = counting + max(more)
+    if claimed <= bound:
+        print(f"bound: no layout of any kind has a weighted excess below {claimed}: checked")
+        return 0
+    print(f"bound: {claimed} in {stated['scope']}: NOT CHECKED, it rests on {stated['rests_on']}")
+    return 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""Compare the families on every problem of the catalogue, and say how long a whole table takes.
+
+    python scripts/compare_catalogue.py [--time-limit S] [--runs N]
+
+For each problem: excess wavefronts and bytes of some rows, what is recommended, and the warm time of the
+table. A row that the time limit cut short carries a question mark.
+"""
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+
+from layoutopt import load
+from layoutopt.compare import compare
+
+PROBLEMS = Path(__file__).parent.parent / "problems"
+SHOWN = ("none", "order/split", "pad", "interval", "cute", "xor", "all", "published")
+
+
+def figures(row):
+    if row is None:
+        return "-"
+    if row.wavefronts is None:
+        return row.status
+    return f"{row.excess}/{row.bytes}{'?' if row.status == 'feasible' else ''}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--time-limit", type=float, default=10.0)
+    parser.add_argument("--runs", type=int, default=1)
+    options = parser.parse_args()
+    line = "{:<46} " + "{:>14} " * len(SHOWN) + "{:<12} {:>8}"
+    print(line.format("problem (excess/bytes)", *SHOWN, "recommended", "ms"))
+    times = []
+    for path in sorted(PROBLEMS.rglob("*/*.json")):
+        problem = load(path)
+        compare(problem, time_limit=options.time_limit)
+        samples = []
+        for _ in range(options.runs):
+            start = time.perf_counter()
+            result = compare(problem, time_limit=options.time_limit)
+            samples.append(time.perf_counter() - start)
+        times.append(statistics.median(samples))
+        rows = {row.family: row for row in result.rows}
+        name = path.relative_to(PROBLEMS).with_suffix("").as_posix()
+        taken = result.recommendation.family if result.recommendation else "-"
+        print(
+            line.format(name, *(figures(rows.get(f)) for f in SHOWN), taken, f"{1e3 * times[-1]:.0f}"),
+            flush=True,
+        )
+    print(f"{len(times)} problems, warm table: median {1e3 * statistics.median(times):.0f} ms")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+#!/usr/bin/env python3
+"""Random small problems, of 8 to 64 words on 2 to 8 banks, against every layout of their families.
+
+The suite runs the first few hundred; this goes on from there.
+
+    python scripts/fuzz_exhaustive.py [--problems 1000] [--first 10000]
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from test_brute_force import compare
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--problems", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=10000, help="first seed")
+    arguments = parser.parse_args()
+    start = time.perf_counter()
+    for k in range(arguments.problems):
+        compare(arguments.first + k, larger=k % 4 == 3)
+        if k % 100 == 99:
+            print(f"{k + 1} agree, {time.perf_counter() - start:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""Run every problem of the catalogue on a GPU, our layout and the published one, under the profiler.
+
+    python scripts/record_run.py --write FOLDER       here: solve, and write one program a layout
+    python scripts/record_run.py --measure FOLDER     on the GPU: compile, run, profile; writes measured.json
+
+The second step needs nvcc and ncu, numpy and msgspec; no solver. All programs are linked into one, so
+that the profiler starts once. `tests/data/h200_runs.json` is what it wrote; tests compare it with what
+the engine predicts today.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from layoutopt import gpu as machine
+from layoutopt.errors import LayoutError
+
+ROOT = Path(__file__).parent.parent
+
+
+def write(folder: Path, time_limit: float) -> None:
+    from layoutopt.address import Layout
+    from layoutopt.devices import device
+    from layoutopt.emit.languages import plan
+    from layoutopt.emit.selftest import program
+    from layoutopt.expressions import to_text
+    from layoutopt.problem_file import load
+    from layoutopt.profiler import counters
+    from layoutopt.synthesize import solve
+
+    folder.mkdir(parents=True, exist_ok=True)
+    entries = []
+    for path in sorted((ROOT / "problems").rglob("*.json")):
+        if path.name == "problem.schema.json":
+            continue
+        problem = load(path)
+        gpu = device("sm_90")
+        ours = solve(problem, time_limit=time_limit)
+        # A layout solved for another GPU is predicted for this one too.
+        answers = {"ours": ours if ours.target == gpu.name else str(ours.offset)}
+        if problem.published is not None:
+            answers["published"] = problem.published.offset
+        for kind, answer in answers.items():
+            named = msgspec.structs.replace(problem, name=f"{problem.name} {kind}")
+            try:
+                planned = plan(named, gpu, answer)
+                text = program(planned)
+            except LayoutError as error:
+                print(f"{path.stem} {kind}: {error}", file=sys.stderr)
+                continue
+            number = f"{len(entries):03}"
+            (folder / f"{number}.cu").write_text(text)
+            layout = msgspec.to_builtins(planned.layout) if isinstance(planned.layout, Layout) else None
+            entries.append(
+                {
+                    "problem": path.relative_to(ROOT / "problems").as_posix(),
+                    "layout": kind,
+                    "offset": to_text(planned.offset),
+                    "digits": layout,
+                    "bytes": planned.bytes,
+                    "accesses": [
+                        {
+                            "name": a.access.name,
+                            "op": a.access.op,
+                            "predicted": counters(
+                                a.lanes.operation, a.report.wavefronts, a.report.bank_conflicts
+                            ),
+                        }
+                        for a in planned.accesses
+                    ],
+                }
+            )
+    (folder / "entries.json").write_text(json.dumps(entries))
+    print(f"{len(entries)} programs, {sum(len(e['accesses']) for e in entries)} accesses")
+
+
+def measure(folder: Path, workers: int) -> None:
+    entries = json.loads((folder / "entries.json").read_text())
+    card = machine.gpu_present()
+    nvcc = machine.find_tool("nvcc")
+    if nvcc is None:
+        sys.exit("nvcc is not on this machine")
+    build = Path("/tmp/layoutopt_record_run")
+    build.mkdir(exist_ok=True)
+    flags = ["-std=c++17", "-O3", f"-arch=sm_{card.compute_capability.replace('.', '')}"]
+    start = time.monotonic()
+
+    def compile_one(number: int) -> Path:
+        out = build / f"{number:03}.o"
+        name = f"-Dmain=main_{number:03}"
+        subprocess.run([nvcc, *flags, name, "-c", "-o", out, folder / f"{number:03}.cu"], check=True)
+        return out
+
+    with ThreadPoolExecutor(workers) as pool:
+        objects = list(pool.map(compile_one, range(len(entries))))
+    names = [f"main_{n:03}" for n in range(len(entries))]
+    driver = build / "driver.cu"
+    driver.write_text(
+        "#include <cstdio>\n"
+        + "".join(f"int {n}(int, char**);\n" for n in names)
+        + "int main(int c, char** v) { int wrong = 0;\n"
+        + "".join(f'std::printf("program {k}\\n"); wrong += {n}(c, v);\n' for k, n in enumerate(names))
+        + "return wrong != 0; }\n"
+    )
+    program = build / "all"
+    subprocess.run([nvcc, *flags, "-o", program, driver, *objects], check=True)
+    print(f"compiled in {time.monotonic() - start:.0f} s", flush=True)
+    accesses = sum(len(e["accesses"]) for e in entries)
+    done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=300)
+    parts = re.split(r"^program \d+\n", done.stdout, flags=re.M)[1:]
+    print(f"ran in {time.monotonic() - start:.0f} s, status {done.returncode}", done.stderr[:500], flush=True)
+    read = machine.run_counters(program, accesses)
+    print(f"profiled in {time.monotonic() - start:.0f} s", flush=True)
+    at = wrong = differ = 0
+    for entry, part in zip(entries, parts, strict=True):
+        entry["distinct"], values = machine.parse_values(part)
+        for access, (right, cycles) in zip(entry["accesses"], values, strict=True):
+            access |= {"values": "right" if right else "WRONG", "cycles": cycles}
+            if read is not None:
+                access["measured"] = machine.compared(access["predicted"], read[at])
+                if access["measured"] != access["predicted"]:
+                    differ += 1
+                    print(entry["problem"], entry["layout"], access, flush=True)
+            wrong += not right
+            if not right:
+                print("WRONG", entry["problem"], entry["layout"], access["name"], flush=True)
+            at += 1
+    version = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
+    profiler = machine.find_tool("ncu")
+    ncu = (
+        subprocess.run([profiler, "--version"], capture_output=True, text=True, check=True).stdout
+        if profiler
+        else ""
+    )
+    data = {
+        "about": "Every problem of the catalogue on a GPU: values, cycles of a block for one pass of each "
+        "access, "
+        "and the profiler's counters beside those predicted.",
+        "provenance": {
+            "gpu": card.name,
+            "driver": card.driver,
+            "cuda": (re.search(r"V([\d.]+)", version) or ["", ""])[1],
+            "ncu": (re.search(r"Version ([\d.]+)", ncu) or ["", ""])[1],
+            "script": "scripts/record_run.py",
+            "date": time.strftime("%Y-%m-%d"),
+        },
+    }
+    lines = ",\n".join("  " + json.dumps(e, separators=(",", ":")) for e in entries)
+    out = json.dumps(data, indent=1)[:-2] + ',\n "runs": [\n' + lines + "\n ]\n}\n"
+    (folder / "measured.json").write_text(out)
+    print(f"{accesses} accesses: {wrong} with wrong values, {differ} with other counters than predicted")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--write", type=Path, metavar="FOLDER")
+    parser.add_argument("--measure", type=Path, metavar="FOLDER")
+    parser.add_argument("--time-limit", type=float, default=10)
+    parser.add_argument("--workers", type=int, default=16)
+    args = parser.parse_args()
+    if args.write:
+        write(args.write, args.time_limit)
+    elif args.measure:
+        measure(args.measure, args.workers)
+    else:
+        parser.error("one of --write or --measure is needed")
+
+
+if __name__ == "__main__":
+    main()

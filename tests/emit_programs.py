@@ -1,0 +1,79 @@
+"""Programs and tables that the tests of emitted code share."""
+
+import functools
+import shutil
+
+from conftest import PROBLEMS
+
+from layoutopt.accesses import trace
+from layoutopt.devices import device
+from layoutopt.emit.languages import emit, plan
+from layoutopt.problem_file import load
+from layoutopt.synthesize import solve
+
+GXX = shutil.which("g++") or shutil.which("c++")
+GCC = shutil.which("gcc") or shutil.which("cc")
+
+ANY = "any"
+# Without a known optimum a solve ends at its time limit.
+SOLVED = [path for path in PROBLEMS if load(path).known_optimum is not None]
+
+
+@functools.cache
+def solved(path):
+    """A catalogue problem, its device and an answer; the same for every test of a run."""
+    problem = load(path)
+    return problem, device(problem.target), solve(problem, time_limit=1)
+
+
+def code(language, problem, gpu, answer):
+    return emit(language, problem, gpu, answer)
+
+
+def expected(problem, gpu, answer):
+    """Every offset, then every access's address by iteration and thread, in bytes.
+
+    None where the predicate is false; ANY for lanes whose address a matrix instruction does not read.
+    """
+    table = plan(problem, gpu, answer).table
+    values = list(map(int, table.ravel()))
+    for lanes in trace(problem, gpu).accesses:
+        shape = (-1, -(-problem.threads // gpu.lanes) * gpu.lanes)
+        offsets = table.ravel()[lanes.element].reshape(shape)[:, : problem.threads]
+        active = lanes.active.reshape(shape)[:, : problem.threads]
+        unread = ANY if lanes.operation.matrices else None
+        values += [int(v) if a else unread for v, a in zip(offsets.ravel(), active.ravel(), strict=True)]
+    return values
+
+
+def calls(problem, gpu, answer):
+    """For each access: its function's name, its predicate's name or None, and its trip counts."""
+    planned = plan(problem, gpu, answer)
+    return [
+        (a.name, f"{a.name}_active" if a.active is not None else None, list(a.access.loops.values()))
+        for a in planned.accesses
+    ]
+
+
+def visits(problem, gpu, answer, put, integer="uint32_t"):
+    """C statements that hand every offset and every address to the macro `put`; inactive lanes give ~0."""
+    planned = plan(problem, gpu, answer)
+    shape = problem.tile.shape
+    nest = "".join(f"for ({integer} x{d} = 0; x{d} < {n}; ++x{d}) " for d, n in enumerate(shape))
+    coordinates = ", ".join(f"x{d}" for d in range(len(shape)))
+    lines = [f"{nest}{put}({planned.name}_offset_bytes({coordinates}));"]
+    for name, active, trips in calls(problem, gpu, answer):
+        nest = "".join(f"for (int v{k} = 0; v{k} < {n}; ++v{k}) " for k, n in enumerate(trips))
+        values = ", ".join(["t", *(f"v{k}" for k in range(len(trips)))])
+        call = f"{name}_bytes({values})"
+        if active is not None:
+            call = f"({active}({values}) ? {call} : 0xffffffffu)"
+        lines.append(f"{nest}for (int t = 0; t < {problem.threads}; ++t) {put}({call});")
+    return lines
+
+
+def same(found, wanted):
+    """Compare with `expected`; an inactive lane must be said to be inactive."""
+    assert len(found) == len(wanted)
+    pairs = [(f, 0xFFFFFFFF if w is None else w) for f, w in zip(found, wanted, strict=True) if w != ANY]
+    assert [f for f, _ in pairs] == [w for _, w in pairs]

@@ -1,0 +1,91 @@
+"""`layoutopt emit`: files, results, formulas and what it refuses."""
+
+import json
+
+import pytest
+from conftest import ROOT
+from test_cli import layoutopt
+
+SMALL = str(ROOT / "problems/basics/transpose_16x32_f32.json")
+
+
+@pytest.mark.parametrize("lang", ["cuda", "hip", "opencl", "c", "cute", "gluon", "tilelang", "numba"])
+def test_every_language_prints_its_code(lang):
+    done = layoutopt("emit", SMALL, "--lang", lang)
+    assert done.returncode == 0, done.stderr
+    assert "transpose_16x32_f32" in done.stdout
+    assert not done.stderr
+
+
+def test_output_goes_to_the_file(tmp_path):
+    done = layoutopt("emit", SMALL, "--lang", "c", "-o", str(tmp_path / "t.h"))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "static inline uint32_t transpose_16x32_f32_offset_bytes(" in (tmp_path / "t.h").read_text()
+
+
+def test_json_holds_the_code():
+    data = json.loads(layoutopt("emit", SMALL, "--lang", "c", "--json").stdout)
+    assert (data["schema"], data["lang"]) == ("layoutopt.code/1", "c")
+    assert "_offset_bytes(" in data["code"]
+
+
+def test_a_result_with_and_without_its_problem(tmp_path):
+    result = tmp_path / "r.json"
+    result.write_text(layoutopt("solve", SMALL, "--json").stdout)
+    alone = layoutopt("emit", str(result), "--lang", "c")
+    assert alone.returncode == 0
+    assert "_offset_bytes(" in alone.stdout
+    assert "_rows" not in alone.stdout
+    whole = layoutopt("emit", str(result), "--lang", "c", "--problem", SMALL)
+    assert whole.stdout == layoutopt("emit", SMALL, "--lang", "c").stdout
+    other = str(ROOT / "problems/basics/transpose_32x32_f32.json")
+    refused = layoutopt("emit", str(result), "--problem", other)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "the result is of problem 'transpose_16x32_f32'" in refused.stderr
+
+
+def test_results_that_are_wrong_are_refused(tmp_path):
+    data = json.loads(layoutopt("solve", SMALL, "--json").stdout)
+    for change, message in [
+        ({"layout": 5}, "layout"),
+        ({"layout": {**data["layout"], "digits": [{"dim": 0, "divide": 1, "size": 16, "stride": 32}]}}, "x1"),
+        ({"status": "good"}, "status"),
+        ({"layout": None, "status": "infeasible"}, "no layout"),
+    ]:
+        (tmp_path / "r.json").write_text(json.dumps({**data, **change}))
+        done = layoutopt("emit", str(tmp_path / "r.json"))
+        assert done.returncode in (1, 2)
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_the_published_layout_and_formulas():
+    done = layoutopt("emit", SMALL, "--lang", "c", "--offset", "published")
+    assert "x0 * 34 + x1" in done.stdout
+    done = layoutopt("emit", SMALL, "--lang", "c", "--offset", "x0*33 + x1")
+    assert "x0 * 33 + x1" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--lang", "c", "--self-test"], "--lang c has none"),
+        (["--lang", "cobol"], "cobol"),
+        (["--offset", "x0*16 + x1"], "elements overlap"),
+        (["--offset", "x0 +"], "is not an expression"),
+        (["--problem", SMALL], "belongs to a result file"),
+        (["--offset", "x0*32 + (x1 + x0) % 32", "--lang", "gluon"], "this layout is neither"),
+    ],
+)
+def test_refused(arguments, message):
+    done = layoutopt("emit", SMALL, *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_self_test_is_a_whole_program():
+    text = layoutopt("emit", SMALL, "--self-test").stdout
+    assert "int main(" in text
+    assert "__global__ void transpose_16x32_f32_access_1(" in text

@@ -1,0 +1,295 @@
+"""Families side by side: the seeds' figures, every family against a plain search, the forms of output."""
+
+import csv
+import io
+import json
+import xml.etree.ElementTree as ElementTree
+
+import msgspec
+import numpy as np
+import pytest
+from conftest import PROBLEMS, ROOT, problem_id
+from test_cli import layoutopt
+
+from layoutopt.accesses import trace
+from layoutopt.compare import compare
+from layoutopt.devices import device, load_devices
+from layoutopt.errors import ProblemFileError
+from layoutopt.expressions import evaluate, parse
+from layoutopt.model import Status
+from layoutopt.occupancy import occupancy
+from layoutopt.problem_file import load
+from layoutopt.small_families import operations
+from layoutopt.synthesize import measure, solve
+
+BASICS = ROOT / "problems" / "basics"
+HANDFUL = (
+    "basics/gemm_a_128x32_f16", "basics/scan_512_f32", "basics/transpose_16x16_f32_sm_10",
+    "awq/a_128x32_f16", "flash_attention/forward_q_d64_128x64", "ggml/flash_attention_tile_k_d40",
+    "n_body/rodinia_lavamd_positions_f64", "spectral_elements/specfem3d_gll5_f32",
+)  # fmt: skip
+
+
+def rows_of(comparison):
+    return {row.family: row for row in comparison.rows}
+
+
+def named(name):
+    (path,) = [p for p in PROBLEMS if problem_id(p) == name]
+    return load(path)
+
+
+def excess_of(problem, table):
+    """By the conflict engine, for byte offsets in the tile's shape."""
+    from layoutopt.conflicts import count_wavefronts
+
+    gpu = device(problem.target)
+    flat = table.ravel()
+    total = 0
+    for access in trace(problem, gpu).accesses:
+        counts = count_wavefronts(flat[access.element], access.active, access.operation, gpu)
+        total += int(((counts.wavefronts - counts.ideal) * access.weight).sum())
+    return total
+
+
+def test_the_question_that_started_it():
+    """32x32 floats, transposed: pad 1 or XOR."""
+    comparison = compare(load(BASICS / "transpose_32x32_f32.json"))
+    rows = rows_of(comparison)
+    pad, xor = rows["pad"], rows["xor"]
+    assert (pad.offset, pad.excess, pad.bytes, pad.declared_bytes) == ("x0*33 + x1", 0, 4220, 4224)
+    assert (xor.offset, xor.excess, xor.bytes, xor.declared_bytes) == ("x0*32 + (x1 ^ x0)", 0, 4096, 4096)
+    assert (pad.index_ops, xor.index_ops) == (2, 3)
+    assert (pad.blocks_per_sm, xor.blocks_per_sm, xor.limited_by) == (2, 2, "threads")
+    assert (pad.blocks_by_shared_memory, xor.blocks_by_shared_memory) == (44, 45)
+    assert rows["guess_pad"].bytes == pad.bytes
+    assert rows["none"].ways == 32
+    assert comparison.recommendation.family in ("guess_xor", "xor", "cute")
+    assert "124 fewer bytes" in comparison.recommendation.text
+
+
+def test_one_word_of_pad_is_not_always_enough():
+    rows = rows_of(compare(load(BASICS / "transpose_16x32_f32.json")))
+    assert (rows["guess_pad"].ways, rows["guess_pad"].excess) == (2, 16)
+    assert (rows["guess_xor"].ways, rows["guess_xor"].excess) == (2, 16)
+    assert (rows["pad"].offset, rows["pad"].excess) == ("x0*34 + x1", 0)
+    assert (rows["all"].excess, rows["all"].bytes) == (0, 2048)
+
+
+@pytest.mark.parametrize("name", HANDFUL)
+def test_rows_are_verified_and_marked(name):
+    problem = named(name)
+    comparison = compare(problem, time_limit=20)
+    rows = rows_of(comparison)
+    grids = {f"x{d}": g for d, g in enumerate(np.indices(problem.tile.shape))}
+    usable = [row for row in comparison.rows if row.wavefronts is not None]
+    for row in usable:
+        table = evaluate(parse(row.offset, frozenset(grids)), grids) * problem.tile.element_bytes
+        table = np.broadcast_to(table, problem.tile.shape)
+        assert len(np.unique(table)) == problem.tile.elements, row.family
+        assert table.max() + problem.tile.element_bytes == row.bytes <= row.declared_bytes, row.family
+        assert row.excess == sum(a.excess for a in row.accesses) == row.wavefronts - row.ideal
+        assert row.weighted_wavefronts >= 0
+        beaten = any(
+            o.weighted_wavefronts <= row.weighted_wavefronts
+            and o.bytes <= row.bytes
+            and (o.weighted_wavefronts, o.bytes) != (row.weighted_wavefronts, row.bytes)
+            for o in usable
+        )
+        assert row.pareto == (not beaten), row.family
+        assert (row.weighted_wavefronts, row.bytes) >= (
+            rows["all"].weighted_wavefronts,
+            rows["all"].bytes if row.excess == rows["all"].excess else 0,
+        )
+    if rows["cute"].wavefronts is not None:
+        xor, cute = rows["xor"], rows["cute"]
+        assert (xor.weighted_wavefronts, xor.bytes) <= (cute.weighted_wavefronts, cute.bytes)
+    taken = rows[comparison.recommendation.family]
+    assert (taken.excess, taken.bytes) == (rows["all"].excess, rows["all"].bytes)
+
+
+@pytest.mark.parametrize("name", HANDFUL)
+def test_counted_families_agree_with_the_solver(name):
+    problem = named(name)
+    rows = rows_of(compare(problem, time_limit=20))
+    for family, families in (
+        ("none", ("none",)),
+        ("pad", ("none", "pad")),
+        ("order/split", ("none", "order", "split")),
+    ):
+        layout = msgspec.structs.replace(problem.layout, families=families)
+        result = solve(msgspec.structs.replace(problem, layout=layout), time_limit=20)
+        if result.layout is None:
+            assert rows[family].wavefronts is None
+        elif result.status is Status.OPTIMAL:
+            assert (rows[family].excess, rows[family].bytes) == (result.excess, result.bytes), family
+
+
+@pytest.mark.parametrize("name", ["basics/transpose_16x32_f32", "basics/scan_512_f32", "awq/a_128x32_f16"])
+def test_cute_swizzles_by_brute_force(name):
+    """CuTe's own definition, bit for bit, over the row-major index."""
+    problem = named(name)
+    size, shape = problem.tile.element_bytes, problem.tile.shape
+    vector = max(a.width_elements for a in trace(problem, device("sm_90")).accesses)
+    index = np.arange(problem.tile.elements).reshape(shape)
+    found = excess_of(problem, index * size)
+    for m in range((vector - 1).bit_length(), 7):
+        for b in range(1, 6):
+            for s in range(b, 12):
+                swizzled = index ^ ((index & (((1 << b) - 1) << (m + s))) >> s)
+                found = min(found, excess_of(problem, swizzled * size))
+    assert rows_of(compare(problem))["cute"].excess == found
+
+
+def test_interval_pads_by_brute_force():
+    problem = load(BASICS / "scan_512_f32.json")
+    index = np.arange(512)
+    costs = {
+        (n, p): (excess_of(problem, (index + p * (index // n)) * 4), 512 + p * (511 // n))
+        for n in (1, 2, 4, 8, 16, 32, 64, 128, 256)
+        for p in range(32)
+    }
+    row = rows_of(compare(problem))["interval"]
+    assert (row.excess, row.bytes // 4) == min(costs.values())
+    assert (row.offset, row.label) == ("x0 + x0 // 32", "1 after every 32")
+
+
+def test_rows_that_a_problem_does_not_allow(problem_file):
+    problem = load(problem_file(layout={"families": ["none", "pad"], "max_bytes": 400}))
+    comparison = compare(problem)
+    rows = rows_of(comparison)
+    for family in ("xor", "cute", "interval", "order/split"):
+        assert rows[family].status == Status.INFEASIBLE
+        assert "not allowed" in rows[family].reason
+        assert not rows[family].pareto
+    assert "guess_xor" not in rows
+    assert rows["all"].bytes <= 400
+    assert comparison.recommendation.family in rows
+
+
+def test_the_layout_in_use_is_a_row_and_can_be_kept(problem_file):
+    problem = load(problem_file(layout={"offset": "x0*8 + (x1 ^ x0)"}, threads=64))
+    comparison = compare(problem)
+    assert rows_of(comparison)["in_use"].offset == "x0*8 + (x1 ^ x0)"
+    bad = load(problem_file(layout={"offset": "x0*4 + x1"}))
+    row = rows_of(compare(bad))["in_use"]
+    assert (row.status, row.reason, row.wavefronts) == (Status.INFEASIBLE, "elements overlap", None)
+    with pytest.raises(ProblemFileError, match=r"layout\.offset"):
+        compare(load(problem_file(layout={"offset": "x0*8 + y"})))
+
+
+def test_weights_decide(problem_file):
+    accesses = [
+        {"name": "rows", "op": "store", "bytes": 4, "index": ["tid // 8", "tid % 8"], "weight": 0},
+        {"name": "columns", "op": "load", "bytes": 4, "index": ["tid % 8", "tid // 8"], "weight": 3},
+    ]
+    comparison = compare(load(problem_file(accesses=accesses)))
+    for row in comparison.rows:
+        if row.accesses:
+            assert row.weighted_wavefronts == 3 * row.accesses[1].wavefronts
+
+
+def test_occupancy_by_the_documented_arithmetic():
+    h100, mi250 = device("h100"), device("mi250")
+    # (48 KiB + 1 KiB reserved) four times in 228 KiB; 227 KiB is the most one block can have.
+    assert occupancy(48 << 10, 128, 128, h100, "h100").blocks == 4
+    most = occupancy(227 << 10, 128, 128, h100, "sm_90")
+    assert (most.blocks, most.limited_by, most.stages) == (1, "shared memory", 1)
+    assert occupancy((227 << 10) + 1, 128, 128, h100, "sm_90").blocks == 0
+    assert occupancy(1024, 128, 32, h100, "sm_90").limited_by == "block slots"
+    # Chips that share the rules but not the size.
+    assert occupancy(20_000, 16, 32, device("a100"), "A100").blocks == 7
+    assert occupancy(20_000, 16, 32, device("rtx40"), "rtx40").blocks == 4
+    assert occupancy(64, 16, 64, mi250, "mi250").blocks == 32
+    assert occupancy(64, 16, 128, mi250, "mi250").blocks == 16
+    assert occupancy(64, 16, 128, device("sm_80"), "sm_88") is None
+
+
+def test_limits_of_a_device_file(tmp_path):
+    entry = {
+        "name": "toy", "title": "a toy", "lanes": 32, "banks": 32, "bank_bytes": 4,
+        "instructions": ["nvidia_cc7"],
+        "limits": [{"targets": ["other"], "shared_bytes": 1, "shared_bytes_per_block": 1,
+                    "allocation_bytes": 1, "threads": 1, "blocks": 1, "source": "none"}],
+    }  # fmt: skip
+    path = tmp_path / "devices.json"
+    path.write_text(json.dumps({"devices": [entry]}))
+    with pytest.raises(
+        ProblemFileError, match=r"limits\[0\].targets.*'other' is no name of toy|unknown instruction"
+    ):
+        load_devices(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("x0*32 + x1", 2), ("x0*32 + (x1 ^ x0*32)", 3), ("x0 // 3 + x0 % 4", 5), ("x0", 0)]
+)
+def test_operations(text, count):
+    assert operations(parse(text, frozenset(("x0", "x1")))) == count
+
+
+def test_forms_of_output(tmp_path):
+    path = str(BASICS / "transpose_16x32_f32.json")
+    shown = layoutopt("compare", path)
+    assert shown.returncode == 0
+    assert "best CuTe swizzle is Swizzle<4,1,4>" in shown.stdout
+    assert "take " in shown.stdout
+    data = json.loads(layoutopt("compare", path, "--json").stdout)
+    needed = {
+        "family", "offset", "bytes", "declared_bytes", "wavefronts", "excess", "blocks_per_sm", "index_ops",
+        "pareto",
+    }  # fmt: skip
+    assert data["schema"] == "layoutopt.comparison/1"
+    assert all(needed <= set(row) for row in data["rows"])
+    table = list(csv.DictReader(io.StringIO(layoutopt("compare", path, "--csv").stdout)))
+    assert [row["family"] for row in table] == [row["family"] for row in data["rows"]]
+    assert [row["offset"] for row in table] == [row["offset"] for row in data["rows"]]
+    assert {row["wavefronts: rows"] for row in table} == {"16", "64"}
+    lines = layoutopt("compare", path, "--markdown").stdout.splitlines()
+    bars = {line.count("|") for line in lines if line.startswith("|")}
+    assert len(bars) == 1
+    again = json.loads(layoutopt("compare", path, "--json").stdout)
+    for row in (*data["rows"], *again["rows"]):
+        del row["seconds"]
+    assert data == again
+
+
+@pytest.mark.parametrize("kind", ["svg", "png"])
+def test_plot(tmp_path, kind):
+    pytest.importorskip("matplotlib", reason="matplotlib, the optional extra plot, is not installed")
+    file = tmp_path / f"front.{kind}"
+    done = layoutopt("compare", str(BASICS / "transpose_16x32_f32.json"), "--plot", str(file))
+    assert done.returncode == 0, done.stderr
+    if kind == "svg":
+        text = "".join(ElementTree.fromstring(file.read_text()).itertext())
+        assert "best CuTe swizzle, best XOR, everything" in text
+        assert "wavefronts" in text
+    else:
+        assert file.read_bytes().startswith(b"\x89PNG")
+
+
+def test_wrong_use(tmp_path):
+    path = str(BASICS / "transpose_16x32_f32.json")
+    for arguments in (("--plot", "x.pdf"), ("--time-limit", "0"), ("--plot", str(tmp_path / "no" / "x.svg"))):
+        done = layoutopt("compare", path, *arguments)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+    assert layoutopt("compare", str(tmp_path / "none.json")).returncode == 2
+
+
+def test_conflicts_that_no_layout_avoids_are_exit_code_1(problem_file):
+    store = {
+        "name": "s",
+        "op": "store",
+        "bytes": 16,
+        "index": ["tid // 4 + 8*i", "tid % 4 * 4"],
+        "for": {"i": 4},
+    }
+    load_column = {"name": "l", "op": "load", "bytes": 4, "index": ["tid", "0"]}
+    path = problem_file(tile={"shape": [32, 16], "element": "f32"}, threads=32, accesses=[store, load_column])
+    done = layoutopt("compare", str(path), "--json")
+    data = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert data["rows"][0]["excess"] > 0
+    assert (
+        measure(solve(load(path)).layout, trace(load(path), device("sm_90")), device("sm_90"))[1].excess > 0
+    )

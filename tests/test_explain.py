@@ -1,0 +1,177 @@
+"""Explanations: true sentences, drawings that agree with the engine, clashes that are minimal."""
+
+import json
+import re
+
+import msgspec
+import pytest
+import toy
+from conftest import ROOT
+from test_certificates import planes
+from test_cli import layoutopt
+
+from layoutopt.address import Digit, Layout, Target
+from layoutopt.cpmodel.solver import Budget
+from layoutopt.explain import explain, without_each_part
+from layoutopt.problem_file import from_data, load
+from layoutopt.synthesize import solve
+
+PROBLEMS = ROOT / "problems"
+
+
+def explained(name, seconds=20, **changes):
+    problem = load(PROBLEMS / f"{name}.json")
+    if changes:
+        problem = msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, **changes))
+    return explain(problem, budget=Budget(seconds))
+
+
+def test_why_a_swizzle_works():
+    found = explained("basics/gemm_a_128x32_f16")
+    assert (found.conflict_free, found.excess, found.clashing_accesses) == (True, 0, ())
+    assert "Lanes 0, 2, 4 and 6 read rows 0, 2, 4 and 6 of column 0" in found.reasons[0]
+    assert "multiples of 128 bytes apart" in found.reasons[0]
+    drawing = found.reasons[1].splitlines()[1:]
+    assert drawing[1].split() == ["lane", "0", "2", "4", "6", "1", "3", "5", "7"]
+    bits = [r for r in found.reasons if r.startswith("Without the XOR")]
+    assert len(bits) == 2
+    assert all("`fragments` +128 wavefronts" in bit for bit in bits)
+
+
+def test_tiles_of_one_dimension():
+    found = explained("basics/scan_512_f32")
+    assert "Lanes 0, 2, ... 30 read elements 0, 32, ... 480" in found.reasons[0]
+
+
+def test_row_major_that_tears_vectors_is_no_layout():
+    data = {
+        "name": "odd rows", "tile": {"shape": [8, 6], "element": "f32"}, "threads": 8,
+        "accesses": [{"name": "wide", "op": "store", "bytes": 16, "index": ["tid", "0"]}],
+    }  # fmt: skip
+    found = explain(from_data(data), budget=Budget(10))
+    assert found.reasons[0] == (
+        "Row-major, with no pad and no swizzle, cannot hold this tile: access 'wide': a vector is misaligned."
+    )
+    assert any("the tile would not fit" in r for r in found.reasons)
+
+
+def test_a_table_has_no_parts():
+    row_major = Layout((4, 4), 4, (Digit(0, 1, 4, 4), Digit(1, 1, 4, 1)), (Target(0, 4),))
+    assert [what for what, _ in without_each_part(row_major)] == ["the XOR of offset bit 2 into bit 0"]
+    assert not list(without_each_part(Layout((4,), 4, (), lookup=(0, 2, 1, 3))))
+
+
+def test_each_part_is_worth_what_it_says():
+    """The wavefronts that come back without a pad are those of the layout without it."""
+    found = explained("basics/transpose_32x32_f32", families=("none", "pad"))
+    (part,) = [r for r in found.reasons if r.startswith("Without the pad")]
+    assert "`columns` +992 wavefronts" in part
+    assert found.offset == "x0*33 + x1"
+
+
+def test_vectorised_transpose_is_a_floor_for_every_layout():
+    found = explained("transposes/leimao_vectorised_swizzled_f32")
+    assert (found.conflict_free, found.scope, found.lower_bound, found.excess) == (
+        False, "every layout", 384, 384,
+    )  # fmt: skip
+    (counting,) = [r for r in found.reasons if r.startswith("Counting")]
+    assert "32 words at one such place" in counting
+    assert "8 of the 32 banks only: 4 wavefronts" in counting
+    assert found.clashing_accesses == ("store_rows_vec", "load_cols")
+    assert found.clash_is_minimal
+    kinds = {(r.kind, r.access) for r in found.relaxations}
+    assert kinds == {
+        ("drop_access", "store_rows_vec"), ("drop_access", "load_cols"), ("narrower", "store_rows_vec"),
+    }  # fmt: skip
+
+
+def test_dequantised_tile_of_bitsandbytes():
+    found = explained("bitsandbytes/gemm4bit_b_128x64_bf16")
+    assert (found.conflict_free, found.scope, found.lower_bound) == (False, "every layout", 384)
+    assert any(r.startswith("Counting: `ldmatrix_B` moves whole vectors of 16 bytes") for r in found.reasons)
+
+
+def test_wrapped_diagonals():
+    found = explained("basics/diagonals_32x32_f32", seconds=12)
+    assert (found.conflict_free, found.scope, found.clique) == (False, "every layout", None)
+    assert found.lower_bound == 2
+    assert found.clashing_accesses == ("rows", "columns", "diagonals")
+    assert found.clash_is_minimal
+    assert any("that is 16 modulo 32" in r for r in found.reasons)
+
+
+def test_three_lines_of_a_plane():
+    problem, gpu = from_data(planes()), toy.toy_device(2, 2)
+    found = explain(problem, budget=Budget(20), target=gpu)
+    assert (found.conflict_free, found.scope) == (False, "every layout")
+    assert len(found.clique["words"]) == 3
+    assert len(found.clique["meetings"]) == 3
+    assert found.clashing_accesses == ("line 1", "line 2", "line 3")
+    assert {r.access for r in found.relaxations} >= set(found.clashing_accesses)
+
+
+def test_an_access_that_does_not_clash_is_left_out():
+    data = planes()
+    data["accesses"].append({"name": "alone", "op": "load", "bytes": 4, "index": ["0*tid"]})
+    found = explain(from_data(data), budget=Budget(20), target=toy.toy_device(2, 2))
+    assert found.clashing_accesses == ("line 1", "line 2", "line 3")
+    assert found.clash_is_minimal
+
+
+def test_a_narrower_access_does_what_the_explanation_says():
+    problem = load(PROBLEMS / "transposes/leimao_vectorised_swizzled_f32.json")
+    store = problem.accesses[0]
+    narrow = msgspec.structs.replace(
+        store, bytes=4, index=(store.index[0], f"({store.index[1]}) + part"), loops={**store.loops, "part": 4}
+    )
+    split = msgspec.structs.replace(problem, accesses=(narrow, *problem.accesses[1:]))
+    assert solve(split).excess == 0
+
+
+def test_lanes_in_another_order():
+    """Eight-byte stores whose half-warps each stay in half of the banks."""
+    data = {
+        "name": "halves", "tile": {"shape": [64], "element": "f32"}, "threads": 8, "target": "sm_90",
+        "accesses": [
+            {"name": "order", "op": "store", "bytes": 8, "index": ["2*(tid // 4 * 2 + tid % 2 + tid // 2 % 2 * 4)"]},
+            {"name": "fill", "op": "load", "bytes": 4, "index": ["tid + 8*i"], "for": {"i": 8}},
+        ],
+        "layout": {"families": ["none"]},
+    }  # fmt: skip
+    gpu = toy.toy_device(8, 8)
+    found = explain(from_data(data), budget=Budget(10), target=gpu)
+    assert found.excess == 2
+    assert [r.kind for r in found.relaxations] == ["families", "lane_order"]
+    data["accesses"][0]["index"] = ["2*tid"]
+    assert explain(from_data(data), budget=Budget(10), target=gpu).excess == 0
+    data["accesses"][0]["index"] = ["2*(tid % 4 * 4 + tid // 4)"]  # four vectors in one bank pair
+    stuck = explain(from_data(data), budget=Budget(10), target=gpu)
+    assert (stuck.excess, [r.kind for r in stuck.relaxations]) == (6, ["families"])
+
+
+def test_families_in_the_way():
+    found = explained("basics/transpose_32x32_f32", families=("none",))
+    assert found.conflict_free is False
+    assert found.scope == "families none"
+    (freed,) = [r for r in found.relaxations if r.kind == "families"]
+    assert "x0*32 + (x1 ^ x0), 4,096 bytes, no conflicts" in freed.message
+
+
+def test_command_line():
+    path = str(PROBLEMS / "transposes/leimao_vectorised_swizzled_f32.json")
+    done = layoutopt("explain", path, "--json")
+    assert done.returncode == 1
+    data = json.loads(done.stdout)
+    assert {"conflict_free", "scope", "clique", "clashing_accesses", "lower_bound"} <= data.keys()
+    assert next(iter(data)) == "schema"
+    text = layoutopt("explain", path)
+    assert max(map(len, text.stdout.splitlines())) < 125
+    assert "Clash: `store_rows_vec`, `load_cols`" in text.stdout
+    good = layoutopt("explain", str(PROBLEMS / "basics/scan_512_f32.json"))
+    assert good.returncode == 0
+    assert re.search(r"^free of conflicts: ", good.stdout, re.M)
+
+
+@pytest.mark.parametrize("option", [["--time-limit", "0"], ["--time-limit", "x"]])
+def test_wrong_options(option):
+    assert layoutopt("explain", str(PROBLEMS / "basics/scan_512_f32.json"), *option).returncode == 2

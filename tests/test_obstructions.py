@@ -1,0 +1,189 @@
+"""Cliques, counting and parity: never claimed where a placement exists, and found where they should be."""
+
+import itertools
+import random
+
+import pytest
+import toy
+from conftest import ROOT
+from test_free import every_placement, tiny
+
+from layoutopt.accesses import trace
+from layoutopt.cpmodel.solver import Budget
+from layoutopt.devices import device
+from layoutopt.obstructions import board, counting_excess, find_clique, find_parity
+from layoutopt.problem_file import from_data, load
+from layoutopt.proofs import every_layout
+
+BASICS = ROOT / "problems" / "basics"
+
+
+def words_problem(elements, threads, indices, trips):
+    """Loads of single words of a line."""
+    accesses = [
+        {"name": f"a{k}", "op": "load", "bytes": 4, "index": [text], "for": {"c": trips}}
+        for k, text in enumerate(indices)
+    ]
+    return from_data(
+        {"name": "words", "tile": {"shape": [elements], "element": "f32"}, "threads": threads, "accesses": accesses}
+    )  # fmt: skip
+
+
+def on_board(problem, gpu):
+    lanes = trace(problem, gpu)
+    return lanes, board(lanes, problem.tile, gpu)
+
+
+@pytest.mark.parametrize("block", range(5))
+def test_never_more_than_the_best_placement(block):
+    """Every bound against enumeration of all banks of all words."""
+    seen = reasons = 0
+    for seed in range(5000 + block * 100, 5100 + block * 100):
+        case = tiny(seed, 1 << 13)
+        if case is None:
+            continue
+        data, plain, lanes, banks, elements = case
+        if all(e is None for (_, _, rows), _ in plain for row in rows for e in row):
+            continue
+        least, _ = every_placement(elements, plain, lanes, banks)
+        _, found = on_board(from_data(data), toy.toy_device(lanes, banks))
+        floor = counting_excess(found)
+        clique, parity = find_clique(found), find_parity(found)
+        for more in (clique, parity):
+            assert floor + (more.excess if more else 0) <= least, (seed, data)
+        seen += 1
+        reasons += clique is not None or parity is not None or floor > 0
+    assert seen > 15
+    assert reasons
+
+
+def test_three_lines_of_a_plane():
+    problem = words_problem(4, 2, ["(tid * 1) ^ c", "(tid * 2) ^ c", "(tid * 3) ^ c"], 4)
+    _, found = on_board(problem, toy.toy_device(2, 2))
+    clique = find_clique(found)
+    assert len(clique.words) == 3
+    assert clique.excess == 2  # each pair of words meets in two of the four translates
+    for (u, v), i in clique.meetings.items():
+        assert {u, v} <= set(found.phases[i].words)
+
+
+@pytest.mark.parametrize("n", [2, 4, 8, 16, 32])
+def test_wrapped_diagonals_of_even_squares(n):
+    """No clique of more than n words exists for n > 2; the parity gives the theorem and two wavefronts."""
+    _, found = on_board(_diagonals(n), toy.toy_device(n, n))
+    parity = find_parity(found)
+    assert parity.excess == 2
+    for modulus, weight in parity.combinations:
+        assert n % modulus == 0
+        total = {}
+        for i, y in weight.items():
+            for w in found.phases[i].words:
+                total[w] = total.get(w, 0) + y
+        assert not any(value % modulus for value in total.values())
+        assert sum(weight.values()) % modulus
+    assert not set.intersection(*(set(weight) for _, weight in parity.combinations))
+    if n > 2:
+        assert find_clique(found) is None
+
+
+@pytest.mark.parametrize("n", [1, 3, 5, 7])
+def test_odd_squares_have_a_layout(n):
+    """Knight's moves: bank = row + 2 column serves rows, columns and diagonals where n is prime to 6.
+
+    For n = 3 the diagonals of one kind are served by row + 2 column, too: 1 - 2 = -1 is a unit.
+    """
+    banks = 1 << (n - 1).bit_length()
+    gpu = toy.toy_device(n, banks) if n > 1 else toy.toy_device(2, 2)
+    _, found = on_board(_diagonals(n), gpu)
+    assert (find_clique(found), find_parity(found), counting_excess(found)) == (None, None, 0)
+
+
+def _diagonals(n):
+    accesses = [
+        {"name": name, "op": "load", "bytes": 4, "index": index, "for": {"i": n}}
+        for name, index in [
+            ("rows", ["i", "tid"]), ("columns", ["tid", "i"]), ("diagonals", ["tid", f"(tid + i) % {n}"]),
+        ]
+    ]  # fmt: skip
+    return from_data(
+        {"name": "d", "tile": {"shape": [n, n], "element": "f32"}, "threads": n, "accesses": accesses}
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["transposes/leimao_vectorised_swizzled_f32", "bitsandbytes/gemm4bit_b_128x64_bf16"]
+)
+def test_counting_of_narrow_accesses_to_wide_vectors(name):
+    problem = load(ROOT / "problems" / f"{name}.json")
+    lanes, found = on_board(problem, device(problem.target))
+    assert counting_excess(found) == 384 * lanes.weight_unit
+
+
+def test_every_phase_meets_its_own_words_once():
+    problem = load(BASICS / "gemm_a_128x64_f16.json")
+    _, found = on_board(problem, device("sm_90"))
+    assert set(found.vector_words.values()) == {4}
+    assert set(found.place.values()) == {0, 1, 2, 3}
+    assert sum(p.weight for p in found.phases) == 8 * 4 * 4 + 8 * 8 * 4  # 16-byte fills, matrices
+    assert (find_clique(found), find_parity(found)) == (None, None)
+
+
+def test_elements_of_odd_sizes_are_not_covered():
+    data = {
+        "name": "twelve", "tile": {"shape": [8], "element": {"bytes": 12}}, "threads": 8,
+        "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["tid"]}],
+    }  # fmt: skip
+    assert on_board(from_data(data), device("sm_90"))[1] is None
+
+
+def random_phases(seed):
+    """Loads of two to `banks` words of a few; half of the cases near what the banks can bear."""
+    rng = random.Random(seed)
+    banks, words = rng.choice([(2, 4), (2, 5), (4, 6), (4, 7)])
+    count = rng.randint(1, 6) if banks == 2 else rng.randint(3, 12)
+    return banks, words, [rng.sample(range(words), rng.randint(2, banks)) for _ in range(count)]
+
+
+def placeable(banks, words, phases):
+    """Exhaustive search over all bank assignments, left at the first conflict."""
+    meet = {frozenset(p) for phase in phases for p in itertools.combinations(phase, 2)}
+
+    def extend(bank):
+        if len(bank) == words:
+            return True
+        n = len(bank)
+        return any(
+            all(bank[m] != b for m in range(n) if frozenset((m, n)) in meet) and extend([*bank, b])
+            for b in range(banks)
+        )
+
+    return extend([])
+
+
+def test_500_impossible_cases_and_no_possible_one():
+    """Conflict-free or not in every layout: the verdict of an exhaustive search, each time."""
+    impossible = possible = 0
+    for seed in itertools.count():
+        banks, words, phases = random_phases(seed)
+        accesses = [
+            {
+                "name": f"a{k}", "op": "load", "bytes": 4, "where": f"tid < {len(phase)}",
+                "index": [" + ".join(f"{word}*(tid == {lane})" for lane, word in enumerate(phase))],
+            }
+            for k, phase in enumerate(phases)
+        ]  # fmt: skip
+        data = {
+            "name": "m",
+            "tile": {"shape": [words], "element": "f32"},
+            "threads": banks,
+            "accesses": accesses,
+        }
+        problem, gpu = from_data(data), toy.toy_device(banks, banks)
+        lanes = trace(problem, gpu)
+        general = every_layout(problem.tile, gpu, lanes, enough=1, budget=Budget())
+        expected = placeable(banks, words, phases)
+        assert (general.bound == 0) == expected, (seed, phases)
+        possible, impossible = possible + expected, impossible + (not expected)
+        if impossible == 500:
+            break
+    assert possible > 200

@@ -1,0 +1,214 @@
+"""Lanes that choose at run time, against every combination of their choices."""
+
+import itertools
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import toy
+from plain_count import plain_count
+
+from layoutopt.accesses import trace
+from layoutopt.audit import check
+from layoutopt.devices import PhaseRule, device
+from layoutopt.errors import ProblemFileError
+from layoutopt.model import Status
+from layoutopt.over_values import choices, count_choices, matching
+from layoutopt.problem_file import from_data
+from layoutopt.rewrite import with_loops
+from layoutopt.synthesize import solve
+
+
+def toy_device(lanes, banks):
+    """Loads of 1, 4 and 8 bytes, the latter with the merge rule; atomics; split 16-byte loads."""
+    base = toy.toy_device(lanes, banks)
+    whole, halves = base.rules["load", 4], base.rules["load", 8]
+    quarters = PhaseRule(tuple((k, k + 1) for k in range(0, lanes, 2)), banks, 4, merges_pairs=True)
+    rules = {
+        **base.rules,
+        ("load", 1): whole,
+        ("load", 8): quarters if lanes > 4 else replace(halves, merges_pairs=True),
+        ("store", 16): PhaseRule(whole.phases, banks, 4, split_words=True, extra_wavefronts=1),
+    }
+    return replace(base, rules=rules)
+
+
+def access_problem(index, op, width, values, *, columns, element="u32", any_is="worst", threads=4, **more):
+    return from_data(
+        {
+            "schema": "layoutopt.problem/1", "name": "choices", "threads": threads,
+            "tile": {"shape": [columns], "element": element},
+            "accesses": [
+                {"name": "a", "op": op, "bytes": width, "index": [index], "any": {"v": values},
+                 "any_is": any_is, **more}
+            ],
+        }
+    )  # fmt: skip
+
+
+def counted(problem, gpu, table):
+    looped = trace(with_loops(problem), gpu)
+    choice = choices(problem, looped, gpu)["a"]
+    return choice, count_choices(table, choice)
+
+
+def every_outcome(choice, row, table, gpu):
+    """Wavefronts of one instruction for every combination of its lanes' values."""
+    elements = choice.rows[choice.row[row]]
+    for values in itertools.product(range(elements.shape[1]), repeat=gpu.lanes):
+        chosen = [int(elements[lane, v]) for lane, v in enumerate(values)]
+        active = [e >= 0 for e in chosen]
+        address = [int(table[e]) if e >= 0 else 0 for e in chosen]
+        yield plain_count(address, active, choice.operation, gpu)
+
+
+KINDS = [("load", 4, 1), ("load", 8, 2), ("atomic", 4, 1), ("load", 1, 1), ("store", 16, 4)]
+
+
+def random_choice(seed, any_is):
+    rng = random.Random(seed)
+    # The engine merges phases of eight lanes or more.
+    op, width, per = rng.choice([k for k in KINDS if k[1] != 8 or any_is == "worst"])
+    element = "u8" if width == 1 else "u32"
+    values, units = rng.randint(2, 3), rng.randint(3, 8)
+    a, b, c = (rng.randint(0, units) for _ in range(3))
+    index = f"({a}*v + {b}*lane + {c}*(v*lane // 2)) % {units} * {per}"
+    where = {"where": rng.choice(["1", "lane < 3", "v + lane != 1"])}
+    banks = rng.choice([4, 8]) if width == 16 else rng.choice([2, 4])
+    gpu = toy_device(4, banks)
+    problem = access_problem(
+        index, op, width, values, columns=units * per, element=element, any_is=any_is, **where
+    )
+    size = 1 if width == 1 else 4
+    order = rng.sample(range(2 * units), units)  # any placement of the units
+    table = np.array([(order[e // per] * per + e % per) * size for e in range(units * per)], np.int64)
+    return problem, gpu, table
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_the_worst_case_is_the_worst_of_all_outcomes(block):
+    for seed in range(40 * block, 40 * block + 40):
+        problem, gpu, table = random_choice(seed, "worst")
+        choice, counts = counted(problem, gpu, table)
+        worst = max(w for w, _, _ in every_outcome(choice, 0, table, gpu))
+        if choice.operation.width_bytes == 8:  # the merge rule may hold for every worst choice of few values
+            assert counts.wavefronts[0] >= worst, (seed, problem.accesses)
+        else:
+            assert counts.wavefronts.tolist() == [worst], (seed, problem.accesses)
+        assert counts.ideal[0] <= worst, (seed, problem.accesses)
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_no_placement_undercuts_the_ideal(block):
+    for seed in range(20 * block, 20 * block + 20):
+        problem, gpu, table = random_choice(seed, "worst")
+        choice, counts = counted(problem, gpu, table)
+        size = problem.tile.element_bytes
+        per = choice.operation.width_bytes // size
+        units = problem.tile.elements // per
+        rng = random.Random(seed)
+        for _ in range(30):
+            order = rng.sample(range(2 * units), units)
+            other = np.array([(order[e // per] * per + e % per) * size for e in range(units * per)])
+            worst = max(w for w, _, _ in every_outcome(choice, 0, other, gpu))
+            assert counts.ideal[0] <= worst, (seed, problem.accesses)
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_the_expectation_is_the_mean_of_all_outcomes(block):
+    for seed in range(30 * block, 30 * block + 30):
+        problem, gpu, table = random_choice(seed, "uniform")
+        choice, counts = counted(problem, gpu, table)
+        outcomes = np.array(list(every_outcome(choice, 0, table, gpu)))
+        # A mean of 16,384 samples, unless all lanes choose alike.
+        slack = 5 * outcomes[:, 0].std() / 128 + 1e-9
+        assert abs(counts.wavefronts[0] - outcomes[:, 0].mean()) <= slack, (seed, problem.accesses)
+        assert counts.ideal[0] <= counts.wavefronts[0] + 1e-9
+
+
+@pytest.mark.parametrize(("op", "kind"), [("load", "words"), ("atomic", "lanes")])
+@pytest.mark.parametrize("spread", [[0, 1, 2, 3, 4, 5], [0, 2, 4, 1, 6, 3], [0, 2, 4, 6, 8, 10]])
+def test_the_expectation_is_exact_where_lanes_choose_alike(op, kind, spread):
+    gpu = toy_device(4, 2)
+    problem = access_problem("v", op, 4, 6, columns=6, any_is="uniform")
+    table = 4 * np.array(spread)
+    choice, counts = counted(problem, gpu, table)
+    outcomes = np.array(list(every_outcome(choice, 0, table, gpu)))
+    assert counts.wavefronts[0] == pytest.approx(outcomes[:, 0].mean(), rel=1e-12)
+    even = np.array(list(every_outcome(choice, 0, 4 * np.arange(6), gpu)))
+    assert counts.ideal[0] == pytest.approx(even[:, 0].mean(), rel=1e-12)
+
+
+def test_matching():
+    assert matching([[0], [0], [0, 1]]) == 2
+    assert matching([[0, 1], [0], [1, 2]]) == 3
+    assert matching([]) == 0
+
+
+def histogram(any_is="worst", pitch=None):
+    return from_data(
+        {
+            "schema": "layoutopt.problem/1", "name": "histogram", "threads": 64,
+            "tile": {"shape": [2, 256], "element": "u32"},
+            "accesses": [
+                {"name": "count", "op": "reduce", "bytes": 4, "index": ["warp", "bin"],
+                 "any": {"bin": 256}, "any_is": any_is},
+                {"name": "merge", "op": "load", "bytes": 4, "index": ["i", "tid + 64*j"],
+                 "for": {"i": 2, "j": 4}},
+            ],
+        }
+    )  # fmt: skip
+
+
+def test_a_histogram_of_256_bins_is_at_least_eight_ways_and_reaches_it():
+    result = solve(histogram())
+    assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 2048)
+    count, merge = result.accesses
+    assert (count.wavefronts, count.ideal, count.bank_conflicts, count.any_is) == (16, 16, 14, "worst")
+    assert (merge.wavefronts, merge.any_is) == (16, None)
+    assert (result.proof.excess.lower_bound, result.proof.excess.scope) == (0, "every layout")
+    # Every second word, in half of the banks: 16 bins in each.
+    assert check(histogram(), "x0*512 + x1*2").accesses[0].wavefronts == 32
+
+
+def test_an_expected_histogram_is_that_of_words_spread_evenly():
+    result = solve(histogram("uniform"))
+    assert (result.status, result.excess, result.accesses[0].any_is) == (Status.OPTIMAL, 0, "uniform")
+    rng = np.random.default_rng(1)
+    drawn = rng.integers(256, size=(20000, 32))
+    loads = [max(np.bincount(np.unique(row) % 32)) for row in drawn]
+    assert result.accesses[0].wavefronts == pytest.approx(2 * np.mean(loads), rel=0.01)
+
+
+def test_one_value_is_no_choice():
+    gpu = device("sm_90")
+    data = {
+        "schema": "layoutopt.problem/1", "name": "one", "threads": 32, "tile": {"shape": [32, 32], "element": "f32"},
+        "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["lane", "3"]}],
+    }  # fmt: skip
+    plain = check(from_data(data), "x0*32 + x1", target=gpu).accesses[0]
+    data["accesses"][0]["any"] = {"v": 1}
+    assert check(from_data(data), "x0*32 + x1", target=gpu).accesses[0].wavefronts == plain.wavefronts == 32
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"any": {"tid": 4}}, r"accesses\[0\].any: 'tid' is reserved"),
+        ({"for": {"bin": 2}}, r"accesses\[0\].any: 'bin' is a variable of `for`, too"),
+        ({"weight": "bin"}, r"accesses\[0\].weight: a weight cannot depend on values of `any`"),
+        ({"any": {"bin": 300}}, r"accesses\[0\].index\[0\]: x0 must lie in 0..255, not 256"),
+        ({"any_is": "mean"}, r"accesses\[0\].any_is: "),
+        ({"layout": {"minimise": "instructions"}}, r"layout.minimise: instructions cannot come first"),
+    ],
+)
+def test_wrong_choices_are_refused(changes, message):
+    access = {"name": "a", "op": "load", "bytes": 4, "index": ["bin"], "any": {"bin": 256}}
+    data = {
+        "schema": "layoutopt.problem/1", "name": "wrong", "threads": 32,
+        "tile": {"shape": [256], "element": "u32"}, "layout": changes.pop("layout", {}),
+        "accesses": [{**access, **changes}],
+    }  # fmt: skip
+    with pytest.raises(ProblemFileError, match=message):
+        solve(from_data(data))

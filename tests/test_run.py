@@ -1,0 +1,130 @@
+"""Self-tests and `run`: what they print is read right, the H200 agreed with it, and no GPU is one clear line."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from conftest import PROBLEMS, ROOT
+from emit_programs import solved
+
+from layoutopt import gpu
+from layoutopt.devices import device
+from layoutopt.emit.languages import plan
+from layoutopt.emit.selftest import program
+from layoutopt.errors import LayoutError
+from layoutopt.problem_file import from_data, load
+from layoutopt.profiler import BANK_CONFLICTS, WAVEFRONTS, counters
+
+RUNS = json.loads((ROOT / "tests/data/h200_runs.json").read_text())
+SMALL = ROOT / "problems/basics/transpose_16x32_f32.json"
+
+
+def test_the_h200_counted_what_is_predicted():
+    """Every access of every layout that was run: values right, counters as the engine predicts today."""
+    accesses = 0
+    for entry in RUNS["runs"]:
+        assert entry["distinct"]
+        path = ROOT / "problems" / entry["problem"]
+        problem = load(path)
+        planned = plan(problem, device("sm_90"), entry["offset"])
+        by_name = {a.access.name: a for a in planned.accesses}
+        for access in entry["accesses"]:
+            assert access["values"] == "right"
+            found = by_name[access["name"]]
+            predicted = counters(found.lanes.operation, found.report.wavefronts, found.report.bank_conflicts)
+            measured = access["measured"]
+            assert {k: predicted[k] for k in measured} == measured, (entry["problem"], access["name"])
+            accesses += bool(measured)
+    assert accesses > 400
+
+
+def test_cycles_tell_conflicts_apart():
+    """The data is of real runs: a wavefront costs a cycle or more."""
+    for entry in RUNS["runs"]:
+        for access in entry["accesses"]:
+            if WAVEFRONTS in access["measured"] and access["op"] == "load":
+                assert access["cycles"] >= 0.9 * access["measured"][WAVEFRONTS]
+
+
+OUTPUT = """t: every element has its own bytes: yes
+access\tname\top\tvalues\twavefronts predicted\tbank conflicts predicted\tcycles
+0\trows\tstore\tright\t16\t0\t36.4
+1\tcolumns\tload\tWRONG\t16\t0\t44.6
+"""
+
+
+def test_values_are_read():
+    assert gpu.parse_values(OUTPUT) == (True, [(True, 36.4), (False, 44.6)])
+    assert gpu.parse_values(OUTPUT.replace("yes", "NO"))[0] is False
+
+
+def test_counters_are_read_and_compared():
+    names = ",".join(f'"{m}"' for m in gpu.METRICS)
+    row = ",".join(f'"{k + 1000:,}"' for k in range(len(gpu.METRICS)))
+    text = f'==PROF== x\n"ID","Kernel Name",{names}\n"","",{names}\n"1","b",{row}\n"0","a",{row}\n'
+    first, second = gpu.parse_counters(text)
+    assert first == second
+    assert first[gpu.METRICS[0].removesuffix(".sum")] == 1000
+    read = dict.fromkeys(first, 0) | {WAVEFRONTS: 20, gpu.ELSEWHERE: 4, BANK_CONFLICTS: 3}
+    assert gpu.compared({WAVEFRONTS: 16, BANK_CONFLICTS: 3}, read) == {WAVEFRONTS: 16, BANK_CONFLICTS: 3}
+
+
+def test_a_difference_is_a_difference():
+    right = gpu.Run("a", "load", True, 1.0, {WAVEFRONTS: 4}, {WAVEFRONTS: 4})
+    assert right.agrees
+    assert not gpu.Run("a", "load", True, 1.0, {WAVEFRONTS: 4}, {WAVEFRONTS: 5}).agrees
+    assert not gpu.Run("a", "load", False, 1.0, {WAVEFRONTS: 4}, None).agrees
+
+
+def test_without_a_gpu_it_is_one_line(tmp_path):
+    command = [sys.executable, "-c", "from layoutopt.cli import run; run()", "run", str(SMALL)]
+    hidden = (
+        "import os; os.environ['PATH'] = ''; import layoutopt.gpu as g; g.find_tool = lambda name: None; "
+    )
+    command[2] = hidden + command[2]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: no NVIDIA GPU on this machine (nvidia-smi finds none); emit --self-test writes the program\n"
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_self_tests_are_for_nvidia():
+    problem = from_data(
+        {
+            "name": "t", "tile": {"shape": [64], "element": "f32"}, "threads": 64, "target": "gfx942",
+            "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["tid"]}],
+        }
+    )  # fmt: skip
+    with pytest.raises(LayoutError, match="runs on NVIDIA GPUs"):
+        program(plan(problem, device("gfx942"), "x0"))
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("name", ["transpose_16x32_f32", "gemm_a_128x64_f16", "gemm4bit_b_128x64_bf16"])
+def test_self_tests_compile(name, tmp_path):
+    (path,) = [p for p in PROBLEMS if p.stem == name]
+    (tmp_path / "t.cu").write_text(program(plan(*solved(path))))
+    command = [
+        "nvcc",
+        "-std=c++17",
+        "-arch=sm_90",
+        "-Werror",
+        "all-warnings",
+        "-o",
+        tmp_path / "t",
+        tmp_path / "t.cu",
+    ]
+    subprocess.run(command, check=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.nvcc
+def test_run_on_this_machines_gpu(tmp_path):
+    command = [sys.executable, "-c", "from layoutopt.cli import run; run()", "run", str(SMALL), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["agrees"]
+    assert not list(tmp_path.iterdir())

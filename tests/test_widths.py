@@ -1,0 +1,113 @@
+"""Widths that the solver chooses, against solving every choice on its own."""
+
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from layoutopt import check
+from layoutopt.devices import device
+from layoutopt.emit.cuda import cuda
+from layoutopt.errors import ProblemFileError
+from layoutopt.model import Status
+from layoutopt.problem_file import from_data
+from layoutopt.synthesize import solve
+
+ROWS = {"name": "rows", "op": "store", "index": ["4*i + tid // 8", "4*(tid % 8)"], "for": {"i": 8}}
+NARROW = {**ROWS, "bytes": 8, "index": ["4*i + tid // 8", "4*(tid % 8) + 2*p"], "for": {"i": 8, "p": 2}}
+NARROWEST = {**ROWS, "bytes": 4, "index": ["4*i + tid // 8", "4*(tid % 8) + p"], "for": {"i": 8, "p": 4}}
+COLUMNS = {"name": "columns", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 32}}
+
+
+def problem(*accesses, families=("none", "pad"), element="f32", shape=(32, 32)):
+    return from_data(
+        {
+            "schema": "layoutopt.problem/1", "name": "widths", "threads": 32, "accesses": list(accesses),
+            "tile": {"shape": list(shape), "element": element}, "layout": {"families": list(families)},
+        }
+    )  # fmt: skip
+
+
+def total(result, rows_weight=1):
+    rows, columns = result.accesses
+    return rows_weight * rows.wavefronts + columns.wavefronts
+
+
+@pytest.mark.parametrize("weight", [1, 0.25, 40])
+@pytest.mark.parametrize("families", [("none", "pad"), ("none", "xor"), ("none",)])
+def test_the_choice_is_the_best_of_all(weight, families):
+    by_width = {
+        16: solve(problem({**ROWS, "bytes": 16, "weight": weight}, COLUMNS, families=families)),
+        8: solve(problem({**NARROW, "weight": weight}, COLUMNS, families=families)),
+        4: solve(problem({**NARROWEST, "weight": weight}, COLUMNS, families=families)),
+    }
+    wanted = min(by_width, key=lambda w: (total(by_width[w], weight), by_width[w].bytes,
+                                          by_width[w].proof.index_cost.value))  # fmt: skip
+    result = solve(problem({**ROWS, "bytes": [16, 8, 4], "weight": weight}, COLUMNS, families=families))
+    assert result.status is Status.OPTIMAL
+    assert result.accesses[0].bytes == wanted
+    assert (total(result, weight), result.bytes) == (total(by_width[wanted], weight), by_width[wanted].bytes)
+
+
+def test_two_narrow_stores_may_beat_a_wide_one():
+    result = solve(problem({**ROWS, "bytes": [16, 8]}, COLUMNS))
+    assert [(a.name, a.bytes, a.wavefronts) for a in result.accesses] == [
+        ("rows", 8, 32),
+        ("columns", None, 64),
+    ]
+    assert total(solve(problem({**ROWS, "bytes": 16}, COLUMNS))) == 160
+    # A given layout is checked at the width that costs least: at pitch 33 only single words are aligned.
+    widths = {"x0*36 + x1": 16, "x0*34 + x1": 8, "x0*33 + x1": 4}
+    for offset, width in widths.items():
+        audit = check(problem({**ROWS, "bytes": [4, 16, 8]}, COLUMNS), offset)
+        assert audit.status is Status.FEASIBLE
+        rows = audit.accesses[0]
+        assert (rows.bytes, rows.wavefronts) == (width, 32), offset
+
+
+def test_packed_elements_and_a_variable_called_part():
+    access = {**ROWS, "bytes": [16, 8], "index": ["4*part + tid // 8", "32*(tid % 8)"], "for": {"part": 8}}
+    result = solve(problem(access, element="s4", shape=(32, 256), families=("none", "pad")))
+    assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 4096)
+    assert result.accesses[0].bytes in (16, 8)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler on this machine")
+def test_emitted_code_has_a_parameter_for_the_parts(tmp_path):
+    tile = problem({**ROWS, "bytes": [16, 8]}, COLUMNS)
+    result = solve(tile)
+    header = cuda(tile, result, device(tile.target))
+    assert re.search(r"widths_rows_bytes\(int tid, int i, int part\)", header)
+    (tmp_path / "tile.cuh").write_text(header)
+    (tmp_path / "main.cpp").write_text(
+        '#include <cstdio>\n#include "tile.cuh"\nint main() { for (int i = 0; i < 8; ++i) for (int p = 0; p < 2; '
+        '++p) for (int t = 0; t < 32; ++t) std::printf("%u,", widths_rows_bytes(t, i, p)); }\n'
+    )
+    subprocess.run(["g++", "-std=c++14", "main.cpp", "-o", "main"], cwd=tmp_path, check=True)
+    output = subprocess.run(["./main"], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    expected = [
+        int(result.layout.byte_offset(4 * i + t // 8, 4 * (t % 8) + 2 * p))
+        for i in range(8) for p in range(2) for t in range(32)
+    ]  # fmt: skip
+    assert json.loads(f"[{output.rstrip(',')}]") == expected
+
+
+@pytest.mark.parametrize(
+    ("accesses", "message"),
+    [
+        ([{**ROWS, "bytes": [16, 12]}], r"accesses\[0\].bytes: 12 bytes must divide 16"),
+        (
+            [{**ROWS, "bytes": [16, 2]}],
+            r"accesses\[0\].bytes: 2 bytes must divide 16 and hold whole elements",
+        ),
+        ([{**ROWS, "bytes": [16, 0]}], r"accesses\[0\].bytes: 0 bytes must divide 16"),
+        ([{**ROWS, "bytes": []}], r"accesses\[0\].bytes: "),
+        ([{**ROWS, "name": f"r{k}", "bytes": [16, 8]} for k in range(5)], r"accesses: 32 choices of widths"),
+        ([{**ROWS, "op": "ldmatrix.x4", "bytes": [16, 8]}], r"accesses\[0\].op: .* 16 bytes wide"),
+    ],
+)
+def test_wrong_lists_are_refused(accesses, message):
+    with pytest.raises(ProblemFileError, match=message):
+        solve(problem(*accesses))
