@@ -81,12 +81,14 @@ def tiles_from_data(raw: Any) -> TileSet:
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a problem file, generated from the types."""
     kinds, components = msgspec.json.schema_components([Problem, TileSet], ref_template="#/$defs/{name}")
-    return {
+    schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "layoutopt problem",
-        "anyOf": list(kinds),
+        "anyOf": kinds,
         "$defs": components,
     }
+    data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(schema))
+    return data
 
 
 def check(problem: Problem) -> None:

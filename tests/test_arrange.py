@@ -1,20 +1,30 @@
 """Several tiles: the best combination, against every combination of every layout of tiny tiles."""
 
 import itertools
+import json
 import random
+import shutil
+import subprocess
 
+import jsonschema
 import numpy as np
 import pytest
 import toy
+from conftest import ROOT
 from test_brute_force import random_case
+from test_cli import layoutopt
 
 from layoutopt.accesses import trace
 from layoutopt.arrange import arrange, groups
 from layoutopt.conflicts import count_wavefronts
 from layoutopt.devices import device
+from layoutopt.emit.tiles import cuda_tiles
+from layoutopt.errors import ProblemFileError
 from layoutopt.model import Status
 from layoutopt.packing import Plan, least, pack
-from layoutopt.problem_file import tiles_from_data
+from layoutopt.problem_file import json_schema, load_any, tiles_from_data
+
+TILE_SETS = sorted((ROOT / "tile_sets").glob("*.json"))
 
 SMALL = [(2, 4), (3, 3), (2, 6), (4, 2), (3, 4), (2, 2, 2), (12,), (3, 5)]
 
@@ -286,3 +296,131 @@ def test_out_of_time_is_no_claim():
 def test_same_problem_same_answer():
     tile_set = tiles_from_data(gemm(layout={"max_bytes": 5000}))
     assert arrange(tile_set) == arrange(tile_set) == arrange(tile_set, workers=2)
+
+
+@pytest.mark.parametrize("path", TILE_SETS, ids=lambda path: path.stem)
+def test_files_of_several_tiles(path):
+    tile_set = load_any(path)
+    assert tile_set.notes
+    jsonschema.validate(json.loads(path.read_text()), json_schema())
+    result = arrange(tile_set)
+    assert result.status is Status.OPTIMAL
+    known = tile_set.known_optimum
+    assert (result.excess, result.bytes) == (known.excess, known.bytes)
+
+
+def test_two_passes_of_an_fft_share_one_layout():
+    data = json.loads((ROOT / "tile_sets" / "shoc_fft512_two_passes_f32.json").read_text())
+    result = arrange(tiles_from_data({**data, "same_layout": True}))
+    (part,) = result.tiles
+    assert part.tiles == ("first", "second")
+    assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 2048)
+
+
+ONE = {"name": "a", "shape": [4, 8], "element": "f32"}
+TOUCH = {"name": "rows", "tile": "a", "op": "load", "bytes": 4, "index": ["tid // 8", "tid % 8"]}
+BROKEN = {
+    "same name": ({"tiles": [ONE, ONE]}, "tiles[1].name: 'a' is already the name of tiles[0]"),
+    "unknown tile": ({"accesses": [{**TOUCH, "tile": "c"}]}, "accesses[0].tile: no tile is called 'c'; there are a, b"),
+    "no tile named": ({"accesses": [{k: v for k, v in TOUCH.items() if k != "tile"}]}, "accesses[0]: object missing required field `tile`"),
+    "untouched tile": ({"accesses": [TOUCH]}, "tiles[1]: no access names the tile 'b'"),
+    "access named twice": ({"accesses": [TOUCH, {**TOUCH, "tile": "b"}]}, "accesses[1].name: 'rows' is already the name of accesses[0]"),
+    "stages": ({"tiles": [{**ONE, "stages": 0}, {**ONE, "name": "b"}]}, "tiles[0].stages: expected `int` >= 1"),
+    "element": ({"tiles": [ONE, {**ONE, "name": "b", "element": "f33"}]}, "tiles[1].element: unknown type 'f33'"),
+    "coordinates": ({"accesses": [{**TOUCH, "tile": "b", "index": ["tid"]}, {**TOUCH, "name": "r"}]}, "accesses[0].index: expected one expression for each of 2"),
+    "outside its tile": ({"accesses": [TOUCH, {**TOUCH, "tile": "b", "name": "r", "index": ["tid", "0"]}]}, "accesses[1].index[0]: x0 must lie in 0..3, not 4"),
+    "order of all": ({"layout": {"order": [0, 1]}}, "layout.order: belongs to one tile"),
+    "bytes first": ({"layout": {"minimise": "bytes"}}, "layout.minimise: several tiles are solved for excess first, not bytes"),
+    "no family left": ({"tiles": [{**ONE, "layout": {"families": ["pad"]}}, {**ONE, "name": "b"}], "layout": {"families": ["xor"]}}, "tiles[0].layout.families: pad are allowed here"),
+    "two widths": ({"accesses": [{**TOUCH, "bytes": [8, 4]}, {**TOUCH, "tile": "b", "name": "r"}]}, "accesses[0].bytes: one width is expected"),
+    "overlay of nothing": ({"overlay": [["a"], ["c"]]}, "overlay[1][0]: no tile is called 'c'"),
+    "overlay twice": ({"overlay": [["a"], ["b", "a"]]}, "overlay[1][1]: 'a' already stands in overlay[0][0]"),
+    "same layout of nothing": ({"same_layout": True}, "same_layout: needs an overlay of two or more times"),
+    "same layout, other size": ({"tiles": [ONE, {**ONE, "name": "b", "shape": [4, 9]}], "overlay": [["a"], ["b"]], "same_layout": True}, "tiles[1]: same_layout asks for 32 elements, as 'a' has, not 36"),
+    "outside, seen through another": (
+        {"tiles": [ONE, {**ONE, "name": "b", "shape": [8, 4]}], "overlay": [["a"], ["b"]], "same_layout": True},
+        "accesses[1].index[1]: x1 must lie in 0..3, not 4",
+    ),
+    "tile, too": ({"tile": {"shape": [4, 8], "element": "f32"}}, "object contains unknown field `tile`"),
+}  # fmt: skip
+
+
+def small(**changes):
+    data = {
+        "name": "two", "threads": 32, "tiles": [ONE, {**ONE, "name": "b"}],
+        "accesses": [TOUCH, {**TOUCH, "tile": "b", "name": "more rows"}],
+    }  # fmt: skip
+    return {**data, **changes}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_errors_name_the_field(case):
+    changes, message = BROKEN[case]
+    with pytest.raises(ProblemFileError) as raised:
+        arrange(tiles_from_data(small(**changes)))
+    assert message in str(raised.value)
+
+
+def write(tmp_path, data):
+    path = tmp_path / "tiles.json"
+    path.write_text(json.dumps(data))
+    return path
+
+
+def test_command_line(tmp_path):
+    path = write(tmp_path, passes(overlay=[], layout={}))
+    table, header = tmp_path / "t.npz", tmp_path / "t.cuh"
+    done = layoutopt("solve", path, "--json", "--table", table, "--code", header)
+    assert (done.returncode, done.stderr) == (0, "")
+    answer = json.loads(done.stdout)
+    assert next(iter(answer)) == "schema"
+    assert (answer["schema"], answer["status"]) == ("layoutopt.arrangement/1", "optimal")
+    expected = arrange(load_any(path))
+    assert answer["bytes"] == expected.bytes == 4096
+    tables, text = np.load(table), header.read_text()
+    for part in expected.tiles:
+        (name,) = part.tiles
+        assert (tables[name] == part.result.layout.table() + part.base_bytes).all()
+        assert f"constexpr uint32_t two_passes_{name}_base = {part.base_bytes};" in text
+        assert f"constexpr uint32_t two_passes_{name}_stage_bytes = {part.stage_bytes};" in text
+    report = layoutopt("solve", path).stdout
+    for shown in ("two passes  2 tiles  on sm_90", "optimal: no bank conflicts, proved best"):
+        assert shown in report
+    for options, code in (
+        (("--max-bytes", "4095"), 1),
+        (("--families", "none"), 1),
+        (("--minimise", "bytes"), 2),
+        (("--certificate", tmp_path / "c"), 2),
+        (("--time-limit", "0.000001"), 3),
+    ):
+        assert layoutopt("solve", path, *options).returncode == code, options
+    refused = layoutopt("check", path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "tiles: one `tile` is expected here; `layoutopt solve` takes several" in refused.stderr
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler on this machine")
+def test_the_header_compiles_and_agrees_with_the_tables(tmp_path):
+    tile_set = tiles_from_data(passes(same_layout=True, layout={}))
+    result = arrange(tile_set)
+    text = cuda_tiles(tile_set, result, device(tile_set.target))
+    (part,) = result.tiles
+    table = part.result.layout.table()
+    checks = [
+        f'static_assert(two_passes_first_offset_bytes({i}, {j}) == {table[i, j]}, "");'
+        for i, j in ((0, 0), (31, 15), (17, 3))
+    ]
+    checks.append(f'static_assert(two_passes_second_base == 0 && two_passes_bytes == {result.bytes}, "");')
+    (tmp_path / "t.hpp").write_text(text)
+    (tmp_path / "t.cpp").write_text('#include "t.hpp"\n' + "\n".join(checks) + "\nint main() {}\n")
+    subprocess.run(
+        ["g++", "-std=c++14", "-Wall", "-Werror", "-fsyntax-only", "t.cpp"], cwd=tmp_path, check=True
+    )
+
+
+def test_names_that_collide_in_the_code_are_refused():
+    tiles = [ONE, {**ONE, "name": "a_rows"}]
+    accesses = [TOUCH, {**TOUCH, "tile": "a_rows", "name": "more rows"}]
+    tile_set = tiles_from_data(small(tiles=tiles, accesses=accesses))
+    with pytest.raises(ProblemFileError, match="two_a_rows_bytes"):
+        cuda_tiles(tile_set, arrange(tile_set), device("sm_90"))
