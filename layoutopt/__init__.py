@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from layoutopt.arrange import Arrangement, arrange
     from layoutopt.audit import check
     from layoutopt.model import Problem, Result, Status, TileSet
-    from layoutopt.problem_file import load, load_any
+    from layoutopt.problem_file import load
     from layoutopt.synthesize import solve
+    from layoutopt.tile_sets import load_any
 
 _HOMES = {
     "Arrangement": "layoutopt.arrange",
@@ -38,7 +39,7 @@ _HOMES = {
     "arrange": "layoutopt.arrange",
     "check": "layoutopt.audit",
     "load": "layoutopt.problem_file",
-    "load_any": "layoutopt.problem_file",
+    "load_any": "layoutopt.tile_sets",
     "solve": "layoutopt.synthesize",
 }
 

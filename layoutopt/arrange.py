@@ -49,9 +49,9 @@ from layoutopt.model import (
 )
 from layoutopt.over_values import ChoiceTrace, choices
 from layoutopt.packing import Plan, least, pack, rounded_up
-from layoutopt.problem_file import fields_of
 from layoutopt.rewrite import stored, with_loops
 from layoutopt.synthesize import INDEX_COST_MEASURE, base_alignment, measure, solve
+from layoutopt.tile_sets import fields_of
 
 ARRANGEMENT_SCHEMA: Final = "layoutopt.arrangement/1"
 EVERY_LAYOUT: Final = "every layout"

@@ -58,8 +58,8 @@ def parse(data: bytes) -> Any:
         raise ProblemFileError("", f"not JSON: {str(error).split(';')[0]}") from None
 
 
-def convert(raw: Any, kind: type[T]) -> T:
-    """Decoded JSON data as a `kind`, checked field by field.
+def convert(raw: Any, kind: type[T], place: str = "") -> T:
+    """Decoded JSON data, found at `place` in its file, as a `kind`, checked field by field.
 
     Raises:
         ProblemFileError: `field` is the path of the first one that is wrong.
@@ -67,7 +67,9 @@ def convert(raw: Any, kind: type[T]) -> T:
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
-        raise located(error, raw) from None
+        inside = located(error, raw)
+        field = ".".join(part for part in (place, inside.field) if part)
+        raise ProblemFileError(field, inside.reason) from None
 
 
 def located(error: msgspec.ValidationError, raw: Any) -> ProblemFileError:

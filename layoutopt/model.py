@@ -150,6 +150,7 @@ class Access(Struct, frozen=True, forbid_unknown_fields=True, rename={"loops": "
             "or an expression over the loop variables"
         ),
     ] = 1
+    notes: str | None = None
 
     @property
     def single_width(self) -> int | None:
@@ -184,6 +185,10 @@ class Constraints(Struct, frozen=True, forbid_unknown_fields=True):
         Expression | None,
         Meta(description="A layout already in use, to audit: element offset over x0, x1, ..."),
     ] = None
+    must_be: Annotated[
+        str | tuple[str, ...] | None,
+        Meta(description="Layouts that the hardware dictates: tma, tma.128B, wgmma, ..., or a list of them"),
+    ] = None
 
 
 class Published(Struct, frozen=True, forbid_unknown_fields=True):
@@ -215,6 +220,11 @@ class Problem(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
     notes: str | None = None
     published: Published | None = None
     known_optimum: KnownOptimum | None = None
+
+    def _repr_html_(self) -> str:
+        from layoutopt.notebook import problem_html
+
+        return problem_html(self)
 
 
 class NamedTile(Tile, frozen=True, kw_only=True):
@@ -388,3 +398,8 @@ class Result(Struct, frozen=True, rename={"schema_": "schema"}):
         """The result as JSON-ready data, the schema first."""
         data: dict[str, Any] = msgspec.to_builtins(self)
         return {"schema": data.pop("schema"), **data}
+
+    def _repr_html_(self) -> str:
+        from layoutopt.notebook import result_html
+
+        return result_html(self)

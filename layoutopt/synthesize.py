@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from layoutopt import dictated
 from layoutopt.accesses import LaneTrace, Trace, trace
 from layoutopt.address import Layout
 from layoutopt.conflicts import count_wavefronts
@@ -106,6 +107,8 @@ def solve(
         )
     if not any(a.active.any() for a in lanes.accesses):
         raise ProblemFileError("accesses", "no access has an active lane")
+    if problem.layout.must_be is not None:
+        return _dictated(problem, gpu, lanes, conflict_free)
     chosen = choices(problem, lanes, gpu)
     if chosen and problem.layout.minimise == "instructions":
         raise ProblemFileError(
@@ -133,6 +136,57 @@ def solve(
     else:
         proposal, general = _of_every_layout(problem, gpu, lanes, proposal, conflict_free, budget, workers)
     return _result(problem, gpu, lanes, proposal, chosen, general)
+
+
+def _dictated(problem: Problem, gpu: Device, lanes: Trace, conflict_free: bool) -> Result:
+    """The best of the few layouts that the hardware allows: every one is counted."""
+    scope = f"the layouts of {' or '.join(dictated.names(problem))}"
+    unit = lanes.weight_unit
+    ranked, refused = [], []
+    for candidate in dictated.candidates(problem):
+        try:
+            check_layout(candidate.layout, lanes)
+        except LayoutError as error:
+            refused.append(f"{candidate.name}: {error}")
+            continue
+        table = candidate.layout.table().ravel()
+        plain = weighted = 0
+        for access in lanes.accesses:
+            counts = count_wavefronts(table[access.element], access.active, access.operation, gpu)
+            excess = counts.wavefronts - counts.ideal
+            plain += int(excess.sum())
+            weighted += int((excess * access.weight).sum())
+        ranked.append((weighted, len(candidate.layout.swizzle), plain, candidate))
+    ranked.sort(key=lambda row: row[:2])
+    weights = any((access.weight != unit).any() for access in lanes.accesses)
+    proof = Proof(
+        Bound(min((plain for _, _, plain, _ in ranked), default=0), scope),
+        Bound(problem.tile.bytes, EVERY_LAYOUT),
+        weighted_excess=Bound(ranked[0][0] / unit, scope) if ranked and weights else None,
+    )
+    costs = [f"{c.name} {weighted / unit:g} excess" for weighted, _, _, c in ranked] + refused
+    reason = "; ".join(costs) or f"no layout of {' or '.join(dictated.names(problem))} holds this tile"
+    limit = problem.layout.max_bytes
+    if not ranked or (conflict_free and ranked[0][0]) or (limit is not None and problem.tile.bytes > limit):
+        return Result(problem.name, gpu.name, Status.INFEASIBLE, proof, reason)
+    weighted, _, _, best = ranked[0]
+    reports = measure(best.layout, lanes, gpu)
+    return Result(
+        problem=problem.name,
+        target=gpu.name,
+        status=Status.OPTIMAL,
+        proof=proof,
+        reason=reason,
+        layout=best.layout,
+        family=best.name,
+        offset=to_text(element_expression(best.layout)),
+        bytes=problem.tile.bytes,
+        declared_bytes=best.layout.declared_bytes,
+        alignment_bytes=best.alignment_bytes,
+        excess=sum(r.excess for r in reports),
+        weighted_excess=weighted / unit,
+        accesses=reports,
+    )
 
 
 def _of_every_layout(

@@ -22,7 +22,8 @@ from layoutopt.emit.tiles import cuda_tiles
 from layoutopt.errors import ProblemFileError
 from layoutopt.model import Status
 from layoutopt.packing import Plan, least, pack
-from layoutopt.problem_file import json_schema, load_any, tiles_from_data
+from layoutopt.problem_file import json_schema
+from layoutopt.tile_sets import load_any, tiles_from_data
 
 TILE_SETS = sorted((ROOT / "tile_sets").glob("*.json"))
 

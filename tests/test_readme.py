@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 
@@ -25,7 +26,7 @@ def test_console_blocks_show_real_output():
     assert shown
     for block in shown:
         command, _, output = block.partition("\n")
-        program, *arguments = command.removeprefix("$ ").split()
+        program, *arguments = shlex.split(command.removeprefix("$ "))
         assert program == "layoutopt"
         done = layoutopt(*arguments, cwd=ROOT)
         assert untimed(done.stdout).rstrip() == untimed(output).rstrip()

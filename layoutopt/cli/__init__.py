@@ -31,6 +31,9 @@ class _Commands(click.Group):
         "explain": "layoutopt.cli.explain",
         "count": "layoutopt.cli.count",
         "targets": "layoutopt.cli.targets",
+        "new": "layoutopt.cli.new",
+        "import": "layoutopt.cli.import_",
+        "problems": "layoutopt.cli.problems",
     }
     _summaries: ClassVar = {
         "solve": "Find the smallest conflict-free layout of a tile.",
@@ -42,6 +45,9 @@ class _Commands(click.Group):
         "explain": "Say why a layout works, or why none can.",
         "count": "Count the wavefronts of recorded addresses.",
         "targets": "List the GPUs and how they serve shared memory.",
+        "new": "Start a problem file for a common kernel.",
+        "import": "Turn a CuTe or Triton layout, or a recorded trace, into a problem file.",
+        "problems": "List the catalogue, or print one of its problems.",
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:

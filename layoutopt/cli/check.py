@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from layoutopt.cli.options import device_file_option, problem_device
+from layoutopt.cli.options import ProblemPath, device_file_option, problem_device
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command("check")
-@click.argument("problem", type=click.Path(path_type=Path))
+@click.argument("problem", type=ProblemPath())
 @click.option("--offset", metavar="EXPR", help="The layout: element offset over x0, x1, ...")
 @click.option(
     "--table",
@@ -67,7 +67,7 @@ def command(
 
         return solve(changed, time_limit=time_limit, target=gpu)
 
-    layout = _read_table(table) if table is not None else offset
+    layout = read_table(table) if table is not None else offset
     audit = check(loaded, layout, target=gpu, solver=None if no_fix else solver)
     if as_json:
         click.echo(json.dumps(audit.to_json()))
@@ -78,7 +78,12 @@ def command(
     return 1 if audit.excess or audit.status is Status.INFEASIBLE else 0
 
 
-def _read_table(path: Path) -> npt.NDArray[np.integer[Any]]:
+def read_table(path: Path) -> npt.NDArray[np.integer[Any]]:
+    """The array in an .npy file.
+
+    Raises:
+        ProblemFileError: there is none.
+    """
     import numpy as np
 
     from layoutopt.errors import ProblemFileError

@@ -8,12 +8,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
     from layoutopt.devices import Device
     from layoutopt.model import Problem, TileSet
 
 Command = TypeVar("Command", bound=Callable[..., object])
+
+
+class ProblemPath(click.Path):
+    """A problem file, or the name of a problem in the catalogue; the shell completes both."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Names of the catalogue, then what click completes for a path."""
+        from layoutopt.catalogue import problems, short_names
+
+        names = [*short_names(), *(problems() if "/" in incomplete else ())]
+        found = [CompletionItem(name) for name in dict.fromkeys(names) if name.startswith(incomplete)]
+        return [*found, *super().shell_complete(ctx, param, incomplete)]
 
 
 def seconds(ctx: click.Context, param: click.Parameter, value: float) -> float:

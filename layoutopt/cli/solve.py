@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from layoutopt.cli.files import check_distinct, write_all
-from layoutopt.cli.options import device_file_option, problem_device, seconds
+from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, seconds
 from layoutopt.model import FAMILIES, OBJECTIVES, Objective, Problem, Result, Status, TileSet
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNK
 
 
 @click.command("solve")
-@click.argument("problem", type=click.Path(path_type=Path))
+@click.argument("problem", type=ProblemPath())
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @click.option(
     "--table",
@@ -87,14 +87,15 @@ def command(
 ) -> int:
     """Find the layout with the fewest wavefronts, then the fewest bytes, then the cheapest index.
 
-    PROBLEM is a problem file. Ctrl-C stops the search with the best layout so far. Of a file with several
-    tiles, the table is an .npz archive with one array for each, and the code one header for all.
+    PROBLEM is a problem file or the name of one in the catalogue. Ctrl-C stops the search with the
+    best layout so far. Of a file with several tiles, the table is an .npz archive with one array for
+    each, and the code one header for all.
 
     \b
     Example:
       layoutopt solve problems/basics/transpose_32x32_f32.json --code tile.cuh
     """
-    from layoutopt.problem_file import load_any
+    from layoutopt.tile_sets import load_any
 
     check_distinct(problem, table=table, code=code, certificate=certificate)
     loaded = load_any(problem)
@@ -156,7 +157,8 @@ def _with_families(problem: P, families: str) -> P:
 
 def _constrained(problem: P, **given: Any) -> P:
     """`problem` under the constraints that are given; a tighter one in the file stays."""
-    from layoutopt.problem_file import check, check_tiles
+    from layoutopt.problem_file import check
+    from layoutopt.tile_sets import check_tiles
 
     layout = problem.layout
     if given["max_bytes"] is not None and layout.max_bytes is not None:

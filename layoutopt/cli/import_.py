@@ -1,0 +1,265 @@
+"""`layoutopt import`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from layoutopt.cli.files import write_all
+from layoutopt.cli.new import extents
+from layoutopt.errors import ProblemFileError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+Command = TypeVar("Command", bound=Callable[..., object])
+
+MAX_TEXT_BYTES = 64 << 20
+
+
+@click.group("import")
+def command() -> None:
+    """Turn what another tool prints, or what a kernel did, into a problem file."""
+
+
+def _layout_options(function: Command) -> Command:
+    """What a thread-value layout does not say of the access that uses it."""
+    for option in (
+        click.argument("layout"),
+        click.option("--tile", required=True, metavar="MxN", help="Extents of the layout's tile."),
+        click.option("--element", required=True, metavar="T", help="Type of an element, such as f16."),
+        click.option("--op", default="store", show_default=True, help="store, load or cp.async."),
+        click.option("--bytes", "width_bytes", type=int, metavar="N", help="Bytes a thread moves at once  "
+                     "[default: the most that the layout allows]"),
+        click.option("--order", metavar="D,D", help="The layout's dimensions as the shared tile has them, "
+                     "slowest first."),
+        click.option("--name", default="access", show_default=True, help="Name of the access."),
+        click.option("--into", type=click.Path(path_type=Path), metavar="FILE",
+                     help="Add the access to this problem file."),
+        click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE",
+                     help="Write a new file."),
+    )[::-1]:  # fmt: skip
+        function = option(function)
+    return function
+
+
+@command.command("cute")
+@_layout_options
+def cute(**options: Any) -> int:
+    """A CuTe thread-value layout, as CuTe prints it.
+
+    \b
+    Example:
+      layoutopt import cute "((4,8),(2,2)):((32,1),(16,8))" --tile 16x8 --element f32 -o tile.json
+    """
+    from layoutopt.imports.cute import thread_values
+
+    return _thread_values(thread_values, **options)
+
+
+@command.command("triton")
+@_layout_options
+def triton(**options: Any) -> int:
+    """A Triton or Gluon layout: blocked, mma, dot operand, slice, linear.
+
+    LAYOUT is the text, as the compiler or Gluon prints it, or @FILE to read it from a file.
+
+    \b
+    Example:
+      layoutopt import triton "#ttg.blocked<{sizePerThread = [1, 8], threadsPerWarp = [4, 8], \\
+        warpsPerCTA = [4, 1], order = [1, 0]}>" --tile 128x64 --element f16
+    """
+    from layoutopt.imports.triton import thread_values
+
+    text = options.pop("layout")
+    if text.startswith("@"):
+        from layoutopt.json_data import read
+
+        text = read(text[1:], MAX_TEXT_BYTES).decode("utf-8", "replace")
+    return _thread_values(thread_values, layout=text, **options)
+
+
+def _thread_values(
+    evaluate: Callable[[str, tuple[int, ...]], npt.NDArray[np.int64]],
+    layout: str,
+    tile: str,
+    element: str,
+    op: str,
+    width_bytes: int | None,
+    order: str | None,
+    name: str,
+    into: Path | None,
+    output: Path | None,
+) -> int:
+    from layoutopt.imports.tables import access_of
+    from layoutopt.model import ELEMENT_BYTES
+
+    if into is not None and output is not None:
+        raise click.UsageError("--into adds to a file and -o writes a new one; use one of them")
+    if op not in ("store", "load", "cp.async"):
+        raise click.BadParameter(f"expected store, load or cp.async, got {op!r}", param_hint="--op")
+    shape = extents(tile)
+    assert shape is not None
+    if element not in ELEMENT_BYTES:
+        raise ProblemFileError("--element", f"unknown type {element!r}; known: {', '.join(ELEMENT_BYTES)}")
+    table = evaluate(layout, shape)
+    dims = _order(order, len(shape))
+    shape = tuple(shape[d] for d in dims)
+    access = access_of(table[..., dims], shape, ELEMENT_BYTES[element], name, op, width_bytes)
+    problem = {
+        "tile": {"shape": list(shape), "element": element},
+        "threads": len(table),
+        "accesses": [access],
+    }
+    if into is None:
+        _finish(output, problem, "From a thread-value layout.")
+        return 0
+    from layoutopt.json_data import parse
+    from layoutopt.problem_file import from_data, read
+
+    old = parse(read(into))
+    known = from_data(old)
+    if (list(known.tile.shape), known.tile.element) != (list(shape), element):
+        raise ProblemFileError(
+            "--into", f"{str(into)!r} has another tile than {'x'.join(map(str, shape))} {element}"
+        )
+    if known.threads < len(table):
+        raise ProblemFileError(
+            "--into", f"{str(into)!r} has {known.threads} threads, the layout {len(table)}"
+        )
+    if known.threads > len(table):
+        access["where"] = f"tid < {len(table)}"
+    _save(into, {**old, "accesses": [*old["accesses"], access]})
+    return 0
+
+
+@command.command("trace")
+@click.argument("records", required=False, type=click.Path(path_type=Path))
+@click.option("--header", is_flag=True, help="Print the CUDA header that records, and nothing else.")
+@click.option("--tile", metavar="RxC", help="Extents of the tile.")
+@click.option("--element", metavar="T", help="Type of an element, such as f32.")
+@click.option("--threads", type=click.IntRange(1, 1024), metavar="N", help="Threads of the block.")
+@click.option("--offset", metavar="EXPR", help="The layout in use: element offset over x0, x1, ...")
+@click.option("--table", type=click.Path(path_type=Path), metavar="FILE",
+              help="The layout in use: byte offsets as .npy, in the tile's shape.")  # fmt: skip
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write a new file.")
+def trace(
+    records: Path | None,
+    header: bool,
+    tile: str | None,
+    element: str | None,
+    threads: int | None,
+    offset: str | None,
+    table: Path | None,
+    output: Path | None,
+) -> int:
+    """Shared addresses that a running kernel issued, recorded with the header that --header prints.
+
+    \b
+    Example:
+      layoutopt import trace --header > layoutopt_record.cuh
+      layoutopt import trace trace.jsonl --tile 32x32 --element f32 --threads 256 \\
+        --offset "x0*33 + x1" -o tile.json
+    """
+    if header:
+        from importlib.resources import files
+
+        click.echo(files("layoutopt").joinpath("data/layoutopt_record.cuh").read_text(), nl=False)
+        return 0
+    missing = [n for n, v in (("--tile", tile), ("--element", element), ("--threads", threads)) if v is None]
+    if records is None or missing:
+        raise click.UsageError("a trace needs " + ("RECORDS" if records is None else missing[0]))
+    if (offset is None) == (table is None):
+        raise click.UsageError("the layout in use is needed: give --offset or --table")
+    assert element is not None
+    assert threads is not None
+    from layoutopt.imports.trace import accesses
+    from layoutopt.json_data import read
+    from layoutopt.model import ELEMENT_BYTES
+
+    shape = extents(tile)
+    assert shape is not None
+    if element not in ELEMENT_BYTES:
+        raise ProblemFileError("--element", f"unknown type {element!r}; known: {', '.join(ELEMENT_BYTES)}")
+    lines = read(records, MAX_TEXT_BYTES).splitlines()
+    used = _layout_in_use(shape, ELEMENT_BYTES[element], offset, table)
+    found = accesses(lines, used, ELEMENT_BYTES[element], threads)
+    problem: dict[str, Any] = {
+        "tile": {"shape": list(shape), "element": element},
+        "threads": threads,
+        "accesses": found,
+    }
+    if offset is not None:
+        size = int(used.max()) + ELEMENT_BYTES[element]
+        problem["published"] = {
+            "offset": offset,
+            "bytes": size,
+            "source": "in use when the trace was recorded",
+        }
+    _finish(output, problem, f"From the addresses recorded in {records.name}.")
+    return 0
+
+
+def _layout_in_use(
+    shape: tuple[int, ...], element_bytes: int, offset: str | None, table: Path | None
+) -> npt.NDArray[np.int64]:
+    import numpy as np
+
+    from layoutopt.expressions import evaluate, parse
+
+    if table is not None:
+        from layoutopt.cli.check import read_table
+
+        loaded = read_table(table)
+        if loaded.shape != shape or not np.issubdtype(loaded.dtype, np.integer):
+            raise ProblemFileError("--table", f"must hold integers in the shape of the tile, {shape}")
+        used = loaded.astype(np.int64)
+    else:
+        assert offset is not None
+        grids = np.indices(shape, dtype=np.int64, sparse=True)
+        env = {f"x{d}": grid for d, grid in enumerate(grids)}
+        used = np.broadcast_to(evaluate(parse(offset, frozenset(env)), env), shape) * element_bytes
+    if used.min() < 0 or len(np.unique(used)) != used.size:
+        raise ProblemFileError(
+            "--offset" if table is None else "--table", "the layout puts two elements in one place"
+        )
+    return used
+
+
+def _order(text: str | None, rank: int) -> list[int]:
+    if text is None:
+        return list(range(rank))
+    parts = text.split(",")
+    dims = [int(part) for part in parts if part.strip().isdecimal()]
+    if sorted(dims) != list(range(rank)) or len(parts) != rank:
+        raise click.BadParameter(f"expected each of 0..{rank - 1} once, got {text!r}", param_hint="--order")
+    return dims
+
+
+def _finish(output: Path | None, problem: dict[str, Any], notes: str) -> None:
+    name = output.stem if output is not None else "imported"
+    data = {"schema": "layoutopt.problem/1", "name": name, "notes": notes, "target": "sm_90", **problem}
+    if output is not None and output.exists():
+        raise ProblemFileError("-o", f"{str(output)!r} exists already; choose another name")
+    _save(output, data)
+
+
+def _save(path: Path | None, data: dict[str, Any]) -> None:
+    """Check that the data is a problem whose accesses can be evaluated, then print or write it."""
+    from layoutopt.accesses import trace as lanes_of
+    from layoutopt.devices import device
+    from layoutopt.problem_file import from_data
+    from layoutopt.problem_text import problem_text
+
+    problem = from_data(data)
+    lanes_of(problem, device(problem.target))
+    text = problem_text(data)
+    if path is None:
+        click.echo(text, nl=False)
+    else:
+        write_all({path: text.encode()})
+        click.echo(f"wrote {path}", err=True)

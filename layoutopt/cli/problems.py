@@ -1,0 +1,106 @@
+"""`layoutopt problems`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from layoutopt.cli.options import ProblemPath
+
+
+@click.command("problems")
+@click.argument("problem", required=False, type=ProblemPath())
+@click.option("--expanded", is_flag=True, help="Write fragments and copies out as index expressions.")
+@click.option("--fragments", is_flag=True, help="List the matrix fragments that an access can name.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(problem: Path | None, expanded: bool, fragments: bool, as_json: bool) -> int:
+    """List the problems that ship with layoutopt, or print one of them.
+
+    PROBLEM is a name from the list, or a file.
+
+    \b
+    Examples:
+      layoutopt problems
+      layoutopt problems transpose_32x32_f32
+      layoutopt problems tile.json --expanded
+    """
+    if fragments:
+        if problem is not None or expanded:
+            raise click.UsageError("--fragments takes no problem")
+        _fragments(as_json)
+    elif problem is not None:
+        _print(problem, expanded, as_json)
+    elif expanded:
+        raise click.UsageError("--expanded needs a problem")
+    else:
+        _list(as_json)
+    return 0
+
+
+def _print(problem: Path, expanded: bool, as_json: bool) -> None:
+    from layoutopt.json_data import parse
+    from layoutopt.problem_file import from_data, read, written_out
+    from layoutopt.problem_text import problem_text
+
+    text = read(problem)
+    data = parse(text)
+    from_data(data)
+    if expanded:
+        data = written_out(data)
+    if as_json:
+        click.echo(json.dumps(data))
+    else:
+        click.echo(problem_text(data) if expanded else text.decode("utf-8-sig"), nl=False)
+
+
+def _list(as_json: bool) -> None:
+    from layoutopt.catalogue import short_names
+
+    rows = [{"name": name, **_summary(path)} for name, path in short_names().items()]
+    if as_json:
+        click.echo(json.dumps({"schema": "layoutopt.problems/1", "problems": rows}))
+        return
+    wide = max(len(row["name"]) for row in rows)
+    tile = max(len(row["tile"]) for row in rows)
+    click.echo("\n".join(f"{r['name']:<{wide}}  {r['tile']:<{tile}}  {r['notes']}".rstrip() for r in rows))
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    data = json.loads(path.read_bytes())
+    element = data["tile"]["element"]
+    kind = element if isinstance(element, str) else f"{element['bytes']}-byte"
+    notes = data.get("notes", "").partition(". ")[0].rstrip(".")
+    return {
+        "tile": f"{'x'.join(map(str, data['tile']['shape']))} {kind}",
+        "target": data.get("target", "sm_90"),
+        "notes": notes,
+    }
+
+
+def _fragments(as_json: bool) -> None:
+    from layoutopt.fragments import fragments
+
+    if as_json:
+        rows = [
+            {
+                "name": f.name,
+                "bits": f.bits,
+                "extent": f.extent,
+                "lanes": f.lanes,
+                "warps": f.warps,
+                "values": f.values,
+                "source": f.source,
+                "note": f.note,
+            }
+            for f in fragments().values()
+        ]
+        click.echo(json.dumps({"schema": "layoutopt.fragments/1", "fragments": rows}))
+        return
+    lines = [f"{'fragment':<24}{'extent':<16}  values a lane"]
+    for f in fragments().values():
+        extent = " ".join(f"{c}={e}" for c, e in f.extent.items())
+        lines.append(f"{f.name:<24}{extent:<16}{f.values:>8} x {f.bits} bits")
+    click.echo("\n".join(lines))

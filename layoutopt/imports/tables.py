@@ -1,0 +1,104 @@
+"""A table of coordinates, one for each thread and value, as one access of a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from layoutopt.algebra import simplify
+from layoutopt.errors import ProblemFileError
+from layoutopt.expressions import Const, Node, Op, to_text
+from layoutopt.fit import fit_threads
+
+IntArray = npt.NDArray[np.int64]
+
+LANES: Final = 32
+WIDTHS: Final = (16, 8, 4, 2, 1)
+
+
+def access_of(
+    table: IntArray, shape: Sequence[int], element_bytes: int, name: str, op: str, width_bytes: int | None
+) -> dict[str, Any]:
+    """The access in which every thread touches all its values, the widest pieces first.
+
+    Args:
+        table: int64, shape (threads, values, dimensions): the element that each value is.
+        shape: of the tile; accesses are wide along the last dimension.
+        element_bytes: of an element.
+        name: of the access.
+        op: of the access; a matrix op is no thread-value layout and is refused by the reader.
+        width_bytes: bytes a thread moves at once; None for the widest that the layout allows.
+
+    Raises:
+        ProblemFileError: the values are not `width_bytes` together, or follow no formula.
+    """
+    flat = np.ravel_multi_index(tuple(np.moveaxis(table, -1, 0)), tuple(shape))
+    # A value that repeats another in every thread is the same register's element, moved once.
+    _, first = np.unique(flat, axis=1, return_index=True)
+    flat = flat[:, np.sort(first)]
+    widths = [width_bytes] if width_bytes is not None else [w for w in WIDTHS if w >= element_bytes]
+    for width in widths:
+        vector = max(1, width // element_bytes)
+        starts = _starts(flat, vector, shape[-1])
+        if starts is not None:
+            break
+    else:
+        raise ProblemFileError(
+            "--bytes",
+            f"the values of {name!r} do not lie {width_bytes} bytes together along the last dimension",
+        )
+    pieces = starts.shape[1]
+    axes = {"i": pieces} if pieces > 1 else {}
+    index = _index(starts, shape, axes)
+    if index is None:
+        raise ProblemFileError(
+            "", f"no formula over tid, lane, warp and a loop gives the elements of {name!r}"
+        )
+    access: dict[str, Any] = {"name": name, "op": op}
+    if op in ("load", "store", "cp.async"):
+        access["bytes"] = width
+    return access | {"index": list(map(to_text, index))} | ({"for": axes} if axes else {})
+
+
+def _index(starts: IntArray, shape: Sequence[int], axes: dict[str, int]) -> list[Node] | None:
+    """A formula for each coordinate: by itself, else out of one for the place in the tile."""
+
+    def formula(values: IntArray) -> Node | None:
+        return fit_threads(np.asarray(values if axes else values[:, 0], np.int64), LANES, axes)
+
+    coordinates = np.unravel_index(starts, tuple(shape))
+    alone = [formula(values) for values in coordinates]
+    if all(node is not None for node in alone):
+        return [node for node in alone if node is not None]
+    ranges = {
+        "tid": (0, len(starts) - 1),
+        "lane": (0, min(len(starts), LANES) - 1),
+        "warp": (0, (len(starts) - 1) // LANES),
+        **{name: (0, extent - 1) for name, extent in axes.items()},
+    }
+    for order in (range(len(shape)), range(len(shape))[::-1]):
+        place = formula(np.ravel_multi_index([coordinates[d] for d in order], [shape[d] for d in order]))
+        if place is None:
+            continue
+        index: dict[int, Node] = {}
+        inner = 1
+        for d in reversed(order):
+            digit = Op("%", (Op("//", (place, Const(inner))), Const(shape[d])))
+            index[d] = simplify(digit, ranges)
+            inner *= shape[d]
+        return [index[d] for d in range(len(shape))]
+    return None
+
+
+def _starts(flat: IntArray, vector: int, line: int) -> IntArray | None:
+    """The first element of each run of `vector` values, or None where they do not make up such runs."""
+    if flat.shape[1] % vector or line % vector:
+        return None
+    for order in (np.arange(flat.shape[1]), np.argsort(flat[0], kind="stable")):
+        groups = flat[:, order].reshape(len(flat), -1, vector)
+        if (groups == groups[..., :1] + np.arange(vector)).all() and not (groups[..., 0] % vector).any():
+            return np.ascontiguousarray(groups[..., 0])
+    return None

@@ -1,0 +1,237 @@
+"""Recorded traces: the shared addresses that a running kernel issued, back to coordinates.
+
+`data/layoutopt_record.cuh`, included in a kernel, writes one JSON line for each warp instruction and site:
+
+    {"access": "columns", "op": "ld.shared.b32", "warp": 0, "sequence": 0,
+     "byte_address": [0, 132, ...], "active": "0xffffffff"}
+
+which `layoutopt count` reads as well. With the layout in use each address is an element of the tile. The
+`sequence`-th execution of a site by a warp is iteration `i` of its access.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct
+
+from layoutopt.errors import ProblemFileError
+from layoutopt.expressions import to_text
+from layoutopt.fit import fit_threads
+from layoutopt.operations import Operation, parse_operation
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+LANES: Final = 32
+MAX_LINES: Final = 1 << 20
+MAX_WARPS: Final = 32
+
+
+class Record(Struct):
+    """One line."""
+
+    access: str
+    op: str
+    warp: int
+    sequence: int
+    byte_address: list[int]
+    active: str
+    bytes: int | None = None
+
+
+def accesses(
+    lines: Iterable[bytes], table: IntArray, element_bytes: int, threads: int
+) -> list[dict[str, Any]]:
+    """The accesses of a problem, in the order in which they were first executed.
+
+    Args:
+        lines: the recorded JSON lines.
+        table: int64, in the shape of the tile: byte offset of each element in the layout in use.
+        element_bytes: of an element.
+        threads: of the block.
+
+    Raises:
+        ProblemFileError: a line is no record, an address is no element, or the addresses of a site follow no
+            formula.
+    """
+    sites: dict[str, list[tuple[int, Record]]] = {}
+    decoder = msgspec.json.Decoder(Record)
+    for number, line in enumerate(lines, 1):
+        if number > MAX_LINES:
+            raise ProblemFileError(
+                "", f"more than {MAX_LINES} records; record one block and fewer iterations"
+            )
+        if not line.strip():
+            continue
+        try:
+            record = decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ProblemFileError(f"line {number}", str(error).replace("`$", "`")) from None
+        if len(record.byte_address) != LANES:
+            raise ProblemFileError(
+                f"line {number}", f"byte_address must have {LANES} entries, not {len(record.byte_address)}"
+            )
+        sites.setdefault(record.access, []).append((number, record))
+    if not sites:
+        raise ProblemFileError("", "no records")
+    order = np.argsort(table, axis=None)
+    return [
+        _access(name, records, table, order.astype(np.int64), element_bytes, threads)
+        for name, records in sites.items()
+    ]
+
+
+def _access(
+    name: str,
+    records: list[tuple[int, Record]],
+    table: IntArray,
+    order: IntArray,
+    element_bytes: int,
+    threads: int,
+) -> dict[str, Any]:
+    op, width = records[0][1].op, records[0][1].bytes
+    try:
+        operation = parse_operation(op, width)
+    except ValueError as error:
+        raise ProblemFileError(f"line {records[0][0]}, op", str(error)) from None
+    warps = -(-threads // LANES)
+    trips = max(record.sequence for _, record in records) + 1
+    if trips * warps > MAX_LINES:
+        raise ProblemFileError(f"line {records[0][0]}", f"sequence numbers reach {trips - 1}; too many")
+    flat = np.zeros((trips, warps, LANES), np.int64)
+    active = np.zeros((trips, warps, LANES), bool)
+    for number, record in records:
+        place = f"line {number}"
+        if (record.op, record.bytes) != (op, width):
+            raise ProblemFileError(
+                f"{place}, op", f"site {name!r} was {op!r} before and is {record.op!r} here"
+            )
+        if not (0 <= record.warp < warps and record.sequence >= 0):
+            raise ProblemFileError(place, f"warp {record.warp} is not in a block of {threads} threads")
+        mask = _mask(record.active, place)
+        addresses = np.array(record.byte_address, np.int64)
+        elements = _elements(addresses, mask, table, order, operation, element_bytes, place)
+        if active[record.sequence, record.warp].any():
+            raise ProblemFileError(
+                place, f"warp {record.warp} has sequence {record.sequence} of {name!r} twice"
+            )
+        flat[record.sequence, record.warp] = elements
+        active[record.sequence, record.warp] = mask
+    return _written(name, operation, op, width, flat, active, table.shape, threads)
+
+
+def _mask(text: str, place: str) -> BoolArray:
+    try:
+        mask = int(text, 16)
+    except ValueError:
+        mask = -1
+    if not 0 <= mask < 1 << LANES:
+        raise ProblemFileError(f"{place}, active", f"expected a mask such as '0xffffffff', got {text[:40]!r}")
+    return np.array([mask >> lane & 1 for lane in range(LANES)], bool)
+
+
+def _elements(
+    addresses: IntArray,
+    mask: BoolArray,
+    table: IntArray,
+    order: IntArray,
+    operation: Operation,
+    element_bytes: int,
+    place: str,
+) -> IntArray:
+    """The row-major index of the element at each active address."""
+    flat = table.ravel()
+    ranked = flat[order]
+    at = np.minimum(np.searchsorted(ranked, addresses), len(ranked) - 1)
+    used = mask & (np.arange(LANES) < 8 * operation.matrices) if operation.matrices else mask
+    wrong = used & (ranked[at] != addresses)
+    if wrong.any():
+        lane = int(wrong.argmax())
+        raise ProblemFileError(
+            f"{place}, byte_address[{lane}]",
+            f"byte {int(addresses[lane])} is where no {element_bytes}-byte element of the layout begins",
+        )
+    return np.where(used, order[at], 0)
+
+
+def _written(
+    name: str,
+    operation: Operation,
+    op: str,
+    width: int | None,
+    flat: IntArray,
+    active: BoolArray,
+    shape: tuple[int, ...],
+    threads: int,
+) -> dict[str, Any]:
+    trips = len(flat)
+    by_thread = np.moveaxis(flat, 0, -1).reshape(-1, trips)[:threads]
+    taking = np.moveaxis(active, 0, -1).reshape(-1, trips)[:threads]
+    axes = {"i": trips} if trips > 1 else {}
+    where = _where(taking, axes, name)
+    used = np.arange(len(by_thread)) % LANES < (8 * operation.matrices or LANES)
+    index = []
+    for coordinate in np.unravel_index(by_thread, shape):
+        known = taking & used[:, None]
+        values = np.asarray(coordinate, np.int64)
+        node = None
+        for filled in _filled(values, known):
+            node = fit_threads(filled if axes else filled[:, 0], LANES, axes)
+            if node is not None:
+                break
+        if node is None:
+            raise ProblemFileError(
+                "",
+                f"the addresses of {name!r} follow no formula over tid, lane, warp and i; `layoutopt count` "
+                "counts them as they are",
+            )
+        index.append(to_text(node))
+    access: dict[str, Any] = {"name": name, "op": op}
+    if width is not None:
+        access["bytes"] = width
+    access["index"] = index
+    if axes:
+        access["for"] = axes
+    return access | ({"where": where} if where is not None else {})
+
+
+def _filled(values: IntArray, known: BoolArray) -> Iterable[IntArray]:
+    """The table, with guesses of what lanes that take no part would have touched.
+
+    The formula is found for a whole table, so it is right where lanes do take part, whatever the guess.
+    """
+    yield values
+    if known.all():
+        return
+    threads = len(values)
+    lane = np.arange(threads) % LANES
+    # Beyond the addresses of a matrix instruction: as the lane modulo their number.
+    count = int(known[:LANES, 0].sum())
+    if count and LANES % count == 0 and known[:count, 0].all() and threads % LANES == 0:
+        yield values[np.arange(threads) - lane + lane % count]
+    # Beyond the threads that take part: on with the step of the threads, or of the warps, before.
+    some = int(known.all(axis=1).sum())
+    for period in (LANES, 1):
+        if some >= 2 * period and known[:some].all():
+            longer = values.copy()
+            for t in range(some, threads):
+                longer[t] = 2 * longer[t - period] - longer[t - 2 * period]
+            if longer.min() >= 0:
+                yield longer
+
+
+def _where(taking: BoolArray, axes: dict[str, int], name: str) -> str | None:
+    if taking.all():
+        return None
+    node = fit_threads(taking.astype(np.int64) if axes else taking[:, 0].astype(np.int64), LANES, axes)
+    if node is not None:
+        return to_text(node)
+    count = int(taking.sum())
+    if taking.T.ravel()[:count].all():
+        return f"tid + {len(taking)}*i < {count}"
+    raise ProblemFileError("", f"no formula says which threads take part in {name!r}")

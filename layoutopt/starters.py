@@ -1,0 +1,355 @@
+"""Starting problems for common kernels: what `layoutopt new` writes.
+
+Each function returns problem data that solves as it is. The accesses are named ones wherever there is
+a name (`layoutopt.fragments`), so that a person changes a warp grid, not a formula.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from layoutopt.devices import device
+from layoutopt.errors import ProblemFileError
+from layoutopt.fragments import Fragment, fragments
+from layoutopt.model import ELEMENT_BYTES, SCHEMA
+
+LANES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user said; None where a kind has its own default."""
+
+    name: str | None = None
+    tile: tuple[int, ...] | None = None
+    element: str | None = None
+    threads: int | None = None
+    mma: str | None = None
+    operand: str = "A"
+    stages: int = 1
+    target: str = "sm_90"
+
+
+def starter(kind: str, options: Options) -> dict[str, Any]:
+    """The data of a starting problem.
+
+    Raises:
+        ProblemFileError: the options fit no such kernel; `field` is the option.
+    """
+    return KINDS[kind](options)
+
+
+def _problem(
+    kind: str,
+    options: Options,
+    notes: str,
+    tile: tuple[int, ...],
+    element: str,
+    threads: int,
+    accesses: list[dict[str, Any]],
+) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "name": options.name or kind,
+        "notes": notes,
+        "target": options.target,
+        "tile": {"shape": list(tile), "element": element},
+        "threads": threads,
+        "accesses": accesses,
+    }
+
+
+def _tile(options: Options, default: tuple[int, ...]) -> tuple[int, ...]:
+    tile = options.tile or default
+    if len(tile) != len(default):
+        example = "x".join(map(str, default))
+        raise ProblemFileError(
+            "--tile", f"expected {len(default)} extents, such as {example}, got {len(tile)}"
+        )
+    return tile
+
+
+def _element(options: Options, default: str) -> tuple[str, int]:
+    element = options.element or default
+    if element not in ELEMENT_BYTES:
+        raise ProblemFileError("--element", f"unknown type {element!r}; known: {', '.join(ELEMENT_BYTES)}")
+    return element, ELEMENT_BYTES[element]
+
+
+def _fill(tile: tuple[int, ...], element_bytes: int, options: Options, notes: str) -> dict[str, Any]:
+    """The widest copy of global memory's rows that divides a row: asynchronous where there is one."""
+    width = next(w for w in (16, 8, 4, 2, 1) if tile[-1] * element_bytes % w == 0 or w == element_bytes)
+    known = device(options.target).rules
+    op = "cp.async" if ("cp.async.cg" if width == 16 else "cp.async.ca", width) in known else "store"
+    return {"name": "fill", "op": op, "copy": {"bytes": width}, "notes": notes}
+
+
+def transpose(options: Options) -> dict[str, Any]:
+    """Rows written, columns read."""
+    tile = _tile(options, (32, 32))
+    element, width = _element(options, "f32")
+    accesses = [
+        {
+            "name": "rows",
+            "op": "store",
+            "copy": {"bytes": width},
+            "notes": "threads follow rows, as in the global memory that is read",
+        },
+        {
+            "name": "columns",
+            "op": "load",
+            "copy": {"bytes": width, "order": [1, 0]},
+            "notes": "threads follow columns, so that the transposed rows are written in one piece",
+        },
+    ]
+    notes = "A transpose through shared memory. Wider copies of rows: raise bytes of rows to 8 or 16."
+    return _problem("transpose", options, notes, tile, element, options.threads or 256, accesses)
+
+
+def stencil(options: Options) -> dict[str, Any]:
+    """A tile with a halo of 1, each thread reading its neighbours."""
+    tile = _tile(options, (18, 34))
+    if min(tile) < 3:
+        raise ProblemFileError("--tile", "a tile with a halo of 1 has at least 3 rows and columns")
+    element, width = _element(options, "f32")
+    rows, columns = (extent - 2 for extent in tile)
+    threads = options.threads or 256
+    inside = rows * columns
+    trips = -(-inside // threads)
+    point = f"(tid + {threads}*i)" if trips > 1 else "tid"
+    taps: dict[str, Any] = {
+        "name": "taps",
+        "op": "load",
+        "bytes": width,
+        "index": [f"{point} // {columns} + dy", f"{point} % {columns} + dx"],
+        "for": ({"i": trips} if trips > 1 else {}) | {"dy": 3, "dx": 3},
+        "notes": "dy and dx run over the taps of the stencil; 3x3 here",
+    }
+    if trips * threads > inside:
+        taps["where"] = f"{point} < {inside}"
+    notes = f"A 3x3 stencil on {rows}x{columns} points; the tile has one more on every side."
+    fill = {"name": "fill", "op": "store", "copy": {"bytes": width}, "notes": "the halo included"}
+    return _problem("stencil", options, notes, tile, element, threads, [fill, taps])
+
+
+def gemm(options: Options) -> dict[str, Any]:
+    """One operand of a matrix product, staged for tensor cores; or its result on the way out."""
+    element, width = _element(options, "f32" if options.operand == "C" else "f16")
+    mma = options.mma or _default_mma(element, options.operand)
+    held = _operand(mma, options.operand, element)
+    tile = _tile(options, (128, 128 if options.operand == "C" else max(128 // width, held.extent["k"])))
+    threads = options.threads or 256
+    warps, repeat = _share(tile, held, threads, options.operand)
+    first, second = ("m", "n") if options.operand == "C" else ("m" if options.operand == "A" else "n", "k")
+    stages = options.stages
+    shape = (stages, *tile) if stages > 1 else tile
+    stage: dict[str, Any] = {"for": {"stage": stages}} if stages > 1 else {}
+    index = (["stage"] if stages > 1 else []) + [first, second]
+    op, bytes_ = _mover(held, width, repeat, options)
+    access: dict[str, Any] = {"name": "fragments", "op": op}
+    if bytes_:
+        access["bytes"] = bytes_
+    access |= {"fragment": held.name, "warps": list(warps), "repeat": repeat}
+    if index != list(held.extent):
+        access["index"] = index
+    access |= stage
+    if options.operand == "C":
+        access["notes"] = "each warp stores its accumulators"
+        out = {
+            "name": "rows",
+            "op": "load",
+            "copy": {"bytes": 16},
+            "notes": "rows of 16 bytes a thread, on their way to global memory",
+        }
+        notes = "The result of a matrix product on its way out through shared memory."
+        accesses = [access, out]
+    else:
+        access["notes"] = f"warps lie {warps[0]} along m and {warps[1]} along n"
+        notes = f"Operand {options.operand} of a matrix product by {mma}, k along its rows" + (
+            f", {stages} stages." if stages > 1 else "."
+        )
+        accesses = [_fill(shape, width, options, "global memory is contiguous along k"), access]
+    return _problem(f"gemm_{options.operand.lower()}", options, notes, shape, element, threads, accesses)
+
+
+def attention(options: Options) -> dict[str, Any]:
+    """A tile of keys and values: K is read along its rows, V across them."""
+    tile = _tile(options, (64, 64))
+    element, width = _element(options, "f16")
+    mma = options.mma or _default_mma(element, "B")
+    held = _operand(mma, "B", element)
+    if width != 2:
+        raise ProblemFileError(
+            "--element", f"V is read by ldmatrix.trans, which takes 2-byte elements, not {element}"
+        )
+    threads = options.threads or 128
+    keys, depth = tile
+    n, k = held.extent["n"], held.extent["k"]
+    if keys % max(2 * n, k) or depth % max(2 * n, k):
+        raise ProblemFileError("--tile", f"expected multiples of {max(2 * n, k)}, got {keys}x{depth}")
+    warps = [threads // LANES, 1]
+    accesses = [
+        _fill(tile, width, options, "a row is the head dimension of one key"),
+        {
+            "name": "K",
+            "op": "ldmatrix.x4",
+            "fragment": held.name,
+            "warps": warps,
+            "repeat": {"n": keys // n, "k": depth // k},
+            "index": ["n", "k"],
+            "notes": "S = Q K^T: n counts keys, k the head dimension",
+        },
+        {
+            "name": "V",
+            "op": "ldmatrix.x4.trans",
+            "fragment": held.name,
+            "warps": warps,
+            "repeat": {"n": depth // n, "k": keys // k},
+            "index": ["k", "n"],
+            "notes": "O = P V: k counts keys, n the head dimension",
+        },
+    ]
+    notes = "Keys and values in one layout; every warp reads all of it. Drop K or V to serve one alone."
+    return _problem("attention", options, notes, tile, element, threads, accesses)
+
+
+def conv(options: Options) -> dict[str, Any]:
+    """A 3x3 convolution as an implicit matrix product: pixels are rows of A, channels are k."""
+    tile = _tile(options, (6, 18, 32))
+    element, width = _element(options, "f16")
+    mma = options.mma or _default_mma(element, "A")
+    held = _operand(mma, "A", element)
+    rows, columns, channels = tile[0] - 2, tile[1] - 2, tile[2]
+    if rows < 1 or columns < 1:
+        raise ProblemFileError("--tile", "a 3x3 filter needs at least 3 rows and columns of pixels")
+    threads = options.threads or 128
+    warps, repeat = _share((rows * columns, channels), held, threads, "A")
+    op, bytes_ = _mover(held, width, repeat, options)
+    access: dict[str, Any] = {"name": "pixels", "op": op}
+    if bytes_:
+        access["bytes"] = bytes_
+    access |= {
+        "fragment": held.name,
+        "warps": list(warps),
+        "repeat": repeat,
+        "index": [f"m // {columns} + dy", f"m % {columns} + dx", "k"],
+        "for": {"dy": 3, "dx": 3},
+        "notes": f"row m of A is pixel (m // {columns}, m % {columns}), moved by the tap of the filter",
+    }
+    notes = (
+        f"Input of a 3x3 convolution, {channels} channels last: {rows}x{columns} pixels and a halo of one."
+    )
+    accesses = [_fill(tile, width, options, "channels of a pixel are contiguous"), access]
+    return _problem("conv", options, notes, tile, element, threads, accesses)
+
+
+def blank(options: Options) -> dict[str, Any]:
+    """The least that is a problem, with the words that one needs next."""
+    tile = options.tile or (32, 32)
+    element, width = _element(options, "f32")
+    threads = options.threads or 256
+    pieces = math.prod(tile)
+    trips = -(-pieces // threads)
+    linear = f"(tid + {threads}*i)" if trips > 1 else "tid"
+    index, inner = [], pieces
+    for d, extent in enumerate(tile):
+        inner //= extent
+        part = f"{linear} // {inner}" if inner > 1 else linear
+        index.append(f"{part} % {extent}" if d else part)
+    access: dict[str, Any] = {"name": "my access", "op": "store", "bytes": width, "index": index}
+    if trips > 1:
+        access["for"] = {"i": trips}
+    if trips * threads > pieces:
+        access["where"] = f"{linear} < {pieces}"
+    access["notes"] = (
+        "index: the coordinates that a thread touches, over tid, lane, warp and the variables of for; "
+        "where: which threads take part"
+    )
+    notes = "One entry of accesses for each instruction in the source that touches the tile."
+    return _problem("blank", options, notes, tile, element, threads, [access])
+
+
+KINDS: dict[str, Callable[[Options], dict[str, Any]]] = {
+    "transpose": transpose,
+    "gemm": gemm,
+    "attention": attention,
+    "conv": conv,
+    "stencil": stencil,
+    "blank": blank,
+}
+
+# The names of tile elements under which the instructions know them.
+_MMA_ELEMENT = {"i8": "s8", "f8": "e4m3", "i32": "s32"}
+
+
+def _default_mma(element: str, operand: str) -> str:
+    if operand == "C":
+        return "m8n8k4" if element == "f64" else "m16n8k16"
+    wanted = {"f64": "m8n8k4", "tf32": "m16n8k8", "f32": "m16n8k8"}
+    return wanted.get(element, "m16n8k16" if ELEMENT_BYTES[element] == 2 else "m16n8k32")
+
+
+def _operand(mma: str, operand: str, element: str) -> Fragment:
+    spelled = _MMA_ELEMENT.get(element, "tf32" if element == "f32" and operand != "C" else element)
+    known = fragments()
+    full = mma if mma.startswith(("mma.", "wgmma.", "mfma.")) else f"mma.{mma}"
+    found = known.get(f"{full}.{operand}.{spelled}")
+    if found is None:
+        shapes = [
+            n.removesuffix(f".{operand}.{spelled}") for n in known if n.endswith(f".{operand}.{spelled}")
+        ]
+        if not shapes:
+            raise ProblemFileError("--element", f"no matrix instruction takes {element} as operand {operand}")
+        raise ProblemFileError(
+            "--mma", f"{mma!r} does not take {element} as operand {operand}; {', '.join(shapes)} do"
+        )
+    return found
+
+
+def _share(
+    tile: tuple[int, int] | tuple[int, ...], held: Fragment, threads: int, operand: str
+) -> tuple[tuple[int, int], dict[str, int]]:
+    """Warps along m and n, as square as the tile allows, and each warp's repetitions."""
+    unit = held.lanes * held.warps
+    if threads % unit:
+        raise ProblemFileError("--threads", f"{held.name} needs a multiple of {unit} threads, not {threads}")
+    groups = threads // unit
+    names = tuple(held.extent) if operand != "B" else ("n", "k")
+    fit = {c: tile[d] // held.extent[c] for d, c in enumerate(names)}
+    for d, c in enumerate(names):
+        if tile[d] % held.extent[c] or not tile[d]:
+            raise ProblemFileError(
+                "--tile", f"expected a multiple of {held.extent[c]} along {c} for {held.name}, got {tile[d]}"
+            )
+    splits = [(a, groups // a) for a in range(1, groups + 1) if groups % a == 0]
+    able = [s for s in splits if fit.get("m", 0) % s[0] == 0 and fit.get("n", 0) % s[1] == 0]
+    if not able:
+        raise ProblemFileError(
+            "--threads", f"{groups} warps do not share {'x'.join(map(str, tile))} in pieces of {held.name}"
+        )
+    warps = min(able, key=lambda s: (abs(math.log2(s[0] / s[1])), -s[0]))
+    along = {"m": warps[0], "n": warps[1], "k": 1}
+    return warps, {c: fit[c] // along[c] for c in names}
+
+
+def _mover(held: Fragment, width: int, repeat: dict[str, int], options: Options) -> tuple[str, int | None]:
+    """The widest instruction that moves the fragment: its op, and bytes where the op does not say them."""
+    registers = held.values * held.bits // 32
+    first = next(iter(repeat))
+    if options.operand == "C":
+        if width == 2 and ("stmatrix", 16) in device(options.target).rules and held.lanes == LANES:
+            for matrices in (4, 2, 1):
+                if matrices <= registers or repeat[first] * registers % matrices == 0:
+                    return f"stmatrix.x{matrices}", None
+        return "store", min(16, 2 * width) if held.lanes == LANES else width
+    if held.lanes == LANES and width <= 4:
+        for matrices in (4, 2, 1):
+            more = max(1, matrices // registers)
+            if (matrices <= registers or repeat[first] % more == 0) and registers % min(
+                matrices, registers
+            ) == 0:
+                return f"ldmatrix.x{matrices}", None
+    return "load", min(16, held.values * width) if held.lanes != LANES else width

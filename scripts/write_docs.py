@@ -1,0 +1,174 @@
+"""Write what is generated in docs/: outputs of the command blocks, the format, fragments and hardware.
+
+    python scripts/write_docs.py
+
+A page is run in an empty folder, its blocks in order. Comments before a block: `<!-- lines N -->` shows the
+first N lines, `<!-- exit N -->` expects that exit code of its last command, `<!-- write FILE TEXT -->` and
+`<!-- trace NAME -->` put files into the folder.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from layoutopt.devices import devices
+from layoutopt.dictated import modes
+from layoutopt.fragments import fragments
+from layoutopt.problem_file import json_schema
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+BLOCK = re.compile(r"((?:<!-- [^\n]* -->\n)*)```console\n(.*?)```", re.S)
+HAND = "<!-- Written by scripts/write_docs.py; change what it is generated from. -->\n\n"
+
+
+def with_outputs(page: str) -> str:
+    """The page with the output that its commands give now."""
+    with tempfile.TemporaryDirectory() as folder:
+        return BLOCK.sub(lambda match: _block(match[1], match[2], Path(folder)), page)
+
+
+def _block(comments: str, body: str, folder: Path) -> str:
+    lines, code = None, 0
+    for comment in re.findall(r"<!-- (.*?) -->", comments):
+        word, _, rest = comment.partition(" ")
+        if word == "lines":
+            lines = int(rest)
+        elif word == "exit":
+            code = int(rest)
+        elif word == "write":
+            name, _, text = rest.partition(" ")
+            (folder / name).write_text(text + "\n")
+        elif word == "trace":
+            packed = (ROOT / f"tests/data/trace_{rest}.jsonl.gz").read_bytes()
+            (folder / "trace.jsonl").write_bytes(gzip.decompress(packed))
+    commands = [line for line in body.splitlines() if line.startswith("$ ")]
+    text = ""
+    for number, command in enumerate(commands):
+        output = run(command, folder, code if number == len(commands) - 1 else 0)
+        if lines is not None and len(output.splitlines()) > lines:
+            output = "".join(output.splitlines(keepends=True)[:lines]) + "...\n"
+        text += f"{command}\n{output}"
+    return f"{comments}```console\n{text}```"
+
+
+def run(command: str, folder: Path, code: int) -> str:
+    """The standard output of a layoutopt command, or its error where that is what is shown."""
+    program, *arguments = shlex.split(command.removeprefix("$ "))
+    if program != "layoutopt":
+        raise SystemExit(f"{command}: only layoutopt is run")
+    start = "import sys; sys.argv[0] = 'layoutopt'; from layoutopt.cli import run; run()"
+    done = subprocess.run(
+        [sys.executable, "-c", start, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != code:
+        raise SystemExit(f"{command}: exit code {done.returncode}, not {code}: {done.stderr}")
+    return done.stdout or (done.stderr if code else "")
+
+
+def format_page() -> str:
+    """The problem file, field by field, from its JSON Schema."""
+    schema = json_schema()
+    text = HAND + "# The problem file\n\n`problems/problem.schema.json` is this page for programs.\n"
+    order = ("Problem", "Tile", "Access", "FragmentAccess", "CopyAccess", "Copy", "Constraints")
+    names = [*order, *sorted(set(schema["$defs"]) - set(order))]
+    for name in names:
+        entry = schema["$defs"][name]
+        if "properties" not in entry:
+            continue
+        text += f"\n## {name}\n\n{entry.get('description', '').strip()}\n\n"
+        text += "| field | type | required | meaning |\n| --- | --- | --- | --- |\n"
+        for field, value in entry["properties"].items():
+            required = "yes" if field in entry.get("required", ()) else ""
+            meaning = _cell(value.get("description", ""))
+            text += f"| `{field}` | {_cell(_type(value))} | {required} | {meaning} |\n"
+    return text
+
+
+def _type(value: dict[str, Any]) -> str:
+    if "$ref" in value:
+        name = value["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in value:
+        kinds = [_type(option) for option in value["anyOf"] if option.get("type") != "null"]
+        return " or ".join(dict.fromkeys(kinds))
+    if "enum" in value:
+        return ", ".join(f"`{option}`" for option in value["enum"])
+    match value.get("type"):
+        case "array" if value.get("items"):
+            return f"list of {_type(value['items'])}"
+        case "object" if isinstance(value.get("additionalProperties"), dict):
+            return f"object of {_type(value['additionalProperties'])}"
+    return str(value.get("type", "any"))
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def fragments_page() -> str:
+    """Every fragment with its source."""
+    text = HAND + "# Fragments\n\nNames for `fragment` in [a problem file](from-my-kernel.md#fragments). "
+    text += "Below 8 bits, the tile holds bytes or words, and its extent along k counts those.\n\n"
+    text += "| fragment | extent | a lane holds | warps | source |\n| --- | --- | --- | --- | --- |\n"
+    for f in fragments().values():
+        extent = ", ".join(f"{c} {e}" for c, e in f.extent.items())
+        text += f"| `{f.name}` | {extent} | {f.values} x {f.bits} bits | {f.warps} | {_cell(f.source)} |\n"
+    return text
+
+
+def hardware_page() -> str:
+    """Every device and rule with its source, and the layouts that hardware dictates."""
+    text = HAND + "# The hardware\n\nGenerated from `layoutopt/data/devices.json` and `dictated.json`. "
+    text += (
+        "Lanes of one phase are served together; a GPU that is missing is one entry in a `--device-file`.\n"
+    )
+    for device in devices():
+        also = f" Also called {', '.join(device.aliases)}." if device.aliases else ""
+        text += f"\n## {device.name}\n\n{device.title}: {device.lanes} lanes, {device.banks} banks of "
+        text += f"{device.bank_bytes} bytes.{also}\n\n"
+        text += "| instructions | phases | confidence | source |\n| --- | --- | --- | --- |\n"
+        rules: dict[Any, list[str]] = {}
+        for (kind, width), rule in device.rules.items():
+            rules.setdefault(rule, []).append(f"{kind} {width}")
+        for rule, accesses in rules.items():
+            phases = f"{len(rule.phases)} of {len(rule.phases[0])} lanes"
+            text += f"| {', '.join(accesses)} | {phases} | {rule.confidence} | {_cell(rule.source)} |\n"
+    text += "\n## Layouts that TMA and wgmma dictate\n\n"
+    text += "| name | span | XOR of address bits | alignment | source |\n| --- | --- | --- | --- | --- |\n"
+    for mode in modes():
+        span = f"{mode.span_bytes} bytes" if mode.span_bytes else "a row"
+        flips = ", ".join(f"{target} by {source}" for target, source in mode.xor) or "none"
+        text += (
+            f"| `{mode.name}` | {span} | {flips} | {mode.alignment_bytes} bytes | {_cell(mode.source)} |\n"
+        )
+    return text
+
+
+GENERATED = {"format.md": format_page, "fragments.md": fragments_page, "hardware.md": hardware_page}
+
+
+def main() -> None:
+    for name, page in GENERATED.items():
+        (DOCS / name).write_text(page())
+    for path in sorted(DOCS.rglob("*.md")):
+        if path.name not in GENERATED and "```console" in path.read_text():
+            path.write_text(with_outputs(path.read_text()))
+            print(f"ran {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

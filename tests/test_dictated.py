@@ -1,0 +1,106 @@
+"""Layouts that the hardware dictates, against what an H200 did with them."""
+
+import json
+
+import msgspec
+import numpy as np
+import pytest
+from conftest import ROOT
+
+from layoutopt.dictated import candidates, modes
+from layoutopt.errors import ProblemFileError
+from layoutopt.problem_file import from_data
+from layoutopt.synthesize import solve
+
+MEASURED = json.loads((ROOT / "tests/data/h200_fragments.json").read_text())
+STORES = {
+    "stmatrix": {"op": "stmatrix.x4", "fragment": "wgmma.m64n8k16.C.f16", "repeat": {"n": 8}},
+    "rows": {"op": "store", "copy": {"bytes": 16}},
+    "own row": {"op": "store", "bytes": 16, "index": ["tid % 64", "8*i + 32*(tid // 64)"], "for": {"i": 4}},
+}
+
+
+def epilogue(*names, must_be="tma", shape=(64, 64), element="bf16", **layout):
+    return from_data(
+        {
+            "name": "epilogue",
+            "tile": {"shape": list(shape), "element": element},
+            "threads": 128,
+            "layout": {"must_be": must_be, **layout},
+            "accesses": [{"name": name, **STORES[name]} for name in names],
+        }
+    )
+
+
+@pytest.mark.parametrize("mode", [m.name for m in modes() if m.name.startswith("tma")])
+def test_counts_are_the_profilers(mode):
+    result = solve(epilogue(*STORES, must_be=mode))
+    for access in result.accesses:
+        measured = MEASURED["epilogue"][f"{mode} {access.name}"]
+        assert (access.wavefronts, access.bank_conflicts) == (
+            measured["wavefronts"],
+            measured["bank_conflicts"],
+        )
+    assert result.family == f"{mode}, x1 contiguous"
+    assert MEASURED["tma"][result.family], "the copy engine read the tile in this layout"
+
+
+def test_modes_are_ranked_and_the_best_is_taken():
+    result = solve(epilogue(*STORES))
+    assert (result.status, result.excess, result.family) == ("optimal", 0, "tma.128B, x1 contiguous")
+    costs = [float(part.split()[-2]) for part in result.reason.split("; ") if part.endswith("excess")]
+    assert costs == sorted(costs)
+    assert len(costs) == 4
+    # Rows alone need no swizzle, and without one the index is the cheapest.
+    assert solve(epilogue("rows")).family == "tma.none, x1 contiguous"
+
+
+def test_weights_decide_between_modes():
+    """Many runs of the rows outweigh the conflicts of one run of stmatrix."""
+    data = msgspec.to_builtins(epilogue("stmatrix", "rows", must_be=["tma.none", "tma.32B"]))
+    data["accesses"][1]["weight"] = 100
+    result = solve(from_data(data))
+    assert result.family == "tma.none, x1 contiguous"
+    assert (result.excess, result.weighted_excess) == (448, 448)
+    assert result.proof.weighted_excess.lower_bound == 448
+    assert result.proof.excess.lower_bound == 192, "tma.32B has fewer, weights aside"
+
+
+def test_hardware_products_and_matrices_were_right():
+    """What scripts/validate_h200.py found for the fragments, on the machine."""
+    assert len(MEASURED["products"]) >= 25
+    assert all(MEASURED["products"].values())
+    assert len(MEASURED["matrices"]) >= 20
+    assert all(MEASURED["matrices"].values())
+
+
+@pytest.mark.parametrize("element", ["i8", "bf16", "f32", "f64"])
+@pytest.mark.parametrize("mode", [m.name for m in modes()])
+def test_every_candidate_is_the_modes_address_pattern(mode, element):
+    """Chunk bits 4.. of the byte address are flipped by bits 7.., inside pages of the span."""
+    (rule,) = [m for m in modes() if m.name == mode]
+    problem = epilogue("rows", must_be=mode, element=element)
+    found = list(candidates(problem))
+    assert bool(found) == (64 * problem.tile.element_bytes % (rule.span_bytes or 16) == 0)
+    for candidate in found:
+        table = candidate.layout.table()
+        if "x0 contiguous" in candidate.name:
+            table = table.T
+        width = problem.tile.element_bytes
+        span = (rule.span_bytes or 64 * width) // width
+        for row, column in np.ndindex(64, 64):
+            plain = (column // span * 64 + row) * span * width + column % span * width
+            bits = {"32B": 1, "64B": 2, "128B": 3}.get(mode.partition(".")[2], 0)
+            assert table[row, column] == plain ^ (plain >> 3 & ((1 << bits) - 1) << 4)
+
+
+def test_what_cannot_be():
+    with pytest.raises(ProblemFileError, match=r"layout\.must_be: unknown layout 'tma\.256B'"):
+        solve(epilogue("rows", must_be="tma.256B"))
+    with pytest.raises(ProblemFileError, match=r"layout\.families: must_be leaves no choice"):
+        solve(epilogue("rows", families=["pad"]))
+    torn = solve(epilogue("rows", must_be="tma.128B", shape=(24, 24)))
+    assert torn.status == "infeasible"
+    assert "no layout of tma.128B holds this tile" in torn.reason
+    assert solve(epilogue("rows", "stmatrix", must_be="tma.none"), conflict_free=True).status == "infeasible"
+    assert solve(epilogue("rows", max_bytes=4096)).status == "infeasible"

@@ -1,0 +1,122 @@
+"""The pages in docs/: what they show is what comes out, and they build."""
+
+import contextlib
+import importlib.util
+import io
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+from test_cli import layoutopt
+
+from layoutopt import load, solve
+from layoutopt.problem_file import from_data
+
+SPEC = importlib.util.spec_from_file_location("write_docs", ROOT / "scripts/write_docs.py")
+write_docs = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(write_docs)
+
+PAGES = sorted(p.relative_to(ROOT / "docs").as_posix() for p in (ROOT / "docs").rglob("*.md"))
+SHOWN = [
+    p for p in PAGES if "```console" in (ROOT / "docs" / p).read_text() and p not in write_docs.GENERATED
+]
+
+
+def without_help(text):
+    """Blocks of --help, whose wording is click's, as the options that they name."""
+    return re.sub(
+        r"(\$ layoutopt [^\n]*--help\n)(.*?)(?=\n```|\n\$ )",
+        lambda match: match[1] + " ".join(sorted(set(re.findall(r"--[a-z][a-z-]*", match[2])))),
+        text,
+        flags=re.S,
+    )
+
+
+@pytest.mark.parametrize("page", SHOWN)
+def test_commands_give_what_the_page_shows(page):
+    text = (ROOT / "docs" / page).read_text()
+    assert without_help(write_docs.with_outputs(text)) == without_help(text), "run scripts/write_docs.py"
+
+
+@pytest.mark.parametrize("page", write_docs.GENERATED)
+def test_generated_pages_are_in_step(page):
+    assert (ROOT / "docs" / page).read_text() == write_docs.GENERATED[page](), "run scripts/write_docs.py"
+
+
+def test_every_command_has_a_page_or_a_section():
+    help_text = layoutopt("--help").stdout
+    commands = re.findall(r"^  ([a-z]+)  ", help_text[help_text.index("Commands") :], re.M)
+    written = "".join(p.read_text() for p in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+    assert len(commands) >= 7
+    for command in commands:
+        assert f"layoutopt {command}" in written
+
+
+def test_site_builds_strictly(tmp_path):
+    pytest.importorskip("mkdocs")
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "-q",
+        "-d",
+        tmp_path / "site",
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site/tutorial/index.html").exists()
+
+
+def test_notebook_gives_what_it_shows():
+    notebook = json.loads((ROOT / "docs/kernel_to_layout.ipynb").read_text())
+    space = {}
+    cells = [c for c in notebook["cells"] if c["cell_type"] == "code"]
+    assert all(c["outputs"] or c["execution_count"] for c in cells)
+    for cell in cells:
+        source = "".join(cell["source"])
+        lines = source.splitlines()
+        last = lines[-1] if re.fullmatch(r"[a-z]+", lines[-1]) else None
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec("\n".join(lines[:-1] if last else lines), space)
+        for output in cell["outputs"]:
+            if output["output_type"] == "stream":
+                assert printed.getvalue() == "".join(output["text"])
+            else:
+                assert space[last]._repr_html_() == "".join(output["data"]["text/html"])
+
+
+def test_html_escapes_what_a_file_says():
+    data = {
+        "name": "<script>",
+        "tile": {"shape": [4, 8], "element": {"bytes": 4}},
+        "threads": 32,
+        "accesses": [
+            {"name": "a&b", "op": "load", "bytes": 4, "index": ["lane // 8", "lane % 8"], "where": "lane < 9"}
+        ],
+    }
+    problem = from_data(data)
+    text = problem._repr_html_()
+    assert "<script>" not in text
+    assert "&lt;script&gt;" in text
+    assert "lane &lt; 9" in text
+    assert "a&amp;b" in solve(problem)._repr_html_()
+    impossible = from_data(data | {"layout": {"max_bytes": 4}})
+    assert "infeasible" in solve(impossible)._repr_html_()
+    assert load("transpose_32x32_f32")._repr_html_().count("<tr>") == 3
+
+
+@pytest.mark.nvcc
+def test_the_kernel_of_the_tutorial_compiles(tmp_path):
+    page = (ROOT / "docs/tutorial.md").read_text()
+    (tmp_path / "kernel.cu").write_text(page.split("```cuda\n")[1].split("```")[0])
+    layoutopt("new", "transpose", "-o", "tile.json", cwd=tmp_path)
+    layoutopt("solve", "tile.json", "--code", "tile.cuh", "--json", cwd=tmp_path)
+    subprocess.run(["nvcc", "-std=c++17", "-c", "kernel.cu"], cwd=tmp_path, check=True, capture_output=True)

@@ -1,0 +1,304 @@
+"""Fragments against the piecewise tables of the PTX ISA, and named accesses against plain loops."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from layoutopt.accesses import trace
+from layoutopt.devices import device
+from layoutopt.errors import ProblemFileError
+from layoutopt.expressions import evaluate
+from layoutopt.fit import fit, fit_threads
+from layoutopt.fragments import fragments
+from layoutopt.problem_file import from_data, written_out
+
+FRAGMENTS = fragments()
+
+
+def problem(*accesses, shape=(128, 64), element="f16", threads=256, **more):
+    data = {"schema": "layoutopt.problem/1", "name": "p", "tile": {"shape": list(shape), "element": element}}
+    return data | {"threads": threads, "accesses": list(accesses)} | more
+
+
+def lanes_of(data):
+    """Tile coordinates of every lane: (instructions, lanes, dimensions) and the active mask."""
+    loaded = from_data(data)
+    access = trace(loaded, device(loaded.target)).accesses[0]
+    return np.stack(np.unravel_index(access.element, loaded.tile.shape), axis=-1), access.active
+
+
+# The PTX ISA's own words for some fragments, as it states them: by cases over i.
+# fmt: off
+PTX = {
+    "mma.m16n8k8.A.f16": lambda g, t, i: (g if i < 2 else g + 8, t * 2 + (i & 1)),
+    "mma.m16n8k8.B.bf16": lambda g, t, i: (t * 2 + i, g),
+    "mma.m16n8k8.A.tf32": lambda g, t, i: (g if i in (0, 2) else g + 8, t if i < 2 else t + 4),
+    "mma.m16n8k8.B.tf32": lambda g, t, i: (t if i == 0 else t + 4, g),
+    "mma.m16n8k8.C.f32": lambda g, t, i: (g if i < 2 else g + 8, t * 2 + (i & 1)),
+    "mma.m16n8k16.A.f16": lambda g, t, i: (g if 0 <= i < 2 or 4 <= i < 6 else g + 8, t * 2 + (i & 1) + (0 if i < 4 else 8)),
+    "mma.m16n8k16.B.f16": lambda g, t, i: (t * 2 + (i & 1) + (0 if i < 2 else 8), g),
+    "mma.m16n8k16.A.f64": lambda g, t, i: (g if i % 2 == 0 else g + 8, i * 2 + t if i % 2 == 0 else i * 2 - 2 + t),
+    "mma.m16n8k16.B.f64": lambda g, t, i: (t + i * 4, g),
+    "mma.m16n8k16.A.s8": lambda g, t, i: (g if i < 4 else g + 8, t * 4 + (i & 3)),
+    "mma.m16n8k32.A.s8": lambda g, t, i: (g if 0 <= i < 4 or 8 <= i < 12 else g + 8, t * 4 + (i & 3) + (0 if i < 8 else 16)),
+    "mma.m16n8k32.B.e4m3": lambda g, t, i: (t * 4 + (i & 3) + (0 if i < 4 else 16), g),
+    "mma.m16n8k32.A.s4": lambda g, t, i: (g if i < 8 else g + 8, t * 8 + (i & 7)),
+    "mma.m16n8k64.A.u4": lambda g, t, i: (g if 0 <= i < 8 or 16 <= i < 24 else g + 8, t * 8 + (i & 7) + (0 if i < 16 else 32)),
+    "mma.m16n8k64.B.s4": lambda g, t, i: (t * 8 + (i & 7) + (0 if i < 8 else 32), g),
+    "mma.m16n8k256.A.b1": lambda g, t, i: (g if 0 <= i < 32 or 64 <= i < 96 else g + 8, t * 32 + (i & 31) + (0 if i < 64 else 128)),
+    "mma.m8n8k4.A.f64": lambda g, t, i: (g, t),
+    "mma.m8n8k4.C.f64": lambda g, t, i: (g, t * 2 + i),
+    "mma.m8n8k16.B.s8": lambda g, t, i: (t * 4 + i, g),
+    "mma.m16n8k4.A.tf32": lambda g, t, i: (g if i == 0 else g + 8, t),
+}
+# fmt: on
+
+
+@pytest.mark.parametrize("name", PTX)
+def test_fragment_is_what_the_ptx_isa_says(name):
+    held = FRAGMENTS[name]
+    first, second = held.at.values()
+    for lane, i in itertools.product(range(32), range(held.values)):
+        assert (first[lane, 0, i], second[lane, 0, i]) == PTX[name](lane // 4, lane % 4, i)
+
+
+@pytest.mark.parametrize("name", FRAGMENTS)
+def test_every_element_is_held_once(name):
+    """Each element of the operand by exactly one register; by one of each quad pair where there are four."""
+    held = FRAGMENTS[name]
+    first, second = held.at.values()
+    places = np.ravel_multi_index((first, second), tuple(held.extent.values()))
+    copies = 4 if "quad pair" in held.note and held.bits != 64 else 1
+    assert (np.bincount(places.ravel(), minlength=np.prod(list(held.extent.values()))) == copies).all()
+    assert held.source
+
+
+def test_fragment_is_the_hand_written_access():
+    named = {"name": "A", "op": "ldmatrix.x4", "fragment": "mma.m16n8k16.A.f16", "warps": [4, 2], "repeat": {"m": 2, "k": 4}}  # fmt: skip
+    by_hand = {
+        "name": "A",
+        "op": "ldmatrix.x4",
+        "index": ["32*(warp % 4) + lane % 16 + 16*m", "8*(lane // 16) + 16*k"],
+        "for": {"m": 2, "k": 4},
+    }
+    got, want = lanes_of(problem(named)), lanes_of(problem(by_hand))
+    assert (got[0] == want[0]).all()
+    assert (got[1] == want[1]).all()
+
+
+@pytest.mark.parametrize("op", ["ldmatrix.x1", "ldmatrix.x2", "ldmatrix.x4"])
+@pytest.mark.parametrize("name", ["mma.m16n8k16.A.f16", "mma.m16n8k8.A.tf32", "mma.m16n8k32.A.s8"])
+def test_ldmatrix_delivers_the_fragment(op, name):
+    """Play ldmatrix, a 16-byte row for each address, and look into the registers."""
+    held = FRAGMENTS[name]
+    element = {16: "f16", 32: "f32", 8: "i8"}[held.bits]
+    shape = tuple(held.extent.values())
+    access = {"name": "A", "op": op, "fragment": name}
+    loaded = from_data(problem(access, shape=shape, element=element, threads=32))
+    lanes = trace(loaded, device("sm_90")).accesses[0]
+    matrices = int(op[-1])
+    per_register = 32 // held.bits
+    received = [[] for _ in range(32)]
+    for addresses in lanes.element:
+        for j in range(matrices):
+            for lane in range(32):
+                start = addresses[8 * j + lane // 4] + lane % 4 * per_register
+                received[lane] += range(start, start + per_register)
+    assert sorted(lanes.active.sum(axis=1)) == [8 * matrices] * len(lanes.element)
+    places = np.ravel_multi_index([t[:, 0] for t in held.at.values()], shape)
+    assert received == places.tolist()
+
+
+def test_ldmatrix_trans_delivers_rows_of_b():
+    held = FRAGMENTS["mma.m16n8k16.B.f16"]
+    access = {"name": "B", "op": "ldmatrix.x2.trans", "fragment": held.name}
+    loaded = from_data(problem(access, shape=(16, 8), threads=32))
+    (addresses,) = trace(loaded, device("sm_90")).accesses[0].element
+    for lane in range(32):
+        for j, e in itertools.product(range(2), range(2)):
+            got = addresses[8 * j + 2 * (lane % 4) + e] + lane // 4
+            want = held.at["k"][lane, 0, 2 * j + e] * 8 + held.at["n"][lane, 0, 2 * j + e]
+            assert got == want
+
+
+def loadable():
+    for name, held in FRAGMENTS.items():
+        element = {8: "i8", 16: "f16", 32: "f32", 64: "f64"}.get(held.bits, "u8")
+        yield pytest.param(name, element, id=name)
+
+
+@pytest.mark.parametrize(("name", "element"), list(loadable()))
+def test_direct_loads_touch_the_fragment(name, element):
+    """Element by element (packed ones together), the loads of all lanes are the fragment's table."""
+    held = FRAGMENTS[name]
+    p = max(1, 8 // held.bits)
+    packed = next(c for c in ("k", "n", "m") if c in held.extent)  # below a byte, elements run along k
+    shape = [e // (p if c == packed else 1) for c, e in held.extent.items()]
+    target = "sm_90" if held.lanes == 32 else "gfx942"
+    access = {"name": "x", "op": "load", "bytes": max(1, held.bits // 8), "fragment": name}
+    data = problem(access, shape=shape, element=element, threads=held.lanes * held.warps, target=target)
+    coordinates, _ = lanes_of(data)
+    got = coordinates.reshape(-1, held.warps, held.lanes, 2).transpose(2, 1, 0, 3)
+    for d, (c, table) in enumerate(held.at.items()):
+        assert (got[..., d] == table[:, :, ::p] // (p if c == packed else 1)).all()
+
+
+def test_index_maps_coordinates_into_the_tile():
+    """Two stages, B stored by its columns, four instructions of n at once through x4."""
+    access = {
+        "name": "B",
+        "op": "ldmatrix.x4",
+        "fragment": "mma.m16n8k16.B.f16",
+        "warps": [2, 2],
+        "repeat": {"n": 4, "k": 2},
+        "index": ["s", "n", "k"],
+        "for": {"s": 2},
+    }
+    data = problem(access, shape=(2, 64, 32), threads=128)
+    (written,) = written_out(data)["accesses"]
+    assert written["for"] == {"s": 2, "n_step": 2, "k_step": 2}
+    coordinates, _ = lanes_of(data)
+    assert coordinates[..., 0].max() == 1
+    rows = coordinates[0, :, 1]
+    assert rows.tolist() == [*range(8), *range(8), *range(8, 16), *range(8, 16)]
+    # All warps together touch the whole tile, in rows of 16 bytes.
+    touched = {(s, n, k + e) for s, n, k in coordinates.reshape(-1, 3).tolist() for e in range(8)}
+    assert len(touched) == 2 * 64 * 32
+
+
+@pytest.mark.parametrize(
+    ("shape", "element", "threads", "copy"),
+    [
+        ((128, 64), "f16", 256, {"bytes": 16}),
+        ((3, 64, 32), "f16", 128, {"bytes": 16}),
+        ((3, 5, 24), "f32", 64, {"bytes": 8}),
+        ((48, 80), "f32", 128, {"bytes": 4, "threads": 96}),
+        ((16, 96), "f32", 128, {"bytes": 16}),
+        ((64, 96), "f32", 64, {"bytes": 4, "order": [1, 0]}),
+        ((7,), "f64", 32, {"bytes": 8}),
+        ((4, 8, 16, 8), "i8", 1024, {"bytes": 4}),
+    ],
+)
+def test_copy_touches_every_piece_once_in_order(shape, element, threads, copy):
+    data = problem(
+        {"name": "fill", "op": "store", "copy": copy}, shape=shape, element=element, threads=threads
+    )
+    loaded = from_data(data)
+    access = trace(loaded, device("sm_90")).accesses[0]
+    vector = copy["bytes"] // loaded.tile.element_bytes
+    order = copy.get("order", list(range(len(shape))))
+    want = np.arange(loaded.tile.elements).reshape(shape).transpose(order).ravel()[::vector]
+    warps = -(-threads // 32)
+    element, active = (a.reshape(-1, warps * 32)[:, :threads] for a in (access.element, access.active))
+    assert element[active].tolist() == want.tolist()
+    workers = copy.get("threads", threads)
+    assert not active[:, workers:].any()
+
+
+WRONG = {
+    "unknown fragment": (
+        {"fragment": "mma.m16n8k16.A.f17"},
+        "accesses[0].fragment: unknown fragment 'mma.m16n8k16.A.f17'; did you mean mma.m16n8k16.A.f16",
+    ),
+    "unknown field": ({"warp": [1, 1]}, "accesses[0]: object contains unknown field `warp`"),
+    "warps missing": ({"warps": None}, "accesses[0].warps: the block has 8 warps"),
+    "warps too few": ({"warps": [2, 2]}, "accesses[0].warps: 2 x 2 is not 8, which 256 threads make"),
+    "wrong coordinate": ({"repeat": {"n": 2}}, "accesses[0].repeat: mma.m16n8k16.A.f16 has m and k, not n"),
+    "wrong direction": ({"op": "ldmatrix.x4.trans"}, "accesses[0].op: ldmatrix.x4.trans cannot move"),
+    "wide load": ({"op": "load", "bytes": 8}, "accesses[0].op: load cannot move"),
+    "torn repeats": (
+        {"op": "load", "bytes": 16, "fragment": "mma.m16n8k8.B.f16", "repeat": {"k": 3}},
+        "accesses[0].repeat: load moves 8 values a lane and mma.m16n8k8.B.f16 has 2: the first coordinate of repeat must be repeated a multiple of 4 times, but k is repeated 3 times",
+    ),
+    "rank": ({"index": ["m"]}, "accesses[0].index: expected one expression for each of 2 dimensions"),
+    "name in index": ({"index": ["m", "n"]}, "accesses[0].index[1]: unknown name 'n'"),
+    "element": ({"fragment": "mma.m16n8k32.A.s8"}, "has elements of 8 bits, the tile of 16"),
+    "reserved loop": ({"for": {"m": 2}}, "accesses[0].for: 'm' is reserved"),
+    "op": ({"op": "ldmatrix"}, "accesses[0].op: unknown op 'ldmatrix'"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_errors_name_the_field(case):
+    change, message = WRONG[case]
+    access = {"name": "A", "op": "ldmatrix.x4", "fragment": "mma.m16n8k16.A.f16", "warps": [4, 2]} | change
+    access = {k: v for k, v in access.items() if v is not None}
+    with pytest.raises(ProblemFileError) as caught:
+        from_data(problem(access))
+    assert message in str(caught.value)
+
+
+def test_copy_errors():
+    for copy, message in (
+        ({"bytes": 3}, "accesses[0].copy.bytes: invalid enum value 3"),
+        ({"bytes": 1}, "accesses[0].copy.bytes: 1 bytes are no whole number of 2-byte elements"),
+        ({"bytes": 16, "order": [1, 0]}, "must lie along the last dimension"),
+        ({"bytes": 16, "threads": 512}, "accesses[0].copy.threads: the block has 256 threads, not 512"),
+    ):
+        with pytest.raises(ProblemFileError) as caught:
+            from_data(problem({"name": "fill", "op": "store", "copy": copy}))
+        assert message in str(caught.value)
+
+
+def test_errors_elsewhere_come_first():
+    data = problem({"name": "fill", "op": "store", "copy": {"bytes": 16}}, element="f17")
+    with pytest.raises(ProblemFileError, match=r"tile\.element: unknown type"):
+        from_data(data)
+    del data["threads"]
+    with pytest.raises(ProblemFileError, match="threads"):
+        from_data(data)
+
+
+def test_written_out_is_an_ordinary_problem():
+    data = problem(
+        {"name": "fill", "op": "cp.async", "copy": {"bytes": 16}},
+        {
+            "name": "A",
+            "op": "ldmatrix.x4",
+            "fragment": "mma.m16n8k16.A.f16",
+            "warps": [4, 2],
+            "repeat": {"m": 2, "k": 4},
+        },
+    )
+    plain = json.loads(json.dumps(written_out(data)))
+    assert from_data(plain) == from_data(data)
+    assert plain["accesses"][0] == {"name": "fill", "op": "cp.async", "bytes": 16, "for": {"i": 4}, "index": ["tid // 8 + i*32", "tid % 8 * 8"]}  # fmt: skip
+
+
+@given(st.lists(st.tuples(st.sampled_from([1, 2, 3, 4, 5, 8]), st.integers(0, 9)), min_size=1, max_size=5), st.integers(0, 5))  # fmt: skip
+def test_fit_finds_mixed_radix_digits(digits, constant):
+    """A sum of digits of a lane and of a loop variable is found again, value by value."""
+    size = int(np.prod([s for s, _ in digits]))
+    v, table, rest = np.arange(size), np.full(size, constant), np.arange(size)
+    for radix, stride in digits:
+        table = table + rest % radix * stride
+        rest = rest // radix
+    both = table[:, None] + 7 * np.arange(4)[None, :]
+    node = fit(both, {"lane": size, "i": 4})
+    assert node is not None
+    assert (evaluate(node, {"lane": v[:, None], "i": np.arange(4)[None, :]}) == both).all()
+
+
+@given(st.lists(st.integers(0, 63), min_size=7, max_size=7))
+def test_fit_finds_xor_bases(bases):
+    tid = np.arange(128)
+    table = np.zeros(128, np.int64)
+    for b, basis in enumerate(bases):
+        table ^= (tid >> b & 1) * basis
+    node = fit_threads(table, 32, {})
+    assert node is not None
+    env = {"tid": tid, "lane": tid % 32, "warp": tid // 32}
+    assert (evaluate(node, env) == table).all()
+
+
+def test_fit_gives_up_rather_than_guess():
+    noise = np.random.default_rng(1).integers(0, 1 << 20, (32, 8))
+    assert fit(noise, {"lane": 32, "i": 8}) is None
+    few = np.array([5, 5, 5, 9, 9, 1, 1, 1])
+    node = fit(few, {"lane": 8})
+    assert node is not None
+    assert evaluate(node, {"lane": np.arange(8)}).tolist() == few.tolist()

@@ -1,0 +1,298 @@
+"""Imports against the peers' own evaluation, and from their text to a problem that solves."""
+
+import gzip
+import json
+import subprocess
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from test_cli import layoutopt
+
+from layoutopt.accesses import trace
+from layoutopt.devices import device
+from layoutopt.errors import ProblemFileError
+from layoutopt.imports import cute, triton
+from layoutopt.imports.tables import access_of
+from layoutopt.problem_file import from_data
+
+with gzip.open(ROOT / "tests/data/peer_layouts.jsonl.gz", "rt") as file:
+    ROWS = [json.loads(line) for line in file]
+TRITON = [row for row in ROWS if row["peer"].startswith("triton")]
+CUTE = [row for row in ROWS if row["peer"].startswith("pycute")]
+
+
+def xor_of(bases, number, rank):
+    place = np.zeros(rank, np.int64)
+    for bit, basis in enumerate(bases):
+        if number >> bit & 1:
+            place ^= np.array(basis)
+    return place
+
+
+def test_there_are_200_of_each():
+    assert (len(TRITON), len(CUTE)) == (200, 200)
+
+
+@pytest.mark.parametrize("row", TRITON, ids=lambda row: row["text"][:60])
+def test_triton_layout_is_what_triton_says(row):
+    got = triton.thread_values(row["text"], row["tile"])
+    bases, rank = row["bases"], len(row["tile"])
+    registers = [xor_of(bases["register"], r, rank) for r in range(1 << len(bases["register"]))]
+    lanes = [xor_of(bases["lane"], r, rank) for r in range(1 << len(bases["lane"]))]
+    warps = [xor_of(bases["warp"], r, rank) for r in range(1 << len(bases["warp"]))]
+    want = np.array([[w ^ x ^ r for r in registers] for w in warps for x in lanes])
+    assert got.shape == want.shape
+    assert (got == want).all()
+
+
+@pytest.mark.parametrize("row", CUTE, ids=lambda row: row["text"])
+def test_cute_layout_is_what_pycute_says(row):
+    got = cute.thread_values(row["text"], row["tile"])
+    want = np.array(row["table"])
+    rows = row["tile"][0]
+    assert (got[..., 0] == want % rows).all()
+    assert (got[..., 1] == want // rows).all()
+
+
+@pytest.mark.parametrize("row", ROWS[::5], ids=lambda row: row["text"][:60])
+def test_access_touches_what_the_table_says(row):
+    module = triton if row in TRITON else cute
+    table = module.thread_values(row["text"], row["tile"])
+    access = access_of(table, row["tile"], 2, "x", "load", None)
+    data = {
+        "name": "p",
+        "tile": {"shape": row["tile"], "element": "f16"},
+        "threads": len(table),
+        "accesses": [access],
+    }
+    loaded = from_data(data)
+    (lanes,) = trace(loaded, device("sm_90")).accesses
+    threads = lanes.element.reshape(-1, -(-len(table) // 32) * 32)[:, : len(table)]
+    got = (threads[..., None] + np.arange(lanes.width_elements)).transpose(1, 0, 2).reshape(len(table), -1)
+    flat = np.ravel_multi_index(tuple(np.moveaxis(table, -1, 0)), row["tile"])
+    assert [set(a) for a in got.tolist()] == [set(b) for b in flat.tolist()]
+
+
+def test_compiler_text_and_gluon_text_are_the_same():
+    compiler = """
+        #mma = #ttg.nvidia_mma<{versionMajor = 2, versionMinor = 0, warpsPerCTA = [2, 2], instrShape = [16, 8]}>
+        #ttg.dot_op<{opIdx = 0, parent = #mma, kWidth = 2}>
+    """
+    gluon = (
+        "DotOperandLayout(operand_index=0, parent=NVMMADistributedLayout(version=[2, 0], warps_per_cta=[2, 2], "
+        "instr_shape=[16, 8], cga_layout=[]), k_width=2)"
+    )
+    assert (triton.thread_values(compiler, (64, 64)) == triton.thread_values(gluon, (64, 64))).all()
+    linear = "#ttg.linear<{register = [[0, 1], [8, 0]], lane = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], warp = [], block = []}>"
+    assert (triton.thread_values(linear, (16, 8)) == triton.thread_values(
+        "NVMMADistributedLayout(version=[2, 0], warps_per_cta=[1, 1], instr_shape=[16, 8])", (16, 8))).all()  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("((4,8),(2,2))", "expected shape:stride"),
+        ("((4,8),(2,2)):((32,1),(16))", "shape and stride are not alike"),
+        ("(4,8),(2):(1,2)", "where an integer is expected"),
+        ("((4,8,(2,2)):((32,1),(16,8))", "parentheses do not match"),
+        ("((4,x),2):((32,1),2)", "is no integer, comma"),
+        ("(4,8,2):(1,2,3)", "expected two modes"),
+        ("(" * 50 + ":1", "nested too deeply"),
+        ("(99999999,999999999):(1,1)", "more than"),
+        ("((4,8),4):((32,1),1000)", "--tile"),
+        ("(4 8):(1,2)", "a comma is missing"),
+        ("(4,0):(1,2)", "extent of 0"),
+    ],
+)
+def test_wrong_cute_text(text, reason):
+    with pytest.raises(ProblemFileError) as caught:
+        cute.thread_values(text, (16, 8))
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "no text"),
+        ("hello", "cannot read 'hello'"),
+        ("BlockedLayout(size_per_thread=[1, 8])", "blocked without order"),
+        ("BlockedLayout(size_per_thread=[1, 3], threads_per_warp=[4, 8], warps_per_cta=[4, 1], order=[1, 0])", "powers of two"),
+        ("BlockedLayout(size_per_thread=[1], threads_per_warp=[32], warps_per_cta=[4], order=[0])", "1 entries for a tile of 2"),
+        ("#ttg.shared<{vec = 1}>", "none of blocked"),
+        ("DotOperandLayout(operand_index=0, parent=3, k_width=2)", "parent of dot_op is no layout"),
+        ("BlockedLayout(__import__('os'))", "cannot read"),
+        ("BlockedLayout(size_per_thread=[1, 1], threads_per_warp=[4, 8], warps_per_cta=[4, 1], order=[1, 0], cga_layout=[[1, 0]])", "several blocks"),
+    ],
+)  # fmt: skip
+def test_wrong_triton_text(text, reason):
+    with pytest.raises(ProblemFileError) as caught:
+        triton.thread_values(text, (16, 16))
+    assert reason in str(caught.value)
+
+
+MEASURED = json.loads((ROOT / "tests/data/h200_fragments.json").read_text())
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """A trace recorded on an H200, unpacked."""
+
+    def unpack(name):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_bytes(gzip.decompress((ROOT / f"tests/data/trace_{name}.jsonl.gz").read_bytes()))
+        return path
+
+    return unpack
+
+
+TRACES = {
+    "transpose_none": ("32x32", "f32", 256, "x0*32 + x1", "transpose<32, 0>", "transpose<0, 0>"),
+    "transpose_pad": ("32x32", "f32", 256, "x0*33 + x1", "transpose<33, 0>", "transpose<0, 0>"),
+    "gemm_none": ("64x64", "f16", 128, "x0*64 + x1", "gemm<0, 0>", "gemm<1, 0>"),
+}
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_recorded_trace_becomes_the_problem_that_the_profiler_saw(name, recorded, tmp_path):
+    """Imported, checked (as the profiler counted the kernel in use) and solved (as it counted the one solved)."""
+    tile, element, threads, offset, before, after = TRACES[name]
+    path = tmp_path / "tile.json"
+    done = layoutopt("import", "trace", recorded(name), "--tile", tile, "--element", element, "--threads", threads,
+                     "--offset", offset, "-o", path)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    audit = json.loads(layoutopt("check", path, "--no-fix", "--json").stdout)
+    for field in ("bank_conflicts", "wavefronts"):
+        assert sum(a[field] for a in audit["accesses"]) == MEASURED["kernels"][before][field]
+    result = json.loads(layoutopt("solve", path, "--json").stdout)
+    for field in ("bank_conflicts", "wavefronts"):
+        assert sum(a[field] for a in result["accesses"]) == MEASURED["kernels"][after][field]
+    assert layoutopt("count", recorded(name)).returncode == 0
+
+
+def record(**changes):
+    line = {"access": "a", "op": "ld.shared.b32", "warp": 0, "sequence": 0, "active": "0xffffffff"}
+    line |= {"byte_address": [4 * lane for lane in range(32)]} | changes
+    return json.dumps(line)
+
+
+def import_lines(tmp_path, *lines, threads=32, offset="x0*8 + x1", tile="8x8"):
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    return layoutopt(
+        "import", "trace", path, "--tile", tile, "--element", "f32", "--threads", threads, "--offset", offset
+    )
+
+
+def test_lanes_that_take_no_part(tmp_path):
+    """A block of 40 threads, of which the last 24 lanes do not exist, reads 40 words."""
+    lines = [
+        record(warp=0),
+        record(warp=1, active="0x000000ff", byte_address=[4 * (32 + k) if k < 8 else 0 for k in range(32)]),
+    ]
+    done = import_lines(tmp_path, *lines, threads=40)
+    (access,) = json.loads(done.stdout)["accesses"]
+    assert access == {"name": "a", "op": "ld.shared.b32", "index": ["tid // 8", "tid % 8"]}
+    # The same of a block of 64, where the condition has to be in the problem.
+    (access,) = json.loads(import_lines(tmp_path, *lines, threads=64).stdout)["accesses"]
+    loaded = from_data(json.loads(import_lines(tmp_path, *lines, threads=64).stdout))
+    (lanes,) = trace(loaded, device("sm_90")).accesses
+    assert lanes.element[lanes.active].tolist() == list(range(40))
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["{"], "line 1: "),
+        ([record(byte_address=[0] * 31)], "line 1: byte_address must have 32 entries, not 31"),
+        ([record(byte_address=[2] * 32)], "line 1, byte_address[0]: byte 2 is where no 4-byte element"),
+        ([record(byte_address=[1000] * 32)], "line 1, byte_address[0]: byte 1000"),
+        ([record(warp=3)], "line 1: warp 3 is not in a block of 32 threads"),
+        ([record(), record()], "line 2: warp 0 has sequence 0 of 'a' twice"),
+        ([record(), record(op="st.shared.b32", sequence=1)], "line 2, op: site 'a' was 'ld.shared.b32'"),
+        ([record(op="ld.global")], "line 1, op: unknown op"),
+        ([record(active="x")], "line 1, active: "),
+        ([record(sequence=10**9)], "sequence numbers reach 1000000000"),
+        ([""], "no records"),
+    ],
+)
+def test_wrong_traces(lines, message, tmp_path):
+    done = import_lines(tmp_path, *lines)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_irregular_addresses_are_no_problem_but_can_be_counted(tmp_path):
+    noise = np.random.default_rng(3).integers(0, 256, (40, 32)) * 4
+    lines = [record(sequence=i, byte_address=row.tolist()) for i, row in enumerate(noise)]
+    done = import_lines(tmp_path, *lines, tile="16x16", offset="x0*16 + x1")
+    assert done.returncode == 2
+    assert "follow no formula" in done.stderr
+
+
+def test_the_layout_in_use_must_be_one(tmp_path):
+    assert "puts two elements in one place" in import_lines(tmp_path, record(), offset="x0*4 + x1").stderr
+    np.save(tmp_path / "table.npy", np.arange(64).reshape(8, 8) * 4)
+    path = tmp_path / "t.jsonl"
+    arguments = ("import", "trace", path, "--tile", "8x8", "--element", "f32", "--threads", 32)
+    assert layoutopt(*arguments, "--table", tmp_path / "table.npy").returncode == 0
+    assert layoutopt(*arguments).returncode == 2
+
+
+def test_two_layouts_into_one_problem(tmp_path):
+    path = tmp_path / "tile.json"
+    blocked = (
+        "BlockedLayout(size_per_thread=[1, 8], threads_per_warp=[4, 8], warps_per_cta=[4, 1], order=[1, 0])"
+    )
+    mma = "NVMMADistributedLayout(version=[2, 0], warps_per_cta=[2, 2], instr_shape=[16, 8])"
+    common = ("--tile", "128x64", "--element", "f16")
+    assert layoutopt("import", "triton", blocked, *common, "--name", "fill", "-o", path).returncode == 0
+    done = layoutopt("import", "triton", mma, *common, "--op", "load", "--name", "C", "--into", path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(layoutopt("solve", path, "--json").stdout)
+    assert [a["name"] for a in result["accesses"]] == ["fill", "C"]
+    assert result["excess"] == 0
+    again = layoutopt("import", "triton", mma, *common, "--name", "C", "--into", path)
+    assert again.returncode == 2
+    other = layoutopt("import", "triton", mma, "--tile", "64x64", "--element", "f16", "--into", path)
+    assert "has another tile" in other.stderr
+
+
+def test_order_turns_the_tile(tmp_path):
+    """Column-major pieces of a CuTe tile are wide only in a tile that has its dimensions turned."""
+    layout = "(32,8):(8,1)"
+    wide = json.loads(
+        layoutopt("import", "cute", layout, "--tile", "16x16", "--element", "f16", "--order", "1,0").stdout
+    )
+    assert wide["accesses"][0]["bytes"] == 16
+    narrow = json.loads(layoutopt("import", "cute", layout, "--tile", "16x16", "--element", "f16").stdout)
+    assert narrow["accesses"][0]["bytes"] == 2
+    refused = layoutopt("import", "cute", layout, "--tile", "16x16", "--element", "f16", "--bytes", 16)
+    assert "do not lie 16 bytes together" in refused.stderr
+
+
+def test_header_is_printed():
+    done = layoutopt("import", "trace", "--header")
+    assert done.stdout == (ROOT / "layoutopt/data/layoutopt_record.cuh").read_text()
+
+
+@pytest.mark.nvcc
+def test_header_compiles_in_a_kernel(tmp_path):
+    (tmp_path / "layoutopt_record.cuh").write_text(layoutopt("import", "trace", "--header").stdout)
+    (tmp_path / "kernel.cu").write_text(
+        """
+#include "layoutopt_record.cuh"
+__global__ void kernel(float* out) {
+    __shared__ float tile[32][33];
+    if (threadIdx.x < 20) {
+        LAYOUTOPT_RECORD("rows", "st.shared.b32", tile, &tile[0][threadIdx.x]);
+        tile[0][threadIdx.x] = 1;
+    }
+    out[threadIdx.x] = tile[0][0];
+}
+int main() { return layoutopt_record::dump("trace.jsonl") ? 0 : 1; }
+"""
+    )
+    command = ["nvcc", "-std=c++17", "-arch=sm_90", "-Werror", "all-warnings", "-c", "kernel.cu"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)

@@ -1,0 +1,178 @@
+"""From nothing to a problem that solves: `new`, `problems`, names of the catalogue, completion."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from conftest import PROBLEMS, ROOT
+from test_cli import COMMAND, ENVIRONMENT, layoutopt
+
+from layoutopt.catalogue import find, problems, short_names
+from layoutopt.cli.new import KINDS as OFFERED
+from layoutopt.fragments import fragments
+from layoutopt.problem_file import from_data, load
+from layoutopt.starters import KINDS, Options, starter
+from layoutopt.synthesize import solve
+
+TILE_ELEMENT = {"s8": "i8", "s32": "i32"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_solves_as_it_is(kind, tmp_path):
+    path = tmp_path / "tile.json"
+    done = layoutopt("new", kind, "-o", path)
+    assert (done.returncode, done.stdout) == (0, "")
+    problem = load(path)
+    assert problem.notes
+    assert all(access.notes for access in problem.accesses)
+    result = solve(problem, time_limit=30)
+    assert (result.status, result.excess) == ("optimal", 0)
+    assert layoutopt("new", kind, "-o", path).returncode == 2, "an existing file is not replaced"
+
+
+def shapes():
+    """Every mma shape with each element that a tile can hold as it is."""
+    for name in fragments():
+        match = re.fullmatch(r"mma\.(\w+)\.([ABC])\.(\w+)", name)
+        if match and match[3] not in ("s4", "u4", "e2m1", "b1") and name != "mma.m8n8k4.C.f16":
+            yield match[1], match[2], TILE_ELEMENT.get(match[3], match[3])
+
+
+@pytest.mark.parametrize(("mma", "operand", "element"), list(shapes()))
+def test_gemm_of_every_mma_shape_is_conflict_free(mma, operand, element):
+    problem = from_data(starter("gemm", Options(mma=mma, operand=operand, element=element, tile=(64, 32))))
+    result = solve(problem, time_limit=30)
+    assert (result.status, result.excess) == ("optimal", 0)
+
+
+def test_kinds_offered_are_the_kinds_there_are():
+    assert tuple(KINDS) == OFFERED
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["transpose", "--mma", "m16n8k16"], "--mma goes with"),
+        (["gemm", "--tile", "100x64"], "--tile: expected a multiple of 16 along m"),
+        (["gemm", "--tile", "abc"], "expected extents such as 128x64"),
+        (["gemm", "--tile", "8x8x8"], "--tile: expected 2 extents"),
+        (["gemm", "--threads", "100"], "--threads: "),
+        (["gemm", "--mma", "m16n8k9"], "--mma: 'm16n8k9' does not take f16 as operand A; mma.m16n8k8"),
+        (["gemm", "--element", "c128"], "--element: no matrix instruction takes c128"),
+        (["stencil", "--stages", "2"], "--operand and --stages go with gemm"),
+        (["gemm", "--target", "sm_1"], "sm_1"),
+        (["knapsack"], "knapsack"),
+    ],
+)
+def test_options_that_fit_no_kernel(arguments, message, tmp_path):
+    done = layoutopt("new", *arguments, "-o", tmp_path / "tile.json")
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_pipeline_stages_are_a_dimension():
+    data = json.loads(layoutopt("new", "gemm", "--stages", 3, "--operand", "B").stdout)
+    assert data["tile"]["shape"] == [3, 128, 64]
+    assert data["accesses"][1]["index"] == ["stage", "n", "k"]
+
+
+def test_catalogue_is_listed_and_found_by_name():
+    assert set(problems().values()) == set(PROBLEMS)
+    listed = layoutopt("problems").stdout.splitlines()
+    assert [line.split()[0] for line in listed] == list(short_names())
+    assert find("basics/transpose_32x32_f32") == find("transpose_32x32_f32")
+    data = json.loads(layoutopt("problems", "--json").stdout)
+    assert {row["name"] for row in data["problems"]} == set(short_names())
+
+
+def test_solve_finds_a_problem_by_name(tmp_path):
+    done = layoutopt("solve", "transpose_32x32_f32", "--json", cwd=tmp_path)
+    assert json.loads(done.stdout)["offset"] == "x0*32 + (x1 ^ x0)"
+    done = layoutopt("solve", "transpose_32x32_f23", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "did you mean transpose_32x32_f32" in done.stderr
+
+
+def test_a_file_comes_before_a_name(tmp_path):
+    (tmp_path / "transpose_32x32_f32").write_text("{}")
+    assert layoutopt("solve", "transpose_32x32_f32", cwd=tmp_path).returncode == 2
+
+
+def test_problems_prints_a_problem_as_written_and_expanded(tmp_path):
+    name = "basics/transpose_32x32_f32"
+    assert layoutopt("problems", name).stdout == (ROOT / f"problems/{name}.json").read_text()
+    path = tmp_path / "a.json"
+    layoutopt("new", "gemm", "-o", path)
+    done = layoutopt("problems", path, "--expanded")
+    assert done.returncode == 0
+    assert "fragment" not in json.dumps([sorted(a) for a in json.loads(done.stdout)["accesses"]])
+    assert from_data(json.loads(done.stdout)) == load(path)
+    assert json.loads(layoutopt("problems", path, "--expanded", "--json").stdout) == json.loads(done.stdout)
+
+
+def test_fragments_are_listed():
+    lines = layoutopt("problems", "--fragments").stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == list(fragments())
+    assert (
+        len(json.loads(layoutopt("problems", "--fragments", "--json").stdout)["fragments"]) == len(lines) - 1
+    )
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_names_of_problems(shell):
+    words = {
+        "COMP_WORDS": "layoutopt solve transpose_16",
+        "COMP_CWORD": "2" if shell != "fish" else "transpose_16",
+    }
+    program = [*COMMAND[:2], "import sys; sys.argv[0] = 'layoutopt'; " + COMMAND[2]]
+    done = subprocess.run(
+        program,
+        env={**ENVIRONMENT, **words, "_LAYOUTOPT_COMPLETE": f"{shell}_complete"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "transpose_16x32_f32" in done.stdout
+    script = subprocess.run(
+        program,
+        env={**ENVIRONMENT, "_LAYOUTOPT_COMPLETE": f"{shell}_source"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "_LAYOUTOPT_COMPLETE" in script.stdout or "Bash" in script.stderr
+
+
+def test_a_wheel_holds_the_catalogue(tmp_path):
+    """What `pip install .` installs; built without a network by the setuptools that is here."""
+    pytest.importorskip("setuptools", minversion="77")
+    build = "import setuptools.build_meta as b, sys; b.build_wheel(sys.argv[1])"
+    copy = tmp_path / "source"
+    copy.mkdir()
+    for name in (
+        "layoutopt",
+        "problems",
+        "pyproject.toml",
+        "setup.py",
+        "MANIFEST.in",
+        "README.md",
+        "LICENSE",
+    ):
+        (copy / name).symlink_to(ROOT / name)
+    subprocess.run(
+        [sys.executable, "-c", build, tmp_path],
+        cwd=copy,
+        capture_output=True,
+        check=True,
+        env=dict(os.environ),
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {f"layoutopt/problems/{name}.json" for name in problems()} <= names
+    assert "layoutopt/data/fragments.json" in names
