@@ -228,17 +228,15 @@ class Problem(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
 
 
 class NamedTile(Tile, frozen=True, kw_only=True):
-    """One of several tiles.
-
-    Attributes:
-        layout: constraints of this tile; `max_bytes` is for one stage.
-    """
+    """One of several tiles."""
 
     name: Identifier
     stages: Annotated[
         int, Meta(ge=1, le=64, description="Copies of the tile, one after the other (pipeline stages)")
     ] = 1
-    layout: Constraints = Constraints()
+    layout: Annotated[
+        Constraints, Meta(description="What this tile's layout must obey; max_bytes is for one stage")
+    ] = Constraints()
 
 
 class TileAccess(Access, frozen=True, kw_only=True):
@@ -248,15 +246,7 @@ class TileAccess(Access, frozen=True, kw_only=True):
 
 
 class TileSet(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_": "schema"}):
-    """Several tiles of one block and every access to them.
-
-    Attributes:
-        layout: `max_bytes` is for all tiles together; the rest holds for each tile, beside its own.
-        overlay: the same bytes at different times: each entry names the tiles of one time, which lie
-            side by side. Tiles that are not named keep their bytes all the time.
-        same_layout: the tiles of the overlay, one at a time, share one layout: the tiles have one
-            shape, or as many elements, which are then the same ones in row-major order.
-    """
+    """Several tiles of one block and every access to them."""
 
     name: Name
     tiles: Annotated[tuple[NamedTile, ...], Meta(min_length=1, max_length=8)]
@@ -264,13 +254,23 @@ class TileSet(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
     accesses: Annotated[tuple[TileAccess, ...], Meta(min_length=1, max_length=256)]
     schema_: Literal["layoutopt.problem/1"] = SCHEMA
     target: Annotated[str, Meta(description="The GPU, such as sm_90")] = "sm_90"
-    layout: Constraints = Constraints()
+    layout: Annotated[
+        Constraints,
+        Meta(description="max_bytes is for all tiles together; the rest holds for each, beside its own"),
+    ] = Constraints()
     overlay: Annotated[
         tuple[Annotated[tuple[Identifier, ...], Meta(min_length=1)], ...],
-        Meta(description="Names of the tiles that live at one time, for each time the bytes are reused"),
+        Meta(
+            description="The same bytes at different times: for each time, the tiles that lie in them, "
+            "side by side. Tiles that are not named keep their own bytes all the time"
+        ),
     ] = ()
     same_layout: Annotated[
-        bool, Meta(description="The tiles of the overlay, one at a time, share one layout")
+        bool,
+        Meta(
+            description="The tiles of the overlay, one at each time, share one layout: tiles of one shape, "
+            "or of as many elements, taken row-major"
+        ),
     ] = False
     notes: str | None = None
     known_optimum: KnownOptimum | None = None

@@ -6,12 +6,17 @@ import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from layoutopt import json_data
 from layoutopt.errors import ProblemFileError
-from layoutopt.model import NamedTile, Problem, TileSet
+from layoutopt.model import Constraints, NamedTile, Problem, TileSet
 from layoutopt.problem_file import check, from_data, parsed, read
+
+# Constraints that hold for all tiles; the others are of one tile.
+_OF_ALL: Final = frozenset(("families", "max_bytes", "alignment_bytes", "pitch_multiple_bytes", "minimise"))
 
 
 def load_any(path: str | Path) -> Problem | TileSet:
@@ -70,8 +75,8 @@ def check_tiles(tile_set: TileSet) -> None:
             raise ProblemFileError(
                 f"{place}.minimise", f"several tiles are solved for excess first, not {layout.minimise}"
             )
-    for field in ("order", "offset"):
-        if getattr(tile_set.layout, field) is not None:
+    for field, value in msgspec.structs.asdict(tile_set.layout).items():
+        if field not in _OF_ALL and value != getattr(Constraints(), field):
             raise ProblemFileError(
                 f"layout.{field}", f"belongs to one tile; expected as tiles[i].layout.{field}"
             )

@@ -23,6 +23,7 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.model import Status
 from layoutopt.packing import Plan, least, pack
 from layoutopt.problem_file import json_schema
+from layoutopt.synthesize import solve
 from layoutopt.tile_sets import load_any, tiles_from_data
 
 TILE_SETS = sorted((ROOT / "tile_sets").glob("*.json"))
@@ -287,6 +288,27 @@ def test_conflict_free_within_a_budget():
     assert arrange(tiles_from_data(data)).bytes == 3 * 4096
 
 
+def test_packed_elements_and_lanes_that_choose():
+    data = {
+        "name": "mixed", "threads": 32,
+        "tiles": [
+            {"name": "weights", "shape": [32, 64], "element": "s4", "stages": 2},
+            {"name": "bins", "shape": [4, 32], "element": "u32"},
+        ],
+        "accesses": [
+            {"name": "rows", "tile": "weights", "op": "store", "bytes": 16, "index": ["lane // 2 + 16*i", "32*(lane % 2)"], "for": {"i": 2}},
+            {"name": "columns", "tile": "weights", "op": "load", "bytes": 4, "index": ["lane", "8*i"], "for": {"i": 8}},
+            {"name": "count", "tile": "bins", "op": "load", "bytes": 4, "index": ["bin", "lane"], "any": {"bin": 4}},
+        ],
+    }  # fmt: skip
+    result = arrange(tiles_from_data(data))
+    single = [solve(problem) for _, problem in groups(tiles_from_data(data))]
+    assert [part.result for part in result.tiles] == single
+    assert result.bytes == 2 * single[0].bytes + single[1].bytes
+    assert result.excess == sum(r.excess for r in single)
+    assert result.tiles[1].result.accesses[0].any_is == "worst"
+
+
 def test_out_of_time_is_no_claim():
     result = arrange(tiles_from_data(gemm()), time_limit=1e-9)
     assert result.status is Status.UNKNOWN
@@ -331,6 +353,8 @@ BROKEN = {
     "coordinates": ({"accesses": [{**TOUCH, "tile": "b", "index": ["tid"]}, {**TOUCH, "name": "r"}]}, "accesses[0].index: expected one expression for each of 2"),
     "outside its tile": ({"accesses": [TOUCH, {**TOUCH, "tile": "b", "name": "r", "index": ["tid", "0"]}]}, "accesses[1].index[0]: x0 must lie in 0..3, not 4"),
     "order of all": ({"layout": {"order": [0, 1]}}, "layout.order: belongs to one tile"),
+    "offset of all": ({"layout": {"offset": "x0*8 + x1"}}, "layout.offset: belongs to one tile"),
+    "offset of one": ({"tiles": [ONE, {**ONE, "name": "b", "layout": {"offset": "x0*8 + x1"}}]}, "tiles[1].layout.offset: fixes the layout"),
     "bytes first": ({"layout": {"minimise": "bytes"}}, "layout.minimise: several tiles are solved for excess first, not bytes"),
     "no family left": ({"tiles": [{**ONE, "layout": {"families": ["pad"]}}, {**ONE, "name": "b"}], "layout": {"families": ["xor"]}}, "tiles[0].layout.families: pad are allowed here"),
     "two widths": ({"accesses": [{**TOUCH, "bytes": [8, 4]}, {**TOUCH, "tile": "b", "name": "r"}]}, "accesses[0].bytes: one width is expected"),
