@@ -185,7 +185,7 @@ def _expanded(access: dict[str, Any], place: str, tile: Tile, threads: int) -> d
         plain = _fragment(json_data.convert(access, FragmentAccess, place), place, tile, threads)
     else:
         plain = _copy(json_data.convert(access, CopyAccess, place), place, tile, threads)
-    left_out: dict[str, Any] = {"bytes": None, "for": {}, "where": None, "weight": 1, "notes": None}
+    left_out = {f.encode_name: f.default for f in msgspec.structs.fields(Access)} | {"for": {}, "any": {}}
     data = msgspec.to_builtins(plain)
     return {key: value for key, value in data.items() if key not in left_out or value != left_out[key]}
 

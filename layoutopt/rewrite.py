@@ -118,6 +118,14 @@ def with_loops(problem: Problem) -> Problem:
     return replace(problem, accesses=accesses)
 
 
+def plain(problem: Problem) -> Problem:
+    """The problem in the plainest words: bytes for packed elements, the widest widths, loops over values.
+
+    For commands that draw or compare layouts, where only the elements that an access touches matter.
+    """
+    return stored(with_loops(with_widths(problem, [None] * len(problem.accesses))))
+
+
 def unstored(layout: Layout, problem: Problem) -> Layout:
     """A layout of `stored(problem)` as a layout of the problem's own elements."""
     return replace(layout, shape=problem.tile.shape, packed=problem.tile.packed)

@@ -19,6 +19,7 @@ from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
 from layoutopt.expressions import evaluate, parse, to_text
 from layoutopt.formula import offset_expression
 from layoutopt.model import Problem
+from layoutopt.rewrite import plain
 from layoutopt.synthesize import check_table, solve
 
 MAX_FILE_BYTES = 1 << 26
@@ -89,6 +90,7 @@ def views(
     Raises:
         ProblemFileError: there is no such layout, access, warp or iteration, or a file is wrong.
     """
+    problem = plain(problem)
     free = msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, offset=None))
     lanes = trace(free, gpu)
     result = solve(free, target=gpu, lanes=lanes, time_limit=time_limit)

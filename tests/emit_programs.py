@@ -8,7 +8,8 @@ from conftest import PROBLEMS
 from layoutopt.accesses import trace
 from layoutopt.devices import device
 from layoutopt.emit.languages import emit, plan
-from layoutopt.problem_file import load
+from layoutopt.problem_file import from_data, load
+from layoutopt.rewrite import with_loops, with_widths
 from layoutopt.synthesize import solve
 
 GXX = shutil.which("g++") or shutil.which("c++")
@@ -17,13 +18,36 @@ GCC = shutil.which("gcc") or shutil.which("cc")
 ANY = "any"
 # Without a known optimum a solve ends at its time limit.
 SOLVED = [path for path in PROBLEMS if load(path).known_optimum is not None]
+# Only C and its kin can write elements that share a byte, and tables.
+FORMULAS = [path for path in SOLVED if load(path).tile.packed == 1 and "libceed_interp2d" not in path.stem]
 
 
 @functools.cache
 def solved(path):
     """A catalogue problem, its device and an answer; the same for every test of a run."""
     problem = load(path)
-    return problem, device(problem.target), solve(problem, time_limit=1)
+    answer = solve(problem, time_limit=1)
+    # What code is emitted for: the width chosen, and loops over values known only at run time.
+    problem = with_loops(with_widths(problem, [report.bytes for report in answer.accesses]))
+    return problem, device(problem.target), answer
+
+
+@functools.cache
+def tabled():
+    """A tile that is allowed nothing but row-major and a table, and needs the table."""
+    problem = from_data(
+        {
+            "name": "only a table", "tile": {"shape": [8, 32], "element": "f32"}, "threads": 64,
+            "accesses": [
+                {"name": "rows", "op": "store", "bytes": 4, "index": ["tid // 32 + 2*i", "tid % 32"], "for": {"i": 4}},
+                {"name": "columns", "op": "load", "bytes": 4, "index": ["tid % 8", "tid // 8 + 8*i"], "for": {"i": 4}},
+            ],
+            "layout": {"families": ["none", "table"]},
+        }
+    )  # fmt: skip
+    answer = solve(problem)
+    assert (answer.family, answer.excess, answer.bytes) == ("table", 0, 1024)
+    return problem, device(problem.target), answer
 
 
 def code(language, problem, gpu, answer):

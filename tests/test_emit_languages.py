@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ROOT, problem_id
-from emit_programs import GXX, SOLVED, calls, code, expected, same, solved, visits
+from emit_programs import FORMULAS, GXX, SOLVED, calls, code, expected, same, solved, tabled, visits
 
 from layoutopt.address import Digit, Layout, Target
 from layoutopt.devices import device
@@ -25,7 +25,7 @@ from layoutopt.emit.languages import plan
 from layoutopt.errors import LayoutError
 from layoutopt.problem_file import from_data
 
-every_problem = pytest.mark.parametrize("path", SOLVED, ids=problem_id)
+every_problem = pytest.mark.parametrize("path", FORMULAS, ids=problem_id)
 
 
 def offsets(problem, gpu, answer):
@@ -149,9 +149,17 @@ def test_gluon_in_triton(path):
 
 
 def test_gluon_says_what_it_cannot_express():
-    problem, gpu, result = solved(next(p for p in SOLVED if p.stem == "diagonals_32x32_f32"))
+    problem, gpu, _ = solved(next(p for p in SOLVED if p.stem == "transpose_32x32_f32"))
     with pytest.raises(LayoutError, match="neither; --lang cuda"):
-        code("gluon", problem, gpu, result)
+        code("gluon", problem, gpu, "x0*32 + (x1 + 3*x0) % 32")
+
+
+@pytest.mark.parametrize("language", ["cute", "gluon", "tilelang", "numba"])
+def test_tables_and_packed_elements_are_refused(language):
+    packed = solved(next(p for p in SOLVED if p.stem == "s4_a_128x128_s4"))
+    for case in (packed, tabled()):
+        with pytest.raises(LayoutError, match="cuda, hip, opencl, c can"):
+            code(language, *case)
 
 
 @every_problem

@@ -92,7 +92,7 @@ def test_dequantised_tile_of_bitsandbytes():
 
 
 def test_wrapped_diagonals():
-    found = explained("basics/diagonals_32x32_f32", seconds=12)
+    found = explained("basics/diagonals_32x32_f32", seconds=30)
     assert (found.conflict_free, found.scope, found.clique) == (False, "every layout", None)
     assert found.lower_bound == 2
     assert found.clashing_accesses == ("rows", "columns", "diagonals")

@@ -235,7 +235,7 @@ def test_errors_name_the_field(case):
 def test_copy_errors():
     for copy, message in (
         ({"bytes": 3}, "accesses[0].copy.bytes: invalid enum value 3"),
-        ({"bytes": 1}, "accesses[0].copy.bytes: 1 bytes are no whole number of 2-byte elements"),
+        ({"bytes": 1}, "accesses[0].copy.bytes: 1 bytes are no whole number of 16-bit elements"),
         ({"bytes": 16, "order": [1, 0]}, "must lie along the last dimension"),
         ({"bytes": 16, "threads": 512}, "accesses[0].copy.threads: the block has 256 threads, not 512"),
     ):

@@ -9,7 +9,7 @@ import pytest
 
 from layoutopt import check
 from layoutopt.devices import device
-from layoutopt.emit.cuda import cuda
+from layoutopt.emit.languages import emit
 from layoutopt.errors import ProblemFileError
 from layoutopt.model import Status
 from layoutopt.problem_file import from_data
@@ -78,7 +78,7 @@ def test_packed_elements_and_a_variable_called_part():
 def test_emitted_code_has_a_parameter_for_the_parts(tmp_path):
     tile = problem({**ROWS, "bytes": [16, 8]}, COLUMNS)
     result = solve(tile)
-    header = cuda(tile, result, device(tile.target))
+    header = emit("cuda", tile, device(tile.target), result)
     assert re.search(r"widths_rows_bytes\(int tid, int i, int part\)", header)
     (tmp_path / "tile.cuh").write_text(header)
     (tmp_path / "main.cpp").write_text(
