@@ -5,22 +5,41 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Layout", "Problem", "Result", "Status", "__version__", "check", "load", "solve"]
+__all__ = [
+    "Arrangement",
+    "Layout",
+    "Problem",
+    "Result",
+    "Status",
+    "TileSet",
+    "__version__",
+    "arrange",
+    "check",
+    "load",
+    "load_any",
+    "solve",
+]
 
 if TYPE_CHECKING:
     from layoutopt.address import Layout
+    from layoutopt.arrange import Arrangement, arrange
     from layoutopt.audit import check
-    from layoutopt.model import Problem, Result, Status
+    from layoutopt.model import Problem, Result, Status, TileSet
     from layoutopt.problem_file import load
     from layoutopt.synthesize import solve
+    from layoutopt.tile_sets import load_any
 
 _HOMES = {
+    "Arrangement": "layoutopt.arrange",
     "Layout": "layoutopt.address",
     "Problem": "layoutopt.model",
     "Result": "layoutopt.model",
     "Status": "layoutopt.model",
+    "TileSet": "layoutopt.model",
+    "arrange": "layoutopt.arrange",
     "check": "layoutopt.audit",
     "load": "layoutopt.problem_file",
+    "load_any": "layoutopt.tile_sets",
     "solve": "layoutopt.synthesize",
 }
 

@@ -7,6 +7,7 @@ published JSON Schema is generated from them.
 from __future__ import annotations
 
 import enum
+import math
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -224,6 +225,84 @@ class Problem(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
         from layoutopt.notebook import problem_html
 
         return problem_html(self)
+
+
+class NamedTile(Tile, frozen=True, kw_only=True):
+    """One of several tiles."""
+
+    name: Identifier
+    stages: Annotated[
+        int, Meta(ge=1, le=64, description="Copies of the tile, one after the other (pipeline stages)")
+    ] = 1
+    layout: Annotated[
+        Constraints, Meta(description="What this tile's layout must obey; max_bytes is for one stage")
+    ] = Constraints()
+
+
+class TileAccess(Access, frozen=True, kw_only=True):
+    """An access to one of several tiles."""
+
+    tile: Annotated[Identifier, Meta(description="Name of the tile")]
+
+
+class TileSet(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_": "schema"}):
+    """Several tiles of one block and every access to them."""
+
+    name: Name
+    tiles: Annotated[tuple[NamedTile, ...], Meta(min_length=1, max_length=8)]
+    threads: Annotated[int, Meta(ge=1, le=1024, description="Threads of the block")]
+    accesses: Annotated[tuple[TileAccess, ...], Meta(min_length=1, max_length=256)]
+    schema_: Literal["layoutopt.problem/1"] = SCHEMA
+    target: Annotated[str, Meta(description="The GPU, such as sm_90")] = "sm_90"
+    layout: Annotated[
+        Constraints,
+        Meta(description="max_bytes is for all tiles together; the rest holds for each, beside its own"),
+    ] = Constraints()
+    overlay: Annotated[
+        tuple[Annotated[tuple[Identifier, ...], Meta(min_length=1)], ...],
+        Meta(
+            description="The same bytes at different times: for each time, the tiles that lie in them, "
+            "side by side. Tiles that are not named keep their own bytes all the time"
+        ),
+    ] = ()
+    same_layout: Annotated[
+        bool,
+        Meta(
+            description="The tiles of the overlay, one at each time, share one layout: tiles of one shape, "
+            "or of as many elements, taken row-major"
+        ),
+    ] = False
+    notes: str | None = None
+    known_optimum: KnownOptimum | None = None
+
+    def problem(self, tile: NamedTile) -> Problem:
+        """One tile and its accesses as a problem of its own, the common budget left out."""
+        own, common = tile.layout, self.layout
+        families = own.families or common.families
+        if own.families and common.families:
+            families = tuple(f for f in own.families if f in common.families)
+        layout = msgspec.structs.replace(
+            own,
+            families=families,
+            alignment_bytes=min(_given(own.alignment_bytes, common.alignment_bytes), default=None),
+            pitch_multiple_bytes=math.lcm(*_given(own.pitch_multiple_bytes, common.pitch_multiple_bytes)),
+        )
+        return Problem(
+            name=f"{self.name} {tile.name}",
+            tile=Tile(tile.shape, tile.element),
+            threads=self.threads,
+            accesses=tuple(
+                Access(*(getattr(access, field) for field in Access.__struct_fields__))
+                for access in self.accesses
+                if access.tile == tile.name
+            ),
+            target=self.target,
+            layout=layout,
+        )
+
+
+def _given(*values: int | None) -> list[int]:
+    return [value for value in values if value is not None]
 
 
 class Status(enum.StrEnum):

@@ -10,7 +10,7 @@ import msgspec
 
 from layoutopt import catalogue, fragments, json_data
 from layoutopt.errors import ProblemFileError
-from layoutopt.model import ELEMENT_BYTES, PACKED_BITS, Problem, Tile
+from layoutopt.model import ELEMENT_BYTES, PACKED_BITS, Problem, Tile, TileSet
 
 MAX_FILE_BYTES = 8 << 20
 MAX_ELEMENTS = 1 << 21
@@ -49,17 +49,28 @@ def decode(data: bytes) -> Problem:
     Raises:
         ProblemFileError: the text does not hold a problem.
     """
+    return from_data(parsed(data))
+
+
+def parsed(data: bytes) -> Any:
+    """JSON data of a problem file from its text.
+
+    Raises:
+        ProblemFileError: the text is too long, or no JSON.
+    """
     if len(data) > MAX_FILE_BYTES:
         raise ProblemFileError("", f"a problem file has at most {MAX_FILE_BYTES} bytes")
-    return from_data(json_data.parse(data))
+    return json_data.parse(data)
 
 
 def from_data(raw: Any) -> Problem:
-    """A problem from decoded JSON data.
+    """A problem of one tile from decoded JSON data.
 
     Raises:
         ProblemFileError: the data is not a problem; `field` says where.
     """
+    if isinstance(raw, dict) and "tiles" in raw and "tile" not in raw:
+        raise ProblemFileError("tiles", "one `tile` is expected here; `layoutopt solve` takes several")
     problem = json_data.convert(written_out(raw), Problem)
     check(problem)
     return problem
@@ -82,16 +93,18 @@ def written_out(raw: Any) -> Any:
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a problem file, generated from the types."""
-    kinds = [Problem, fragments.FragmentAccess, fragments.CopyAccess]
-    (schema, *named), components = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+    kinds = [Problem, TileSet, fragments.FragmentAccess, fragments.CopyAccess]
+    (one, several, *named), components = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
     items = components["Problem"]["properties"]["accesses"]
     items["items"] = {"anyOf": [items["items"], *named]}
-    return {
+    schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "layoutopt problem",
-        **schema,
+        "anyOf": [one, several],
         "$defs": components,
     }
+    data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(schema))
+    return data
 
 
 def check(problem: Problem) -> None:

@@ -296,7 +296,11 @@ def _packed(problem: Problem, result: Result) -> Result:
 
 
 def measure(
-    layout: Layout, lanes: Trace, gpu: Device, chosen: Mapping[str, ChoiceTrace] | None = None
+    layout: Layout,
+    lanes: Trace,
+    gpu: Device,
+    chosen: Mapping[str, ChoiceTrace] | None = None,
+    base_bytes: int = 0,
 ) -> tuple[AccessReport, ...]:
     """What every access costs under `layout`, by the conflict engine, at every lane.
 
@@ -305,8 +309,9 @@ def measure(
         lanes: the accesses, over all values where lanes choose.
         gpu: whose rules to apply.
         chosen: the accesses whose lanes choose.
+        base_bytes: where the tile begins.
     """
-    table = layout.table().ravel()
+    table = layout.table().ravel() + base_bytes
     return tuple(_measure(access, table, gpu, chosen or {}) for access in lanes.accesses)
 
 

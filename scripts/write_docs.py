@@ -83,7 +83,18 @@ def format_page() -> str:
     """The problem file, field by field, from its JSON Schema."""
     schema = json_schema()
     text = HAND + "# The problem file\n\n`problems/problem.schema.json` is this page for programs.\n"
-    order = ("Problem", "Tile", "Access", "FragmentAccess", "CopyAccess", "Copy", "Constraints")
+    order = (
+        "Problem",
+        "Tile",
+        "Access",
+        "FragmentAccess",
+        "CopyAccess",
+        "Copy",
+        "Constraints",
+        "TileSet",
+        "NamedTile",
+        "TileAccess",
+    )
     names = [*order, *sorted(set(schema["$defs"]) - set(order))]
     for name in names:
         entry = schema["$defs"][name]

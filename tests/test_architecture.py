@@ -49,13 +49,17 @@ def test_heavy_libraries_have_one_importer():
 
 def test_public_names():
     assert layoutopt.__all__ == [
+        "Arrangement",
         "Layout",
         "Problem",
         "Result",
         "Status",
+        "TileSet",
         "__version__",
+        "arrange",
         "check",
         "load",
+        "load_any",
         "solve",
     ]
     for name in layoutopt.__all__:

@@ -150,3 +150,25 @@ def test_instructions_first():
             assert free.status is Status.OPTIMAL, (seed, data)
             assert free.weighted_excess == 0, (seed, data)
             assert cost.value <= free.proof.index_cost.value <= other.value, (seed, data)
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_a_limit_on_bytes(block):
+    """The least excess within every number of bytes that some layout takes, and one byte less."""
+    for seed in range(3000 + block * 20, 3020 + block * 20):
+        data, plain, lanes, banks, families = random_case(seed)
+        target = toy.toy_device(lanes, banks)
+        costs = {
+            (toy.excess(plain, lanes, offsets, banks), 4 * (max(offsets) + 1))
+            for offsets in toy.layouts(tuple(data["tile"]["shape"]), plain, banks, families)
+        }
+        for limit in sorted({size for _, size in costs})[:3]:
+            for most in (limit - 1, limit):
+                data["layout"]["max_bytes"] = most
+                result = solve(from_data(data), target=target)
+                fitting = [cost for cost in costs if cost[1] <= most]
+                if fitting:
+                    assert result.status is Status.OPTIMAL, (seed, most)
+                    assert (result.weighted_excess, result.bytes) == min(fitting), (seed, most)
+                else:
+                    assert result.status is Status.INFEASIBLE, (seed, most)

@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
     from layoutopt.devices import Device
-    from layoutopt.model import Problem
+    from layoutopt.model import Problem, TileSet
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -73,7 +73,7 @@ def chosen_device(target: str | None, device_file: Path | None) -> Device:
     return device(target, more)
 
 
-def problem_device(problem: Problem, device_file: Path | None) -> Device:
+def problem_device(problem: Problem | TileSet, device_file: Path | None) -> Device:
     """The device that the problem names, out of the package or the file.
 
     Raises:

@@ -8,18 +8,22 @@ import math
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
 
 from layoutopt.cli.files import check_distinct, write_all
 from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, seconds
-from layoutopt.model import FAMILIES, OBJECTIVES, Objective, Problem, Result, Status
+from layoutopt.model import FAMILIES, OBJECTIVES, Objective, Problem, Result, Status, TileSet
 
 if TYPE_CHECKING:
     from layoutopt.devices import Device
+
+P = TypeVar("P", bound=Problem | TileSet)
+Answer = TypeVar("Answer")
 
 CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNKNOWN: 3}
 
@@ -84,16 +88,17 @@ def command(
     """Find the layout with the fewest wavefronts, then the fewest bytes, then the cheapest index.
 
     PROBLEM is a problem file or the name of one in the catalogue. Ctrl-C stops the search with the
-    best layout so far.
+    best layout so far. Of a file with several tiles, the table is an .npz archive with one array for
+    each, and the code one header for all.
 
     \b
     Example:
       layoutopt solve problems/basics/transpose_32x32_f32.json --code tile.cuh
     """
-    from layoutopt.problem_file import load
+    from layoutopt.tile_sets import load_any
 
     check_distinct(problem, table=table, code=code, certificate=certificate)
-    loaded = load(problem)
+    loaded = load_any(problem)
     if families is not None:
         loaded = _with_families(loaded, families)
     loaded = _constrained(
@@ -104,6 +109,16 @@ def command(
         alignment_bytes=alignment,
     )
     gpu = problem_device(loaded, device_file)
+    if isinstance(loaded, TileSet):
+        from layoutopt.arrange import arrange
+        from layoutopt.cli.tiles import finish
+
+        if certificate is not None:
+            raise click.UsageError("--certificate: there is none for several tiles")
+        work = partial(
+            arrange, loaded, target=gpu, workers=workers, conflict_free=conflict_free, progress=_progress()
+        )
+        return finish(loaded, _interruptibly(work, time_limit), gpu, as_json, table, code)
     result = solve_interruptibly(loaded, gpu, time_limit, workers, conflict_free)
     text = None
     if result.layout is not None and (code is not None or not as_json):
@@ -127,7 +142,7 @@ def command(
     return 1 if result.excess else CODES[result.status]
 
 
-def _with_families(problem: Problem, families: str) -> Problem:
+def _with_families(problem: P, families: str) -> P:
     names = tuple(name.strip() for name in families.split(","))
     for name in names:
         if name not in FAMILIES:
@@ -140,9 +155,10 @@ def _with_families(problem: Problem, families: str) -> Problem:
     return msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, families=names))
 
 
-def _constrained(problem: Problem, **given: Any) -> Problem:
+def _constrained(problem: P, **given: Any) -> P:
     """`problem` under the constraints that are given; a tighter one in the file stays."""
     from layoutopt.problem_file import check
+    from layoutopt.tile_sets import check_tiles
 
     layout = problem.layout
     if given["max_bytes"] is not None and layout.max_bytes is not None:
@@ -153,33 +169,36 @@ def _constrained(problem: Problem, **given: Any) -> Problem:
         given["alignment_bytes"] = min(given["alignment_bytes"], layout.alignment_bytes)
     changed = {name: value for name, value in given.items() if value is not None}
     problem = msgspec.structs.replace(problem, layout=msgspec.structs.replace(layout, **changed))
-    check(problem)
+    if isinstance(problem, TileSet):
+        check_tiles(problem)
+    else:
+        check(problem)
     return problem
 
 
 def solve_interruptibly(
     problem: Problem, gpu: Device, time_limit: float, workers: int, conflict_free: bool
 ) -> Result:
-    """Solve in a thread, so that Ctrl-C reaches the solver in mid-search."""
-    from layoutopt.cpmodel.solver import Budget
+    """Solve, so that Ctrl-C gives the best layout so far."""
     from layoutopt.synthesize import solve
 
+    work = partial(
+        solve, problem, target=gpu, workers=workers, conflict_free=conflict_free, progress=_progress()
+    )
+    return _interruptibly(work, time_limit)
+
+
+def _interruptibly(solve: Callable[..., Answer], time_limit: float) -> Answer:
+    """Solve in a thread, so that Ctrl-C reaches the solver in mid-search."""
+    from layoutopt.cpmodel.solver import Budget
+
     budget = Budget(time_limit)
-    outcome: list[Result | BaseException] = []
+    outcome: list[Answer | BaseException] = []
     done = threading.Event()
 
     def work() -> None:
         try:
-            outcome.append(
-                solve(
-                    problem,
-                    target=gpu,
-                    workers=workers,
-                    conflict_free=conflict_free,
-                    budget=budget,
-                    progress=_progress(),
-                )
-            )
+            outcome.append(solve(budget=budget))
         except BaseException as error:  # handed to the main thread
             outcome.append(error)
         finally:

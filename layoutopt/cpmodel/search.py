@@ -410,7 +410,7 @@ class _Search:
         plain = _Found(candidate, {}, phases.excess_at(costs), candidate.operations)
         self.tally.unswizzled.append(plain)
         ceilings = phases.ideal if self.conflict_free else phases.target
-        if (costs <= ceilings).all():
+        if (costs <= ceilings).all() and self._fits(candidate.span):
             return plain, True
         reaches = self._reaches(candidate)
         if level is not None:
@@ -524,7 +524,9 @@ class _Search:
 
     def _least_excess(self) -> Proposal:
         fitting = [f for f in self.tally.unswizzled if self._fits(f.candidate.span)]
-        best = min(fitting or self.tally.unswizzled, key=lambda f: f.rank)
+        # Where only swizzles fit: worse than every one of them, and no answer.
+        nothing = replace(self.tally.unswizzled[0], excess=1 + self._most_excess())
+        best = min(fitting, key=lambda f: f.rank, default=nothing)
         hints: dict[Linearisation, Masks] = {}
         nearest = dict.fromkeys(
             found.candidate
@@ -561,7 +563,18 @@ class _Search:
         if not self.tally.exhausted:
             bound = self.floor
             self.tally.undecided_span = self.tile.elements
+        if best is nothing:
+            complete = self.tally.exhausted and not pending
+            reason = "no layout of these families keeps to the constraints" if complete else "out of time"
+            return self._none(reason, self.scope, complete)
         return self._proposal(best, max(self.floor, min(bound, best.excess)), operations_proved=False)
+
+    def _most_excess(self) -> int:
+        """Weighted excess that no layout exceeds: every lane waits for every other."""
+        return sum(
+            int(s.weight.sum()) * s.elements.shape[1] * max(1, s.width_bytes // s.rule.bank_bytes)
+            for s in self.sets
+        )
 
     def _by_table(self, best: _Found) -> Proposal | None:
         """The best table, where it is proved to be, and has less excess than formulas so far."""
@@ -574,7 +587,7 @@ class _Search:
             budget=self.budget,
             effort=_TABLE_EFFORT,
             max_bytes=self.limit,
-            hint=self._layout(best).table(),
+            hint=self._layout(best).table() if self._fits(best.candidate.span) else None,
         )
         if free is None or not free.complete or free.excess is None or free.excess >= best.excess:
             return None

@@ -47,6 +47,17 @@ class Budget:
         self._stopped = False
         self._lock = threading.Lock()
         self._running: Any = None
+        self._part: Budget | None = None
+
+    def part(self, share: float) -> Budget:
+        """A budget of `share` of the time left, which stops when this one is stopped."""
+        part = Budget(None if self.seconds is None else self.seconds * share)
+        with self._lock:
+            self._part = part
+            stopped = self._stopped
+        if stopped:
+            part.stop()
+        return part
 
     def stop(self) -> None:
         """Make the running solve return, and every later one too."""
@@ -54,6 +65,8 @@ class Budget:
             self._stopped = True
             if self._running is not None:
                 self._running.stop_search()
+            if self._part is not None:
+                self._part.stop()
 
     @property
     def spent(self) -> bool:

@@ -1,0 +1,65 @@
+"""What `layoutopt solve` writes for several tiles."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from layoutopt.cli.files import write_all
+from layoutopt.model import Status, TileSet
+
+if TYPE_CHECKING:
+    from layoutopt.arrange import Arrangement
+    from layoutopt.devices import Device
+
+
+def finish(
+    tile_set: TileSet,
+    arrangement: Arrangement,
+    gpu: Device,
+    as_json: bool,
+    table: Path | None,
+    code: Path | None,
+) -> int:
+    """Write the files asked for and print the answer; returns the exit code."""
+    text = None
+    if arrangement.tiles and (code is not None or not as_json):
+        from layoutopt.emit.tiles import cuda_tiles
+
+        text = cuda_tiles(tile_set, arrangement, gpu)
+    outputs = {}
+    if arrangement.tiles and table is not None:
+        outputs[table] = _npz(tile_set, arrangement)
+    if text is not None and code is not None:
+        outputs[code] = text.encode()
+    write_all(outputs)
+    if as_json:
+        click.echo(json.dumps(arrangement.to_json()))
+    else:
+        from layoutopt.render_tiles import arrangement_report
+
+        click.echo(arrangement_report(tile_set, arrangement), nl=False)
+        if text is not None and code is None:
+            click.echo("\n" + text, nl=False)
+    if not arrangement.tiles:
+        return 3 if arrangement.status is Status.UNKNOWN else 1
+    return 1 if arrangement.excess else 0
+
+
+def _npz(tile_set: TileSet, arrangement: Arrangement) -> bytes:
+    """Byte offsets of each tile's first stage from the start of all of them, by the tile's name."""
+    import numpy as np
+
+    shapes = {tile.name: tile.shape for tile in tile_set.tiles}
+    tables: dict[str, Any] = {}
+    for part in arrangement.tiles:
+        assert part.result.layout is not None
+        offsets = part.result.layout.table() + part.base_bytes
+        tables.update({name: offsets.reshape(shapes[name]) for name in part.tiles})
+    buffer = io.BytesIO()
+    np.savez(buffer, **tables)
+    return buffer.getvalue()
