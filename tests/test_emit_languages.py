@@ -86,7 +86,7 @@ def test_cute_compiled(tmp_path):
     lines, wanted = [], []
     with open(tmp_path / "check.cpp", "w") as file:
         file.write("#include <cstdio>\n")
-        for path in SOLVED:
+        for path in FORMULAS:
             problem, gpu, result = solved(path)
             file.write(code("cute", problem, gpu, result).replace("#pragma once", ""))
             shape = problem.tile.shape
@@ -237,7 +237,7 @@ def test_numba_in_its_simulator(tmp_path):
     import json
 
     jobs = []
-    for k, path in enumerate(SOLVED):
+    for k, path in enumerate(FORMULAS):
         problem, gpu, result = solved(path)
         if problem.tile.elements > 2100:
             continue  # the simulator takes a microsecond times a hundred for each call

@@ -42,6 +42,7 @@ _DIALECT: Final = Dialect(
     constants=False,
     prologue=_prologue,
     example=lambda plan: [f"// _Alignas({plan.name}_alignment) unsigned char smem[{plan.name}_bytes];"],
+    table="static const",
     pieces=_pieces,
     closing=lambda _: ["", "#endif"],
 )

@@ -27,6 +27,7 @@ class Dialect:
         constants: whether constants are `constexpr` (else an `enum`), checked by `static_assert`.
         prologue: lines before the constants.
         example: a declaration of the tile, as a comment.
+        table: what declares a table of constants that device code reads.
         pieces: what one access offers beside its address.
         closing: lines at the end.
     """
@@ -37,6 +38,7 @@ class Dialect:
     constants: bool
     prologue: Callable[[Plan], list[str]]
     example: Callable[[Plan], list[str]]
+    table: str
     pieces: Callable[[Plan, AccessPlan], list[str]]
     closing: Callable[[Plan], list[str]] = lambda _: []
 
@@ -137,11 +139,11 @@ def _table(plan: Plan, dialect: Dialect) -> list[str]:
     rows = [", ".join(map(str, values[at : at + 16])) for at in range(0, len(values), 16)]
     return [
         f"// Offset of an element by its row-major index, in units of {plan.element_bytes} bytes.",
+        f"{dialect.table} {kind} {plan.offset.name}_table[{len(values)}] = {{",
+        *(f"    {row}," for row in rows),
+        "};",
         f"{dialect.function} int {plan.offset.name}(int index) {{",
-        f"    const {kind} offsets[{len(values)}] = {{",
-        *(f"        {row}," for row in rows),
-        "    };",
-        "    return offsets[index];",
+        f"    return {plan.offset.name}_table[index];",
         "}",
         "",
     ]

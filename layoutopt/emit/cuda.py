@@ -203,6 +203,7 @@ _DIALECT: Final = Dialect(
     constants=True,
     prologue=_prologue,
     example=declaration,
+    table="__device__ constexpr",
     pieces=_pieces,
     closing=_closing,
 )

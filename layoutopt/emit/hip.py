@@ -43,5 +43,6 @@ _DIALECT: Final = Dialect(
     constants=True,
     prologue=_start,
     example=declaration,
+    table="__device__ constexpr",
     pieces=_pieces,
 )

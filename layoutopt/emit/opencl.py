@@ -51,5 +51,6 @@ _DIALECT: Final = Dialect(
     example=lambda plan: [
         f"// __local uchar smem[{plan.name}_bytes] __attribute__((aligned({plan.alignment_bytes})));"
     ],
+    table="__constant const",
     pieces=_pieces,
 )
