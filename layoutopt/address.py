@@ -84,6 +84,8 @@ class Layout(Struct, frozen=True):
             line before it; 0 for none.
         packed: elements that share a unit, neighbours along the last dimension; the digits of that
             dimension then count units. 1 for elements of whole bytes.
+        interval: (every, extra): after every so many elements of the linearisation, so many more are left
+            out (`v + v // every * extra`); (0, 0) for no such pad.
         lookup: element offset of every element, by row-major index, where no formula serves; the
             digits are then empty. Empty for a formula.
     """
@@ -95,6 +97,7 @@ class Layout(Struct, frozen=True):
     turn: int = 0
     packed: int = 1
     lookup: tuple[int, ...] = ()
+    interval: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
         if self.lookup:
@@ -114,6 +117,8 @@ class Layout(Struct, frozen=True):
         inner = self.digits[-1]
         if self.turn and (inner.stride != 1 or any(d.stride % inner.size for d in self.digits[:-1])):
             raise LayoutError("lines can be rotated only where they are whole and nothing lies between them")
+        if min(self.interval) < 0 or (self.interval[0] == 0) != (self.interval[1] == 0):
+            raise LayoutError(f"an interval pad has a length and a pad of 1 or more, not {self.interval}")
         for d, extent in enumerate((*self.shape[:-1], self.shape[-1] // self.packed)):
             pieces = sorted((digit.divide, digit.size) for digit in self.digits if digit.dim == d)
             reach = 1
@@ -149,6 +154,8 @@ class Layout(Struct, frozen=True):
         inner = self.digits[-1]
         turned = (values[-1] + linear // inner.size * self.turn) % inner.size if self.turn else values[-1]
         linear = linear + turned * inner.stride
+        if self.interval[0]:
+            linear = linear + linear // self.interval[0] * self.interval[1]
         offset = linear
         for target in self.swizzle:
             odd = (np.bitwise_count(linear & target.mask) & 1).astype(np.int64)
@@ -167,4 +174,6 @@ class Layout(Struct, frozen=True):
     def declared_bytes(self) -> int:
         """Bytes of an array declared with every pitch in full: `rows * pitch`, last pad included."""
         count = max(self.lookup) + 1 if self.lookup else max(d.size * d.stride for d in self.digits)
+        if self.interval[0]:
+            count += (count - 1) // self.interval[0] * self.interval[1]
         return count * self.element_bytes

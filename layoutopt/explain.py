@@ -481,6 +481,12 @@ def without_each_part(layout: Layout) -> Iterator[tuple[str, Layout]]:
             f"the pad (slowest stride {wide:,} bytes)",
             msgspec.structs.replace(layout, digits=tight.digits, swizzle=layout.swizzle),
         )
+    if layout.interval[0]:
+        every, extra = layout.interval
+        yield (
+            f"the pad of {extra} after every {every} elements",
+            msgspec.structs.replace(layout, interval=(0, 0)),
+        )
     if layout.turn:
         yield f"the rotation by {layout.turn}", msgspec.structs.replace(layout, turn=0)
     for target in layout.swizzle:

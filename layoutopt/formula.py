@@ -52,10 +52,13 @@ def offset_expression(layout: Layout) -> Node:
     digits = [d for d in layout.digits if d.size > 1]
     terms = [(_value(d), d) for d in digits]
     linear = _linear(layout, digits)
+    if layout.interval[0]:
+        every, extra = layout.interval
+        linear = _sum([linear, _scaled(Op("//", (linear, Const(every))), extra)])
     if not layout.swizzle:
         return simplify(linear, ranges)
     flips = [simplify(flip, ranges) for flip in _flips(layout, digits, linear)]
-    home = None if layout.turn else _home(digits, [t.bit for t in layout.swizzle])
+    home = None if layout.turn or layout.interval[0] else _home(digits, [t.bit for t in layout.swizzle])
     if home is None:
         return simplify(reduce(_xor, flips, linear), ranges)
     inner = reduce(_xor, flips, _scaled(_value(home), home.stride))
@@ -80,7 +83,8 @@ def _over_elements(layout: Layout) -> Layout:
     ]
     digits.append(Digit(inner.dim, 1, inner.size * layout.packed, 1))
     swizzle = tuple(Target(t.bit + step, t.mask << step) for t in layout.swizzle)
-    return Layout(layout.shape, 1, tuple(digits), swizzle, layout.turn * layout.packed)
+    interval = (layout.interval[0] * layout.packed, layout.interval[1] * layout.packed)
+    return Layout(layout.shape, 1, tuple(digits), swizzle, layout.turn * layout.packed, interval=interval)
 
 
 def _with(node: Node, variable: Node, value: Node) -> Node:

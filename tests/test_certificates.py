@@ -82,12 +82,29 @@ def test_a_clique_and_every_way_to_forge_it(tmp_path):
     code, shown = checked(data, given, tmp_path)
     assert (code, shown) == (0, "bound: no layout of any kind has a weighted excess below 2: checked\n")
 
+    def by_hand(given):
+        (tmp_path / "p.json").write_text(json.dumps(data))
+        (tmp_path / "c.json").write_text(json.dumps(given))
+        script = [
+            sys.executable,
+            ROOT / "scripts" / "check_clique.py",
+            tmp_path / "p.json",
+            tmp_path / "c.json",
+        ]
+        return subprocess.run(script, capture_output=True, text=True, check=False)
+
+    assert by_hand(given).stdout == "3 words meet in pairs; there are 2 banks for them\n"
+
     def forged(change):
         other = json.loads(text)
         change(other)
         return checked(data, other, tmp_path)[0]
 
     clique = "clique"
+    lost = json.loads(text)
+    lost[clique]["meetings"].pop()
+    assert by_hand(lost).returncode == 1
+    assert by_hand(lost).stderr.endswith("some pair never meets\n")
     assert forged(lambda g: g["bound"].update(excess=3)) == 3
     assert forged(lambda g: g[clique]["meetings"].pop()) == 1
     assert forged(lambda g: g[clique]["meetings"][0]["lanes"].reverse()) == 1

@@ -158,6 +158,8 @@ def layouts():
         (2, 5, 4), 4, (Digit(0, 1, 2, 20), Digit(1, 1, 5, 4), Digit(2, 1, 4, 1)), (Target(0, 8 | 16),), 1
     )
     yield Layout((6, 8), 2, (Digit(1, 1, 8, 6), Digit(0, 1, 6, 1)), (Target(1, 4),), 5)
+    yield Layout((5, 12), 4, (Digit(0, 1, 5, 12), Digit(1, 1, 12, 1)), interval=(8, 1))
+    yield Layout((4, 6, 5), 8, (Digit(1, 1, 6, 20), Digit(0, 1, 4, 5), Digit(2, 1, 5, 1)), interval=(16, 3))
     yield Layout((1, 1), 4, (Digit(0, 1, 1, 1), Digit(1, 1, 1, 1)))
     yield Layout((6, 64), 4, (Digit(0, 1, 6, 96), Digit(1, 1, 64, 1)), (Target(0, 96), Target(4, 128)))
 

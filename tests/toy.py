@@ -76,6 +76,9 @@ def linearisations(shape, vector, banks, families, starts):
                         yield from turned(shape, order, vector, families)
                     if count == 0 and "order" not in families and list(order) != digits:
                         continue
+                    if count == 0 and "pad" in families:
+                        for table in intervals(shape, order, vector, banks, starts):
+                            yield table, max(table) + 1, False
                     yield from pitched(shape, order, vector, banks, families, count, starts)
 
 
@@ -91,6 +94,25 @@ def matrices(shape, vector):
             sum((x[d] >> b & 1) << place for (d, b), place in places.items())
             for x in itertools.product(*map(range, shape))
         ]
+
+
+def intervals(shape, order, vector, banks, starts):
+    """A pad after every 8, 16, ... elements of a dense order."""
+    last, _, line = order[-1]
+    if vector > 1 and (last != len(shape) - 1 or (line % vector and len(order) > 1)):
+        return
+    dense = []
+    for x in itertools.product(*map(range, shape)):
+        place = 0
+        for d, _, size in order:
+            place = place * size + x[d]
+        dense.append(place)
+    unit = 2 if starts else 1
+    every = max(8, vector)
+    while every < len(dense):
+        for extra in range(unit, max(banks, unit + 1), unit):
+            yield [v + v // every * extra for v in dense]
+        every *= 2
 
 
 def turned(shape, order, vector, families):

@@ -4,7 +4,8 @@ A candidate is a list of digits with strides. What each family adds:
 
     none    row-major
     order   any order of the dimensions
-    pad     a pad of less than one bank period on up to two strides of any such order
+    pad     a pad of less than one bank period on up to two strides of any such order, or after every
+            8, 16, 32, ... elements of one of them
     split   one or two cuts `x // d`, `x % d` at divisors of the extents, up to six digits in any
             order, and (with pad) one pad on a single cut: pages, blocks, interval pads
     rotate  the lines of row-major (with order: of any order) rotated, each by the same number of
@@ -37,6 +38,7 @@ Structure = tuple[Piece, ...]  # slowest first
 
 MAX_DIGITS = 6
 MAX_CUTS = 2
+_LEAST_INTERVAL = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Linearisation:
         family: the families it uses, such as "order+pad".
         may_swizzle: whether a swizzle over it is in the family searched.
         turn: elements by which each line is rotated against the one before.
+        interval: (every, extra): a pad after every so many elements; (0, 0) for none.
     """
 
     digits: tuple[Digit, ...]
@@ -58,6 +61,7 @@ class Linearisation:
     family: str
     may_swizzle: bool
     turn: int = 0
+    interval: tuple[int, int] = (0, 0)
 
     def table(self, shape: tuple[int, ...]) -> IntArray:
         """Element offset of every element, by row-major index; int64, shape (elements,)."""
@@ -72,6 +76,8 @@ class Linearisation:
         if self.turn:
             line, place = np.divmod(flat, self.digits[-1].size)
             flat = line * self.digits[-1].size + (place + self.turn * line) % self.digits[-1].size
+        if self.interval[0]:
+            flat = flat + flat // self.interval[0] * self.interval[1]
         return flat
 
 
@@ -188,7 +194,31 @@ def padded(space: Space, cuts: bool = True) -> Iterator[Linearisation]:
                 for where in itertools.combinations(range(gaps), 2):
                     for inner in _pads(space, structure[where[1]]):
                         streams.append(_pad_stream(space, structure, where, (inner,)))
+    for structure in _structures(space, 0):
+        plain = _candidate(space, structure, (0,) * (len(structure) - 1))
+        every = max(_LEAST_INTERVAL, space.vector)
+        dense = plain is not None and plain.span == math.prod(space.shape)
+        while plain is not None and dense and every < plain.span:
+            streams.append(_interval_stream(space, plain, every))
+            every *= 2
     yield from heapq.merge(*streams, key=by_cost)
+
+
+def _interval_stream(space: Space, plain: Linearisation, every: int) -> Iterator[Linearisation]:
+    """A pad after every `every` elements, growing: spans rise."""
+    unit = max((width for width, _ in space.starts), default=1)
+    if space.stride_multiple > 1 or any(d.stride % unit for d in plain.digits[:-1]):
+        return
+    for extra in range(unit, max(space.period, unit + 1), unit):
+        yield replace(
+            plain,
+            span=plain.span + (plain.span - 1) // every * extra,
+            # A shift and an addition, perhaps a multiplication.
+            operations=plain.operations + 2 + (extra > 1),
+            family="pad" if plain.family == "none" else f"{plain.family.removesuffix('+pad')}+pad",
+            may_swizzle=False,
+            interval=(every, extra),
+        )
 
 
 def by_cost(candidate: Linearisation) -> tuple[int, int]:

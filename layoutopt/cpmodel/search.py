@@ -656,7 +656,15 @@ class _Search:
                 swizzle.append(
                     Target(((1 << bit) * word_bytes // size).bit_length() - 1, mask * word_bytes // size)
                 )
-        return Layout(self.tile.shape, size, found.candidate.digits, tuple(swizzle), found.candidate.turn)
+        candidate = found.candidate
+        return Layout(
+            self.tile.shape,
+            size,
+            candidate.digits,
+            tuple(swizzle),
+            candidate.turn,
+            interval=candidate.interval,
+        )
 
     def _proposal(self, found: _Found, excess_bound: int, *, operations_proved: bool) -> Proposal:
         layout = self._layout(found)
@@ -702,4 +710,9 @@ def _better(a: _Found | None, b: _Found | None) -> _Found | None:
 
 def _by_cost_then_digits(candidate: Linearisation) -> tuple[object, ...]:
     """A total order, so that the search does not depend on the order of a set."""
-    return *by_cost(candidate), candidate.turn, [(d.dim, d.divide, d.stride) for d in candidate.digits]
+    return (
+        *by_cost(candidate),
+        candidate.turn,
+        candidate.interval,
+        [(d.dim, d.divide, d.stride) for d in candidate.digits],
+    )

@@ -54,7 +54,7 @@ def emit(plan: Plan) -> str:
 
 def swizzle_of(layout: Layout) -> tuple[int, int, int] | None:
     """B, M, S such that `Swizzle<B, M, S>` of the linear offset is the layout at every element, or None."""
-    if layout.turn or not layout.swizzle:
+    if layout.turn or layout.interval[0] or not layout.swizzle:
         return None
     linear = Layout(layout.shape, layout.element_bytes, layout.digits).table() // layout.element_bytes
     table = layout.table() // layout.element_bytes
@@ -75,7 +75,7 @@ def _candidates(width: int) -> Iterator[tuple[int, int, int]]:
 def _layout(plan: Plan, layout: Layout) -> list[str]:
     name = plan.name
     linear, note = _linear_type(layout)
-    if not layout.swizzle and not layout.turn:
+    if not layout.swizzle and not layout.turn and not layout.interval[0]:
         return [*note, f"using {name}_layout = {linear};", ""]
     swizzle = swizzle_of(layout)
     if swizzle is not None:
@@ -122,6 +122,13 @@ def _functor(plan: Plan, layout: Layout) -> list[str]:
         turned = Op("+", (column, Op("*", (Op("//", (Var("v"), size)), Const(layout.turn)))))
         rotated = simplify(Op("+", (Op("-", (Var("v"), column)), Op("%", (turned, size)))), {"v": (0, top)})
         lines.append(f"        v = {to_c(rotated, {'v': (0, top)})};")
+    before = evaluate(rotated, {"v": linear}) if layout.turn else linear
+    if layout.interval[0]:
+        every, extra = layout.interval
+        spread = Op("+", (Var("v"), Op("*", (Op("//", (Var("v"), Const(every))), Const(extra)))))
+        lines.append(f"        v = {to_c(simplify(spread, {'v': (0, top)}), {'v': (0, top)})};")
+        before = evaluate(spread, {"v": before})
+        top = int(before.max())
     moves: dict[int, int] = {}
     for target in layout.swizzle:
         for source in range(target.mask.bit_length()):
@@ -133,7 +140,6 @@ def _functor(plan: Plan, layout: Layout) -> list[str]:
     ]
     node = reduce(lambda a, b: Op("^", (a, b)), flips, node)
     lines.append(f"        return {to_c(node, {'v': (0, 2 * top + 1)})};")
-    before = evaluate(rotated, {"v": linear}) if layout.turn else linear
     if (evaluate(node, {"v": before}) * layout.element_bytes != layout.table()).any():
         raise VerificationError("the functor does not equal the table")
     return [
