@@ -34,13 +34,13 @@ PACKED_BITS: Final = {
     "b1": 1, "u1": 1,
 }  # fmt: skip
 
-FAMILIES: Final = ("none", "order", "pad", "split", "rotate", "xor", "matrix", "table")
+FAMILIES: Final = ("none", "order", "pad", "split", "interval", "rotate", "xor", "matrix", "table")
 
 Positive = Annotated[int, Meta(ge=1)]
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Expression = Annotated[str, Meta(min_length=1)]
 Identifier = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
-Family = Literal["none", "order", "pad", "split", "rotate", "xor", "matrix", "table"]
+Family = Literal["none", "order", "pad", "split", "interval", "rotate", "xor", "matrix", "table"]
 
 
 Objective = Literal["excess", "bytes", "instructions"]

@@ -88,6 +88,12 @@ def test_nvcc_compiles_the_code_for_host_and_device(name, tmp_path):
     run(command, "cuda", [solved(path)], tmp_path)
 
 
+@pytest.mark.nvcc
+def test_nvcc_compiles_a_table_of_offsets(tmp_path):
+    command = ["nvcc", "-std=c++17", "-arch=sm_90", "-Werror", "all-warnings", "-diag-suppress", "177"]
+    run(command, "cuda", [tabled()], tmp_path)
+
+
 AWKWARD = {
     "name": "3-D tile/with an awkward \\ name\\",
     "tile": {"shape": [3, 10, 7], "element": {"bytes": 12}},

@@ -76,7 +76,7 @@ def linearisations(shape, vector, banks, families, starts):
                         yield from turned(shape, order, vector, families)
                     if count == 0 and "order" not in families and list(order) != digits:
                         continue
-                    if count == 0 and "pad" in families:
+                    if count == 0 and "interval" in families:
                         for table in intervals(shape, order, vector, banks, starts):
                             yield table, max(table) + 1, False
                     yield from pitched(shape, order, vector, banks, families, count, starts)

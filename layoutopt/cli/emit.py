@@ -51,12 +51,12 @@ def command(
     if found.code is not None:
         click.echo(f"no layout: {found.reason}", err=True)
         return found.code
-    from layoutopt.emit.languages import emit, plan
+    from layoutopt.emit.languages import emit, run_plan
 
     if self_test:
         from layoutopt.emit.selftest import program
 
-        text = program(plan(found.problem, found.device, found.answer))
+        text = program(run_plan(found.problem, found.device, found.answer))
     else:
         text = emit(lang, found.problem, found.device, found.answer)
     if output is not None:

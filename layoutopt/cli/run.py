@@ -45,7 +45,7 @@ def command(
         click.echo(f"no layout: {found.reason}", err=True)
         return found.code
     from layoutopt.devices import device
-    from layoutopt.emit.languages import plan
+    from layoutopt.emit.languages import run_plan
     from layoutopt.emit.selftest import program
     from layoutopt.profiler import counters
 
@@ -57,7 +57,7 @@ def command(
         )
         target = here
         answer = answer if isinstance(answer, str) else str(answer.offset)
-    planned = plan(found.problem, target, answer)
+    planned = run_plan(found.problem, target, answer)
     expected = [
         (
             a.access.name,

@@ -4,8 +4,8 @@ A candidate is a list of digits with strides. What each family adds:
 
     none    row-major
     order   any order of the dimensions
-    pad     a pad of less than one bank period on up to two strides of any such order, or after every
-            8, 16, 32, ... elements of one of them
+    pad     a pad of less than one bank period on up to two strides of any such order
+    interval    a pad of less than one bank period after every 8, 16, 32, ... elements of a dense order
     split   one or two cuts `x // d`, `x % d` at divisors of the extents, up to six digits in any
             order, and (with pad) one pad on a single cut: pages, blocks, interval pads
     rotate  the lines of row-major (with order: of any order) rotated, each by the same number of
@@ -39,6 +39,8 @@ Structure = tuple[Piece, ...]  # slowest first
 MAX_DIGITS = 6
 MAX_CUTS = 2
 _LEAST_INTERVAL = 8
+# Cuts, and how many strides are padded with them.
+_PADDED = ((0, 2), (1, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +184,10 @@ def least_matrix_operations(space: Space) -> int:
 
 def padded(space: Space, cuts: bool = True) -> Iterator[Linearisation]:
     """Candidates with at least one pad, by rising span; without `cuts`, of whole dimensions only."""
-    if "pad" not in space.families:
-        return
     streams = []
-    for count_of_cuts, levels in ((0, 2), (1, 1)) if cuts else ((0, 2),):
+    for count_of_cuts, levels in _PADDED if cuts else _PADDED[:1]:
+        if "pad" not in space.families:
+            break
         for structure in _structures(space, count_of_cuts):
             gaps = len(structure) - 1
             for where in itertools.combinations(range(gaps), 1):
@@ -194,7 +196,7 @@ def padded(space: Space, cuts: bool = True) -> Iterator[Linearisation]:
                 for where in itertools.combinations(range(gaps), 2):
                     for inner in _pads(space, structure[where[1]]):
                         streams.append(_pad_stream(space, structure, where, (inner,)))
-    for structure in _structures(space, 0):
+    for structure in _structures(space, 0) if "interval" in space.families else ():
         plain = _candidate(space, structure, (0,) * (len(structure) - 1))
         every = max(_LEAST_INTERVAL, space.vector)
         dense = plain is not None and plain.span == math.prod(space.shape)
@@ -215,7 +217,7 @@ def _interval_stream(space: Space, plain: Linearisation, every: int) -> Iterator
             span=plain.span + (plain.span - 1) // every * extra,
             # A shift and an addition, perhaps a multiplication.
             operations=plain.operations + 2 + (extra > 1),
-            family="pad" if plain.family == "none" else f"{plain.family.removesuffix('+pad')}+pad",
+            family="interval" if plain.family == "none" else f"{plain.family}+interval",
             may_swizzle=False,
             interval=(every, extra),
         )
@@ -252,7 +254,7 @@ def _structures(space: Space, cuts: int) -> Iterator[Structure]:
         orders = itertools.permutations(base) if "order" in families and not space.order else iter([base])
         for order in orders:
             structure = tuple((d, 1, shape[d]) for d in order)
-            if families & {"none", "order", "pad", "rotate", "xor", "table"}:
+            if families & {"none", "order", "pad", "interval", "rotate", "xor", "table"}:
                 yield structure
         return
     if "split" not in families or space.order:

@@ -203,7 +203,7 @@ _DIALECT: Final = Dialect(
     constants=True,
     prologue=_prologue,
     example=declaration,
-    table="__device__ constexpr",
+    table="#ifdef __CUDA_ARCH__\n__device__\n#endif\nconstexpr",
     pieces=_pieces,
     closing=_closing,
 )

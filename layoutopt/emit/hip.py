@@ -43,6 +43,6 @@ _DIALECT: Final = Dialect(
     constants=True,
     prologue=_start,
     example=declaration,
-    table="__device__ constexpr",
+    table="#ifdef __HIP_DEVICE_COMPILE__\n__device__\n#endif\nconstexpr",
     pieces=_pieces,
 )

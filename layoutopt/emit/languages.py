@@ -6,6 +6,7 @@ import importlib
 from dataclasses import replace
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from layoutopt import __version__
@@ -18,7 +19,7 @@ from layoutopt.errors import ExpressionError, LayoutError
 from layoutopt.expressions import Lookup, evaluate, parse, to_text
 from layoutopt.formula import offset_expression
 from layoutopt.model import AccessReport, Problem, Result
-from layoutopt.rewrite import with_loops, with_widths
+from layoutopt.rewrite import stored, with_loops, with_widths
 
 # One module each, with `emit(plan)`, `SUFFIX` and, where addresses count elements, `UNIT = "element"`.
 LANGUAGES: Final = {
@@ -88,6 +89,23 @@ def plan(problem: Problem, gpu: Device, answer: Result | str, unit_bytes: int = 
         about=about,
         unit_bytes=unit_bytes,
     )
+
+
+def run_plan(problem: Problem, gpu: Device, answer: Result | str) -> Plan:
+    """The plan of a program that runs every access: packed elements as the bytes that they share.
+
+    Raises:
+        LayoutError: what an access costs is not decided by the program.
+    """
+    if any(access.any for access in problem.accesses):
+        raise LayoutError(
+            "values known only at run time have a worst case or a mean, which no single run shows"
+        )
+    if problem.tile.packed > 1 and isinstance(answer, Result) and answer.layout is not None:
+        problem = stored(with_widths(problem, [report.bytes for report in answer.accesses]))
+        units = msgspec.structs.replace(answer.layout, shape=problem.tile.shape, packed=1)
+        answer = msgspec.structs.replace(answer, layout=units)
+    return plan(problem, gpu, answer)
 
 
 def _of_formula(problem: Problem, gpu: Device, text: str, unit_bytes: int) -> Plan:
