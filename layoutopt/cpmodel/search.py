@@ -55,8 +55,9 @@ EVERY_LAYOUT = "every layout"
 _ROUNDS = ((24, 0.05), (24, 0.5), (None, 0.05), (24, 5.0), (None, 0.5), (None, 5.0), (None, None))
 # Before this round a table is tried, with this effort: it may be the answer, and be proved to be.
 _TABLE_ROUND, _TABLE_EFFORT = 1, 2.0
-# Elements beyond which no kernel would want a table of offsets.
+# Elements beyond which no kernel would want a table of offsets: to have less excess, and to save bytes.
 MAX_LOOKUP = 4096
+MAX_LOOKUP_FOR_BYTES = 512
 # What it gets in stage 1 before the next candidate is looked at.
 _STAGE_1_EFFORT = 0.2
 # What it gets to find the cheapest swizzle where one is known to exist.
@@ -280,6 +281,10 @@ class _Search:
         if stage1 is not None and stage1.excess == self.floor:
             if not self.tally.exhausted:
                 self.tally.undecided_span = self.tile.elements
+            if stage1.candidate.span > self.tile.elements <= MAX_LOOKUP_FOR_BYTES:
+                answer = self._by_table(stage1)
+                if answer is not None:
+                    return answer
             proved = self.tally.undecided_span is None and stage1.cheapest
             return self._proposal(stage1, self.floor, operations_proved=proved)
         if self.conflict_free:
@@ -577,8 +582,8 @@ class _Search:
         )
 
     def _by_table(self, best: _Found) -> Proposal | None:
-        """The best table, where it is proved to be, and has less excess than formulas so far."""
-        if not self.may_look_up or best.excess == self.floor:
+        """The best table, where it is proved to be, and better than formulas so far."""
+        if not self.may_look_up:
             return None
         free = free_assignment(
             self.sets,
@@ -589,7 +594,9 @@ class _Search:
             max_bytes=self.limit,
             hint=self._layout(best).table() if self._fits(best.candidate.span) else None,
         )
-        if free is None or not free.complete or free.excess is None or free.excess >= best.excess:
+        if free is None or not free.complete or free.excess is None or free.bytes is None:
+            return None
+        if (free.excess, free.bytes) >= (best.excess, best.candidate.span * self.tile.element_bytes):
             return None
         return look_up(self.tile, free, self._proposal(best, self.floor, operations_proved=False))
 
