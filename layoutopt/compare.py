@@ -24,6 +24,7 @@ from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions import Const, Node, Op, Var, evaluate, parse, to_text
 from layoutopt.model import FAMILIES, Access, Problem, Result, Status
 from layoutopt.occupancy import Occupancy, occupancy
+from layoutopt.rewrite import whole
 from layoutopt.small_families import (
     Counter,
     Member,
@@ -172,7 +173,7 @@ def compare(
     Raises:
         ProblemFileError: the problem contradicts itself.
     """
-    return _Compare(problem, target or device(problem.target), time_limit, progress).run()
+    return _Compare(whole(problem), target or device(problem.target), time_limit, progress).run()
 
 
 class _Compare:

@@ -19,6 +19,7 @@ from layoutopt.errors import LayoutError
 from layoutopt.model import Access, Problem, Result
 from layoutopt.obstructions import Board, Parity, board, counting_excess, find_clique, find_parity
 from layoutopt.operations import parse_operation
+from layoutopt.rewrite import whole
 from layoutopt.synthesize import check_layout, measure, solve, worst_instruction
 from layoutopt.witness import PhaseWitness, witness
 
@@ -97,7 +98,7 @@ def explain(problem: Problem, *, budget: Budget, target: Device | None = None) -
     Raises:
         ProblemFileError: the problem contradicts itself.
     """
-    return _Explainer(problem, target or device(problem.target), budget).run()
+    return _Explainer(whole(problem), target or device(problem.target), budget).run()
 
 
 class _Explainer:

@@ -24,6 +24,7 @@ import msgspec
 
 from layoutopt.address import Layout
 from layoutopt.errors import ProblemFileError
+from layoutopt.expressions import Const, Node, Op, Var, parse, to_text, with_parts
 from layoutopt.model import Access, Problem, Tile
 
 replace = msgspec.structs.replace
@@ -44,7 +45,25 @@ def stored(problem: Problem) -> Problem:
     accesses = tuple(
         replace(a, index=(*a.index[:-1], f"({a.index[-1]}) // {packed}")) for a in problem.accesses
     )
-    return replace(problem, tile=problem.tile.storage, accesses=accesses)
+    published = problem.published
+    if published is not None:
+        published = replace(published, offset=over_bytes(published.offset, problem.tile))
+    layout = problem.layout
+    if layout.offset is not None:
+        layout = replace(layout, offset=over_bytes(layout.offset, problem.tile))
+    return replace(problem, tile=problem.tile.storage, accesses=accesses, published=published, layout=layout)
+
+
+def over_bytes(offset: str, tile: Tile) -> str:
+    """An offset of packed elements as the offset of the bytes that hold them."""
+    names = [f"x{d}" for d in range(len(tile.shape))]
+    last = Var(names[-1])
+    first = Op("*", (last, Const(tile.packed)))
+
+    def moved(node: Node) -> Node:
+        return first if node == last else with_parts(node, moved)
+
+    return to_text(Op("//", (moved(parse(offset, frozenset(names))), Const(tile.packed))))
 
 
 def width_choices(problem: Problem) -> list[Problem]:
@@ -121,9 +140,14 @@ def with_loops(problem: Problem) -> Problem:
 def plain(problem: Problem) -> Problem:
     """The problem in the plainest words: bytes for packed elements, the widest widths, loops over values.
 
-    For commands that draw or compare layouts, where only the elements that an access touches matter.
+    For commands that draw layouts, where only the elements that an access touches matter.
     """
-    return stored(with_loops(with_widths(problem, [None] * len(problem.accesses))))
+    return with_loops(whole(problem))
+
+
+def whole(problem: Problem) -> Problem:
+    """The problem over bytes for packed elements, with the widest widths."""
+    return stored(with_widths(problem, [None] * len(problem.accesses)))
 
 
 def unstored(layout: Layout, problem: Problem) -> Layout:

@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 import toy
@@ -11,11 +12,15 @@ from conftest import ROOT
 from layoutopt import load
 from layoutopt.address import Digit, Layout, Target
 from layoutopt.audit import check
+from layoutopt.compare import compare
+from layoutopt.cpmodel.solver import Budget
 from layoutopt.errors import ProblemFileError
-from layoutopt.expressions import evaluate
+from layoutopt.explain import explain
+from layoutopt.expressions import evaluate, parse
 from layoutopt.formula import element_expression, offset_expression
-from layoutopt.model import Status
+from layoutopt.model import Published, Status
 from layoutopt.problem_file import from_data
+from layoutopt.rewrite import stored
 from layoutopt.synthesize import solve
 
 BITS = {"s4": 4, "u2": 2, "b1": 1, "u8": 8, "f16": 16}
@@ -210,3 +215,23 @@ def test_check_reads_packed_layouts_as_expression_layout_and_table():
 def load_s4():
     (path,) = (ROOT / "problems").rglob("s4_*128x128*.json")
     return load(path)
+
+
+def test_packed_tiles_are_explained_compared_and_drawn_as_bytes():
+    problem = msgspec.structs.replace(
+        load(ROOT / "problems" / "cutlass" / "s4_a_128x128_s4.json"),
+        published=Published("x0*128 + (x1 ^ x0 % 2 * 32)", 8192),
+    )
+    bytes_alone = stored(problem)
+    assert bytes_alone.tile.shape == (128, 64)
+    offset = evaluate(parse(bytes_alone.published.offset, frozenset(("x0", "x1"))), {
+        "x0": np.arange(128)[:, None], "x1": np.arange(64)[None, :]
+    })  # fmt: skip
+    elements = evaluate(parse(problem.published.offset, frozenset(("x0", "x1"))), {
+        "x0": np.arange(128)[:, None], "x1": np.arange(128)[None, :]
+    })  # fmt: skip
+    assert (offset == elements[:, ::2] // 2).all()
+    assert explain(problem, budget=Budget(20)).conflict_free
+    rows = {row.family: row for row in compare(problem, time_limit=5).rows}
+    in_use = check(problem, problem.published.offset)
+    assert rows["published"].excess == sum(a.excess for a in in_use.accesses)

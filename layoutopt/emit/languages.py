@@ -19,7 +19,7 @@ from layoutopt.errors import ExpressionError, LayoutError
 from layoutopt.expressions import Lookup, evaluate, parse, to_text
 from layoutopt.formula import offset_expression
 from layoutopt.model import AccessReport, Problem, Result
-from layoutopt.rewrite import stored, with_loops, with_widths
+from layoutopt.rewrite import over_bytes, stored, with_loops, with_widths
 
 # One module each, with `emit(plan)`, `SUFFIX` and, where addresses count elements, `UNIT = "element"`.
 LANGUAGES: Final = {
@@ -63,6 +63,8 @@ def _check_expressible(layout: Layout, language: str) -> None:
 def plan(problem: Problem, gpu: Device, answer: Result | str, unit_bytes: int = 1) -> Plan:
     """The plan of a result that has a layout, or of a formula; see `emit`."""
     if isinstance(answer, str):
+        if problem.tile.packed > 1:
+            raise LayoutError("code for elements that share a byte needs a result, not a formula")
         return _of_formula(problem, gpu, answer, unit_bytes)
     layout, proof = answer.layout, answer.proof
     if layout is None:
@@ -105,6 +107,8 @@ def run_plan(problem: Problem, gpu: Device, answer: Result | str) -> Plan:
         problem = stored(with_widths(problem, [report.bytes for report in answer.accesses]))
         units = msgspec.structs.replace(answer.layout, shape=problem.tile.shape, packed=1)
         answer = msgspec.structs.replace(answer, layout=units)
+    elif problem.tile.packed > 1 and isinstance(answer, str):
+        problem, answer = stored(problem), over_bytes(answer, problem.tile)
     return plan(problem, gpu, answer)
 
 
