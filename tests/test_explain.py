@@ -47,6 +47,7 @@ def test_row_major_that_tears_vectors_is_no_layout():
     data = {
         "name": "odd rows", "tile": {"shape": [8, 6], "element": "f32"}, "threads": 8,
         "accesses": [{"name": "wide", "op": "store", "bytes": 16, "index": ["tid", "0"]}],
+        "layout": {"families": ["none", "pad"]},
     }  # fmt: skip
     found = explain(from_data(data), budget=Budget(10))
     assert found.reasons[0] == (
