@@ -73,9 +73,10 @@ def cute_headers():
     nvcc = shutil.which("nvcc")
     roots = [Path(p) / "nvidia" / "cu13" / "include" for p in sys.path]
     roots += sorted(Path("/usr/local").glob("cuda*/include")) if nvcc else []
-    root = next((r for r in roots if (r / "cuda_runtime_api.h").exists() and (r / "cccl").exists()), None)
+    parts = ("cuda_runtime_api.h", "crt", "cccl")
+    root = next((r for r in roots if all((r / part).exists() for part in parts)), None)
     if root is None:
-        pytest.skip("CUDA's headers (nvidia-cuda-runtime, nvidia-cuda-cccl) are not installed")
+        pytest.skip("CUDA's headers (nvidia-cuda-runtime, nvidia-cuda-crt, nvidia-cuda-cccl) are not installed")
     return [*found, root, root / "cccl"]
 
 
