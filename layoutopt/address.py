@@ -18,7 +18,8 @@ row-major, is two digits: x0 with stride 4 and x1 with stride 1. Offsets, rows d
 With 4 banks of one element, column 0 of the first table is 0, 4, 8, 12: all in bank 0. Pitch 5
 puts it in banks 0, 1, 2, 3, for 3 elements more (19, not 20: the last row needs no pad).
 Padding, interval padding (`i + P * (i // N)`), dimension order and pages are all this one form. A
-linearisation may also **rotate** its lines: element c of line r goes to place `(c + turn * r) % N`.
+linearisation may also **rotate** its lines, which lie at multiples of one pitch: element c of line r goes
+to place `(c + turn * r) % N` of it.
 
 **X, the swizzle**, flips low bits of the offset by parities of higher ones. Flip both bits of the
 column by both bits of the row (target bit 0 by mask 0b0100, target bit 1 by mask 0b1000):
@@ -115,8 +116,14 @@ class Layout(Struct, frozen=True):
                     f"swizzle target {target.bit}: the mask must hold only higher bits, not {target.mask:#x}"
                 )
         inner = self.digits[-1]
-        if self.turn and (inner.stride != 1 or any(d.stride % inner.size for d in self.digits[:-1])):
-            raise LayoutError("lines can be rotated only where they are whole and nothing lies between them")
+        if self.turn and (
+            inner.stride != 1
+            or self.pitch < inner.size
+            or any(d.stride % self.pitch for d in self.digits[:-1])
+        ):
+            raise LayoutError(
+                "lines can be rotated only where they are whole and lie at multiples of one pitch"
+            )
         if min(self.interval) < 0 or (self.interval[0] == 0) != (self.interval[1] == 0):
             raise LayoutError(f"an interval pad has a length and a pad of 1 or more, not {self.interval}")
         for d, extent in enumerate((*self.shape[:-1], self.shape[-1] // self.packed)):
@@ -128,6 +135,11 @@ class Layout(Struct, frozen=True):
                 reach *= size
             if reach < extent:
                 raise LayoutError(f"the digits of x{d} reach {reach} values, but its extent is {extent}")
+
+    @property
+    def pitch(self) -> int:
+        """Elements from one line (a run of the innermost digit) to the next."""
+        return self.digits[-2].stride if len(self.digits) > 1 else self.digits[-1].size
 
     def element_offset(self, *coordinates: npt.ArrayLike) -> IntArray:
         """Offset in elements; coordinates are integers or arrays that broadcast.
@@ -152,7 +164,7 @@ class Layout(Struct, frozen=True):
         for digit, value in zip(self.digits[:-1], values[:-1], strict=True):
             linear = linear + value * digit.stride
         inner = self.digits[-1]
-        turned = (values[-1] + linear // inner.size * self.turn) % inner.size if self.turn else values[-1]
+        turned = (values[-1] + linear // self.pitch * self.turn) % inner.size if self.turn else values[-1]
         linear = linear + turned * inner.stride
         if self.interval[0]:
             linear = linear + linear // self.interval[0] * self.interval[1]

@@ -162,16 +162,19 @@ def parse(text: str, variables: frozenset[str]) -> Node:
     return convert(tree, 1)
 
 
+def parts(node: Node) -> tuple[Node, ...]:
+    """The operands of `node`."""
+    match node:
+        case Op(_, args):
+            return args
+        case Lookup(_, index):
+            return (index,)
+    return ()
+
+
 def names(node: Node) -> frozenset[str]:
     """The variables that `node` mentions."""
-    match node:
-        case Var(name):
-            return frozenset((name,))
-        case Op(_, args):
-            return frozenset().union(*map(names, args))
-        case Lookup(_, index):
-            return names(index)
-    return frozenset()
+    return frozenset((node.name,)) if isinstance(node, Var) else frozenset().union(*map(names, parts(node)))
 
 
 def with_parts(node: Node, change: Callable[[Node], Node]) -> Node:

@@ -66,6 +66,30 @@ def offset_expression(layout: Layout) -> Node:
     return simplify(_sum(parts), ranges)
 
 
+def swizzled_offset(layout: Layout, factor: int) -> Node | None:
+    """`factor` times the offset, written as a linear offset with some of its own bits flipped.
+
+    Longer than `offset_expression` over coordinates, but what a thread's coordinates give may shrink to
+    a multiple of its index. None where nothing is flipped, or where the factor is no power of two.
+    """
+    step = factor.bit_length() - 1
+    if not layout.swizzle or layout.packed > 1 or factor != 1 << step:
+        return None
+    plain = offset_expression(msgspec.structs.replace(layout, swizzle=()))
+    linear = simplify(_scaled(plain, factor), coordinate_ranges(layout))
+    distances: dict[int, int] = {}
+    for target in layout.swizzle:
+        for source in range(target.mask.bit_length()):
+            if target.mask >> source & 1:
+                bit = 1 << (target.bit + step)
+                distances[source - target.bit] = distances.get(source - target.bit, 0) | bit
+    flips = [
+        Op("&", (Op("//", (linear, Const(1 << distance))), Const(mask)))
+        for distance, mask in sorted(distances.items())
+    ]
+    return reduce(_xor, flips, linear)
+
+
 def _units(layout: Layout) -> tuple[int, ...]:
     return *layout.shape[:-1], layout.shape[-1] // layout.packed
 
@@ -99,7 +123,7 @@ def _linear(layout: Layout, digits: list[Digit]) -> Node:
     parts = [_scaled(_value(d), d.stride) for d in digits]
     if layout.turn and digits and digits[-1] is layout.digits[-1]:
         size = digits[-1].size
-        line = _sum([_scaled(_value(d), d.stride // size) for d in digits[:-1]])
+        line = _sum([_scaled(_value(d), d.stride // layout.pitch) for d in digits[:-1]])
         place = _sum([_value(digits[-1]), _scaled(line, layout.turn)])
         parts[-1] = Op("%", (place, Const(size)))
     return _sum(parts)

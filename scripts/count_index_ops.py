@@ -28,7 +28,7 @@ from layoutopt.devices import device
 from layoutopt.emit import cuda, cute
 from layoutopt.emit.c_family import arguments, parameter
 from layoutopt.emit.c_text import to_c
-from layoutopt.emit.languages import plan
+from layoutopt.emit.languages import run_plan
 from layoutopt.emit.plan import AccessPlan, Plan
 from layoutopt.emit.strength import substituted
 from layoutopt.expressions import Const, Op, Var, parse
@@ -69,10 +69,9 @@ def kernel(name: str, plan_: Plan, access: AccessPlan, start: str, address: str)
     if width == 2:
         load = 'asm volatile("{ .reg .u16 h; ld.volatile.shared.u16 h, [%1]; cvt.u32.u16 %0, h; }" : "=r"(v[0]) : "r"(address));'
     return (
-        f'extern "C" __global__ void {name}(float* out) {{\n'
-        "    extern __shared__ __align__(1024) unsigned char tile[];\n"
-        "    const uint32_t smem = static_cast<uint32_t>(__cvta_generic_to_shared(tile));\n"
-        f"    const int tid = threadIdx.x; uint32_t v[4] = {{}}; float sum = 0; (void)smem;\n    {start}\n"
+        # The tile's start is an argument, so that finding it is in no count.
+        f'extern "C" __global__ void {name}(float* out, uint32_t smem) {{\n'
+        f"    const int tid = threadIdx.x; uint32_t v[4] = {{}}; float sum = 0;\n    {start}\n"
         f"    {nest}{guard}{{ const uint32_t address = {address}; {load}\n"
         # A float sum: its instructions are no integer ones.
         "        sum += __uint_as_float(v[0]) + __uint_as_float(v[1]) + __uint_as_float(v[2]) + __uint_as_float(v[3]); }\n"
@@ -85,12 +84,12 @@ def sources(path: Path) -> tuple[list[dict[str, object]], str]:
     gpu = device("sm_90")
     try:
         result = solve(problem, time_limit=10)
-        ours = plan(problem, gpu, result)
+        ours = run_plan(problem, gpu, result)
     except Exception as error:
         print(path.stem, error, file=sys.stderr)
         return [], ""
     theirs = (
-        plan(msgspec.structs.replace(problem, name=problem.name + " pub"), gpu, problem.published.offset)
+        run_plan(msgspec.structs.replace(problem, name=problem.name + " pub"), gpu, problem.published.offset)
         if problem.published
         else None
     )

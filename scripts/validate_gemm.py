@@ -171,9 +171,7 @@ def program(element: str, a: dict, b: dict) -> str:
     held = [fragments()[f"{instruction}.{end}"] for end in (f"A.{kind}", f"B.{kind}", f"C.{acc}")]
     bits = 64 if register_type == "double" else 32
     na, nb, nc = (f.values * f.bits // bits for f in held)
-    loaded = [
-        int(load["op"][-1]) if load["op"].startswith("ldmatrix") else 1 for load in (load_a, load_b)
-    ]
+    loaded = [int(load["op"][-1]) if load["op"].startswith("ldmatrix") else 1 for load in (load_a, load_b)]
     slot = iter(range(nc + na + nb))
     groups = ["{" + ", ".join(f"%{next(slot)}" for _ in range(n)) + "}" for n in (nc, na, nb)]
     each = held[2].extent

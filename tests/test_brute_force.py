@@ -31,7 +31,9 @@ SHAPES = [
 FAMILIES = [family for family in model.FAMILIES if family != "table"]
 # Larger tiles, with families few enough to try every layout of them.
 LARGER = [(4, 8), (8, 4), (32,), (8, 8), (4, 16), (2, 4, 8), (24,), (5, 8), (6, 6)]
-FEW = [["none", "xor"], ["order", "xor"], ["pad"], ["none", "rotate"], ["split"], ["order", "pad"]]
+FEW = [
+    ["none", "xor"], ["order", "xor"], ["pad"], ["none", "rotate"], ["pad", "rotate"], ["split"], ["order", "pad"],
+]  # fmt: skip
 
 
 def random_case(seed, larger=False):

@@ -12,14 +12,16 @@ from emit_programs import GCC, GXX, SOLVED, code, expected, same, solved, tabled
 
 from layoutopt.accesses import trace
 from layoutopt.address import Digit, Layout, Target
+from layoutopt.algebra import simplify
 from layoutopt.devices import device
+from layoutopt.emit.cost import instructions
 from layoutopt.emit.languages import LANGUAGES, emit, plan
 from layoutopt.emit.plan import comment, identifier, moved_bits
 from layoutopt.errors import LayoutError, ProblemFileError
-from layoutopt.expressions import Const, Var, evaluate, parse, to_text
-from layoutopt.formula import offset_expression
+from layoutopt.expressions import Const, Op, Var, evaluate, parse, to_text
+from layoutopt.formula import offset_expression, swizzled_offset
 from layoutopt.model import Bound, Problem, Proof, Result, Status
-from layoutopt.problem_file import from_data
+from layoutopt.problem_file import from_data, load
 from layoutopt.synthesize import measure, solve
 
 CPP = [GXX, "-std=c++14", "-Wall", "-Wextra", "-Werror"]
@@ -103,6 +105,7 @@ AWKWARD = {
         {"name": "bytes", "op": "load", "bytes": 4, "index": ["abs // 2 - 1 if abs > 1 else 0", "max(tid % 5 - 1, 0)", "min(tid, 6)"], "for": {"abs": 5}},
         {"name": "bytes ", "op": "store", "bytes": 4, "index": ["(tid - 9) // 3 % 3", "(tid - 40) % 10", "(~tid & 3) ^ 1"], "where": "not (tid < 3 or tid == 5)"},
         {"name": "offset", "op": "load", "bytes": 4, "index": ["tid // 40", "-tid // 8 + 9", "(tid * tid - 7) % 7"]},
+        {"name": "offset_bytes", "op": "load", "bytes": 4, "index": ["tid % 3", "0", "0"]},
         {"name": "late", "op": "load", "bytes": 4, "index": ["m - tid", "tid", "0"], "for": {"m": 3}, "where": "0 <= tid <= m"},
     ],
 }  # fmt: skip
@@ -255,10 +258,49 @@ def test_what_iterations_cost(index, offset, flips, steps):
     assert not access.inside
 
 
+def test_instructions_that_a_compiler_makes():
+    ranges = {"t": (0, 255), "s": (-9, 9)}
+    for text, count in [
+        ("t*4 + 60", 1),
+        ("t*36 + t // 8*4", 3),  # a product each, added for nothing, and a shift
+        ("(t*16) ^ (t*2 & 112)", 3),  # LOP3 masks and flips at once
+        ("t // 3", 2),
+        ("s // 3", 5),
+        ("t + (t + 0)*0", 0),
+    ]:
+        node = simplify(parse(text, frozenset(ranges)), ranges)
+        assert instructions([node], ranges) == count, text
+    shared = [parse(f"t*36 + {k}", frozenset(ranges)) for k in range(9)]
+    assert instructions(shared, ranges) == 1
+    dividend = parse("s + 1", frozenset(ranges))
+    assert instructions([Op("//", (dividend, Const(3)))], ranges, [dividend]) == 3
+
+
+def test_the_cheapest_form_is_taken():
+    """A pad without masks, a swizzle of the whole offset, quotient and remainder put together again."""
+    padded = accesses_of(["tid // 4", "tid % 4 * 8"], {}, offset="x0*72 + x1")
+    assert to_text(padded.address) == "tid*32 + (tid & 28)*40"
+    row = accesses_of(["(9*tid + 1) // 64", "(9*tid + 1) % 64"], {}, offset="x0*64 + x1")
+    assert to_text(row.address) == "tid*36 + 4"
+    swizzle = Layout(
+        (64, 64), 4, (Digit(0, 1, 64, 68), Digit(1, 1, 64, 1)), tuple(Target(b, 32 << b) for b in range(3))
+    )
+    assert to_text(swizzled_offset(swizzle, 4)) == "(x0*68 + x1)*4 ^ (x0*68 + x1)*4 // 32 & 28"
+    assert swizzled_offset(swizzle, 3) is None
+
+
+def test_a_dividend_that_no_active_thread_makes_negative_is_not_corrected():
+    """Diagonals: the predicate keeps m - tid from falling below 0, its range alone does not."""
+    problem = load(ROOT / "problems/dynamic_programming/rodinia_needleman_wunsch_32_i32.json")
+    code = emit("cuda", problem, device("sm_90"), "x0 % 3*363 + x0 // 3*33 + x1")
+    assert "(m - tid) / 3" in code
+    assert "% 3 < 0" not in code
+
+
 def test_what_cannot_be_hoisted_says_so():
     access = accesses_of(["tid", "(tid*i) % 64"], {"i": 4})
     assert access.inside == ("i",)
-    assert access.hoisting == "neither XOR nor addition takes i out of the base"
+    assert access.hoisting == "computed anew for each i"
 
 
 def test_moved_bits_share_shifts_and_masks():

@@ -76,7 +76,9 @@ def cute_headers():
     parts = ("cuda_runtime_api.h", "crt", "cccl")
     root = next((r for r in roots if all((r / part).exists() for part in parts)), None)
     if root is None:
-        pytest.skip("CUDA's headers (nvidia-cuda-runtime, nvidia-cuda-crt, nvidia-cuda-cccl) are not installed")
+        pytest.skip(
+            "CUDA's headers (nvidia-cuda-runtime, nvidia-cuda-crt, nvidia-cuda-cccl) are not installed"
+        )
     return [*found, root, root / "cccl"]
 
 

@@ -73,7 +73,7 @@ def linearisations(shape, vector, banks, families, starts):
             else:
                 for order in itertools.permutations(digits):
                     if count == 0 and "rotate" in families and ("order" in families or list(order) == digits):
-                        yield from turned(shape, order, vector, families)
+                        yield from turned(shape, order, vector, banks, families, starts)
                     if count == 0 and "order" not in families and list(order) != digits:
                         continue
                     if count == 0 and "interval" in families:
@@ -115,20 +115,34 @@ def intervals(shape, order, vector, banks, starts):
         every *= 2
 
 
-def turned(shape, order, vector, families):
-    """Lines rotated, each by `turn` elements against the line before."""
+def turned(shape, order, vector, banks, families, starts):
+    """Lines rotated, each by `turn` elements against the line before, at any pitch."""
     last, _, line = order[-1]
     if vector > 1 and (last != len(shape) - 1 or line % vector):
         return
-    for turn in range(vector, line, vector):
+    if len(order) < 2:
+        return
+    unit = unit_of(order[-2], shape, vector, starts)
+    pads = range(0, max(banks, unit + 1), unit) if "pad" in families else (0,)
+    for pad, turn in itertools.product(pads, range(vector, line, vector)):
         table = []
         for x in itertools.product(*map(range, shape)):
             row = 0
             for d, _, size in order[:-1]:
                 row = row * size + x[d]
-            table.append(row * line + (x[last] + turn * row) % line)
+            table.append(row * (line + pad) + (x[last] + turn * row) % line)
         if len(table) > line:
-            yield table, len(table), "xor" in families
+            yield table, max(table) + 1, "xor" in families and not pad
+
+
+def unit_of(digit, shape, vector, starts):
+    """What the stride of a digit must be a multiple of, for vectors to stay aligned."""
+    d, low, size = digit
+    inner = 1
+    for extent in shape[d + 1 :]:
+        inner *= extent
+    digits = {e // inner % shape[d] // low % size for e in starts}
+    return vector // math.gcd(vector, *digits) if digits else 1
 
 
 def pitched(shape, order, vector, banks, families, count, starts):
@@ -138,13 +152,7 @@ def pitched(shape, order, vector, banks, families, count, starts):
     ):
         return
     most = {0: 2, 1: 1, 2: 0}[count] if "pad" in families else 0
-    units = []
-    for d, low, size in order[:-1]:
-        inner = 1
-        for extent in shape[d + 1 :]:
-            inner *= extent
-        digits = {e // inner % shape[d] // low % size for e in starts}
-        units.append(vector // math.gcd(vector, *digits) if digits else 1)
+    units = [unit_of(digit, shape, vector, starts) for digit in order[:-1]]
     for pads in itertools.product(*(range(0, max(banks, u + 1), u) for u in units)):
         if sum(p > 0 for p in pads) > most:
             continue

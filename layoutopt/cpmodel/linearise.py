@@ -8,9 +8,9 @@ A candidate is a list of digits with strides. What each family adds:
     interval    a pad of less than one bank period after every 8, 16, 32, ... elements of a dense order
     split   one or two cuts `x // d`, `x % d` at divisors of the extents, up to six digits in any
             order, and (with pad) one pad on a single cut: pages, blocks, interval pads
-    rotate  the lines of row-major (with order: of any order) rotated, each by the same number of
-            elements against the line before
-    xor     a swizzle over row-major, dimension order, one pad, a rotation, or a cut without pad
+    rotate  the lines of row-major (with order: of any order; with pad: at a padded pitch) rotated, each
+            by the same number of elements against the line before
+    xor     a swizzle over row-major, dimension order, one pad, a rotation without pad, or a cut without pad
     matrix  where every extent is a power of two: a swizzle over any choice of the coordinate bits that
             select the bank, so that every invertible bit matrix is one of them, as far as banks go
 
@@ -76,8 +76,8 @@ class Linearisation:
             total += line.reshape([-1 if k == d else 1 for k in range(len(shape))])
         flat = total.ravel()
         if self.turn:
-            line, place = np.divmod(flat, self.digits[-1].size)
-            flat = line * self.digits[-1].size + (place + self.turn * line) % self.digits[-1].size
+            line, place = np.divmod(flat, self.digits[-2].stride)
+            flat = flat - place + (place + self.turn * line) % self.digits[-1].size
         if self.interval[0]:
             flat = flat + flat // self.interval[0] * self.interval[1]
         return flat
@@ -128,23 +128,30 @@ def unpadded(space: Space, cuts: int) -> Iterator[Linearisation]:
 
 
 def rotated(space: Space) -> Iterator[Linearisation]:
-    """Candidates whose lines are rotated."""
-    if "rotate" not in space.families:
+    """Candidates whose lines are rotated, with no more padding than alignment demands."""
+    if "rotate" in space.families:
+        for plain in unpadded(space, 0):
+            yield from _turned(space, plain)
+
+
+def _turned(space: Space, plain: Linearisation) -> Iterator[Linearisation]:
+    """Every rotation of the lines of `plain`, where they lie at multiples of one pitch."""
+    inner = plain.digits[-1]
+    if inner.size % space.vector or inner.size == plain.span:
         return
-    for plain in unpadded(space, 0):
-        inner = plain.digits[-1]
-        dense = not any(d.stride % inner.size for d in plain.digits[:-1])
-        if not dense or inner.size % space.vector or inner.size == plain.span:
-            continue
-        # An addition, a remainder, perhaps a multiplication; and unlike an XOR it is never hoisted.
-        remainder = 3 if not inner.size & (inner.size - 1) else 5
-        for turn in range(space.vector, inner.size, space.vector):
-            yield replace(
-                plain,
-                operations=plain.operations + (turn > 1) + 1 + remainder,
-                family="rotate" if plain.family == "none" else f"{plain.family}+rotate",
-                turn=turn,
-            )
+    if any(d.stride % plain.digits[-2].stride for d in plain.digits[:-2]):
+        return
+    # An addition, a remainder, perhaps a multiplication; and unlike an XOR it is never hoisted.
+    remainder = 3 if not inner.size & (inner.size - 1) else 5
+    for turn in range(space.vector, inner.size, space.vector):
+        yield replace(
+            plain,
+            operations=plain.operations + (turn > 1) + 1 + remainder,
+            family="rotate" if plain.family == "none" else f"{plain.family}+rotate",
+            # Over a pad it would be one family more than anybody reads.
+            may_swizzle=plain.may_swizzle and plain.digits[-2].stride == inner.size,
+            turn=turn,
+        )
 
 
 def matrices(space: Space, inside: int, bank_bits: int) -> Iterator[Linearisation]:
@@ -192,6 +199,9 @@ def padded(space: Space, cuts: bool = True) -> Iterator[Linearisation]:
             gaps = len(structure) - 1
             for where in itertools.combinations(range(gaps), 1):
                 streams.append(_pad_stream(space, structure, where, ()))
+            if levels == 2 and gaps and "rotate" in space.families:
+                pitches = _pad_stream(space, structure, (gaps - 1,), ())
+                streams.append(turned for plain in pitches for turned in _turned(space, plain))
             if levels == 2:
                 for where in itertools.combinations(range(gaps), 2):
                     for inner in _pads(space, structure[where[1]]):

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from layoutopt.algebra import Range
 from layoutopt.emit.c_text import to_c
 from layoutopt.emit.plan import BASE, AccessPlan, Plan, comment
 from layoutopt.emit.strength import substituted
@@ -94,12 +93,14 @@ def loop_nest(access: AccessPlan, body: list[str], indent: str, unroll: str) -> 
     return lines
 
 
-def expression(node: Node, ranges: dict[str, Range], dialect: Dialect) -> str:
+def expression(node: Node, access: AccessPlan, dialect: Dialect) -> str:
     """`node` in C, its variables renamed where C reserves their names."""
-    renamed = substituted(node, {BASE: Var("base"), **{v: Var(parameter(v)) for v in ranges}})
+    names: dict[str, Node] = {BASE: Var("base"), **{v: Var(parameter(v)) for v in access.ranges}}
+    renamed = substituted(node, names)
+    positive = {substituted(dividend, names) for dividend in access.positive}
     # The base of an address is unsigned and small.
-    known = {"base": (0, 1 << 24), **{parameter(v): r for v, r in ranges.items()}}
-    text = to_c(renamed, known, dialect.wide)
+    known = {"base": (0, 1 << 24), **{parameter(v): r for v, r in access.ranges.items()}}
+    text = to_c(renamed, known, dialect.wide, positive)
     return text if dialect.wide != "long" else text.replace("LL", "L")
 
 
@@ -169,7 +170,7 @@ def _addresses(plan: Plan, access: AccessPlan, dialect: Dialect) -> list[str]:
     head, uint = f"{dialect.function} {dialect.uint}", dialect.uint
 
     def function(suffix: str, kind: str, node: Node, declared: str, known: Iterable[str]) -> list[str]:
-        body = expression(node, access.ranges, dialect)
+        body = expression(node, access, dialect)
         value = f"({uint})({body})" if kind == uint else body
         return [
             f"{dialect.function} {kind} {access.name}_{suffix}({declared}) {{",

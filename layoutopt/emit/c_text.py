@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from layoutopt.algebra import Range, bounds
@@ -27,14 +27,16 @@ _BITWISE: Final = frozenset("|^&") | {"<<", ">>"}
 _COMPARE: Final = frozenset(("<", "<=", ">", ">=", "==", "!="))
 
 
-def to_c(node: Node, ranges: Mapping[str, Range], wide: str = "long long") -> str:
+def to_c(
+    node: Node, ranges: Mapping[str, Range], wide: str = "long long", positive: Collection[Node] = ()
+) -> str:
     """`node` as a C expression, of type int, or `wide` where a step leaves the range of int.
 
     Division and remainder round down as in the problem file: a power of two becomes a shift or a
     mask, other divisors use C's own operators where the operand cannot be negative and a
-    correction where it can.
+    correction where it can, except for the dividends in `positive`.
     """
-    lowered = _lower(node, ranges)
+    lowered = _lower(node, ranges, positive)
     return _write(_widened(lowered, wide) if _leaves_int(node, ranges) else lowered, 0)
 
 
@@ -53,18 +55,18 @@ def _widened(node: Node, wide: str) -> Node:
     return with_parts(node, lambda part: _widened(part, wide))
 
 
-def _lower(node: Node, ranges: Mapping[str, Range]) -> Node:
+def _lower(node: Node, ranges: Mapping[str, Range], positive: Collection[Node]) -> Node:
     """Replace Python's operators by C's."""
     if not isinstance(node, Op) or node.symbol not in ("//", "%"):
-        return with_parts(node, lambda part: _lower(part, ranges))
-    args = tuple(_lower(arg, ranges) for arg in node.args)
+        return with_parts(node, lambda part: _lower(part, ranges, positive))
+    args = tuple(_lower(arg, ranges, positive) for arg in node.args)
     low, high = bounds(node.args[1], ranges)
     if low == high > 0 and low & (low - 1) == 0:
         if node.symbol == "//":
             return Op(">>", (args[0], Const(low.bit_length() - 1)))
         return Op("&", (args[0], Const(low - 1)))
     a, b = args
-    if bounds(node.args[0], ranges)[0] >= 0 and low > 0:
+    if low > 0 and (bounds(node.args[0], ranges)[0] >= 0 or node.args[0] in positive):
         return Op("/" if node.symbol == "//" else "%", (a, b))
     # C rounds towards zero; the remainder's sign tells when to step down.
     remainder = Op("%", (a, b))

@@ -54,7 +54,7 @@ def emit(plan: Plan) -> str:
 
 def swizzle_of(layout: Layout) -> tuple[int, int, int] | None:
     """B, M, S such that `Swizzle<B, M, S>` of the linear offset is the layout at every element, or None."""
-    if layout.turn or layout.interval[0] or not layout.swizzle:
+    if layout.turn or layout.interval[0] or layout.packed > 1 or not layout.swizzle:
         return None
     linear = Layout(layout.shape, layout.element_bytes, layout.digits).table() // layout.element_bytes
     table = layout.table() // layout.element_bytes
@@ -117,9 +117,9 @@ def _functor(plan: Plan, layout: Layout) -> list[str]:
     node: Node = Var("v")
     lines = []
     if layout.turn:
-        size = Const(layout.digits[-1].size)
-        column = Op("%", (Var("v"), size))
-        turned = Op("+", (column, Op("*", (Op("//", (Var("v"), size)), Const(layout.turn)))))
+        size, pitch = Const(layout.digits[-1].size), Const(layout.pitch)
+        column = Op("%", (Var("v"), pitch))
+        turned = Op("+", (column, Op("*", (Op("//", (Var("v"), pitch)), Const(layout.turn)))))
         rotated = simplify(Op("+", (Op("-", (Var("v"), column)), Op("%", (turned, size)))), {"v": (0, top)})
         lines.append(f"        v = {to_c(rotated, {'v': (0, top)})};")
     before = evaluate(rotated, {"v": linear}) if layout.turn else linear

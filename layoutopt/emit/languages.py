@@ -20,6 +20,7 @@ from layoutopt.expressions import Lookup, evaluate, parse, to_text
 from layoutopt.formula import offset_expression
 from layoutopt.model import AccessReport, Problem, Result
 from layoutopt.rewrite import over_bytes, stored, with_loops, with_widths
+from layoutopt.synthesize import check_table
 
 # One module each, with `emit(plan)`, `SUFFIX` and, where addresses count elements, `UNIT = "element"`.
 LANGUAGES: Final = {
@@ -120,10 +121,13 @@ def _of_formula(problem: Problem, gpu: Device, text: str, unit_bytes: int) -> Pl
         table = np.broadcast_to(evaluate(node, grids), shape) * size
     except ExpressionError as error:
         raise ExpressionError(error.reason, error.position, "offset") from None
-    if table.min() < 0 or len(np.unique(table)) != table.size:
-        raise LayoutError(f"{to_text(node)} does not hold the tile: elements overlap or lie before its start")
     reports = []
-    lanes = trace(problem, gpu).accesses
+    every = trace(problem, gpu)
+    try:
+        check_table(table.ravel(), size, every)
+    except LayoutError as error:
+        raise LayoutError(f"{to_text(node)} cannot hold the tile: {error}") from None
+    lanes = every.accesses
     for access in lanes:
         counts = count_wavefronts(table.ravel()[access.element], access.active, access.operation, gpu)
         waves, ideal = int(counts.wavefronts.sum()), int(counts.ideal.sum())

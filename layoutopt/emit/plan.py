@@ -14,23 +14,26 @@ pads, rotations and any formula; whatever is found is compared with the layout's
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import reduce
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from layoutopt.accesses import LaneTrace, environment, expression_ranges, trace
 from layoutopt.address import Layout
-from layoutopt.algebra import Range, simplify
+from layoutopt.algebra import Range, bounds, simplify, weighted_sum
 from layoutopt.devices import Device
-from layoutopt.emit.strength import access_address, operations, reduced, substituted
+from layoutopt.emit.cost import instructions
+from layoutopt.emit.strength import access_addresses, reduced, substituted
 from layoutopt.errors import ExpressionError, VerificationError
-from layoutopt.expressions import Const, Node, Op, Var, evaluate, names, parse, to_text
+from layoutopt.expressions import Const, Node, Op, Var, evaluate, names, parse, parts, to_text, with_parts
+from layoutopt.formula import swizzled_offset
 from layoutopt.model import Access, AccessReport, Problem
 
 IntArray = npt.NDArray[np.int64]
@@ -39,6 +42,7 @@ BoolArray = npt.NDArray[np.bool_]
 _MASK: Final = (1 << 32) - 1
 _POINTERS: Final = ("load", "store", "atomic", "reduce")
 _MAX_CHAIN: Final = 64  # constants that no formula gives, as a chain of comparisons
+_UNROLLED: Final = 64  # iterations; compilers unroll no more
 _MAX_PERIOD_BYTES: Final = 1024  # shared memory starts at a multiple of this; more would waste bytes
 
 
@@ -60,6 +64,7 @@ class AccessPlan:
         steps: added after that, over the loop variables; `Const(0)` for nothing.
         inside: loop variables that neither XOR nor addition takes out of the base.
         flip_bits: all bits that `flips` may hold.
+        positive: dividends in it that no active thread makes negative, though their ranges allow it.
         active: the predicate over `tid` and loop variables, or None.
         ranges: of `tid` and the loop variables.
     """
@@ -73,6 +78,7 @@ class AccessPlan:
     steps: Node
     inside: tuple[str, ...]
     flip_bits: int
+    positive: frozenset[Node]
     active: Node | None
     ranges: dict[str, Range]
 
@@ -98,7 +104,7 @@ class AccessPlan:
             return ""
         if self.inside:
             kept = ", ".join(self.inside)
-            return f"neither XOR nor addition takes {kept} out of the base"
+            return f"computed anew for each {kept}"
         parts = [
             "one XOR" if self.flips != Const(0) else "",
             "an immediate" if self.steps != Const(0) else "",
@@ -206,14 +212,17 @@ def make_plan(
         raise VerificationError(f"the offset {to_text(offset)} does not equal the table")
     name = identifier(problem.name)
     lanes = trace(problem, gpu).accesses
-    used = {f"{name}_offset", f"{name}_tile"}
+    used = {f"{name}_{suffix}" for suffix in _OWN_NAMES}
+    scale = problem.tile.storage.element_bytes // unit_bytes
+    swizzled = swizzled_offset(layout, scale) if layout is not None else None
+    spellings = [Op("*", (offset, Const(scale))), *([] if swizzled is None else [swizzled])]
     accesses = []
     for access, part, report in zip(problem.accesses, lanes, reports, strict=True):
         own = f"{name}_{identifier(access.name)}"
-        while own in used or own.removesuffix("_") in (f"{name}_bytes", f"{name}_alignment"):
+        while not used.isdisjoint((own, *(f"{own}_{part_name}" for part_name in PARTS))):
             own += "_"
         used |= {own, *(f"{own}_{part_name}" for part_name in PARTS)}
-        accesses.append(_plan_access(own, access, part, report, problem, offset, table, unit_bytes))
+        accesses.append(_plan_access(own, access, part, report, problem, spellings, table, unit_bytes))
     # Only the instructions that take a 32-bit address have XOR applied to one that holds the tile's start.
     absolute = [a for a in accesses if a.lanes.operation.kind not in _POINTERS]
     flips = reduce(lambda a, b: a | b, (a.flip_bits * unit_bytes for a in absolute), 0)
@@ -231,6 +240,12 @@ def make_plan(
         about=tuple(about),
     )
 
+
+# What the emitters name after the tile.
+_OWN_NAMES: Final = (
+    "offset", "offset_bytes", "tile", "bytes", "alignment", "layout", "swizzle", "lookup", "lookup_table",
+    "bit_shift", "test", "commit", "wait",
+)  # fmt: skip
 
 # Functions of one access, as suffixes of its name.
 PARTS: Final = ("bytes", "base", "step", "active", "each")
@@ -251,7 +266,7 @@ def _plan_access(
     lanes: LaneTrace,
     report: AccessReport,
     problem: Problem,
-    offset: Node,
+    spellings: Sequence[Node],
     table: IntArray,
     unit: int,
 ) -> AccessPlan:
@@ -264,21 +279,32 @@ def _plan_access(
     wanted = np.where(active, table.ravel()[element] // unit, 0)
     ranges = expression_ranges(access, problem, warp)
     ranges = {"tid": ranges["tid"], **{v: ranges[v] for v in access.loops}}
-    scale = problem.tile.storage.element_bytes // unit
 
     def right(node: Node) -> bool:
         values = _values(node, env, shape, active)
         return values is not None and bool((values == wanted)[active].all())
 
-    address = access_address(access, warp, ranges, offset, scale, right)
-    base, flips, steps, inside, bits = _hoisted(address, access, env, shape, active, wanted, ranges)
     predicate = None
     if access.where is not None:
         free = frozenset(("tid", "lane", "warp", *access.loops))
         tid = Var("tid")
         lane = {"lane": Op("%", (tid, Const(warp))), "warp": Op("//", (tid, Const(warp)))}
         predicate = simplify(substituted(parse(access.where, free), lane), ranges)
-    plan = AccessPlan(name, access, lanes, report, base, flips, steps, inside, bits, predicate, ranges)
+    forms = [
+        form
+        for address in access_addresses(access, warp, ranges, spellings, right)
+        for form in _forms(address, access, env, shape, active, wanted, ranges)
+    ]
+    positive = [_positive(form.base, env, shape, active, ranges) for form in forms]
+    # Behind one predicate, nothing is known to have been computed behind another.
+    apart = predicate is not None and bool(names(predicate) & set(access.loops))
+    costs = [
+        _unrolled_cost(form, known, access, ranges, apart)
+        for form, known in zip(forms, positive, strict=True)
+    ]
+    best = costs.index(min(costs))
+    form = forms[best]
+    plan = AccessPlan(name, access, lanes, report, *form, positive[best], predicate, ranges)
     if not right(plan.address):
         raise VerificationError(f"the address of access {access.name!r} does not equal the table")
     return plan
@@ -293,10 +319,17 @@ def _values(
         return None
 
 
-Hoisted = tuple[Node, Node, Node, tuple[str, ...], int]
+class _Form(NamedTuple):
+    """A way to compute an access's address; see `AccessPlan`."""
+
+    base: Node
+    flips: Node
+    steps: Node
+    inside: tuple[str, ...]
+    flip_bits: int
 
 
-def _hoisted(
+def _forms(
     address: Node,
     access: Access,
     env: Mapping[str, IntArray],
@@ -304,16 +337,19 @@ def _hoisted(
     active: BoolArray,
     wanted: IntArray,
     ranges: Mapping[str, Range],
-) -> Hoisted:
-    """Take the loop variables out of `address` as far as XOR and addition allow."""
+) -> list[_Form]:
+    """The loop variables taken out of `address` as far as XOR and addition allow, and left in it."""
     threads = shape[1]
     # Inactive threads compute the base too, so it must have a value for all of them.
     everywhere = _values(address, env, shape, None)
     if everywhere is None:
-        return (address, Const(0), Const(0), tuple(access.loops), 0)
-    whole: Hoisted = (_cheapest(address, ranges, threads), Const(0), Const(0), tuple(access.loops), 0)
+        return [_Form(address, Const(0), Const(0), tuple(access.loops), 0)]
+    whole: list[_Form] = [
+        _Form(node, Const(0), Const(0), tuple(access.loops), 0)
+        for node in dict.fromkeys((_cheapest([address], ranges, threads), address))
+    ]
     loops = [v for v, trips in access.loops.items() if trips > 1]
-    if not active.any():
+    if not loops or not active.any():
         return whole
     axes = [(v, size) for v in loops for size in _digits(access.loops[v])]
     grid = (*(size for _, size in axes), threads)
@@ -351,13 +387,60 @@ def _hoisted(
         return whole
     zero: dict[str, Node] = {v: Const(0) for v in access.loops if v not in inside}
     free = {v: r for v, r in ranges.items() if v not in zero}
-    base = _cheapest(simplify(substituted(address, zero), ranges), free, threads)
-    found: Hoisted = (base, _joined("^", flips), _joined("+", steps), inside, bits)
-    node = Op("+", (Op("^", (base, found[1])), found[2]))
+    start = simplify(substituted(address, zero), ranges)
+    base = _cheapest([start, reduced(start, {}, ranges)], free, threads)
+    found = _Form(base, _joined("^", flips), _joined("+", steps), inside, bits)
+    node = Op("+", (Op("^", (base, found.flips)), found.steps))
     values = _values(node, env, shape, None)
     if values is None or (values & _MASK != wanted & _MASK)[active].any():
         return whole
-    return found
+    return [found, *whole]
+
+
+def _positive(
+    node: Node,
+    env: Mapping[str, IntArray],
+    shape: tuple[int, ...],
+    active: BoolArray,
+    ranges: Mapping[str, Range],
+) -> frozenset[Node]:
+    """The dividends in `node` whose ranges allow negative values that no active thread computes."""
+    found: set[Node] = set()
+
+    def visit(part: Node) -> Node:
+        if isinstance(part, Op) and part.symbol in ("//", "%") and bounds(part.args[0], ranges)[0] < 0:
+            values = _values(part.args[0], env, shape, active)
+            if values is not None and active.any() and values[active].min() >= 0:
+                found.add(part.args[0])
+        return with_parts(part, visit)
+
+    visit(node)
+    return frozenset(found)
+
+
+def _unrolled_cost(
+    form: _Form, positive: frozenset[Node], access: Access, ranges: Mapping[str, Range], apart: bool
+) -> tuple[int, int, int]:
+    """What ranks forms: the instructions of a pass, all iterations unrolled unless there are many; then of
+    one iteration; then how long the text is. `apart`: iterations share nothing but what no loop changes."""
+    address = Op("+", (Op("^", (form.base, form.flips)), form.steps))
+    unrolled = math.prod(access.loops.values()) <= _UNROLLED
+    loops = list(access.loops) if unrolled else []
+    nodes, known = [], set()
+    for at in itertools.product(*(range(access.loops[v]) for v in loops)):
+        values: dict[str, Node] = {v: Const(k) for v, k in zip(loops, at, strict=True)}
+        nodes.append(simplify(substituted(address, values), ranges))
+        known |= {simplify(substituted(node, values), ranges) for node in positive}
+    before = _without(address, set(access.loops)) if apart and form.inside else None
+    whole = instructions([address], ranges, positive)
+    return instructions(nodes, ranges, known, before), whole, len(to_text(address))
+
+
+def _without(node: Node, variables: Set[str]) -> list[Node]:
+    """The largest parts of `node` that mention none of `variables`."""
+    if not names(node) & variables:
+        return [node]
+    return [part for arg in parts(node) for part in _without(arg, variables)]
 
 
 def _free_bits(
@@ -421,16 +504,16 @@ def _formula(variable: str, values: IntArray, address: Node, ranges: Mapping[str
     if (values == values[-1] // max(n - 1, 1) * every[variable]).all():
         step = int(values[-1]) // max(n - 1, 1)
         return simplify(Op("*", (v, Const(step))), {variable: (0, n - 1)})
-    forms = [f for f in (_fields(v, values), moved_bits(v, values)) if f is not None]
+    forms = [*_bit_sums(v, values), *(f for f in (moved_bits(v, values),) if f is not None)]
     forms = [f for f in forms if (np.broadcast_to(evaluate(f, every), n) == values).all()]
     if forms:
-        return min(forms, key=operations)
+        return min(forms, key=lambda form: instructions([form], {variable: (0, n - 1)}))
     others: dict[str, Node] = {w: Const(0) for w in names(address) if w != variable}
     own = simplify(substituted(address, others), {variable: (0, n - 1)})
     own = simplify(
         Op("-", (own, Const(int(evaluate(own, {variable: np.zeros(1, np.int64)}).ravel()[0])))), ranges
     )
-    if operations(own) <= n and (np.broadcast_to(evaluate(own, every), n) == values).all():
+    if instructions([own], ranges) <= n and (np.broadcast_to(evaluate(own, every), n) == values).all():
         return own
     if n > _MAX_CHAIN:
         return None
@@ -438,30 +521,6 @@ def _formula(variable: str, values: IntArray, address: Node, ranges: Mapping[str
     for k in range(n - 2, -1, -1):
         chain = Op("if", (Const(int(values[k])), Op("==", (v, Const(k))), chain))
     return chain
-
-
-def _fields(variable: Node, values: IntArray) -> Node | None:
-    """`values[variable]` as a sum of products with runs of its bits; not always equal, so check."""
-    bits = (len(values) - 1).bit_length()
-    if len(values) != 1 << bits:
-        return None
-    columns = [int(values[1 << b]) for b in range(bits)]
-    parts: list[Node] = []
-    b = 0
-    while b < bits:
-        run = 1
-        while b + run < bits and columns[b + run] == columns[b] << run:
-            run += 1
-        if columns[b]:
-            field = simplify(
-                Op("%", (Op("//", (variable, Const(1 << b))), Const(1 << run))),
-                {name: (0, len(values) - 1) for name in names(variable)},
-            )
-            parts.append(
-                simplify(Op("*", (field, Const(columns[b]))), dict.fromkeys(names(variable), (0, 0)))
-            )
-        b += run
-    return _joined("+", parts)
 
 
 def moved_bits(variable: Node, values: IntArray) -> Node | None:
@@ -508,8 +567,9 @@ def moved_bits(variable: Node, values: IntArray) -> Node | None:
     return reduce(lambda a, b: Op("^", (a, b)), nodes) if nodes else Const(0)
 
 
-def _cheapest(node: Node, ranges: Mapping[str, Range], threads: int) -> Node:
-    """The cheapest known form of a base: as given, reduced again, or bits of `tid` moved."""
+def _cheapest(forms: Sequence[Node], ranges: Mapping[str, Range], threads: int) -> Node:
+    """The cheapest form of a base that equals the first of `forms`: one of them, or bits of `tid` moved."""
+    node = forms[0]
     free = {v: r for v, r in ranges.items() if v in names(node)}
     env = {
         v: np.arange(r[1] + 1, dtype=np.int64).reshape([-1 if k == j else 1 for j in range(len(free))])
@@ -518,15 +578,37 @@ def _cheapest(node: Node, ranges: Mapping[str, Range], threads: int) -> Node:
     if not env or math.prod(len(a.ravel()) for a in env.values()) > 1 << 22:
         return node
     values = evaluate(node, env)
-    candidates = [node, reduced(node, {}, 1, ranges)]
+    candidates = [*forms]
     if set(free) == {"tid"} and len(values.ravel()) == threads and values.min() >= 0:
         flat = np.broadcast_to(values, (threads,))
         moved = moved_bits(Var("tid"), flat ^ flat[0])
         if moved is not None:
             start = int(flat[0])
             candidates.append(moved if start == 0 else Op("^", (moved, Const(start))))
+        candidates += _bit_sums(Var("tid"), flat)
     right = [c for c in candidates if _same(c, env, values)]
-    return min(right, key=operations)
+    return min(right, key=lambda form: instructions([form], ranges))
+
+
+def _bit_sums(variable: Node, values: IntArray) -> list[Node]:
+    """`values[variable]` as sums over its bits, if it is one; so check.
+
+    Bits that count the same multiple of their own weight share a mask. Where every bit counts, one of
+    the multiples needs no mask if the others make up for it; shifts make up for it too:
+    `a*(v % 4) + b*(v // 4)` is `a*v + (b - 4*a)*(v // 4)`.
+    """
+    start, bits = int(values[0]), (len(values) - 1).bit_length()
+    columns = [int(values[1 << b]) - start for b in range(bits)]
+    last: list[tuple[int, Node]] = [(1, Const(start))] if start else []
+    groups: dict[int, int] = {}
+    for b, column in enumerate(columns):
+        groups[column >> b] = groups.get(column >> b, 0) | 1 << b
+    whole = (1 << bits) - 1
+    masked = [(r, variable if m == whole else Op("&", (variable, Const(m)))) for r, m in groups.items()]
+    sums = [[(free, variable), *((r - free, node) for r, node in masked)] for free in (0, *groups)]
+    factors = [column - 2 * before for before, column in zip((0, *columns), columns, strict=False)]
+    sums.append([(f, Op("//", (variable, Const(1 << b))) if b else variable) for b, f in enumerate(factors)])
+    return [weighted_sum((*terms, *last)) for terms in sums]
 
 
 def _same(node: Node, env: Mapping[str, IntArray], values: IntArray) -> bool:

@@ -9,7 +9,7 @@ only after it has given the table's offset for every thread and iteration.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -25,51 +25,35 @@ from layoutopt.model import Access
 _PLAIN = frozenset(("+", "-", "*", "//", "%", "neg"))
 
 
-def access_address(
+def access_addresses(
     access: Access,
     warp: int,
     ranges: Mapping[str, Range],
-    offset: Node,
-    scale: int,
+    offsets: Sequence[Node],
     right: Callable[[Node], bool],
-) -> Node:
-    """The address of an access over `tid` and its loop variables, in few operations.
+) -> list[Node]:
+    """The address of an access over `tid` and its loop variables, reduced and as it is written.
 
     Args:
         access: the access.
         warp: lanes of a warp.
         ranges: of `tid` and the loop variables.
-        offset: element offset over x0, x1, ...
-        scale: units of the address in an element.
+        offsets: spellings of the address over x0, x1, ...
         right: whether an expression points where the access must, at every active thread and iteration.
 
     Raises:
-        VerificationError: neither the reduced nor the plain expression is right. Our bug.
+        VerificationError: neither expression is right. Our bug.
     """
     free = frozenset(("tid", "lane", "warp", *access.loops))
     tid = Var("tid")
     lane = {"lane": Op("%", (tid, Const(warp))), "warp": Op("//", (tid, Const(warp)))}
     index = {f"x{d}": substituted(parse(str(text), free), lane) for d, text in enumerate(access.index)}
-    address = reduced(offset, index, scale, ranges)
-    if not right(address):
-        address = simplify(Op("*", (substituted(offset, index), Const(scale))), ranges)
-        if not right(address):
-            raise VerificationError(f"the address of access {access.name!r} does not equal the table")
-    return address
-
-
-def operations(node: Node) -> int:
-    """About how many instructions `node` costs; a divisor that is no power of two multiplies and shifts."""
-    if not isinstance(node, Op):
-        return 0
-    own = 1
-    if node.symbol in ("//", "%"):
-        divisor = node.args[1]
-        power = isinstance(divisor, Const) and divisor.value > 0 and divisor.value & (divisor.value - 1) == 0
-        own = 1 if power else 5
-    elif node.symbol in ("if", "min", "max"):
-        own = 2
-    return own + sum(map(operations, node.args))
+    nodes = [reduced(offset, index, ranges) for offset in offsets]
+    nodes += [simplify(substituted(offset, index), ranges) for offset in offsets]
+    found = [node for node in dict.fromkeys(nodes) if right(node)]
+    if not found:
+        raise VerificationError(f"the address of access {access.name!r} does not equal the table")
+    return found
 
 
 def substituted(node: Node, values: Mapping[str, Node]) -> Node:
@@ -79,26 +63,21 @@ def substituted(node: Node, values: Mapping[str, Node]) -> Node:
     return with_parts(node, lambda part: substituted(part, values))
 
 
-def reduced(node: Node, values: Mapping[str, Node], scale: int, ranges: Mapping[str, Range]) -> Node:
-    """`scale * node` with `values` substituted, in a form that costs few operations.
+def reduced(node: Node, values: Mapping[str, Node], ranges: Mapping[str, Range]) -> Node:
+    """`node` with `values` substituted, expanded so that sums of multiples come apart.
 
     Args:
         node: an expression over the names in `values`.
         values: what to substitute, over the names in `ranges`.
-        scale: a constant factor.
         ranges: the range of every free variable.
     """
     try:
-        return _reduced(node, values, scale, ranges)
+        opaque: dict[str, Any] = {}
+        bound = {name: _to_sympy(value, {}, opaque) for name, value in values.items()}
+        expression = sympy.expand(_to_sympy(node, bound, opaque))
+        return simplify(_with_tables(_from_sympy(expression), opaque), ranges)
     except RecursionError:  # sympy, on deep expressions
-        return simplify(Op("*", (substituted(node, values), Const(scale))), ranges)
-
-
-def _reduced(node: Node, values: Mapping[str, Node], scale: int, ranges: Mapping[str, Range]) -> Node:
-    opaque: dict[str, Any] = {}
-    bound = {name: _to_sympy(value, {}, opaque) for name, value in values.items()}
-    expression = sympy.expand(scale * _to_sympy(node, bound, opaque))
-    return simplify(_with_tables(_from_sympy(expression), opaque), ranges)
+        return simplify(substituted(node, values), ranges)
 
 
 def _with_tables(node: Node, opaque: Mapping[str, Any]) -> Node:
