@@ -25,11 +25,10 @@ RUNS = json.loads((ROOT / "tests/data/h200_runs.json").read_text())
 SMALL = ROOT / "problems/basics/transpose_16x32_f32.json"
 
 
-# One replay of the kernel counted one wavefront more, in two profiling runs alike; others did not.
+# Replays of these count one wavefront more now and then: not all in one profiling run, nor in all runs.
 ONE_MORE = {
-    ("convolution/depthwise_3x3_7x7_f32.json", "ours", "taps"),
+    ("convolution/arrayfire_convolve_2d_5x5_f32.json", "ours", "taps"),
     ("convolution/depthwise_5x5_7x7_f32.json", "ours", "taps"),
-    ("linear_algebra/magma_dgesv_batched_40_f64.json", "published", "update_store"),
 }
 
 
@@ -45,11 +44,11 @@ def test_the_h200_counted_what_is_predicted():
             operation, report = reports[access["name"]]
             predicted = counters(operation, report.wavefronts, report.bank_conflicts)
             measured = access["measured"]
-            more = {k: measured[k] - predicted[k] for k in measured}
             if (entry["problem"], entry["layout"], access["name"]) in ONE_MORE:
-                assert set(more.values()) == {0, 1}
+                for profile in (measured, *access["measured_again"]):
+                    assert {profile[k] - predicted[k] for k in profile} <= {0, 1}
             else:
-                assert not any(more.values()), (entry["problem"], access["name"])
+                assert measured == {k: predicted[k] for k in measured}, (entry["problem"], access["name"])
             accesses += bool(measured)
     assert accesses > 700
 
