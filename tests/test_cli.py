@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -154,6 +155,85 @@ def test_outputs_overwrite_neither_each_other_nor_the_problem(problem_file, tmp_
         assert "would overwrite" in done.stderr
     assert path.read_bytes() == before
     assert not out.exists()
+
+
+def test_outputs_follow_links_and_keep_the_mode(tmp_path):
+    target, link = tmp_path / "there" / "t.cuh", tmp_path / "link.cuh"
+    target.parent.mkdir()
+    target.write_text("old")
+    target.chmod(0o600)
+    link.symlink_to(Path("there", "t.cuh"))
+    assert layoutopt("emit", TRANSPOSE, "-o", link).returncode == 0
+    assert link.is_symlink()
+    assert "offset_bytes" in target.read_text()
+    assert target.stat().st_mode & 0o777 == 0o600
+    assert [p.name for p in target.parent.iterdir()] == ["t.cuh"]
+    new = tmp_path / "dangling"
+    new.symlink_to("new.json")
+    assert layoutopt("new", "blank", "-o", new).returncode == 0
+    assert json.loads((tmp_path / "new.json").read_text())["name"] == "blank"
+    again = layoutopt("new", "blank", "-o", new)
+    assert (again.returncode, "exists already" in again.stderr) == (2, True)
+
+
+def test_a_loop_of_links_is_one_line(tmp_path):
+    loop = tmp_path / "loop"
+    loop.symlink_to("loop")
+    for command in (("solve", TRANSPOSE, "--code", loop), ("new", "blank", "-o", loop)):
+        done = layoutopt(*command)
+        assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert loop.is_symlink()
+
+
+def test_a_pipe_is_written_to_and_stays(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True)
+    assert layoutopt("emit", TRANSPOSE, "-o", pipe).returncode == 0
+    assert "offset_bytes" in reader.communicate(timeout=30)[0]
+    assert pipe.is_fifo()
+
+
+def test_what_cannot_be_written_to_changes_no_file(tmp_path, monkeypatch):
+    code, table = tmp_path / "tile.cuh", tmp_path / "socket"
+    code.write_text("old")
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as end:
+        end.bind("socket")
+    done = layoutopt("solve", TRANSPOSE, "--code", code, "--table", table)
+    assert done.returncode == 2
+    assert "cannot write" in done.stderr
+    assert code.read_text() == "old"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["socket", "tile.cuh"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no /proc on this system")
+def test_standard_output_keeps_what_it_has(tmp_path):
+    log, stream = tmp_path / "log", tmp_path / "stream"
+    log.write_text("before\n")
+    stream.symlink_to("/proc/self/fd/1")
+    for output in ("-", stream):
+        with log.open("a") as file:
+            subprocess.run(
+                [*COMMAND, "new", "blank", "-o", str(output)],
+                stdout=file,
+                stderr=subprocess.DEVNULL,
+                env=ENVIRONMENT,
+                cwd=tmp_path,
+                check=True,
+            )
+    text = log.read_text()
+    assert text.startswith("before\n")
+    assert text.count('"name": "blank"') == 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["log", "stream"]
+
+
+def test_standard_output_is_refused_where_the_answer_goes(tmp_path):
+    for arguments in (("solve", TRANSPOSE, "--code"), ("show", TRANSPOSE, "--svg")):
+        done = layoutopt(*arguments, "-", cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "standard output (-) has the answer" in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "nan", "inf", "soon"])

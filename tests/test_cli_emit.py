@@ -95,3 +95,12 @@ def test_self_test_is_a_whole_program():
     text = layoutopt("emit", SMALL, "--self-test").stdout
     assert "int main(" in text
     assert "__global__ void transpose_16x32_f32_access_1(" in text
+
+
+def test_a_name_of_the_catalogue_is_a_problem():
+    named = layoutopt("emit", "basics/transpose_16x32_f32", "--lang", "c")
+    assert named.returncode == 0, named.stderr
+    assert named.stdout == layoutopt("emit", SMALL, "--lang", "c").stdout
+    unknown = layoutopt("emit", "transpose_16x33_f32")
+    assert (unknown.returncode, unknown.stdout) == (2, "")
+    assert "did you mean transpose_16x32_f32" in unknown.stderr

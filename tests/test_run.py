@@ -103,18 +103,31 @@ def test_a_difference_is_a_difference():
     assert not gpu.Run("a", "load", False, 1.0, {WAVEFRONTS: 4}, None).agrees
 
 
-def test_without_a_gpu_it_is_one_line(tmp_path):
-    command = [sys.executable, "-c", "from layoutopt.cli import run; run()", "run", str(SMALL)]
+def without_gpu(*arguments, cwd):
     hidden = (
         "import os; os.environ['PATH'] = ''; import layoutopt.gpu as g; g.find_tool = lambda name: None; "
+        "from layoutopt.cli import run; run()"
     )
-    command[2] = hidden + command[2]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    command = [sys.executable, "-c", hidden, "run", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+
+
+@pytest.mark.parametrize("name", [str(SMALL), "transpose_16x32_f32"])
+def test_without_a_gpu_it_is_one_line(name, tmp_path):
+    done = without_gpu(name, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr == (
         "error: no NVIDIA GPU on this machine (nvidia-smi finds none); emit --self-test writes the program\n"
     )
     assert not list(tmp_path.iterdir())
+
+
+def test_a_wrong_problem_is_told_before_a_missing_gpu(tmp_path):
+    (tmp_path / "broken.json").write_text("{")
+    for name, reason in (("nope", "no problem of the catalogue is called"), ("broken.json", "not JSON")):
+        done = without_gpu(name, cwd=tmp_path)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+        assert reason in done.stderr
 
 
 def test_self_tests_are_for_nvidia():

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from layoutopt.cli.options import device_file_option, problem_device, seconds
+from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, seconds
 from layoutopt.cli.solve import CODES, solve_interruptibly
 
 if TYPE_CHECKING:
@@ -33,9 +34,9 @@ class Answer:
 
 
 def answer_options(command: Command) -> Command:
-    """Add the options that `find_answer` takes."""
+    """Add the options that `answer_of` takes."""
     options = [
-        click.option("--problem", type=click.Path(path_type=Path), help="The problem of a result file."),
+        click.option("--problem", type=ProblemPath(), help="The problem of a result file."),
         click.option(
             "--offset",
             metavar="EXPR",
@@ -60,29 +61,29 @@ def answer_options(command: Command) -> Command:
     return command
 
 
-def find_answer(
+def answer_of(
     file: Path,
     problem: Path | None,
     offset: str | None,
     time_limit: float,
     workers: int,
     device_file: Path | None,
-) -> Answer:
-    """The problem, its device and a layout.
+) -> Callable[[], Answer]:
+    """What gives the problem, its device and a layout: files are read at once, the call solves.
 
     Raises:
-        ProblemFileError: a file or the formula is wrong.
+        ProblemFileError: a file is wrong.
     """
     from layoutopt.errors import ProblemFileError
-    from layoutopt.json_data import parse, read
     from layoutopt.model import RESULT_SCHEMA
-    from layoutopt.problem_file import MAX_FILE_BYTES, from_data, load
+    from layoutopt.problem_file import from_data, load, parsed, read
 
-    raw = parse(read(file, MAX_FILE_BYTES))
+    raw = parsed(read(file))
     if isinstance(raw, dict) and raw.get("schema") == RESULT_SCHEMA:
         if offset is not None:
             raise click.UsageError("--offset needs a problem file, not a result")
-        return _from_result(raw, load(problem) if problem is not None else None, device_file)
+        found = _from_result(raw, load(problem) if problem is not None else None, device_file)
+        return lambda: found
     if problem is not None:
         raise click.UsageError(f"--problem belongs to a result file, but {str(file)!r} is none")
     loaded = from_data(raw)
@@ -93,9 +94,14 @@ def find_answer(
         offset = loaded.published.offset
     offset = offset if offset is not None else loaded.layout.offset
     if offset is not None:
-        return Answer(loaded, gpu, offset)
-    result = solve_interruptibly(loaded, gpu, time_limit, workers, False)
-    return Answer(loaded, gpu, result, *_missing(result))
+        given = Answer(loaded, gpu, offset)
+        return lambda: given
+    return partial(_solved, loaded, gpu, time_limit, workers)
+
+
+def _solved(problem: Problem, gpu: Device, time_limit: float, workers: int) -> Answer:
+    result = solve_interruptibly(problem, gpu, time_limit, workers, False)
+    return Answer(problem, gpu, result, *_missing(result))
 
 
 def _from_result(raw: dict[str, Any], problem: Problem | None, device_file: Path | None) -> Answer:

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import click
 
-from layoutopt.cli.files import check_distinct, write_all
-from layoutopt.cli.options import device_file_option, problem_device, seconds
+from layoutopt.cli.files import OutputPath, check_distinct, write_all
+from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, seconds
 
 
 @click.command("compare")
-@click.argument("problem", type=click.Path(path_type=Path))
+@click.argument("problem", type=ProblemPath())
 @click.option("--json", "form", flag_value="json", help="Print one JSON object.")
 @click.option("--csv", "form", flag_value="csv", help="Print comma-separated values.")
 @click.option("--markdown", "form", flag_value="markdown", help="Print a Markdown table.")
 @click.option(
     "--plot",
-    type=click.Path(path_type=Path),
+    type=OutputPath(),
     metavar="FILE",
     help="Draw bytes against wavefronts, as .svg or .png (needs matplotlib).",
 )

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import click
 
-from layoutopt.cli.answer import answer_options, find_answer
-from layoutopt.cli.files import check_distinct, write_all
+from layoutopt.cli.answer import answer_of, answer_options
+from layoutopt.cli.files import OutputPath, check_distinct, write_all
+from layoutopt.cli.options import ProblemPath
 
 LANGUAGES = ("cuda", "hip", "opencl", "c", "cute", "gluon", "tilelang", "numba")
 
 
 @click.command("emit")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=ProblemPath())
 @click.option("--lang", type=click.Choice(LANGUAGES), default="cuda", show_default=True, help="The language.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the code to this file.")
+@click.option("-o", "--output", type=OutputPath(or_print=True), help="Write the code to this file.")
 @click.option(
     "--self-test", is_flag=True, help="A whole CUDA program that tests itself on the GPU (cuda only)."
 )
@@ -36,8 +37,9 @@ def command(
 ) -> int:
     """Print a layout as code: the offset, and for each access its address, hoisted out of its loops.
 
-    FILE is a problem file, which is solved first, or what `solve --json` printed. A result alone does
-    not know the accesses: name its problem with --problem, or get the offset only.
+    FILE is a problem, which is solved first: a file, or a name in the catalogue; or it is what
+    `solve --json` printed. A result alone does not know the accesses: name its problem with --problem,
+    or get the offset only.
 
     \b
     Examples:
@@ -47,7 +49,7 @@ def command(
     if self_test and lang != "cuda":
         raise click.UsageError(f"--self-test is a CUDA program; --lang {lang} has none")
     check_distinct(file, output=output)
-    found = find_answer(file, problem, offset, time_limit, workers, device_file)
+    found = answer_of(file, problem, offset, time_limit, workers, device_file)()
     if found.code is not None:
         click.echo(f"no layout: {found.reason}", err=True)
         return found.code

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from layoutopt.cli.options import device_file_option, problem_device, seconds
+from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, seconds
 
 
 @click.command("explain")
-@click.argument("problem", type=click.Path(path_type=Path))
+@click.argument("problem", type=ProblemPath())
 @click.option("--json", "as_json", is_flag=True, help="Print the explanation as one JSON object.")
 @click.option(
     "--time-limit",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from layoutopt.cli.files import write_all
+from layoutopt.cli.files import OutputPath, check_new, write_all
 from layoutopt.cli.new import extents
 from layoutopt.errors import ProblemFileError
 
@@ -40,7 +40,7 @@ def _layout_options(function: Command) -> Command:
         click.option("--name", default="access", show_default=True, help="Name of the access."),
         click.option("--into", type=click.Path(path_type=Path), metavar="FILE",
                      help="Add the access to this problem file."),
-        click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE",
+        click.option("-o", "--output", type=OutputPath(or_print=True), metavar="FILE",
                      help="Write a new file."),
     )[::-1]:  # fmt: skip
         function = option(function)
@@ -118,10 +118,10 @@ def _thread_values(
     if into is None:
         _finish(output, problem, "From a thread-value layout.")
         return 0
-    from layoutopt.json_data import parse
-    from layoutopt.problem_file import from_data, read
+    from layoutopt.json_data import read
+    from layoutopt.problem_file import MAX_FILE_BYTES, from_data, parsed
 
-    old = parse(read(into))
+    old = parsed(read(into, MAX_FILE_BYTES))
     known = from_data(old)
     if (list(known.tile.shape), known.tile.element) != (list(shape), element):
         raise ProblemFileError(
@@ -146,7 +146,7 @@ def _thread_values(
 @click.option("--offset", metavar="EXPR", help="The layout in use: element offset over x0, x1, ...")
 @click.option("--table", type=click.Path(path_type=Path), metavar="FILE",
               help="The layout in use: byte offsets as .npy, in the tile's shape.")  # fmt: skip
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write a new file.")
+@click.option("-o", "--output", type=OutputPath(or_print=True), metavar="FILE", help="Write a new file.")
 def trace(
     records: Path | None,
     header: bool,
@@ -243,8 +243,8 @@ def _order(text: str | None, rank: int) -> list[int]:
 def _finish(output: Path | None, problem: dict[str, Any], notes: str) -> None:
     name = output.stem if output is not None else "imported"
     data = {"schema": "layoutopt.problem/1", "name": name, "notes": notes, "target": "sm_90", **problem}
-    if output is not None and output.exists():
-        raise ProblemFileError("-o", f"{str(output)!r} exists already; choose another name")
+    if output is not None:
+        check_new(output)
     _save(output, data)
 
 

@@ -6,15 +6,14 @@ from pathlib import Path
 
 import click
 
-from layoutopt.cli.files import write_all
-from layoutopt.errors import ProblemFileError
+from layoutopt.cli.files import OutputPath, check_new, write_all
 
 KINDS = ("transpose", "gemm", "attention", "conv", "stencil", "blank")
 
 
 @click.command("new")
 @click.argument("kind", type=click.Choice(KINDS))
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write to a new file.")
+@click.option("-o", "--output", type=OutputPath(or_print=True), metavar="FILE", help="Write to a new file.")
 @click.option("--tile", metavar="RxC", help="Extents of the tile, such as 128x64.")
 @click.option("--element", metavar="T", help="Type of an element, such as f16.")
 @click.option("--threads", type=click.IntRange(1, 1024), metavar="N", help="Threads of the block.")
@@ -65,8 +64,7 @@ def command(
     if output is None:
         click.echo(text, nl=False)
     else:
-        if output.exists():
-            raise ProblemFileError("-o", f"{str(output)!r} exists already; choose another name")
+        check_new(output)
         write_all({output: text.encode()})
         click.echo(f"wrote {output}; next: layoutopt solve {output}", err=True)
     return 0

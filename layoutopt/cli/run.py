@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from layoutopt.cli.answer import answer_options, find_answer
+from layoutopt.cli.answer import answer_of, answer_options
+from layoutopt.cli.options import ProblemPath
 
 if TYPE_CHECKING:
     from layoutopt.emit.plan import Plan
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command("run")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=ProblemPath())
 @answer_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
@@ -30,8 +31,9 @@ def command(
 ) -> int:
     """Run a layout's code on the GPU: values, profiler counters and cycles, beside what was predicted.
 
-    FILE is a problem file, which is solved first, or a result with its --problem. Needs nvcc and an
-    NVIDIA GPU; counters need ncu. Exit code 1 where anything differs from its prediction.
+    FILE is a problem, which is solved first: a file, or a name in the catalogue; or it is a result with
+    its --problem. Needs nvcc and an NVIDIA GPU; counters need ncu. Exit code 1 where anything differs
+    from its prediction.
 
     \b
     Example:
@@ -39,8 +41,9 @@ def command(
     """
     from layoutopt import gpu as machine
 
+    solved = answer_of(file, problem, offset, time_limit, workers, device_file)
     card = machine.gpu_present()
-    found = find_answer(file, problem, offset, time_limit, workers, device_file)
+    found = solved()
     if found.code is not None:
         click.echo(f"no layout: {found.reason}", err=True)
         return found.code

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from layoutopt.cli.files import check_distinct, write_all
-from layoutopt.cli.options import device_file_option, problem_device, seconds
+from layoutopt.cli.files import OutputPath, check_distinct, write_all
+from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, seconds
 
 if TYPE_CHECKING:
     from layoutopt.show import Views
@@ -21,7 +21,7 @@ MIN_WIDTH = 80
 
 
 @click.command("show")
-@click.argument("problem", type=click.Path(path_type=Path))
+@click.argument("problem", type=ProblemPath())
 @click.option("--access", metavar="NAME", help="Which access  [default: the one with the worst conflict]")
 @click.option("--warp", type=int, metavar="W", help="Which warp.")
 @click.option("--iteration", metavar="I=N,...", help="Values of loop variables, such as i=2,k=0.")
@@ -40,10 +40,8 @@ MIN_WIDTH = 80
 @click.option(
     "--width", type=click.IntRange(min=MIN_WIDTH), metavar="N", help="Columns  [default: the terminal's]"
 )
-@click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Write an SVG picture instead.")
-@click.option(
-    "--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a page to explore it in a browser."
-)
+@click.option("--svg", type=OutputPath(), metavar="FILE", help="Write an SVG picture instead.")
+@click.option("--html", type=OutputPath(), metavar="FILE", help="Write a page to explore it in a browser.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "--time-limit",

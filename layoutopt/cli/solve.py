@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from layoutopt.cli.files import check_distinct, write_all
+from layoutopt.cli.files import OutputPath, check_distinct, write_all
 from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, seconds
 from layoutopt.model import FAMILIES, OBJECTIVES, Objective, Problem, Result, Status, TileSet
 
@@ -33,13 +33,13 @@ CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNK
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @click.option(
     "--table",
-    type=click.Path(path_type=Path),
+    type=OutputPath(),
     help="Write int64 byte offsets, in the shape of the tile, as .npy.",
 )
-@click.option("--code", type=click.Path(path_type=Path), help="Write the CUDA header to this file.")
+@click.option("--code", type=OutputPath(), help="Write the CUDA header to this file.")
 @click.option(
     "--certificate",
-    type=click.Path(path_type=Path),
+    type=OutputPath(),
     help="Write what supports the answer to this file, for scripts/check_certificate.py.",
 )
 @click.option(
