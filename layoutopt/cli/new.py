@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from layoutopt.cli.files import OutputPath, check_new, write_all
+from layoutopt.cli.options import TargetName
 
 KINDS = ("transpose", "gemm", "attention", "conv", "stencil", "blank")
 
@@ -28,7 +29,7 @@ KINDS = ("transpose", "gemm", "attention", "conv", "stencil", "blank")
 @click.option(
     "--stages", type=click.IntRange(1, 16), default=1, show_default=True, help="Buffers of a gemm's pipeline."
 )
-@click.option("--target", default="sm_90", show_default=True, metavar="T", help="The GPU.")
+@click.option("--target", type=TargetName(), default="sm_90", show_default=True, metavar="T", help="The GPU.")
 @click.option("--name", metavar="NAME", help="Name of the problem.")
 def command(
     kind: str,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -26,12 +28,31 @@ class ProblemPath(click.Path):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Names of the catalogue, then what click completes for a path."""
+        """Names of the catalogue and of files; where no name fits, what the shell completes itself.
+
+        Both as plain items: at the request to complete a file, bash drops the items beside it.
+        """
         from layoutopt.catalogue import problems, short_names
 
         names = [*short_names(), *(problems() if "/" in incomplete else ())]
-        found = [CompletionItem(name) for name in dict.fromkeys(names) if name.startswith(incomplete)]
-        return [*found, *super().shell_complete(ctx, param, incomplete)]
+        found = [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
+        if not found:
+            return super().shell_complete(ctx, param, incomplete)
+        files = [f"{p}/" if os.path.isdir(p) else p for p in glob.glob(glob.escape(incomplete) + "*")]
+        return [CompletionItem(name) for name in (*found, *sorted(files))]
+
+
+class TargetName(click.types.StringParamType):
+    """The name of a GPU, which the shell completes."""
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Names and aliases of the package's devices."""
+        from layoutopt.devices import devices
+
+        names = [name for d in devices() for name in (d.name, *d.aliases)]
+        return [CompletionItem(name) for name in names if name.startswith(incomplete.lower())]
 
 
 def seconds(ctx: click.Context, param: click.Parameter, value: float) -> float:
@@ -54,7 +75,10 @@ def device_file_option(command: Command) -> Command:
 def device_options(command: Command) -> Command:
     """Add `--target` and `--device-file`; `chosen_device` takes their values."""
     target = click.option(
-        "--target", metavar="T", help="The GPU  [default: the first of --device-file, else sm_90]"
+        "--target",
+        type=TargetName(),
+        metavar="T",
+        help="The GPU  [default: the first of --device-file, else sm_90]",
     )
     return target(device_file_option(command))
 

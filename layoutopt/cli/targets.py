@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from layoutopt.cli.options import device_file_option
+from layoutopt.cli.options import TargetName, device_file_option
 
 if TYPE_CHECKING:
     from layoutopt.devices import Device, Limits, PhaseRule
@@ -17,7 +17,7 @@ PHASE_NAMES = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+-"
 
 
 @click.command("targets")
-@click.argument("target", required=False)
+@click.argument("target", required=False, type=TargetName())
 @device_file_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(target: str | None, device_file: Path | None, as_json: bool) -> int:
