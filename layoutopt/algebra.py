@@ -134,7 +134,7 @@ def _shorter(node: Op, ranges: Mapping[str, Range]) -> Node | None:
 
 def _joined(node: Op) -> Node | None:
     """A sum with a quotient and a remainder of the same division put together, or None without such."""
-    terms = _terms(node, 1)
+    terms = sum_terms(node, 1)
     for low, (factor, part) in enumerate(terms):
         match part:
             case Op("%", (whole, Const(divisor))) if divisor > 0:
@@ -162,7 +162,7 @@ def _divided(node: Node, divisor: int, ranges: Mapping[str, Range]) -> tuple[Nod
     The quotient holds the terms that are multiples, and of the constant as much as leaves the rest no less
     sure to be positive: negative dividends cost a correction.
     """
-    terms = _terms(node, 1)
+    terms = sum_terms(node, 1)
     constant = sum(factor * part.value for factor, part in terms if isinstance(part, Const))
     others = [(factor, part) for factor, part in terms if not isinstance(part, Const)]
     multiples: list[tuple[int, Node]] = [(f // divisor, part) for f, part in others if f % divisor == 0]
@@ -178,14 +178,15 @@ def _divided(node: Node, divisor: int, ranges: Mapping[str, Range]) -> tuple[Nod
     return weighted_sum(multiples), weighted_sum(rest)
 
 
-def _terms(node: Node, factor: int) -> list[tuple[int, Node]]:
+def sum_terms(node: Node, factor: int) -> list[tuple[int, Node]]:
+    """Nodes with factors whose sum is `factor` times `node`: sums, differences and products opened up."""
     match node:
         case Op("+", (a, b)):
-            return [*_terms(a, factor), *_terms(b, factor)]
+            return [*sum_terms(a, factor), *sum_terms(b, factor)]
         case Op("-", (a, b)):
-            return [*_terms(a, factor), *_terms(b, -factor)]
+            return [*sum_terms(a, factor), *sum_terms(b, -factor)]
         case Op("*", (a, Const(value))):
-            return _terms(a, factor * value)
+            return sum_terms(a, factor * value)
     return [(factor, node)]
 
 

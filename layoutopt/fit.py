@@ -2,8 +2,8 @@
 
 A coordinate that a lane touches is nearly always a sum of digits, `stride * (v // divide % size)`,
 one set of digits a variable (what CuTe writes `(size, ...):(stride, ...)`), or an XOR of bits (what
-Triton writes as bases). `fit` looks for the first, then the second, and returns a formula only
-after evaluating it at every place of the table.
+Triton writes as bases), or a sum that goes round (`(lane + i) % 32`, a rotation). `fit` looks for them in
+this order, and returns a formula only after evaluating it at every place of the table.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from functools import reduce
 import numpy as np
 import numpy.typing as npt
 
-from layoutopt.algebra import simplify
-from layoutopt.expressions import MAX_CHARACTERS, Const, Node, Op, Var, evaluate, to_text
+from layoutopt.algebra import simplify, sum_terms, weighted_sum
+from layoutopt.expressions import MAX_CHARACTERS, Const, Node, Op, Var, evaluate, to_text, with_parts
 
 IntArray = npt.NDArray[np.int64]
 
@@ -31,20 +31,25 @@ def fit(table: IntArray, axes: Mapping[str, int]) -> Node | None:
     """
     ranges = {name: (0, extent - 1) for name, extent in axes.items()}
     env = grid(axes)
-    for symbol in ("+", "^"):
-        parts = _separate(table, symbol)
+    for symbol, modulus in (("+", 0), ("^", 0), ("+", _modulus(table))):
+        parts = _separate(table, symbol, modulus)
         if parts is None:
             continue
         constant, curves = parts
         terms: list[Node] = []
         for name, curve in zip(axes, curves, strict=True):
-            found = (shape(curve, name) for shape in (_digits, _bits, _cases))
+            found = (shape(curve, name) for shape in (_digits, _bits, _multiple, _begun, _cases))
             term = next((node for node in found if node is not None and _equal(node, name, curve)), None)
             if term is None:
                 break
             terms.append(term)
         else:
             joined = join(symbol, [*terms, Const(constant)])
+            if modulus:
+                joined = join("+", [*(_around(simplify(t, ranges), modulus) for t in terms), Const(constant)])
+                least = int(table.min()) if table.max() >= modulus else 0
+                around = Op("%", (Op("-", (joined, Const(least))), Const(modulus)))
+                joined = Op("+", (around, Const(least)))
             node = simplify(joined, ranges)
             if len(to_text(node)) <= MAX_CHARACTERS and (evaluate(node, env) == table).all():
                 return node
@@ -52,7 +57,12 @@ def fit(table: IntArray, axes: Mapping[str, int]) -> Node | None:
 
 
 def join(symbol: str, nodes: Sequence[Node]) -> Node:
-    """The nodes joined by `+` or `^`, from left to right, inner joins opened up and zeros left out."""
+    """The nodes joined by `+` or `^`, inner joins opened up, zeros left out and what is subtracted last."""
+    if symbol == "+":
+        terms = [term for node in nodes for term in sum_terms(node, 1)]
+        constant = sum(factor * node.value for factor, node in terms if isinstance(node, Const))
+        others = [term for term in terms if not isinstance(term[1], Const)]
+        return weighted_sum([*others, ((constant > 0) - (constant < 0), Const(abs(constant)))])
     flat: list[Node] = []
     for node in nodes:
         todo = [node]
@@ -65,6 +75,14 @@ def join(symbol: str, nodes: Sequence[Node]) -> Node:
     return reduce(lambda a, b: Op(symbol, (a, b)), flat) if flat else Const(0)
 
 
+def _around(node: Node, modulus: int) -> Node:
+    """A term without a remainder that the same remainder of the whole makes needless."""
+    match node:
+        case Op("%", (part, Const(size))) if size % modulus == 0:
+            return part
+    return node
+
+
 def _equal(node: Node, name: str, curve: IntArray) -> bool:
     return bool((evaluate(node, {name: np.arange(len(curve))}) == curve).all())
 
@@ -75,8 +93,11 @@ def grid(axes: Mapping[str, int]) -> dict[str, IntArray]:
     return dict(zip(axes, values, strict=True))
 
 
-def _separate(table: IntArray, symbol: str) -> tuple[int, list[IntArray]] | None:
-    """`table` as a constant joined by `symbol` with one curve an axis, each 0 at the origin."""
+def _separate(table: IntArray, symbol: str, modulus: int) -> tuple[int, list[IntArray]] | None:
+    """`table` as a constant joined by `symbol` with one curve an axis, each 0 at the origin.
+
+    Where there is a modulus, the curves lie below it and the sum is the table but for multiples of it.
+    """
     join: Callable[..., IntArray] = np.add if symbol == "+" else np.bitwise_xor
     part: Callable[..., IntArray] = np.subtract if symbol == "+" else np.bitwise_xor
     origin = (0,) * table.ndim
@@ -86,11 +107,23 @@ def _separate(table: IntArray, symbol: str) -> tuple[int, list[IntArray]] | None
     for axis in range(table.ndim):
         along = table[tuple(slice(None) if a == axis else 0 for a in range(table.ndim))]
         curve = part(along, constant)
+        if modulus:
+            curve %= modulus
         curves.append(curve)
         shape = [1] * table.ndim
         shape[axis] = -1
         total = join(total, curve.reshape(shape))
-    return (constant, curves) if (total == table).all() else None
+    wrong = (total - table) % modulus if modulus else total - table
+    return None if wrong.any() else (constant, curves)
+
+
+def _modulus(table: IntArray) -> int:
+    """The largest modulus with which the table is a sum of its first lines; 0 where it is one without."""
+    origin = table[(0,) * table.ndim]
+    rest = origin - table
+    for axis in range(table.ndim):
+        rest = rest + table[tuple(slice(None) if a == axis else slice(1) for a in range(table.ndim))] - origin
+    return int(np.gcd.reduce(rest, axis=None))
 
 
 def _digits(curve: IntArray, name: str) -> Node | None:
@@ -134,6 +167,35 @@ def _bits(curve: IntArray, name: str) -> Node | None:
     return join("^", terms)
 
 
+def _multiple(curve: IntArray, name: str) -> Node | None:
+    """`(factor * v + begin) % modulus - begin`, the begin such that the least of it is 0."""
+    if len(curve) < 2:
+        return None
+    factor, begin = int(curve[1]), -int(curve.min())
+    modulus = int(np.gcd.reduce(factor * np.arange(len(curve)) - curve))
+    if modulus < 2:
+        return None
+    inner = Op("+", (Op("*", (Var(name), Const(factor % modulus))), Const(begin)))
+    return Op("-", (Op("%", (inner, Const(modulus))), Const(begin)))
+
+
+def _begun(curve: IntArray, name: str) -> Node | None:
+    """Digits of `v + begin`, as of `(v + 5) // 34`: runs of one length but for a shorter first one."""
+    ends = np.flatnonzero(np.diff(curve)) + 1
+    begin = int(ends[1] - 2 * ends[0]) if len(ends) > 1 else 0
+    if begin <= 0:
+        return None
+    node = _digits(np.concatenate([np.zeros(begin, np.int64), curve]), name)
+    return None if node is None else replaced(node, {name: Op("+", (Var(name), Const(begin)))})
+
+
+def replaced(node: Node, by: Mapping[str, Node]) -> Node:
+    """`node` with expressions in place of variables."""
+    if isinstance(node, Var):
+        return by.get(node.name, node)
+    return with_parts(node, lambda part: replaced(part, by))
+
+
 def _cases(curve: IntArray, name: str) -> Node | None:
     """`a if v < n else b if ...`: for the few irregular lanes of a recorded trace."""
     edges = [0, *(np.flatnonzero(np.diff(curve, n=1) != 0) + 1).tolist()]
@@ -148,23 +210,3 @@ def _cases(curve: IntArray, name: str) -> Node | None:
         return Op("if", (choose(low, middle), test, choose(middle, high)))
 
     return choose(0, len(edges))
-
-
-def fit_threads(table: IntArray, lanes: int, axes: Mapping[str, int]) -> Node | None:
-    """`fit` for a table whose first dimension is the thread: over `tid`, or `lane` and `warp`.
-
-    Args:
-        table: int64, shape (threads, extents of `axes`).
-        lanes: lanes of a warp.
-        axes: the other variables and their extents.
-    """
-    threads = len(table)
-    found = [fit(table, {"tid": threads, **axes})]
-    if threads <= lanes:
-        found = [fit(table, {"lane": threads, **axes})]
-    elif threads % lanes == 0:
-        split = table.reshape(threads // lanes, lanes, *table.shape[1:])
-        split = np.swapaxes(split, 0, 1)
-        found.append(fit(split, {"lane": lanes, "warp": threads // lanes, **axes}))
-    nodes = [node for node in found if node is not None]
-    return min(nodes, key=lambda node: len(to_text(node)), default=None)

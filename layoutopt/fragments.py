@@ -18,7 +18,6 @@ iteration and register, with the table of the fragment.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -33,7 +32,7 @@ from layoutopt import json_data
 from layoutopt.algebra import simplify
 from layoutopt.errors import ExpressionError, ProblemFileError
 from layoutopt.expressions import Const, Node, Op, Var, evaluate, parse, to_text
-from layoutopt.fit import fit, join
+from layoutopt.fit import fit, join, replaced
 from layoutopt.model import Access, Expression, Identifier, Name, Positive, Tile
 from layoutopt.operations import Operation, parse_operation
 
@@ -374,7 +373,7 @@ def _fragment(access: FragmentAccess, place: str, tile: Tile, threads: int) -> A
         "warp": (0, threads // held.lanes - 1),
         **{name: (0, trips - 1) for name, trips in loops.items()},
     }
-    written = tuple(to_text(simplify(_substitute(node, coordinates), ranges)) for node in index)
+    written = tuple(to_text(simplify(replaced(node, coordinates), ranges)) for node in index)
     return Access(
         name=access.name,
         op=access.op,
@@ -458,7 +457,7 @@ def _coordinate(move: _Move, c: str, place: str) -> Node:
     if node is None:
         raise ProblemFileError(f"{place}.fragment", f"no formula gives coordinate {c} of {held.name}")
     if held.warps > 1:
-        node = _substitute(node, {"warp": Op("%", (Var("warp"), Const(held.warps)))})
+        node = replaced(node, {"warp": Op("%", (Var("warp"), Const(held.warps)))})
     terms = [node]
     divide, count = move.groups.get(c, (1, 1))
     if count > 1:
@@ -535,14 +534,6 @@ def _digit(inner: int, extent: int, workers: int, slowest: bool) -> Node:
     return whole if slowest else Op("%", (whole, Const(extent)))
 
 
-def _substitute(node: Node, by: Mapping[str, Node]) -> Node:
-    if isinstance(node, Var):
-        return by.get(node.name, node)
-    if isinstance(node, Op):
-        return Op(node.symbol, tuple(_substitute(arg, by) for arg in node.args))
-    return node
-
-
 def _copy(access: CopyAccess, place: str, tile: Tile, threads: int) -> Access:
     """The copy as an ordinary access: piece `tid + threads * i` of the tile, in the order given."""
     dims = len(tile.shape)
@@ -578,7 +569,7 @@ def _copy(access: CopyAccess, place: str, tile: Tile, threads: int) -> Access:
         node = _digit(inner, extent, workers, slowest=d == order[0])
         if d == order[-1] and vector > 1:
             node = Op("*", (Const(vector), node))
-        index[d] = simplify(_substitute(node, once), ranges)
+        index[d] = simplify(replaced(node, once), ranges)
     limits = [f"tid < {workers}"] * (workers < threads)
     if trips * workers > pieces:
         limits.append(f"tid + {workers}*i < {pieces}" if trips > 1 else f"tid < {pieces}")

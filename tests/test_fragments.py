@@ -12,8 +12,9 @@ from layoutopt.accesses import trace
 from layoutopt.devices import device
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions import evaluate
-from layoutopt.fit import fit, fit_threads
+from layoutopt.fit import fit
 from layoutopt.fragments import fragments
+from layoutopt.imports.threads import fit_threads
 from layoutopt.problem_file import from_data, written_out
 
 FRAGMENTS = fragments()
@@ -289,7 +290,7 @@ def test_fit_finds_xor_bases(bases):
     table = np.zeros(128, np.int64)
     for b, basis in enumerate(bases):
         table ^= (tid >> b & 1) * basis
-    node = fit_threads(table, 32, {})
+    node = fit_threads(table[:, None], 32, np.ones((128, 1), bool))
     assert node is not None
     env = {"tid": tid, "lane": tid % 32, "warp": tid // 32}
     assert (evaluate(node, env) == table).all()

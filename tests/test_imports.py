@@ -12,8 +12,10 @@ from test_cli import layoutopt
 from layoutopt.accesses import trace
 from layoutopt.devices import device
 from layoutopt.errors import ProblemFileError
+from layoutopt.expressions import evaluate, parse, to_text
 from layoutopt.imports import cute, triton
 from layoutopt.imports.tables import access_of
+from layoutopt.imports.threads import fit_threads, guard
 from layoutopt.problem_file import from_data
 
 with gzip.open(ROOT / "tests/data/peer_layouts.jsonl.gz", "rt") as file:
@@ -212,6 +214,7 @@ def test_lanes_that_take_no_part(tmp_path):
         ([record(), record(op="st.shared.b32", sequence=1)], "line 2, op: site 'a' was 'ld.shared.b32'"),
         ([record(op="ld.global")], "line 1, op: unknown op"),
         ([record(active="x")], "line 1, active: "),
+        ([record(active="0x0")], "no lane with an address takes part in 'a'"),
         ([record(sequence=10**9)], "sequence numbers reach 1000000000"),
         ([""], "no records"),
     ],
@@ -228,7 +231,7 @@ def test_irregular_addresses_are_no_problem_but_can_be_counted(tmp_path):
     lines = [record(sequence=i, byte_address=row.tolist()) for i, row in enumerate(noise)]
     done = import_lines(tmp_path, *lines, tile="16x16", offset="x0*16 + x1")
     assert done.returncode == 2
-    assert "follow no formula" in done.stderr
+    assert "are none of the formulas that are tried" in done.stderr
 
 
 def test_the_layout_in_use_must_be_one(tmp_path):
@@ -296,3 +299,64 @@ int main() { return layoutopt_record::dump("trace.jsonl") ? 0 : 1; }
     )
     command = ["nvcc", "-std=c++17", "-arch=sm_90", "-Werror", "all-warnings", "-c", "kernel.cu"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("threads", "trips", "index", "where"),
+    [
+        (96, 10, ["(tid + i*96) // 40", "(tid + i*96) % 40"], None),
+        (128, 8, ["(tid + i*128) // 40", "(tid + i*128) % 40"], "tid + i*128 < 960"),
+        (96, 3, ["tid // 10 + i*8", "tid % 10 * 4"], "tid < 80"),
+        (96, 12, ["(tid + i*80) // 40", "(tid + i*80) % 40"], "tid < 80 and tid + i*80 < 950"),
+        (160, 5, ["tid // 32 + i*5", "tid % 32"], "tid + i*160 < 768"),
+        (160, 1, ["23 - tid % 24", "tid*7 % 40"], None),
+        (64, 1, ["tid % 10", "17"], "tid < 10"),
+        (64, 1, ["tid // 20", "tid % 20"], "tid >= 20 and tid < 55"),
+        (128, 1, ["tid // 8", "tid % 8 // 2"], "tid % 4 == 0"),
+        (64, 18, ["tid // 16 + i // 6", "tid % 16 + i % 3"], None),
+        (64, 9, ["(tid + i // 3 * 64) // 34 + i % 3", "(tid + i // 3 * 64) % 34"], "tid + i // 3 * 64 < 170"),
+        (64, 5, ["(tid + i*64 + 69) // 34", "(tid + i*64 + 1) % 34"], "tid + i*64 < 271"),
+        (32, 8, ["i", "(lane + i) % 32"], None),
+        (128, 4, ["warp % 4 + i*4", "(lane + warp*8) % 32"], "lane < 24"),
+        (64, 1, ["tid + 1", "tid // 2"], "tid < 9 or tid >= 20 and tid < 30"),
+    ],
+)
+def test_formulas_of_threads_and_iterations_are_found_again(threads, trips, index, where):
+    """By values where threads take part, and by length: a list of cases is no formula that one can read."""
+    tid = np.arange(threads, dtype=np.int64)[:, None]
+    env = {"tid": tid, "lane": tid % 32, "warp": tid // 32, "i": np.arange(trips, dtype=np.int64)[None, :]}
+
+    def values(text):
+        return np.broadcast_to(evaluate(parse(text, frozenset(env)), env), (threads, trips))
+
+    taking = values(where or "1") != 0
+    found = guard(taking, 32) if where else None
+    assert (found is None) == (where is None)
+    if where:
+        assert (values(to_text(found)) != 0).tolist() == taking.tolist()
+        assert len(to_text(found)) <= len(where)
+    for text in index:
+        node = fit_threads(np.where(taking, values(text), 0), 32, taking)
+        assert node is not None, text
+        assert values(to_text(node))[taking].tolist() == values(text)[taking].tolist()
+        assert len(to_text(node)) <= len(text) + 8
+
+
+def test_a_copy_of_part_of_the_threads_comes_back_from_its_trace(tmp_path):
+    data = {
+        "name": "t", "tile": {"shape": [24, 40], "element": "f32"}, "threads": 128,
+        "accesses": [{"name": "fill", "op": "store", "copy": {"bytes": 4, "threads": 100}}],
+    }  # fmt: skip
+    problem = from_data(data)
+    (lanes,) = trace(problem, device("sm_90")).accesses
+    lines = []
+    for number, (element, active) in enumerate(zip(lanes.element, lanes.active, strict=True)):
+        if active.any():
+            sequence, warp = divmod(number, 4)
+            mask = sum(1 << lane for lane in range(32) if active[lane])
+            at = record(op="st.shared.b32", warp=warp, sequence=sequence, active=hex(mask))
+            lines.append(json.dumps(json.loads(at) | {"byte_address": (element * 4).tolist()}))
+    done = import_lines(tmp_path, *lines, tile="24x40", threads=128, offset="x0*40 + x1")
+    (access,) = json.loads(done.stdout)["accesses"]
+    assert access["index"] == ["(tid + i*100) // 40", "(tid + i*100) % 40"]
+    assert access["where"] == "tid < 100 and tid + i*100 < 960"

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from layoutopt.algebra import simplify
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions import Const, Node, Op, to_text
-from layoutopt.fit import fit_threads
+from layoutopt.imports.threads import fit_threads
 
 IntArray = npt.NDArray[np.int64]
 
@@ -67,7 +67,7 @@ def _index(starts: IntArray, shape: Sequence[int], axes: dict[str, int]) -> list
     """A formula for each coordinate: by itself, else out of one for the place in the tile."""
 
     def formula(values: IntArray) -> Node | None:
-        return fit_threads(np.asarray(values if axes else values[:, 0], np.int64), LANES, axes)
+        return fit_threads(np.asarray(values, np.int64), LANES, np.ones(values.shape, bool))
 
     coordinates = np.unravel_index(starts, tuple(shape))
     alone = [formula(values) for values in coordinates]

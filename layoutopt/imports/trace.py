@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions import to_text
-from layoutopt.fit import fit_threads
+from layoutopt.imports.threads import fit_threads, guard
 from layoutopt.operations import Operation, parse_operation
 
 IntArray = npt.NDArray[np.int64]
@@ -172,66 +172,35 @@ def _written(
     trips = len(flat)
     by_thread = np.moveaxis(flat, 0, -1).reshape(-1, trips)[:threads]
     taking = np.moveaxis(active, 0, -1).reshape(-1, trips)[:threads]
-    axes = {"i": trips} if trips > 1 else {}
-    where = _where(taking, axes, name)
-    used = np.arange(len(by_thread)) % LANES < (8 * operation.matrices or LANES)
+    addressed = 8 * operation.matrices or LANES
+    known = taking & (np.arange(len(taking)) % LANES < addressed)[:, None]
+    if not known.any():
+        raise ProblemFileError("", f"no lane with an address takes part in {name!r}")
+    where = _where(taking, name)
     index = []
     for coordinate in np.unravel_index(by_thread, shape):
-        known = taking & used[:, None]
-        values = np.asarray(coordinate, np.int64)
-        node = None
-        for filled in _filled(values, known):
-            node = fit_threads(filled if axes else filled[:, 0], LANES, axes)
-            if node is not None:
-                break
+        node = fit_threads(np.asarray(coordinate, np.int64), LANES, known, addressed)
         if node is None:
             raise ProblemFileError(
                 "",
-                f"the addresses of {name!r} follow no formula over tid, lane, warp and i; `layoutopt count` "
-                "counts them as they are",
+                f"the addresses of {name!r} are none of the formulas that are tried: sums and XORs of digits "
+                "of tid, lane, warp, i and tid + T*i, and remainders of sums; `layoutopt count` counts them "
+                "as they are",
             )
         index.append(to_text(node))
     access: dict[str, Any] = {"name": name, "op": op}
     if width is not None:
         access["bytes"] = width
     access["index"] = index
-    if axes:
-        access["for"] = axes
+    if trips > 1:
+        access["for"] = {"i": trips}
     return access | ({"where": where} if where is not None else {})
 
 
-def _filled(values: IntArray, known: BoolArray) -> Iterable[IntArray]:
-    """The table, with guesses of what lanes that take no part would have touched.
-
-    The formula is found for a whole table, so it is right where lanes do take part, whatever the guess.
-    """
-    yield values
-    if known.all():
-        return
-    threads = len(values)
-    lane = np.arange(threads) % LANES
-    # Beyond the addresses of a matrix instruction: as the lane modulo their number.
-    count = int(known[:LANES, 0].sum())
-    if count and LANES % count == 0 and known[:count, 0].all() and threads % LANES == 0:
-        yield values[np.arange(threads) - lane + lane % count]
-    # Beyond the threads that take part: on with the step of the threads, or of the warps, before.
-    some = int(known.all(axis=1).sum())
-    for period in (LANES, 1):
-        if some >= 2 * period and known[:some].all():
-            longer = values.copy()
-            for t in range(some, threads):
-                longer[t] = 2 * longer[t - period] - longer[t - 2 * period]
-            if longer.min() >= 0:
-                yield longer
-
-
-def _where(taking: BoolArray, axes: dict[str, int], name: str) -> str | None:
+def _where(taking: BoolArray, name: str) -> str | None:
     if taking.all():
         return None
-    node = fit_threads(taking.astype(np.int64) if axes else taking[:, 0].astype(np.int64), LANES, axes)
-    if node is not None:
-        return to_text(node)
-    count = int(taking.sum())
-    if taking.T.ravel()[:count].all():
-        return f"tid + {len(taking)}*i < {count}"
-    raise ProblemFileError("", f"no formula says which threads take part in {name!r}")
+    node = guard(taking, LANES)
+    if node is None:
+        raise ProblemFileError("", f"no formula says which threads take part in {name!r}")
+    return to_text(node)
