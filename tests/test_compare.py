@@ -293,3 +293,9 @@ def test_conflicts_that_no_layout_avoids_are_exit_code_1(problem_file):
     assert (
         measure(solve(load(path)).layout, trace(load(path), device("sm_90")), device("sm_90"))[1].excess > 0
     )
+
+
+def test_an_answer_has_one_form():
+    done = layoutopt("compare", "transpose_32x32_f32", "--csv", "--json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "use one of them" in done.stderr

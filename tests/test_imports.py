@@ -121,6 +121,8 @@ def test_wrong_cute_text(text, reason):
         ("BlockedLayout(size_per_thread=[1, 8])", "blocked without order"),
         ("BlockedLayout(size_per_thread=[1, 3], threads_per_warp=[4, 8], warps_per_cta=[4, 1], order=[1, 0])", "powers of two"),
         ("BlockedLayout(size_per_thread=[1], threads_per_warp=[32], warps_per_cta=[4], order=[0])", "1 entries for a tile of 2"),
+        ("BlockedLayout(size_per_thread=[1, 1], threads_per_warp=[8, 8], warps_per_cta=[4, 1], order=[1, 0])", "a warp has 32 threads, not 64"),
+        ("DistributedLinearLayout(reg_bases=[[0, 1]], lane_bases=[[1, 0], [2, 0]], warp_bases=[])", "a warp has 32 threads, not 4"),
         ("#ttg.shared<{vec = 1}>", "none of blocked"),
         ("DotOperandLayout(operand_index=0, parent=3, k_width=2)", "parent of dot_op is no layout"),
         ("BlockedLayout(__import__('os'))", "cannot read"),
@@ -240,7 +242,10 @@ def test_the_layout_in_use_must_be_one(tmp_path):
     path = tmp_path / "t.jsonl"
     arguments = ("import", "trace", path, "--tile", "8x8", "--element", "f32", "--threads", 32)
     assert layoutopt(*arguments, "--table", tmp_path / "table.npy").returncode == 0
-    assert layoutopt(*arguments).returncode == 2
+    assert "the layout in use is needed" in layoutopt(*arguments).stderr
+    both = layoutopt(*arguments, "--table", tmp_path / "table.npy", "--offset", "x0*8 + x1")
+    assert (both.returncode, both.stdout) == (2, "")
+    assert "--offset and --table both give the layout in use" in both.stderr
 
 
 def test_two_layouts_into_one_problem(tmp_path):

@@ -149,6 +149,7 @@ def test_wrong_use_is_one_line(tmp_path):
         (("--warp", "32"), "0..31"),
         (("--iteration", "i=1"), "no loop"),
         (("--iteration", "i"), "NAME=NUMBER"),
+        (("--iteration", "k=1,k=2"), "k is given twice"),
         (("--layout", str(bad)), "holds no layout"),
         (("--layout", str(small)), "shape"),
         (("--layout", str(tmp_path / "none")), "none"),

@@ -14,9 +14,9 @@ from layoutopt.cli.options import ProblemPath, device_file_option, problem_devic
 
 @click.command("compare")
 @click.argument("problem", type=ProblemPath())
-@click.option("--json", "form", flag_value="json", help="Print one JSON object.")
-@click.option("--csv", "form", flag_value="csv", help="Print comma-separated values.")
-@click.option("--markdown", "form", flag_value="markdown", help="Print a Markdown table.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print a Markdown table.")
 @click.option(
     "--plot",
     type=OutputPath(),
@@ -34,7 +34,13 @@ from layoutopt.cli.options import ProblemPath, device_file_option, problem_devic
 )
 @device_file_option
 def command(
-    problem: Path, form: str | None, plot: Path | None, time_limit: float, device_file: Path | None
+    problem: Path,
+    as_json: bool,
+    as_csv: bool,
+    as_markdown: bool,
+    plot: Path | None,
+    time_limit: float,
+    device_file: Path | None,
 ) -> int:
     """Padding or swizzle? The best layout of each family, what it costs, and which to take.
 
@@ -44,6 +50,8 @@ def command(
     Example:
       layoutopt compare problems/basics/transpose_32x32_f32.json --plot front.svg
     """
+    if as_json + as_csv + as_markdown > 1:
+        raise click.UsageError("--json, --csv and --markdown are forms of one answer; use one of them")
     kind = plot.suffix.removeprefix(".").lower() if plot is not None else ""
     if plot is not None and kind not in ("svg", "png"):
         raise click.UsageError(f"--plot: expected a name in .svg or .png, not {str(plot)!r}")
@@ -67,11 +75,11 @@ def command(
                 f"--plot needs matplotlib ({error}): pip install 'layoutopt[plot]'"
             ) from None
         write_all({plot: picture})
-    if form == "json":
+    if as_json:
         click.echo(json.dumps(result.to_json()))
-    elif form == "csv":
+    elif as_csv:
         click.echo(comparison_text.csv_text(result), nl=False)
-    elif form == "markdown":
+    elif as_markdown:
         click.echo(comparison_text.markdown(loaded, result), nl=False)
     else:
         click.echo(comparison_text.text(loaded, result), nl=False)

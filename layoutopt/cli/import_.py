@@ -173,7 +173,9 @@ def trace(
     missing = [n for n, v in (("--tile", tile), ("--element", element), ("--threads", threads)) if v is None]
     if records is None or missing:
         raise click.UsageError("a trace needs " + ("RECORDS" if records is None else missing[0]))
-    if (offset is None) == (table is None):
+    if offset is not None and table is not None:
+        raise click.UsageError("--offset and --table both give the layout in use; use one")
+    if offset is None and table is None:
         raise click.UsageError("the layout in use is needed: give --offset or --table")
     assert element is not None
     assert threads is not None

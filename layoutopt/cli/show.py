@@ -109,11 +109,13 @@ def command(
 
 
 def _iteration(text: str | None) -> dict[str, int]:
-    values = {}
+    values: dict[str, int] = {}
     for part in text.split(",") if text else ():
         name, equals, number = part.partition("=")
         if not equals or not number.strip().isdecimal():
             raise click.UsageError(f"--iteration: expected NAME=NUMBER, ..., not {part!r}")
+        if name.strip() in values:
+            raise click.UsageError(f"--iteration: {name.strip()} is given twice")
         values[name.strip()] = int(number)
     return values
 

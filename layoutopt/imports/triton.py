@@ -28,6 +28,7 @@ IntArray = npt.NDArray[np.int64]
 Vector = tuple[int, ...]
 
 PARTS: Final = ("register", "lane", "warp")
+LANES: Final = 32
 MAX_VALUES: Final = 1 << 22
 
 
@@ -80,6 +81,8 @@ def thread_values(text: str, tile: Sequence[int]) -> IntArray:
     if math.prod(tile) > MAX_VALUES:
         raise ProblemFileError("--tile", f"at most {MAX_VALUES} elements")
     bases = _bases(layout, tuple(tile))
+    if 1 << len(bases["lane"]) != LANES:
+        raise _wrong(f"a warp has {LANES} threads, not {1 << len(bases['lane'])}")
     registers, lanes, warps = (_combinations(bases[part], len(tile)) for part in PARTS)
     threads = (warps[:, None] ^ lanes[None, :]).reshape(-1, len(tile))
     return threads[:, None] ^ registers[None, :]
