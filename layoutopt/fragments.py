@@ -18,7 +18,8 @@ iteration and register, with the table of the fragment.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Annotated, Any, Final, Literal
@@ -30,6 +31,7 @@ from msgspec import Meta, Struct, field
 
 from layoutopt import json_data
 from layoutopt.algebra import simplify
+from layoutopt.devices import device
 from layoutopt.errors import ExpressionError, ProblemFileError
 from layoutopt.expressions import Const, Node, Op, Var, evaluate, parse, to_text
 from layoutopt.fit import fit, join, replaced
@@ -43,6 +45,8 @@ BITS: Final = {
     "f16": 16, "bf16": 16, "f32": 32, "tf32": 32, "s32": 32, "f64": 64,
 }  # fmt: skip
 COORDINATES: Final = ("m", "n", "k")
+_ARCHITECTURE: Final = re.compile(r"sm_(\d+)|gfx([0-9a-f]+)")
+TargetName = Annotated[str, Meta(pattern=r"^(sm_\d+|gfx[0-9a-f]+)$")]
 # Tile elements that may hold several elements of a fragment.
 CONTAINERS: Final = ("i8", "u8", "b8", "u16", "b16", "i32", "u32", "b32", "f16x2", "bf16x2", "b64", "b128")
 MAX_PLACES: Final = 1 << 22
@@ -63,8 +67,10 @@ class Instruction(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     shape: dict[Literal["m", "n", "k"], Positive]
     lanes: Literal[32, 64]
+    since: dict[str, TargetName]
     source: str
     operands: tuple[Operand, ...]
+    until: TargetName | None = None
     warps: Literal[1, 4] = 1
     note: str = ""
 
@@ -74,6 +80,7 @@ class FragmentFile(Struct, frozen=True, forbid_unknown_fields=True, rename={"sch
 
     schema_: Literal["layoutopt.fragments/1"]
     about: str
+    targets: str
     instructions: tuple[Instruction, ...]
 
 
@@ -88,6 +95,8 @@ class Fragment:
         at: int64, shape (lanes, warps, values), by coordinate.
         lanes: lanes of a warp.
         warps: warps that execute the instruction together.
+        since: the first target that executes the instruction with this element.
+        until: the last one of the same vendor; None for all later ones.
         source: the document.
         note: what else there is to know.
     """
@@ -98,8 +107,22 @@ class Fragment:
     at: dict[str, IntArray]
     lanes: int
     warps: int
+    since: str
+    until: str | None
     source: str
     note: str
+
+    @property
+    def targets(self) -> str:
+        """The targets that execute the instruction, in words."""
+        if self.until == self.since:
+            return self.since
+        return f"{self.since} to {self.until}" if self.until else f"{self.since} and later"
+
+    @property
+    def matrices(self) -> int:
+        """Matrices that the lanes hold between them; the coordinates are those of a lane's own."""
+        return self.lanes * self.warps * self.values // math.prod(self.extent.values())
 
     @property
     def values(self) -> int:
@@ -189,6 +212,31 @@ def _expanded(access: dict[str, Any], place: str, tile: Tile, threads: int) -> d
     return {key: value for key, value in data.items() if key not in left_out or value != left_out[key]}
 
 
+def executes(held: Fragment, target: str) -> bool:
+    """Whether a target, by its name or an alias, executes the instruction that a fragment is of.
+
+    Raises:
+        ProblemFileError: no such target.
+    """
+    family, number = _generation(held.since)
+    of, given = _generation(_architecture(target))
+    return of == family and number <= given and (held.until is None or given <= _generation(held.until)[1])
+
+
+def _architecture(target: str) -> str:
+    """The name by architecture, such as sm_89 for ada, which one device of several generations has."""
+    known = device(target)
+    group = next((g.targets for g in known.limits if target.lower() in g.targets), ())
+    return next((name for name in (target.lower(), *group) if _ARCHITECTURE.match(name)), known.name)
+
+
+def _generation(architecture: str) -> tuple[str, int]:
+    """A family and a number that grows within it: sm_90a is sm 90, gfx90a gfx 0x90a."""
+    match = _ARCHITECTURE.match(architecture)
+    assert match is not None
+    return ("sm", int(match[1])) if match[1] else ("gfx", int(match[2], 16))
+
+
 def fragment(name: str) -> Fragment:
     """The fragment called `name`.
 
@@ -225,6 +273,8 @@ def fragments() -> dict[str, Fragment]:
                     at=at,
                     lanes=instruction.lanes,
                     warps=instruction.warps,
+                    since=instruction.since[element],
+                    until=instruction.until,
                     source=instruction.source,
                     note=instruction.note,
                 )
@@ -269,7 +319,7 @@ def _packed(whole: Fragment, tile: Tile, place: str) -> Fragment:
         ):
             at = {d: t[:, :, ::p] // (p if d == c else 1) for d, t in whole.at.items()}
             extent = {d: e // (p if d == c else 1) for d, e in whole.extent.items()}
-            return Fragment(whole.name, bits, extent, at, whole.lanes, whole.warps, whole.source, whole.note)
+            return replace(whole, bits=bits, extent=extent, at=at)
     raise ProblemFileError(
         f"{place}.fragment",
         f"{whole.name}: no lane holds {p} consecutive elements, which one {bits}-bit element of the tile is",
@@ -397,11 +447,11 @@ def _move(access: FragmentAccess, place: str, tile: Tile, threads: int) -> _Move
         if c not in held.extent:
             known = " and ".join(held.extent)
             raise ProblemFileError(f"{place}.repeat", f"{access.fragment} has {known}, not {c}")
-    width = tile.element_bytes
-    span_bytes = 4 * operation.matrices or operation.width_bytes
-    if span_bytes % width or (operation.matrices and width > 4) or (operation.transposed and width != 2):
-        raise ProblemFileError(f"{place}.op", f"{access.op} does not move elements of {width} bytes")
-    moved = span_bytes // width
+    bits = tile.element_bits
+    span_bits = 8 * (4 * operation.matrices or operation.width_bytes)
+    if span_bits % bits or (operation.matrices and bits > 32) or (operation.transposed and bits != 16):
+        raise ProblemFileError(f"{place}.op", f"{access.op} does not move elements of {bits} bits")
+    moved = span_bits // bits
     at, stride = held.at, dict(held.extent)
     if moved > held.values:
         c = next(iter(repeat), "")

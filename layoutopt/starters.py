@@ -7,14 +7,15 @@ a name (`layoutopt.fragments`), so that a person changes a warp grid, not a form
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from layoutopt.devices import device
 from layoutopt.errors import ProblemFileError
-from layoutopt.fragments import Fragment, fragments
-from layoutopt.model import ELEMENT_BYTES, SCHEMA
+from layoutopt.fragments import Fragment, executes, expand, fragments
+from layoutopt.model import ELEMENT_BYTES, PACKED_BITS, SCHEMA, Tile
 
 LANES = 32
 
@@ -73,24 +74,43 @@ def _tile(options: Options, default: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _element(options: Options, default: str) -> tuple[str, int]:
+    """The type of an element and its bits."""
     element = options.element or default
-    if element not in ELEMENT_BYTES:
-        raise ProblemFileError("--element", f"unknown type {element!r}; known: {', '.join(ELEMENT_BYTES)}")
-    return element, ELEMENT_BYTES[element]
+    if element not in ELEMENT_BYTES and element not in PACKED_BITS:
+        known = ", ".join((*ELEMENT_BYTES, *PACKED_BITS))
+        raise ProblemFileError("--element", f"unknown type {element!r}; known: {known}")
+    return element, PACKED_BITS.get(element) or 8 * ELEMENT_BYTES[element]
 
 
-def _fill(tile: tuple[int, ...], element_bytes: int, options: Options, notes: str) -> dict[str, Any]:
+def _whole_bytes(options: Options, default: str) -> tuple[str, int]:
+    """The type of an element and its bytes, where a kind moves elements one by one."""
+    element, bits = _element(options, default)
+    if bits < 8:
+        raise ProblemFileError(
+            "--element", f"{element} elements share bytes, but here threads move them one by one"
+        )
+    return element, bits // 8
+
+
+def _fill(tile: tuple[int, ...], bits: int, options: Options, notes: str) -> dict[str, Any]:
     """The widest copy of global memory's rows that divides a row: asynchronous where there is one."""
-    width = next(w for w in (16, 8, 4, 2, 1) if tile[-1] * element_bytes % w == 0 or w == element_bytes)
     known = device(options.target).rules
+    width = _widest("store", tile, bits, options)
     op = "cp.async" if ("cp.async.cg" if width == 16 else "cp.async.ca", width) in known else "store"
     return {"name": "fill", "op": op, "copy": {"bytes": width}, "notes": notes}
+
+
+def _widest(kind: str, tile: tuple[int, ...], bits: int, options: Options) -> int:
+    """The most bytes that a load or store of the target moves and that divide a row of the tile."""
+    known = device(options.target).rules
+    fitting = (w for w in (16, 8, 4, 2, 1) if (kind, w) in known and tile[-1] * bits % (8 * w) == 0)
+    return next(fitting, max(1, bits // 8))
 
 
 def transpose(options: Options) -> dict[str, Any]:
     """Rows written, columns read."""
     tile = _tile(options, (32, 32))
-    element, width = _element(options, "f32")
+    element, width = _whole_bytes(options, "f32")
     accesses = [
         {
             "name": "rows",
@@ -114,7 +134,7 @@ def stencil(options: Options) -> dict[str, Any]:
     tile = _tile(options, (18, 34))
     if min(tile) < 3:
         raise ProblemFileError("--tile", "a tile with a halo of 1 has at least 3 rows and columns")
-    element, width = _element(options, "f32")
+    element, width = _whole_bytes(options, "f32")
     rows, columns = (extent - 2 for extent in tile)
     threads = options.threads or 256
     inside = rows * columns
@@ -137,10 +157,9 @@ def stencil(options: Options) -> dict[str, Any]:
 
 def gemm(options: Options) -> dict[str, Any]:
     """One operand of a matrix product, staged for tensor cores; or its result on the way out."""
-    element, width = _element(options, "f32" if options.operand == "C" else "f16")
-    mma = options.mma or _default_mma(element, options.operand)
-    held = _operand(mma, options.operand, element)
-    tile = _tile(options, (128, 128 if options.operand == "C" else max(128 // width, held.extent["k"])))
+    element, bits = _element(options, "f32" if options.operand == "C" else "f16")
+    held = _operand(options, options.operand, element)
+    tile = _tile(options, (128, 128 if options.operand == "C" else max(1024 // bits, held.extent["k"])))
     threads = options.threads or 256
     warps, repeat = _share(tile, held, threads, options.operand)
     first, second = ("m", "n") if options.operand == "C" else ("m" if options.operand == "A" else "n", "k")
@@ -148,43 +167,42 @@ def gemm(options: Options) -> dict[str, Any]:
     shape = (stages, *tile) if stages > 1 else tile
     stage: dict[str, Any] = {"for": {"stage": stages}} if stages > 1 else {}
     index = (["stage"] if stages > 1 else []) + [first, second]
-    op, bytes_ = _mover(held, width, repeat, options)
-    access: dict[str, Any] = {"name": "fragments", "op": op}
-    if bytes_:
-        access["bytes"] = bytes_
-    access |= {"fragment": held.name, "warps": list(warps), "repeat": repeat}
+    moved: dict[str, Any] = {"fragment": held.name, "warps": list(warps), "repeat": repeat}
     if index != list(held.extent):
-        access["index"] = index
-    access |= stage
+        moved["index"] = index
+    access = _moved("fragments", moved | stage, Tile(shape, element), threads, options)
     if options.operand == "C":
         access["notes"] = "each warp stores its accumulators"
+        width = _widest("load", tile, bits, options)
         out = {
             "name": "rows",
             "op": "load",
-            "copy": {"bytes": 16},
-            "notes": "rows of 16 bytes a thread, on their way to global memory",
+            "copy": {"bytes": width},
+            "notes": f"rows of {width} bytes a thread, on their way to global memory",
         }
         notes = "The result of a matrix product on its way out through shared memory."
         accesses = [access, out]
     else:
         access["notes"] = f"warps lie {warps[0]} along m and {warps[1]} along n"
+        mma = held.name.removeprefix("mma.").partition(f".{options.operand}.")[0]
         notes = f"Operand {options.operand} of a matrix product by {mma}, k along its rows" + (
             f", {stages} stages." if stages > 1 else "."
         )
-        accesses = [_fill(shape, width, options, "global memory is contiguous along k"), access]
+        accesses = [_fill(shape, bits, options, "global memory is contiguous along k"), access]
     return _problem(f"gemm_{options.operand.lower()}", options, notes, shape, element, threads, accesses)
 
 
 def attention(options: Options) -> dict[str, Any]:
     """A tile of keys and values: K is read along its rows, V across them."""
     tile = _tile(options, (64, 64))
-    element, width = _element(options, "f16")
-    mma = options.mma or _default_mma(element, "B")
-    held = _operand(mma, "B", element)
-    if width != 2:
+    element, bits = _element(options, "f16")
+    if bits != 16:
         raise ProblemFileError(
             "--element", f"V is read by ldmatrix.trans, which takes 2-byte elements, not {element}"
         )
+    if ("ldmatrix", 16) not in device(options.target).rules:
+        raise ProblemFileError("--target", f"V is read by ldmatrix.trans, which {options.target} has not")
+    held = _operand(options, "B", element)
     threads = options.threads or 128
     keys, depth = tile
     n, k = held.extent["n"], held.extent["k"]
@@ -192,7 +210,7 @@ def attention(options: Options) -> dict[str, Any]:
         raise ProblemFileError("--tile", f"expected multiples of {max(2 * n, k)}, got {keys}x{depth}")
     warps = [threads // LANES, 1]
     accesses = [
-        _fill(tile, width, options, "a row is the head dimension of one key"),
+        _fill(tile, bits, options, "a row is the head dimension of one key"),
         {
             "name": "K",
             "op": "ldmatrix.x4",
@@ -219,37 +237,33 @@ def attention(options: Options) -> dict[str, Any]:
 def conv(options: Options) -> dict[str, Any]:
     """A 3x3 convolution as an implicit matrix product: pixels are rows of A, channels are k."""
     tile = _tile(options, (6, 18, 32))
-    element, width = _element(options, "f16")
-    mma = options.mma or _default_mma(element, "A")
-    held = _operand(mma, "A", element)
+    element, bits = _element(options, "f16")
+    held = _operand(options, "A", element)
     rows, columns, channels = tile[0] - 2, tile[1] - 2, tile[2]
     if rows < 1 or columns < 1:
         raise ProblemFileError("--tile", "a 3x3 filter needs at least 3 rows and columns of pixels")
     threads = options.threads or 128
     warps, repeat = _share((rows * columns, channels), held, threads, "A")
-    op, bytes_ = _mover(held, width, repeat, options)
-    access: dict[str, Any] = {"name": "pixels", "op": op}
-    if bytes_:
-        access["bytes"] = bytes_
-    access |= {
+    moved = {
         "fragment": held.name,
         "warps": list(warps),
         "repeat": repeat,
         "index": [f"m // {columns} + dy", f"m % {columns} + dx", "k"],
         "for": {"dy": 3, "dx": 3},
-        "notes": f"row m of A is pixel (m // {columns}, m % {columns}), moved by the tap of the filter",
     }
+    access = _moved("pixels", moved, Tile(tile, element), threads, options)
+    access["notes"] = f"row m of A is pixel (m // {columns}, m % {columns}), moved by the tap of the filter"
     notes = (
         f"Input of a 3x3 convolution, {channels} channels last: {rows}x{columns} pixels and a halo of one."
     )
-    accesses = [_fill(tile, width, options, "channels of a pixel are contiguous"), access]
+    accesses = [_fill(tile, bits, options, "channels of a pixel are contiguous"), access]
     return _problem("conv", options, notes, tile, element, threads, accesses)
 
 
 def blank(options: Options) -> dict[str, Any]:
     """The least that is a problem, with the words that one needs next."""
     tile = options.tile or (32, 32)
-    element, width = _element(options, "f32")
+    element, width = _whole_bytes(options, "f32")
     threads = options.threads or 256
     pieces = math.prod(tile)
     trips = -(-pieces // threads)
@@ -281,32 +295,81 @@ KINDS: dict[str, Callable[[Options], dict[str, Any]]] = {
     "blank": blank,
 }
 
-# The names of tile elements under which the instructions know them.
-_MMA_ELEMENT = {"i8": "s8", "f8": "e4m3", "i32": "s32"}
+# Names of tile elements under which the instructions know them; the first that an instruction takes.
+_SPELLED = {
+    "i8": ("s8",),
+    "i4": ("s4",),
+    "f8": ("e4m3",),
+    "i32": ("s32",),
+    "u1": ("b1",),
+    "f32": ("f32", "tf32"),
+}
+# What is multiplied where the accumulator has this type.
+_MULTIPLIED = {"f16": "f16", "f32": "f16", "s32": "s8", "f64": "f64"}
 
 
-def _default_mma(element: str, operand: str) -> str:
-    if operand == "C":
-        return "m8n8k4" if element == "f64" else "m16n8k16"
-    wanted = {"f64": "m8n8k4", "tf32": "m16n8k8", "f32": "m16n8k8"}
-    return wanted.get(element, "m16n8k16" if ELEMENT_BYTES[element] == 2 else "m16n8k32")
-
-
-def _operand(mma: str, operand: str, element: str) -> Fragment:
-    spelled = _MMA_ELEMENT.get(element, "tf32" if element == "f32" and operand != "C" else element)
-    known = fragments()
-    full = mma if mma.startswith(("mma.", "wgmma.", "mfma.")) else f"mma.{mma}"
-    found = known.get(f"{full}.{operand}.{spelled}")
-    if found is None:
-        shapes = [
-            n.removesuffix(f".{operand}.{spelled}") for n in known if n.endswith(f".{operand}.{spelled}")
-        ]
-        if not shapes:
-            raise ProblemFileError("--element", f"no matrix instruction takes {element} as operand {operand}")
+def _operand(options: Options, operand: str, element: str) -> Fragment:
+    """An operand of the instruction asked for, or of the largest that the target executes."""
+    usable = _taking(operand, _SPELLED.get(element, (element,)))
+    if not usable:
+        raise ProblemFileError("--element", f"no matrix instruction takes {element} as operand {operand}")
+    able = {name: held for name, held in usable.items() if executes(held, options.target)}
+    if options.mma is None:
+        full = _default(able, operand, options.target)
+        if full is None:
+            known = ", ".join(f"{name} ({held.targets})" for name, held in usable.items())
+            raise ProblemFileError(
+                "--target",
+                f"{options.target} has no matrix instruction with {element} as operand {operand}; "
+                f"there are {known}",
+            )
+    else:
+        full = options.mma if options.mma.startswith(("mma.", "wgmma.", "mfma.")) else f"mma.{options.mma}"
+    if full not in usable:
         raise ProblemFileError(
-            "--mma", f"{mma!r} does not take {element} as operand {operand}; {', '.join(shapes)} do"
+            "--mma", f"{options.mma!r} does not take {element} as operand {operand}; {', '.join(usable)} do"
         )
+    held = usable[full]
+    if full not in able:
+        raise ProblemFileError(
+            "--mma", f"{options.target} does not execute {full} with {element} (it is of {held.targets})"
+        )
+    if held.matrices > 1:
+        raise ProblemFileError(
+            "--mma" if options.mma else "--target",
+            f"{full} with {element} computes {held.matrices} matrices at once, and where each lies is yours "
+            f'to say: write an access with "fragment": "{held.name}" and an index that adds its place',
+        )
+    return held
+
+
+def _taking(operand: str, spelled: tuple[str, ...]) -> dict[str, Fragment]:
+    """By instruction, the fragment of an operand of such elements, contiguous along k where there are two."""
+    found: dict[str, Fragment] = {}
+    for one in spelled:
+        for form in (operand, f"{operand}.{'row' if operand == 'A' else 'col'}"):
+            for name, held in fragments().items():
+                if name.endswith(f".{form}.{one}"):
+                    found.setdefault(name.removesuffix(f".{form}.{one}"), held)
     return found
+
+
+def _default(able: dict[str, Fragment], operand: str, target: str) -> str | None:
+    """The instruction of one warp with most products, of f64 the one that all targets have.
+
+    An accumulator is that of the usual factors. None where no instruction is left.
+    """
+    names = [name for name, held in able.items() if held.warps == 1]
+    if operand == "C" and names:
+        factor = _MULTIPLIED[able[names[0]].name.rpartition(".")[2]]
+        multiplied = _taking("A", (factor,))
+        names = [name for name in names if name in multiplied and executes(multiplied[name], target)]
+    names.sort(key=lambda name: (able[name].matrices > 1, name != "mma.m8n8k4", -_products(name)))
+    return names[0] if names else None
+
+
+def _products(instruction: str) -> int:
+    return math.prod(map(int, re.findall(r"\d+", instruction.partition(".")[2])))
 
 
 def _share(
@@ -335,21 +398,30 @@ def _share(
     return warps, {c: fit[c] // along[c] for c in names}
 
 
-def _mover(held: Fragment, width: int, repeat: dict[str, int], options: Options) -> tuple[str, int | None]:
-    """The widest instruction that moves the fragment: its op, and bytes where the op does not say them."""
-    registers = held.values * held.bits // 32
-    first = next(iter(repeat))
-    if options.operand == "C":
-        if width == 2 and ("stmatrix", 16) in device(options.target).rules and held.lanes == LANES:
-            for matrices in (4, 2, 1):
-                if matrices <= registers or repeat[first] * registers % matrices == 0:
-                    return f"stmatrix.x{matrices}", None
-        return "store", min(16, 2 * width) if held.lanes == LANES else width
-    if held.lanes == LANES and width <= 4:
-        for matrices in (4, 2, 1):
-            more = max(1, matrices // registers)
-            if (matrices <= registers or repeat[first] % more == 0) and registers % min(
-                matrices, registers
-            ) == 0:
-                return f"ldmatrix.x{matrices}", None
-    return "load", min(16, held.values * width) if held.lanes != LANES else width
+def _moved(name: str, fragment: dict[str, Any], tile: Tile, threads: int, options: Options) -> dict[str, Any]:
+    """The access to a fragment by the widest instruction that can: of the target, from this tile.
+
+    Args:
+        name: of the access.
+        fragment: its fields but for the instruction.
+        tile: where the elements lie.
+        threads: of the block.
+        options: of the user.
+
+    Raises:
+        ProblemFileError: none can.
+    """
+    matrix, plain = ("stmatrix", "store") if options.operand == "C" else ("ldmatrix", "load")
+    known = device(options.target).rules
+    tries: list[dict[str, Any]] = [{"op": f"{matrix}.x{n}"} for n in (4, 2, 1) if (matrix, 16) in known]
+    tries += [{"op": plain, "bytes": width} for width in (16, 8, 4, 2, 1) if (plain, width) in known]
+    for instruction in tries:
+        access = {"name": name, **instruction, **fragment}
+        try:
+            expand([access], tile, threads)
+        except ProblemFileError:
+            continue
+        return access
+    raise ProblemFileError(
+        "--mma", f"no load or store of {options.target} moves {fragment['fragment']} to or from such a tile"
+    )

@@ -134,10 +134,12 @@ def fragments_page() -> str:
     """Every fragment with its source."""
     text = HAND + "# Fragments\n\nNames for `fragment` in [a problem file](from-my-kernel.md#fragments). "
     text += "Below 8 bits, the tile holds bytes or words, and its extent along k counts those.\n\n"
-    text += "| fragment | extent | a lane holds | warps | source |\n| --- | --- | --- | --- | --- |\n"
+    text += "| fragment | extent | a lane holds | warps | targets | source |\n"
+    text += "| --- | --- | --- | --- | --- | --- |\n"
     for f in fragments().values():
         extent = ", ".join(f"{c} {e}" for c, e in f.extent.items())
-        text += f"| `{f.name}` | {extent} | {f.values} x {f.bits} bits | {f.warps} | {_cell(f.source)} |\n"
+        held = f"{f.values} x {f.bits} bits"
+        text += f"| `{f.name}` | {extent} | {held} | {f.warps} | {f.targets} | {_cell(f.source)} |\n"
     return text
 
 

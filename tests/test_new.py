@@ -11,9 +11,11 @@ import pytest
 from conftest import PROBLEMS, ROOT
 from test_cli import COMMAND, ENVIRONMENT, layoutopt
 
+from layoutopt.accesses import trace
 from layoutopt.catalogue import find, problems, short_names
 from layoutopt.cli.new import KINDS as OFFERED
-from layoutopt.fragments import fragments
+from layoutopt.devices import device
+from layoutopt.fragments import executes, fragments
 from layoutopt.problem_file import from_data, load
 from layoutopt.starters import KINDS, Options, starter
 from layoutopt.synthesize import solve
@@ -35,18 +37,62 @@ def test_every_kind_solves_as_it_is(kind, tmp_path):
 
 
 def shapes():
-    """Every mma shape with each element that a tile can hold as it is."""
-    for name in fragments():
+    """Every mma shape with each of its elements, on the first target that has it, if that is after sm_90."""
+    for name, held in fragments().items():
         match = re.fullmatch(r"mma\.(\w+)\.([ABC])\.(\w+)", name)
-        if match and match[3] not in ("s4", "u4", "e2m1", "b1") and name != "mma.m8n8k4.C.f16":
-            yield match[1], match[2], TILE_ELEMENT.get(match[3], match[3])
+        if match and held.matrices == 1:
+            target = "sm_120" if held.since == "sm_120" else "sm_90"
+            yield match[1], match[2], TILE_ELEMENT.get(match[3], match[3]), target
 
 
-@pytest.mark.parametrize(("mma", "operand", "element"), list(shapes()))
-def test_gemm_of_every_mma_shape_is_conflict_free(mma, operand, element):
-    problem = from_data(starter("gemm", Options(mma=mma, operand=operand, element=element, tile=(64, 32))))
-    result = solve(problem, time_limit=30)
+@pytest.mark.parametrize(("mma", "operand", "element", "target"), list(shapes()))
+def test_gemm_of_every_mma_shape_is_conflict_free(mma, operand, element, target):
+    depth = int(mma.rpartition("k")[2]) if operand != "C" else 32
+    options = Options(mma=mma, operand=operand, element=element, tile=(64, max(32, depth)), target=target)
+    result = solve(from_data(starter("gemm", options)), time_limit=30)
     assert (result.status, result.excess) == ("optimal", 0)
+
+
+@pytest.mark.filterwarnings("ignore::layoutopt.errors.DisputedRuleWarning")
+def test_gemm_of_every_mfma_shape_is_a_problem():
+    for name, held in fragments().items():
+        match = re.fullmatch(r"(mfma\.\w+)\.([ABC])\.(\w+)", name)
+        if match:
+            element = TILE_ELEMENT.get(match[3], match[3])
+            options = Options(mma=match[1], operand=match[2], element=element, target="gfx950")
+            data = starter("gemm", options)
+            accesses = trace(from_data(data), device("gfx950")).accesses
+            assert {"fragment": held.name}.items() <= data["accesses"][match[2] != "C"].items()
+            assert len(accesses) == 2
+
+
+@pytest.mark.filterwarnings("ignore::layoutopt.errors.DisputedRuleWarning")
+@pytest.mark.parametrize(
+    ("target", "element", "operand", "name", "op"),
+    [
+        ("sm_90", "f16", "A", "mma.m16n8k16.A.f16", "ldmatrix.x4"),
+        ("turing", "f16", "A", "mma.m16n8k8.A.f16", "ldmatrix.x4"),
+        ("sm_75", "f32", "C", "mma.m16n8k8.C.f32", "store"),
+        ("sm_75", "i8", "B", "mma.m8n8k16.B.s8", "ldmatrix.x4"),
+        ("sm_75", "s4", "A", "mma.m8n8k32.A.s4", "ldmatrix.x4"),
+        ("sm_80", "f16", "C", "mma.m16n8k16.C.f16", "store"),
+        ("sm_90", "f16", "C", "mma.m16n8k16.C.f16", "stmatrix.x4"),
+        ("ada", "e4m3", "A", "mma.m16n8k32.A.e4m3", "ldmatrix.x4"),
+        ("rtx50", "e2m1", "A", "mma.m16n8k64.A.e2m1", "ldmatrix.x4"),
+        ("sm_90", "f64", "A", "mma.m8n8k4.A.f64", "load"),
+        ("gfx90a", "bf16", "A", "mfma.32x32x8.A.bf16", "load"),
+        ("mi300x", "f16", "A", "mfma.32x32x8.A.f16", "load"),
+        ("gfx942", "f32", "B", "mfma.32x32x2.B.f32", "load"),
+        ("gfx942", "f32", "C", "mfma.32x32x8.C.f32", "store"),
+        ("gfx950", "f16", "A", "mfma.32x32x16.A.f16", "load"),
+    ],
+)
+def test_gemm_takes_an_instruction_that_the_target_executes(target, element, operand, name, op):
+    data = starter("gemm", Options(target=target, element=element, operand=operand))
+    access = data["accesses"][operand != "C"]
+    assert (access["fragment"], access["op"]) == (name, op)
+    assert executes(fragments()[name], target)
+    trace(from_data(data), device(target))
 
 
 def test_kinds_offered_are_the_kinds_there_are():
@@ -63,6 +109,26 @@ def test_kinds_offered_are_the_kinds_there_are():
         (["gemm", "--threads", "100"], "--threads: "),
         (["gemm", "--mma", "m16n8k9"], "--mma: 'm16n8k9' does not take f16 as operand A; mma.m16n8k8"),
         (["gemm", "--element", "c128"], "--element: no matrix instruction takes c128"),
+        (
+            ["gemm", "--target", "sm_80", "--mma", "wgmma.m64n8k16"],
+            "--mma: sm_80 does not execute wgmma.m64n8k16",
+        ),
+        (["gemm", "--target", "b200", "--mma", "wgmma.m64n8k16"], "(it is of sm_90)"),
+        (["gemm", "--target", "sm_90", "--mma", "mfma.32x32x8"], "(it is of gfx908 to gfx950)"),
+        (["gemm", "--target", "sm_75", "--mma", "m16n8k16"], "(it is of sm_80 and later)"),
+        (
+            ["gemm", "--target", "a100", "--element", "e4m3"],
+            "--target: a100 has no matrix instruction with e4m3",
+        ),
+        (["gemm", "--target", "sm_70"], "--target: mma.m8n8k4 with f16 computes 4 matrices at once"),
+        (
+            ["gemm", "--mma", "m8n8k4"],
+            "--mma: mma.m8n8k4 with f16 computes 4 matrices at once, and where each",
+        ),
+        (["gemm", "--mma", "m8n8k4", "--operand", "C"], '"fragment": "mma.m8n8k4.C.f32"'),
+        (["attention", "--target", "gfx942"], "--target: V is read by ldmatrix.trans, which gfx942 has not"),
+        (["attention", "--element", "s4"], "which takes 2-byte elements, not s4"),
+        (["transpose", "--element", "s4"], "--element: s4 elements share bytes"),
         (["stencil", "--stages", "2"], "--operand and --stages go with gemm"),
         (["gemm", "--target", "sm_1"], "sm_1"),
         (["knapsack"], "knapsack"),

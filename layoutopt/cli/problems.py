@@ -92,6 +92,7 @@ def _fragments(as_json: bool) -> None:
                 "lanes": f.lanes,
                 "warps": f.warps,
                 "values": f.values,
+                "targets": f.targets,
                 "source": f.source,
                 "note": f.note,
             }
