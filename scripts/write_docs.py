@@ -133,7 +133,8 @@ def _cell(text: str) -> str:
 def fragments_page() -> str:
     """Every fragment with its source."""
     text = HAND + "# Fragments\n\nNames for `fragment` in [a problem file](from-my-kernel.md#fragments). "
-    text += "Below 8 bits, the tile holds bytes or words, and its extent along k counts those.\n\n"
+    text += "Below 8 bits, the tile holds the elements, packed, or bytes or words; its extent along k counts "
+    text += "what it holds. Targets are those that execute the instruction; `layoutopt new` heeds them.\n\n"
     text += "| fragment | extent | a lane holds | warps | targets | source |\n"
     text += "| --- | --- | --- | --- | --- | --- |\n"
     for f in fragments().values():

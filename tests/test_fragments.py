@@ -303,3 +303,16 @@ def test_fit_gives_up_rather_than_guess():
     node = fit(few, {"lane": 8})
     assert node is not None
     assert evaluate(node, {"lane": np.arange(8)}).tolist() == few.tolist()
+
+
+@pytest.mark.parametrize(("op", "fill"), [("ldmatrix.x4", {}), ("load", {"bytes": 4})])
+def test_packed_elements_move_as_the_bytes_that_hold_them(op, fill):
+    """Two s4 of a fragment are a byte: byte k // 2 of the one tile begins where element k of the other does."""
+    access = {"name": "A", "op": op, **fill, "fragment": "mma.m16n8k64.A.s4", "repeat": {"m": 2, "k": 2}}
+    elements, byte = (
+        {"name": "t", "tile": {"shape": shape, "element": element}, "threads": 32, "accesses": [access]}
+        for shape, element in (([32, 128], "s4"), ([32, 64], "b8"))
+    )
+    packed, whole = (trace(from_data(data), device("sm_90")).accesses[0] for data in (elements, byte))
+    assert packed.element.tolist() == (2 * whole.element).tolist()
+    assert packed.active.tolist() == whole.active.tolist()
