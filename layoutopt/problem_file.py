@@ -14,6 +14,7 @@ from layoutopt.model import ELEMENT_BYTES, PACKED_BITS, Problem, Tile, TileSet
 
 MAX_FILE_BYTES = 8 << 20
 MAX_ELEMENTS = 1 << 21
+MAX_PITCH_MULTIPLE_BYTES = 1 << 20  # more than any GPU has shared memory
 _RESERVED = frozenset(("tid", "lane", "warp", "min", "max"))
 
 
@@ -149,6 +150,11 @@ def check(problem: Problem) -> None:
     alignment = problem.layout.alignment_bytes
     if alignment is not None and alignment & (alignment - 1):
         raise ProblemFileError("layout.alignment_bytes", f"expected a power of two, got {alignment}")
+    pitch = problem.layout.pitch_multiple_bytes
+    if pitch is not None and pitch > MAX_PITCH_MULTIPLE_BYTES:
+        raise ProblemFileError(
+            "layout.pitch_multiple_bytes", f"expected at most {MAX_PITCH_MULTIPLE_BYTES} bytes, got {pitch}"
+        )
 
 
 def _check_element(tile: Tile) -> None:

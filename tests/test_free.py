@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -134,6 +135,22 @@ def test_narrow_elements_share_words():
     assert found.bound == found.excess == weighted_excess(found.table, lanes, gpu) == 0
     assert found.bytes >= found.bytes_bound == 4096
     assert len(np.unique(found.table)) == 4096
+
+
+def test_narrow_elements_that_no_wide_access_binds_count_in_the_floor_alone():
+    """A phase whose floor exceeds the units left: two firm words and six loose halves, on two banks."""
+    data = {
+        "name": "mixed", "tile": {"shape": [10], "element": {"bytes": 2}}, "threads": 8,
+        "accesses": [
+            {"name": "halves", "op": "load", "bytes": 2, "index": ["(tid + i) % 10"], "for": {"i": 2}},
+            {"name": "words", "op": "atomic", "bytes": 4, "index": ["2*tid"], "where": "tid < 2"},
+        ],
+    }  # fmt: skip
+    narrow = toy.toy_device(8, 2)
+    rules = {**narrow.rules, ("load", 2): narrow.rules["load", 4]}
+    problem, gpu = from_data(data), replace(narrow, rules=rules)
+    lanes, found = free(problem, gpu)
+    assert found.bound <= found.excess == weighted_excess(found.table, lanes, gpu)
 
 
 def test_a_hint_and_a_size_limit_are_kept():

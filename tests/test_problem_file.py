@@ -72,6 +72,10 @@ BROKEN = {
     "nobody home": (with_access(where="tid < 0"), "no access has an active lane"),
     "unknown family": ({"layout": {"families": ["xro"]}}, "layout.families[0]: invalid enum value 'xro'"),
     "wrong order": ({"layout": {"order": [0, 0]}}, "layout.order: expected each of 0..1 once"),
+    "pitch multiple beyond any memory": (
+        {"layout": {"pitch_multiple_bytes": 10**30}},
+        "layout.pitch_multiple_bytes: expected at most 1048576 bytes, got 1000000000000000000000000000000",
+    ),
     "alignment too small": (
         {"layout": {"alignment_bytes": 8}, **with_access(bytes=16, index=["tid // 8", "4*(tid % 2)"])},
         "layout.alignment_bytes: the 16-byte accesses need 16, not 8",

@@ -352,7 +352,10 @@ class _Search:
         for phase in self.phases:
             loads = _loads(phase, at, self.chunks)
             if least or most is not None:
-                wavefronts = model.integer(_least(phase), sum(n for _, _, n in phase.units))
+                # What a phase drops counts in its floor, so that this may exceed what its units can cost.
+                least_of_phase = _least(phase)
+                most_of_phase = max(least_of_phase, sum(n for _, _, n in phase.units))
+                wavefronts = model.integer(least_of_phase, most_of_phase)
                 terms.append((wavefronts, phase.weight))
                 for load in loads:
                     model.at_most([*load, (wavefronts, -1)], 0)
