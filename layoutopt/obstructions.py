@@ -322,8 +322,13 @@ def _clique(meets: list[int], size: int) -> list[int] | None:
 # Parity ---------------------------------------------------------------------------------------
 
 
-def find_parity(on: Board) -> Parity | None:
-    """Phases that fill a view and cannot all be free of conflicts, by arithmetic; None if none."""
+def find_parity(on: Board, most_phases: int = MAX_PARITY_PHASES) -> Parity | None:
+    """Phases that fill a view and cannot all be free of conflicts, by arithmetic; None if none.
+
+    Args:
+        on: the words and the phases.
+        most_phases: views that more phases fill are left out, for the time grows with their cube.
+    """
     best: Parity | None = None
     for view in on.views():
         banks = on.banks // view[0]
@@ -332,7 +337,7 @@ def find_parity(on: Board) -> Parity | None:
             held = on.within(phase.words, view)
             if len(held) == banks > 1 and phase.firm:
                 full[i] = held
-        if not full or len(full) > MAX_PARITY_PHASES:
+        if not full or len(full) > most_phases:
             continue
         first = _combination(full)
         if first is None:

@@ -18,12 +18,25 @@ from layoutopt.cpmodel.solver import Budget
 from layoutopt.cpmodel.swizzle import SwizzleModel, last_block, phases_of, rules, swizzle_field
 from layoutopt.devices import Device
 from layoutopt.model import Problem, Tile
-from layoutopt.obstructions import Board, Clique, Parity, board, counting_excess, find_clique, find_parity
+from layoutopt.obstructions import (
+    MAX_PARITY_PHASES,
+    Board,
+    Clique,
+    Parity,
+    board,
+    counting_excess,
+    find_clique,
+    find_parity,
+)
 
 COUNTING: Final = "counting: words that share a place in their vectors share too few banks"
 CLIQUE: Final = "clique: more words that pairwise meet than banks for them"
 PARITY: Final = "parity: no bank can take one word of every phase that fills all banks"
 SOLVER: Final = "solver: CP-SAT over every placement of vectors in banks"
+
+# What a question is worth whose answer changes no layout: deterministic time, and phases of a parity.
+_BRIEF_EFFORT: Final = 1.0
+_BRIEF_PARITY_PHASES: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +70,8 @@ def every_layout(
     enough: int | None,
     budget: Budget,
     workers: int = 1,
-    effort: float = EFFORT,
+    briefly: bool = False,
+    max_bytes: int | None = None,
     hint: IntArray | None = None,
 ) -> EveryLayout:
     """Bound the excess of every layout.
@@ -70,7 +84,8 @@ def every_layout(
             look for the best assignment whatever the bound.
         budget: the time there is.
         workers: solver threads.
-        effort: deterministic time for the solver.
+        briefly: spend about a second: no layout outside the families may be the answer.
+        max_bytes: the assignment is no larger; the bounds hold for every size.
         hint: byte offsets of a layout to start from.
     """
     on = board(trace, tile, device)
@@ -82,7 +97,7 @@ def every_layout(
         if clique is not None:
             bound, evidence = counting + clique.excess, CLIQUE
         if not budget.spent and (enough is None or bound < enough):
-            parity = find_parity(on)
+            parity = find_parity(on, _BRIEF_PARITY_PHASES if briefly else MAX_PARITY_PHASES)
             if parity is not None and counting + parity.excess > bound:
                 bound, evidence = counting + parity.excess, PARITY
     free = None
@@ -93,7 +108,8 @@ def every_layout(
             tile,
             budget=budget,
             workers=workers,
-            effort=effort,
+            effort=_BRIEF_EFFORT if briefly else EFFORT,
+            max_bytes=max_bytes,
             hint=hint,
         )
         if free is not None and free.bound > bound:

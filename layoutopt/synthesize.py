@@ -14,19 +14,33 @@ from layoutopt import dictated
 from layoutopt.accesses import LaneTrace, Trace, trace
 from layoutopt.address import Layout
 from layoutopt.conflicts import count_wavefronts
-from layoutopt.cpmodel.search import EVERY_LAYOUT, Proposal, look_up, may_look_up, plain_layouts, search
+from layoutopt.cpmodel.free import FreeAssignment
+from layoutopt.cpmodel.search import EVERY_LAYOUT, Proposal, look_up, plain_layouts, search, why_no_table
 from layoutopt.cpmodel.solver import Budget
 from layoutopt.devices import Device, device
 from layoutopt.errors import LayoutError, ProblemFileError, VerificationError
 from layoutopt.expressions import to_text
 from layoutopt.formula import element_expression
-from layoutopt.model import AccessReport, Bound, IndexCost, Problem, Proof, Result, Status
+from layoutopt.model import (
+    FAMILIES,
+    AccessReport,
+    Bound,
+    Family,
+    IndexCost,
+    Problem,
+    Proof,
+    Result,
+    Status,
+)
 from layoutopt.over_values import ChoiceTrace, choices, count_choices, report_choices, tidy
 from layoutopt.proofs import EveryLayout, every_layout
 from layoutopt.rewrite import named_widths, stored, unstored, width_choices, with_loops
 
 # Share of the time limit that the search over the families may use; proofs for every layout get the rest.
 _SEARCH_SHARE: Final = 0.75
+# Share of what is then left that a search of all families may use, to start a table from.
+_HINT_SHARE: Final = 0.5
+_TABLES_LEFT: Final = "tables of offsets were not searched to the end"
 
 INDEX_COST_MEASURE = (
     "integer operations of the linearisation, plus three per distinct shift of the swizzle, "
@@ -120,6 +134,12 @@ def solve(
         lanes.weight_unit,
     )
     plainly = with_loops(problem)
+    general = None
+    families = problem.layout.families or ()
+    unsearched = why_no_table(problem) or _why_none_is_searched(problem, bool(chosen))
+    tables = "table" in families and not unsearched
+    if tables:  # they are looked for afterwards
+        plainly = _within(plainly, tuple(f for f in families if f != "table") or ("none",))
     with budget.shortened(_SEARCH_SHARE):
         proposal = search(
             plainly,
@@ -130,12 +150,25 @@ def solve(
             workers=workers,
             progress=progress,
         )
-    general = None
     if chosen:
         proposal = _over_values(plainly, gpu, certain, chosen, proposal, budget, conflict_free)
+    elif tables:
+        proposal, general = _with_tables(
+            problem, gpu, lanes, proposal, conflict_free, budget, workers, progress
+        )
     else:
         proposal, general = _of_every_layout(problem, gpu, lanes, proposal, conflict_free, budget, workers)
+    if "table" in families and not tables:
+        reasons = proposal.reason, f"no table was searched: {unsearched}"
+        proposal = replace(proposal, reason="; ".join(filter(None, reasons)))
     return _result(problem, gpu, lanes, proposal, chosen, general)
+
+
+def _why_none_is_searched(problem: Problem, values: bool) -> str:
+    """Why no table is looked for where one may be the answer; empty where one is."""
+    if values:
+        return "some values are known only at run time"
+    return "none is where instructions come first" if problem.layout.minimise == "instructions" else ""
 
 
 def _dictated(problem: Problem, gpu: Device, lanes: Trace, conflict_free: bool) -> Result:
@@ -210,13 +243,20 @@ def _of_every_layout(
         enough = int(proposal.weighted_excess)  # whole: no lane chooses
         if enough == 0 or (bound == enough and scope == EVERY_LAYOUT):
             return proposal, None
-    table = proposal.layout.table() if proposal.layout is not None else None
     general = every_layout(
-        problem.tile, gpu, lanes, enough=enough, budget=budget, workers=workers, hint=table
+        problem.tile,
+        gpu,
+        lanes,
+        enough=enough,
+        budget=budget,
+        workers=workers,
+        briefly=problem.layout.families is not None,
+        max_bytes=problem.layout.max_bytes,
+        hint=proposal.layout.table() if proposal.layout is not None else None,
     )
     free = general.free
-    if proposal.layout is not None and free is not None and free.excess is not None and free.excess < enough:
-        if may_look_up(problem):
+    if free is not None and free.excess is not None and free.excess < enough:
+        if not why_no_table(problem):
             return look_up(problem.tile, free, proposal), general
         excess = _unweighted(free.excess, lanes.weight_unit)
         better = f"a table of offsets would have {excess:g} excess in {free.bytes:,} bytes"
@@ -230,6 +270,88 @@ def _of_every_layout(
     if general.bound == proposal.weighted_excess and proposal.bytes == problem.tile.bytes:
         proposal = replace(proposal, complete=True, reason="")
     return proposal, general
+
+
+def _within(problem: Problem, families: tuple[Family, ...] | None) -> Problem:
+    """The problem with these families allowed."""
+    return msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, families=families))
+
+
+def _with_tables(
+    problem: Problem,
+    gpu: Device,
+    lanes: Trace,
+    proposal: Proposal,
+    conflict_free: bool,
+    budget: Budget,
+    workers: int,
+    progress: Callable[[str], None],
+) -> tuple[Proposal, EveryLayout | None]:
+    """Tables were asked for: the best of `proposal` and of them, and what holds for every layout.
+
+    A table can hold any layout, so that the search for one starts from the best that formulas give.
+    """
+    tile, layout = problem.tile, problem.layout
+    if layout.max_bytes is not None and tile.bytes > layout.max_bytes:
+        return proposal, None
+    floor = proposal.excess_bound[0] if proposal.excess_bound[1] == EVERY_LAYOUT else 0
+    if proposal.layout is None and conflict_free and floor:
+        return proposal, None
+    if proposal.layout is not None and (proposal.weighted_excess, proposal.bytes) == (floor, tile.bytes):
+        return proposal, None
+    formulas = proposal
+    if set(layout.families or FAMILIES) != set(FAMILIES):
+        formulas = search(
+            _within(problem, None),
+            gpu,
+            lanes,
+            conflict_free=conflict_free,
+            budget=budget.part(_HINT_SHARE),
+            workers=workers,
+            progress=progress,
+        )
+
+    def rank(excess: float, size: int) -> tuple[float, float]:
+        return (size, excess) if layout.minimise == "bytes" else (excess, size)
+
+    # Excess, bytes and the table of the best table so far.
+    known: tuple[int, int, np.ndarray] | None = None
+    if formulas.layout is not None:
+        known = int(formulas.weighted_excess), formulas.bytes, formulas.layout.table()
+    small = known is not None and known[1] == tile.bytes
+    general = every_layout(
+        tile,
+        gpu,
+        lanes,
+        enough=1 if known is None and conflict_free else known[0] if known and small else None,
+        budget=budget,
+        workers=workers,
+        max_bytes=layout.max_bytes,
+        hint=known[2] if known else None,
+    )
+    bound, free = max(floor, general.bound), general.free
+    if free is not None and free.excess is not None and not (conflict_free and free.excess):
+        assert free.bytes is not None
+        assert free.table is not None
+        if known is None or rank(free.excess, free.bytes) < rank(*known[:2]):
+            known = free.excess, free.bytes, free.table
+    if known is None:
+        if conflict_free and bound:
+            reason = f"every layout has conflicts, by {general.evidence}"
+            proposal = replace(proposal, excess_bound=(bound, EVERY_LAYOUT), complete=True, reason=reason)
+            return proposal, general
+        return replace(proposal, complete=False, reason=f"{proposal.reason}; {_TABLES_LEFT}"), general
+    excess, size, table = known
+    least = free.bytes_bound if free is not None and free.bound == excess else tile.bytes
+    best = FreeAssignment(bound, excess, table, size, least)
+    if proposal.layout is None or rank(excess, size) < rank(proposal.weighted_excess, proposal.bytes):
+        return look_up(tile, best, proposal), general
+    if best.complete:
+        proposal = replace(proposal, excess_bound=(bound, EVERY_LAYOUT), bytes_bound=(least, EVERY_LAYOUT))
+        return replace(proposal, complete=True, reason=""), general
+    if bound >= proposal.excess_bound[0]:
+        proposal = replace(proposal, excess_bound=(bound, EVERY_LAYOUT))
+    return replace(proposal, complete=False, reason=_TABLES_LEFT), general
 
 
 def _best_widths(problem: Problem, solved: list[tuple[Problem, Result]], gpu: Device) -> Result:

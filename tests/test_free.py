@@ -16,7 +16,9 @@ from layoutopt.cpmodel.free import free_assignment
 from layoutopt.cpmodel.phases import phase_sets
 from layoutopt.cpmodel.solver import Budget
 from layoutopt.devices import device
+from layoutopt.model import Status
 from layoutopt.problem_file import from_data, load
+from layoutopt.synthesize import solve
 
 
 def free(problem, gpu, **options):
@@ -171,3 +173,87 @@ def test_not_for_elements_of_odd_sizes():
         "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["tid"]}],
     }  # fmt: skip
     assert free(from_data(data), device(problem.target))[1] is None
+
+
+def rows_columns_diagonals(n, m, **layout):
+    last = n - 1
+    accesses = [
+        {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": n}},
+        {"name": "columns", "op": "load", "bytes": 4, "index": [f"min(tid, {last})", "i"], "for": {"i": m}},
+        {
+            "name": "diagonals", "op": "load", "bytes": 4,
+            "index": [f"min(tid, {last})", f"(tid + i) % {m}"], "for": {"i": m},
+        },
+    ]  # fmt: skip
+    tile = {"shape": [n, m], "element": "f32"}
+    return from_data({"name": "t", "tile": tile, "threads": m, "accesses": accesses, "layout": layout})
+
+
+@pytest.mark.parametrize("families", [["none", "pad", "table"], ["table"]])
+def test_a_table_that_is_asked_for_holds_what_formulas_of_any_family_give(families):
+    """CP-SAT finds no table without excess in this time; a pad with a swizzle has none."""
+    result = solve(rows_columns_diagonals(31, 32, families=families), time_limit=8)
+    assert (result.family, result.excess, result.status) == ("table", 0, Status.FEASIBLE)
+    assert (result.proof.excess.scope, result.proof.bytes.scope) == ("every layout", "every layout")
+    assert result.proof.bytes.lower_bound == 31 * 32 * 4
+
+
+def test_a_table_that_was_not_searched_to_the_end_is_not_proved_away():
+    result = solve(rows_columns_diagonals(31, 32, families=["none", "pad", "table"]), time_limit=1e-3)
+    assert result.status is Status.FEASIBLE
+    assert result.reason == "tables of offsets were not searched to the end"
+
+
+def test_a_table_too_large_to_be_asked_for_is_named():
+    result = solve(rows_columns_diagonals(256, 32, families=["none", "pad", "table"]), time_limit=5)
+    assert result.proof.bytes.scope in ("families none, pad", "every layout")
+    assert result.reason.endswith(
+        "no table was searched: a table has at most 4,096 elements, the tile has 8,192"
+    )
+
+
+def test_a_table_without_conflicts_is_found_where_any_conflict_is_infeasible():
+    result = solve(
+        rows_columns_diagonals(7, 8, families=["none", "table"]),
+        target=toy.toy_device(8, 8),
+        conflict_free=True,
+    )
+    assert (result.family, result.excess, result.status) == ("table", 0, Status.OPTIMAL)
+    everything = rows_columns_diagonals(7, 8)
+    assert solve(everything, target=toy.toy_device(8, 8), conflict_free=True).excess == 0
+
+
+@pytest.mark.parametrize("families", [None, ["none", "table"]])
+def test_a_table_keeps_to_the_bytes_there_are(families):
+    """Three words that never meet share the bank that three others leave them: 36 bytes."""
+    data = {
+        "name": "t", "tile": {"shape": [6], "element": "f32"}, "threads": 4,
+        "accesses": [
+            {"name": "a", "op": "load", "bytes": 4, "index": ["i if tid == 0 else tid + 2"], "for": {"i": 3}}
+        ],
+    }  # fmt: skip
+    gpu = toy.toy_device(4, 4)
+    assert (solve(from_data(data), target=gpu).excess, solve(from_data(data), target=gpu).bytes) == (0, 36)
+    data["layout"] = {"max_bytes": 24} | ({"families": families} if families else {})
+    bound = solve(from_data(data), target=gpu)
+    assert (bound.bytes, bound.excess) == (24, 1)
+
+
+def test_no_table_evades_a_pitch_or_an_order():
+    """Rows of 128 bytes that a pitch multiple of 256 bytes spreads."""
+    data = {
+        "name": "t", "tile": {"shape": [8, 32], "element": "f32"}, "threads": 32,
+        "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["i", "tid"], "for": {"i": 8}}],
+        "layout": {"pitch_multiple_bytes": 256},
+    }  # fmt: skip
+    result = solve(from_data(data))
+    assert (result.family, result.bytes, result.layout.digits[0].stride) == ("pad", 1920, 64)
+    assert (result.proof.bytes.lower_bound, result.proof.bytes.scope[:8]) == (1920, "families")
+    data["layout"]["families"] = ["none", "pad", "table"]
+    assert "no table was searched: a table has no pitch" in solve(from_data(data)).reason
+    for families in (["interval"], ["rotate"], ["matrix"], ["table"], ["none", "split"]):
+        data["layout"]["families"] = families
+        assert solve(from_data(data)).status is Status.INFEASIBLE
+    data["layout"] = {"families": ["none", "table"], "order": [0, 1]}
+    data["accesses"][0]["index"] = ["tid % 8", "i"]
+    assert solve(from_data(data)).layout.lookup == ()

@@ -310,7 +310,10 @@ class _Search:
             size_bound = atoms * self._atom + self.tile.element_bytes
             atoms = atoms // row_atoms * row_atoms + row_atoms
         if max_bytes is not None and found.bytes is not None and found.bytes > max_bytes:
-            return FreeAssignment(bound, bytes_bound=self.tile.bytes)
+            answer = self._solve(effort, atoms=max_bytes // self._atom, least=True)
+            if not _solved(answer):
+                return FreeAssignment(bound, bytes_bound=self.tile.bytes)
+            return self._assignment(bound, answer, self.tile.bytes)
         # The sizes between two row ends were not asked for one by one.
         return replace(found, bytes_bound=size_bound if most == bound else self.tile.bytes)
 

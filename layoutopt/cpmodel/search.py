@@ -140,14 +140,28 @@ def search(
     return _Search(problem, device, trace, conflict_free, budget, workers, progress).run()
 
 
-def may_look_up(problem: Problem) -> bool:
-    """Whether a table of offsets may be the answer."""
-    families = problem.layout.families or FAMILIES
-    return "table" in families and problem.tile.elements <= MAX_LOOKUP
+def why_no_table(problem: Problem) -> str:
+    """Why a table of offsets may not be the answer; empty where it may."""
+    elements = problem.tile.elements
+    if "table" not in (problem.layout.families or FAMILIES):
+        return "tables are not among the families"
+    if problem.layout.order is not None:
+        return "a table has no order of dimensions, which the problem fixes"
+    if _stride_multiple(problem) > 1:
+        return "a table has no pitch, which the problem wants to be a multiple"
+    if elements > MAX_LOOKUP:
+        return f"a table has at most {MAX_LOOKUP:,} elements, the tile has {elements:,}"
+    return ""
+
+
+def _stride_multiple(problem: Problem) -> int:
+    """Elements of which every stride but the innermost is a multiple."""
+    pitch = problem.layout.pitch_multiple_bytes or 1
+    return pitch // math.gcd(pitch, problem.tile.element_bytes)
 
 
 def look_up(tile: Tile, free: FreeAssignment, proposal: Proposal) -> Proposal:
-    """A free assignment as a layout, in place of `proposal`, which has more excess."""
+    """A free assignment as a layout, in place of `proposal`, which is worse."""
     assert free.table is not None
     assert free.bytes is not None
     assert free.excess is not None
@@ -197,7 +211,7 @@ class _Search:
     ) -> None:
         self.tile = problem.tile
         self.trace = trace
-        self.may_look_up = may_look_up(problem)
+        self.may_look_up = not why_no_table(problem)
         self.budget = budget
         self.workers = workers
         self.progress = progress
@@ -217,13 +231,12 @@ class _Search:
             else device.banks * device.bank_bytes
         )
         size = self.tile.element_bytes
-        pitch = problem.layout.pitch_multiple_bytes or 1
         self.space = Space(
             shape=self.tile.shape,
             vector=max(a.width_elements for a in trace.accesses),
             starts=self._vector_starts(trace),
             period=row_bytes // math.gcd(row_bytes, size),
-            stride_multiple=pitch // math.gcd(pitch, size),
+            stride_multiple=_stride_multiple(problem),
             order=problem.layout.order,
             families=frozenset(families),
         )
@@ -231,7 +244,9 @@ class _Search:
         if {"xor", "matrix"} & set(families) and self.sets and (alignment is None or alignment >= row_bytes):
             self.field = swizzle_field(self.sets, self.tile, trace)
         self.minimise = problem.layout.minimise
-        self.scope = "families " + ", ".join(f for f in FAMILIES if f in families and f != "table")
+        # Row-major, of the family none, is where a table alone starts from.
+        formulas = [f for f in FAMILIES if f in families and f != "table"] or ["none"]
+        self.scope = "families " + ", ".join(formulas)
         if self.minimise == "bytes":
             least = self._least_span() * size
             self.limit = least if self.limit is None else min(self.limit, least)
