@@ -4,24 +4,31 @@
 
     layout     byte offsets of every element, wavefronts of every access: count them again
     bound      least (weighted) excess, its scope, and what it rests on
+    bytes      least bytes, and their scope: those of the elements are arithmetic, more rest on the search
+    infeasible     what was refuted, and what that rests on
     clique     words, and for each pair where they meet: access, warp, iteration, lanes
     parity     phases that fill all banks, and their weights modulo a power of two
     questions  what only a solver answered, as a CP-SAT model and where possible as DIMACS CNF
     served     which lanes each access serves together: the hardware rule that all of it assumes
+
+It speaks of the problem in plainer words (`layoutopt.rewrite`): of bytes where elements share them, and of
+the widths chosen where the file leaves the choice. `served` says which those are.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
-from layoutopt.accesses import Trace
+from layoutopt.accesses import Trace, trace
 from layoutopt.cpmodel.cnf import dimacs
 from layoutopt.cpmodel.free import question
 from layoutopt.cpmodel.phases import phase_sets
 from layoutopt.devices import Device
-from layoutopt.model import Access, Problem, Result
+from layoutopt.errors import ProblemFileError
+from layoutopt.model import FAMILIES, Access, Problem, Result, Status
 from layoutopt.obstructions import (
     Board,
     Clique,
@@ -33,6 +40,7 @@ from layoutopt.obstructions import (
     find_parity,
 )
 from layoutopt.proofs import CLIQUE, COUNTING, PARITY, SOLVER, row_major_question
+from layoutopt.rewrite import stored, with_widths
 
 CERTIFICATE_SCHEMA: Final = "layoutopt.certificate/1"
 EVERY_LAYOUT: Final = "every layout"
@@ -40,25 +48,33 @@ ARITHMETIC: Final = (
     "arithmetic: scripts/check_certificate.py checks it without layoutopt and without a solver"
 )
 BY_SOLVER: Final = "the solver alone (CP-SAT); `questions` holds what it answered"
+BY_SEARCH: Final = "layoutopt's search of the families alone"
+SEARCH: Final = "search: the layouts in scope, by counting, Walsh spectra and CP-SAT"
 
 
-def certificate(problem: Problem, device: Device, trace: Trace, result: Result) -> dict[str, Any]:
+def certificate(problem: Problem, device: Device, result: Result) -> dict[str, Any]:
     """What supports `result`, as JSON-ready data.
 
     Args:
         problem: what was solved.
         device: for which device.
-        trace: its accesses.
         result: the answer.
+
+    Raises:
+        ProblemFileError: some lanes choose at run time, which certificates do not cover.
     """
+    check_certifiable(problem)
+    widths = [a.bytes for a in result.accesses] or [None] * len(problem.accesses)
+    problem = stored(with_widths(problem, widths))
+    lanes = trace(problem, device)
     bound = result.proof.weighted_excess or result.proof.excess
-    on = board(trace, problem.tile, device)
-    unit = trace.weight_unit
+    on = board(lanes, problem.tile, device)
+    unit = lanes.weight_unit
     wanted = round(bound.lower_bound * unit)
     evidence, clique, parity = _reason(on, wanted, bound.scope)
-    questions = _questions(problem, device, trace, on, wanted, bound.scope) if evidence == SOLVER else []
-    rests_on = BY_SOLVER if evidence == SOLVER else ARITHMETIC
-    rule = device.rule(trace.accesses[0].operation)
+    rests_on = {SOLVER: BY_SOLVER, SEARCH: BY_SEARCH}.get(evidence, ARITHMETIC)
+    questions = _questions(problem, device, lanes, on, wanted, evidence)
+    rule = device.rule(lanes.accesses[0].operation)
     data: dict[str, Any] = {
         "schema": CERTIFICATE_SCHEMA,
         "problem": problem.name,
@@ -71,6 +87,7 @@ def certificate(problem: Problem, device: Device, trace: Trace, result: Result) 
             "rests_on": rests_on,
         },
         "bytes": {"at_least": result.proof.bytes.lower_bound, "scope": result.proof.bytes.scope},
+        "infeasible": _infeasible(problem, result, rests_on),
         "layout": None,
         "clique": None,
         "parity": None,
@@ -79,11 +96,12 @@ def certificate(problem: Problem, device: Device, trace: Trace, result: Result) 
         "lanes": device.lanes,
         "banks": rule.banks,
         "bank_bytes": rule.bank_bytes,
-        "served": _served(problem, device, trace),
+        "served": _served(device, lanes),
     }
     if result.layout is not None:
+        layout = msgspec.structs.replace(result.layout, shape=problem.tile.shape, packed=1)
         data["layout"] = {
-            "byte_offsets": result.layout.table().ravel().tolist(),
+            "byte_offsets": layout.table().ravel().tolist(),
             "bytes": result.bytes,
             "wavefronts": {a.name: a.wavefronts for a in result.accesses},
             "excess": result.weighted_excess,
@@ -95,12 +113,41 @@ def certificate(problem: Problem, device: Device, trace: Trace, result: Result) 
     return data
 
 
+def check_certifiable(problem: Problem) -> None:
+    """Check that there are certificates for answers to this problem.
+
+    Raises:
+        ProblemFileError: some lanes choose at run time.
+    """
+    for i, access in enumerate(problem.accesses):
+        if access.any:
+            raise ProblemFileError(
+                f"accesses[{i}].any", "--certificate: there is none for values known only at run time"
+            )
+
+
+def _infeasible(problem: Problem, result: Result, rests_on: str) -> dict[str, Any] | None:
+    """What was refuted; None where there is a layout, or no answer."""
+    if result.status is not Status.INFEASIBLE:
+        return None
+    most, bound = problem.layout.max_bytes, result.proof.weighted_excess or result.proof.excess
+    if most is not None and most < problem.tile.bytes:
+        claim, rests_on = f"a layout of {most} bytes", ARITHMETIC
+    elif bound.lower_bound and bound.scope == EVERY_LAYOUT:
+        claim = "a layout without conflicts"
+    else:
+        claim, rests_on = "a layout in scope that keeps to the constraints", BY_SEARCH
+    return {"refuted": claim, "max_bytes": most, "reason": result.reason, "rests_on": rests_on}
+
+
 def _reason(on: Board | None, wanted: int, scope: str) -> tuple[str, Clique | None, Parity | None]:
     """The easiest evidence for a bound; nothing is needed for a bound of 0."""
     if wanted == 0:
         return "no excess is negative", None, None
-    if on is None or scope != EVERY_LAYOUT:
-        return SOLVER, None, None
+    if scope != EVERY_LAYOUT:
+        return SEARCH, None, None
+    if on is None:
+        return COUNTING, None, None
     counting = counting_excess(on)
     if counting >= wanted:
         return COUNTING, None, None
@@ -114,11 +161,16 @@ def _reason(on: Board | None, wanted: int, scope: str) -> tuple[str, Clique | No
 
 
 def _questions(
-    problem: Problem, device: Device, trace: Trace, on: Board | None, wanted: int, scope: str
+    problem: Problem,
+    device: Device,
+    trace: Trace,
+    on: Board | None,
+    wanted: int,
+    evidence: str,
 ) -> list[dict[str, Any]]:
     """What the solver was asked, to be asked of another."""
-    sets = phase_sets(trace, problem.tile, device)
-    if scope == EVERY_LAYOUT:
+    if evidence == SOLVER:
+        sets = phase_sets(trace, problem.tile, device)
         most = wanted - 1
         allowed = most / trace.weight_unit
         asks = f"is there a placement of vectors in banks with a weighted excess of {allowed:g} or less?"
@@ -126,17 +178,27 @@ def _questions(
         step = min((p.weight for p in on.phases), default=0) if on is not None else 0
         clean = on is not None and wanted <= counting_excess(on) + step
         texts = [(asks, question(sets, trace, problem.tile, None if clean else most))]
-    else:
+    elif evidence == SEARCH and _has_swizzles(problem):
         text = row_major_question(problem, device, trace)
         asks = "is there a swizzle of row-major offsets without conflicts? (one of the layouts in scope)"
         texts = [(asks, text)] if text is not None else []
+    else:
+        texts = []
     return [
         {"asks": asks, "answer": "no", "cp_sat": text, "dimacs": dimacs(text, f"{problem.name}: {asks}")}
         for asks, text in texts
     ]
 
 
-def _served(problem: Problem, device: Device, trace: Trace) -> dict[str, Any]:
+def _has_swizzles(problem: Problem) -> bool:
+    """Whether every swizzle of row-major offsets is in scope, whatever it takes."""
+    layout = problem.layout
+    limits = layout.max_bytes, layout.alignment_bytes, layout.pitch_multiple_bytes, layout.order
+    free = layout.must_be is None and layout.minimise == "excess" and not any(limits)
+    return free and "xor" in (layout.families or FAMILIES)
+
+
+def _served(device: Device, trace: Trace) -> dict[str, Any]:
     """The rule of each access by name, with everything that changes a count."""
     served = {}
     for access in trace.accesses:

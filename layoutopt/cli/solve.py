@@ -119,6 +119,10 @@ def command(
             arrange, loaded, target=gpu, workers=workers, conflict_free=conflict_free, progress=_progress()
         )
         return finish(loaded, _interruptibly(work, time_limit), gpu, as_json, table, code)
+    if certificate is not None:
+        from layoutopt.certificates import check_certifiable
+
+        check_certifiable(loaded)
     result = solve_interruptibly(loaded, gpu, time_limit, workers, conflict_free)
     text = None
     if result.layout is not None and (code is not None or not as_json):
@@ -234,10 +238,9 @@ def _code(problem: Problem, result: Result, gpu: Device) -> str:
 
 
 def _certificate(problem: Problem, gpu: Device, result: Result) -> bytes:
-    from layoutopt.accesses import trace
     from layoutopt.certificates import certificate
 
-    return json.dumps(certificate(problem, gpu, trace(problem, gpu), result)).encode() + b"\n"
+    return json.dumps(certificate(problem, gpu, result)).encode() + b"\n"
 
 
 def _npy(result: Result) -> bytes:
