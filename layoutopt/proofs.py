@@ -35,7 +35,7 @@ PARITY: Final = "parity: no bank can take one word of every phase that fills all
 SOLVER: Final = "solver: CP-SAT over every placement of vectors in banks"
 
 # What a question is worth whose answer changes no layout: deterministic time, and phases of a parity.
-_BRIEF_EFFORT: Final = 1.0
+_BRIEF_EFFORT: Final = 0.5
 _BRIEF_PARITY_PHASES: Final = 128
 
 

@@ -10,9 +10,10 @@ import toy
 from conftest import ROOT
 from test_brute_force import random_case
 
+from layoutopt import proofs
 from layoutopt.accesses import trace
 from layoutopt.conflicts import count_wavefronts
-from layoutopt.cpmodel.free import free_assignment
+from layoutopt.cpmodel.free import EFFORT, free_assignment
 from layoutopt.cpmodel.phases import phase_sets
 from layoutopt.cpmodel.solver import Budget
 from layoutopt.devices import device
@@ -257,3 +258,19 @@ def test_no_table_evades_a_pitch_or_an_order():
     data["layout"] = {"families": ["none", "table"], "order": [0, 1]}
     data["accesses"][0]["index"] = ["tid % 8", "i"]
     assert solve(from_data(data)).layout.lookup == ()
+
+
+@pytest.mark.parametrize(("families", "briefly"), [(None, False), (["none", "pad"], True)])
+def test_what_cannot_change_the_answer_is_asked_briefly(families, briefly, monkeypatch):
+    """Without tables among the families, what a table would give is worth a second at most."""
+    efforts = []
+
+    def free_assignment(*arguments, effort, **options):
+        efforts.append(effort)
+
+    monkeypatch.setattr(proofs, "free_assignment", free_assignment)
+    layout = {"families": families} if families else {}
+    result = solve(rows_columns_diagonals(10, 8, **layout), target=toy.toy_device(8, 8))
+    assert result.excess
+    (effort,) = efforts
+    assert effort == (0.5 if briefly else EFFORT)
