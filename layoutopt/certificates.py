@@ -264,8 +264,9 @@ def _parity_data(problem: Problem, device: Device, on: Board, parity: Parity) ->
 
 def _word(problem: Problem, word: int) -> dict[str, Any]:
     """A word by its first element, and the byte of the element where it starts."""
-    element, byte = divmod(word, problem.tile.element_bytes)
-    return {"element": [int(c) for c in np.unravel_index(element, problem.tile.shape)], "byte": byte}
+    unit, byte = divmod(word, problem.tile.storage.element_bytes)
+    first = unit * problem.tile.packed
+    return {"element": [int(c) for c in np.unravel_index(first, problem.tile.shape)], "byte": byte}
 
 
 def _where(problem: Problem, device: Device, place: Place) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, Final
 
 import msgspec
-import numpy as np
 from msgspec import Struct
 
 from layoutopt.accesses import IntArray, Trace, expression_ranges, trace
@@ -21,10 +20,11 @@ from layoutopt.algebra import simplify
 from layoutopt.conflicts import count_wavefronts
 from layoutopt.devices import Device, device
 from layoutopt.errors import LayoutError, ProblemFileError
-from layoutopt.expressions import Const, Node, Op, Var, evaluate, parse, to_text
+from layoutopt.expressions import Const, Node, Op, Var, parse, to_text
+from layoutopt.formula import byte_table
 from layoutopt.model import FAMILIES, Access, Problem, Result, Status
 from layoutopt.occupancy import Occupancy, occupancy
-from layoutopt.rewrite import whole
+from layoutopt.rewrite import chosen_widths, over_elements, stored, whole, with_widths
 from layoutopt.small_families import (
     Counter,
     Member,
@@ -122,13 +122,19 @@ class Recommendation(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True, rename={"schema_": "schema"}):
-    """All rows, from the plainest to the most general."""
+    """All rows, from the plainest to the most general.
+
+    Attributes:
+        widths: where the file leaves widths open, those of the best layout of all, in bytes by access
+            name; every row is counted with them.
+    """
 
     problem: str
     target: str
     threads: int
     rows: tuple[Row, ...]
     recommendation: Recommendation | None
+    widths: dict[str, int]
     schema_: str = SCHEMA
 
     def to_json(self) -> dict[str, Any]:
@@ -173,27 +179,33 @@ def compare(
     Raises:
         ProblemFileError: the problem contradicts itself.
     """
-    return _Compare(whole(problem), target or device(problem.target), time_limit, progress).run()
+    return _Compare(problem, target or device(problem.target), time_limit, progress).run()
 
 
 class _Compare:
     def __init__(
         self, problem: Problem, gpu: Device, time_limit: float | None, progress: Callable[[str], None]
     ) -> None:
-        self.in_use = problem.layout.offset
-        self.problem = msgspec.structs.replace(
+        self.source = msgspec.structs.replace(
             problem, layout=msgspec.structs.replace(problem.layout, offset=None, minimise="excess")
         )
         self.gpu = gpu
         self.time_limit = time_limit
         self.progress = progress
-        self.lanes: Trace = trace(problem, gpu)
-        self.indices = _Indices(problem, gpu)
         self.allowed = problem.layout.families or FAMILIES
+        self.in_use = problem.layout.offset
+        self.problem = stored(self.source)  # layouts are sought and counted over bytes, shown over elements
+        self.lanes: Trace = trace(whole(self.source, {}), gpu)
+        self.everything, self.seconds = _timed(partial(self._solve, FAMILIES))
+        self.widths = chosen_widths(problem, self.everything)
+        if self.widths:
+            self.source = with_widths(self.source, [self.widths.get(a.name) for a in problem.accesses])
+            self.problem = stored(self.source)
+            self.lanes = trace(self.problem, gpu)
+        self.indices = _Indices(self.source, gpu)
 
     def run(self) -> Comparison:
-        problem = self.problem
-        everything, seconds = _timed(partial(self._solve, FAMILIES))
+        problem, everything, seconds = self.problem, self.everything, self.seconds
         rows = [self._solved_row(_ALL, "everything", everything, seconds)]
         if "xor" not in self.allowed:
             rows.append(_left_out("xor", "best XOR"))
@@ -216,7 +228,7 @@ class _Compare:
         rows += self._guesses()
         if self.in_use is not None:
             rows.append(self._given_row("in_use", "in use", "layout.offset", self.in_use, None))
-        if (published := problem.published) is not None:
+        if (published := self.source.published) is not None:
             rows.append(
                 self._given_row(
                     "published", "published", "published.offset", published.offset, published.bytes
@@ -224,7 +236,9 @@ class _Compare:
             )
         rows.sort(key=lambda row: _ORDER.index(row.family))
         marked = _mark_pareto(rows)
-        return Comparison(problem.name, self.gpu.name, problem.threads, marked, _recommend(marked))
+        return Comparison(
+            problem.name, self.gpu.name, problem.threads, marked, _recommend(marked), self.widths
+        )
 
     def _allows(self, needs: tuple[str, ...]) -> bool:
         if needs == ("order", "split"):
@@ -250,7 +264,7 @@ class _Compare:
         layout = result.layout
         return self._row(
             Row(family, title, result.status, result.reason, seconds=seconds, label=result.family or ""),
-            self._formula(result.offset),
+            self._over_elements(parse(result.offset, self._names)),
             layout.table().ravel(),
             result.declared_bytes or 0,
             bool(layout.swizzle),
@@ -260,20 +274,19 @@ class _Compare:
         if member is None:
             reason = "no layout of the family keeps the vectors whole and the constraints"
             return Row(family, title, Status.INFEASIBLE, reason, seconds=seconds)
-        row = Row(family, title, Status.OPTIMAL, seconds=seconds, label=member.label)
-        return self._row(row, member.formula(), member.table, member.declared_bytes, member.swizzled)
+        label = member.label + (" (in bytes)" if self.source.tile.packed > 1 else "")
+        row = Row(family, title, Status.OPTIMAL, seconds=seconds, label=label)
+        formula = self._over_elements(member.formula())
+        return self._row(row, formula, member.table, member.declared_bytes, member.swizzled)
 
     def _given_row(self, family: str, title: str, field: str, text: str, declared: int | None) -> Row:
         try:
-            node = self._formula(text)
-            grids = {
-                f"x{d}": grid
-                for d, grid in enumerate(np.indices(self.problem.tile.shape, dtype=np.int64, sparse=True))
-            }
-            offsets = np.broadcast_to(evaluate(node, grids), self.problem.tile.shape).ravel()
+            node = parse(text, self._names)
+            table = byte_table(node, self.source.tile)
         except ProblemFileError as error:
             raise ProblemFileError(field, error.reason) from None
-        table = offsets * self.problem.tile.element_bytes
+        except LayoutError as error:
+            return Row(family, title, Status.INFEASIBLE, str(error), offset=text)
         return self._row(Row(family, title, "given"), node, table, declared or 0, _has_xor(node))
 
     def _guesses(self) -> Iterable[Row]:
@@ -296,7 +309,7 @@ class _Compare:
         if "pad" in self.allowed:
             pitch = columns + vector
             node = simplify(_row_and(row, pitch, column), ranges)
-            yield self._guess("guess_pad", f"pad {vector}", node, rows * pitch)
+            yield self._guess("guess_pad", f"pad {vector * self.source.tile.packed}", node, rows * pitch)
         slots = columns // vector
         if "xor" in self.allowed and slots > 1:
             turns = 1 << (slots.bit_length() - 1)
@@ -306,7 +319,7 @@ class _Compare:
 
     def _guess(self, family: str, title: str, node: Node, declared_elements: int) -> Row:
         declared = declared_elements * self.problem.tile.element_bytes
-        return self._given_row(family, title, family, to_text(node), declared)
+        return self._given_row(family, title, family, to_text(self._over_elements(node)), declared)
 
     def _row(self, row: Row, formula: Node, table: IntArray, declared: int, swizzled: bool) -> Row:
         """Fill in what a layout costs, or why it cannot be used."""
@@ -369,8 +382,12 @@ class _Compare:
             )
         return tuple(accesses), weighted / self.lanes.weight_unit
 
-    def _formula(self, text: str) -> Node:
-        return parse(text, frozenset(f"x{d}" for d in range(len(self.problem.tile.shape))))
+    @property
+    def _names(self) -> frozenset[str]:
+        return frozenset(f"x{d}" for d in range(len(self.source.tile.shape)))
+
+    def _over_elements(self, formula: Node) -> Node:
+        return over_elements(formula, self.source.tile)
 
 
 def _least_excess(everything: Result, lanes: Trace) -> int:

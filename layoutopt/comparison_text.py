@@ -7,7 +7,7 @@ import io
 
 from layoutopt.compare import Comparison, Row
 from layoutopt.model import Problem, Status
-from layoutopt.render import columns, tile_text
+from layoutopt.render import columns, tile_text, widths_text
 
 # More columns than this are left to --json and --csv.
 _MAX_ACCESS_COLUMNS = 4
@@ -128,6 +128,8 @@ def _notes(comparison: Comparison) -> list[str]:
     ]
     if labels:
         lines.append(f"  {'; '.join(labels)}")
+    if comparison.widths:
+        lines.append(f"  every row with {widths_text(comparison.widths)}, as the best layout of all has it")
     return lines
 
 

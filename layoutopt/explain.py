@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -14,12 +15,17 @@ from msgspec import Struct
 from layoutopt.accesses import LaneTrace, Trace, trace
 from layoutopt.address import Digit, Layout
 from layoutopt.certificates import clique_data, instruction_at
+from layoutopt.cpmodel.free import lane_order
+from layoutopt.cpmodel.phases import phase_sets
 from layoutopt.devices import Device, device
 from layoutopt.errors import LayoutError
+from layoutopt.expressions import to_text
+from layoutopt.formula import element_expression
 from layoutopt.model import Access, Problem, Result
 from layoutopt.obstructions import Board, Parity, board, counting_excess, find_clique, find_parity
 from layoutopt.operations import parse_operation
-from layoutopt.rewrite import whole
+from layoutopt.proofs import every_layout
+from layoutopt.rewrite import chosen_widths, stored, unstored, whole, with_widths
 from layoutopt.synthesize import check_layout, measure, solve, worst_instruction
 from layoutopt.witness import PhaseWitness, witness
 
@@ -32,7 +38,7 @@ EVERY_LAYOUT: Final = "every layout"
 MAX_CLASH: Final = 16
 _SHOWN: Final = 8
 # Shares of the time left: the first search, and each question after it.
-_SEARCH_SHARE, _QUESTION_SHARE = 0.6, 0.25
+_SEARCH_SHARE, _QUESTION_SHARE = 0.5, 0.25
 
 
 class Relaxation(Struct, frozen=True):
@@ -42,11 +48,13 @@ class Relaxation(Struct, frozen=True):
         kind: drop_access, narrower, lane_order, families or max_bytes.
         access: what it concerns, if an access.
         message: for people.
+        order: of a lane_order: lane k is to do what lane order[k] does now, in every warp.
     """
 
     kind: str
     message: str
     access: str | None = None
+    order: tuple[int, ...] = ()
 
 
 class Explanation(Struct, frozen=True, rename={"schema_": "schema"}):
@@ -61,9 +69,12 @@ class Explanation(Struct, frozen=True, rename={"schema_": "schema"}):
         offset: that layout.
         clique: words that pairwise meet, more than banks, as in a certificate.
         clashing_accesses: accesses that cannot all be served without conflicts; without any one of
-            them the others can, where `clash_is_minimal`.
+            them the others of these can, where `clash_is_minimal`.
+        other_clashes: more sets of that kind, each found with one of `clashing_accesses` left out.
         relaxations: what to give up.
         reasons: sentences and drawings for people.
+        widths: where the file leaves widths open, those that the solver chose, in bytes by access name;
+            all else is about them.
     """
 
     problem: str
@@ -77,8 +88,10 @@ class Explanation(Struct, frozen=True, rename={"schema_": "schema"}):
     clique: dict[str, Any] | None
     clashing_accesses: tuple[str, ...]
     clash_is_minimal: bool
+    other_clashes: tuple[tuple[str, ...], ...]
     relaxations: tuple[Relaxation, ...]
     reasons: tuple[str, ...]
+    widths: dict[str, int]
     schema_: str = EXPLANATION_SCHEMA
 
     def to_json(self) -> dict[str, Any]:
@@ -92,34 +105,40 @@ def explain(problem: Problem, *, budget: Budget, target: Device | None = None) -
 
     Args:
         problem: what to explain.
-        budget: the time there is.
+        budget: the time there is; the search may use half of it, the questions after it the rest.
         target: the device, where it is not the one the problem names.
 
     Raises:
         ProblemFileError: the problem contradicts itself.
     """
-    return _Explainer(whole(problem), target or device(problem.target), budget).run()
+    return _Explainer(problem, target or device(problem.target), budget).run()
 
 
 class _Explainer:
     def __init__(self, problem: Problem, gpu: Device, budget: Budget) -> None:
-        self.problem = problem
         self.gpu = gpu
         self.budget = budget
-        self.lanes: Trace = trace(problem, gpu)
         self.warps = -(-problem.threads // gpu.lanes)
+        trace(whole(problem, {}), gpu)  # what cannot be explained is refused before the search
+        with budget.shortened(_SEARCH_SHARE):
+            self.result = solve(problem, target=gpu, budget=budget)
+        self.widths = chosen_widths(problem, self.result)
+        self.source = with_widths(problem, [self.widths.get(a.name) for a in problem.accesses])
+        self.problem = stored(self.source)  # bytes for packed elements, which only people see
+        self.lanes: Trace = trace(self.problem, gpu)
+        self.answers: dict[bytes, bool | None] = {}
 
     def run(self) -> Explanation:
-        with self.budget.shortened(_SEARCH_SHARE):
-            result = solve(self.problem, target=self.gpu, budget=self.budget)
+        result = self.result
         free = bool(result.layout is not None and result.excess == 0)
         verdict: bool | None = True if free else None
         bound = result.proof.weighted_excess or result.proof.excess
         clique, reasons = None, list(self._why(result))
         if bound.lower_bound > 0 or (result.layout is None and result.proof.excess.lower_bound > 0):
             verdict = False
-        clashing: tuple[str, ...] = ()
+        clash: list[Access] = []
         minimal = False
+        others: list[tuple[str, ...]] = []
         relaxations: list[Relaxation] = []
         every = bound.scope == EVERY_LAYOUT or (
             result.proof.every_layout is not None and result.proof.every_layout.lower_bound > 0
@@ -132,14 +151,15 @@ class _Explainer:
                 reasons += self._counting(on)
                 found = find_clique(on)
                 if found is not None:
-                    clique = clique_data(self.problem, self.gpu, on, found)
+                    clique = clique_data(self.source, self.gpu, on, found)
                     reasons.append(self._clique_words(clique))
                 elif (parity := find_parity(on)) is not None:
                     reasons.append(self._parity_words(on, parity))
-            clashing, minimal = self._clash()
-            relaxations += self._relaxations(clashing)
+            clash, minimal = self._clash(self.problem.accesses)
+            others = self._other_clashes(clash)
+            relaxations += self._relaxations(clash)
         if result.layout is not None and not free:
-            relaxations += self._lane_orders(result.layout)
+            relaxations += self._lane_orders(self._over_bytes(result.layout), clash)
         return Explanation(
             self.problem.name,
             self.gpu.name,
@@ -150,11 +170,17 @@ class _Explainer:
             result.excess,
             result.offset,
             clique,
-            clashing,
+            _names(clash),
             minimal,
+            tuple(others),
             tuple(relaxations),
             tuple(reasons),
+            self.widths,
         )
+
+    def _over_bytes(self, layout: Layout) -> Layout:
+        """A layout of packed elements as one of the bytes that they share."""
+        return msgspec.structs.replace(layout, shape=self.problem.tile.shape, packed=1)
 
     # Why a layout works -----------------------------------------------------------------------
 
@@ -171,15 +197,15 @@ class _Explainer:
             yield from self._phase(plain, worst, place, "Row-major")
         else:
             yield "Row-major, with no pad and no swizzle, has no conflicts already."
-        layout = result.layout
-        if layout is None:
+        if result.layout is None:
             yield f"No layout: {result.reason}."
             return
+        layout = self._over_bytes(result.layout)
         name = "a table of offsets" if layout.lookup else result.offset
         if layout != plain:
             if place is not None:
                 yield from self._phase(layout, worst, place, f"With {name}")
-            yield from self._parts(layout)
+            yield from self._parts(result.layout)
         over = [a for a in result.accesses if a.excess]
         for report in over:
             k = [a.name for a in self.lanes.accesses].index(report.name)
@@ -247,8 +273,9 @@ class _Explainer:
 
     def _parts(self, layout: Layout) -> Iterator[str]:
         """What each pad, rotation and XOR bit buys: the wavefronts that come back without it."""
-        now = {a.name: a.wavefronts for a in measure(layout, self.lanes, self.gpu)}
-        for what, other in without_each_part(layout):
+        now = {a.name: a.wavefronts for a in measure(self._over_bytes(layout), self.lanes, self.gpu)}
+        for what, less in without_each_part(layout):
+            other = self._over_bytes(less)
             if (problem := self._unsound(other)) is not None:
                 yield f"Without {what} the tile would not fit: {problem}."
                 continue
@@ -326,23 +353,46 @@ class _Explainer:
             "(solve --certificate writes the weights)."
         )
 
-    def _clash(self) -> tuple[tuple[str, ...], bool]:
-        """Accesses that cannot all be served; and whether each is proved to be needed for that."""
-        kept = list(self.problem.accesses)
+    def _clash(self, accesses: Sequence[Access]) -> tuple[list[Access], bool]:
+        """Of accesses that cannot all be served, some that cannot; and whether each is needed for that.
+
+        What stays open while other accesses are still there may be decided once they are gone.
+        """
+        kept = list(accesses)
         if len(kept) > MAX_CLASH:
-            return tuple(a.name for a in kept), False
-        minimal = True
-        for access in list(kept):
-            rest = [a for a in kept if a is not access]
-            verdict = self._possible(rest)
-            if verdict is False:
-                kept = rest
-            elif verdict is None:
-                minimal = False
-        return tuple(a.name for a in kept), minimal
+            return kept, False
+        for access in kept:
+            if self._possible([access]) is False:
+                return [access], True
+        open_, before = list(kept), len(kept) + 1
+        while open_ and len(kept) < before:
+            before, asked, open_ = len(kept), open_, []
+            for access in asked:
+                rest = [a for a in kept if a is not access]
+                verdict = self._possible(rest)
+                if verdict is False:
+                    kept = rest
+                elif verdict is None:
+                    open_.append(access)
+        return kept, not open_
+
+    def _other_clashes(self, clash: Sequence[Access]) -> list[tuple[str, ...]]:
+        """What still clashes with one access of `clash` left out."""
+        found = []
+        for access in clash:
+            rest = [a for a in self.problem.accesses if a is not access]
+            if self._possible(rest) is False:
+                found.append(_names(self._clash(rest)[0]))
+        return list(dict.fromkeys(found))
 
     def _possible(self, accesses: Sequence[Access]) -> bool | None:
-        """Whether a layout without conflicts exists for these accesses alone."""
+        """Whether a layout without conflicts exists for these accesses alone; None where that is open."""
+        key = msgspec.json.encode(accesses)
+        if key not in self.answers:
+            self.answers[key] = self._asked(accesses)
+        return self.answers[key]
+
+    def _asked(self, accesses: Sequence[Access]) -> bool | None:
         if not accesses:
             return True
         smaller = msgspec.structs.replace(self.problem, accesses=tuple(accesses))
@@ -356,17 +406,20 @@ class _Explainer:
         smaller = msgspec.structs.replace(smaller, layout=free)
         with self.budget.shortened(_QUESTION_SHARE):
             result = solve(smaller, target=self.gpu, budget=self.budget, conflict_free=True)
-        if result.layout is not None:
-            return True
-        return False if result.proof.excess.lower_bound else None
+            if result.layout is not None:
+                return True
+            if result.proof.excess.lower_bound:
+                return False
+            general = every_layout(smaller.tile, self.gpu, lanes, enough=1, budget=self.budget)
+        if general.bound:
+            return False
+        return True if general.free is not None and general.free.excess == 0 else None
 
     # What to give up --------------------------------------------------------------------------
 
-    def _relaxations(self, clashing: Sequence[str]) -> Iterator[Relaxation]:
+    def _relaxations(self, clash: Sequence[Access]) -> Iterator[Relaxation]:
         accesses = self.problem.accesses
-        for access in accesses:
-            if access.name not in clashing:
-                continue
+        for access in clash:
             if self._possible([a for a in accesses if a is not access]):
                 yield Relaxation(
                     "drop_access", f"without `{access.name}` a layout free of conflicts exists", access.name
@@ -402,32 +455,50 @@ class _Explainer:
             )
             width //= 2
 
-    def _lane_orders(self, layout: Layout) -> Iterator[Relaxation]:
-        """Accesses whose lanes could be dealt to the phases anew, in the layout found.
+    def _lane_orders(self, layout: Layout, clash: Sequence[Access]) -> Iterator[Relaxation]:
+        """Accesses whose lanes, dealt to the phases in another order, leave no conflict at all.
 
-        By König's theorem on bipartite edge colourings, lanes can be dealt to n phases without
-        conflicts exactly when no bank holds more than n of their words.
+        Orders are sought for the layout found, then for any; the solver says whether one holds. Of
+        accesses that clash it must be one.
         """
-        table = layout.table().ravel()
+        tile = self.problem.tile
         for access in self.lanes.accesses:
             rule = self.gpu.rule(access.operation)
-            if len(rule.phases) < 2 or access.operation.matrices or rule.serialises_equal:
+            one_order = len(rule.phases) < 2 or access.operation.matrices or rule.serialises_equal
+            if one_order or (clash and access.name not in _names(clash)):
                 continue
-            unit = max(access.operation.width_bytes, rule.bank_bytes)
-            columns = max(1, rule.banks * rule.bank_bytes // unit)
-            changed = True
-            for row in range(len(access.element)):
-                words = np.unique(table[access.element[row][access.active[row]]] // unit)
-                load = np.bincount(words % columns, minlength=1)
-                changed &= int(load.max(initial=0)) <= len(rule.phases)
-            (report,) = [r for r in measure(layout, self.lanes, self.gpu) if r.name == access.name]
-            if changed and report.excess:
-                yield Relaxation(
-                    "lane_order",
-                    f"`{access.name}` with its lanes in another order: the words of each warp instruction "
-                    f"spread evenly, only not over its phases of {len(rule.phases[0])} lanes",
-                    access.name,
-                )
+            others = Trace(tuple(a for a in self.lanes.accesses if a is not access), self.lanes.weight_unit)
+            sets = phase_sets(others, tile, self.gpu) if others.accesses else ()
+            for table in (layout.table(), None):
+                with self.budget.shortened(_QUESTION_SHARE):
+                    order = lane_order(sets, self.lanes, tile, access, rule, budget=self.budget, table=table)
+                found = self._reordered(access, order) if order is not None else None
+                if order is not None and found is not None:
+                    lanes = ", ".join(map(str, order))
+                    yield Relaxation(
+                        "lane_order",
+                        f"`{access.name}` with its lanes in another order: {found.offset} has no conflicts "
+                        f"if lane k does what lane n does now, for k = 0, 1, ... and n = {lanes}",
+                        access.name,
+                        order,
+                    )
+                    break
+
+    def _reordered(self, access: LaneTrace, order: Sequence[int]) -> Result | None:
+        """The result with the lanes of `access` in another order; None unless it is free of conflicts."""
+        lanes = list(order)
+        moved = replace(access, element=access.element[:, lanes], active=access.active[:, lanes])
+        changed = Trace(
+            tuple(moved if a is access else a for a in self.lanes.accesses), self.lanes.weight_unit
+        )
+        with self.budget.shortened(_QUESTION_SHARE):
+            result = solve(
+                self.problem, target=self.gpu, lanes=changed, budget=self.budget, conflict_free=True
+            )
+        if result.layout is None or result.excess:
+            return None
+        layout = unstored(result.layout, self.source)
+        return msgspec.structs.replace(result, offset=to_text(element_expression(layout)))
 
     def _restricted(self) -> bool:
         return self.problem.layout.families is not None or self.problem.layout.max_bytes is not None
@@ -437,16 +508,21 @@ class _Explainer:
         for field, what in (("families", "with every family of layouts"), ("max_bytes", "with more memory")):
             if getattr(self.problem.layout, field) is None:
                 continue
-            freed = msgspec.structs.replace(self.problem.layout, **{field: None})
+            freed = msgspec.structs.replace(self.source.layout, **{field: None})
             with self.budget.shortened(_QUESTION_SHARE):
                 result = solve(
-                    msgspec.structs.replace(self.problem, layout=freed), target=self.gpu, budget=self.budget
+                    msgspec.structs.replace(self.source, layout=freed), target=self.gpu, budget=self.budget
                 )
             if result.layout is not None and result.excess == 0:
                 yield Relaxation(field, f"{what}: {result.offset}, {result.bytes:,} bytes, no conflicts")
 
     def _coordinates(self, element: int) -> tuple[int, ...]:
-        return tuple(int(c) for c in np.unravel_index(element, self.problem.tile.shape))
+        tile = self.source.tile
+        return tuple(int(c) for c in np.unravel_index(element * tile.packed, tile.shape))
+
+
+def _names(accesses: Sequence[Access]) -> tuple[str, ...]:
+    return tuple(a.name for a in accesses)
 
 
 def _half(access: Access) -> str:
@@ -458,45 +534,48 @@ def _half(access: Access) -> str:
 
 
 def _row_major(problem: Problem) -> Layout:
-    return _tight(problem.tile.shape, problem.tile.element_bytes, None)
+    tile = problem.tile
+    pieces = tuple(Digit(d, 1, extent, 1) for d, extent in enumerate(tile.shape))
+    return Layout(tile.shape, tile.element_bytes, _tight_digits(pieces))
 
 
-def _tight(shape: tuple[int, ...], element_bytes: int, digits: tuple[Digit, ...] | None) -> Layout:
-    """The layout without pads: of given digits, or row-major."""
-    pieces = digits or tuple(Digit(d, 1, extent, 1) for d, extent in enumerate(shape))
+def _tight_digits(digits: Sequence[Digit]) -> tuple[Digit, ...]:
+    """The digits with the strides that they have without pads."""
     stride, tight = 1, []
-    for digit in reversed(pieces):
-        tight.append(Digit(digit.dim, digit.divide, digit.size, stride))
+    for digit in reversed(digits):
+        tight.append(msgspec.structs.replace(digit, stride=stride))
         stride *= digit.size
-    return Layout(shape, element_bytes, tuple(reversed(tight)))
+    return tuple(reversed(tight))
 
 
 def without_each_part(layout: Layout) -> Iterator[tuple[str, Layout]]:
     """The layout with one part taken away, for each of its parts; a table has none."""
     if layout.lookup:
         return
-    tight = _tight(layout.shape, layout.element_bytes, layout.digits)
-    if tight.digits != layout.digits:
+    packed = layout.packed
+    tight = _tight_digits(layout.digits)
+    if tight != layout.digits:
         wide = max(d.stride for d in layout.digits) * layout.element_bytes
         yield (
             f"the pad (slowest stride {wide:,} bytes)",
-            msgspec.structs.replace(layout, digits=tight.digits, swizzle=layout.swizzle),
+            msgspec.structs.replace(layout, digits=tight),
         )
     if layout.interval[0]:
         every, extra = layout.interval
         yield (
-            f"the pad of {extra} after every {every} elements",
+            f"the pad of {extra * packed} after every {every * packed} elements",
             msgspec.structs.replace(layout, interval=(0, 0)),
         )
     if layout.turn:
-        yield f"the rotation by {layout.turn}", msgspec.structs.replace(layout, turn=0)
+        yield f"the rotation by {layout.turn * packed}", msgspec.structs.replace(layout, turn=0)
+    step = packed.bit_length() - 1  # bits of offsets in elements are counted
     for target in layout.swizzle:
         for source in range(target.mask.bit_length()):
             if target.mask >> source & 1:
                 less = msgspec.structs.replace(target, mask=target.mask & ~(1 << source))
                 swizzle = tuple(less if t is target else t for t in layout.swizzle)
                 yield (
-                    f"the XOR of offset bit {source} into bit {target.bit}",
+                    f"the XOR of offset bit {source + step} into bit {target.bit + step}",
                     msgspec.structs.replace(layout, swizzle=tuple(t for t in swizzle if t.mask)),
                 )
 

@@ -10,15 +10,38 @@ from __future__ import annotations
 from functools import reduce
 
 import msgspec
+import numpy as np
 
-from layoutopt.address import Digit, Layout, Target
+from layoutopt.address import Digit, IntArray, Layout, Target
 from layoutopt.algebra import Range, simplify
-from layoutopt.expressions import Const, Lookup, Node, Op, Var, with_parts
+from layoutopt.errors import LayoutError
+from layoutopt.expressions import Const, Lookup, Node, Op, Var, evaluate, with_parts
+from layoutopt.model import Tile
 
 
 def coordinate_ranges(layout: Layout) -> dict[str, Range]:
     """The range of x0, x1, ... in the tile."""
     return {f"x{d}": (0, extent - 1) for d, extent in enumerate(layout.shape)}
+
+
+def byte_table(offset: Node, tile: Tile) -> IntArray:
+    """Byte offset of each element, or of each byte of packed ones, by row-major index.
+
+    Args:
+        offset: of an element, in elements, over x0, x1, ...
+        tile: what is laid out.
+
+    Raises:
+        ExpressionError: the formula cannot be evaluated.
+        LayoutError: elements that share a byte do not stay together.
+    """
+    grids = {f"x{d}": g for d, g in enumerate(np.indices(tile.shape, dtype=np.int64, sparse=True))}
+    offsets = np.broadcast_to(evaluate(offset, grids), tile.shape).reshape(-1, tile.packed)
+    units = offsets[:, 0] // tile.packed
+    if (offsets != units[:, None] * tile.packed + np.arange(tile.packed)).any():
+        raise LayoutError(f"the {tile.packed} elements of a byte do not stay together")
+    table: IntArray = units * tile.storage.element_bytes
+    return table
 
 
 def element_expression(layout: Layout) -> Node:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 from layoutopt.audit import Audit, AuditedAccess
@@ -106,19 +106,37 @@ def explanation_report(problem: Problem, explanation: Explanation) -> str:
     else:
         verdict = f"open: {explanation.excess} excess wavefronts found, none proved"
     lines = [f"{problem.name}  {tile_text(problem)}  on {explanation.target}", "", verdict]
+    if explanation.widths:
+        lines.append(f"with {widths_text(explanation.widths)}, the solver's choice; what follows is about it")
     if explanation.evidence:
         lines.append(f"the bound rests on {explanation.evidence}")
     for reason in explanation.reasons:
         first, *rest = reason.split("\n")
         lines += ["", *textwrap.wrap(first, 100), *rest]
     if explanation.clashing_accesses:
-        names = ", ".join(f"`{name}`" for name in explanation.clashing_accesses)
-        minimal = "; without any one of them the others can" if explanation.clash_is_minimal else ""
-        lines += ["", *textwrap.wrap(f"Clash: {names} cannot all be free of conflicts{minimal}.", 100)]
+        lines += ["", *textwrap.wrap(_clash(explanation), 100)]
     if explanation.relaxations:
         lines += ["", "What would help:"]
         lines += [f"  {r.kind}: {r.message}" for r in explanation.relaxations]
     return "\n".join(lines) + "\n"
+
+
+def _clash(explanation: Explanation) -> str:
+    """What cannot be served together, and that there is more of it."""
+    names = explanation.clashing_accesses
+    together = {1: "", 2: "both "}.get(len(names), "all ")
+    fewer = {1: "", 2: "; each can without the other"}.get(len(names), f"; any {len(names) - 1} of them can")
+    text = f"Clash: {_listed(names)} cannot {together}be free of conflicts"
+    text += (fewer if explanation.clash_is_minimal else "") + "."
+    if explanation.other_clashes:
+        others = "; ".join(_listed(clash) for clash in explanation.other_clashes)
+        text += f" That is not all: without one of them, there still clash {others}."
+    return text
+
+
+def _listed(names: Sequence[str]) -> str:
+    *first, last = (f"`{name}`" for name in names)
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _counted(access: AuditedAccess) -> str:
@@ -157,6 +175,11 @@ def tile_text(problem: Problem) -> str:
     element = problem.tile.element
     name = element if isinstance(element, str) else f"{element.bytes}-byte elements"
     return f"{'x'.join(map(str, problem.tile.shape))} {name}"
+
+
+def widths_text(widths: Mapping[str, int]) -> str:
+    """Widths chosen by access name, in bytes."""
+    return ", ".join(f"`{name}` of {width} bytes" for name, width in widths.items())
 
 
 def columns(rows: Sequence[Sequence[str]], left: Set[int]) -> list[str]:

@@ -17,15 +17,16 @@ A width that may change becomes one problem for each choice, where a narrower ac
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 import msgspec
 
 from layoutopt.address import Layout
+from layoutopt.algebra import simplify
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions import Const, Node, Op, Var, parse, to_text, with_parts
-from layoutopt.model import Access, Problem, Tile
+from layoutopt.model import Access, Problem, Result, Tile
 
 replace = msgspec.structs.replace
 
@@ -64,6 +65,38 @@ def over_bytes(offset: str, tile: Tile) -> str:
         return first if node == last else with_parts(node, moved)
 
     return to_text(Op("//", (moved(parse(offset, frozenset(names))), Const(tile.packed))))
+
+
+def over_elements(offset: Node, tile: Tile) -> Node:
+    """The offset of packed elements, from that of the bytes that hold them (over the bytes' coordinates).
+
+    An element's place in its byte is added where the last coordinate stands alone, if it does:
+
+        x0*64 + (x1 ^ x0 % 4 * 16)   ->   x0*128 + (x1 ^ x0 % 4 * 32)
+    """
+    if tile.packed == 1:
+        return offset
+    ranges = {f"x{d}": (0, extent - 1) for d, extent in enumerate(tile.shape)}
+    last, packed = Var(f"x{len(tile.shape) - 1}"), Const(tile.packed)
+
+    def moved(node: Node) -> Node:
+        return Op("//", (last, packed)) if node == last else with_parts(node, moved)
+
+    def scaled(node: Node) -> tuple[Node, bool]:
+        """`node` times `packed`, and whether the place in the byte is added already."""
+        match node:
+            case Var() if node == last:
+                return last, True
+            case Op("%", (Var() as inner, Const(size))) if inner == last:
+                return Op("%", (last, Const(size * tile.packed))), True
+            case Op("+" | "^" as symbol, (a, b)):
+                left, added = scaled(a)
+                right, more = (Op("*", (moved(b), packed)), False) if added else scaled(b)
+                return Op(symbol, (left, right)), added or more
+        return Op("*", (moved(node), packed)), False
+
+    whole, added = scaled(offset)
+    return simplify(whole if added else Op("+", (whole, Op("%", (last, packed)))), ranges)
 
 
 def width_choices(problem: Problem) -> list[Problem]:
@@ -108,6 +141,12 @@ def named_widths(reports: Iterable[Report], problem: Problem, chosen: Problem) -
     )
 
 
+def chosen_widths(problem: Problem, result: Result) -> dict[str, int]:
+    """Bytes of every access whose width the file leaves open: as `result` has it, else the widest."""
+    taken = {report.name: report.bytes for report in result.accesses}
+    return {a.name: taken.get(a.name) or max(a.bytes) for a in problem.accesses if isinstance(a.bytes, tuple)}
+
+
 def _with_width(access: Access, width: int | None, tile: Tile, field: str) -> Access:
     if not isinstance(access.bytes, tuple):
         return access
@@ -137,17 +176,9 @@ def with_loops(problem: Problem) -> Problem:
     return replace(problem, accesses=accesses)
 
 
-def plain(problem: Problem) -> Problem:
-    """The problem in the plainest words: bytes for packed elements, the widest widths, loops over values.
-
-    For commands that draw layouts, where only the elements that an access touches matter.
-    """
-    return with_loops(whole(problem))
-
-
-def whole(problem: Problem) -> Problem:
-    """The problem over bytes for packed elements, with the widest widths."""
-    return stored(with_widths(problem, [None] * len(problem.accesses)))
+def whole(problem: Problem, widths: Mapping[str, int]) -> Problem:
+    """The problem over bytes for packed elements, with widths by access name, the widest where left out."""
+    return stored(with_widths(problem, [widths.get(a.name) for a in problem.accesses]))
 
 
 def unstored(layout: Layout, problem: Problem) -> Layout:

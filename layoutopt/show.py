@@ -16,10 +16,11 @@ from layoutopt.address import Layout
 from layoutopt.devices import Device
 from layoutopt.draw.picture import Instruction, Picture, instruction, picture, worst_instruction
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
-from layoutopt.expressions import evaluate, parse, to_text
-from layoutopt.formula import offset_expression
+from layoutopt.expressions import parse, to_text
+from layoutopt.formula import byte_table, element_expression, offset_expression
 from layoutopt.model import Problem
-from layoutopt.rewrite import plain
+from layoutopt.render import widths_text
+from layoutopt.rewrite import chosen_widths, stored, whole, with_widths
 from layoutopt.synthesize import check_table, solve
 
 MAX_FILE_BYTES = 1 << 26
@@ -29,7 +30,10 @@ NONE, PUBLISHED = "none", "published"
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A layout to draw: its name, its formula (may be empty), and byte offsets by row-major index."""
+    """A layout to draw: its name, its formula in elements (may be empty), and byte offsets.
+
+    The offsets are those of elements by row-major index, of packed elements those of their bytes.
+    """
 
     name: str
     offset: str
@@ -41,12 +45,13 @@ class Views:
     """The layouts, before and after, and where to look.
 
     Attributes:
-        problem: the tile and its accesses.
+        problem: the tile and its accesses, with one width for each.
         gpu: the device.
-        lanes: the trace.
+        lanes: the trace, over the bytes of packed elements.
         layouts: one or two; the last is the best known.
         chosen: the warp instruction.
-        note: what was left out and why; may be empty.
+        note: what was left out and why, and what was chosen; may be empty.
+        widths: where the file leaves widths open, those of the solved layout, in bytes by access name.
     """
 
     problem: Problem
@@ -55,6 +60,7 @@ class Views:
     layouts: tuple[Shown, ...]
     chosen: Instruction
     note: str
+    widths: dict[str, int]
 
     def pictures(self) -> tuple[Picture, ...]:
         """The chosen instruction under every layout."""
@@ -90,35 +96,39 @@ def views(
     Raises:
         ProblemFileError: there is no such layout, access, warp or iteration, or a file is wrong.
     """
-    problem = plain(problem)
     free = msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, offset=None))
-    lanes = trace(free, gpu)
+    lanes = trace(whole(free, {}), gpu)
     result = solve(free, target=gpu, lanes=lanes, time_limit=time_limit)
-    note = ""
+    notes: list[str] = []
+    widths = chosen_widths(problem, result)
+    if widths:
+        problem = with_widths(problem, [widths.get(a.name) for a in problem.accesses])
+        lanes = trace(stored(problem), gpu)
+        notes.append(f"drawn with {widths_text(widths)}, as the solved layout has it")
     layouts: list[Shown] = []
     if before != SOLVED:
         first = _before(problem, before)
         try:
-            check_table(first.table, problem.tile.element_bytes, lanes)
+            check_table(first.table, problem.tile.storage.element_bytes, lanes)
         except LayoutError as error:
-            note = f"{first.name} cannot serve the accesses ({error}), so it is not drawn"
+            notes.append(f"{first.name} cannot serve the accesses ({error}), so it is not drawn")
         else:
             layouts.append(first)
     if result.layout is not None and result.offset is not None:
-        layouts.append(Shown("solved", result.offset, result.layout.table().ravel()))
+        layouts.append(Shown("solved", result.offset, _bytes_of(result.layout)))
     elif not layouts:
         raise ProblemFileError("layout", f"no layout to draw: {result.reason}")
     else:
-        note = f"no layout was found: {result.reason}"
+        notes.append(f"no layout was found: {result.reason}")
     chosen = _choose(problem, gpu, lanes, layouts, access, warp, iteration)
-    return Views(problem, gpu, lanes, tuple(layouts), chosen, note)
+    return Views(problem, gpu, lanes, tuple(layouts), chosen, "; ".join(notes), widths)
 
 
 def _before(problem: Problem, name: str) -> Shown:
     if name == NONE:
-        size = problem.tile.element_bytes
-        dense = _dense(problem)
-        return Shown("row-major", to_text(offset_expression(dense)), np.arange(problem.tile.elements) * size)
+        storage = problem.tile.storage
+        table = np.arange(storage.elements) * storage.element_bytes
+        return Shown("row-major", to_text(offset_expression(_dense(problem))), table)
     if name == PUBLISHED:
         if problem.layout.offset is not None:
             return _formula(problem, "in use", "layout.offset", problem.layout.offset)
@@ -135,17 +145,22 @@ def _dense(problem: Problem) -> Layout:
     for d, extent in reversed(list(enumerate(problem.tile.shape))):
         digits.append(Digit(d, 1, extent, stride))
         stride *= extent
-    return Layout(problem.tile.shape, problem.tile.element_bytes, tuple(reversed(digits)))
+    return Layout(problem.tile.shape, problem.tile.storage.element_bytes, tuple(reversed(digits)))
+
+
+def _bytes_of(layout: Layout) -> IntArray:
+    """Byte offset of every unit of a layout, by row-major index."""
+    return layout.table()[..., :: layout.packed].ravel()
 
 
 def _formula(problem: Problem, name: str, field: str, text: str) -> Shown:
-    shape = problem.tile.shape
-    grids = {f"x{d}": g for d, g in enumerate(np.indices(shape, dtype=np.int64, sparse=True))}
+    names = frozenset(f"x{d}" for d in range(len(problem.tile.shape)))
     try:
-        offsets = evaluate(parse(text, frozenset(grids)), grids)
+        return Shown(name, text, byte_table(parse(text, names), problem.tile))
     except ExpressionError as error:
         raise ExpressionError(error.reason, error.position, field) from None
-    return Shown(name, text, np.broadcast_to(offsets, shape).ravel() * problem.tile.element_bytes)
+    except LayoutError as error:
+        raise ProblemFileError(field, str(error)) from None
 
 
 def _from_file(problem: Problem, path: Path) -> Shown:
@@ -165,16 +180,17 @@ def _from_file(problem: Problem, path: Path) -> Shown:
                 field,
                 f"expected integers of shape {problem.tile.shape}, got {table.dtype} of shape {table.shape}",
             )
-        return Shown(path.name, "", table.astype(np.int64).ravel())
+        return Shown(path.name, "", table[..., :: problem.tile.packed].astype(np.int64).ravel())
     try:
         layout = msgspec.convert(_layout_of(json.loads(data)), Layout)
     except (ValueError, msgspec.ValidationError, RecursionError) as error:
         raise ProblemFileError(field, f"{str(path)!r} holds no layout: {error}") from None
-    if layout.shape != problem.tile.shape or layout.element_bytes != problem.tile.element_bytes:
+    made_for = layout.shape, layout.element_bytes, layout.packed
+    if made_for != (problem.tile.shape, problem.tile.storage.element_bytes, problem.tile.packed):
         raise ProblemFileError(
             field, f"{str(path)!r} is made for shape {layout.shape}, not {problem.tile.shape}"
         )
-    return Shown(path.name, to_text(offset_expression(layout)), layout.table().ravel())
+    return Shown(path.name, to_text(element_expression(layout)), _bytes_of(layout))
 
 
 def _layout_of(data: Any) -> Any:

@@ -33,7 +33,7 @@ from layoutopt.model import (
     Status,
 )
 from layoutopt.over_values import ChoiceTrace, choices, count_choices, report_choices, tidy
-from layoutopt.proofs import EveryLayout, every_layout
+from layoutopt.proofs import COUNTING, EveryLayout, every_layout
 from layoutopt.rewrite import named_widths, stored, unstored, width_choices, with_loops
 
 # Share of the time limit that the search over the families may use; proofs for every layout get the rest.
@@ -191,11 +191,10 @@ def _dictated(problem: Problem, gpu: Device, lanes: Trace, conflict_free: bool) 
             weighted += int((excess * access.weight).sum())
         ranked.append((weighted, len(candidate.layout.swizzle), plain, candidate))
     ranked.sort(key=lambda row: row[:2])
-    weights = any((access.weight != unit).any() for access in lanes.accesses)
     proof = Proof(
         Bound(min((plain for _, _, plain, _ in ranked), default=0), scope),
         Bound(problem.tile.bytes, EVERY_LAYOUT),
-        weighted_excess=Bound(ranked[0][0] / unit, scope) if ranked and weights else None,
+        weighted_excess=Bound(ranked[0][0] / unit, scope) if ranked and _has_weights(lanes) else None,
     )
     costs = [f"{c.name} {weighted / unit:g} excess" for weighted, _, _, c in ranked] + refused
     reason = "; ".join(costs) or f"no layout of {' or '.join(dictated.names(problem))} holds this tile"
@@ -259,7 +258,8 @@ def _of_every_layout(
         if not why_no_table(problem):
             return look_up(problem.tile, free, proposal), general
         excess = _unweighted(free.excess, lanes.weight_unit)
-        better = f"a table of offsets would have {excess:g} excess in {free.bytes:,} bytes"
+        weighted = "weighted " if _has_weights(lanes) else ""
+        better = f"a table of offsets would have {excess:g} {weighted}excess in {free.bytes:,} bytes"
         proposal = replace(proposal, reason="; ".join(filter(None, (proposal.reason, better))))
     if general.bound < max(1, bound):
         return proposal, general
@@ -606,17 +606,24 @@ def _proof(lanes: Trace, proposal: Proposal, general: EveryLayout | None) -> Pro
     least = max(proposal.plain_floor, -(-bound // max(1, int(weights.max()))))
     plain = Bound(least, scope if least > proposal.plain_floor else EVERY_LAYOUT)
     weighted = None
-    if (weights != lanes.weight_unit).any():
+    if _has_weights(lanes):
         weighted = Bound(_unweighted(bound, lanes.weight_unit), scope)
     cost = None
     if proposal.layout is not None:
         cost = IndexCost(proposal.operations, proposal.operations_proved, INDEX_COST_MEASURE)
-    wider, evidence = None, ""
+    # The search itself proves of every layout what counting gives.
+    wider, evidence = None, COUNTING if bound and scope == EVERY_LAYOUT else ""
     if general is not None:
-        evidence = general.evidence
+        if scope != EVERY_LAYOUT or general.bound >= bound:
+            evidence = general.evidence
         if scope != EVERY_LAYOUT:
             wider = Bound(_unweighted(general.bound, lanes.weight_unit), EVERY_LAYOUT)
     return Proof(plain, Bound(*proposal.bytes_bound), cost, weighted, wider, evidence)
+
+
+def _has_weights(lanes: Trace) -> bool:
+    """Whether the weighted excess is another number than the excess."""
+    return any((access.weight != lanes.weight_unit).any() for access in lanes.accesses)
 
 
 def _unweighted(value: int, unit: int) -> int | float:

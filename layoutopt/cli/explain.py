@@ -20,7 +20,7 @@ from layoutopt.cli.options import ProblemPath, device_file_option, problem_devic
     default=60.0,
     show_default=True,
     metavar="S",
-    help="Seconds for the search and the questions.",
+    help="Seconds for the search, and as many again for the questions after it.",
 )
 @device_file_option
 def command(problem: Path, as_json: bool, time_limit: float, device_file: Path | None) -> int:
@@ -38,7 +38,7 @@ def command(problem: Path, as_json: bool, time_limit: float, device_file: Path |
 
     loaded = load(problem)
     gpu = problem_device(loaded, device_file)
-    explanation = explain(loaded, budget=Budget(time_limit), target=gpu)
+    explanation = explain(loaded, budget=Budget(2 * time_limit), target=gpu)
     if as_json:
         click.echo(json.dumps(explanation.to_json()))
     else:

@@ -141,5 +141,6 @@ def _json(found: Views) -> dict[str, object]:
         "warp": chosen.warp,
         "iteration": chosen.iteration,
         "note": found.note,
+        "widths": found.widths,
         "pictures": [to_json(p) for p in found.pictures()],
     }

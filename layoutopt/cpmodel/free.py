@@ -26,15 +26,17 @@ Not covered: elements whose size is no power of two, and devices whose words sha
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from layoutopt.accesses import Trace
+from layoutopt.accesses import LaneTrace, Trace
 from layoutopt.cpmodel.phases import PhaseSet
 from layoutopt.cpmodel.solver import Answer, Budget, Model, Outcome
+from layoutopt.devices import PhaseRule
 from layoutopt.model import Tile
 
 IntArray = npt.NDArray[np.int64]
@@ -230,6 +232,57 @@ def free_phases(sets: Sequence[PhaseSet], chunks: Chunks, *, drop_loose: bool) -
     ]
 
 
+def lane_order(
+    sets: Sequence[PhaseSet],
+    trace: Trace,
+    tile: Tile,
+    access: LaneTrace,
+    rule: PhaseRule,
+    *,
+    budget: Budget,
+    table: IntArray | None = None,
+    effort: float = EFFORT,
+) -> tuple[int, ...] | None:
+    """An order of the lanes of `access` with which it and all phases of `sets` can be free of conflicts.
+
+    Lane k is to do what lane order[k] does now, in every warp instruction. A bank that holds more words of
+    an instruction than it has phases rules out every order (by König's theorem on edge colourings, nothing
+    else rules out one for each instruction); then lanes whose words share a bank need different phases.
+
+    Args:
+        sets: the phases of the other accesses, from `phase_sets`.
+        trace: all accesses, whose vectors stay whole.
+        tile: what is placed.
+        access: the access whose lanes may change places.
+        rule: how it is served.
+        budget: the time there is.
+        table: byte offset of every element in the layout to keep; None for any placement in banks.
+        effort: deterministic time.
+
+    Returns:
+        None where there is none, none was found, or the model does not apply.
+    """
+    rows = np.unique(np.where(access.active, access.element, -1), axis=0)
+    ones = np.ones(len(rows), np.int64)
+    together = replace(rule, phases=(tuple(range(rows.shape[1])),), merges_pairs=False)
+    own = PhaseSet(rows, ones, ones, ones * len(rule.phases), together, access.operation.width_bytes)
+    every = (*sets, own)
+    row_bytes = [s.rule.banks * s.rule.bank_bytes for s in every]
+    if tile.element_bytes & (tile.element_bytes - 1) or any(s.rule.row_words > 1 for s in every):
+        return None
+    chunks = bound_chunks(trace, tile, min(s.rule.bank_bytes for s in every))
+    if chunks.size.max() > min(row_bytes):
+        return None
+    if any(max(_least(p), _alone(p)) > p.ideal for p in free_phases(sets, chunks, drop_loose=False)):
+        return None
+    phases = free_phases(every, chunks, drop_loose=False)
+    search = _Search(chunks, phases, max(row_bytes), tile, budget, 1)
+    if search.too_large:
+        return None
+    search.symmetric = search.symmetric and table is None
+    return search.order_lanes(rows, own, rule, effort, table)
+
+
 class _Search:
     """One set of phases, asked several questions."""
 
@@ -339,14 +392,65 @@ class _Search:
         """
         if self.budget.spent:
             return Answer(Outcome.UNKNOWN, (), 0, 0)
-        model = self._model(atoms=atoms, least=least, most=most, hint=hint)
+        model, _ = self._model(atoms=atoms, least=least, most=most, hint=hint)
         return model.solve(self.budget, self.workers, effort)
 
     def text(self, most: int | None) -> str:
         """As `CpModelProto` text: every phase at its floor, or a weighted excess of `most` at most."""
-        return self._model(atoms=None, least=False, most=most, hint=None).to_text()
+        model, _ = self._model(atoms=None, least=False, most=most, hint=None)
+        return model.to_text()
 
-    def _model(self, *, atoms: int | None, least: bool, most: int | None, hint: IntArray | None) -> Model:
+    def order_lanes(
+        self, rows: IntArray, own: PhaseSet, rule: PhaseRule, effort: float, table: IntArray | None
+    ) -> tuple[int, ...] | None:
+        """See `lane_order`; `rows` are the instructions of the access, as elements of lanes or -1."""
+        model, at = self._model(atoms=None, least=False, most=None, hint=None)
+        for c, position in self._positions(table).items() if table is not None else ():
+            model.clause([at[c][position]])
+        deal = [[model.boolean() for _ in rule.phases] for _ in range(rows.shape[1])]
+        for literals in deal:
+            model.exactly_one(literals)
+        for p, lanes in enumerate(rule.phases):
+            model.at_most([(literals[p], 1) for literals in deal], len(lanes))
+        met: dict[tuple[tuple[int, int], tuple[int, int]], set[tuple[int, int]]] = {}
+        unit_bytes = max(own.width_bytes, rule.bank_bytes)
+        for row in rows.tolist():
+            units = [
+                (int(self.chunks.of[e]), int(self.chunks.place[e]) // unit_bytes * unit_bytes) for e in row
+            ]
+            for a, b in itertools.combinations([lane for lane, e in enumerate(row) if e >= 0], 2):
+                u, v = sorted((units[a], units[b]))
+                if u[0] != v[0]:
+                    met.setdefault((u, v), set()).add((a, b))
+        apart: dict[tuple[int, int], int] = {}
+        banks = rule.banks * rule.bank_bytes // unit_bytes
+        for (u, v), pairs in met.items():
+            same = model.boolean()
+            for i, a in enumerate(at[u[0]]):
+                bank = (i * int(self.chunks.size[u[0]]) + u[1]) // unit_bytes % banks
+                for j, b in enumerate(at[v[0]]):
+                    if (j * int(self.chunks.size[v[0]]) + v[1]) // unit_bytes % banks == bank:
+                        model.clause([-a - 1, -b - 1, same])
+            for pair in pairs:
+                if pair not in apart:
+                    apart[pair] = model.boolean()
+                    for x, y in zip(deal[pair[0]], deal[pair[1]], strict=True):
+                        model.clause([-x - 1, -y - 1, -apart[pair] - 1])
+                model.clause([-same - 1, apart[pair]])
+        answer = model.solve(self.budget, self.workers, effort)
+        if not _solved(answer):
+            return None
+        order = [0] * rows.shape[1]
+        for p, slots in enumerate(rule.phases):
+            dealt = [lane for lane, literals in enumerate(deal) if answer.values[literals[p]]]
+            for slot, lane in zip(slots, dealt, strict=True):
+                order[slot] = lane
+        return tuple(order)
+
+    def _model(
+        self, *, atoms: int | None, least: bool, most: int | None, hint: IntArray | None
+    ) -> tuple[Model, dict[int, list[int]]]:
+        """The model, and for each chunk the literals of its positions."""
         model = Model()
         at = {c: [model.boolean() for _ in range(n)] for c, n in self.positions.items()}
         for literals in at.values():
@@ -377,8 +481,10 @@ class _Search:
         if self.symmetric and (atoms is None or atoms * self._atom % self.period == 0):
             self._break_symmetry(model, at)
         if hint is not None:
-            self._hint(model, at, hint)
-        return model
+            for c, here in self._positions(hint).items():
+                for position, literal in enumerate(at[c]):
+                    model.hint(literal, int(position == here))
+        return model, at
 
     def _excess_at(self, wavefronts: int) -> int:
         """Weighted excess of all phases, from the weighted wavefronts of those with several units."""
@@ -414,14 +520,16 @@ class _Search:
                 if position * size // widest > k:
                     model.clause([-literal - 1])
 
-    def _hint(self, model: Model, at: dict[int, list[int]], table: IntArray) -> None:
+    def _positions(self, table: IntArray) -> dict[int, int]:
+        """Where a layout's byte offsets put the chunks."""
         flat = table.ravel()
         heads = {int(c): e for e, c in reversed(list(enumerate(self.chunks.of.tolist())))}
-        for c, literals in at.items():
-            size, e = int(self.chunks.size[c]), heads[c]
-            here = (int(flat[e]) - int(self.chunks.place[e])) % self.period // size
-            for position, literal in enumerate(literals):
-                model.hint(literal, int(position == here))
+        return {
+            c: (int(flat[heads[c]]) - int(self.chunks.place[heads[c]]))
+            % self.period
+            // int(self.chunks.size[c])
+            for c in self.positions
+        }
 
     # Answers ----------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """One self-contained page: pick access, warp and iteration, point at a lane, step through wavefronts.
 
-The page holds the byte offset of every element under each layout and the element of every lane, and works
-the rest out itself; beside its own count stands the conflict engine's.
+The page holds the byte offset of every element under each layout and the element of every lane (of packed
+elements, of the bytes that they share), and works the rest out itself; beside its own count stands the
+conflict engine's.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def page(found: Views, colour_by: str | None) -> str:
         accesses.append(_access(found, number, access, range(first, last), warps))
     data = {
         "shape": problem.tile.shape,
-        "element_bytes": problem.tile.element_bytes,
+        "packed": problem.tile.packed,
+        "element_bytes": problem.tile.storage.element_bytes,
         "lanes": gpu.lanes,
         "warps": warps,
         "accesses": accesses,
@@ -59,7 +61,7 @@ def page(found: Views, colour_by: str | None) -> str:
             {
                 "name": shown.name,
                 "offset": shown.offset or "a table",
-                "bytes": int(shown.table.max()) + problem.tile.element_bytes,
+                "bytes": int(shown.table.max()) + problem.tile.storage.element_bytes,
                 "table": _packed(shown.table),
                 "wavefronts": [
                     _packed(
@@ -122,7 +124,7 @@ def _cost(found: Views, access: LaneTrace) -> list[str]:
             LayoutCost(
                 shown.name,
                 shown.offset,
-                int(shown.table.max()) + found.problem.tile.element_bytes,
+                int(shown.table.max()) + found.problem.tile.storage.element_bytes,
                 int(counts.wavefronts.sum()),
                 int(counts.ideal.sum()),
             )

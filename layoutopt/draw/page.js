@@ -49,6 +49,7 @@ function serve(address, access) {
 
 function coordinates(element) {
   const out = [];
+  element *= data.packed;
   for (let d = data.shape.length - 1; d >= 0; d--) {
     out.unshift(element % data.shape[d]);
     element = Math.floor(element / data.shape[d]);

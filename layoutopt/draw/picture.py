@@ -147,7 +147,7 @@ def picture(
     layout: str,
     offset: str,
 ) -> Picture:
-    """Draw instruction `row` of `access` under byte offsets by row-major index.
+    """Draw instruction `row` of `access` under byte offsets as `layoutopt.show.Shown` has them.
 
     Raises:
         VerificationError: this module and the conflict engine count differently.
@@ -163,7 +163,7 @@ def picture(
             f"{access.name}: the picture serves {mine} wavefronts, "
             f"the engine counts {int(counts.wavefronts[row])}"
         )
-    size = int(table.max()) + problem.tile.element_bytes
+    size = int(table.max()) + problem.tile.storage.element_bytes
     return Picture(
         layout=layout,
         offset=offset,
@@ -187,11 +187,13 @@ def _lines(
     owner = np.full(count * banks, -1, np.int64)
     # From the last byte down, so that the first element of a word is the one that stays.
     order = np.argsort(-table, kind="stable")
-    span = -(-problem.tile.element_bytes // bank_bytes) + 1
+    element_bytes = problem.tile.storage.element_bytes
+    span = -(-element_bytes // bank_bytes) + 1
     for k in reversed(range(span)):
-        word = (table[order] + min(k * bank_bytes, problem.tile.element_bytes - 1)) // bank_bytes
+        word = (table[order] + min(k * bank_bytes, element_bytes - 1)) // bank_bytes
         owner[word] = order
-    coordinates = np.array(np.unravel_index(np.maximum(owner, 0), problem.tile.shape)).T.tolist()
+    first = np.maximum(owner, 0) * problem.tile.packed
+    coordinates = np.array(np.unravel_index(first, problem.tile.shape)).T.tolist()
     held = [tuple(c) if o >= 0 else None for c, o in zip(coordinates, owner.tolist(), strict=True)]
     lanes: dict[int, set[int]] = {}
     served: dict[int, tuple[int, int]] = {}
@@ -213,7 +215,7 @@ def _lines(
 def _meeting(problem: Problem, element: IntArray, phases: tuple[Served, ...]) -> Meeting:
     number, worst = max(enumerate(phases), key=lambda item: (len(item[1].passes), -item[0]))
     last = worst.passes[-1][0]
-    shape = problem.tile.shape
+    shape, packed = problem.tile.shape, problem.tile.packed
     there = [t for t in itertools.chain(*worst.passes) if t.bank == last.bank]
     lanes = tuple(sorted({t.lane for t in there}))
     return Meeting(
@@ -222,7 +224,7 @@ def _meeting(problem: Problem, element: IntArray, phases: tuple[Served, ...]) ->
         last.bank,
         len(worst.passes) + worst.idle_passes,
         lanes,
-        tuple(tuple(int(c) for c in np.unravel_index(element[lane], shape)) for lane in lanes),
+        tuple(tuple(int(c) for c in np.unravel_index(element[lane] * packed, shape)) for lane in lanes),
         tuple(sorted({t.word for t in there})),
     )
 
