@@ -443,7 +443,7 @@ class _Audit:
         best = self._solved(None)
         if best is None or best.weighted_excess is None or best.bytes is None:
             return
-        if not broken and best.weighted_excess >= weighted and best.bytes >= self.size:
+        if not broken and (best.weighted_excess, best.bytes) >= (weighted, self.size):
             return
         options = [best]
         for families in (("none", "pad"), ("none", "xor")):
@@ -459,7 +459,10 @@ class _Audit:
             chosen = best  # only bytes are to be won
         saved = tidy(excess - (chosen.excess or 0))
         size = self.size - (chosen.bytes or 0)
-        gain = [f"{saved:,} wavefronts"] if saved else []
+        won, unit = saved, "wavefronts"
+        if (weighted, chosen.weighted_excess) != (excess, chosen.excess):
+            won, unit = tidy(weighted - (chosen.weighted_excess or 0)), "weighted wavefronts"
+        gain = [f"{won:,} {unit}"] if won > 0 else []
         gain += [f"{size:,} bytes"] if size > 0 else []
         cost = f", costs {-size:,} bytes" if size < 0 else ""
         yield Finding(

@@ -120,8 +120,8 @@ class _Explainer:
         self.budget = budget
         self.warps = -(-problem.threads // gpu.lanes)
         trace(whole(problem, {}), gpu)  # what cannot be explained is refused before the search
-        with budget.shortened(_SEARCH_SHARE):
-            self.result = solve(problem, target=gpu, budget=budget)
+        # A budget of its own, so that the search goes as it would without questions to follow.
+        self.result = solve(problem, target=gpu, budget=budget.part(_SEARCH_SHARE))
         self.widths = chosen_widths(problem, self.result)
         self.source = with_widths(problem, [self.widths.get(a.name) for a in problem.accesses])
         self.problem = stored(self.source)  # bytes for packed elements, which only people see

@@ -120,14 +120,16 @@ def _from_result(raw: dict[str, Any], problem: Problem | None, device_file: Path
     if result.layout is None:
         empty = Problem(result.problem, Tile((1,), Structure(1)), 1, ())
         return Answer(empty, device(result.target, more), result, *_missing(result))
-    tile = Tile(result.layout.shape, Structure(result.layout.element_bytes))
+    packed = result.layout.packed
+    element = f"b{8 // packed}" if packed > 1 else Structure(result.layout.element_bytes)
+    tile = Tile(result.layout.shape, element)
     if problem is None:
         bare = Problem(result.problem, tile, 1, (), target=result.target)
         return Answer(bare, device(result.target, more), result)
-    if (problem.name, problem.tile.shape, problem.tile.element_bytes) != (
+    if (problem.name, problem.tile.shape, problem.tile.element_bits) != (
         result.problem,
         tile.shape,
-        tile.element_bytes,
+        tile.element_bits,
     ):
         raise ProblemFileError("", f"the result is of problem {result.problem!r}, not of {problem.name!r}")
     if [a.name for a in problem.accesses] != [a.name for a in result.accesses]:

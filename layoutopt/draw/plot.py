@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from typing import Any
 
 from layoutopt.compare import Comparison, Row
@@ -11,6 +12,7 @@ from layoutopt.compare import Comparison, Row
 _FRONT, _OTHER, _LINE = "#0072B2", "#D55E00", "#999999"
 # Wavefronts further apart than this factor are drawn on a logarithmic axis.
 _LOG_FROM = 8
+_LABEL_CHARACTERS = 48
 
 
 def chart(comparison: Comparison, kind: str) -> bytes:
@@ -70,11 +72,15 @@ def _draw(axes: Any, points: dict[tuple[int, float], list[Row]]) -> None:
     ordered = sorted(points.items(), key=lambda item: (-item[0][1], item[0][0]))
     step = 1 / max(1, len(ordered))
     for k, ((x, y), rows) in enumerate(ordered):
-        names = ", ".join(r.title for r in rows)
-        lines = [names[:44], names[44:]] if len(names) > 48 else [names]
         axes.annotate(
-            "\n".join(line.strip(", ") for line in lines if line) + f"\n{x:,} bytes, {y:g}",
+            "\n".join([*_titles(rows), f"{x:,} bytes, {y:g}"]),
             xy=(x, y), xytext=(1.04, 1 - step * (k + 0.5)), textcoords="axes fraction", va="center",
             fontsize=7.5, color=_FRONT if rows[0].pareto else "#333333", annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": _LINE, "linewidth": 0.5},
         )  # fmt: skip
+
+
+def _titles(rows: list[Row]) -> list[str]:
+    """The rows' titles in lines that end between two of them."""
+    whole = ", ".join(row.title.replace(" ", "\xa0") for row in rows)
+    return [line.replace("\xa0", " ") for line in textwrap.wrap(whole, _LABEL_CHARACTERS)]
