@@ -364,7 +364,8 @@ class Proof(Struct, frozen=True):
         weighted_excess: the first objective, where accesses have weights; else it is `excess`.
         every_layout: what holds of the (weighted) excess of every layout, where `excess` says more
             but of some families only.
-        evidence: what a bound on every layout's excess rests on, beyond the search; else empty.
+        evidence: what a bound on every layout's excess rests on; empty for a bound of 0 and for bounds on
+            some families only.
     """
 
     excess: Bound

@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import numpy as np
 import pytest
 from conftest import PROBLEMS, ROOT, problem_id
@@ -136,6 +137,17 @@ def test_the_cheapest_fix(offset, message, saved):
     (fix,) = findings(audit("transpose_32x32_f32", offset, quick), "fix")
     assert fix.message.startswith(message)
     assert (fix.details["saved_wavefronts"], fix.details["saved_bytes"]) == saved
+
+
+def test_a_fix_never_costs_wavefronts():
+    """Fewer bytes are no gain where the solver's time ended at a layout of more wavefronts."""
+
+    def stopped(problem):
+        layout = msgspec.structs.replace(problem.layout, families=("none",))
+        return solve(msgspec.structs.replace(problem, layout=layout))
+
+    good = "x0*34 + (x1 + x0) % 32"
+    assert not findings(audit("transpose_32x32_f32", good, stopped), "fix")
 
 
 def test_nothing_to_mend():

@@ -104,3 +104,13 @@ def test_a_name_of_the_catalogue_is_a_problem():
     unknown = layoutopt("emit", "transpose_16x33_f32")
     assert (unknown.returncode, unknown.stdout) == (2, "")
     assert "did you mean transpose_16x32_f32" in unknown.stderr
+
+
+def test_a_result_of_packed_elements(tmp_path):
+    (path,) = (str(p) for p in (ROOT / "problems").rglob("s4_*128x128*.json"))
+    result = tmp_path / "r.json"
+    result.write_text(layoutopt("solve", path, "--json").stdout)
+    whole = layoutopt("emit", str(result), "--lang", "c", "--problem", path)
+    assert (whole.returncode, whole.stdout) == (0, layoutopt("emit", path, "--lang", "c").stdout)
+    alone = layoutopt("emit", str(result), "--lang", "c")
+    assert "_bit_shift(uint32_t x1)" in alone.stdout

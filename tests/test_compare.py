@@ -12,8 +12,9 @@ from conftest import PROBLEMS, ROOT, problem_id
 from test_cli import layoutopt
 
 from layoutopt.accesses import trace
-from layoutopt.compare import compare
+from layoutopt.compare import Row, compare
 from layoutopt.devices import device, load_devices
+from layoutopt.draw.plot import _titles
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions import evaluate, parse
 from layoutopt.model import Status
@@ -265,6 +266,14 @@ def test_plot(tmp_path, kind):
         assert "wavefronts" in text
     else:
         assert file.read_bytes().startswith(b"\x89PNG")
+
+
+def test_labels_break_between_titles():
+    titles = ["column ^ row", "best CuTe swizzle", "best XOR", "everything", "published"]
+    lines = _titles([Row(str(k), title, "given") for k, title in enumerate(titles)])
+    assert len(lines) == 2
+    assert ", ".join(titles) == " ".join(lines)
+    assert all(title in "\n".join(lines) for title in titles)
 
 
 def test_wrong_use(tmp_path):

@@ -4,13 +4,16 @@ import random
 
 import numpy as np
 import pytest
+from conftest import ROOT
 
 from layoutopt.accesses import trace
 from layoutopt.conflicts import count_wavefronts
 from layoutopt.cpmodel.phases import phase_sets
 from layoutopt.devices import device, devices
 from layoutopt.errors import ProblemFileError
-from layoutopt.problem_file import from_data
+from layoutopt.problem_file import from_data, load
+from layoutopt.proofs import COUNTING
+from layoutopt.synthesize import solve
 
 
 def random_problem(rng, target):
@@ -86,3 +89,9 @@ def test_two_words_of_one_kepler_row():
     (access,) = lanes.accesses
     counts = count_wavefronts(16 * access.element, access.active, access.operation, gpu)
     assert heads.floor.tolist() == counts.wavefronts.tolist() == [2]
+
+
+def test_the_result_says_that_counting_is_the_reason():
+    result = solve(load(ROOT / "problems/transposes/leimao_vectorised_swizzled_f32.json"))
+    assert (result.proof.excess.lower_bound, result.proof.excess.scope) == (384, "every layout")
+    assert result.proof.evidence == COUNTING

@@ -6,14 +6,19 @@ import re
 import msgspec
 import pytest
 import toy
+from click.testing import CliRunner
 from conftest import ROOT
 from test_certificates import planes
 from test_cli import layoutopt
 
 from layoutopt.address import Digit, Layout, Target
+from layoutopt.cli.explain import command
 from layoutopt.cpmodel.solver import Budget
-from layoutopt.explain import explain, without_each_part
+from layoutopt.devices import Device, PhaseRule
+from layoutopt.errors import ProblemFileError
+from layoutopt.explain import _Explainer, explain, without_each_part
 from layoutopt.problem_file import from_data, load
+from layoutopt.render import explanation_report
 from layoutopt.synthesize import solve
 
 PROBLEMS = ROOT / "problems"
@@ -143,11 +148,135 @@ def test_lanes_in_another_order():
     found = explain(from_data(data), budget=Budget(10), target=gpu)
     assert found.excess == 2
     assert [r.kind for r in found.relaxations] == ["families", "lane_order"]
+    order = found.relaxations[-1].order
+    assert sorted(order) == list(range(8))
+    assert f"n = {', '.join(map(str, order))}" in found.relaxations[-1].message
+    dealt = {**data["accesses"][0], "index": [_with_lanes(data["accesses"][0]["index"][0], order)]}
+    assert solve(from_data({**data, "accesses": [dealt, data["accesses"][1]]}), target=gpu).excess == 0
+    # Another access that clashes by itself: no order of these lanes helps.
+    stride = {"name": "stride", "op": "load", "bytes": 4, "index": ["8*tid"]}
+    worse = explain(
+        from_data({**data, "accesses": [*data["accesses"], stride]}), budget=Budget(10), target=gpu
+    )
+    assert [r.kind for r in worse.relaxations] == ["families"]
     data["accesses"][0]["index"] = ["2*tid"]
     assert explain(from_data(data), budget=Budget(10), target=gpu).excess == 0
     data["accesses"][0]["index"] = ["2*(tid % 4 * 4 + tid // 4)"]  # four vectors in one bank pair
     stuck = explain(from_data(data), budget=Budget(10), target=gpu)
     assert (stuck.excess, [r.kind for r in stuck.relaxations]) == (6, ["families"])
+
+
+def _with_lanes(index, order):
+    """The index with tid k doing what tid order[k] did."""
+    table = sum(lane << 4 * k for k, lane in enumerate(order))
+    return index.replace("tid", f"({table} >> 4*tid & 15)")
+
+
+TWO_HALVES = {
+    "name": "two halves", "tile": {"shape": [16], "element": "f32"}, "threads": 8,
+    "accesses": [
+        {"name": "pairs", "op": "store", "bytes": 8, "index": ["2*((3*tid + tid // 1) % 8)"]},
+        {"name": "singles", "op": "load", "bytes": 4, "index": ["(2*tid + tid // 2 + 4*i) % 16"], "for": {"i": 2}},
+        {"name": "more", "op": "store", "bytes": 8, "index": ["2*((tid // 2 + tid % 2 * 4) % 8)"]},
+    ],
+}  # fmt: skip
+
+
+def test_lane_orders_where_every_layout_has_conflicts():
+    """Each of the three is needed for the clash; with some dealt anew, a layout serves all."""
+    found = explain(from_data(TWO_HALVES), budget=Budget(20), target=toy.toy_device(8, 4))
+    assert found.conflict_free is False
+    assert found.scope == "every layout"
+    orders = {r.access: r.order for r in found.relaxations if r.kind == "lane_order"}
+    assert orders
+    for name, order in orders.items():
+        accesses = [
+            {**a, "index": [_with_lanes(a["index"][0], order)]} if a["name"] == name else a
+            for a in TWO_HALVES["accesses"]
+        ]
+        again = from_data({**TWO_HALVES, "accesses": accesses})
+        assert solve(again, target=toy.toy_device(8, 4)).excess == 0
+
+
+def test_the_search_has_the_time_that_solve_has(monkeypatch):
+    """And a budget of its own: what solve finds depends on the share of its time that is left."""
+    given = []
+
+    def search(problem, **options):
+        given.append((options["budget"].seconds, options["budget"].share_left))
+        raise ProblemFileError("stop", "here")
+
+    monkeypatch.setattr("layoutopt.explain.solve", search)
+    path = str(PROBLEMS / "basics/scan_512_f32.json")
+    done = CliRunner().invoke(command, [path, "--time-limit", "40"])
+    assert isinstance(done.exception, ProblemFileError)
+    ((seconds, share),) = given
+    assert 39 < seconds <= 40
+    assert share > 0.9
+
+
+def test_a_pair_is_proved_once_the_others_are_gone(monkeypatch):
+    data = planes()
+    verdicts = {"01": False, "02": None, "12": None, "0": True, "1": True, "2": True}
+    explainer = _Explainer(from_data(data), toy.toy_device(2, 2), Budget(20))
+    names = [a.name for a in explainer.problem.accesses]
+    monkeypatch.setattr(
+        explainer, "_possible", lambda accesses: verdicts["".join(str(names.index(a.name)) for a in accesses)]
+    )
+    clash, minimal = explainer._clash(explainer.problem.accesses)
+    assert ([a.name for a in clash], minimal) == (names[:2], True)
+
+
+def test_a_table_shows_that_a_smaller_set_can_be_served():
+    """No formula serves the first access alone; some placement does, so that the pair is minimal."""
+    gpu = Device("toy", "toy", 8, 4, 4, {
+        ("load", 8): PhaseRule(tuple((lane, lane + 1) for lane in range(0, 8, 2)), 4, 4, merges_pairs=True)
+    })  # fmt: skip
+    starts = {
+        "a1": ((1946493238, 1629708370, 809662033), 3358111),
+        "a2": ((390410278, 288686452, 1948647763), 15297527),
+    }
+    accesses = []
+    for name, ((a, b, c), mask) in starts.items():
+        flat = f"(({a} if i == 0 else {b} if i == 1 else {c}) >> 4*tid & 15)"
+        accesses.append(
+            {"name": name, "op": "load", "bytes": 8, "index": [f"{flat} // 2", f"{flat} % 2"],
+             "where": f"{mask} >> (tid + 8*i) & 1", "for": {"i": 3}}
+        )  # fmt: skip
+    data = {
+        "name": "pair",
+        "tile": {"shape": [4, 2], "element": {"bytes": 8}},
+        "threads": 8,
+        "accesses": accesses,
+    }
+    found = explain(from_data(data), budget=Budget(20), target=gpu)
+    assert (found.conflict_free, found.clashing_accesses, found.clash_is_minimal) == (
+        False,
+        ("a1", "a2"),
+        True,
+    )
+    assert (
+        "`a1` and `a2` cannot both be free of conflicts; each can without the other."
+        in explanation_report(from_data(data), found)
+    )
+
+
+def test_other_clashes_are_named():
+    """Three widths of which every two clash: that one pair does is not all."""
+    data = {
+        "name": "mixed", "tile": {"shape": [48, 40], "element": "f32"}, "threads": 128,
+        "accesses": [
+            {"name": "v4", "op": "store", "bytes": 16, "index": ["(tid+128*i)//10", "(tid+128*i)%10*4"],
+             "where": "tid+128*i<480", "for": {"i": 4}},
+            {"name": "v2", "op": "load", "bytes": 8, "index": ["lane+16*(warp%2)", "2*(warp//2)+4*i"], "for": {"i": 10}},
+            {"name": "col", "op": "load", "bytes": 4, "index": ["lane", "warp+4*i"], "for": {"i": 10}},
+        ],
+    }  # fmt: skip
+    found = explain(from_data(data), budget=Budget(20))
+    assert (found.clashing_accesses, found.clash_is_minimal) == (("v2", "col"), True)
+    assert found.other_clashes == (("v4", "col"), ("v4", "v2"))
+    assert found.relaxations == ()
+    assert "without one of them, there still clash" in explanation_report(from_data(data), found)
 
 
 def test_families_in_the_way():
@@ -167,7 +296,8 @@ def test_command_line():
     assert next(iter(data)) == "schema"
     text = layoutopt("explain", path)
     assert max(map(len, text.stdout.splitlines())) < 125
-    assert "Clash: `store_rows_vec`, `load_cols`" in text.stdout
+    clash = "Clash: `store_rows_vec` and `load_cols` cannot both be free of conflicts; each can without the other."
+    assert clash in " ".join(text.stdout.split())
     good = layoutopt("explain", str(PROBLEMS / "basics/scan_512_f32.json"))
     assert good.returncode == 0
     assert re.search(r"^free of conflicts: ", good.stdout, re.M)

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -274,3 +275,19 @@ def test_what_cannot_change_the_answer_is_asked_briefly(families, briefly, monke
     assert result.excess
     (effort,) = efforts
     assert effort == (0.5 if briefly else EFFORT)
+
+
+def test_a_better_table_is_named_in_the_unit_of_what_was_found():
+    data = {
+        "name": "weights", "target": "sm_75", "tile": {"shape": [48, 48], "element": "f64"}, "threads": 144,
+        "accesses": [
+            {"name": "rows", "op": "store", "bytes": 8, "index": ["tid // 48 + 3*i", "tid % 48"], "for": {"i": 16}},
+            {"name": "cols", "op": "load", "bytes": 8, "index": ["tid % 48", "tid // 48 + 3*i"], "for": {"i": 16}},
+            {"name": "diag", "op": "load", "bytes": 8, "index": ["tid % 48", "(tid % 48 + tid // 48) % 48"], "weight": 2},
+        ],
+        "layout": {"families": ["xor"]},
+    }  # fmt: skip
+    result = solve(from_data(data))
+    (better,) = re.findall(r"a table of offsets would have (\d+) weighted excess", result.reason) or [None]
+    assert better is None or int(better) < result.weighted_excess
+    assert " excess" not in result.reason.replace("weighted excess", "")

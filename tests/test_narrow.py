@@ -1,5 +1,6 @@
 """Elements narrower than a bank word: exact counts, the same minimum as exhaustive search, packing."""
 
+import json
 import random
 from dataclasses import replace
 
@@ -14,13 +15,16 @@ from layoutopt.address import Digit, Layout, Target
 from layoutopt.audit import check
 from layoutopt.compare import compare
 from layoutopt.cpmodel.solver import Budget
+from layoutopt.devices import device
+from layoutopt.draw.text import report
 from layoutopt.errors import ProblemFileError
 from layoutopt.explain import explain
 from layoutopt.expressions import evaluate, parse
-from layoutopt.formula import element_expression, offset_expression
-from layoutopt.model import Published, Status
+from layoutopt.formula import byte_table, element_expression, offset_expression
+from layoutopt.model import Published, Status, Tile
 from layoutopt.problem_file import from_data
-from layoutopt.rewrite import stored
+from layoutopt.rewrite import over_elements, stored
+from layoutopt.show import views
 from layoutopt.synthesize import solve
 
 BITS = {"s4": 4, "u2": 2, "b1": 1, "u8": 8, "f16": 16}
@@ -235,3 +239,74 @@ def test_packed_tiles_are_explained_compared_and_drawn_as_bytes():
     rows = {row.family: row for row in compare(problem, time_limit=5).rows}
     in_use = check(problem, problem.published.offset)
     assert rows["published"].excess == sum(a.excess for a in in_use.accesses)
+
+
+@pytest.mark.parametrize("element", ["s4", "b2"])
+@pytest.mark.parametrize(
+    "offset",
+    ["x0*64 + x1", "x0*64 + (x1 ^ x0 // 2 % 4 * 16)", "x1*64 + x0", "x1 // 8 * 512 + x0*8 + x1 % 8",
+     "x0*64 + x1 ^ (x0*64 + x1) // 8 * 16", "(x0*72 + (x1 % 8 ^ x0)) * 2 + x1 // 8"],
+)  # fmt: skip
+def test_offsets_of_bytes_as_offsets_of_elements(element, offset):
+    tile = Tile((16, 64), element)
+    names = frozenset(("x0", "x1"))
+    x0, x1 = np.indices(tile.shape)
+    over = over_elements(parse(offset, names), tile)
+    of_bytes = evaluate(parse(offset, names), {"x0": x0, "x1": x1 // tile.packed})
+    expected = of_bytes * tile.packed + x1 % tile.packed
+    assert (evaluate(over, {"x0": x0, "x1": x1}) == expected).all()
+    assert (byte_table(over, tile) == of_bytes[:, :: tile.packed].ravel()).all()
+
+
+S4 = {
+    "name": "s4", "target": "sm_80", "tile": {"shape": [64, 128], "element": "s4"}, "threads": 128,
+    "accesses": [
+        {"name": "fill", "op": "cp.async", "bytes": 16, "index": ["tid // 4 + 32*i", "32*(tid % 4)"], "for": {"i": 2}},
+        {"name": "frag", "op": "ldmatrix.x4", "index": ["16*warp + lane % 16", "32*(lane // 16) + 64*k"],
+         "for": {"k": 2}},
+    ],
+}  # fmt: skip
+
+
+def test_every_command_shows_formulas_in_elements():
+    tile = from_data(S4)
+    offset = solve(tile).offset
+    assert offset == "x0*128 + (x1 ^ x0 // 2 % 4 * 32)"
+    assert explain(tile, budget=Budget(20)).offset == offset
+    compared = compare(tile, time_limit=5)
+    rows = {row.family: row for row in compared.rows}
+    assert (rows["all"].offset, rows["none"].offset, rows["guess_pad"].title) == (
+        offset,
+        "x0*128 + x1",
+        "pad 32",
+    )
+    for row in compared.rows:
+        audit = check(tile, row.offset)
+        assert (audit.excess, audit.bytes) == (row.excess, row.bytes), row.family
+    assert "x0*128" in compared.recommendation.text
+
+
+def test_pictures_of_packed_tiles_are_over_elements(tmp_path):
+    tile = from_data(S4)
+    result, table = solve(tile), tmp_path / "table.npy"
+    np.save(table, result.layout.table())
+    file = tmp_path / "result.json"
+    file.write_text(json.dumps(result.to_json()))
+    for before in ("none", str(table), str(file)):
+        chosen = {"access": "frag", "warp": 1, "iteration": {}, "time_limit": 5}
+        seen = views(tile, device(tile.target), before=before, **chosen)
+        assert seen.layouts[-1].offset == result.offset
+        drawn = seen.pictures()[-1]
+        assert drawn.lines[0].cells[1].coordinates == (0, 8)  # four bytes of two elements
+        touched = {c.coordinates for line in drawn.lines for c in line.cells if c.lanes}
+        assert {row for row, _ in touched} == set(range(16, 32))
+        if before != "none":
+            assert (seen.layouts[0].table == seen.layouts[1].table).all()
+        assert "64x128 s4" in report(seen, 100, None, colour=False)
+    assert seen.layouts[0].offset == result.offset
+
+
+def test_bytes_torn_by_a_formula_are_named():
+    tile = msgspec.structs.replace(from_data(S4), published=Published("x0*128 + (x1 ^ 1)", 4096))
+    (row,) = [row for row in compare(tile, time_limit=5).rows if row.family == "published"]
+    assert (row.status, row.reason) == (Status.INFEASIBLE, "the 2 elements of a byte do not stay together")

@@ -7,12 +7,17 @@ import subprocess
 
 import pytest
 
-from layoutopt import check
+from layoutopt import check, comparison_text
+from layoutopt.compare import compare
+from layoutopt.cpmodel.solver import Budget
 from layoutopt.devices import device
 from layoutopt.emit.languages import emit
 from layoutopt.errors import ProblemFileError
+from layoutopt.explain import explain
 from layoutopt.model import Status
 from layoutopt.problem_file import from_data
+from layoutopt.render import explanation_report
+from layoutopt.show import views
 from layoutopt.synthesize import solve
 
 ROWS = {"name": "rows", "op": "store", "index": ["4*i + tid // 8", "4*(tid % 8)"], "for": {"i": 8}}
@@ -111,3 +116,32 @@ def test_emitted_code_has_a_parameter_for_the_parts(tmp_path):
 def test_wrong_lists_are_refused(accesses, message):
     with pytest.raises(ProblemFileError, match=message):
         solve(problem(*accesses))
+
+
+WID = {
+    "name": "wid", "tile": {"shape": [64, 16], "element": "f64"}, "threads": 256,
+    "accesses": [
+        {"name": "rows", "op": "store", "bytes": [16, 8], "index": ["tid//8+32*i", "2*(tid % 8)"], "for": {"i": 2}},
+        {"name": "a", "op": "load", "bytes": 8, "index": ["tid % 64", "tid // 64 + 4*(i ^ 1)"], "for": {"i": 4}},
+        {"name": "b", "op": "load", "bytes": 8, "for": {"s": 3},
+         "index": ["(tid % 64 * 2 + s) % 64", "(tid // 64 + 4*s + tid % 64 // 32) % 16"]},
+    ],
+}  # fmt: skip
+
+
+def test_compare_show_and_explain_take_the_solvers_choice():
+    tile = from_data(WID)
+    result = solve(tile)
+    assert (result.excess, result.accesses[0].bytes) == (0, 8)
+    compared = compare(tile, time_limit=10)
+    everything = next(row for row in compared.rows if row.family == "all")
+    assert (everything.excess, everything.offset, compared.widths) == (0, result.offset, {"rows": 8})
+    assert "every row with `rows` of 8 bytes" in comparison_text.text(tile, compared)
+    explained = explain(tile, budget=Budget(20))
+    assert (explained.conflict_free, explained.offset) == (True, result.offset)
+    assert explained.widths == {"rows": 8}
+    assert "with `rows` of 8 bytes" in explanation_report(tile, explained)
+    chosen = {"access": "rows", "warp": None, "iteration": {"part": 1}, "time_limit": 10}
+    seen = views(tile, device("sm_90"), before="none", **chosen)
+    assert (seen.layouts[-1].offset, seen.chosen.iteration["part"]) == (result.offset, 1)
+    assert "drawn with `rows` of 8 bytes" in seen.note
