@@ -44,6 +44,9 @@ IntArray = npt.NDArray[np.int64]
 # Booleans, and terms of the load constraints, beyond which no model is built.
 MAX_BOOLEANS = 1 << 17
 MAX_TERMS = 1 << 22
+# Pairs of lanes in all instructions, and clauses on the banks of two words, beyond which no lane order is
+# looked for.
+MAX_PAIRS = 1 << 20
 # Deterministic time for the questions of one call, unless the caller says otherwise.
 EFFORT = 10.0
 # Shares of the effort: a yes-or-no question, and the minimum where the answer is no.
@@ -277,7 +280,7 @@ def lane_order(
         return None
     phases = free_phases(every, chunks, drop_loose=False)
     search = _Search(chunks, phases, max(row_bytes), tile, budget, 1)
-    if search.too_large:
+    if search.too_large or rows.size * rows.shape[1] > MAX_PAIRS:
         return None
     search.symmetric = search.symmetric and table is None
     return search.order_lanes(rows, own, rule, effort, table)
@@ -424,6 +427,8 @@ class _Search:
                     met.setdefault((u, v), set()).add((a, b))
         apart: dict[tuple[int, int], int] = {}
         banks = rule.banks * rule.bank_bytes // unit_bytes
+        if len(met) * banks > MAX_PAIRS:
+            return None
         for (u, v), pairs in met.items():
             same = model.boolean()
             for i, a in enumerate(at[u[0]]):
