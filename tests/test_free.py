@@ -193,17 +193,20 @@ def rows_columns_diagonals(n, m, **layout):
 
 @pytest.mark.parametrize("families", [["none", "pad", "table"], ["table"]])
 def test_a_table_that_is_asked_for_holds_what_formulas_of_any_family_give(families):
-    """CP-SAT finds no table without excess in this time; a pad with a swizzle has none."""
-    result = solve(rows_columns_diagonals(31, 32, families=families), time_limit=8)
-    assert (result.family, result.excess, result.status) == ("table", 0, Status.FEASIBLE)
+    """CP-SAT finds no table without excess in this time; rotated lines have none."""
+    result = solve(rows_columns_diagonals(31, 32, families=families), time_limit=20)
+    assert (result.family, result.excess, result.bytes) == ("table", 0, 31 * 32 * 4)
     assert (result.proof.excess.scope, result.proof.bytes.scope) == ("every layout", "every layout")
-    assert result.proof.bytes.lower_bound == 31 * 32 * 4
+    assert result.status is Status.OPTIMAL
 
 
 def test_a_table_that_was_not_searched_to_the_end_is_not_proved_away():
     result = solve(rows_columns_diagonals(31, 32, families=["none", "pad", "table"]), time_limit=1e-3)
     assert result.status is Status.FEASIBLE
-    assert result.reason == "tables of offsets were not searched to the end"
+    assert result.reason in (
+        "tables of offsets were not searched to the end",
+        "stopped before the proof was complete",
+    )
 
 
 def test_a_table_too_large_to_be_asked_for_is_named():

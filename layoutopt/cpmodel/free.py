@@ -34,6 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from layoutopt.accesses import LaneTrace, Trace
+from layoutopt.cpmodel.descent import Load, descend
 from layoutopt.cpmodel.phases import PhaseSet
 from layoutopt.cpmodel.solver import Answer, Budget, Model, Outcome
 from layoutopt.devices import PhaseRule
@@ -49,6 +50,8 @@ MAX_TERMS = 1 << 22
 MAX_PAIRS = 1 << 20
 # Deterministic time for the questions of one call, unless the caller says otherwise.
 EFFORT = 10.0
+# Local search: how often every chunk moves at most, moves in all, and the effort from which it has them.
+_SWEEPS, _MOVES, _SWEPT_EFFORT = 60, 60_000, 2.0
 # Shares of the effort: a yes-or-no question, and the minimum where the answer is no.
 _QUICK, _LONG = 0.2, 0.6
 
@@ -334,24 +337,60 @@ class _Search:
         if _solved(best):
             most = self.floor
         else:
-            best = self._solve(effort * _LONG, least=True, hint=hint)
+            near = self._searched_nearby(hint, effort)
+            best = self._solve(effort * _LONG, least=True, hint=near.table)
             if best.outcome is Outcome.INFEASIBLE:
                 raise AssertionError("some assignment always exists")
             bound = max(bound, self._excess_at(best.bound))
-            if not _solved(best):
-                return FreeAssignment(bound, bytes_bound=self.tile.bytes)
+            assert near.excess is not None
+            if not _solved(best) or self._excess_at(best.objective) > near.excess:
+                return self._smallest(effort * _QUICK, near.excess, replace(near, bound=bound), max_bytes)
             most = self._excess_at(best.objective)
-        return self._smallest(effort * _QUICK, bound, most, best, max_bytes)
+        found = self._assignment(bound, best, self.tile.bytes)
+        return self._smallest(effort * _QUICK, most, found, max_bytes)
+
+    def _searched_nearby(self, hint: IntArray | None, effort: float) -> FreeAssignment:
+        """What local search makes of a layout, of row-major where there is no hint."""
+        flat = np.arange(self.tile.elements) * self.tile.element_bytes if hint is None else hint.ravel()
+        start = self._positions(flat)
+        loads: dict[int, list[Load]] = {c: [] for c in self.placed}
+        for number, phase in enumerate(self.phases):
+            for c, place, times in phase.units:
+                address = np.arange(self.positions[c]) * int(self.chunks.size[c]) + place
+                loads[c].append(Load(number, address // phase.unit_bytes % phase.banks, times))
+        sweeps = min(_SWEEPS, _MOVES // max(1, len(start)))
+        position = descend(
+            loads,
+            np.array([_least(phase) for phase in self.phases]),
+            np.array([phase.weight for phase in self.phases]),
+            max(phase.banks for phase in self.phases),
+            start,
+            0 if self.budget.spent else int(sweeps * min(1.0, effort / _SWEPT_EFFORT)),
+        )
+        return self._placed_at(self._renamed(position), self.floor, self.tile.bytes)
+
+    def _renamed(self, position: dict[int, int]) -> dict[int, int]:
+        """The same with banks in the order that `_break_symmetry` wants."""
+        if not self.symmetric:
+            return position
+        widest = max(int(self.chunks.size[c]) for c in position)
+        names: dict[int, int] = {}
+        renamed = {}
+        for c in self.placed:
+            size = int(self.chunks.size[c])
+            group, inside = divmod(position[c] * size, widest)
+            renamed[c] = (names.setdefault(group, len(names)) * widest + inside) // size
+        return renamed
 
     def least_excess(self, effort: float) -> int:
         """A proved lower bound of the weighted excess."""
         return max(self.floor, self._excess_at(self._solve(effort, least=True).bound))
 
     def _smallest(
-        self, effort: float, bound: int, most: int, best: Answer, max_bytes: int | None
+        self, effort: float, most: int, found: FreeAssignment, max_bytes: int | None
     ) -> FreeAssignment:
-        """The smallest assignment with an excess of `most` at most."""
-        found = self._assignment(bound, best, self.tile.bytes)
+        """The smallest assignment with an excess of `most` at most, which `found` has."""
+        bound = found.bound
         assert found.bytes is not None
         size_bound, last = self.tile.bytes, found.bytes
         row_atoms = self.period // self._atom
@@ -544,6 +583,9 @@ class _Search:
         for c, n in self.positions.items():
             position[c] = answer.values[variable : variable + n].index(1)
             variable += n
+        return self._placed_at(position, bound, bytes_bound)
+
+    def _placed_at(self, position: dict[int, int], bound: int, bytes_bound: int) -> FreeAssignment:
         table = self._stack(position)
         excess = self.fixed + sum(p.weight * (_cost(p, position, self.chunks) - p.ideal) for p in self.phases)
         size = int(table.max()) + self.tile.element_bytes
