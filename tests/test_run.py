@@ -18,7 +18,7 @@ from layoutopt.emit.selftest import program
 from layoutopt.errors import LayoutError
 from layoutopt.problem_file import from_data, load
 from layoutopt.profiler import BANK_CONFLICTS, WAVEFRONTS, counters
-from layoutopt.rewrite import plain
+from layoutopt.rewrite import whole
 from layoutopt.synthesize import measure
 
 RUNS = json.loads((ROOT / "tests/data/h200_runs.json").read_text())
@@ -37,7 +37,7 @@ def test_the_h200_counted_what_is_predicted():
     accesses = 0
     for entry in RUNS["runs"]:
         assert entry["distinct"]
-        problem = plain(load(ROOT / "problems" / entry["problem"]))
+        problem = whole(load(ROOT / "problems" / entry["problem"]), {})
         reports = predicted_today(problem, entry)
         for access in entry["accesses"]:
             assert access["values"] == "right"
