@@ -20,7 +20,7 @@ from layoutopt.algebra import simplify
 from layoutopt.conflicts import count_wavefronts
 from layoutopt.devices import Device, device
 from layoutopt.errors import LayoutError, ProblemFileError
-from layoutopt.expressions import Const, Node, Op, Var, parse, to_text
+from layoutopt.expressions import Const, Node, Op, Var, parse, substituted, to_text
 from layoutopt.formula import byte_table
 from layoutopt.model import FAMILIES, Access, Problem, Result, Status
 from layoutopt.occupancy import Occupancy, occupancy
@@ -437,19 +437,11 @@ class _Indices:
     def operations(self, k: int, formula: Node) -> int:
         """Operations from tid, lane, warp and loop variables to the element offset of access `k`."""
         index, ranges = self._accesses[k]
-        return operations(simplify(_substituted(formula, index), ranges))
+        return operations(simplify(substituted(formula, index), ranges))
 
 
 def _index(access: Access, names: frozenset[str]) -> dict[str, Node]:
     return {f"x{d}": parse(str(text), names) for d, text in enumerate(access.index)}
-
-
-def _substituted(node: Node, values: dict[str, Node]) -> Node:
-    if isinstance(node, Var):
-        return values[node.name]
-    if isinstance(node, Op):
-        return Op(node.symbol, tuple(_substituted(arg, values) for arg in node.args))
-    return node
 
 
 def _timed(work: Callable[[], Any]) -> tuple[Any, float]:

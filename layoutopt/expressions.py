@@ -187,6 +187,13 @@ def with_parts(node: Node, change: Callable[[Node], Node]) -> Node:
     return node
 
 
+def substituted(node: Node, values: Mapping[str, Node]) -> Node:
+    """`node` with expressions in place of the variables in `values`."""
+    if isinstance(node, Var):
+        return values.get(node.name, node)
+    return with_parts(node, lambda part: substituted(part, values))
+
+
 def evaluate(node: Node, env: Mapping[str, IntArray], where: BoolArray | None = None) -> IntArray:
     """Evaluate over arrays that broadcast against one another.
 

@@ -15,7 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from layoutopt.algebra import simplify, sum_terms, weighted_sum
-from layoutopt.expressions import MAX_CHARACTERS, Const, Node, Op, Var, evaluate, to_text, with_parts
+from layoutopt.expressions import (
+    MAX_CHARACTERS,
+    Const,
+    Node,
+    Op,
+    Var,
+    evaluate,
+    substituted,
+    to_text,
+)
 
 IntArray = npt.NDArray[np.int64]
 
@@ -186,14 +195,7 @@ def _begun(curve: IntArray, name: str) -> Node | None:
     if begin <= 0:
         return None
     node = _digits(np.concatenate([np.zeros(begin, np.int64), curve]), name)
-    return None if node is None else replaced(node, {name: Op("+", (Var(name), Const(begin)))})
-
-
-def replaced(node: Node, by: Mapping[str, Node]) -> Node:
-    """`node` with expressions in place of variables."""
-    if isinstance(node, Var):
-        return by.get(node.name, node)
-    return with_parts(node, lambda part: replaced(part, by))
+    return None if node is None else substituted(node, {name: Op("+", (Var(name), Const(begin)))})
 
 
 def _cases(curve: IntArray, name: str) -> Node | None:

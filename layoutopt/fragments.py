@@ -33,8 +33,8 @@ from layoutopt import json_data
 from layoutopt.algebra import simplify
 from layoutopt.devices import device
 from layoutopt.errors import ExpressionError, ProblemFileError
-from layoutopt.expressions import Const, Node, Op, Var, evaluate, parse, to_text
-from layoutopt.fit import fit, join, replaced
+from layoutopt.expressions import Const, Node, Op, Var, evaluate, parse, substituted, to_text
+from layoutopt.fit import fit, join
 from layoutopt.model import Access, Expression, Identifier, Name, Positive, Tile
 from layoutopt.operations import Operation, parse_operation
 
@@ -423,7 +423,7 @@ def _fragment(access: FragmentAccess, place: str, tile: Tile, threads: int) -> A
         "warp": (0, threads // held.lanes - 1),
         **{name: (0, trips - 1) for name, trips in loops.items()},
     }
-    written = tuple(to_text(simplify(replaced(node, coordinates), ranges)) for node in index)
+    written = tuple(to_text(simplify(substituted(node, coordinates), ranges)) for node in index)
     return Access(
         name=access.name,
         op=access.op,
@@ -507,7 +507,7 @@ def _coordinate(move: _Move, c: str, place: str) -> Node:
     if node is None:
         raise ProblemFileError(f"{place}.fragment", f"no formula gives coordinate {c} of {held.name}")
     if held.warps > 1:
-        node = replaced(node, {"warp": Op("%", (Var("warp"), Const(held.warps)))})
+        node = substituted(node, {"warp": Op("%", (Var("warp"), Const(held.warps)))})
     terms = [node]
     divide, count = move.groups.get(c, (1, 1))
     if count > 1:
@@ -619,7 +619,7 @@ def _copy(access: CopyAccess, place: str, tile: Tile, threads: int) -> Access:
         node = _digit(inner, extent, workers, slowest=d == order[0])
         if d == order[-1] and vector > 1:
             node = Op("*", (Const(vector), node))
-        index[d] = simplify(replaced(node, once), ranges)
+        index[d] = simplify(substituted(node, once), ranges)
     limits = [f"tid < {workers}"] * (workers < threads)
     if trips * workers > pieces:
         limits.append(f"tid + {workers}*i < {pieces}" if trips > 1 else f"tid < {pieces}")

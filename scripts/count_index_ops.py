@@ -30,8 +30,7 @@ from layoutopt.emit.c_family import arguments, parameter
 from layoutopt.emit.c_text import to_c
 from layoutopt.emit.languages import run_plan
 from layoutopt.emit.plan import AccessPlan, Plan
-from layoutopt.emit.strength import substituted
-from layoutopt.expressions import Const, Op, Var, parse
+from layoutopt.expressions import Const, Op, Var, parse, substituted
 from layoutopt.gpu import find_tool
 from layoutopt.problem_file import load
 from layoutopt.synthesize import solve

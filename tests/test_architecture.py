@@ -42,7 +42,7 @@ def test_model_and_conflict_engine_share_only_data():
 
 def test_heavy_libraries_have_one_importer():
     assert importers("ortools") == {"cpmodel/solver.py"}
-    assert importers("sympy") == {"emit/strength.py"}
+    assert importers("sympy") == {"emit/expand.py"}
     assert importers("matplotlib") == {"draw/plot.py"}
     assert all(p.startswith("cli/") for p in importers("click"))
 

@@ -9,8 +9,7 @@ from typing import Final
 
 from layoutopt.emit.c_text import to_c
 from layoutopt.emit.plan import BASE, AccessPlan, Plan, comment
-from layoutopt.emit.strength import substituted
-from layoutopt.expressions import Const, Lookup, Node, Op, Var
+from layoutopt.expressions import Const, Lookup, Node, Op, Var, substituted
 
 _UNROLLED: Final = 64  # iterations; more would flood the instruction cache
 

@@ -30,9 +30,20 @@ from layoutopt.address import Layout
 from layoutopt.algebra import Range, bounds, simplify, weighted_sum
 from layoutopt.devices import Device
 from layoutopt.emit.cost import instructions
-from layoutopt.emit.strength import access_addresses, reduced, substituted
 from layoutopt.errors import ExpressionError, VerificationError
-from layoutopt.expressions import Const, Node, Op, Var, evaluate, names, parse, parts, to_text, with_parts
+from layoutopt.expressions import (
+    Const,
+    Node,
+    Op,
+    Var,
+    evaluate,
+    names,
+    parse,
+    parts,
+    substituted,
+    to_text,
+    with_parts,
+)
 from layoutopt.formula import swizzled_offset
 from layoutopt.model import Access, AccessReport, Problem
 
@@ -42,6 +53,7 @@ BoolArray = npt.NDArray[np.bool_]
 _MASK: Final = (1 << 32) - 1
 _POINTERS: Final = ("load", "store", "atomic", "reduce")
 _MAX_CHAIN: Final = 64  # constants that no formula gives, as a chain of comparisons
+_CHEAP: Final = 4  # instructions of a pass that are few enough to look no further
 _UNROLLED: Final = 64  # iterations; compilers unroll no more
 _MAX_PERIOD_BYTES: Final = 1024  # shared memory starts at a multiple of this; more would waste bytes
 
@@ -284,27 +296,34 @@ def _plan_access(
         values = _values(node, env, shape, active)
         return values is not None and bool((values == wanted)[active].all())
 
+    free = frozenset(("tid", "lane", "warp", *access.loops))
+    tid = Var("tid")
+    lane = {"lane": Op("%", (tid, Const(warp))), "warp": Op("//", (tid, Const(warp)))}
+    index = {f"x{d}": substituted(parse(str(text), free), lane) for d, text in enumerate(access.index)}
     predicate = None
     if access.where is not None:
-        free = frozenset(("tid", "lane", "warp", *access.loops))
-        tid = Var("tid")
-        lane = {"lane": Op("%", (tid, Const(warp))), "warp": Op("//", (tid, Const(warp)))}
         predicate = simplify(substituted(parse(access.where, free), lane), ranges)
-    forms = [
-        form
-        for address in access_addresses(access, warp, ranges, spellings, right)
-        for form in _forms(address, access, env, shape, active, wanted, ranges)
-    ]
-    positive = [_positive(form.base, env, shape, active, ranges) for form in forms]
     # Behind one predicate, nothing is known to have been computed behind another.
     apart = predicate is not None and bool(names(predicate) & set(access.loops))
-    costs = [
-        _unrolled_cost(form, known, access, ranges, apart)
-        for form, known in zip(forms, positive, strict=True)
-    ]
-    best = costs.index(min(costs))
-    form = forms[best]
-    plan = AccessPlan(name, access, lanes, report, *form, positive[best], predicate, ranges)
+    ranked: list[tuple[tuple[int, int, int], _Form, frozenset[Node]]] = []
+
+    def try_out(address: Node) -> None:
+        if right(address):
+            for form in _forms(address, access, env, shape, active, wanted, ranges):
+                positive = _positive(form.base, env, shape, active, ranges)
+                ranked.append((_unrolled_cost(form, positive, access, ranges, apart), form, positive))
+
+    for spelling in spellings:
+        try_out(simplify(substituted(spelling, index), ranges))
+    if not ranked or min(ranked, key=_cost)[0][0] > _CHEAP:
+        from layoutopt.emit.expand import expanded  # only where it may help: sympy is slow to load
+
+        for address in [expanded(spelling, index, ranges) for spelling in spellings]:
+            try_out(address)
+    if not ranked:
+        raise VerificationError(f"the address of access {access.name!r} does not equal the table")
+    _, form, positive = min(ranked, key=_cost)
+    plan = AccessPlan(name, access, lanes, report, *form, positive, predicate, ranges)
     if not right(plan.address):
         raise VerificationError(f"the address of access {access.name!r} does not equal the table")
     return plan
@@ -317,6 +336,10 @@ def _values(
         return np.broadcast_to(evaluate(node, env, where), shape)
     except ExpressionError:
         return None
+
+
+def _cost(ranked: tuple[tuple[int, int, int], _Form, frozenset[Node]]) -> tuple[int, int, int]:
+    return ranked[0]
 
 
 class _Form(NamedTuple):
@@ -346,7 +369,7 @@ def _forms(
         return [_Form(address, Const(0), Const(0), tuple(access.loops), 0)]
     whole: list[_Form] = [
         _Form(node, Const(0), Const(0), tuple(access.loops), 0)
-        for node in dict.fromkeys((_cheapest([address], ranges, threads), address))
+        for node in dict.fromkeys((_cheapest(address, ranges, threads), address))
     ]
     loops = [v for v, trips in access.loops.items() if trips > 1]
     if not loops or not active.any():
@@ -387,8 +410,7 @@ def _forms(
         return whole
     zero: dict[str, Node] = {v: Const(0) for v in access.loops if v not in inside}
     free = {v: r for v, r in ranges.items() if v not in zero}
-    start = simplify(substituted(address, zero), ranges)
-    base = _cheapest([start, reduced(start, {}, ranges)], free, threads)
+    base = _cheapest(simplify(substituted(address, zero), ranges), free, threads)
     found = _Form(base, _joined("^", flips), _joined("+", steps), inside, bits)
     node = Op("+", (Op("^", (base, found.flips)), found.steps))
     values = _values(node, env, shape, None)
@@ -567,9 +589,8 @@ def moved_bits(variable: Node, values: IntArray) -> Node | None:
     return reduce(lambda a, b: Op("^", (a, b)), nodes) if nodes else Const(0)
 
 
-def _cheapest(forms: Sequence[Node], ranges: Mapping[str, Range], threads: int) -> Node:
-    """The cheapest form of a base that equals the first of `forms`: one of them, or bits of `tid` moved."""
-    node = forms[0]
+def _cheapest(node: Node, ranges: Mapping[str, Range], threads: int) -> Node:
+    """The cheapest form of a base: as given, or bits of `tid` moved or added up."""
     free = {v: r for v, r in ranges.items() if v in names(node)}
     env = {
         v: np.arange(r[1] + 1, dtype=np.int64).reshape([-1 if k == j else 1 for j in range(len(free))])
@@ -578,7 +599,7 @@ def _cheapest(forms: Sequence[Node], ranges: Mapping[str, Range], threads: int) 
     if not env or math.prod(len(a.ravel()) for a in env.values()) > 1 << 22:
         return node
     values = evaluate(node, env)
-    candidates = [*forms]
+    candidates = [node]
     if set(free) == {"tid"} and len(values.ravel()) == threads and values.min() >= 0:
         flat = np.broadcast_to(values, (threads,))
         moved = moved_bits(Var("tid"), flat ^ flat[0])

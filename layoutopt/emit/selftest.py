@@ -16,9 +16,8 @@ from layoutopt.emit import cuda
 from layoutopt.emit.c_family import arguments, loop_nest, parameter, parameters
 from layoutopt.emit.c_text import to_c
 from layoutopt.emit.plan import AccessPlan, Plan
-from layoutopt.emit.strength import substituted
 from layoutopt.errors import LayoutError
-from layoutopt.expressions import Const, Node, Op, Var, parse
+from layoutopt.expressions import Const, Node, Op, Var, parse, substituted
 
 REPEATS: Final = 64
 MAX_SHARED_BYTES: Final = 227 << 10  # of one block on compute capability 9.0, CUDA programming guide

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from layoutopt.algebra import simplify
-from layoutopt.expressions import MAX_CHARACTERS, Const, Node, Op, Var, evaluate, to_text
-from layoutopt.fit import MAX_CASES, fit, join, replaced
+from layoutopt.expressions import MAX_CHARACTERS, Const, Node, Op, Var, evaluate, substituted, to_text
+from layoutopt.fit import MAX_CASES, fit, join
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -113,7 +113,7 @@ def _fit_view(table: IntArray, known: BoolArray, view: View, env: Mapping[str, I
     if node is None:
         return None
     begun: dict[str, Node] = {name: Op("-", (view[name], Const(low))) for name, (low, _) in box.items()}
-    node = join("+", [simplify(replaced(node, begun), _ranges(env))])
+    node = join("+", [simplify(substituted(node, begun), _ranges(env))])
     return node if len(to_text(node)) <= MAX_CHARACTERS else None
 
 

@@ -1,15 +1,13 @@
-"""Address expressions of accesses, reduced by sympy and checked against the table.
+"""Sums and products expanded by sympy, so that every loop variable contributes a constant step where it can.
 
-Substituting an access's index into the layout gives a correct but clumsy expression. Sympy
-expands the polynomial part, so that every loop variable contributes a constant step where the
-algebra allows (`2048*i`), and drops multiples under `%` and `//`. Bit operations are opaque to it.
-Sympy 1.14 rewrites some remainders wrongly (`Mod(3*x, 4)` under a product), so an expression counts
-only after it has given the table's offset for every thread and iteration.
+Bit operations are opaque to it. Sympy 1.14 rewrites some remainders wrongly (`Mod(3*x, 4)` under a product),
+so what comes back counts only after it has given the table's offset for every thread and iteration. Loading
+sympy takes longer than most solves: whoever can do without it does not import this module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -18,52 +16,12 @@ import sympy
 from sympy.core.function import UndefinedFunction
 
 from layoutopt.algebra import Range, simplify
-from layoutopt.errors import VerificationError
-from layoutopt.expressions import Const, Lookup, Node, Op, Var, parse, with_parts
-from layoutopt.model import Access
+from layoutopt.expressions import Const, Lookup, Node, Op, Var, substituted, with_parts
 
 _PLAIN = frozenset(("+", "-", "*", "//", "%", "neg"))
 
 
-def access_addresses(
-    access: Access,
-    warp: int,
-    ranges: Mapping[str, Range],
-    offsets: Sequence[Node],
-    right: Callable[[Node], bool],
-) -> list[Node]:
-    """The address of an access over `tid` and its loop variables, reduced and as it is written.
-
-    Args:
-        access: the access.
-        warp: lanes of a warp.
-        ranges: of `tid` and the loop variables.
-        offsets: spellings of the address over x0, x1, ...
-        right: whether an expression points where the access must, at every active thread and iteration.
-
-    Raises:
-        VerificationError: neither expression is right. Our bug.
-    """
-    free = frozenset(("tid", "lane", "warp", *access.loops))
-    tid = Var("tid")
-    lane = {"lane": Op("%", (tid, Const(warp))), "warp": Op("//", (tid, Const(warp)))}
-    index = {f"x{d}": substituted(parse(str(text), free), lane) for d, text in enumerate(access.index)}
-    nodes = [reduced(offset, index, ranges) for offset in offsets]
-    nodes += [simplify(substituted(offset, index), ranges) for offset in offsets]
-    found = [node for node in dict.fromkeys(nodes) if right(node)]
-    if not found:
-        raise VerificationError(f"the address of access {access.name!r} does not equal the table")
-    return found
-
-
-def substituted(node: Node, values: Mapping[str, Node]) -> Node:
-    """`node` with the variables in `values` replaced."""
-    if isinstance(node, Var):
-        return values.get(node.name, node)
-    return with_parts(node, lambda part: substituted(part, values))
-
-
-def reduced(node: Node, values: Mapping[str, Node], ranges: Mapping[str, Range]) -> Node:
+def expanded(node: Node, values: Mapping[str, Node], ranges: Mapping[str, Range]) -> Node:
     """`node` with `values` substituted, expanded so that sums of multiples come apart.
 
     Args:
