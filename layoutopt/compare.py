@@ -21,7 +21,7 @@ from layoutopt.conflicts import count_wavefronts
 from layoutopt.devices import Device, device
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions import Const, Node, Op, Var, parse, substituted, to_text
-from layoutopt.formula import byte_table
+from layoutopt.formula import byte_table, offset_expression
 from layoutopt.model import FAMILIES, Access, Problem, Result, Status
 from layoutopt.occupancy import Occupancy, occupancy
 from layoutopt.rewrite import chosen_widths, over_elements, stored, whole, with_widths
@@ -264,7 +264,7 @@ class _Compare:
         layout = result.layout
         return self._row(
             Row(family, title, result.status, result.reason, seconds=seconds, label=result.family or ""),
-            self._over_elements(parse(result.offset, self._names)),
+            self._over_elements(offset_expression(layout)),
             layout.table().ravel(),
             result.declared_bytes or 0,
             bool(layout.swizzle),

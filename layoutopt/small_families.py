@@ -20,7 +20,7 @@ from layoutopt.address import Digit, Layout, Target
 from layoutopt.algebra import simplify
 from layoutopt.conflicts import count_wavefronts
 from layoutopt.devices import Device
-from layoutopt.expressions import Const, Node, Op, Var
+from layoutopt.expressions import Const, Lookup, Node, Op, Var, parts
 from layoutopt.formula import offset_expression
 from layoutopt.model import Problem
 
@@ -107,7 +107,7 @@ def best(members: Iterable[Member], counter: Counter, floor: int, max_bytes: int
 
 
 def operations(node: Node) -> int:
-    """Integer operations of an expression, a repeated subexpression once.
+    """Integer operations of an expression, a repeated subexpression once; a look-up counts one.
 
     A division or remainder by a constant that is no power of two counts as three (a multiplication,
     a shift, a correction), as the solver counts it.
@@ -115,13 +115,11 @@ def operations(node: Node) -> int:
     seen: set[Node] = set()
 
     def visit(part: Node) -> int:
-        if not isinstance(part, Op) or part in seen:
+        if not isinstance(part, Op | Lookup) or part in seen:
             return 0
         seen.add(part)
-        own = 1
-        if part.symbol in ("//", "%") and not _is_power_of_two(part.args[1]):
-            own = 3
-        return own + sum(visit(arg) for arg in part.args)
+        costly = isinstance(part, Op) and part.symbol in ("//", "%") and not _is_power_of_two(part.args[1])
+        return (3 if costly else 1) + sum(map(visit, parts(part)))
 
     return visit(node)
 
