@@ -71,7 +71,7 @@ def test_the_question_that_started_it():
 
 def test_a_table_of_offsets_is_a_row():
     """No formula serves this tile in its own bytes; the look-up is one operation more than its index."""
-    problem = load(PROBLEMS / "spectral_elements/libceed_interp2d_p5q6_f64.json")
+    problem = load(ROOT / "problems/spectral_elements/libceed_interp2d_p5q6_f64.json")
     rows = {row.family: row for row in compare(problem, time_limit=10).rows}
     assert rows["everything"].offset == "lookup[(x0*6 + x1)*6 + x2]"
     assert (rows["everything"].excess, rows["everything"].bytes) == (0, 2304)
