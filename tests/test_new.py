@@ -95,6 +95,21 @@ def test_gemm_takes_an_instruction_that_the_target_executes(target, element, ope
     trace(from_data(data), device(target))
 
 
+PRODUCTS = json.loads((ROOT / "tests/data/h200_gemm.json").read_text())["products"]
+
+
+@pytest.mark.parametrize("product", PRODUCTS, ids=[p["element"] for p in PRODUCTS])
+def test_the_products_of_an_h200_were_of_these_problems(product):
+    """What was multiplied there is what `new` writes and `solve` answers today; a wrong fragment showed."""
+    assert (product["product"], product["product_wrong"]) == ("right", 0)
+    assert product["control"] == "WRONG"
+    assert product["control_wrong"] > product["elements"] // 2
+    for operand, entry in product["operands"].items():
+        data = starter("gemm", Options(element=product["element"], operand=operand))
+        assert data == entry["problem"]
+        assert solve(from_data(data), time_limit=30).offset == entry["offset"]
+
+
 def test_kinds_offered_are_the_kinds_there_are():
     assert tuple(KINDS) == OFFERED
 
