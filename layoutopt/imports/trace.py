@@ -29,7 +29,6 @@ BoolArray = npt.NDArray[np.bool_]
 
 LANES: Final = 32
 MAX_LINES: Final = 1 << 20
-MAX_WARPS: Final = 32
 
 
 class Record(Struct):
