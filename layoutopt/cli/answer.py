@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, seconds
+from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, time_limit_option
 from layoutopt.cli.solve import CODES, solve_interruptibly
 
 if TYPE_CHECKING:
@@ -42,15 +42,7 @@ def answer_options(command: Command) -> Command:
             metavar="EXPR",
             help="A layout instead of the solver's: element offset over x0, x1, ..., or 'published'.",
         ),
-        click.option(
-            "--time-limit",
-            type=float,
-            callback=seconds,
-            default=60.0,
-            show_default=True,
-            metavar="S",
-            help="Stop the solver after S seconds with the best so far.",
-        ),
+        time_limit_option(60.0, "Stop the solver after S seconds with the best so far."),
         click.option(
             "--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Solver threads."
         ),

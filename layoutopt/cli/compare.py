@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from layoutopt.cli.files import OutputPath, check_distinct, write_all
-from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, seconds
+from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, time_limit_option
 
 
 @click.command("compare")
@@ -23,15 +23,7 @@ from layoutopt.cli.options import ProblemPath, device_file_option, problem_devic
     metavar="FILE",
     help="Draw bytes against wavefronts, as .svg or .png (needs matplotlib).",
 )
-@click.option(
-    "--time-limit",
-    type=float,
-    callback=seconds,
-    default=10.0,
-    show_default=True,
-    metavar="S",
-    help="Seconds for each search.",
-)
+@time_limit_option(10.0, "Seconds for each search.")
 @device_file_option
 def command(
     problem: Path,

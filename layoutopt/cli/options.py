@@ -55,11 +55,23 @@ class TargetName(click.types.StringParamType):
         return [CompletionItem(name) for name in names if name.startswith(incomplete.lower())]
 
 
-def seconds(ctx: click.Context, param: click.Parameter, value: float) -> float:
-    """Callback of an option that is a time: finite and above zero."""
+def _seconds(ctx: click.Context, param: click.Parameter, value: float) -> float:
     if not 0 < value < math.inf:
         raise click.BadParameter(f"expected seconds above 0, got {value}", ctx, param)
     return value
+
+
+def time_limit_option(default: float, text: str) -> Callable[[Command], Command]:
+    """Add `--time-limit`: seconds, finite and above zero."""
+    return click.option(
+        "--time-limit",
+        type=float,
+        callback=_seconds,
+        default=default,
+        show_default=True,
+        metavar="S",
+        help=text,
+    )
 
 
 def device_file_option(command: Command) -> Command:

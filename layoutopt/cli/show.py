@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from layoutopt.cli.files import OutputPath, check_distinct, write_all
-from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, seconds
+from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, time_limit_option
 
 if TYPE_CHECKING:
     from layoutopt.show import Views
@@ -43,15 +43,7 @@ MIN_WIDTH = 80
 @click.option("--svg", type=OutputPath(), metavar="FILE", help="Write an SVG picture instead.")
 @click.option("--html", type=OutputPath(), metavar="FILE", help="Write a page to explore it in a browser.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option(
-    "--time-limit",
-    type=float,
-    callback=seconds,
-    default=10.0,
-    show_default=True,
-    metavar="S",
-    help="Seconds to look for the best layout.",
-)
+@time_limit_option(10.0, "Seconds to look for the best layout.")
 @device_file_option
 def command(
     problem: Path,

@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from layoutopt.cli.files import OutputPath, check_distinct, write_all
-from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, seconds
+from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, time_limit_option
 from layoutopt.model import FAMILIES, OBJECTIVES, Objective, Problem, Result, Status, TileSet
 
 if TYPE_CHECKING:
@@ -42,15 +42,7 @@ CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNK
     type=OutputPath(),
     help="Write what supports the answer to this file, for scripts/check_certificate.py.",
 )
-@click.option(
-    "--time-limit",
-    type=float,
-    callback=seconds,
-    default=60.0,
-    show_default=True,
-    metavar="S",
-    help="Stop after S seconds with the best so far.",
-)
+@time_limit_option(60.0, "Stop after S seconds with the best so far.")
 @click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Solver threads.")
 @click.option(
     "--families", metavar="LIST", help=f"Families to search, comma-separated, out of {','.join(FAMILIES)}."
