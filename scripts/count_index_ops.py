@@ -28,9 +28,10 @@ from layoutopt.devices import device
 from layoutopt.emit import cuda, cute
 from layoutopt.emit.c_family import arguments, parameter
 from layoutopt.emit.c_text import to_c
+from layoutopt.emit.forms import over_tid
 from layoutopt.emit.languages import run_plan
 from layoutopt.emit.plan import AccessPlan, Plan
-from layoutopt.expressions import Const, Op, Var, parse, substituted
+from layoutopt.expressions import Const, Op, Var, substituted
 from layoutopt.gpu import find_tool
 from layoutopt.problem_file import load
 from layoutopt.synthesize import solve
@@ -40,24 +41,21 @@ MAX_ITERATIONS = 64
 
 
 def coordinates(plan_: Plan, access: AccessPlan) -> list[str]:
-    warp = Const(plan_.device.lanes)
-    names = {"lane": Op("%", (Var("tid"), warp)), "warp": Op("//", (Var("tid"), warp))}
-    free = frozenset(("tid", "lane", "warp", *access.access.loops))
     ranges = {parameter(v): r for v, r in access.ranges.items()}
     texts = []
     for text in access.access.index:
-        node = substituted(parse(str(text), free), names)
+        node = over_tid(str(text), access.access, plan_.device.lanes)
         texts.append(to_c(substituted(node, {v: Var(parameter(v)) for v in access.ranges}), ranges))
     return texts
 
 
 def emitted(name: str, plan_: Plan, access: AccessPlan) -> str:
     """A kernel that takes the addresses of the emitted pieces."""
-    start = f"const uint32_t base = smem + {access.name}_base(tid);" if access.has_step else ""
+    start = f"const uint32_t base = smem + {access.name}_base(tid);" if access.form.has_step else ""
     loops = ", ".join(map(parameter, access.access.loops))
     stepped = f"{access.name}_step(base, {loops})"
     whole = f"smem + {access.name}_bytes({arguments(access)})"
-    return kernel(name, plan_, access, start, stepped if access.has_step else whole)
+    return kernel(name, plan_, access, start, stepped if access.form.has_step else whole)
 
 
 def kernel(name: str, plan_: Plan, access: AccessPlan, start: str, address: str) -> str:

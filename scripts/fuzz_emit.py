@@ -255,7 +255,7 @@ def main() -> None:
                     forms["refused problems"] += 1
                     continue
                 for access in batch[-1][1].accesses:
-                    forms[access.hoisting.partition(" takes")[0] or "no loop"] += 1
+                    forms[access.hoisting.partition(" for each")[0] or "no loop"] += 1
             wrong += check(batch, Path(name))
             values += sum(len(v) for plan in batch for v in expected(plan[1]))
             done += len(batch)

@@ -15,8 +15,9 @@ from layoutopt.address import Digit, Layout, Target
 from layoutopt.algebra import simplify
 from layoutopt.devices import device
 from layoutopt.emit.cost import instructions
+from layoutopt.emit.forms import moved_bits
 from layoutopt.emit.languages import LANGUAGES, emit, plan
-from layoutopt.emit.plan import comment, identifier, moved_bits
+from layoutopt.emit.plan import comment, identifier
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions import Const, Op, Var, evaluate, parse, to_text
 from layoutopt.formula import offset_expression, swizzled_offset
@@ -219,8 +220,8 @@ def test_the_expert_form_of_a_gemm_tile():
     """A base for each thread; rows of fragments are immediates, steps along k are one XOR."""
     (path,) = [p for p in PROBLEMS if p.stem == "gemm_a_128x64_f16"]
     fill, fragments = plan(*solved(path)).accesses
-    assert (to_text(fill.flips), to_text(fill.steps)) == ("0", "i*4096")
-    assert (to_text(fragments.flips), to_text(fragments.steps)) == ("k*32", "m*2048")
+    assert (to_text(fill.form.flips), to_text(fill.form.steps)) == ("0", "i*4096")
+    assert (to_text(fragments.form.flips), to_text(fragments.form.steps)) == ("k*32", "m*2048")
     assert fragments.hoisting == "an iteration costs one XOR and an immediate"
 
 
@@ -250,12 +251,12 @@ def accesses_of(index, trips, shape=(64, 64), offset="x0*64 + (x1 ^ x0 % 8 * 8)"
 )
 def test_what_iterations_cost(index, offset, flips, steps):
     access = accesses_of(index, {"i": 64}, offset=offset)
-    found = to_text(access.flips), to_text(access.steps)
+    found = to_text(access.form.flips), to_text(access.form.steps)
     values = {"i": np.arange(64)}
     for text, want in zip(found, (flips, steps), strict=True):
         name = frozenset(("i",))
         assert (evaluate(parse(text, name), values) == evaluate(parse(want, name), values)).all(), found
-    assert not access.inside
+    assert not access.form.inside
 
 
 def test_instructions_that_a_compiler_makes():
@@ -279,9 +280,9 @@ def test_instructions_that_a_compiler_makes():
 def test_the_cheapest_form_is_taken():
     """A pad without masks, a swizzle of the whole offset, quotient and remainder put together again."""
     padded = accesses_of(["tid // 4", "tid % 4 * 8"], {}, offset="x0*72 + x1")
-    assert to_text(padded.address) == "tid*32 + (tid & 28)*40"
+    assert to_text(padded.form.address) == "tid*32 + (tid & 28)*40"
     row = accesses_of(["(9*tid + 1) // 64", "(9*tid + 1) % 64"], {}, offset="x0*64 + x1")
-    assert to_text(row.address) == "tid*36 + 4"
+    assert to_text(row.form.address) == "tid*36 + 4"
     swizzle = Layout(
         (64, 64), 4, (Digit(0, 1, 64, 68), Digit(1, 1, 64, 1)), tuple(Target(b, 32 << b) for b in range(3))
     )
@@ -299,7 +300,7 @@ def test_a_dividend_that_no_active_thread_makes_negative_is_not_corrected():
 
 def test_what_cannot_be_hoisted_says_so():
     access = accesses_of(["tid", "(tid*i) % 64"], {"i": 4})
-    assert access.inside == ("i",)
+    assert access.form.inside == ("i",)
     assert access.hoisting == "computed anew for each i"
 
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from layoutopt.emit.c_text import to_c
+from layoutopt.emit.forms import UNROLLED
 from layoutopt.emit.plan import BASE, AccessPlan, Plan, comment
 from layoutopt.expressions import Const, Lookup, Node, Op, Var, substituted
-
-_UNROLLED: Final = 64  # iterations; more would flood the instruction cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ def stepped(plan: Plan, access: AccessPlan, start: str, base: str | None = None)
 
     XOR may be applied to an absolute address because the tile's alignment covers every flipped bit.
     """
-    if not access.has_step:
+    if not access.form.has_step:
         return base or f"{start} + {access.name}_bytes({arguments(access)})"
     base = base or f"{start} + {access.name}_base(tid)"
     return f"{access.name}_step({base}, {arguments(access, access.access.loops)})"
@@ -87,7 +86,7 @@ def loop_nest(access: AccessPlan, body: list[str], indent: str, unroll: str) -> 
     for depth, (v, trips) in reversed(list(enumerate(access.access.loops.items()))):
         inner *= trips
         pad, c = indent + "    " * depth, parameter(v)
-        head = [f"{pad}{unroll}"] if inner <= _UNROLLED else []
+        head = [f"{pad}{unroll}"] if inner <= UNROLLED else []
         lines = [*head, f"{pad}for (int {c} = 0; {c} < {trips}; ++{c}) {{", *lines, f"{pad}}}"]
     return lines
 
@@ -96,7 +95,7 @@ def expression(node: Node, access: AccessPlan, dialect: Dialect) -> str:
     """`node` in C, its variables renamed where C reserves their names."""
     names: dict[str, Node] = {BASE: Var("base"), **{v: Var(parameter(v)) for v in access.ranges}}
     renamed = substituted(node, names)
-    positive = {substituted(dividend, names) for dividend in access.positive}
+    positive = {substituted(dividend, names) for dividend in access.form.positive}
     # The base of an address is unsigned and small.
     known = {"base": (0, 1 << 24), **{parameter(v): r for v, r in access.ranges.items()}}
     text = to_c(renamed, known, dialect.wide, positive)
@@ -179,11 +178,11 @@ def _addresses(plan: Plan, access: AccessPlan, dialect: Dialect) -> list[str]:
         ]
 
     loops = list(access.access.loops)
-    if not access.has_step:
-        lines += function("bytes", uint, access.address, parameters(access), access.ranges)
+    if not access.form.has_step:
+        lines += function("bytes", uint, access.form.address, parameters(access), access.ranges)
     else:
-        node = access.from_base(Var(BASE))
-        lines += function("base", uint, access.base, "int tid", ["tid"])
+        node = access.form.from_base(Var(BASE))
+        lines += function("base", uint, access.form.base, "int tid", ["tid"])
         declared = ", ".join([f"{uint} base", parameters(access, loops)])
         lines += function("step", uint, node, declared, loops)
         lines += [

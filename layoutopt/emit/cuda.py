@@ -81,7 +81,7 @@ def pointer_pieces(plan: Plan, access: AccessPlan) -> list[str]:
         f"    return {pointer(f'{access.name}_bytes({arguments(access)})')};",
         "}",
     ]
-    if access.has_step:
+    if access.form.has_step:
         offset = f"{access.name}_step(base, {arguments(access, access.access.loops)})"
         start = [f"    const uint32_t base = {access.name}_base(tid);"]
         lines += _each(access, f"{void} smem", start, pointer(offset))
@@ -118,7 +118,7 @@ def _pieces(plan: Plan, access: AccessPlan) -> list[str]:
         body = _async(plan, access)
     else:
         return ["#ifdef __CUDACC__", *pointer_pieces(plan, access), "#endif"]
-    if access.has_step:
+    if access.form.has_step:
         address = stepped(plan, access, "smem", "base")
         start = [f"    const uint32_t base = smem + {access.name}_base(tid);"]
         body += _each(access, "uint32_t smem", start, address)

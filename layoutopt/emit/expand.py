@@ -16,26 +16,19 @@ import sympy
 from sympy.core.function import UndefinedFunction
 
 from layoutopt.algebra import Range, simplify
-from layoutopt.expressions import Const, Lookup, Node, Op, Var, substituted, with_parts
+from layoutopt.expressions import Const, Lookup, Node, Op, Var, with_parts
 
 _PLAIN = frozenset(("+", "-", "*", "//", "%", "neg"))
 
 
-def expanded(node: Node, values: Mapping[str, Node], ranges: Mapping[str, Range]) -> Node:
-    """`node` with `values` substituted, expanded so that sums of multiples come apart.
-
-    Args:
-        node: an expression over the names in `values`.
-        values: what to substitute, over the names in `ranges`.
-        ranges: the range of every free variable.
-    """
+def expanded(node: Node, ranges: Mapping[str, Range]) -> Node:
+    """`node` expanded so that sums of multiples come apart, over variables of these ranges."""
     try:
         opaque: dict[str, Any] = {}
-        bound = {name: _to_sympy(value, {}, opaque) for name, value in values.items()}
-        expression = sympy.expand(_to_sympy(node, bound, opaque))
+        expression = sympy.expand(_to_sympy(node, opaque))
         return simplify(_with_tables(_from_sympy(expression), opaque), ranges)
     except RecursionError:  # sympy, on deep expressions
-        return simplify(substituted(node, values), ranges)
+        return simplify(node, ranges)
 
 
 def _with_tables(node: Node, opaque: Mapping[str, Any]) -> Node:
@@ -47,17 +40,17 @@ def _with_tables(node: Node, opaque: Mapping[str, Any]) -> Node:
     return node
 
 
-def _to_sympy(node: Node, bound: Mapping[str, Any], opaque: dict[str, Any]) -> Any:
+def _to_sympy(node: Node, opaque: dict[str, Any]) -> Any:
     match node:
         case Const(value):
             return sympy.Integer(value)
         case Var(name):
-            return bound.get(name, sympy.Symbol(name, integer=True, nonnegative=True))
+            return sympy.Symbol(name, integer=True, nonnegative=True)
         case Lookup(_, index, name):
             opaque[f"@{name}"] = node
-            return _opaque(name, opaque)(_to_sympy(index, bound, opaque))
+            return _opaque(name, opaque)(_to_sympy(index, opaque))
         case Op(symbol, args):
-            parts = [_to_sympy(arg, bound, opaque) for arg in args]
+            parts = [_to_sympy(arg, opaque) for arg in args]
             if symbol not in _PLAIN:
                 return _opaque(symbol, opaque)(*parts)
             match symbol:

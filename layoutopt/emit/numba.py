@@ -47,17 +47,17 @@ def _access(access: AccessPlan) -> list[str]:
     if access.hoisting:
         note.append(f"{access.hoisting[0].upper()}{access.hoisting[1:]}.")
     lines: list[str] = []
-    if access.has_step:
-        node = access.from_base(Var(BASE))
+    if access.form.has_step:
+        node = access.form.from_base(Var(BASE))
         lines += _function(
-            f"{access.name}_base", ["tid"], text(access.base, ["tid"]), "Once for each thread."
+            f"{access.name}_base", ["tid"], text(access.form.base, ["tid"]), "Once for each thread."
         )
         names = [parameter(v) for v in loops]
         lines += _function(f"{access.name}_step", ["base", *names], text(node, loops), "From the base.")
         call = f"{access.name}_step({access.name}_base(tid), {', '.join(names)})"
         lines += _function(access.name, ["tid", *names], call, "\n    ".join(note))
     else:
-        body = text(access.address, every)
+        body = text(access.form.address, every)
         lines += _function(access.name, [parameter(v) for v in every], body, "\n    ".join(note))
     if access.active is not None:
         predicate = text(Op("!=", (access.active, Const(0))), every)

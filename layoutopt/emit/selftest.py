@@ -15,9 +15,10 @@ from typing import Final
 from layoutopt.emit import cuda
 from layoutopt.emit.c_family import arguments, loop_nest, parameter, parameters
 from layoutopt.emit.c_text import to_c
+from layoutopt.emit.forms import over_tid
 from layoutopt.emit.plan import AccessPlan, Plan
 from layoutopt.errors import LayoutError
-from layoutopt.expressions import Const, Node, Op, Var, parse, substituted
+from layoutopt.expressions import Const, Node, Op, Var, substituted
 
 REPEATS: Final = 64
 MAX_SHARED_BYTES: Final = 227 << 10  # of one block on compute capability 9.0, CUDA programming guide
@@ -69,12 +70,9 @@ def _coordinates(plan: Plan) -> str:
 
 def _element(plan: Plan, access: AccessPlan) -> str:
     """The first element that a lane touches, row-major, from the problem's own expressions."""
-    warp = Const(plan.device.lanes)
-    names = {"lane": Op("%", (Var("tid"), warp)), "warp": Op("//", (Var("tid"), warp))}
-    free = frozenset(("tid", "lane", "warp", *access.access.loops))
     node: Node = Const(0)
     for text, extent in zip(access.access.index, plan.problem.tile.shape, strict=True):
-        index = substituted(parse(str(text), free), names)
+        index = over_tid(str(text), access.access, plan.device.lanes)
         node = Op("+", (Op("*", (node, Const(extent))), index))
     renamed = substituted(node, {v: Var(parameter(v)) for v in access.ranges})
     return to_c(renamed, {parameter(v): r for v, r in access.ranges.items()})
@@ -143,7 +141,7 @@ def _kernels(plan: Plan, index: int, access: AccessPlan) -> str:
     name, guard, kind = plan.name, _guard(access), operation.kind
     words = operation.matrices or max(1, operation.width_bytes // 4)
     address = f"smem + {access.name}_bytes({arguments(access)})"
-    if access.has_step:
+    if access.form.has_step:
         step = ", ".join(map(parameter, access.access.loops))
         address = f"smem + {access.name}_step(base, {step})"
     # Matrix instructions are executed by whole warps; each lane's registers come from its cell.
@@ -159,7 +157,7 @@ def _kernels(plan: Plan, index: int, access: AccessPlan) -> str:
     # What is loaded must be used, or the assembler leaves the load out.
     use = " sum ^= v[0] ^ v[1] ^ v[2] ^ v[3];" if operation.is_read or kind == "atomic" else ""
     alone = [f"if ({guard}) {{ {_instruction(access, address)}{use} }}"]
-    base = [f"    const uint32_t base = {access.name}_base(tid); (void)base;"] if access.has_step else []
+    base = [f"    const uint32_t base = {access.name}_base(tid); (void)base;"] if access.form.has_step else []
     where = f"{index}"
     lines = [
         f"static uint32_t {name}_element_{where}({parameters(access)}) {{ return {_element(plan, access)}; }}",

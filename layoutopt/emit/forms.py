@@ -1,0 +1,416 @@
+"""The cheapest way to compute an access's address: a base for the thread, and what its loops change.
+
+An expert computes an access's address once for each thread and lets the iterations change it by
+constants: an added constant is free (it goes into the instruction), an XOR costs one operation. For
+an access with loops v1, v2, ... this module finds
+
+    address(tid, v1, v2, ...) = (base(tid) ^ flips(v1, v2, ...)) + steps(v1, v2, ...)
+
+A loop variable with a power of two of iterations is taken apart into bits, since a swizzle may flip
+some and leave the others to addition. Each bit adds a constant, or else XORs one, or else the variable
+stays inside the base. That is decided on the numbers, for every thread and iteration, so it holds for
+pads, rotations and any formula. Several spellings of the address and of the base are tried, and ranked by
+the instructions that a compiler makes of them; each must equal the layout's table to count.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from layoutopt.algebra import Range, bounds, simplify, weighted_sum
+from layoutopt.emit.cost import instructions
+from layoutopt.errors import ExpressionError
+from layoutopt.expressions import Const, Node, Op, Var, evaluate, names, parse, parts, substituted, to_text
+from layoutopt.model import Access
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+UNROLLED: Final = 64  # iterations; more would flood the instruction cache, and compilers unroll no more
+_MASK: Final = (1 << 32) - 1
+_MAX_CHAIN: Final = 64  # constants that no formula gives, as a chain of comparisons
+_CHEAP: Final = 4  # instructions of a pass that are few enough to look no further
+
+
+def over_tid(text: str, access: Access, lanes: int) -> Node:
+    """An expression of an access, with `lane` and `warp` in terms of `tid`; a warp has `lanes` lanes."""
+    tid, size = Var("tid"), Const(lanes)
+    free = frozenset(("tid", "lane", "warp", *access.loops))
+    return substituted(parse(text, free), {"lane": Op("%", (tid, size)), "warp": Op("//", (tid, size))})
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One way to compute an address.
+
+    Attributes:
+        base: over `tid` and the variables in `inside`.
+        flips: XORed into the base, over the loop variables; `Const(0)` for nothing.
+        steps: added after that, over the loop variables; `Const(0)` for nothing.
+        inside: loop variables that stay in the base.
+        flip_bits: all bits that `flips` may hold.
+        positive: dividends in the base that no active thread makes negative, though their ranges allow it.
+    """
+
+    base: Node
+    flips: Node
+    steps: Node
+    inside: tuple[str, ...]
+    flip_bits: int
+    positive: frozenset[Node]
+
+    @property
+    def address(self) -> Node:
+        """The whole address over `tid` and the loop variables."""
+        return self.from_base(self.base)
+
+    def from_base(self, base: Node) -> Node:
+        """The address where `base` stands for the thread's base."""
+        node = base if self.flips == Const(0) else Op("^", (base, self.flips))
+        return node if self.steps == Const(0) else Op("+", (node, self.steps))
+
+    @property
+    def has_step(self) -> bool:
+        """Whether iterations change a base of the thread by constants."""
+        return not self.inside and (self.flips != Const(0) or self.steps != Const(0))
+
+
+class FormSearch:
+    """The forms of one access.
+
+    Args:
+        access: the access.
+        env: `tid`, `lane`, `warp` and the loop variables, int64, that broadcast to (iterations, threads).
+        active: which threads take part, bool, shape (iterations, threads).
+        wanted: the address, int64, shape (iterations, threads); anything where a thread is not active.
+        ranges: of `tid` and the loop variables.
+        predicate: what `active` was computed from; None where all threads take part.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        env: Mapping[str, IntArray],
+        active: BoolArray,
+        wanted: IntArray,
+        ranges: Mapping[str, Range],
+        predicate: Node | None,
+    ) -> None:
+        self.loops = access.loops
+        self.env = env
+        self.active = active
+        self.wanted = wanted
+        self.ranges = ranges
+        # Behind one predicate, nothing is known to have been computed behind another.
+        self.apart = predicate is not None and bool(names(predicate) & set(access.loops))
+
+    def cheapest(self, addresses: Sequence[Node]) -> Form | None:
+        """The cheapest form of any of these spellings of the address; None if none is right."""
+        best = self._best(simplify(address, self.ranges) for address in addresses)
+        if best is not None and best[0][0] <= _CHEAP:
+            return best[1]
+        from layoutopt.emit.expand import expanded  # only where it may help: sympy is slow to load
+
+        other = self._best([expanded(address, self.ranges) for address in addresses])
+        found = [ranked for ranked in (best, other) if ranked is not None]
+        return min(found, key=lambda ranked: ranked[0])[1] if found else None
+
+    def right(self, address: Node) -> bool:
+        """Whether an expression points where the access must, at every active thread and iteration."""
+        values = self._values(address)
+        return values is not None and bool((values == self.wanted)[self.active].all())
+
+    def _best(self, addresses: Iterable[Node]) -> tuple[tuple[int, ...], Form] | None:
+        forms = [form for a in dict.fromkeys(addresses) if self.right(a) for form in self._forms(a)]
+        return min(((self._rank(form), form) for form in forms), key=lambda r: r[0], default=None)
+
+    def _values(self, node: Node, everywhere: bool = False) -> IntArray | None:
+        """Of every thread and iteration, arbitrary where not active; None where one has no value."""
+        try:
+            values = evaluate(node, self.env, None if everywhere else self.active)
+        except ExpressionError:
+            return None
+        return np.broadcast_to(values, self.active.shape)
+
+    def _forms(self, address: Node) -> Iterator[Form]:
+        """The loop variables taken out of `address` as far as XOR and addition allow, and left in it."""
+        # Inactive threads compute the base too, so it must have a value for all of them.
+        everywhere = self._values(address, everywhere=True)
+        if everywhere is None:
+            yield self._whole(address)
+            return
+        found = self._hoisted(address, everywhere)
+        if found is not None:
+            yield found
+        for node in dict.fromkeys((_cheapest(address, self.ranges), address)):
+            yield self._whole(node)
+
+    def _whole(self, node: Node) -> Form:
+        return Form(node, Const(0), Const(0), tuple(self.loops), 0, self._positive(node))
+
+    def _hoisted(self, address: Node, everywhere: IntArray) -> Form | None:
+        """The form with as few loop variables in the base as can be; None where that is no other form.
+
+        `everywhere`: the address of every thread and iteration.
+        """
+        loops = [v for v, trips in self.loops.items() if trips > 1]
+        if not loops or not self.active.any():
+            return None
+        axes = [(v, size) for v in loops for size in _digits(self.loops[v])]
+        grid = (*(size for _, size in axes), self.active.shape[1])
+        residue, mask = everywhere.reshape(grid), self.active.reshape(grid)
+        added: dict[int, IntArray] = {}
+        for axis in range(len(axes)):
+            change = _constant(residue - _first(residue, axis), mask, axis)
+            if change is not None:
+                added[axis] = change
+                residue = residue - _along(change, axis, residue.ndim)
+        flipped: dict[int, IntArray] = {}
+        for axis in range(len(axes)):
+            if axis not in added:
+                change = _constant(residue ^ _first(residue, axis), mask, axis)
+                if change is not None:
+                    flipped[axis] = change & _MASK
+                    residue = residue ^ _along(change, axis, residue.ndim)
+        _free_bits(added, flipped, residue, mask)
+        inside = tuple(
+            v
+            for v in loops
+            if any(w == v and k not in added and k not in flipped for k, (w, _) in enumerate(axes))
+        )
+        steps, flips, bits = [], [], 0
+        for v in loops:
+            if v in inside:
+                continue
+            mine = [k for k, (w, _) in enumerate(axes) if w == v]
+            step = _table([added.get(k) for k in mine], [axes[k][1] for k in mine], np.add)
+            flip = _table([flipped.get(k) for k in mine], [axes[k][1] for k in mine], np.bitwise_xor)
+            steps.append(_formula(v, step, address, self.ranges))
+            flips.append(_formula(v, flip, address, self.ranges))
+            bits |= int(np.bitwise_or.reduce(flip))
+        if any(node is None for node in (*steps, *flips)):
+            return None
+        zero: dict[str, Node] = {v: Const(0) for v in self.loops if v not in inside}
+        free = {v: r for v, r in self.ranges.items() if v not in zero}
+        base = _cheapest(simplify(substituted(address, zero), self.ranges), free)
+        found = Form(base, _joined("^", flips), _joined("+", steps), inside, bits, self._positive(base))
+        values = self._values(found.address, everywhere=True)
+        if values is None or (values & _MASK != self.wanted & _MASK)[self.active].any():
+            return None
+        return found
+
+    def _positive(self, node: Node) -> frozenset[Node]:
+        """The dividends in `node` whose ranges allow negative values that no active thread computes."""
+        found = frozenset[Node]().union(*map(self._positive, parts(node)))
+        if isinstance(node, Op) and node.symbol in ("//", "%"):
+            dividend = node.args[0]
+            if bounds(dividend, self.ranges)[0] < 0 and self.active.any():
+                values = self._values(dividend)
+                if values is not None and values[self.active].min() >= 0:
+                    found |= {dividend}
+        return found
+
+    def _rank(self, form: Form) -> tuple[int, ...]:
+        """Instructions of a pass, unrolled unless it is long; what stays in the base; then what is short.
+
+        A base that holds no loop variable is computed once even where a compiler does not unroll.
+        """
+        unrolled = math.prod(self.loops.values()) <= UNROLLED
+        loops = list(self.loops) if unrolled else []
+        nodes, known = [], set()
+        for at in itertools.product(*(range(self.loops[v]) for v in loops)):
+            values: dict[str, Node] = {v: Const(k) for v, k in zip(loops, at, strict=True)}
+            nodes.append(simplify(substituted(form.address, values), self.ranges))
+            known |= {simplify(substituted(node, values), self.ranges) for node in form.positive}
+        before = _without(form.address, set(self.loops)) if self.apart and form.inside else None
+        whole = instructions([form.address], self.ranges, form.positive)
+        cost = instructions(nodes, self.ranges, known, before)
+        return cost, len(form.inside), whole, len(to_text(form.address))
+
+
+def _without(node: Node, variables: Set[str]) -> list[Node]:
+    """The largest parts of `node` that mention none of `variables`."""
+    if not names(node) & variables:
+        return [node]
+    return [part for arg in parts(node) for part in _without(arg, variables)]
+
+
+def _free_bits(
+    added: dict[int, IntArray], flipped: dict[int, IntArray], base: IntArray, mask: BoolArray
+) -> None:
+    """Let bits that one axis alone flips, and that no base holds, be added: that costs nothing."""
+    held = int(np.bitwise_or.reduce(base[mask] & _MASK))
+    for axis, change in flipped.items():
+        others = [int(np.bitwise_or.reduce(c)) for k, c in flipped.items() if k != axis]
+        kept = reduce(lambda a, b: a | b, others, held)
+        free = change & ~kept
+        if free.any():
+            added[axis] = added.get(axis, 0) + free
+            flipped[axis] = change & kept
+
+
+def _digits(trips: int) -> list[int]:
+    """The sizes of the axes that a loop of `trips` becomes, most significant first."""
+    return [2] * (trips.bit_length() - 1) if trips & (trips - 1) == 0 else [trips]
+
+
+def _first(values: IntArray, axis: int) -> IntArray:
+    return np.take(values, [0], axis)
+
+
+def _along(values: IntArray, axis: int, dims: int) -> IntArray:
+    return values.reshape([-1 if d == axis else 1 for d in range(dims)])
+
+
+def _constant(change: IntArray, mask: BoolArray, axis: int) -> IntArray | None:
+    """`change` for each position on `axis` where, over active positions, it depends on nothing else."""
+    rows = np.moveaxis(change, axis, 0).reshape(change.shape[axis], -1)
+    live = np.moveaxis(mask, axis, 0).reshape(rows.shape)
+    found = np.zeros(len(rows), np.int64)
+    for k, (row, on) in enumerate(zip(rows, live, strict=True)):
+        seen = row[on]
+        found[k] = seen[0] if len(seen) else row[0]
+        if (seen != found[k]).any():
+            return None
+    return found
+
+
+def _table(parts: Sequence[IntArray | None], sizes: Sequence[int], join: np.ufunc) -> IntArray:
+    """What a variable contributes at each of its values, from what its digits do."""
+    values = np.zeros(1, np.int64)
+    for part, size in zip(parts, sizes, strict=True):
+        mine = np.zeros(size, np.int64) if part is None else part
+        values = join(values[:, None], mine[None, :]).ravel()
+    return values
+
+
+def _joined(symbol: str, nodes: Sequence[Node | None]) -> Node:
+    parts = [node for node in nodes if node is not None and node != Const(0)]
+    return reduce(lambda a, b: Op(symbol, (a, b)), parts) if parts else Const(0)
+
+
+def _formula(variable: str, values: IntArray, address: Node, ranges: Mapping[str, Range]) -> Node | None:
+    """`values[variable]` as an expression: a product, moved bits, the address's own form, or a chain."""
+    v, n = Var(variable), len(values)
+    every = {variable: np.arange(n, dtype=np.int64)}
+    if (values == values[-1] // max(n - 1, 1) * every[variable]).all():
+        step = int(values[-1]) // max(n - 1, 1)
+        return simplify(Op("*", (v, Const(step))), {variable: (0, n - 1)})
+    forms = [*_bit_sums(v, values), *(f for f in (moved_bits(v, values),) if f is not None)]
+    forms = [f for f in forms if (np.broadcast_to(evaluate(f, every), n) == values).all()]
+    if forms:
+        return min(forms, key=lambda form: instructions([form], {variable: (0, n - 1)}))
+    others: dict[str, Node] = {w: Const(0) for w in names(address) if w != variable}
+    own = simplify(substituted(address, others), {variable: (0, n - 1)})
+    own = simplify(
+        Op("-", (own, Const(int(evaluate(own, {variable: np.zeros(1, np.int64)}).ravel()[0])))), ranges
+    )
+    if instructions([own], ranges) <= n and (np.broadcast_to(evaluate(own, every), n) == values).all():
+        return own
+    if n > _MAX_CHAIN:
+        return None
+    chain: Node = Const(int(values[-1]))
+    for k in range(n - 2, -1, -1):
+        chain = Op("if", (Const(int(values[k])), Op("==", (v, Const(k))), chain))
+    return chain
+
+
+def moved_bits(variable: Node, values: IntArray) -> Node | None:
+    """`values[variable]`, where it is linear over F2, as a XOR of masked and shifted copies.
+
+    Bits that move the same distance share one shift and one mask; a mask that covers every bit is
+    left out. The value at 0 must be 0.
+    """
+    count = len(values)
+    bits = max(count - 1, 0).bit_length()
+    columns = [int(values[1 << b]) for b in range(bits)]
+    index = np.arange(count)
+    linear = np.zeros(count, np.int64)
+    for b, column in enumerate(columns):
+        linear ^= np.where(index >> b & 1, column, 0)
+    if count == 0 or values[0] != 0 or (linear != values).any():
+        return None
+    distances: dict[int, int] = {}  # distance -> source bits
+    for b, column in enumerate(columns):
+        for target in range(column.bit_length()):
+            if column >> target & 1:
+                distances[target - b] = distances.get(target - b, 0) | 1 << b
+    # One product moves the same bits several distances, where the copies do not overlap.
+    factors: dict[int, list[int]] = {}  # source bits -> factors
+    for distance, mask in sorted(distances.items()):
+        if distance >= 0:
+            mine = factors.setdefault(mask, [0])
+            reach = mask * mine[-1]
+            if reach & mask << distance or (reach + (mask << distance)) != reach ^ mask << distance:
+                mine.append(0)
+            mine[-1] += 1 << distance
+    everything = (1 << bits) - 1
+    terms = []
+    for mask, products in factors.items():
+        field = variable if mask == everything else Op("&", (variable, Const(mask)))
+        terms += [(f, field if f == 1 else Op("*", (field, Const(f)))) for f in products]
+    terms.sort(key=lambda term: -term[0])
+    nodes = [node for _, node in terms]
+    for distance, mask in sorted(distances.items(), reverse=True):
+        if distance < 0:
+            field = Op("//", (variable, Const(1 << -distance)))
+            whole = mask >> -distance == everything >> -distance
+            nodes.append(field if whole else Op("&", (field, Const(mask >> -distance))))
+    return reduce(lambda a, b: Op("^", (a, b)), nodes) if nodes else Const(0)
+
+
+def _cheapest(node: Node, ranges: Mapping[str, Range]) -> Node:
+    """The cheapest form of a base: as given, or bits of `tid` moved or added up."""
+    free = {v: r for v, r in ranges.items() if v in names(node)}
+    env = {
+        v: np.arange(r[1] + 1, dtype=np.int64).reshape([-1 if k == j else 1 for j in range(len(free))])
+        for k, (v, r) in enumerate(free.items())
+    }
+    if not env or math.prod(len(a.ravel()) for a in env.values()) > 1 << 22:
+        return node
+    values = evaluate(node, env)
+    candidates = [node]
+    if set(free) == {"tid"} and values.min() >= 0:
+        moved = moved_bits(Var("tid"), values ^ values[0])
+        if moved is not None:
+            start = int(values[0])
+            candidates.append(moved if start == 0 else Op("^", (moved, Const(start))))
+        candidates += _bit_sums(Var("tid"), values)
+    right = [c for c in candidates if _same(c, env, values)]
+    return min(right, key=lambda form: instructions([form], ranges))
+
+
+def _bit_sums(variable: Node, values: IntArray) -> list[Node]:
+    """`values[variable]` as sums over its bits, if it is one; so check.
+
+    Bits that count the same multiple of their own weight share a mask. Where every bit counts, one of
+    the multiples needs no mask if the others make up for it; shifts make up for it too:
+    `a*(v % 4) + b*(v // 4)` is `a*v + (b - 4*a)*(v // 4)`.
+    """
+    start, bits = int(values[0]), (len(values) - 1).bit_length()
+    columns = [int(values[1 << b]) - start for b in range(bits)]
+    last: list[tuple[int, Node]] = [(1, Const(start))] if start else []
+    groups: dict[int, int] = {}
+    for b, column in enumerate(columns):
+        groups[column >> b] = groups.get(column >> b, 0) | 1 << b
+    whole = (1 << bits) - 1
+    masked = [(r, variable if m == whole else Op("&", (variable, Const(m)))) for r, m in groups.items()]
+    sums = [[(free, variable), *((r - free, node) for r, node in masked)] for free in (0, *groups)]
+    factors = [column - 2 * before for before, column in zip((0, *columns), columns, strict=False)]
+    sums.append([(f, Op("//", (variable, Const(1 << b))) if b else variable) for b, f in enumerate(factors)])
+    return [weighted_sum((*terms, *last)) for terms in sums]
+
+
+def _same(node: Node, env: Mapping[str, IntArray], values: IntArray) -> bool:
+    try:
+        return bool((np.broadcast_to(evaluate(node, env), values.shape) == values).all())
+    except ExpressionError:
+        return False
