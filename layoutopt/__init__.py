@@ -21,26 +21,27 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from layoutopt.address import Layout
-    from layoutopt.arrange import Arrangement, arrange
-    from layoutopt.audit import check
-    from layoutopt.model import Problem, Result, Status, TileSet
-    from layoutopt.problem_file import load
-    from layoutopt.synthesize import solve
-    from layoutopt.tile_sets import load_any
+    from layoutopt.layout.layout import Layout
+    from layoutopt.problems.answer import Result, Status
+    from layoutopt.problems.file import load
+    from layoutopt.problems.tile_set_file import load_any
+    from layoutopt.problems.types import Problem, TileSet
+    from layoutopt.study.check import check
+    from layoutopt.synthesis.arrange import Arrangement, arrange
+    from layoutopt.synthesis.solve import solve
 
 _HOMES = {
-    "Arrangement": "layoutopt.arrange",
-    "Layout": "layoutopt.address",
-    "Problem": "layoutopt.model",
-    "Result": "layoutopt.model",
-    "Status": "layoutopt.model",
-    "TileSet": "layoutopt.model",
-    "arrange": "layoutopt.arrange",
-    "check": "layoutopt.audit",
-    "load": "layoutopt.problem_file",
-    "load_any": "layoutopt.tile_sets",
-    "solve": "layoutopt.synthesize",
+    "Arrangement": "layoutopt.synthesis.arrange",
+    "Layout": "layoutopt.layout.layout",
+    "Problem": "layoutopt.problems.types",
+    "Result": "layoutopt.problems.answer",
+    "Status": "layoutopt.problems.answer",
+    "TileSet": "layoutopt.problems.types",
+    "arrange": "layoutopt.synthesis.arrange",
+    "check": "layoutopt.study.check",
+    "load": "layoutopt.problems.file",
+    "load_any": "layoutopt.problems.tile_set_file",
+    "solve": "layoutopt.synthesis.solve",
 }
 
 

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import numpy as np
 
-from layoutopt.conflicts import count_wavefronts
-from layoutopt.devices import device
-from layoutopt.operations import parse_operation
-from layoutopt.records import count_lines, count_table
+from layoutopt.engine.conflicts import count_wavefronts
+from layoutopt.engine.records import count_lines, count_table
+from layoutopt.hardware.devices import device
+from layoutopt.hardware.operations import parse_operation
 
 LANES = 32
 RECORDS = Path(__file__).parent.parent / "tests/data/h200_wavefronts.jsonl.gz"

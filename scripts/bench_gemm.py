@@ -14,11 +14,11 @@ from pathlib import Path
 
 import msgspec
 
-from layoutopt.devices import device
 from layoutopt.emit import cuda, cute
 from layoutopt.emit.languages import plan
-from layoutopt.problem_file import from_data
-from layoutopt.synthesize import solve
+from layoutopt.hardware.devices import device
+from layoutopt.problems.file import from_data
+from layoutopt.synthesis.solve import solve
 
 PROBLEM = {
     "name": "gemm", "tile": {"shape": [128, 32], "element": "f16"}, "threads": 256,

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import msgspec
 
-from layoutopt.devices import device
 from layoutopt.emit import cuda
 from layoutopt.emit.languages import plan
-from layoutopt.model import Problem
-from layoutopt.problem_file import from_data
-from layoutopt.synthesize import solve
+from layoutopt.hardware.devices import device
+from layoutopt.problems.file import from_data
+from layoutopt.problems.types import Problem
+from layoutopt.synthesis.solve import solve
 
 F32 = {
     "name": "f32", "tile": {"shape": [32, 32], "element": "f32"}, "threads": 256,

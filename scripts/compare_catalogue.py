@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from layoutopt import load
-from layoutopt.compare import compare
+from layoutopt.study.compare import compare
 
 PROBLEMS = Path(__file__).parent.parent / "problems"
 SHOWN = ("none", "order/split", "pad", "interval", "cute", "xor", "all", "published")

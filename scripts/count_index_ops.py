@@ -24,17 +24,17 @@ from pathlib import Path
 
 import msgspec
 
-from layoutopt.devices import device
 from layoutopt.emit import cuda, cute
 from layoutopt.emit.c_family import arguments, parameter
 from layoutopt.emit.c_text import to_c
 from layoutopt.emit.forms import over_tid
 from layoutopt.emit.languages import run_plan
 from layoutopt.emit.plan import AccessPlan, Plan
-from layoutopt.expressions import Const, Op, Var, substituted
-from layoutopt.gpu import find_tool
-from layoutopt.problem_file import load
-from layoutopt.synthesize import solve
+from layoutopt.expressions.grammar import Const, Op, Var, substituted
+from layoutopt.hardware.devices import device
+from layoutopt.hardware.machine import find_tool
+from layoutopt.problems.file import load
+from layoutopt.synthesis.solve import solve
 
 ROOT = Path(__file__).parent.parent
 MAX_ITERATIONS = 64

@@ -21,15 +21,16 @@ from pathlib import Path
 
 import numpy as np
 
-from layoutopt.accesses import trace
-from layoutopt.address import Digit, Layout, Target
-from layoutopt.devices import device
 from layoutopt.emit import c, cuda, numba
 from layoutopt.emit.plan import Plan, make_plan
 from layoutopt.errors import LayoutoptError
-from layoutopt.formula import offset_expression
-from layoutopt.model import AccessReport, Problem
-from layoutopt.problem_file import from_data
+from layoutopt.hardware.devices import device
+from layoutopt.layout.formula import offset_expression
+from layoutopt.layout.layout import Digit, Layout, Target
+from layoutopt.problems.answer import AccessReport
+from layoutopt.problems.file import from_data
+from layoutopt.problems.trace import trace
+from layoutopt.problems.types import Problem
 
 LANGUAGES = ("c", "cuda", "numba")
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from layoutopt import Status
-from layoutopt.problem_file import from_data
-from layoutopt.synthesize import solve
+from layoutopt.problems.file import from_data
+from layoutopt.synthesis.solve import solve
 
 BITS, DIMENSION = 14, 5
 

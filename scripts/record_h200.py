@@ -513,9 +513,9 @@ def split(args: argparse.Namespace) -> None:
 
 
 def compare(path: Path) -> None:
-    from layoutopt.conflicts import count_wavefronts
-    from layoutopt.devices import device
-    from layoutopt.operations import parse_operation
+    from layoutopt.engine.conflicts import count_wavefronts
+    from layoutopt.hardware.devices import device
+    from layoutopt.hardware.operations import parse_operation
 
     with gzip.open(path, "rt") as file:
         records = [json.loads(line) for line in file]

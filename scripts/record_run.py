@@ -21,22 +21,22 @@ from pathlib import Path
 
 import msgspec
 
-from layoutopt import gpu as machine
 from layoutopt.errors import LayoutError
+from layoutopt.hardware import machine
 
 ROOT = Path(__file__).parent.parent
 _PROFILES = 3
 
 
 def write(folder: Path, time_limit: float) -> None:
-    from layoutopt.address import Layout
-    from layoutopt.devices import device
     from layoutopt.emit.languages import run_plan
     from layoutopt.emit.selftest import program
-    from layoutopt.expressions import to_text
-    from layoutopt.problem_file import load
-    from layoutopt.profiler import counters
-    from layoutopt.synthesize import solve
+    from layoutopt.expressions.grammar import to_text
+    from layoutopt.hardware.counters import counters
+    from layoutopt.hardware.devices import device
+    from layoutopt.layout.layout import Layout
+    from layoutopt.problems.file import load
+    from layoutopt.synthesis.solve import solve
 
     folder.mkdir(parents=True, exist_ok=True)
     entries = []

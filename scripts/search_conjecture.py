@@ -15,7 +15,8 @@ import argparse
 import itertools
 import random
 
-from layoutopt.cpmodel.solver import Budget, Model, Outcome
+from layoutopt.budget import Budget
+from layoutopt.model.cp_sat import Model, Outcome
 
 # Generator rows of the octacode, a code over the integers modulo 4 that is its own dual
 # (Hammons, Kumar, Calderbank, Sloane and Solé 1994).

@@ -21,7 +21,7 @@ import sys
 import time
 from pathlib import Path
 
-from layoutopt import gpu as machine
+from layoutopt.hardware import machine
 
 # Tile element, as --element takes it: operand type and accumulator of the instruction, their C++ types
 # and the C++ type of one register.
@@ -143,11 +143,11 @@ def effective(header: str) -> list[str]:
 
 def operand(element: str, letter: str) -> tuple[dict, str, str]:
     """The problem that `new gemm` writes, the offset of its layout and the emitted header."""
-    from layoutopt.devices import device
     from layoutopt.emit.languages import emit
-    from layoutopt.problem_file import from_data
-    from layoutopt.starters import Options, starter
-    from layoutopt.synthesize import solve
+    from layoutopt.hardware.devices import device
+    from layoutopt.problems.file import from_data
+    from layoutopt.problems.starters import Options, starter
+    from layoutopt.synthesis.solve import solve
 
     data = starter("gemm", Options(element=element, operand=letter))
     problem = from_data(data)
@@ -163,7 +163,7 @@ def fragment_load(letter: str, op: str, outer: str) -> str:
 
 def program(element: str, a: dict, b: dict) -> str:
     """The source of one type's program, for the problems of its operands."""
-    from layoutopt.fragments import fragments
+    from layoutopt.problems.named_accesses import fragments
 
     kind, acc, element_type, sum_type, register_type = TYPES[element]
     (_, load_a), (_, load_b) = a["accesses"], b["accesses"]

@@ -23,13 +23,13 @@ from pathlib import Path
 
 import numpy as np
 
-from layoutopt import dictated
-from layoutopt.accesses import trace
-from layoutopt.devices import device
 from layoutopt.emit.cuda import cuda
-from layoutopt.fragments import fragments
-from layoutopt.problem_file import from_data
-from layoutopt.synthesize import measure, solve
+from layoutopt.hardware.devices import device
+from layoutopt.problems.file import from_data
+from layoutopt.problems.named_accesses import fragments
+from layoutopt.problems.trace import trace
+from layoutopt.search import dictated
+from layoutopt.synthesis.solve import measure, solve
 
 HERE = Path(__file__).parent
 CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
@@ -311,7 +311,7 @@ def write(folder: Path) -> None:
         (folder / f"{problem.name}.cuh").write_text(
             cuda(problem, solve(problem, time_limit=30), device("sm_90"))
         )
-    header = (HERE.parent / "layoutopt/data/layoutopt_record.cuh").read_text()
+    header = (HERE.parent / "layoutopt/imports/layoutopt_record.cuh").read_text()
     (folder / "layoutopt_record.cuh").write_text(header)
     template = (HERE / "validate_h200.cu").read_text()
     source = (

@@ -19,10 +19,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from layoutopt.devices import devices
-from layoutopt.dictated import modes
-from layoutopt.fragments import fragments
-from layoutopt.problem_file import json_schema
+from layoutopt.hardware.devices import devices
+from layoutopt.problems.file import json_schema
+from layoutopt.problems.named_accesses import fragments
+from layoutopt.search.dictated import modes
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -146,7 +146,7 @@ def fragments_page() -> str:
 
 def hardware_page() -> str:
     """Every device and rule with its source, and the layouts that hardware dictates."""
-    text = HAND + "# The hardware\n\nGenerated from `layoutopt/data/devices.json` and `dictated.json`. "
+    text = HAND + "# The hardware\n\nGenerated from `layoutopt/hardware/devices.json` and `dictated.json`. "
     text += (
         "Lanes of one phase are served together; a GPU that is missing is one entry in a `--device-file`.\n"
     )

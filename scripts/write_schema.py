@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from layoutopt.problem_file import json_schema
+from layoutopt.problems.file import json_schema
 
 if __name__ == "__main__":
     path = Path(__file__).parent.parent / "problems" / "problem.schema.json"

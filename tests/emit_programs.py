@@ -5,12 +5,12 @@ import shutil
 
 from conftest import PROBLEMS
 
-from layoutopt.accesses import trace
-from layoutopt.devices import device
 from layoutopt.emit.languages import emit, plan
-from layoutopt.problem_file import from_data, load
-from layoutopt.rewrite import with_loops, with_widths
-from layoutopt.synthesize import solve
+from layoutopt.hardware.devices import device
+from layoutopt.problems.file import from_data, load
+from layoutopt.problems.lower import with_loops, with_widths
+from layoutopt.problems.trace import trace
+from layoutopt.synthesis.solve import solve
 
 GXX = shutil.which("g++") or shutil.which("c++")
 GCC = shutil.which("gcc") or shutil.which("cc")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from layoutopt.devices import Device, PhaseRule
-from layoutopt.operations import Operation
+from layoutopt.hardware.devices import Device, PhaseRule
+from layoutopt.hardware.operations import Operation
 
 
 def plain_count(

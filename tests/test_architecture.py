@@ -2,48 +2,107 @@
 
 import ast
 
+import pytest
 from conftest import ROOT
 
 import layoutopt
 
 PACKAGE = ROOT / "layoutopt"
 
+# The rooms, in the order in which a problem walks through them. Each imports from those before it; `engine`
+# and `model` stand side by side and never touch.
+GROUND = "ground"  # the modules at the top of the package
+ROOMS = (
+    GROUND,
+    "expressions",
+    "hardware",
+    "layout",
+    "problems",
+    "imports",
+    "engine",
+    "model",
+    "search",
+    "proof",
+    "synthesis",
+    "study",
+    "emit",
+    "report",
+    "cli",
+)
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in PACKAGE.rglob("*.py")
+}
+
 
 def imports(path):
-    """Modules that a file imports, wherever it does so (`if TYPE_CHECKING` included)."""
+    """Modules of the package or of others that a file imports, wherever (`if TYPE_CHECKING` included)."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= inner & set(MODULES) or {node.module}
     return found
+
+
+IMPORTS = {name: imports(path) for name, path in MODULES.items()}
+
+
+def room(module):
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in ROOMS else GROUND
 
 
 def importers(name):
     return {
-        path.relative_to(PACKAGE).as_posix()
-        for path in PACKAGE.rglob("*.py")
-        if any(module == name or module.startswith(name + ".") for module in imports(path))
+        MODULES[path].relative_to(PACKAGE).as_posix()
+        for path, modules in IMPORTS.items()
+        if any(module == name or module.startswith(name + ".") for module in modules)
     }
 
 
+def test_every_folder_is_a_room():
+    folders = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders == set(ROOMS) - {GROUND}
+    assert len([path for path in PACKAGE.iterdir() if path.name != "__pycache__"]) <= 20
+
+
+@pytest.mark.parametrize("module", sorted(set(MODULES) - {"layoutopt"}))
+def test_imports_come_from_rooms_below(module):
+    here = ROOMS.index(room(module))
+    upward = {other for other in IMPORTS[module] if other in MODULES and ROOMS.index(room(other)) > here}
+    assert not upward
+
+
+def test_no_circle():
+    """Modules can be put in an order in which each imports only those before it."""
+    left = {
+        m: {i for i in found if i in MODULES and i not in (m, "layoutopt")} for m, found in IMPORTS.items()
+    }
+    del left["layoutopt"]
+    while ready := {module for module, needed in left.items() if not needed & set(left)}:
+        for module in ready:
+            del left[module]
+    assert not left
+
+
 def test_model_and_conflict_engine_share_only_data():
-    model = set().union(*(imports(p) for p in (PACKAGE / "cpmodel").glob("*.py")))
-    assert "layoutopt.conflicts" not in model
-    assert "layoutopt.synthesize" not in model
-    engine = {m for m in imports(PACKAGE / "conflicts.py") if m.startswith("layoutopt")}
-    assert engine <= {"layoutopt.devices", "layoutopt.operations"}
-    both = {p for p in importers("layoutopt.cpmodel") if "cpmodel/" not in p} & importers(
-        "layoutopt.conflicts"
+    assert not any(
+        room(m) == "engine" for name, found in IMPORTS.items() if room(name) == "model" for m in found
     )
-    assert both == {"synthesize.py"}
+    assert not any(
+        room(m) == "model" for name, found in IMPORTS.items() if room(name) == "engine" for m in found
+    )
+    conflicts = {m for m in IMPORTS["layoutopt.engine.conflicts"] if m.startswith("layoutopt")}
+    assert conflicts <= {"layoutopt.hardware.devices", "layoutopt.hardware.operations"}
 
 
 def test_heavy_libraries_have_one_importer():
-    assert importers("ortools") == {"cpmodel/solver.py"}
-    assert importers("sympy") == {"emit/expand.py"}
-    assert importers("matplotlib") == {"draw/plot.py"}
+    assert importers("ortools") == {"model/cp_sat.py"}
+    assert importers("sympy") == {"expressions/expand.py"}
+    assert importers("matplotlib") == {"report/plot.py"}
     assert all(p.startswith("cli/") for p in importers("click"))
 
 

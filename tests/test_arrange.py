@@ -14,17 +14,17 @@ from conftest import ROOT
 from test_brute_force import random_case
 from test_cli import layoutopt
 
-from layoutopt.accesses import trace
-from layoutopt.arrange import arrange, groups
-from layoutopt.conflicts import count_wavefronts
-from layoutopt.devices import device
 from layoutopt.emit.tiles import cuda_tiles
+from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import ProblemFileError
-from layoutopt.model import Status
-from layoutopt.packing import Plan, least, pack
-from layoutopt.problem_file import json_schema
-from layoutopt.synthesize import solve
-from layoutopt.tile_sets import load_any, tiles_from_data
+from layoutopt.hardware.devices import device
+from layoutopt.problems.answer import Status
+from layoutopt.problems.file import json_schema
+from layoutopt.problems.tile_set_file import load_any, tiles_from_data
+from layoutopt.problems.trace import trace
+from layoutopt.synthesis.arrange import arrange, groups
+from layoutopt.synthesis.packing import Plan, least, pack
+from layoutopt.synthesis.solve import solve
 
 TILE_SETS = sorted((ROOT / "tile_sets").glob("*.json"))
 

@@ -5,10 +5,10 @@ import random
 import pytest
 import toy
 
-from layoutopt import model
-from layoutopt.model import Status
-from layoutopt.problem_file import from_data
-from layoutopt.synthesize import solve
+from layoutopt.problems import types as model
+from layoutopt.problems.answer import Status
+from layoutopt.problems.file import from_data
+from layoutopt.synthesis.solve import solve
 
 SHAPES = [
     (2, 4),

@@ -5,13 +5,13 @@ import pytest
 import toy
 from conftest import ROOT
 
-from layoutopt.accesses import trace
-from layoutopt.conflicts import count_wavefronts
-from layoutopt.devices import device
-from layoutopt.expressions import evaluate, parse
-from layoutopt.model import Status
-from layoutopt.problem_file import from_data, load
-from layoutopt.synthesize import solve
+from layoutopt.engine.conflicts import count_wavefronts
+from layoutopt.expressions.grammar import evaluate, parse
+from layoutopt.hardware.devices import device
+from layoutopt.problems.answer import Status
+from layoutopt.problems.file import from_data, load
+from layoutopt.problems.trace import trace
+from layoutopt.synthesis.solve import solve
 
 BASICS = ROOT / "problems" / "basics"
 

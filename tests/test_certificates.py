@@ -10,12 +10,12 @@ from conftest import ROOT
 from test_cli import layoutopt
 from test_cnf import satisfiable
 
-from layoutopt.certificates import certificate
-from layoutopt.devices import device
-from layoutopt.model import Status
-from layoutopt.problem_file import from_data
-from layoutopt.proofs import SOLVER
-from layoutopt.synthesize import solve
+from layoutopt.hardware.devices import device
+from layoutopt.problems.answer import Status
+from layoutopt.problems.file import from_data
+from layoutopt.proof.certificates import certificate
+from layoutopt.proof.every_layout import SOLVER
+from layoutopt.synthesis.solve import solve
 
 SCRIPT = ROOT / "scripts" / "check_certificate.py"
 # Cliques, parities, counting, nothing to prove; merged pairs of phases; weights; atomics.

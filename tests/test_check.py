@@ -9,14 +9,14 @@ from conftest import PROBLEMS, ROOT, problem_id
 from test_cli import layoutopt
 
 from layoutopt import check, load, solve
-from layoutopt.accesses import trace
-from layoutopt.devices import device
+from layoutopt.engine.witness import witness
 from layoutopt.errors import ProblemFileError
-from layoutopt.model import Status
-from layoutopt.problem_file import from_data
-from layoutopt.profiler import BANK_CONFLICTS, WAVEFRONTS
-from layoutopt.rewrite import with_loops
-from layoutopt.witness import witness
+from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
+from layoutopt.hardware.devices import device
+from layoutopt.problems.answer import Status
+from layoutopt.problems.file import from_data
+from layoutopt.problems.lower import with_loops
+from layoutopt.problems.trace import trace
 
 BASICS = ROOT / "problems" / "basics"
 TRANSPOSE = BASICS / "transpose_32x32_f32.json"
@@ -82,7 +82,7 @@ def test_witness_agrees_with_the_engine(path):
     gpu = device(problem.target)
     table = np.arange(problem.tile.elements) * problem.tile.element_bits // 8
     for access in trace(with_loops(problem), gpu).accesses:
-        from layoutopt.conflicts import count_wavefronts
+        from layoutopt.engine.conflicts import count_wavefronts
 
         rows = slice(0, 6)
         address, active = table[access.element][rows], access.active[rows]

@@ -10,15 +10,16 @@ from pysat.solvers import Solver
 from test_brute_force import random_case
 from test_free import every_placement
 
-from layoutopt.accesses import trace
-from layoutopt.cpmodel.cnf import dimacs
-from layoutopt.cpmodel.free import question
-from layoutopt.cpmodel.phases import phase_sets
-from layoutopt.cpmodel.solver import Budget, Model, Outcome
-from layoutopt.devices import device
-from layoutopt.problem_file import from_data, load
-from layoutopt.proofs import every_layout, row_major_question
-from layoutopt.synthesize import solve
+from layoutopt.budget import Budget
+from layoutopt.hardware.devices import device
+from layoutopt.model.cp_sat import Model, Outcome
+from layoutopt.model.phases import phase_sets
+from layoutopt.model.placement import question
+from layoutopt.problems.file import from_data, load
+from layoutopt.problems.trace import trace
+from layoutopt.proof.cnf import dimacs
+from layoutopt.proof.every_layout import every_layout, row_major_question
+from layoutopt.synthesis.solve import solve
 
 
 def satisfiable(cnf):

@@ -11,17 +11,17 @@ import pytest
 from conftest import PROBLEMS, ROOT, problem_id
 from test_cli import layoutopt
 
-from layoutopt.accesses import trace
-from layoutopt.compare import Row, compare
-from layoutopt.devices import device, load_devices
-from layoutopt.draw.plot import _titles
 from layoutopt.errors import ProblemFileError
-from layoutopt.expressions import evaluate, parse
-from layoutopt.model import Status
-from layoutopt.occupancy import occupancy
-from layoutopt.problem_file import load
-from layoutopt.small_families import operations
-from layoutopt.synthesize import measure, solve
+from layoutopt.expressions.grammar import evaluate, parse
+from layoutopt.hardware.devices import device, load_devices
+from layoutopt.hardware.occupancy import occupancy
+from layoutopt.problems.answer import Status
+from layoutopt.problems.file import load
+from layoutopt.problems.trace import trace
+from layoutopt.report.plot import _titles
+from layoutopt.study.compare import Row, compare
+from layoutopt.study.small_families import operations
+from layoutopt.synthesis.solve import measure, solve
 
 BASICS = ROOT / "problems" / "basics"
 HANDFUL = (
@@ -42,7 +42,7 @@ def named(name):
 
 def excess_of(problem, table):
     """By the conflict engine, for byte offsets in the tile's shape."""
-    from layoutopt.conflicts import count_wavefronts
+    from layoutopt.engine.conflicts import count_wavefronts
 
     gpu = device(problem.target)
     flat = table.ravel()

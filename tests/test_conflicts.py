@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from plain_count import plain_count
 
-from layoutopt.conflicts import CHUNK_INSTRUCTIONS, count_wavefronts
-from layoutopt.devices import Device, PhaseRule, device, devices
-from layoutopt.operations import Operation, parse_operation
-from layoutopt.profiler import BANK_CONFLICTS, WAVEFRONTS, counters
+from layoutopt.engine.conflicts import CHUNK_INSTRUCTIONS, count_wavefronts
+from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS, counters
+from layoutopt.hardware.devices import Device, PhaseRule, device, devices
+from layoutopt.hardware.operations import Operation, parse_operation
 
 pytestmark = pytest.mark.filterwarnings("ignore::layoutopt.errors.DisputedRuleWarning")
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
-from layoutopt.accesses import trace
-from layoutopt.conflicts import count_wavefronts
-from layoutopt.cpmodel.phases import phase_sets
-from layoutopt.devices import device, devices
+from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import ProblemFileError
-from layoutopt.problem_file import from_data, load
-from layoutopt.proofs import COUNTING
-from layoutopt.synthesize import solve
+from layoutopt.hardware.devices import device, devices
+from layoutopt.model.phases import phase_sets
+from layoutopt.problems.file import from_data, load
+from layoutopt.problems.trace import trace
+from layoutopt.proof.every_layout import COUNTING
+from layoutopt.synthesis.solve import solve
 
 
 def random_problem(rng, target):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from layoutopt.cpmodel.descent import Load, descend
+from layoutopt.model.descent import Load, descend
 
 
 def case(seed, chunks=40, phases=12, banks=8):

@@ -7,10 +7,10 @@ import warnings
 import numpy as np
 import pytest
 
-from layoutopt.conflicts import count_wavefronts
-from layoutopt.devices import device, devices, load_devices
+from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import DisputedRuleWarning, ProblemFileError
-from layoutopt.operations import Operation, parse_operation
+from layoutopt.hardware.devices import device, devices, load_devices
+from layoutopt.hardware.operations import Operation, parse_operation
 
 NEW_GPU = {
     "devices": [

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
-from layoutopt.dictated import candidates, modes
 from layoutopt.errors import ProblemFileError
-from layoutopt.problem_file import from_data
-from layoutopt.synthesize import solve
+from layoutopt.problems.file import from_data
+from layoutopt.search.dictated import candidates, modes
+from layoutopt.synthesis.solve import solve
 
 MEASURED = json.loads((ROOT / "tests/data/h200_fragments.json").read_text())
 STORES = {

@@ -13,7 +13,7 @@ from conftest import ROOT
 from test_cli import layoutopt
 
 from layoutopt import load, solve
-from layoutopt.problem_file import from_data
+from layoutopt.problems.file import from_data
 
 SPEC = importlib.util.spec_from_file_location("write_docs", ROOT / "scripts/write_docs.py")
 write_docs = importlib.util.module_from_spec(SPEC)

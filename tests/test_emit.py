@@ -10,20 +10,21 @@ import pytest
 from conftest import PROBLEMS, ROOT
 from emit_programs import GCC, GXX, SOLVED, code, expected, same, solved, tabled, visits
 
-from layoutopt.accesses import trace
-from layoutopt.address import Digit, Layout, Target
-from layoutopt.algebra import simplify
-from layoutopt.devices import device
 from layoutopt.emit.cost import instructions
 from layoutopt.emit.forms import moved_bits
 from layoutopt.emit.languages import LANGUAGES, emit, plan
 from layoutopt.emit.plan import comment, identifier
 from layoutopt.errors import LayoutError, ProblemFileError
-from layoutopt.expressions import Const, Op, Var, evaluate, parse, to_text
-from layoutopt.formula import offset_expression, swizzled_offset
-from layoutopt.model import Bound, Problem, Proof, Result, Status
-from layoutopt.problem_file import from_data, load
-from layoutopt.synthesize import measure, solve
+from layoutopt.expressions.grammar import Const, Op, Var, evaluate, parse, to_text
+from layoutopt.expressions.simplify import simplify
+from layoutopt.hardware.devices import device
+from layoutopt.layout.formula import offset_expression, swizzled_offset
+from layoutopt.layout.layout import Digit, Layout, Target
+from layoutopt.problems.answer import Bound, Proof, Result, Status
+from layoutopt.problems.file import from_data, load
+from layoutopt.problems.trace import trace
+from layoutopt.problems.types import Problem
+from layoutopt.synthesis.solve import measure, solve
 
 CPP = [GXX, "-std=c++14", "-Wall", "-Wextra", "-Werror"]
 C = [GCC, "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic"]

@@ -18,12 +18,12 @@ import pytest
 from conftest import ROOT, problem_id
 from emit_programs import FORMULAS, GXX, SOLVED, calls, code, expected, same, solved, tabled, visits
 
-from layoutopt.address import Digit, Layout, Target
-from layoutopt.devices import device
 from layoutopt.emit.cute import swizzle_of
 from layoutopt.emit.languages import plan
 from layoutopt.errors import LayoutError
-from layoutopt.problem_file import from_data
+from layoutopt.hardware.devices import device
+from layoutopt.layout.layout import Digit, Layout, Target
+from layoutopt.problems.file import from_data
 
 every_problem = pytest.mark.parametrize("path", FORMULAS, ids=problem_id)
 

@@ -11,15 +11,15 @@ from conftest import ROOT
 from test_certificates import planes
 from test_cli import layoutopt
 
-from layoutopt.address import Digit, Layout, Target
+from layoutopt.budget import Budget
 from layoutopt.cli.explain import command
-from layoutopt.cpmodel.solver import Budget
-from layoutopt.devices import Device, PhaseRule
 from layoutopt.errors import ProblemFileError
-from layoutopt.explain import _Explainer, explain, without_each_part
-from layoutopt.problem_file import from_data, load
-from layoutopt.render import explanation_report
-from layoutopt.synthesize import solve
+from layoutopt.hardware.devices import Device, PhaseRule
+from layoutopt.layout.layout import Digit, Layout, Target
+from layoutopt.problems.file import from_data, load
+from layoutopt.report.text import explanation_report
+from layoutopt.study.explain import _Explainer, explain, without_each_part
+from layoutopt.synthesis.solve import solve
 
 PROBLEMS = ROOT / "problems"
 
@@ -206,7 +206,7 @@ def test_the_search_has_the_time_that_solve_has(monkeypatch):
         given.append((options["budget"].seconds, options["budget"].share_left))
         raise ProblemFileError("stop", "here")
 
-    monkeypatch.setattr("layoutopt.explain.solve", search)
+    monkeypatch.setattr("layoutopt.study.explain.solve", search)
     path = str(PROBLEMS / "basics/scan_512_f32.json")
     done = CliRunner().invoke(command, [path, "--time-limit", "40"])
     assert isinstance(done.exception, ProblemFileError)

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layoutopt.algebra import bounds, simplify
 from layoutopt.emit.c_text import to_c
 from layoutopt.errors import ExpressionError
-from layoutopt.expressions import MAX_VALUE, Const, Op, Var, evaluate, names, parse, to_text
+from layoutopt.expressions.grammar import MAX_VALUE, Const, Op, Var, evaluate, names, parse, to_text
+from layoutopt.expressions.simplify import bounds, simplify
 
 NAMES = frozenset(("a", "b", "c"))
 RANGES = {"a": (-9, 30), "b": (0, 12), "c": (1, 5)}

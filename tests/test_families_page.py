@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
-from layoutopt.expressions import evaluate, parse
-from layoutopt.model import FAMILIES
+from layoutopt.expressions.grammar import evaluate, parse
+from layoutopt.problems.types import FAMILIES
 
 PAGE = (ROOT / "docs" / "families.md").read_text()
 PICTURES = re.findall(r"```layout\n(.*?)\n(.*?)```", PAGE, re.DOTALL)

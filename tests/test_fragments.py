@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layoutopt.accesses import trace
-from layoutopt.devices import device
 from layoutopt.errors import ProblemFileError
-from layoutopt.expressions import evaluate
-from layoutopt.fit import fit
-from layoutopt.fragments import fragments
+from layoutopt.expressions.fit import fit
+from layoutopt.expressions.grammar import evaluate
+from layoutopt.hardware.devices import device
 from layoutopt.imports.threads import fit_threads
-from layoutopt.problem_file import from_data, written_out
+from layoutopt.problems.file import from_data, written_out
+from layoutopt.problems.named_accesses import fragments
+from layoutopt.problems.trace import trace
 
 FRAGMENTS = fragments()
 

@@ -11,16 +11,16 @@ import toy
 from conftest import ROOT
 from test_brute_force import random_case
 
-from layoutopt import proofs
-from layoutopt.accesses import trace
-from layoutopt.conflicts import count_wavefronts
-from layoutopt.cpmodel.free import EFFORT, free_assignment
-from layoutopt.cpmodel.phases import phase_sets
-from layoutopt.cpmodel.solver import Budget
-from layoutopt.devices import device
-from layoutopt.model import Status
-from layoutopt.problem_file import from_data, load
-from layoutopt.synthesize import solve
+from layoutopt.budget import Budget
+from layoutopt.engine.conflicts import count_wavefronts
+from layoutopt.hardware.devices import device
+from layoutopt.model.phases import phase_sets
+from layoutopt.model.placement import EFFORT, free_assignment
+from layoutopt.problems.answer import Status
+from layoutopt.problems.file import from_data, load
+from layoutopt.problems.trace import trace
+from layoutopt.proof import every_layout as proofs
+from layoutopt.synthesis.solve import solve
 
 
 def free(problem, gpu, **options):

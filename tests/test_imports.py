@@ -9,14 +9,14 @@ import pytest
 from conftest import ROOT
 from test_cli import layoutopt
 
-from layoutopt.accesses import trace
-from layoutopt.devices import device
 from layoutopt.errors import ProblemFileError
-from layoutopt.expressions import evaluate, parse, to_text
+from layoutopt.expressions.grammar import evaluate, parse, to_text
+from layoutopt.hardware.devices import device
 from layoutopt.imports import cute, triton
 from layoutopt.imports.tables import access_of
 from layoutopt.imports.threads import fit_threads, guard
-from layoutopt.problem_file import from_data
+from layoutopt.problems.file import from_data
+from layoutopt.problems.trace import trace
 
 with gzip.open(ROOT / "tests/data/peer_layouts.jsonl.gz", "rt") as file:
     ROWS = [json.loads(line) for line in file]
@@ -282,7 +282,7 @@ def test_order_turns_the_tile(tmp_path):
 
 def test_header_is_printed():
     done = layoutopt("import", "trace", "--header")
-    assert done.stdout == (ROOT / "layoutopt/data/layoutopt_record.cuh").read_text()
+    assert done.stdout == (ROOT / "layoutopt/imports/layoutopt_record.cuh").read_text()
 
 
 @pytest.mark.nvcc

@@ -5,13 +5,13 @@ import pytest
 from conftest import PROBLEMS, problem_id
 
 from layoutopt import check
-from layoutopt.accesses import trace
-from layoutopt.conflicts import count_wavefronts
-from layoutopt.devices import device
-from layoutopt.expressions import evaluate, parse
-from layoutopt.model import Status
-from layoutopt.problem_file import load
-from layoutopt.synthesize import solve
+from layoutopt.engine.conflicts import count_wavefronts
+from layoutopt.expressions.grammar import evaluate, parse
+from layoutopt.hardware.devices import device
+from layoutopt.problems.answer import Status
+from layoutopt.problems.file import load
+from layoutopt.problems.trace import trace
+from layoutopt.synthesis.solve import solve
 
 KNOWN = [path for path in PROBLEMS if load(path).known_optimum is not None]
 

@@ -11,21 +11,22 @@ import toy
 from conftest import ROOT
 
 from layoutopt import load
-from layoutopt.address import Digit, Layout, Target
-from layoutopt.audit import check
-from layoutopt.compare import compare
-from layoutopt.cpmodel.solver import Budget
-from layoutopt.devices import device
-from layoutopt.draw.text import report
+from layoutopt.budget import Budget
 from layoutopt.errors import ProblemFileError
-from layoutopt.explain import explain
-from layoutopt.expressions import evaluate, parse
-from layoutopt.formula import byte_table, element_expression, offset_expression
-from layoutopt.model import Published, Status, Tile
-from layoutopt.problem_file import from_data
-from layoutopt.rewrite import over_elements, stored
-from layoutopt.show import views
-from layoutopt.synthesize import solve
+from layoutopt.expressions.grammar import evaluate, parse
+from layoutopt.hardware.devices import device
+from layoutopt.layout.formula import element_expression, offset_expression
+from layoutopt.layout.layout import Digit, Layout, Target
+from layoutopt.problems.answer import Status
+from layoutopt.problems.file import from_data
+from layoutopt.problems.lower import byte_table, over_elements, stored
+from layoutopt.problems.types import Published, Tile
+from layoutopt.report.banks_text import report
+from layoutopt.study.check import check
+from layoutopt.study.compare import compare
+from layoutopt.study.explain import explain
+from layoutopt.study.show import views
+from layoutopt.synthesis.solve import solve
 
 BITS = {"s4": 4, "u2": 2, "b1": 1, "u8": 8, "f16": 16}
 

@@ -11,14 +11,14 @@ import pytest
 from conftest import PROBLEMS, ROOT
 from test_cli import COMMAND, ENVIRONMENT, layoutopt
 
-from layoutopt.accesses import trace
-from layoutopt.catalogue import find, problems, short_names
 from layoutopt.cli.new import KINDS as OFFERED
-from layoutopt.devices import device
-from layoutopt.fragments import executes, fragments
-from layoutopt.problem_file import from_data, load
-from layoutopt.starters import KINDS, Options, starter
-from layoutopt.synthesize import solve
+from layoutopt.hardware.devices import device
+from layoutopt.problems.catalogue import find, problems, short_names
+from layoutopt.problems.file import from_data, load
+from layoutopt.problems.named_accesses import executes, fragments
+from layoutopt.problems.starters import KINDS, Options, starter
+from layoutopt.problems.trace import trace
+from layoutopt.synthesis.solve import solve
 
 TILE_ELEMENT = {"s8": "i8", "s32": "i32"}
 
@@ -255,5 +255,5 @@ def test_a_wheel_holds_the_catalogue(tmp_path):
     )
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert {f"layoutopt/problems/{name}.json" for name in problems()} <= names
-    assert "layoutopt/data/fragments.json" in names
+    assert {f"layoutopt/problems/catalogue/{name}.json" for name in problems()} <= names
+    assert "layoutopt/hardware/fragments.json" in names

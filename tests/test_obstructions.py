@@ -8,12 +8,12 @@ import toy
 from conftest import ROOT
 from test_free import every_placement, tiny
 
-from layoutopt.accesses import trace
-from layoutopt.cpmodel.solver import Budget
-from layoutopt.devices import device
-from layoutopt.obstructions import board, counting_excess, find_clique, find_parity
-from layoutopt.problem_file import from_data, load
-from layoutopt.proofs import every_layout
+from layoutopt.budget import Budget
+from layoutopt.hardware.devices import device
+from layoutopt.problems.file import from_data, load
+from layoutopt.problems.trace import trace
+from layoutopt.proof.every_layout import every_layout
+from layoutopt.proof.obstructions import board, counting_excess, find_clique, find_parity
 
 BASICS = ROOT / "problems" / "basics"
 

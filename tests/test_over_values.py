@@ -9,15 +9,15 @@ import pytest
 import toy
 from plain_count import plain_count
 
-from layoutopt.accesses import trace
-from layoutopt.audit import check
-from layoutopt.devices import PhaseRule, device
+from layoutopt.engine.run_time_values import choices, count_choices, matching
 from layoutopt.errors import ProblemFileError
-from layoutopt.model import Status
-from layoutopt.over_values import choices, count_choices, matching
-from layoutopt.problem_file import from_data
-from layoutopt.rewrite import with_loops
-from layoutopt.synthesize import solve
+from layoutopt.hardware.devices import PhaseRule, device
+from layoutopt.problems.answer import Status
+from layoutopt.problems.file import from_data
+from layoutopt.problems.lower import with_loops
+from layoutopt.problems.trace import trace
+from layoutopt.study.check import check
+from layoutopt.synthesis.solve import solve
 
 
 def toy_device(lanes, banks):

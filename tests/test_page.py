@@ -6,12 +6,12 @@ import shutil
 import pytest
 from conftest import ROOT
 
-from layoutopt.accesses import trace
-from layoutopt.conflicts import count_wavefronts
-from layoutopt.devices import device
-from layoutopt.draw.html import page
-from layoutopt.problem_file import load
-from layoutopt.show import views
+from layoutopt.engine.conflicts import count_wavefronts
+from layoutopt.hardware.devices import device
+from layoutopt.problems.file import load
+from layoutopt.problems.trace import trace
+from layoutopt.report.banks_page import page
+from layoutopt.study.show import views
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -7,12 +7,12 @@ import pytest
 from click.testing import CliRunner
 from conftest import PROBLEMS, ROOT, problem_id
 
-from layoutopt.accesses import trace
 from layoutopt.cli import main
-from layoutopt.devices import device
 from layoutopt.errors import LayoutoptError, ProblemFileError
-from layoutopt.operations import Operation, parse_operation
-from layoutopt.problem_file import decode, json_schema, load
+from layoutopt.hardware.devices import device
+from layoutopt.hardware.operations import Operation, parse_operation
+from layoutopt.problems.file import decode, json_schema, load
+from layoutopt.problems.trace import trace
 
 ROWS = {"name": "rows", "op": "store", "bytes": 4, "index": ["tid // 8", "tid % 8"]}
 

@@ -9,8 +9,8 @@ import sys
 from conftest import ROOT
 from test_cli import layoutopt
 
-from layoutopt.problem_file import from_data
-from layoutopt.synthesize import solve
+from layoutopt.problems.file import from_data
+from layoutopt.synthesis.solve import solve
 
 README = (ROOT / "README.md").read_text()
 

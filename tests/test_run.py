@@ -9,17 +9,17 @@ import pytest
 from conftest import PROBLEMS, ROOT
 from emit_programs import solved
 
-from layoutopt import gpu
-from layoutopt.accesses import trace
-from layoutopt.address import Layout
-from layoutopt.devices import device
 from layoutopt.emit.languages import plan
 from layoutopt.emit.selftest import program
 from layoutopt.errors import LayoutError
-from layoutopt.problem_file import from_data, load
-from layoutopt.profiler import BANK_CONFLICTS, WAVEFRONTS, counters
-from layoutopt.rewrite import whole
-from layoutopt.synthesize import measure
+from layoutopt.hardware import machine as gpu
+from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS, counters
+from layoutopt.hardware.devices import device
+from layoutopt.layout.layout import Layout
+from layoutopt.problems.file import from_data, load
+from layoutopt.problems.lower import whole
+from layoutopt.problems.trace import trace
+from layoutopt.synthesis.solve import measure
 
 RUNS = json.loads((ROOT / "tests/data/h200_runs.json").read_text())
 SMALL = ROOT / "problems/basics/transpose_16x32_f32.json"
@@ -105,7 +105,7 @@ def test_a_difference_is_a_difference():
 
 def without_gpu(*arguments, cwd):
     hidden = (
-        "import os; os.environ['PATH'] = ''; import layoutopt.gpu as g; g.find_tool = lambda name: None; "
+        "import os; os.environ['PATH'] = ''; import layoutopt.hardware.machine as g; g.find_tool = lambda name: None; "
         "from layoutopt.cli import run; run()"
     )
     command = [sys.executable, "-c", hidden, "run", *arguments]

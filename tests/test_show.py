@@ -10,16 +10,16 @@ import pytest
 from conftest import PROBLEMS, ROOT, problem_id
 from test_cli import layoutopt
 
-from layoutopt.conflicts import addressing_lanes, count_wavefronts
-from layoutopt.devices import device, devices
-from layoutopt.draw import palette
-from layoutopt.draw.svg import document
-from layoutopt.draw.text import report
+from layoutopt.engine.conflicts import addressing_lanes, count_wavefronts
+from layoutopt.engine.witness import serve, witness
 from layoutopt.errors import ProblemFileError
-from layoutopt.operations import Operation
-from layoutopt.problem_file import load
-from layoutopt.show import views
-from layoutopt.witness import serve, witness
+from layoutopt.hardware.devices import device, devices
+from layoutopt.hardware.operations import Operation
+from layoutopt.problems.file import load
+from layoutopt.report import palette
+from layoutopt.report.banks_svg import document
+from layoutopt.report.banks_text import report
+from layoutopt.study.show import views
 
 BASICS = ROOT / "problems" / "basics"
 TRANSPOSE = str(BASICS / "transpose_32x32_f32.json")

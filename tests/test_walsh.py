@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from layoutopt.cpmodel.solver import Budget, Outcome
-from layoutopt.cpmodel.walsh import Question, decide
+from layoutopt.budget import Budget
+from layoutopt.model.cp_sat import Outcome
+from layoutopt.search.walsh import Question, decide
 
 
 @dataclass

@@ -8,17 +8,17 @@ import subprocess
 import pytest
 
 from layoutopt import check, comparison_text
-from layoutopt.compare import compare
-from layoutopt.cpmodel.solver import Budget
-from layoutopt.devices import device
+from layoutopt.budget import Budget
 from layoutopt.emit.languages import emit
 from layoutopt.errors import ProblemFileError
-from layoutopt.explain import explain
-from layoutopt.model import Status
-from layoutopt.problem_file import from_data
-from layoutopt.render import explanation_report
-from layoutopt.show import views
-from layoutopt.synthesize import solve
+from layoutopt.hardware.devices import device
+from layoutopt.problems.answer import Status
+from layoutopt.problems.file import from_data
+from layoutopt.report.text import explanation_report
+from layoutopt.study.compare import compare
+from layoutopt.study.explain import explain
+from layoutopt.study.show import views
+from layoutopt.synthesis.solve import solve
 
 ROWS = {"name": "rows", "op": "store", "index": ["4*i + tid // 8", "4*(tid % 8)"], "for": {"i": 8}}
 NARROW = {**ROWS, "bytes": 8, "index": ["4*i + tid // 8", "4*(tid % 8) + 2*p"], "for": {"i": 8, "p": 2}}

@@ -6,7 +6,7 @@ Nothing here uses the model or the engine: layouts are enumerated, and wavefront
 import itertools
 import math
 
-from layoutopt.devices import Device, PhaseRule
+from layoutopt.hardware.devices import Device, PhaseRule
 
 
 def toy_device(lanes, banks):

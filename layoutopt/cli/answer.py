@@ -14,8 +14,9 @@ from layoutopt.cli.options import ProblemPath, device_file_option, problem_devic
 from layoutopt.cli.solve import CODES, solve_interruptibly
 
 if TYPE_CHECKING:
-    from layoutopt.devices import Device
-    from layoutopt.model import Problem, Result
+    from layoutopt.hardware.devices import Device
+    from layoutopt.problems.answer import Result
+    from layoutopt.problems.types import Problem
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -67,8 +68,8 @@ def answer_of(
         ProblemFileError: a file is wrong.
     """
     from layoutopt.errors import ProblemFileError
-    from layoutopt.model import RESULT_SCHEMA
-    from layoutopt.problem_file import from_data, load, parsed, read
+    from layoutopt.problems.answer import RESULT_SCHEMA
+    from layoutopt.problems.file import from_data, load, parsed, read
 
     raw = parsed(read(file))
     if isinstance(raw, dict) and raw.get("schema") == RESULT_SCHEMA:
@@ -98,9 +99,10 @@ def _solved(problem: Problem, gpu: Device, time_limit: float, workers: int) -> A
 
 def _from_result(raw: dict[str, Any], problem: Problem | None, device_file: Path | None) -> Answer:
     from layoutopt import json_data
-    from layoutopt.devices import device, load_devices
     from layoutopt.errors import LayoutError, ProblemFileError
-    from layoutopt.model import Problem, Result, Structure, Tile
+    from layoutopt.hardware.devices import device, load_devices
+    from layoutopt.problems.answer import Result
+    from layoutopt.problems.types import Problem, Structure, Tile
 
     if not isinstance(raw.get("layout"), dict | None):
         raise ProblemFileError("layout", "expected an object")

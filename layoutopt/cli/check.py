@@ -55,15 +55,16 @@ def command(
     """
     if offset is not None and table is not None:
         raise click.UsageError("--offset and --table both give the layout; use one")
-    from layoutopt.audit import check
-    from layoutopt.model import Problem, Result, Status
-    from layoutopt.problem_file import load
+    from layoutopt.problems.answer import Result, Status
+    from layoutopt.problems.file import load
+    from layoutopt.problems.types import Problem
+    from layoutopt.study.check import check
 
     loaded = load(problem)
     gpu = problem_device(loaded, device_file)
 
     def solver(changed: Problem) -> Result:
-        from layoutopt.synthesize import solve
+        from layoutopt.synthesis.solve import solve
 
         return solve(changed, time_limit=time_limit, target=gpu)
 
@@ -72,7 +73,7 @@ def command(
     if as_json:
         click.echo(json.dumps(audit.to_json()))
     else:
-        from layoutopt.render import audit_report
+        from layoutopt.report.text import audit_report
 
         click.echo(audit_report(loaded, audit), nl=False)
     return 1 if audit.excess or audit.status is Status.INFEASIBLE else 0

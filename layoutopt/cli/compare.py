@@ -47,9 +47,9 @@ def command(
     kind = plot.suffix.removeprefix(".").lower() if plot is not None else ""
     if plot is not None and kind not in ("svg", "png"):
         raise click.UsageError(f"--plot: expected a name in .svg or .png, not {str(plot)!r}")
-    from layoutopt import comparison_text
-    from layoutopt.compare import compare
-    from layoutopt.problem_file import load
+    from layoutopt.problems.file import load
+    from layoutopt.report import comparison_text
+    from layoutopt.study.compare import compare
 
     check_distinct(problem, plot=plot)
     loaded = load(problem)
@@ -58,7 +58,7 @@ def command(
     if sys.stderr.isatty():
         click.echo("\r\x1b[K", nl=False, err=True)
     if plot is not None:
-        from layoutopt.draw.plot import chart
+        from layoutopt.report.plot import chart
 
         try:
             picture = chart(result, kind)

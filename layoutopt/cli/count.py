@@ -18,8 +18,8 @@ from layoutopt.cli.options import chosen_device, device_options
 from layoutopt.errors import ProblemFileError
 
 if TYPE_CHECKING:
-    from layoutopt.devices import Device
-    from layoutopt.records import RecordCounts, Totals
+    from layoutopt.engine.records import RecordCounts, Totals
+    from layoutopt.hardware.devices import Device
 
 COLUMNS = ("instructions", "wavefronts", "ideal", "excess", "bank_conflicts")
 
@@ -63,7 +63,7 @@ def command(
 
 
 def _count_npy(path: Path, op: str | None, width_bytes: int | None, device: Device, as_json: bool) -> None:
-    from layoutopt.records import count_table
+    from layoutopt.engine.records import count_table
 
     if op is None:
         raise click.UsageError("a .npy table needs --op, such as --op ld.shared.v4.b32")
@@ -79,7 +79,7 @@ def _count_npy(path: Path, op: str | None, width_bytes: int | None, device: Devi
 
 
 def _count_lines(file: io.BufferedReader, device: Device, as_json: bool) -> None:
-    from layoutopt.records import Totals, count_lines
+    from layoutopt.engine.records import Totals, count_lines
 
     totals: dict[str, Totals] = {}
     with _decompressed(file) as read:

@@ -24,9 +24,9 @@ def command(problem: Path, as_json: bool, time_limit: float, device_file: Path |
     Example:
       layoutopt explain problems/transposes/leimao_vectorised_swizzled_f32.json
     """
-    from layoutopt.cpmodel.solver import Budget
-    from layoutopt.explain import explain
-    from layoutopt.problem_file import load
+    from layoutopt.budget import Budget
+    from layoutopt.problems.file import load
+    from layoutopt.study.explain import explain
 
     loaded = load(problem)
     gpu = problem_device(loaded, device_file)
@@ -34,7 +34,7 @@ def command(problem: Path, as_json: bool, time_limit: float, device_file: Path |
     if as_json:
         click.echo(json.dumps(explanation.to_json()))
     else:
-        from layoutopt.render import explanation_report
+        from layoutopt.report.text import explanation_report
 
         click.echo(explanation_report(loaded, explanation), nl=False)
     if explanation.conflict_free:

@@ -96,7 +96,7 @@ def _thread_values(
     output: Path | None,
 ) -> int:
     from layoutopt.imports.tables import access_of
-    from layoutopt.model import ELEMENT_BYTES
+    from layoutopt.problems.types import ELEMENT_BYTES
 
     if into is not None and output is not None:
         raise click.UsageError("--into adds to a file and -o writes a new one; use one of them")
@@ -119,7 +119,7 @@ def _thread_values(
         _finish(output, problem, "From a thread-value layout.")
         return 0
     from layoutopt.json_data import read
-    from layoutopt.problem_file import MAX_FILE_BYTES, from_data, parsed
+    from layoutopt.problems.file import MAX_FILE_BYTES, from_data, parsed
 
     old = parsed(read(into, MAX_FILE_BYTES))
     known = from_data(old)
@@ -168,7 +168,7 @@ def trace(
     if header:
         from importlib.resources import files
 
-        click.echo(files("layoutopt").joinpath("data/layoutopt_record.cuh").read_text(), nl=False)
+        click.echo(files("layoutopt.imports").joinpath("layoutopt_record.cuh").read_text(), nl=False)
         return 0
     missing = [n for n, v in (("--tile", tile), ("--element", element), ("--threads", threads)) if v is None]
     if records is None or missing:
@@ -181,7 +181,7 @@ def trace(
     assert threads is not None
     from layoutopt.imports.trace import accesses
     from layoutopt.json_data import read
-    from layoutopt.model import ELEMENT_BYTES
+    from layoutopt.problems.types import ELEMENT_BYTES
 
     shape = extents(tile)
     assert shape is not None
@@ -211,7 +211,7 @@ def _layout_in_use(
 ) -> npt.NDArray[np.int64]:
     import numpy as np
 
-    from layoutopt.expressions import evaluate, parse
+    from layoutopt.expressions.grammar import evaluate, parse
 
     if table is not None:
         from layoutopt.cli.check import read_table
@@ -252,10 +252,10 @@ def _finish(output: Path | None, problem: dict[str, Any], notes: str) -> None:
 
 def _save(path: Path | None, data: dict[str, Any]) -> None:
     """Check that the data is a problem whose accesses can be evaluated, then print or write it."""
-    from layoutopt.accesses import trace as lanes_of
-    from layoutopt.devices import device
-    from layoutopt.problem_file import from_data
-    from layoutopt.problem_text import problem_text
+    from layoutopt.hardware.devices import device
+    from layoutopt.problems.file import from_data
+    from layoutopt.problems.text import problem_text
+    from layoutopt.problems.trace import trace as lanes_of
 
     problem = from_data(data)
     lanes_of(problem, device(problem.target))

@@ -52,11 +52,11 @@ def command(
       layoutopt new gemm --operand B --element i8 --mma m16n8k32
     """
     _check_meant(kind, mma, operand, stages)
-    from layoutopt.accesses import trace
-    from layoutopt.devices import device
-    from layoutopt.problem_file import from_data
-    from layoutopt.problem_text import problem_text
-    from layoutopt.starters import Options, starter
+    from layoutopt.hardware.devices import device
+    from layoutopt.problems.file import from_data
+    from layoutopt.problems.starters import Options, starter
+    from layoutopt.problems.text import problem_text
+    from layoutopt.problems.trace import trace
 
     options = Options(name, extents(tile), element, threads, mma, operand.upper(), stages, target)
     data = starter(kind, options)

@@ -13,8 +13,8 @@ import click
 from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
-    from layoutopt.devices import Device
-    from layoutopt.model import Problem, TileSet
+    from layoutopt.hardware.devices import Device
+    from layoutopt.problems.types import Problem, TileSet
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -32,7 +32,7 @@ class ProblemPath(click.Path):
 
         Both as plain items: at the request to complete a file, bash drops the items beside it.
         """
-        from layoutopt.catalogue import problems, short_names
+        from layoutopt.problems.catalogue import problems, short_names
 
         names = [*short_names(), *(problems() if "/" in incomplete else ())]
         found = [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
@@ -49,7 +49,7 @@ class TargetName(click.types.StringParamType):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """Names and aliases of the package's devices."""
-        from layoutopt.devices import devices
+        from layoutopt.hardware.devices import devices
 
         names = [name for d in devices() for name in (d.name, *d.aliases)]
         return [CompletionItem(name) for name in names if name.startswith(incomplete.lower())]
@@ -80,7 +80,7 @@ def device_file_option(command: Command) -> Command:
         "--device-file",
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="Devices to know beside the package's, as JSON in the form of its data/devices.json.",
+        help="Devices to know beside the package's, as JSON in the form of its hardware/devices.json.",
     )(command)
 
 
@@ -101,7 +101,7 @@ def chosen_device(target: str | None, device_file: Path | None) -> Device:
     Raises:
         ProblemFileError: there is no such device, or the file is wrong.
     """
-    from layoutopt.devices import DEFAULT_TARGET, device, load_devices
+    from layoutopt.hardware.devices import DEFAULT_TARGET, device, load_devices
 
     more = load_devices(device_file) if device_file is not None else ()
     if target is None:
@@ -115,6 +115,6 @@ def problem_device(problem: Problem | TileSet, device_file: Path | None) -> Devi
     Raises:
         ProblemFileError: there is no such device, or the file is wrong.
     """
-    from layoutopt.devices import device, load_devices
+    from layoutopt.hardware.devices import device, load_devices
 
     return device(problem.target, load_devices(device_file) if device_file is not None else ())

@@ -42,8 +42,8 @@ def command(problem: Path | None, expanded: bool, fragments: bool, as_json: bool
 
 def _print(problem: Path, expanded: bool, as_json: bool) -> None:
     from layoutopt.json_data import parse
-    from layoutopt.problem_file import from_data, read, written_out
-    from layoutopt.problem_text import problem_text
+    from layoutopt.problems.file import from_data, read, written_out
+    from layoutopt.problems.text import problem_text
 
     text = read(problem)
     data = parse(text)
@@ -57,7 +57,7 @@ def _print(problem: Path, expanded: bool, as_json: bool) -> None:
 
 
 def _list(as_json: bool) -> None:
-    from layoutopt.catalogue import short_names
+    from layoutopt.problems.catalogue import short_names
 
     rows = [{"name": name, **_summary(path)} for name, path in short_names().items()]
     if as_json:
@@ -81,7 +81,7 @@ def _summary(path: Path) -> dict[str, Any]:
 
 
 def _fragments(as_json: bool) -> None:
-    from layoutopt.fragments import fragments
+    from layoutopt.problems.named_accesses import fragments
 
     if as_json:
         rows = [

@@ -13,7 +13,7 @@ from layoutopt.cli.options import ProblemPath
 
 if TYPE_CHECKING:
     from layoutopt.emit.plan import Plan
-    from layoutopt.gpu import Gpu, Run
+    from layoutopt.hardware.machine import Gpu, Run
 
 
 @click.command("run")
@@ -39,7 +39,7 @@ def command(
     Example:
       layoutopt run problems/basics/gemm_a_128x64_f16.json --offset published
     """
-    from layoutopt import gpu as machine
+    from layoutopt.hardware import machine
 
     solved = answer_of(file, problem, offset, time_limit, workers, device_file)
     card = machine.gpu_present()
@@ -47,10 +47,10 @@ def command(
     if found.code is not None:
         click.echo(f"no layout: {found.reason}", err=True)
         return found.code
-    from layoutopt.devices import device
     from layoutopt.emit.languages import run_plan
     from layoutopt.emit.selftest import program
-    from layoutopt.profiler import counters
+    from layoutopt.hardware.counters import counters
+    from layoutopt.hardware.devices import device
 
     here = device(f"sm_{card.compute_capability.replace('.', '')}")
     target, answer = found.device, found.answer
@@ -89,7 +89,7 @@ def command(
 
 
 def _table(plan: Plan, card: Gpu, distinct: bool, runs: list[Run], good: bool) -> str:
-    from layoutopt.profiler import BANK_CONFLICTS, WAVEFRONTS
+    from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
 
     def pair(run: Run, name: str) -> str:
         if name not in run.predicted:

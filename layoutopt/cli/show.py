@@ -15,7 +15,7 @@ from layoutopt.cli.files import OutputPath, check_distinct, write_all
 from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, time_limit_option
 
 if TYPE_CHECKING:
-    from layoutopt.show import Views
+    from layoutopt.study.show import Views
 
 MIN_WIDTH = 80
 
@@ -69,8 +69,8 @@ def command(
       layoutopt show problems/basics/transpose_32x32_f32.json
       layoutopt show problems/basics/transpose_32x32_f32.json --layout published --html banks.html
     """
-    from layoutopt.problem_file import load
-    from layoutopt.show import views
+    from layoutopt.problems.file import load
+    from layoutopt.study.show import views
 
     check_distinct(problem, svg=svg, html=html)
     loaded = load(problem)
@@ -85,11 +85,11 @@ def command(
     )
     outputs = {}
     if svg is not None:
-        from layoutopt.draw.svg import document
+        from layoutopt.report.banks_svg import document
 
         outputs[svg] = document(found, colour_by).encode()
     if html is not None:
-        from layoutopt.draw.html import page
+        from layoutopt.report.banks_page import page
 
         outputs[html] = page(found, colour_by).encode()
     write_all(outputs)
@@ -113,7 +113,7 @@ def _iteration(text: str | None) -> dict[str, int]:
 
 
 def _text(found: Views, width: int, colour_by: str | None) -> str:
-    from layoutopt.draw.text import report
+    from layoutopt.report.banks_text import report
 
     # https://no-color.org: any value that is not empty turns colours off.
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
@@ -121,7 +121,7 @@ def _text(found: Views, width: int, colour_by: str | None) -> str:
 
 
 def _json(found: Views) -> dict[str, object]:
-    from layoutopt.draw.picture import to_json
+    from layoutopt.study.picture import to_json
 
     chosen = found.chosen
     return {

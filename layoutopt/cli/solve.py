@@ -17,10 +17,11 @@ import msgspec
 
 from layoutopt.cli.files import OutputPath, check_distinct, write_all
 from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, time_limit_option
-from layoutopt.model import FAMILIES, OBJECTIVES, Objective, Problem, Result, Status, TileSet
+from layoutopt.problems.answer import Result, Status
+from layoutopt.problems.types import FAMILIES, OBJECTIVES, Objective, Problem, TileSet
 
 if TYPE_CHECKING:
-    from layoutopt.devices import Device
+    from layoutopt.hardware.devices import Device
 
 P = TypeVar("P", bound=Problem | TileSet)
 Answer = TypeVar("Answer")
@@ -87,7 +88,7 @@ def command(
     Example:
       layoutopt solve problems/basics/transpose_32x32_f32.json --code tile.cuh
     """
-    from layoutopt.tile_sets import load_any
+    from layoutopt.problems.tile_set_file import load_any
 
     check_distinct(problem, table=table, code=code, certificate=certificate)
     loaded = load_any(problem)
@@ -102,8 +103,8 @@ def command(
     )
     gpu = problem_device(loaded, device_file)
     if isinstance(loaded, TileSet):
-        from layoutopt.arrange import arrange
         from layoutopt.cli.tiles import finish
+        from layoutopt.synthesis.arrange import arrange
 
         if certificate is not None:
             raise click.UsageError("--certificate: there is none for several tiles")
@@ -112,7 +113,7 @@ def command(
         )
         return finish(loaded, _interruptibly(work, time_limit), gpu, as_json, table, code)
     if certificate is not None:
-        from layoutopt.certificates import check_certifiable
+        from layoutopt.proof.certificates import check_certifiable
 
         check_certifiable(loaded)
     result = solve_interruptibly(loaded, gpu, time_limit, workers, conflict_free)
@@ -130,7 +131,7 @@ def command(
     if as_json:
         click.echo(json.dumps(result.to_json()))
     else:
-        from layoutopt.render import report
+        from layoutopt.report.text import report
 
         click.echo(report(loaded, result), nl=False)
         if text is not None and code is None:
@@ -153,8 +154,8 @@ def _with_families(problem: P, families: str) -> P:
 
 def _constrained(problem: P, **given: Any) -> P:
     """`problem` under the constraints that are given; a tighter one in the file stays."""
-    from layoutopt.problem_file import check
-    from layoutopt.tile_sets import check_tiles
+    from layoutopt.problems.file import check
+    from layoutopt.problems.tile_set_file import check_tiles
 
     layout = problem.layout
     if given["max_bytes"] is not None and layout.max_bytes is not None:
@@ -176,7 +177,7 @@ def solve_interruptibly(
     problem: Problem, gpu: Device, time_limit: float, workers: int, conflict_free: bool
 ) -> Result:
     """Solve, so that Ctrl-C gives the best layout so far."""
-    from layoutopt.synthesize import solve
+    from layoutopt.synthesis.solve import solve
 
     work = partial(
         solve, problem, target=gpu, workers=workers, conflict_free=conflict_free, progress=_progress()
@@ -186,7 +187,7 @@ def solve_interruptibly(
 
 def _interruptibly(solve: Callable[..., Answer], time_limit: float) -> Answer:
     """Solve in a thread, so that Ctrl-C reaches the solver in mid-search."""
-    from layoutopt.cpmodel.solver import Budget
+    from layoutopt.budget import Budget
 
     budget = Budget(time_limit)
     outcome: list[Answer | BaseException] = []
@@ -230,7 +231,7 @@ def _code(problem: Problem, result: Result, gpu: Device) -> str:
 
 
 def _certificate(problem: Problem, gpu: Device, result: Result) -> bytes:
-    from layoutopt.certificates import certificate
+    from layoutopt.proof.certificates import certificate
 
     return json.dumps(certificate(problem, gpu, result)).encode() + b"\n"
 

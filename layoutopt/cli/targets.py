@@ -11,7 +11,7 @@ import click
 from layoutopt.cli.options import TargetName, device_file_option
 
 if TYPE_CHECKING:
-    from layoutopt.devices import Device, Limits, PhaseRule
+    from layoutopt.hardware.devices import Device, Limits, PhaseRule
 
 PHASE_NAMES = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+-"
 
@@ -30,7 +30,7 @@ def command(target: str | None, device_file: Path | None, as_json: bool) -> int:
       layoutopt targets
       layoutopt targets gfx942
     """
-    from layoutopt.devices import device, devices, load_devices
+    from layoutopt.hardware.devices import device, devices, load_devices
 
     more = load_devices(device_file) if device_file is not None else ()
     if target is not None:

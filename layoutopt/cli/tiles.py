@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from layoutopt.cli.files import write_all
-from layoutopt.model import Status, TileSet
+from layoutopt.problems.answer import Status
+from layoutopt.problems.types import TileSet
 
 if TYPE_CHECKING:
-    from layoutopt.arrange import Arrangement
-    from layoutopt.devices import Device
+    from layoutopt.hardware.devices import Device
+    from layoutopt.synthesis.arrange import Arrangement
 
 
 def finish(
@@ -40,7 +41,7 @@ def finish(
     if as_json:
         click.echo(json.dumps(arrangement.to_json()))
     else:
-        from layoutopt.render_tiles import arrangement_report
+        from layoutopt.report.tile_set_text import arrangement_report
 
         click.echo(arrangement_report(tile_set, arrangement), nl=False)
         if text is not None and code is None:

@@ -10,7 +10,7 @@ from typing import Final
 from layoutopt.emit.c_text import to_c
 from layoutopt.emit.forms import UNROLLED
 from layoutopt.emit.plan import BASE, AccessPlan, Plan, comment
-from layoutopt.expressions import Const, Lookup, Node, Op, Var, substituted
+from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, substituted
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from layoutopt.algebra import Range, bounds
-from layoutopt.expressions import Const, Lookup, Node, Op, Var, with_parts
+from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, with_parts
+from layoutopt.expressions.simplify import Range, bounds
 
 _RANK: Final = {
     "|": 1,

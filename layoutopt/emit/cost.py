@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from layoutopt.algebra import Range, bounds
-from layoutopt.expressions import Const, Lookup, Node, Op
+from layoutopt.expressions.grammar import Const, Lookup, Node, Op
+from layoutopt.expressions.simplify import Range, bounds
 
 _BITS = frozenset("^&|")
 

@@ -13,7 +13,7 @@ from layoutopt.emit.c_family import (
     stepped,
 )
 from layoutopt.emit.plan import AccessPlan, Plan
-from layoutopt.operations import Operation
+from layoutopt.hardware.operations import Operation
 
 SUFFIX: Final = ".cuh"
 

@@ -9,12 +9,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from layoutopt.address import Layout
-from layoutopt.algebra import simplify
 from layoutopt.emit.c_text import to_c
 from layoutopt.emit.plan import Plan, comment
 from layoutopt.errors import VerificationError
-from layoutopt.expressions import Const, Node, Op, Var, evaluate
+from layoutopt.expressions.grammar import Const, Node, Op, Var, evaluate
+from layoutopt.expressions.simplify import simplify
+from layoutopt.layout.layout import Layout
 
 SUFFIX: Final = ".cute.hpp"
 

@@ -25,11 +25,22 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from layoutopt.algebra import Range, bounds, simplify, weighted_sum
 from layoutopt.emit.cost import instructions
 from layoutopt.errors import ExpressionError
-from layoutopt.expressions import Const, Node, Op, Var, evaluate, names, parse, parts, substituted, to_text
-from layoutopt.model import Access
+from layoutopt.expressions.grammar import (
+    Const,
+    Node,
+    Op,
+    Var,
+    evaluate,
+    names,
+    parse,
+    parts,
+    substituted,
+    to_text,
+)
+from layoutopt.expressions.simplify import Range, bounds, simplify, weighted_sum
+from layoutopt.problems.types import Access
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -117,7 +128,7 @@ class FormSearch:
         best = self._best(simplify(address, self.ranges) for address in addresses)
         if best is not None and best[0][0] <= _CHEAP:
             return best[1]
-        from layoutopt.emit.expand import expanded  # only where it may help: sympy is slow to load
+        from layoutopt.expressions.expand import expanded  # only where it may help: sympy is slow to load
 
         other = self._best([expanded(address, self.ranges) for address in addresses])
         found = [ranked for ranked in (best, other) if ranked is not None]

@@ -10,17 +10,18 @@ import msgspec
 import numpy as np
 
 from layoutopt import __version__
-from layoutopt.accesses import trace
-from layoutopt.address import Layout
-from layoutopt.conflicts import count_wavefronts
-from layoutopt.devices import Device
 from layoutopt.emit.plan import Plan, identifier, make_plan
+from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import ExpressionError, LayoutError
-from layoutopt.expressions import Lookup, evaluate, parse, to_text
-from layoutopt.formula import offset_expression
-from layoutopt.model import AccessReport, Problem, Result
-from layoutopt.rewrite import over_bytes, stored, with_loops, with_widths
-from layoutopt.synthesize import check_table
+from layoutopt.expressions.grammar import Lookup, evaluate, parse, to_text
+from layoutopt.hardware.devices import Device
+from layoutopt.layout.formula import offset_expression
+from layoutopt.layout.layout import Layout
+from layoutopt.problems.answer import AccessReport, Result
+from layoutopt.problems.lower import over_bytes, stored, with_loops, with_widths
+from layoutopt.problems.trace import trace
+from layoutopt.problems.types import Problem
+from layoutopt.synthesis.solve import check_table
 
 # One module each, with `emit(plan)`, `SUFFIX` and, where addresses count elements, `UNIT = "element"`.
 LANGUAGES: Final = {

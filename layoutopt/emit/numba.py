@@ -6,7 +6,7 @@ from typing import Final
 
 from layoutopt.emit.plan import BASE, AccessPlan, Plan
 from layoutopt.emit.python_text import header, headline, parameter, text
-from layoutopt.expressions import Const, Op, Var, to_text
+from layoutopt.expressions.grammar import Const, Op, Var, to_text
 
 SUFFIX: Final = ".py"
 UNIT: Final = "element"

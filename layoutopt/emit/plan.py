@@ -11,13 +11,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from layoutopt.accesses import LaneTrace, environment, expression_ranges, trace
-from layoutopt.address import Layout
-from layoutopt.algebra import Range, simplify
-from layoutopt.devices import Device
 from layoutopt.emit.forms import Form, FormSearch, over_tid
 from layoutopt.errors import VerificationError
-from layoutopt.expressions import (
+from layoutopt.expressions.grammar import (
     Const,
     Node,
     Op,
@@ -25,8 +21,13 @@ from layoutopt.expressions import (
     substituted,
     to_text,
 )
-from layoutopt.formula import swizzled_offset
-from layoutopt.model import Access, AccessReport, Problem
+from layoutopt.expressions.simplify import Range, simplify
+from layoutopt.hardware.devices import Device
+from layoutopt.layout.formula import swizzled_offset
+from layoutopt.layout.layout import Layout
+from layoutopt.problems.answer import AccessReport
+from layoutopt.problems.trace import LaneTrace, environment, expression_ranges, trace
+from layoutopt.problems.types import Access, Problem
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

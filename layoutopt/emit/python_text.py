@@ -6,7 +6,7 @@ import keyword
 from collections.abc import Iterable
 
 from layoutopt.emit.plan import BASE, AccessPlan, Plan, comment
-from layoutopt.expressions import Node, Var, substituted, to_text
+from layoutopt.expressions.grammar import Node, Var, substituted, to_text
 
 
 def header(plan: Plan) -> list[str]:

@@ -18,7 +18,7 @@ from layoutopt.emit.c_text import to_c
 from layoutopt.emit.forms import over_tid
 from layoutopt.emit.plan import AccessPlan, Plan
 from layoutopt.errors import LayoutError
-from layoutopt.expressions import Const, Node, Op, Var, substituted
+from layoutopt.expressions.grammar import Const, Node, Op, Var, substituted
 
 REPEATS: Final = 64
 MAX_SHARED_BYTES: Final = 227 << 10  # of one block on compute capability 9.0, CUDA programming guide

@@ -7,7 +7,7 @@ from typing import Final
 from layoutopt.emit.plan import Plan
 from layoutopt.emit.python_text import header, headline
 from layoutopt.errors import LayoutError
-from layoutopt.expressions import Node, Op, to_text
+from layoutopt.expressions.grammar import Node, Op, to_text
 
 SUFFIX: Final = ".py"
 UNIT: Final = "element"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 from layoutopt import __version__
-from layoutopt.arrange import Arrangement, groups
-from layoutopt.devices import Device
 from layoutopt.emit.languages import emit
 from layoutopt.emit.plan import identifier
 from layoutopt.errors import ProblemFileError
-from layoutopt.model import TileSet
+from layoutopt.hardware.devices import Device
+from layoutopt.problems.types import TileSet
+from layoutopt.synthesis.arrange import Arrangement, groups
 
 
 def cuda_tiles(tile_set: TileSet, arrangement: Arrangement, gpu: Device) -> str:

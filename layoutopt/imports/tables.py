@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from layoutopt.algebra import simplify
 from layoutopt.errors import ProblemFileError
-from layoutopt.expressions import Const, Node, Op, to_text
+from layoutopt.expressions.grammar import Const, Node, Op, to_text
+from layoutopt.expressions.simplify import simplify
 from layoutopt.imports.threads import fit_threads
 
 IntArray = npt.NDArray[np.int64]

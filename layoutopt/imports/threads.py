@@ -1,8 +1,8 @@
 """Tables over the threads of a block and the iterations of a loop, as formulas.
 
-`layoutopt.fit` finds formulas over independent variables for tables that are known whole. Kernels count
-pieces across threads and iterations, `(tid + 128*i) // 40`, and guard what is left over, so a table is looked
-at in several views, each with variables of its own in which such an access is whole:
+`layoutopt.expressions.fit` finds formulas over independent variables for tables that are known whole.
+Kernels count pieces across threads and iterations, `(tid + 128*i) // 40`, and guard what is left over, so a
+table is looked at in several views, each with variables of its own in which such an access is whole:
 
     tid, i          or    lane, warp, i
     tid + T*(i // d), i % d,    or    tid + T*(i % d), i // d       T threads take part
@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from layoutopt.algebra import simplify
-from layoutopt.expressions import MAX_CHARACTERS, Const, Node, Op, Var, evaluate, substituted, to_text
-from layoutopt.fit import MAX_CASES, fit, join
+from layoutopt.expressions.fit import MAX_CASES, fit, join
+from layoutopt.expressions.grammar import MAX_CHARACTERS, Const, Node, Op, Var, evaluate, substituted, to_text
+from layoutopt.expressions.simplify import simplify
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

@@ -1,6 +1,6 @@
 """Recorded traces: the shared addresses that a running kernel issued, back to coordinates.
 
-`data/layoutopt_record.cuh`, included in a kernel, writes one JSON line for each warp instruction and site:
+`imports/layoutopt_record.cuh`, included in a kernel, writes one JSON line for each warp instruction and site:
 
     {"access": "columns", "op": "ld.shared.b32", "warp": 0, "sequence": 0,
      "byte_address": [0, 132, ...], "active": "0xffffffff"}
@@ -20,9 +20,9 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.expressions import to_text
+from layoutopt.expressions.grammar import to_text
+from layoutopt.hardware.operations import Operation, parse_operation
 from layoutopt.imports.threads import fit_threads, guard
-from layoutopt.operations import Operation, parse_operation
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

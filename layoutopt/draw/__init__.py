@@ -1,1 +1,0 @@
-"""Pictures: of a comparison, and of the banks under one warp instruction."""

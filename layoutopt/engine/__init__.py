@@ -1,0 +1,1 @@
+"""The conflict engine: counts finished layouts at every lane. It knows nothing of models."""

@@ -1,0 +1,295 @@
+"""The conflict engine: wavefronts of finished byte addresses, lane by lane.
+
+It knows nothing of layouts, problems or the solver. It is given the byte address of every lane of
+every warp instruction, and counts what the hardware rule of `layoutopt.hardware.devices` says. It is the
+judge of everything the rest of the package proposes, so it shares no code with the model.
+
+How it counts. Each word that a lane touches becomes one integer, its **key**, whose fields are,
+from the top:
+
+    phase | idle | bank | the word's row in that bank
+
+Sorting the keys of a warp instruction gathers each phase, in it each bank, in it each word; lanes
+that do not take part (idle) end up last in their phase. The XOR of neighbouring keys then says
+which fields differ: less than one row of banks means the same bank, zero means the same word. The
+longest run of one bank, counting distinct words, is what the phase costs.
+
+Eight lanes on four banks, lanes 0-3 and 4-7 a phase each, words 0 4 1 0 | 2 3 6 7:
+
+    bank.row sorted    0.0 0.0 0.1 1.0 | 2.0 2.1 3.0 3.1
+    same bank            1   1   0     |   1   0   1
+    another word         0   1   1     |   1   1   1
+    longest run              2         |       2          two wavefronts each
+
+Rows all have one length, so whole batches are worked on as one flat array: every step but the sort
+is a handful of vectorised passes over contiguous memory, whatever the number of lanes in a phase.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from layoutopt.hardware.devices import Device, PhaseRule
+from layoutopt.hardware.operations import Operation
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+UIntArray = npt.NDArray[Any]
+
+# Rows handled at a time: 4,096 instructions x 32 lanes x 4-byte keys take half of a 1 MiB cache, and
+# the fixed cost of the vectorised passes is small beside their work.
+CHUNK_INSTRUCTIONS: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What each warp instruction costs; three int64 arrays of shape (instructions,).
+
+    Attributes:
+        wavefronts: passes over the banks.
+        ideal: passes if each phase's words were spread evenly over the banks.
+        phases: phases with an active lane; `wavefronts - phases` is what the profiler's counter
+            `l1tex__data_bank_conflicts_pipe_lsu_mem_shared` shows.
+    """
+
+    wavefronts: IntArray
+    ideal: IntArray
+    phases: IntArray
+
+    @property
+    def bank_conflicts(self) -> IntArray:
+        """The profiler's bank-conflict counter, per instruction."""
+        return self.wavefronts - self.phases
+
+
+def count_wavefronts(
+    byte_address: IntArray, active: BoolArray, operation: Operation, device: Device
+) -> Counts:
+    """Count the wavefronts of warp instructions.
+
+    Args:
+        byte_address: int64, shape (instructions, lanes): shared-memory address of each lane, not
+            negative, a multiple of the access width. Ignored where inactive.
+        active: bool, same shape.
+        operation: the instruction, the same for all rows.
+        device: whose rules to apply.
+
+    Raises:
+        ProblemFileError: the device has no published rule for the operation.
+        ValueError: the arrays do not have one column per lane.
+    """
+    rule = device.rule(operation)
+    if byte_address.ndim != 2 or byte_address.shape[1] != device.lanes or active.shape != byte_address.shape:
+        raise ValueError(f"expected shape (instructions, {device.lanes}), got {byte_address.shape}")
+    instructions = len(byte_address)
+    if instructions >= CHUNK_INSTRUCTIONS:
+        _keep_freed_memory()
+    out = Counts(*(np.zeros(instructions, np.int64) for _ in range(3)))
+    for start in range(0, instructions, CHUNK_INSTRUCTIONS):
+        rows = slice(start, start + CHUNK_INSTRUCTIONS)
+        taking_part = addressing_lanes(active[rows], operation)
+        address = np.ascontiguousarray(byte_address[rows])
+        counts = _count_chunk(address, taking_part, operation.width_bytes, rule)
+        out.wavefronts[rows], out.ideal[rows], out.phases[rows] = counts
+    return out
+
+
+@cache
+def _keep_freed_memory() -> None:
+    """Free one large block, untouched, before the first long count.
+
+    The arrays of a chunk are of a size that glibc hands back to the system at every free, until it
+    has seen a larger block freed; faulting their pages in again costs twice what counting does.
+    """
+    np.empty(1 << 24, np.uint8)
+
+
+def addressing_lanes(active: BoolArray, operation: Operation) -> BoolArray:
+    """Which lanes' addresses the instruction uses; shapes (instructions, lanes).
+
+    A matrix instruction uses the addresses of its first 8 * matrices lanes, predicated off or not
+    (measured), unless the whole warp is.
+    """
+    if not operation.matrices:
+        return active
+    matrix_rows = np.arange(active.shape[1]) < 8 * operation.matrices
+    return active.any(axis=1, keepdims=True) & matrix_rows
+
+
+def _count_chunk(
+    address: IntArray, active: BoolArray, width_bytes: int, rule: PhaseRule
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Wavefronts, ideal and occupied phases of each row."""
+    idle = None if active.all() else ~active
+    words_per_lane = max(1, width_bytes // rule.bank_bytes)
+    merged = _pairs_hold(address, idle) if rule.merges_pairs else None
+    if merged is not None and not merged.any():
+        merged = None
+    if rule.split_words or words_per_lane == 1:
+        words = _units(address, rule.bank_bytes)
+        if rule.row_words > 1:
+            # Words of one aligned group of row_words that share a bank count as one (Kepler).
+            group = rule.row_words.bit_length() - 1
+            words = (words >> group) * rule.banks + (words & (rule.banks - 1))
+        requests = [_count_units(words + k, idle, merged, rule.banks, rule) for k in range(words_per_lane)]
+        wavefronts, ideal, phases = (sum(counts) for counts in zip(*requests, strict=True))
+        return wavefronts, ideal, phases
+    if rule.banks % words_per_lane == 0 and _all_aligned(address, idle, words_per_lane * rule.bank_bytes):
+        # Aligned vectors of w words meet in all of their banks or in none, so that they behave like
+        # single words on banks / w banks.
+        vectors = _units(address, words_per_lane * rule.bank_bytes)
+        return _count_units(vectors, idle, merged, rule.banks // words_per_lane, rule)
+    words = _units(address, rule.bank_bytes)
+    words = (words[:, :, None] + np.arange(words_per_lane, dtype=words.dtype)).reshape(len(words), -1)
+    idle = None if idle is None else idle.repeat(words_per_lane, axis=1)
+    return _count_units(words, idle, merged, rule.banks, rule)
+
+
+def _units(address: IntArray, unit_bytes: int) -> UIntArray:
+    """Address divided by a power of two, as uint32 where that holds them all, else uint64."""
+    shift = unit_bytes.bit_length() - 1
+    if address.size and address.max() >= 1 << 32:
+        return (address >> shift).astype(np.uint64)
+    return address.astype(np.uint32) >> np.uint32(shift)
+
+
+def _all_aligned(address: IntArray, idle: BoolArray | None, width_bytes: int) -> bool:
+    """Whether every address in use is a multiple of `width_bytes`, and that is a power of two."""
+    if width_bytes & (width_bytes - 1):
+        return False
+    used = address if idle is None else np.where(idle, 0, address)
+    return not int(np.bitwise_or.reduce(used, axis=None)) & (width_bytes - 1)
+
+
+def _pairs_hold(address: IntArray, idle: BoolArray | None) -> BoolArray:
+    """Per row: does the whole-warp merge rule hold for l^1 or for l^2?"""
+    rows, lanes = address.shape
+    flat = address.ravel()
+    holds = np.zeros(rows, bool)
+    for bit in (1, 2):
+        differ = np.zeros(flat.size, bool)
+        np.not_equal(flat[:-bit], flat[bit:], out=differ[:-bit])
+        if idle is not None:
+            differ &= ~idle.ravel()
+            differ[:-bit] &= ~idle.ravel()[bit:]
+        # Each pair once, from its lower lane; eight lanes at a time.
+        lower = np.tile(np.arange(2 * bit) < bit, 4 // bit).view(np.uint64)
+        eights = differ.view(np.uint64) & lower
+        holds |= _over_groups(np.bitwise_or, eights, lanes // 8) == 0
+    return holds
+
+
+def _count_units(
+    unit: UIntArray, idle: BoolArray | None, merged: BoolArray | None, banks: int, rule: PhaseRule
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Wavefronts, ideal and occupied phases of each row.
+
+    Args:
+        unit: uint32 or uint64, shape (rows, slots): number of the word, or vector, in memory. Slots
+            are the lanes, or the words of each lane in turn.
+        idle: bool, same shape; None where every slot is in use.
+        merged: bool, shape (rows,): rows whose phases are served in pairs; None for none.
+        banks: banks of such units, a power of two.
+        rule: the phases, and how to count.
+    """
+    rows, slots = unit.shape
+    slots_per_phase = slots // len(rule.phases)
+    keys, row_bits, idle_bit = _sorted_keys(unit, idle, merged, banks, rule)
+    flat = keys.ravel()
+    differ = np.empty_like(flat)
+    np.bitwise_xor(flat[1:], flat[:-1], out=differ[1:])
+    differ[::slots] = ~differ.dtype.type(0)  # a row's first key has nothing before it
+    another_word = differ != 0
+    same_bank = differ < differ.dtype.type(1 << row_bits)
+    if rule.serialises_equal:
+        costs = same_bank if idle is None else same_bank & ((flat & idle_bit) == 0)
+    else:
+        costs = same_bank & another_word
+    longest = _over_groups(np.maximum, _runs(same_bank, costs), slots_per_phase).reshape(rows, -1)
+    occupied = (keys[:, ::slots_per_phase] & idle_bit) == 0
+
+    distinct = None
+    if slots_per_phase * (1 if merged is None else 2) > banks:
+        firsts = another_word if idle is None else another_word & ((flat & idle_bit) == 0)
+        distinct = _over_groups(np.add, firsts.astype(np.uint16), slots_per_phase).reshape(rows, -1)
+    if merged is not None:
+        pair = merged[:, None]
+        longest[:, ::2] = np.maximum(longest[:, ::2], np.where(pair, longest[:, 1::2], 0))
+        if distinct is not None:
+            distinct[:, ::2] += np.where(pair, distinct[:, 1::2], 0)
+        occupied[:, 1::2] &= ~pair
+    phases = _sum_phases(occupied.astype(np.uint16))
+    wavefronts = _sum_phases((longest + np.uint16(1 + rule.extra_wavefronts)) * occupied)
+    if distinct is None:
+        return wavefronts, phases * (1 + rule.extra_wavefronts), phases
+    even = (distinct + np.uint16(banks - 1)) // banks + np.uint16(rule.extra_wavefronts)
+    return wavefronts, _sum_phases(even * occupied), phases
+
+
+def _sorted_keys(
+    unit: UIntArray, idle: BoolArray | None, merged: BoolArray | None, banks: int, rule: PhaseRule
+) -> tuple[UIntArray, int, np.unsignedinteger[Any]]:
+    """The keys of the module's text, sorted in each row; the bits of a bank's row; the idle bit."""
+    phases, bank_bits = len(rule.phases), banks.bit_length() - 1
+    upper_bits = bank_bits + 1 + (phases - 1).bit_length()
+    used = unit if idle is None else np.where(idle, 0, unit)
+    if unit.itemsize == 4 and unit.size and int(used.max()) >> bank_bits >> (32 - upper_bits):
+        unit = unit.astype(np.uint64)
+    number = unit.dtype.type
+    row_bits = 8 * unit.itemsize - upper_bits
+    keys = unit & number(banks - 1)
+    keys <<= number(row_bits)
+    keys |= unit >> number(bank_bits)
+    idle_bit = number(1 << (row_bits + bank_bits))
+    if idle is not None:
+        np.copyto(keys, idle_bit, where=idle)
+    if phases > 1:
+        phase = np.empty(sum(map(len, rule.phases)), unit.dtype)
+        for p, lanes in enumerate(rule.phases):
+            phase[list(lanes)] = p
+        phase = phase.repeat(unit.shape[1] // len(phase))
+        shift = number(row_bits + bank_bits + 1)
+        if merged is None:
+            keys |= phase << shift
+        else:
+            keys |= np.where(merged[:, None], phase >> number(1), phase) << shift
+    keys.sort(axis=1)
+    return keys, row_bits, idle_bit
+
+
+def _runs(same: BoolArray, costs: BoolArray) -> npt.NDArray[np.uint8]:
+    """Per position: the sum of `costs` over the unbroken stretch of `same` that ends there."""
+    total = costs.astype(np.uint8)
+    linked = -same.view(np.uint8)  # 0xff or 0
+    reach = 1
+    while reach < len(total) and linked.any():
+        # total covers the last `reach` positions; linked says that none of them breaks the stretch.
+        total[reach:] += linked[reach:] & total[:-reach]
+        linked[reach:] &= linked[:-reach]
+        reach *= 2
+    return total
+
+
+def _sum_phases(per_phase: npt.NDArray[np.uint16]) -> IntArray:
+    return _over_groups(np.add, per_phase.ravel(), per_phase.shape[1]).astype(np.int64)
+
+
+def _over_groups(combine: np.ufunc, flat: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+    """Combine each `size` consecutive entries into one.
+
+    For powers of two by sliding windows over everything: several times as fast as `reduce`, whose
+    inner loop is only `size` long.
+    """
+    if size & (size - 1):
+        reduced: npt.NDArray[Any] = combine.reduce(flat.reshape(-1, size), axis=1)
+        return reduced
+    reach = 1
+    while reach < size:
+        flat = combine(flat[:-reach], flat[reach:])
+        reach *= 2
+    return flat[::size]

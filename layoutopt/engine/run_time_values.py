@@ -1,0 +1,387 @@
+"""Accesses whose elements are known only at run time: the worst over all values, or the expectation.
+
+Each lane of a warp instruction chooses a value of its own, and so one word (or vector) out of a set.
+A histogram of 8 bins in 4 banks; every lane may choose any bin:
+
+    bank     0    1    2    3
+    bins    0 4  1 5  2 6  3 7       at worst, two lanes choose 0 and 4: two wavefronts
+
+**The worst case** of a phase is the most that some bank can be made to serve. Lanes can occupy as many
+distinct words of a bank as a bipartite matching of lanes to that bank's words has edges, exactly; where
+equal addresses are served one by one, as many as there are lanes that can reach the bank. Phases choose
+independently, so the worst cases of an instruction's phases add up. Where lanes can choose so that two
+neighbours differ, the whole-warp merge rule of `layoutopt.hardware.devices` is taken not to hold, which
+overstates the worst case at most (where a few values make every worst choice one that merges).
+
+**Its least**, the `ideal`, is what no layout can undercut: of the words that at least d lanes can choose,
+some bank holds as many as an even spread gives it, and d lanes can choose d of them (with 256 bins in 32
+banks, min(32 lanes, 8)). Where equal addresses are served one by one, all lanes that share a word may
+choose it.
+
+**The expectation**, for independent uniform values, is exact where all lanes of a phase choose from the
+same words: with word w chosen with probability p_w, P(no bank serves more than m distinct words) is
+k! times the coefficient of z^k, for k lanes, in the product over banks of the sum over j <= m of the
+elementary symmetric polynomials e_j(exp(p_w z) - 1). Where equal addresses are served one by one, the
+factor of a bank of probability P is the sum over j <= m of (P z)^j / j!. (Flajolet and Sedgewick,
+Analytic Combinatorics, II.3.) With equal p_w it is least where the words are spread evenly, which is
+then the `ideal`. In all other cases it is the mean over `SAMPLES` samples of a fixed seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from layoutopt.engine.conflicts import Counts, count_wavefronts
+from layoutopt.errors import ProblemFileError
+from layoutopt.hardware.devices import Device, PhaseRule
+from layoutopt.hardware.operations import Operation
+from layoutopt.problems.answer import AccessReport
+from layoutopt.problems.trace import Trace
+from layoutopt.problems.types import Problem
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+# The standard error of an expectation is then below 1 % of a wavefront's standard deviation.
+SAMPLES: Final = 1 << 14
+_SEED: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceTrace:
+    """Every warp instruction of one access whose lanes choose; equal instructions stand once.
+
+    Attributes:
+        name: the access.
+        op: as spelled in the file.
+        operation: what the spelling means.
+        rows: int64, shape (distinct instructions, lanes, values): row-major index of the first
+            element that the lane touches for each value; -1 where it takes no part.
+        row: int64, shape (instructions,): row of each instruction.
+        least: int64, shape (distinct instructions,): the least worst case of any layout.
+        weight: int64, shape (instructions,), in units of `Trace.weight_unit`.
+        any_is: "worst" or "uniform".
+        apart_bytes: bytes by which two of these elements are apart at least.
+        device: whose rules apply.
+    """
+
+    name: str
+    op: str
+    operation: Operation
+    rows: IntArray
+    row: IntArray
+    least: IntArray
+    weight: IntArray
+    any_is: str
+    apart_bytes: int
+    device: Device
+
+
+def choices(problem: Problem, looped: Trace, device: Device) -> dict[str, ChoiceTrace]:
+    """The accesses of `problem` whose lanes choose, by name.
+
+    Args:
+        problem: the problem.
+        looped: the trace of `layoutopt.problems.lower.with_loops(problem)`.
+        device: its device.
+
+    Raises:
+        ProblemFileError: a weight depends on the values.
+    """
+    warps = -(-problem.threads // device.lanes)
+    found = {}
+    for i, (access, lanes) in enumerate(zip(problem.accesses, looped.accesses, strict=True)):
+        if not access.any:
+            continue
+        values = math.prod(access.any.values())
+        weight = lanes.weight.reshape(-1, values, warps)
+        if (weight != weight[:, :1]).any():
+            raise ProblemFileError(f"accesses[{i}].weight", "a weight cannot depend on values of `any`")
+        element = _by_value(np.where(lanes.active, lanes.element, -1), values, warps)
+        rows, row = np.unique(element.reshape(len(element), -1), axis=0, return_inverse=True)
+        rows = rows.reshape(-1, device.lanes, values)
+        apart_bytes = max(lanes.operation.width_bytes, problem.tile.storage.element_bytes)
+        rule = device.rule(lanes.operation)
+        _, banks, requests = _geometry(lanes.operation, rule)
+        per_word = _elements_per_word(apart_bytes, rule)
+        least = [
+            requests
+            * sum(
+                _least(elements, banks, per_word, rule.serialises_equal) + rule.extra_wavefronts
+                for elements in _phases(lane_elements, rule)
+            )
+            for lane_elements in rows
+        ]
+        found[access.name] = ChoiceTrace(
+            lanes.name,
+            lanes.op,
+            lanes.operation,
+            rows,
+            row.reshape(-1),
+            np.array(least, np.int64),
+            weight[:, 0].ravel(),
+            access.any_is,
+            apart_bytes,
+            device,
+        )
+    return found
+
+
+def _by_value(array: npt.NDArray[Any], values: int, warps: int) -> npt.NDArray[Any]:
+    """From (iterations x values x warps, lanes) to (iterations x warps, lanes, values)."""
+    lanes = array.shape[1]
+    split = array.reshape(-1, values, warps, lanes)
+    return np.ascontiguousarray(split.transpose(0, 2, 3, 1)).reshape(-1, lanes, values)
+
+
+def count_choices(table: IntArray, access: ChoiceTrace) -> Counts:
+    """What every warp instruction costs under a layout.
+
+    Args:
+        table: int64, shape (elements,): byte offset of every element.
+        access: the access.
+
+    Returns:
+        Per instruction; float64 arrays for expectations.
+    """
+    rule = access.device.rule(access.operation)
+    each: list[tuple[float, float, float]] = []
+    for elements, least in zip(access.rows, access.least.tolist(), strict=True):
+        address = np.where(elements < 0, -1, table[elements])
+        if access.any_is == "uniform":
+            each.append(_expected(address, access))
+        else:
+            wavefronts, phases = _worst(_units(address, access.operation, rule), access.operation, rule)
+            each.append((wavefronts, least, phases))
+    counts = np.array(each, np.float64 if access.any_is == "uniform" else np.int64).reshape(-1, 3)
+    return Counts(*counts[access.row].T)
+
+
+# Units: what lanes choose from --------------------------------------------------------------
+
+
+def _geometry(operation: Operation, rule: PhaseRule) -> tuple[int, int, int]:
+    """Bytes of what one lane moves in one request, banks of such units, and requests."""
+    words = max(1, operation.width_bytes // rule.bank_bytes)
+    if words == 1:
+        return rule.bank_bytes, rule.banks, 1
+    # The words of aligned vectors meet in all their banks or in none, in every request alike.
+    return words * rule.bank_bytes, rule.banks // words, words if rule.split_words else 1
+
+
+def _elements_per_word(apart_bytes: int, rule: PhaseRule) -> int:
+    """Elements that some layout may put into one word."""
+    return -(-rule.bank_bytes // min(apart_bytes, rule.bank_bytes))
+
+
+def _units(address: IntArray, operation: Operation, rule: PhaseRule) -> IntArray:
+    """The units at addresses; -1 for none."""
+    unit_bytes, banks, _ = _geometry(operation, rule)
+    unit = np.where(address < 0, -1, address // unit_bytes)
+    if rule.row_words > 1 and unit_bytes == rule.bank_bytes:
+        # Kepler: words of one aligned group that share a bank count as one.
+        unit = np.where(unit < 0, -1, unit // rule.row_words * banks + unit % banks)
+    return unit
+
+
+def _phases(choice: IntArray, rule: PhaseRule) -> list[IntArray]:
+    """What each phase's lanes choose from, shape (lanes, values), -1 for none; empty phases left out.
+
+    Phases are merged where no choice can avoid the merge rule: no two neighbours can differ.
+    """
+    phases = [list(lanes) for lanes in rule.phases]
+    if rule.merges_pairs:
+        low = np.where(choice < 0, np.iinfo(np.int64).max, choice).min(axis=1)
+        high = choice.max(axis=1)
+        lanes = np.arange(len(choice))
+        for bit in (1, 2):
+            other = lanes ^ bit
+            both = (high >= 0) & (high[other] >= 0)
+            if not (both & (np.minimum(low, low[other]) != np.maximum(high, high[other]))).any():
+                phases = [a + b for a, b in zip(phases[::2], phases[1::2], strict=True)]
+                break
+    return [held for held in (choice[lanes] for lanes in phases) if (held >= 0).any()]
+
+
+def _pairs(choice: IntArray) -> tuple[IntArray, IntArray]:
+    """Every lane with every unit that it can choose, once: lanes, units."""
+    lane, value = np.nonzero(choice >= 0)
+    pairs = np.unique(np.stack([lane, choice[lane, value]]), axis=1)
+    return pairs[0], pairs[1]
+
+
+# The worst case -----------------------------------------------------------------------------
+
+
+def _worst(units: IntArray, operation: Operation, rule: PhaseRule) -> tuple[int, int]:
+    """Wavefronts and phases of one instruction; `units` has shape (lanes, values)."""
+    _, banks, requests = _geometry(operation, rule)
+    phases = _phases(units, rule)
+    most = sum(_most(choice, banks, rule.serialises_equal) + rule.extra_wavefronts for choice in phases)
+    return requests * most, requests * len(phases)
+
+
+def _most(choice: IntArray, banks: int, serialises_equal: bool) -> int:
+    """The most that one bank can be made to serve."""
+    lane, unit = _pairs(choice)
+    bank = unit % banks
+    reaching = np.bincount(np.unique(bank * len(choice) + lane) // len(choice), minlength=banks)
+    if serialises_equal:
+        return int(reaching.max())
+    edges = np.bincount(bank, minlength=banks)
+    held = np.bincount(np.unique(unit) % banks, minlength=banks)
+    limit = np.minimum(reaching, held)
+    most = 0
+    for b in np.argsort(-limit, kind="stable").tolist():
+        if limit[b] <= most:
+            break
+        if edges[b] in (held[b], held[b] * reaching[b]):  # all words private, or all shared
+            return int(limit[b])
+        inside = bank == b
+        most = max(most, matching([unit[inside & (lane == k)].tolist() for k in np.unique(lane[inside])]))
+    return most
+
+
+def _least(choice: IntArray, banks: int, per_word: int, serialises_equal: bool) -> int:
+    """What the worst case is at least, in every layout; lanes choose elements."""
+    lane, element = _pairs(choice)
+    _, degrees = np.unique(element, return_counts=True)
+    lanes = len(np.unique(lane))
+    if serialises_equal:
+        return max(int(degrees.max()), -(-lanes // banks))
+    least = 1
+    if lanes > banks:
+        reach = [element[lane == k].tolist() for k in np.unique(lane)]
+        least = -(-matching(reach) // (banks * per_word))
+    shared = 0  # elements that at least `degree` lanes can choose
+    for degree, count in sorted(Counter(degrees.tolist()).items(), reverse=True):
+        shared += count
+        least = max(least, min(degree, -(-shared // (banks * per_word))))
+    return least
+
+
+def matching(reach: Sequence[Sequence[int]]) -> int:
+    """Size of a maximum matching of lanes to the words they reach (augmenting paths)."""
+    holder: dict[int, int] = {}
+
+    def place(lane: int, tried: set[int]) -> bool:
+        for word in reach[lane]:
+            if word not in tried:
+                tried.add(word)
+                if word not in holder or place(holder[word], tried):
+                    holder[word] = lane
+                    return True
+        return False
+
+    return sum(place(lane, set()) for lane in range(len(reach)))
+
+
+# The expectation ----------------------------------------------------------------------------
+
+
+def _expected(address: IntArray, access: ChoiceTrace) -> tuple[float, float, float]:
+    """Expected wavefronts, ideal and phases of one instruction; `address` has shape (lanes, values)."""
+    operation, device = access.operation, access.device
+    rule = device.rule(operation)
+    units = [Counter(u for u in lane if u >= 0) for lane in _units(address, operation, rule).tolist()]
+    phases = [[units[lane] for lane in lanes if units[lane]] for lanes in rule.phases]
+    if rule.merges_pairs or any(lane != phase[0] for phase in phases for lane in phase):
+        return _sampled(address, operation, device)
+    _, banks, requests = _geometry(operation, rule)
+    values = address.shape[1]
+    wavefronts = ideal = occupied = 0.0
+    for phase in phases:
+        if not phase:
+            continue
+        chance = {unit: n / values for unit, n in phase[0].items()}
+        absent = 1 - sum(phase[0].values()) / values
+        here = 1 - absent ** len(phase)
+        at_all = requests * here * rule.extra_wavefronts
+        cost = requests * _expected_most(chance, absent, len(phase), banks, rule.serialises_equal)
+        even = requests * here
+        # Elements are words of their own, equally likely, and so for all lanes alike.
+        if _elements_per_word(access.apart_bytes, rule) == 1 and len(set(chance.values())) == 1:
+            spread = dict(enumerate(chance.values()))
+            even = requests * _expected_most(spread, absent, len(phase), banks, rule.serialises_equal)
+        wavefronts += cost + at_all
+        ideal += even + at_all
+        occupied += requests * here
+    return wavefronts, ideal, occupied
+
+
+def _expected_most(
+    chance: dict[int, float], absent: float, lanes: int, banks: int, serialises_equal: bool
+) -> float:
+    """Expected load of the busiest bank: the sum over m of P(it is more than m)."""
+    by_bank: dict[int, list[float]] = {}
+    for unit, p in chance.items():
+        by_bank.setdefault(unit % banks, []).append(p)
+    alike = Counter(tuple(sorted(ps)) for ps in by_bank.values())
+    factors = {ps: _bank_series(ps, lanes, serialises_equal) for ps in alike}
+    expected = 0.0
+    for m in range(lanes):
+        series = _exponential(absent, lanes)
+        for ps, count in sorted(alike.items()):
+            factor = factors[ps][: m + 1].sum(axis=0)
+            for _ in range(count):
+                series = np.convolve(series, factor)[: lanes + 1]
+        # The series are in z * lanes, so that no coefficient leaves the range of a double.
+        within = float(series[lanes]) * math.exp(math.lgamma(lanes + 1) - lanes * math.log(lanes))
+        expected += max(0.0, 1 - within)
+    return expected
+
+
+def _exponential(p: float, lanes: int) -> npt.NDArray[Any]:
+    """exp(p * lanes * z) up to z^lanes."""
+    return np.cumprod([1.0, *(p * lanes / j for j in range(1, lanes + 1))])
+
+
+def _bank_series(ps: Sequence[float], lanes: int, serialises_equal: bool) -> npt.NDArray[Any]:
+    """Row j: the series of one bank serving exactly j; shape (lanes + 1, lanes + 1)."""
+    if serialises_equal:
+        return np.diag(_exponential(sum(ps), lanes))
+    rows = np.zeros((lanes + 1, lanes + 1))
+    rows[0, 0] = 1
+    for p in ps:
+        hit = _exponential(p, lanes)
+        hit[0] = 0
+        added = np.array([np.convolve(row, hit)[: lanes + 1] for row in rows])
+        rows[1:] += added[:-1]
+    return rows
+
+
+def _sampled(address: IntArray, operation: Operation, device: Device) -> tuple[float, float, float]:
+    """Means over samples of a fixed seed, the same for every layout."""
+    lanes, values = address.shape
+    drawn = np.random.default_rng(_SEED).integers(values, size=(SAMPLES, lanes))
+    chosen = address[np.arange(lanes), drawn]
+    counts = count_wavefronts(np.maximum(chosen, 0), chosen >= 0, operation, device)
+    return float(counts.wavefronts.mean()), float(counts.ideal.mean()), float(counts.phases.mean())
+
+
+def report_choices(counts: Counts, access: ChoiceTrace) -> AccessReport:
+    """The totals of an access."""
+    wavefronts, ideal = tidy(counts.wavefronts.sum()), tidy(counts.ideal.sum())
+    conflicts = tidy(counts.bank_conflicts.sum())
+    return AccessReport(
+        access.name,
+        access.op,
+        wavefronts,
+        ideal,
+        tidy(wavefronts - ideal),
+        conflicts,
+        access.any_is,
+    )
+
+
+def tidy(total: float | np.number[Any]) -> int | float:
+    """A sum of counts for people: whole, or an expectation to six decimals."""
+    rounded = round(float(total), 6)
+    return int(rounded) if rounded.is_integer() else rounded

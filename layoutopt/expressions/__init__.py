@@ -1,0 +1,1 @@
+"""Integer expressions: read, evaluated, bounded, simplified, expanded, fitted to tables."""

@@ -1,0 +1,214 @@
+"""Tables to formulas: the expression over lanes, warps and loop variables that takes given values.
+
+A coordinate that a lane touches is nearly always a sum of digits, `stride * (v // divide % size)`,
+one set of digits a variable (what CuTe writes `(size, ...):(stride, ...)`), or an XOR of bits (what
+Triton writes as bases), or a sum that goes round (`(lane + i) % 32`, a rotation). `fit` looks for them in
+this order, and returns a formula only after evaluating it at every place of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+
+import numpy as np
+import numpy.typing as npt
+
+from layoutopt.expressions.grammar import (
+    MAX_CHARACTERS,
+    Const,
+    Node,
+    Op,
+    Var,
+    evaluate,
+    substituted,
+    to_text,
+)
+from layoutopt.expressions.simplify import simplify, sum_terms, weighted_sum
+
+IntArray = npt.NDArray[np.int64]
+
+MAX_CASES = 64
+
+
+def fit(table: IntArray, axes: Mapping[str, int]) -> Node | None:
+    """An expression over the names of `axes` with the values of `table`; None where none is found.
+
+    Args:
+        table: int64, one dimension for each axis, values at least 0.
+        axes: extent of each variable, in the order of the table's dimensions.
+    """
+    ranges = {name: (0, extent - 1) for name, extent in axes.items()}
+    env = grid(axes)
+    for symbol, modulus in (("+", 0), ("^", 0), ("+", _modulus(table))):
+        parts = _separate(table, symbol, modulus)
+        if parts is None:
+            continue
+        constant, curves = parts
+        terms: list[Node] = []
+        for name, curve in zip(axes, curves, strict=True):
+            found = (shape(curve, name) for shape in (_digits, _bits, _multiple, _begun, _cases))
+            term = next((node for node in found if node is not None and _equal(node, name, curve)), None)
+            if term is None:
+                break
+            terms.append(term)
+        else:
+            joined = join(symbol, [*terms, Const(constant)])
+            if modulus:
+                joined = join("+", [*(_around(simplify(t, ranges), modulus) for t in terms), Const(constant)])
+                least = int(table.min()) if table.max() >= modulus else 0
+                around = Op("%", (Op("-", (joined, Const(least))), Const(modulus)))
+                joined = Op("+", (around, Const(least)))
+            node = simplify(joined, ranges)
+            if len(to_text(node)) <= MAX_CHARACTERS and (evaluate(node, env) == table).all():
+                return node
+    return None
+
+
+def join(symbol: str, nodes: Sequence[Node]) -> Node:
+    """The nodes joined by `+` or `^`, inner joins opened up, zeros left out and what is subtracted last."""
+    if symbol == "+":
+        terms = [term for node in nodes for term in sum_terms(node, 1)]
+        constant = sum(factor * node.value for factor, node in terms if isinstance(node, Const))
+        others = [term for term in terms if not isinstance(term[1], Const)]
+        return weighted_sum([*others, ((constant > 0) - (constant < 0), Const(abs(constant)))])
+    flat: list[Node] = []
+    for node in nodes:
+        todo = [node]
+        while todo:
+            one = todo.pop()
+            if isinstance(one, Op) and one.symbol == symbol:
+                todo += reversed(one.args)
+            elif one != Const(0):
+                flat.append(one)
+    return reduce(lambda a, b: Op(symbol, (a, b)), flat) if flat else Const(0)
+
+
+def _around(node: Node, modulus: int) -> Node:
+    """A term without a remainder that the same remainder of the whole makes needless."""
+    match node:
+        case Op("%", (part, Const(size))) if size % modulus == 0:
+            return part
+    return node
+
+
+def _equal(node: Node, name: str, curve: IntArray) -> bool:
+    return bool((evaluate(node, {name: np.arange(len(curve))}) == curve).all())
+
+
+def grid(axes: Mapping[str, int]) -> dict[str, IntArray]:
+    """Arrays of every variable that broadcast to the shape of the axes."""
+    values = np.indices(tuple(axes.values()), dtype=np.int64, sparse=True)
+    return dict(zip(axes, values, strict=True))
+
+
+def _separate(table: IntArray, symbol: str, modulus: int) -> tuple[int, list[IntArray]] | None:
+    """`table` as a constant joined by `symbol` with one curve an axis, each 0 at the origin.
+
+    Where there is a modulus, the curves lie below it and the sum is the table but for multiples of it.
+    """
+    join: Callable[..., IntArray] = np.add if symbol == "+" else np.bitwise_xor
+    part: Callable[..., IntArray] = np.subtract if symbol == "+" else np.bitwise_xor
+    origin = (0,) * table.ndim
+    constant = int(table[origin])
+    curves = []
+    total: IntArray = np.full((1,) * table.ndim, constant, np.int64)
+    for axis in range(table.ndim):
+        along = table[tuple(slice(None) if a == axis else 0 for a in range(table.ndim))]
+        curve = part(along, constant)
+        if modulus:
+            curve %= modulus
+        curves.append(curve)
+        shape = [1] * table.ndim
+        shape[axis] = -1
+        total = join(total, curve.reshape(shape))
+    wrong = (total - table) % modulus if modulus else total - table
+    return None if wrong.any() else (constant, curves)
+
+
+def _modulus(table: IntArray) -> int:
+    """The largest modulus with which the table is a sum of its first lines; 0 where it is one without."""
+    origin = table[(0,) * table.ndim]
+    rest = origin - table
+    for axis in range(table.ndim):
+        rest = rest + table[tuple(slice(None) if a == axis else slice(1) for a in range(table.ndim))] - origin
+    return int(np.gcd.reduce(rest, axis=None))
+
+
+def _digits(curve: IntArray, name: str) -> Node | None:
+    """Sum of `stride * (v // divide % size)`: each digit is the longest run of equal steps."""
+    place = np.arange(len(curve))
+    terms: list[Node] = []
+    divide = 1
+    while curve.any():
+        steps = np.diff(curve)
+        turn = np.flatnonzero(steps != steps[0])
+        size = int(turn[0]) + 1 if len(turn) else len(curve)
+        stride = int(steps[0])
+        higher = curve[::size]
+        if size < 2 or (stride * (place % size) + higher[place // size] != curve).any():
+            return None
+        if stride:
+            value = Op("%", (Op("//", (Var(name), Const(divide))), Const(size)))
+            terms.append(Op("*", (value, Const(stride))))
+        divide *= size
+        curve = higher
+        place = np.arange(len(curve))
+    return join("+", terms[::-1])
+
+
+def _bits(curve: IntArray, name: str) -> Node | None:
+    """XOR of what each bit of v contributes; neighbouring bits whose values double are one digit."""
+    if (curve < 0).any():
+        return None
+    bases = [int(curve[1 << b]) for b in range((len(curve) - 1).bit_length())]
+    terms: list[Node] = []
+    b = 0
+    while b < len(bases):
+        first = b
+        while b + 1 < len(bases) and bases[b + 1] == 2 * bases[b] and bases[first] & (bases[first] - 1) == 0:
+            b += 1
+        if bases[first]:
+            size = 1 << (b - first + 1)
+            value = Op("%", (Op("//", (Var(name), Const(1 << first))), Const(size)))
+            terms.append(Op("*", (value, Const(bases[first]))))
+        b += 1
+    return join("^", terms)
+
+
+def _multiple(curve: IntArray, name: str) -> Node | None:
+    """`(factor * v + begin) % modulus - begin`, the begin such that the least of it is 0."""
+    if len(curve) < 2:
+        return None
+    factor, begin = int(curve[1]), -int(curve.min())
+    modulus = int(np.gcd.reduce(factor * np.arange(len(curve)) - curve))
+    if modulus < 2:
+        return None
+    inner = Op("+", (Op("*", (Var(name), Const(factor % modulus))), Const(begin)))
+    return Op("-", (Op("%", (inner, Const(modulus))), Const(begin)))
+
+
+def _begun(curve: IntArray, name: str) -> Node | None:
+    """Digits of `v + begin`, as of `(v + 5) // 34`: runs of one length but for a shorter first one."""
+    ends = np.flatnonzero(np.diff(curve)) + 1
+    begin = int(ends[1] - 2 * ends[0]) if len(ends) > 1 else 0
+    if begin <= 0:
+        return None
+    node = _digits(np.concatenate([np.zeros(begin, np.int64), curve]), name)
+    return None if node is None else substituted(node, {name: Op("+", (Var(name), Const(begin)))})
+
+
+def _cases(curve: IntArray, name: str) -> Node | None:
+    """`a if v < n else b if ...`: for the few irregular lanes of a recorded trace."""
+    edges = [0, *(np.flatnonzero(np.diff(curve, n=1) != 0) + 1).tolist()]
+    if len(edges) > MAX_CASES:
+        return None
+
+    def choose(low: int, high: int) -> Node:
+        if high - low == 1:
+            return Const(int(curve[edges[low]]))
+        middle = (low + high) // 2
+        test = Op("<", (Var(name), Const(edges[middle])))
+        return Op("if", (choose(low, middle), test, choose(middle, high)))
+
+    return choose(0, len(edges))

@@ -1,0 +1,215 @@
+"""Rules on expressions whose variables have known ranges: bounds, and what they make redundant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, with_parts
+
+Range = tuple[int, int]  # both ends included
+
+_UNBOUNDED: Range = (-(2**62), 2**62)
+
+
+def bounds(node: Node, ranges: Mapping[str, Range]) -> Range:
+    """An interval that holds every value of `node`; not always the smallest."""
+    match node:
+        case Const(value):
+            return value, value
+        case Var(name):
+            return ranges[name]
+        case Lookup(values, _):
+            return min(values), max(values)
+        case Op("<" | "<=" | ">" | ">=" | "==" | "!=" | "and" | "or" | "not"):
+            return 0, 1
+        case Op("neg", (arg,)):
+            low, high = bounds(arg, ranges)
+            return -high, -low
+        case Op("if", (yes, _, no)):
+            a, b = bounds(yes, ranges), bounds(no, ranges)
+            return min(a[0], b[0]), max(a[1], b[1])
+        case Op("min" | "max" as symbol, args):
+            pick = min if symbol == "min" else max
+            every = [bounds(arg, ranges) for arg in args]
+            return pick(low for low, _ in every), pick(high for _, high in every)
+        case Op(symbol, (left, right)):
+            return _binary(symbol, bounds(left, ranges), bounds(right, ranges))
+    return _UNBOUNDED
+
+
+def _binary(symbol: str, a: Range, b: Range) -> Range:
+    match symbol:
+        case "+":
+            return a[0] + b[0], a[1] + b[1]
+        case "-":
+            return a[0] - b[1], a[1] - b[0]
+        case "*":
+            corners = [p * q for p in a for q in b]
+            return min(corners), max(corners)
+        case "//" if b[0] > 0:
+            corners = [p // q for p in a for q in b]
+            return min(corners), max(corners)
+        case "%" if b[0] > 0:
+            return (0, min(a[1], b[1] - 1)) if a[0] >= 0 else (0, b[1] - 1)
+        case "<<" if b[0] >= 0 and b[1] <= 62:
+            corners = [p << q for p in a for q in b]
+            return min(corners), max(corners)
+        case ">>" if b[0] >= 0 and b[1] <= 62:
+            corners = [p >> q for p in a for q in b]
+            return min(corners), max(corners)
+        case "&" if a[0] >= 0 or b[0] >= 0:
+            return 0, min(high for low, high in (a, b) if low >= 0)
+        case "&" | "|" | "^":
+            reach = 1 << max(end if end >= 0 else ~end for end in (*a, *b)).bit_length()
+            return (0 if symbol != "&" and a[0] >= 0 and b[0] >= 0 else -reach), reach - 1
+    return _UNBOUNDED
+
+
+def simplify(node: Node, ranges: Mapping[str, Range]) -> Node:
+    """An equal expression without the operations that the ranges make redundant."""
+    done: dict[Node, Node] = {}  # rules look at what they made again, and parts repeat
+
+    def run(node: Node) -> Node:
+        if not isinstance(node, Op | Lookup):
+            return node
+        if node not in done:
+            plain = with_parts(node, run)
+            result = plain
+            if isinstance(plain, Op):
+                shorter = _shorter(plain, ranges)
+                result = plain if shorter is None else run(shorter)
+            done[node] = done[result] = result
+        return done[node]
+
+    return run(node)
+
+
+def _shorter(node: Op, ranges: Mapping[str, Range]) -> Node | None:
+    """`node`, its operands already simplified, in a simpler form that may be simplified again, or None."""
+    args = node.args
+    match node.symbol, args:
+        case "+" | "-" | "*" | "//" | "%" | "&" | "|" | "^" | "<<" | ">>" as symbol, (Const(a), Const(b)):
+            if not (symbol in ("//", "%") and b == 0) and not (symbol in ("<<", ">>") and not 0 <= b <= 62):
+                return Const(_FOLD[symbol](a, b))
+        case "+" | "^" | "|", (Const(0), other):
+            return other
+        case "+" | "-" | "^" | "|" | "<<" | ">>", (other, Const(0)):
+            return other
+        case "*", (Const(0), _) | (_, Const(0)):
+            return Const(0)
+        case ("*", (Const(1), other)) | ("*" | "//", (other, Const(1))):
+            return other
+        case "%", (_, Const(1)):
+            return Const(0)
+        case "*", (Const(value), other):
+            return Op("*", (other, Const(value)))
+        case "*", (Op("*", (inner, Const(a))), Const(b)):
+            return Op("*", (inner, Const(a * b)))
+        case "//", (Op("//", (inner, Const(a))), Const(b)) if a > 0 and b > 0:
+            return Op("//", (inner, Const(a * b)))
+        case "%", (Op("%", (inner, Const(a))), Const(b)) if b > 0 and a % b == 0:
+            return Op("%", (inner, Const(b)))
+        case "<<", (other, Const(b)) if 0 <= b <= 62:
+            return Op("*", (other, Const(1 << b)))
+        case ">>", (other, Const(b)) if 0 <= b <= 62:
+            return Op("//", (other, Const(1 << b)))
+        case "&", (inner, Const(mask)) if mask > 0:
+            multiple, rest = _divided(inner, 1 << mask.bit_length(), ranges)
+            return Op("&", (rest, Const(mask))) if multiple != Const(0) else None
+        case ("//" | "%") as symbol, (inner, Const(b)) if b > 0:
+            multiple, rest = _divided(inner, b, ranges)
+            if multiple != Const(0):
+                short = Op(symbol, (rest, Const(b)))
+                return short if symbol == "%" else Op("+", (short, multiple))
+            low, high = bounds(inner, ranges)
+            if low // b == high // b:
+                quotient = low // b
+                if symbol == "//":
+                    return Const(quotient)
+                return inner if quotient == 0 else Op("-", (inner, Const(quotient * b)))
+        case "+" | "-", _:
+            return _joined(node)
+    return None
+
+
+def _joined(node: Op) -> Node | None:
+    """A sum with a quotient and a remainder of the same division put together, or None without such."""
+    terms = sum_terms(node, 1)
+    for low, (factor, part) in enumerate(terms):
+        match part:
+            case Op("%", (whole, Const(divisor))) if divisor > 0:
+                quotient = Op("//", (whole, Const(divisor)))
+            case _:
+                continue
+        for high, (other, above) in enumerate(terms):
+            if other != factor * divisor:
+                continue
+            match above:
+                case _ if above == quotient:
+                    both = whole
+                case Op("%", (inner, Const(digits))) if inner == quotient:
+                    both = Op("%", (whole, Const(divisor * digits)))
+                case _:
+                    continue
+            kept = [term for k, term in enumerate(terms) if k not in (low, high)]
+            return weighted_sum([(factor, both), *kept])
+    return None
+
+
+def _divided(node: Node, divisor: int, ranges: Mapping[str, Range]) -> tuple[Node, Node]:
+    """A quotient and a rest such that `divisor` times the one plus the other is `node`.
+
+    The quotient holds the terms that are multiples, and of the constant as much as leaves the rest no less
+    sure to be positive: negative dividends cost a correction.
+    """
+    terms = sum_terms(node, 1)
+    constant = sum(factor * part.value for factor, part in terms if isinstance(part, Const))
+    others = [(factor, part) for factor, part in terms if not isinstance(part, Const)]
+    multiples: list[tuple[int, Node]] = [(f // divisor, part) for f, part in others if f % divisor == 0]
+    rest: list[tuple[int, Node]] = [(f, part) for f, part in others if f % divisor]
+    whole = constant // divisor
+    low = bounds(weighted_sum(rest), ranges)[0] + constant
+    if low >= 0:
+        whole = min(whole, low // divisor)
+    if whole:
+        multiples.append((1, Const(whole)))
+    if constant - whole * divisor:
+        rest.append((1, Const(constant - whole * divisor)))
+    return weighted_sum(multiples), weighted_sum(rest)
+
+
+def sum_terms(node: Node, factor: int) -> list[tuple[int, Node]]:
+    """Nodes with factors whose sum is `factor` times `node`: sums, differences and products opened up."""
+    match node:
+        case Op("+", (a, b)):
+            return [*sum_terms(a, factor), *sum_terms(b, factor)]
+        case Op("-", (a, b)):
+            return [*sum_terms(a, factor), *sum_terms(b, -factor)]
+        case Op("*", (a, Const(value))):
+            return sum_terms(a, factor * value)
+    return [(factor, node)]
+
+
+def weighted_sum(terms: Iterable[tuple[int, Node]]) -> Node:
+    """The sum of nodes, each times its factor; what is subtracted comes last."""
+    total: Node = Const(0)
+    for factor, node in sorted(terms, key=lambda term: term[0] < 0):
+        if factor:
+            term = node if abs(factor) == 1 else Op("*", (node, Const(abs(factor))))
+            first = total == Const(0) and factor > 0
+            total = term if first else Op("-" if factor < 0 else "+", (total, term))
+    return total
+
+
+_FOLD = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+    "&": lambda a, b: a & b,
+    "|": lambda a, b: a | b,
+    "^": lambda a, b: a ^ b,
+    "<<": lambda a, b: a << b,
+    ">>": lambda a, b: a >> b,
+}

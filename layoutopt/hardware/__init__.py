@@ -1,0 +1,1 @@
+"""GPUs as data: instructions, banks and phases, occupancy, counters; and the GPU of this machine."""

@@ -1,0 +1,39 @@
+"""What Nsight Compute prints for an access, from what the engine counts."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from layoutopt.hardware.operations import Operation
+
+BANK_CONFLICTS: Final = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared"
+WAVEFRONTS: Final = "l1tex__data_pipe_lsu_wavefronts_mem_shared"
+
+# The part of each total that an operation moves, of wavefronts and of conflicts; None: the total alone.
+# Measured on an H200: tests/data/h200_counter_split.json.
+PARTS: Final[dict[str, tuple[str | None, str]]] = {
+    "load": ("op_ld", "op_ld"),
+    "ldmatrix": ("op_ld", "op_ld"),
+    "store": ("op_st", "op_st"),
+    "stmatrix": ("op_st", "op_st"),
+    "atomic": ("op_atom", "op_atom"),
+    "reduce": ("op_atom", "op_atom"),
+    "cp.async.ca": (None, "op_ldgsts"),
+}
+
+
+def counters(operation: Operation, wavefronts: int, bank_conflicts: int) -> dict[str, int]:
+    """Predicted profiler counters (their `.sum`); empty where the profiler does not count the operation.
+
+    A launch adds a few wavefronts of its own to the total, which `..._op_misc` holds; they are not
+    in the prediction.
+    """
+    if operation.kind not in PARTS:
+        return {}
+    found = {BANK_CONFLICTS: bank_conflicts, WAVEFRONTS: wavefronts}
+    wavefront_part, conflict_part = PARTS[operation.kind]
+    for part in ("op_ld", "op_st", "op_atom"):
+        found[f"{WAVEFRONTS}_{part}"] = wavefronts if part == wavefront_part else 0
+    for part in ("op_ld", "op_st", "op_atom", "op_ldgsts"):
+        found[f"{BANK_CONFLICTS}_{part}"] = bank_conflicts if part == conflict_part else 0
+    return found

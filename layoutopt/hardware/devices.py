@@ -1,0 +1,351 @@
+"""Shared-memory hardware as data: banks, and which lanes an instruction serves together.
+
+Every rule is a row of `hardware/devices.json`, with its source and how sure it is. Adding a GPU is
+adding an entry there, or in a file of the user's in the same form (`load_devices`); nothing in the
+code names one.
+
+How a row is read. An instruction's lanes are cut into **phases**. A phase costs as many
+wavefronts as the busiest bank has distinct words (`count: words`) or lane-word pairs
+(`count: lanes`, for instructions that serialise equal addresses).
+
+`merge: pairs` (8- and 16-byte loads): when over the whole warp every active lane l has lane l^1
+inactive or at the same address, or every active lane has so lane l^2, neighbouring phases are
+served in pairs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta, Struct
+
+from layoutopt import json_data
+from layoutopt.errors import DisputedRuleWarning, ProblemFileError
+from layoutopt.hardware.operations import Operation
+
+DEFAULT_TARGET: Final = "sm_90"
+MAX_FILE_BYTES: Final = 1 << 20
+
+Kind = Literal["load", "store", "ldmatrix", "stmatrix", "atomic", "reduce", "cp.async.ca", "cp.async.cg"]
+Width = Literal[1, 2, 4, 8, 12, 16]
+Lane = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+Banks = Annotated[int, Meta(ge=1, le=1024)]
+DeviceName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
+# From sure to doubtful; only the last one warns.
+Confidence = Literal[
+    "measured",
+    "raw data re-derived",
+    "measured by others",
+    "vendor document",
+    "vendor document, ambiguous",
+    "vendor pull request",
+    "vendor forum",
+    "source code",
+    "inferred",
+    "disputed",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseRule:
+    """How one instruction is served.
+
+    Attributes:
+        phases: lanes served together, one tuple a phase, all of one length, every lane in exactly
+            one.
+        banks: number of banks this instruction sees, a power of two.
+        bank_bytes: bytes of one bank word.
+        serialises_equal: equal addresses do not merge (`count: lanes`).
+        merges_pairs: the whole-warp merge rule of the module's text.
+        split_words: each bank word of a wide access is a request of its own.
+        row_words: words of one aligned group of this many never conflict (1: every word for
+            itself).
+        extra_wavefronts: passes that every phase takes beyond its busiest bank.
+        least_cycles: cycles that an instruction takes even at fewer wavefronts (return width); 0
+            where not measured.
+        confidence: how sure the rule is, one of `Confidence`.
+        source: where it comes from.
+        alternative: what other sources say, where they disagree; else empty.
+        note: what the rule leaves out; empty if nothing known.
+    """
+
+    phases: tuple[tuple[int, ...], ...]
+    banks: int
+    bank_bytes: int
+    serialises_equal: bool = False
+    merges_pairs: bool = False
+    split_words: bool = False
+    row_words: int = 1
+    extra_wavefronts: int = 0
+    least_cycles: int = 0
+    confidence: str = ""
+    source: str = ""
+    alternative: str = ""
+    note: str = ""
+
+
+class Limits(Struct, frozen=True, forbid_unknown_fields=True):
+    """What one multiprocessor (NVIDIA: SM; AMD: compute unit) holds at once.
+
+    Attributes:
+        targets: names of the device that these limits are for; several chips can share its rules.
+        shared_bytes: shared memory of the multiprocessor, at its largest setting.
+        shared_bytes_per_block: the most that one block can ask for.
+        allocation_bytes: a block gets a multiple of this.
+        threads: resident threads.
+        blocks: resident blocks.
+        source: where the numbers come from.
+        reserved_bytes_per_block: what every block takes beyond what it asks for.
+        single_warp_blocks: resident blocks of one warp each, where that is another number.
+    """
+
+    targets: Annotated[tuple[DeviceName, ...], Meta(min_length=1)]
+    shared_bytes: Positive
+    shared_bytes_per_block: Positive
+    allocation_bytes: Positive
+    threads: Positive
+    blocks: Positive
+    source: Annotated[str, Meta(min_length=1)]
+    reserved_bytes_per_block: Annotated[int, Meta(ge=0)] = 0
+    single_warp_blocks: Positive | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU as shared memory sees it.
+
+    Attributes:
+        name: the target's name.
+        title: what people call it.
+        lanes: lanes of a warp (AMD: wave), a power of two.
+        banks: number of banks (an instruction may see another number: see its rule).
+        bank_bytes: bytes of one bank word.
+        rules: `(operation kind, width in bytes)` to rule.
+        aliases: other names.
+        notes: what is worth knowing and no rule says.
+        limits: what its multiprocessors hold, chip by chip; empty where not known.
+    """
+
+    name: str
+    title: str
+    lanes: int
+    banks: int
+    bank_bytes: int
+    rules: dict[tuple[str, int], PhaseRule]
+    aliases: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    limits: tuple[Limits, ...] = ()
+
+    def limits_of(self, target: str) -> Limits | None:
+        """The limits of the chip that `target`, a name of this device, stands for; None if unknown."""
+        wanted = target.lower()
+        return next((m for m in self.limits if wanted in map(str.lower, m.targets)), None)
+
+    def rule(self, operation: Operation) -> PhaseRule:
+        """The rule for `operation`.
+
+        Warns:
+            DisputedRuleWarning: public sources contradict each other about it.
+
+        Raises:
+            ProblemFileError: no rule is published for it on this device.
+        """
+        rule = self.rules.get((operation.kind, operation.width_bytes))
+        if rule is None:
+            known = ", ".join(f"{kind} {width}" for kind, width in sorted(self.rules))
+            raise ProblemFileError(
+                "",
+                f"no published rule for {operation.kind} of {operation.width_bytes} bytes on {self.name}; "
+                f"known: {known}",
+            )
+        if rule.confidence == "disputed":
+            warnings.warn(
+                f"the rule for {operation.kind} of {operation.width_bytes} bytes on {self.name} is disputed "
+                f"({rule.source}); other sources: {rule.alternative or 'not given'}",
+                DisputedRuleWarning,
+                stacklevel=1,  # one place for all callers, so that Python shows each text once
+            )
+        return rule
+
+
+class InstructionEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """How a file describes the instructions that are served alike."""
+
+    ops: Annotated[tuple[Kind, ...], Meta(min_length=1)]
+    bytes: Annotated[tuple[Width, ...], Meta(min_length=1)]
+    phase: (
+        Positive | Annotated[tuple[Annotated[tuple[Lane, ...], Meta(min_length=1)], ...], Meta(min_length=1)]
+    )
+    confidence: Confidence
+    source: Annotated[str, Meta(min_length=1)]
+    banks: Banks | None = None
+    count: Literal["words", "lanes"] = "words"
+    merge: Literal["none", "pairs"] = "none"
+    split_words: bool = False
+    row_words: Annotated[int, Meta(ge=1, le=1 << 16)] = 1
+    extra_wavefronts: Annotated[int, Meta(ge=0, le=64)] = 0
+    least_cycles: Annotated[int, Meta(ge=0, le=64)] = 0
+    alternative: str = ""
+    note: str = ""
+
+
+class DeviceEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """How a file describes one GPU."""
+
+    name: DeviceName
+    title: str
+    lanes: Annotated[int, Meta(ge=8, le=64)]
+    banks: Banks
+    bank_bytes: Annotated[int, Meta(ge=4, le=16)]
+    instructions: Annotated[tuple[str | InstructionEntry, ...], Meta(min_length=1)]
+    aliases: tuple[DeviceName, ...] = ()
+    notes: tuple[str, ...] = ()
+    limits: tuple[Limits, ...] = ()
+
+
+class DeviceFile(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_": "schema"}):
+    """A device file: `instructions` of a device name its own sets, or the package's."""
+
+    devices: Annotated[tuple[DeviceEntry, ...], Meta(min_length=1)]
+    instruction_sets: dict[str, tuple[InstructionEntry, ...]] = {}
+    schema_: Literal["layoutopt.devices/1"] = "layoutopt.devices/1"
+    about: str = ""
+
+
+def device(name: str, more: Sequence[Device] = ()) -> Device:
+    """The device called `name` (or one of its aliases), upper or lower case.
+
+    Args:
+        name: what to look for.
+        more: devices beside the package's; they come first where names are equal.
+
+    Raises:
+        ProblemFileError: no such device.
+    """
+    wanted = name.lower()
+    for known in (*more, *devices()):
+        if wanted in (known.name.lower(), *(alias.lower() for alias in known.aliases)):
+            return known
+    names = ", ".join(d.name for d in (*more, *devices()))
+    raise ProblemFileError("target", f"unknown target {name!r}; known: {names} (and their aliases)")
+
+
+@cache
+def devices() -> tuple[Device, ...]:
+    """Every device in the package, oldest first within each vendor."""
+    package = _package_file()
+    return _build(package, package.instruction_sets)
+
+
+def load_devices(path: str | Path) -> tuple[Device, ...]:
+    """The devices of a file in the form of the package's `hardware/devices.json`.
+
+    Raises:
+        ProblemFileError: the file cannot be read or is wrong; `field` says where.
+    """
+    data = json_data.read(path, MAX_FILE_BYTES)
+    if len(data) > MAX_FILE_BYTES:
+        raise ProblemFileError("", f"a device file has at most {MAX_FILE_BYTES} bytes")
+    file = json_data.convert(json_data.parse(data), DeviceFile)
+    return _build(file, {**_package_file().instruction_sets, **file.instruction_sets})
+
+
+@cache
+def _package_file() -> DeviceFile:
+    data = resources.files("layoutopt.hardware").joinpath("devices.json").read_bytes()
+    return json_data.convert(json_data.parse(data), DeviceFile)
+
+
+def _build(file: DeviceFile, sets: dict[str, tuple[InstructionEntry, ...]]) -> tuple[Device, ...]:
+    seen: dict[str, int] = {}
+    built = []
+    for i, entry in enumerate(file.devices):
+        for name in (entry.name, *entry.aliases):
+            if seen.setdefault(name.lower(), i) != i:
+                raise ProblemFileError(
+                    f"devices[{i}]", f"{name!r} already names devices[{seen[name.lower()]}] of this file"
+                )
+        built.append(_device(entry, f"devices[{i}]", sets))
+    return tuple(built)
+
+
+def _device(entry: DeviceEntry, field: str, sets: dict[str, tuple[InstructionEntry, ...]]) -> Device:
+    for what in ("lanes", "banks", "bank_bytes"):
+        _check_power_of_two(getattr(entry, what), f"{field}.{what}")
+    for i, limits in enumerate(entry.limits):
+        for name in limits.targets:
+            if name not in (entry.name, *entry.aliases):
+                raise ProblemFileError(f"{field}.limits[{i}].targets", f"{name!r} is no name of {entry.name}")
+    rules: dict[tuple[str, int], PhaseRule] = {}
+    for i, item in enumerate(entry.instructions):
+        place = f"{field}.instructions[{i}]"
+        instructions: tuple[tuple[str, InstructionEntry], ...]
+        if isinstance(item, InstructionEntry):
+            instructions = ((place, item),)
+        elif item in sets:
+            instructions = tuple((f"{place}, {item}[{j}]", listed) for j, listed in enumerate(sets[item]))
+        else:
+            raise ProblemFileError(place, f"unknown instruction set {item!r}; known: {', '.join(sets)}")
+        for where, instruction in instructions:
+            rule = _rule(instruction, entry, where)
+            rules.update(dict.fromkeys(itertools.product(instruction.ops, instruction.bytes), rule))
+    return Device(
+        name=entry.name,
+        title=entry.title,
+        lanes=entry.lanes,
+        banks=entry.banks,
+        bank_bytes=entry.bank_bytes,
+        rules=rules,
+        aliases=entry.aliases,
+        notes=entry.notes,
+        limits=entry.limits,
+    )
+
+
+def _rule(instruction: InstructionEntry, entry: DeviceEntry, field: str) -> PhaseRule:
+    phase, lanes = instruction.phase, entry.lanes
+    if isinstance(phase, int):
+        if lanes % phase:
+            raise ProblemFileError(
+                f"{field}.phase", f"must divide the {lanes} lanes of a warp, given {phase}"
+            )
+        phases = tuple(tuple(range(start, start + phase)) for start in range(0, lanes, phase))
+    else:
+        phases = phase
+        if sorted(itertools.chain(*phases)) != list(range(lanes)) or len(set(map(len, phases))) > 1:
+            raise ProblemFileError(
+                f"{field}.phase", f"must hold each of the lanes 0..{lanes - 1} once, in phases of one length"
+            )
+    if instruction.merge == "pairs" and len(phases) % 2:
+        raise ProblemFileError(f"{field}.merge", f"pairs need an even number of phases, not {len(phases)}")
+    banks = instruction.banks or entry.banks
+    _check_power_of_two(banks, f"{field}.banks")
+    _check_power_of_two(instruction.row_words, f"{field}.row_words")
+    return PhaseRule(
+        phases=phases,
+        banks=banks,
+        bank_bytes=entry.bank_bytes,
+        serialises_equal=instruction.count == "lanes",
+        merges_pairs=instruction.merge == "pairs",
+        split_words=instruction.split_words,
+        row_words=instruction.row_words,
+        extra_wavefronts=instruction.extra_wavefronts,
+        least_cycles=instruction.least_cycles,
+        confidence=instruction.confidence,
+        source=instruction.source,
+        alternative=instruction.alternative,
+        note=instruction.note,
+    )
+
+
+def _check_power_of_two(value: int, field: str) -> None:
+    if value & (value - 1):
+        raise ProblemFileError(field, f"must be a power of two, given {value}")

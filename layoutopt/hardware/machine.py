@@ -1,0 +1,189 @@
+"""Run self-tests on the GPU of this machine: values, cycles and the profiler's counters.
+
+Programs are those of `layoutopt.emit.selftest`. Everything is written to a temporary folder, which is
+removed afterwards.
+"""
+
+from __future__ import annotations
+
+import csv
+import glob
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from layoutopt.errors import MachineError
+from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
+
+# One in each launch, and one for each instruction that all lanes of a warp skip: no access causes these.
+ELSEWHERE: Final = f"{WAVEFRONTS}_op_misc"
+HARDWARE: Final = (
+    *(f"{WAVEFRONTS}{part}" for part in ("", "_op_ld", "_op_st", "_op_atom")),
+    *(f"{BANK_CONFLICTS}{part}" for part in ("", "_op_ld", "_op_st", "_op_atom", "_op_ldgsts")),
+)
+METRICS: Final = tuple(f"{name}.sum" for name in (*HARDWARE, ELSEWHERE))
+
+_TIMEOUT_S: Final = 600
+
+
+class Gpu(Struct, frozen=True):
+    """The GPU that programs run on."""
+
+    name: str
+    compute_capability: str
+    driver: str
+
+
+class Run(Struct, frozen=True):
+    """What one access did.
+
+    `predicted` is empty for instructions that the hardware does not count (cp.async.cg); `measured` is
+    None where no profiler is present.
+    """
+
+    name: str
+    op: str
+    values_right: bool
+    cycles: float
+    predicted: dict[str, int]
+    measured: dict[str, int] | None
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing differs from what was predicted."""
+        return self.values_right and (self.measured is None or self.measured == self.predicted)
+
+
+def find_tool(name: str) -> str | None:
+    """A CUDA tool on PATH or where NVIDIA's installers put it."""
+    folders = sorted(glob.glob("/opt/nvidia/nsight-compute/*"), reverse=True)
+    candidates = [shutil.which(name), *(os.path.join(f, name) for f in ("/usr/local/cuda/bin", *folders))]
+    return next((c for c in candidates if c and os.access(c, os.X_OK)), None)
+
+
+def gpu_present() -> Gpu:
+    """The first GPU.
+
+    Raises:
+        MachineError: there is none.
+    """
+    smi = find_tool("nvidia-smi")
+    fields = "--query-gpu=name,compute_cap,driver_version"
+    done = None
+    if smi is not None:
+        done = subprocess.run(
+            [smi, fields, "--format=csv,noheader"], capture_output=True, text=True, check=False
+        )
+    if done is None or done.returncode or not done.stdout.strip():
+        raise MachineError(
+            "no NVIDIA GPU on this machine (nvidia-smi finds none); emit --self-test writes the program"
+        )
+    name, capability, driver = (part.strip() for part in done.stdout.splitlines()[0].split(","))
+    return Gpu(name, capability, driver)
+
+
+def compile_program(text: str, folder: Path, gpu: Gpu) -> Path:
+    """Compile a self-test.
+
+    Raises:
+        MachineError: there is no nvcc, or it refuses the program.
+    """
+    nvcc = find_tool("nvcc")
+    if nvcc is None:
+        raise MachineError("nvcc is not on this machine; emit --self-test writes the program")
+    source, program = folder / "selftest.cu", folder / "selftest"
+    source.write_text(text)
+    arch = f"-arch=sm_{gpu.compute_capability.replace('.', '')}"
+    done = subprocess.run(
+        [nvcc, "-std=c++17", "-O3", arch, "-o", program, source], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise MachineError(f"nvcc failed: {(done.stderr or done.stdout).strip()[:500]}")
+    return program
+
+
+def run_values(program: Path, accesses: int) -> tuple[bool, list[tuple[bool, float]]]:
+    """Whether offsets are distinct and, for each access, whether its values are right, and its cycles.
+
+    Raises:
+        MachineError: the program fails.
+    """
+    done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
+    distinct, rows = parse_values(done.stdout)
+    if done.returncode not in (0, 1) or len(rows) != accesses:
+        raise MachineError(f"the self-test ended with status {done.returncode}: {done.stderr.strip()[:300]}")
+    return distinct, rows
+
+
+def parse_values(output: str) -> tuple[bool, list[tuple[bool, float]]]:
+    """Read what a self-test prints; see `run_values`."""
+    lines = output.splitlines()
+    rows = [line.split("\t") for line in lines if line.count("\t") == 6 and line[0].isdigit()]
+    distinct = any(line.endswith("own bytes: yes") for line in lines)
+    return distinct, [(row[3] == "right", float(row[6])) for row in rows]
+
+
+def run_counters(program: Path, accesses: int) -> list[dict[str, int]] | None:
+    """The profiler's counters of each access, in order; None where there is no profiler.
+
+    Raises:
+        MachineError: the profiler fails, as it does without permission to read counters.
+    """
+    ncu = find_tool("ncu")
+    if ncu is None:
+        return None
+    command = [ncu, "--metrics", ",".join(METRICS), "--clock-control", "none", "--cache-control", "none",
+               "--csv", "--page", "raw", "--print-units", "base", "--kernel-name", "regex:_access_",
+               str(program), "profile"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
+    rows = parse_counters(done.stdout)
+    if done.returncode or len(rows) != accesses:
+        errors = [line for line in done.stdout.splitlines() if line.startswith("==ERROR==")]
+        raise MachineError(f"ncu failed: {' '.join(errors)[:300] or f'status {done.returncode}'}")
+    return rows
+
+
+def parse_counters(output: str) -> list[dict[str, int]]:
+    """Read ncu's CSV: for each launch, its counters by name (without `.sum`)."""
+    lines = output.splitlines()
+    start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
+    table = csv.DictReader(line for line in lines[start:] if line.startswith('"'))
+    rows = [row for row in table if row["ID"].strip()]  # the second line holds units
+    rows.sort(key=lambda row: int(row["ID"]))
+    return [{m.removesuffix(".sum"): int(float(row[m].replace(",", ""))) for m in METRICS} for row in rows]
+
+
+def compared(predicted: dict[str, int], read: dict[str, int]) -> dict[str, int]:
+    """The counters that were predicted, as measured, less what no access causes."""
+    return {k: read[k] - (read[ELSEWHERE] if k == WAVEFRONTS else 0) for k in predicted}
+
+
+def run(text: str, expected: Sequence[tuple[str, str, dict[str, int]]], gpu: Gpu) -> tuple[bool, list[Run]]:
+    """Run a self-test.
+
+    Args:
+        text: the program.
+        expected: name, op and predicted counters of each access.
+        gpu: from `gpu_present`.
+
+    Returns:
+        Whether every element has its own bytes, and a `Run` for each access.
+
+    Raises:
+        MachineError: a tool is missing or fails.
+    """
+    with tempfile.TemporaryDirectory(prefix="layoutopt-") as name:
+        program = compile_program(text, Path(name), gpu)
+        distinct, values = run_values(program, len(expected))
+        read = run_counters(program, len(expected))
+    runs = []
+    for k, ((access, op, predicted), (right, cycles)) in enumerate(zip(expected, values, strict=True)):
+        measured = None if read is None else compared(predicted, read[k])
+        runs.append(Run(access, op, right, cycles, predicted, measured))
+    return distinct, runs

@@ -1,0 +1,191 @@
+"""A layout as the expression an expert would write.
+
+The swizzle is defined on the linear offset, `v ^ (v >> s & m)`, but where a source bit of v is a bit
+of one coordinate, and the targets lie in the field of one digit, there is a shorter spelling:
+`x0*64 + (x1 ^ x0 % 8 * 8)`. This module finds it.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import msgspec
+
+from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, with_parts
+from layoutopt.expressions.simplify import Range, simplify
+from layoutopt.layout.layout import Digit, Layout, Target
+
+
+def coordinate_ranges(layout: Layout) -> dict[str, Range]:
+    """The range of x0, x1, ... in the tile."""
+    return {f"x{d}": (0, extent - 1) for d, extent in enumerate(layout.shape)}
+
+
+def element_expression(layout: Layout) -> Node:
+    """The element offset over x0, x1, ..., equal to `layout.element_offset` on the whole tile."""
+    if layout.packed == 1:
+        return offset_expression(layout)
+    inner = layout.digits[-1] if layout.digits else Digit(0, 1, 1, 0)
+    if (inner.dim, inner.divide, inner.stride) == (len(layout.shape) - 1, 1, 1):
+        return offset_expression(_over_elements(layout))
+    last = Var(f"x{len(layout.shape) - 1}")
+    units = Op("*", (offset_expression(layout), Const(layout.packed)))
+    return Op("+", (units, Op("%", (last, Const(layout.packed)))))
+
+
+def offset_expression(layout: Layout) -> Node:
+    """The offset in units of `layout.element_bytes` over x0, x1, ...
+
+    Where elements are packed, a unit is the byte that holds them; else it is an element.
+    """
+    ranges = coordinate_ranges(layout)
+    if layout.packed > 1:
+        units = msgspec.structs.replace(layout, shape=_units(layout), packed=1)
+        last = Var(f"x{len(layout.shape) - 1}")
+        unit = Op("//", (last, Const(layout.packed)))
+        return simplify(_with(offset_expression(units), last, unit), ranges)
+    if layout.lookup:
+        row_major: Node = Var("x0")
+        for d in range(1, len(layout.shape)):
+            row_major = Op("+", (_scaled(row_major, layout.shape[d]), Var(f"x{d}")))
+        return simplify(Lookup(layout.lookup, row_major), ranges)
+    digits = [d for d in layout.digits if d.size > 1]
+    terms = [(_value(d), d) for d in digits]
+    linear = _linear(layout, digits)
+    if layout.interval[0]:
+        every, extra = layout.interval
+        linear = _sum([linear, _scaled(Op("//", (linear, Const(every))), extra)])
+    if not layout.swizzle:
+        return simplify(linear, ranges)
+    flips = [simplify(flip, ranges) for flip in _flips(layout, digits, linear)]
+    home = None if layout.turn or layout.interval[0] else _home(digits, [t.bit for t in layout.swizzle])
+    if home is None:
+        return simplify(reduce(_xor, flips, linear), ranges)
+    inner = reduce(_xor, flips, _scaled(_value(home), home.stride))
+    parts = [inner if d is home else _scaled(value, d.stride) for value, d in terms]
+    return simplify(_sum(parts), ranges)
+
+
+def swizzled_offset(layout: Layout, factor: int) -> Node | None:
+    """`factor` times the offset, written as a linear offset with some of its own bits flipped.
+
+    Longer than `offset_expression` over coordinates, but what a thread's coordinates give may shrink to
+    a multiple of its index. None where nothing is flipped, or where the factor is no power of two.
+    """
+    step = factor.bit_length() - 1
+    if not layout.swizzle or layout.packed > 1 or factor != 1 << step:
+        return None
+    plain = offset_expression(msgspec.structs.replace(layout, swizzle=()))
+    linear = simplify(_scaled(plain, factor), coordinate_ranges(layout))
+    distances: dict[int, int] = {}
+    for target in layout.swizzle:
+        for source in range(target.mask.bit_length()):
+            if target.mask >> source & 1:
+                bit = 1 << (target.bit + step)
+                distances[source - target.bit] = distances.get(source - target.bit, 0) | bit
+    flips = [
+        Op("&", (Op("//", (linear, Const(1 << distance))), Const(mask)))
+        for distance, mask in sorted(distances.items())
+    ]
+    return reduce(_xor, flips, linear)
+
+
+def _units(layout: Layout) -> tuple[int, ...]:
+    return *layout.shape[:-1], layout.shape[-1] // layout.packed
+
+
+def _over_elements(layout: Layout) -> Layout:
+    """The same layout with packed elements as its units; the innermost digit must count units."""
+    step = layout.packed.bit_length() - 1
+    *outer, inner = layout.digits
+    last = len(layout.shape) - 1
+    digits = [
+        Digit(
+            d.dim, d.divide * layout.packed if d.dim == last else d.divide, d.size, d.stride * layout.packed
+        )
+        for d in outer
+    ]
+    digits.append(Digit(inner.dim, 1, inner.size * layout.packed, 1))
+    swizzle = tuple(Target(t.bit + step, t.mask << step) for t in layout.swizzle)
+    interval = (layout.interval[0] * layout.packed, layout.interval[1] * layout.packed)
+    return Layout(layout.shape, 1, tuple(digits), swizzle, layout.turn * layout.packed, interval=interval)
+
+
+def _with(node: Node, variable: Node, value: Node) -> Node:
+    """`node` with `value` in place of `variable`."""
+    if node == variable:
+        return value
+    return with_parts(node, lambda part: _with(part, variable, value))
+
+
+def _linear(layout: Layout, digits: list[Digit]) -> Node:
+    """The offset before the swizzle."""
+    parts = [_scaled(_value(d), d.stride) for d in digits]
+    if layout.turn and digits and digits[-1] is layout.digits[-1]:
+        size = digits[-1].size
+        line = _sum([_scaled(_value(d), d.stride // layout.pitch) for d in digits[:-1]])
+        place = _sum([_value(digits[-1]), _scaled(line, layout.turn)])
+        parts[-1] = Op("%", (place, Const(size)))
+    return _sum(parts)
+
+
+def _value(digit: Digit) -> Node:
+    return Op("%", (Op("//", (Var(f"x{digit.dim}"), Const(digit.divide))), Const(digit.size)))
+
+
+def _scaled(value: Node, factor: int) -> Node:
+    return Op("*", (value, Const(factor)))
+
+
+def _sum(parts: list[Node]) -> Node:
+    return reduce(lambda a, b: Op("+", (a, b)), parts) if parts else Const(0)
+
+
+def _xor(a: Node, b: Node) -> Node:
+    return Op("^", (a, b))
+
+
+def _trailing_zeros(number: int) -> int:
+    return (number & -number).bit_length() - 1
+
+
+def _owner(digits: list[Digit], bit: int) -> Digit | None:
+    """The digit whose value alone decides bit `bit` of the linear offset, if there is one."""
+    for k, digit in enumerate(digits):
+        low = _trailing_zeros(digit.stride)
+        below = sum((d.size - 1) * d.stride for d in digits[k + 1 :])
+        slower_clear = all(_trailing_zeros(d.stride) > bit for d in digits[:k])
+        if digit.stride == 1 << low and low <= bit and below < digit.stride and slower_clear:
+            return digit
+    return None
+
+
+def _home(digits: list[Digit], bits: list[int]) -> Digit | None:
+    """The digit in whose field all target bits lie, if there is one."""
+    owners = [_owner(digits, bit) for bit in bits]
+    return owners[0] if all(o is owners[0] for o in owners) else None
+
+
+def _flips(layout: Layout, digits: list[Digit], linear: Node) -> list[Node]:
+    """What is XORed into the offset: one expression per source digit and shift amount."""
+    pairs = [(t.bit, s) for t in layout.swizzle for s in range(t.mask.bit_length()) if t.mask >> s & 1]
+    groups: dict[tuple[int, int], tuple[Node, list[tuple[int, int]]]] = {}
+    for target, source in pairs:
+        owner = _owner(digits, source)
+        if owner is None or (layout.turn and owner is digits[-1]):
+            value, bit, key = linear, source, -1
+        else:
+            value, bit, key = _value(owner), source - _trailing_zeros(owner.stride), digits.index(owner)
+        groups.setdefault((key, bit - target), (value, []))[1].append((target, bit))
+    return [_moved(value, moves) for _, (value, moves) in sorted(groups.items(), key=lambda g: g[0])]
+
+
+def _moved(value: Node, moves: list[tuple[int, int]]) -> Node:
+    """Bits of `value` moved to their targets; every move goes the same distance."""
+    moves = sorted(moves)
+    (first_target, first_bit), count = moves[0], len(moves)
+    if moves[-1][1] - first_bit == count - 1:
+        field = Op("%", (Op("//", (value, Const(1 << first_bit))), Const(1 << count)))
+        return _scaled(field, 1 << first_target)
+    mask = sum(1 << (bit - first_bit) for _, bit in moves)
+    return _scaled(Op("&", (Op("//", (value, Const(1 << first_bit))), Const(mask))), 1 << first_target)

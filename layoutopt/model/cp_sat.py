@@ -1,0 +1,162 @@
+"""A small CP-SAT model in proto form, and one call to solve it.
+
+Models are written as the text form of `CpModelProto` (the `.pb.txt` that OR-Tools documents): one
+string parsed once is about ten times faster to build than a Python object per constraint. The
+compiled binding is imported directly because `ortools.sat.python.cp_model` pulls in pandas, which
+alone takes longer to import than a typical problem takes to solve.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from layoutopt.budget import Budget
+
+SEED = 1
+
+
+class Outcome(enum.Enum):
+    """What the solver says of a model, in its own terms."""
+
+    OPTIMAL = "OPTIMAL"
+    FEASIBLE = "FEASIBLE"
+    INFEASIBLE = "INFEASIBLE"
+    UNKNOWN = "UNKNOWN"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Outcome, variable values (empty without a solution), objective value and its proved bound."""
+
+    outcome: Outcome
+    values: tuple[int, ...]
+    objective: int
+    bound: int
+
+
+class Model:
+    """Variables, constraints and an objective.
+
+    A literal is a variable's index, or `-index - 1` for its negation, as in the proto.
+    """
+
+    def __init__(self) -> None:
+        self._domains: list[tuple[int, int]] = []
+        self._constraints: list[str] = []
+        self._objective: list[tuple[int, int]] = []
+        self._hint: dict[int, int] = {}
+
+    def boolean(self) -> int:
+        """A new 0/1 variable."""
+        return self.integer(0, 1)
+
+    def integer(self, low: int, high: int) -> int:
+        """A new integer variable in low..high."""
+        self._domains.append((low, high))
+        return len(self._domains) - 1
+
+    def clause(self, literals: Sequence[int]) -> None:
+        """At least one literal is true."""
+        self._constraints.append(f"constraints{{bool_or{{literals:[{_join(literals)}]}}}}")
+
+    def at_most_one(self, literals: Sequence[int]) -> None:
+        """No two literals are true."""
+        self._constraints.append(f"constraints{{at_most_one{{literals:[{_join(literals)}]}}}}")
+
+    def exactly_one(self, literals: Sequence[int]) -> None:
+        """One literal is true."""
+        self._constraints.append(f"constraints{{exactly_one{{literals:[{_join(literals)}]}}}}")
+
+    def hint(self, variable: int, value: int) -> None:
+        """A value to try first."""
+        self._hint[variable] = value
+
+    def xor(self, a: int, b: int) -> int:
+        """A literal equal to `a xor b`."""
+        c = self.boolean()
+        # bool_xor holds when an odd number of its literals is true: a ^ b ^ (not c) = 1.
+        self._constraints.append(f"constraints{{bool_xor{{literals:[{a},{b},{-c - 1}]}}}}")
+        return c
+
+    def conjunction(self, literals: Sequence[int]) -> int:
+        """A literal equal to the conjunction of `literals`."""
+        if len(literals) == 1:
+            return literals[0]
+        both = self.boolean()
+        for literal in literals:
+            self.clause((-both - 1, literal))
+        self.clause((both, *(-literal - 1 for literal in literals)))
+        return both
+
+    def at_most(self, terms: Iterable[tuple[int, int]], bound: int) -> None:
+        """The sum of coefficient * literal over `(literal, coefficient)` is at most `bound`."""
+        names, coefficients = [], []
+        for literal, coefficient in terms:
+            if literal < 0:
+                names.append(-literal - 1)
+                coefficients.append(-coefficient)
+                bound -= coefficient
+            else:
+                names.append(literal)
+                coefficients.append(coefficient)
+        self._constraints.append(
+            f"constraints{{linear{{vars:[{_join(names)}] coeffs:[{_join(coefficients)}] "
+            f"domain:[{-(2**62)},{bound}]}}}}"
+        )
+
+    def minimise(self, terms: Sequence[tuple[int, int]]) -> None:
+        """Minimise the sum of coefficient * variable over `(variable, coefficient)`."""
+        self._objective = list(terms)
+
+    def to_text(self) -> str:
+        """The model as `CpModelProto` text."""
+        variables = "".join(f"variables{{domain:[{low},{high}]}}" for low, high in self._domains)
+        objective = ""
+        if self._objective:
+            names, coefficients = zip(*self._objective, strict=True)
+            objective = f"objective{{vars:[{_join(names)}] coeffs:[{_join(coefficients)}]}}"
+        hint = ""
+        if self._hint:
+            hint = f"solution_hint{{vars:[{_join(self._hint)}] values:[{_join(self._hint.values())}]}}"
+        return variables + "".join(self._constraints) + objective + hint
+
+    def solve(self, budget: Budget, workers: int = 1, effort: float | None = None) -> Answer:
+        """Solve within `budget`, and within `effort` in the solver's deterministic time.
+
+        One worker and a fixed seed make the solution, and not only its value, reproducible.
+        """
+        from ortools.sat.python import cp_model_helper as cp
+
+        proto = cp.CpModelProto()
+        if not proto.parse_text_format(self.to_text()):
+            raise AssertionError("the model's text form is malformed")
+        parameters = cp.SatParameters()
+        limit = "" if budget.seconds is None else f" max_time_in_seconds:{max(budget.seconds, 1e-3)}"
+        if effort is not None:
+            limit += f" max_deterministic_time:{effort}"
+        # No LP: the models are clauses and parities. Ctrl-C is handled by whoever owns the budget.
+        parameters.parse_text_format(
+            f"num_workers:{workers} random_seed:{SEED} linearization_level:{0 if workers == 1 else 1} "
+            f"symmetry_level:0 catch_sigint_signal:false{limit}"
+        )
+        wrapper: Any = cp.SolveWrapper()
+        wrapper.set_parameters(parameters)
+        if not budget.watch(wrapper):
+            return Answer(Outcome.UNKNOWN, (), 0, 0)
+        try:
+            response = wrapper.solve(proto)
+        finally:
+            budget.watch(None)
+        outcome = Outcome(response.status.name)
+        found = outcome in (Outcome.OPTIMAL, Outcome.FEASIBLE)
+        values = tuple(response.solution) if found else ()
+        return Answer(
+            outcome, values, round(response.objective_value), round(max(response.best_objective_bound, -1e18))
+        )
+
+
+def _join(numbers: Iterable[int]) -> str:
+    return ",".join(map(str, numbers))

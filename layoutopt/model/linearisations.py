@@ -1,0 +1,332 @@
+"""Linearisations: every way to lay the tile out before the swizzle, as plain data.
+
+A candidate is a list of digits with strides. What each family adds:
+
+    none    row-major
+    order   any order of the dimensions
+    pad     a pad of less than one bank period on up to two strides of any such order
+    interval    a pad of less than one bank period after every 8, 16, 32, ... elements of a dense order
+    split   one or two cuts `x // d`, `x % d` at divisors of the extents, up to six digits in any
+            order, and (with pad) one pad on a single cut: pages, blocks, interval pads
+    rotate  the lines of row-major (with order: of any order; with pad: at a padded pitch) rotated, each
+            by the same number of elements against the line before
+    xor     a swizzle over row-major, dimension order, one pad, a rotation without pad, or a cut without pad
+    matrix  where every extent is a power of two: a swizzle over any choice of the coordinate bits that
+            select the bank, so that every invertible bit matrix is one of them, as far as banks go
+
+The innermost digit keeps the widest vector contiguous; the other strides keep every vector aligned,
+digit by digit (strides that are aligned only in sum are not searched).
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from layoutopt.layout.layout import Digit
+
+IntArray = npt.NDArray[np.int64]
+
+Piece = tuple[int, int, int]  # (dim, divide, size)
+Structure = tuple[Piece, ...]  # slowest first
+
+MAX_DIGITS = 6
+MAX_CUTS = 2
+_LEAST_INTERVAL = 8
+# Cuts, and how many strides are padded with them.
+_PADDED = ((0, 2), (1, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Linearisation:
+    """One candidate.
+
+    Attributes:
+        digits: slowest first.
+        span: elements that the layout may take; without swizzle, first to last.
+        operations: integer operations to compute the offset, the first part of the index cost.
+        family: the families it uses, such as "order+pad".
+        may_swizzle: whether a swizzle over it is in the family searched.
+        turn: elements by which each line is rotated against the one before.
+        interval: (every, extra): a pad after every so many elements; (0, 0) for none.
+    """
+
+    digits: tuple[Digit, ...]
+    span: int
+    operations: int
+    family: str
+    may_swizzle: bool
+    turn: int = 0
+    interval: tuple[int, int] = (0, 0)
+
+    def table(self, shape: tuple[int, ...]) -> IntArray:
+        """Element offset of every element, by row-major index; int64, shape (elements,)."""
+        total = np.zeros(shape, np.int64)
+        for d, extent in enumerate(shape):
+            line = np.zeros(extent, np.int64)
+            for digit in self.digits:
+                if digit.dim == d:
+                    line += np.arange(extent) // digit.divide % digit.size * digit.stride
+            total += line.reshape([-1 if k == d else 1 for k in range(len(shape))])
+        flat = total.ravel()
+        if self.turn:
+            line, place = np.divmod(flat, self.digits[-2].stride)
+            flat = flat - place + (place + self.turn * line) % self.digits[-1].size
+        if self.interval[0]:
+            flat = flat + flat // self.interval[0] * self.interval[1]
+        return flat
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What bounds the candidates.
+
+    Attributes:
+        shape: the tile, in elements.
+        vector: elements of the widest access, which the innermost digit keeps contiguous.
+        starts: for each access wider than an element, its elements and the coordinates at which it
+            starts, shape (dimensions, starts).
+        period: elements after which the banks repeat.
+        stride_multiple: every stride but the innermost is a multiple of this many elements.
+        order: dimensions from slowest to fastest, where fixed.
+        families: names out of `layoutopt.problems.types.FAMILIES`.
+    """
+
+    shape: tuple[int, ...]
+    vector: int
+    starts: tuple[tuple[int, IntArray], ...]
+    period: int
+    stride_multiple: int
+    order: tuple[int, ...] | None
+    families: frozenset[str]
+    _units: dict[Piece, int] = field(default_factory=dict)
+
+    def unit(self, piece: Piece) -> int:
+        """What a stride of this digit must be a multiple of, so that every vector stays aligned."""
+        if piece not in self._units:
+            dim, divide, size = piece
+            unit = self.stride_multiple
+            for width, coordinates in self.starts:
+                common = int(np.gcd.reduce(coordinates[dim] // divide % size))
+                unit = math.lcm(unit, width // math.gcd(width, common))
+            self._units[piece] = unit
+        return self._units[piece]
+
+
+def unpadded(space: Space, cuts: int) -> Iterator[Linearisation]:
+    """Candidates with `cuts` cuts and no more padding than alignment demands."""
+    for structure in _structures(space, cuts):
+        candidate = _candidate(space, structure, (0,) * (len(structure) - 1))
+        if candidate is not None:
+            yield candidate
+
+
+def rotated(space: Space) -> Iterator[Linearisation]:
+    """Candidates whose lines are rotated, with no more padding than alignment demands."""
+    if "rotate" in space.families:
+        for plain in unpadded(space, 0):
+            yield from _turned(space, plain)
+
+
+def _turned(space: Space, plain: Linearisation) -> Iterator[Linearisation]:
+    """Every rotation of the lines of `plain`, where they lie at multiples of one pitch."""
+    inner = plain.digits[-1]
+    if inner.size % space.vector or inner.size == plain.span:
+        return
+    if any(d.stride % plain.digits[-2].stride for d in plain.digits[:-2]):
+        return
+    # An addition, a remainder, perhaps a multiplication; and unlike an XOR it is never hoisted.
+    remainder = 3 if not inner.size & (inner.size - 1) else 5
+    for turn in range(space.vector, inner.size, space.vector):
+        yield replace(
+            plain,
+            operations=plain.operations + (turn > 1) + 1 + remainder,
+            family="rotate" if plain.family == "none" else f"{plain.family}+rotate",
+            # Over a pad it would be one family more than anybody reads.
+            may_swizzle=plain.may_swizzle and plain.digits[-2].stride == inner.size,
+            turn=turn,
+        )
+
+
+def matrices(space: Space, inside: int, bank_bits: int) -> Iterator[Linearisation]:
+    """Candidates that put any coordinate bits where the bank is selected, the others above in order.
+
+    Args:
+        space: what bounds them; every extent is a power of two.
+        inside: bits of the element offset below those that select the bank.
+        bank_bits: bits that do.
+    """
+    low = max(inside, space.vector.bit_length() - 1)
+    bits = [(d, b) for d in reversed(range(len(space.shape))) for b in range(space.shape[d].bit_length() - 1)]
+    fixed, loose = bits[:low], bits[low:]
+    count = max(0, min(inside + bank_bits - low, len(loose)))
+    if any(d != len(space.shape) - 1 for d, _ in fixed):
+        return
+    for chosen in itertools.combinations(loose, count):
+        ordered = [*fixed, *chosen, *(bit for bit in loose if bit not in chosen)]
+        digits: list[Digit] = []
+        for place, (d, b) in enumerate(ordered):
+            if digits and digits[-1].dim == d and digits[-1].divide * digits[-1].size == 1 << b:
+                digits[-1] = Digit(d, digits[-1].divide, digits[-1].size * 2, digits[-1].stride)
+            else:
+                digits.append(Digit(d, 1 << b, 2, 1 << place))
+        digits += [Digit(d, 1, 1, 1 << len(bits)) for d, extent in enumerate(space.shape) if extent == 1]
+        digits.reverse()
+        span = 1 << len(bits)
+        yield Linearisation(tuple(digits), span, _operations(digits, space.shape), "matrix", True)
+
+
+def least_matrix_operations(space: Space) -> int:
+    """No candidate of `matrices` that three or more cuts make costs fewer operations."""
+    pieces = sum(1 for extent in space.shape if extent > 1) + MAX_CUTS + 1
+    # An addition and a stride between pieces; a division and a remainder where one is cut.
+    return 2 * (pieces - 1) + 2 * (MAX_CUTS + 1)
+
+
+def padded(space: Space, cuts: bool = True) -> Iterator[Linearisation]:
+    """Candidates with at least one pad, by rising span; without `cuts`, of whole dimensions only."""
+    streams = []
+    for count_of_cuts, levels in _PADDED if cuts else _PADDED[:1]:
+        if "pad" not in space.families:
+            break
+        for structure in _structures(space, count_of_cuts):
+            gaps = len(structure) - 1
+            for where in itertools.combinations(range(gaps), 1):
+                streams.append(_pad_stream(space, structure, where, ()))
+            if levels == 2 and gaps and "rotate" in space.families:
+                pitches = _pad_stream(space, structure, (gaps - 1,), ())
+                streams.append(turned for plain in pitches for turned in _turned(space, plain))
+            if levels == 2:
+                for where in itertools.combinations(range(gaps), 2):
+                    for inner in _pads(space, structure[where[1]]):
+                        streams.append(_pad_stream(space, structure, where, (inner,)))
+    for structure in _structures(space, 0) if "interval" in space.families else ():
+        plain = _candidate(space, structure, (0,) * (len(structure) - 1))
+        every = max(_LEAST_INTERVAL, space.vector)
+        dense = plain is not None and plain.span == math.prod(space.shape)
+        while plain is not None and dense and every < plain.span:
+            streams.append(_interval_stream(space, plain, every))
+            every *= 2
+    yield from heapq.merge(*streams, key=by_cost)
+
+
+def _interval_stream(space: Space, plain: Linearisation, every: int) -> Iterator[Linearisation]:
+    """A pad after every `every` elements, growing: spans rise."""
+    unit = max((width for width, _ in space.starts), default=1)
+    if space.stride_multiple > 1 or any(d.stride % unit for d in plain.digits[:-1]):
+        return
+    for extra in range(unit, max(space.period, unit + 1), unit):
+        yield replace(
+            plain,
+            span=plain.span + (plain.span - 1) // every * extra,
+            # A shift and an addition, perhaps a multiplication.
+            operations=plain.operations + 2 + (extra > 1),
+            family="interval" if plain.family == "none" else f"{plain.family}+interval",
+            may_swizzle=False,
+            interval=(every, extra),
+        )
+
+
+def by_cost(candidate: Linearisation) -> tuple[int, int]:
+    """Sorting key: smaller first, then cheaper."""
+    return candidate.span, candidate.operations
+
+
+def _pads(space: Space, piece: Piece) -> range:
+    unit = space.unit(piece)
+    return range(unit, max(space.period, unit + 1), unit)
+
+
+def _pad_stream(
+    space: Space, structure: Structure, where: tuple[int, ...], fixed: tuple[int, ...]
+) -> Iterator[Linearisation]:
+    """One pad growing, the faster ones fixed: spans rise."""
+    for amount in _pads(space, structure[where[0]]):
+        pads = [0] * (len(structure) - 1)
+        for place, pad in zip(where, (amount, *fixed), strict=True):
+            pads[place] = pad
+        candidate = _candidate(space, structure, tuple(pads))
+        if candidate is None:
+            return
+        yield candidate
+
+
+def _structures(space: Space, cuts: int) -> Iterator[Structure]:
+    shape, families = space.shape, space.families
+    if cuts == 0:
+        base = space.order or tuple(range(len(shape)))
+        orders = itertools.permutations(base) if "order" in families and not space.order else iter([base])
+        for order in orders:
+            structure = tuple((d, 1, shape[d]) for d in order)
+            if families & {"none", "order", "pad", "interval", "rotate", "xor", "table"}:
+                yield structure
+        return
+    if "split" not in families or space.order:
+        return
+    if len(shape) + cuts > MAX_DIGITS:
+        return
+    for cut_set in itertools.combinations(_cuts(shape), cuts):
+        pieces: list[Piece] = []
+        for d, extent in enumerate(shape):
+            at = sorted({1, extent, *(c for dim, c in cut_set if dim == d)})
+            if any(high % low for low, high in itertools.pairwise(at)):
+                break
+            pieces += [(d, low, high // low) for low, high in itertools.pairwise(at)] or [(d, 1, 1)]
+        else:
+            yield from itertools.permutations(pieces)
+
+
+def _cuts(shape: tuple[int, ...]) -> list[tuple[int, int]]:
+    return [(d, c) for d, extent in enumerate(shape) for c in range(2, extent) if extent % c == 0]
+
+
+def _candidate(space: Space, structure: Structure, pads: tuple[int, ...]) -> Linearisation | None:
+    """Strides from the inside out; None if it tears a vector, needs a pad, or has a cut for nothing."""
+    last = len(space.shape) - 1
+    dim, divide, size = structure[-1]
+    if space.vector > 1 and (
+        dim != last or divide != 1 or (size % space.vector and size != space.shape[last])
+    ):
+        return None
+    digits: list[Digit] = []
+    stride, padded = 1, any(pads)
+    for (dim, divide, size), pad in zip(reversed(structure), (0, *reversed(pads)), strict=True):
+        if digits:
+            needed = digits[-1].stride * digits[-1].size
+            unit = space.unit((dim, divide, size))
+            stride = -(-needed // unit) * unit + pad
+            if stride > needed:
+                if "pad" not in space.families:
+                    return None
+                padded = True
+            elif dim == digits[-1].dim and divide == digits[-1].divide * digits[-1].size:
+                return None  # two digits of one coordinate in a row, as if never cut
+        digits.append(Digit(dim, divide, size, stride))
+    digits.reverse()
+    cut = len(structure) > len(space.shape)
+    natural = [d for d, _, _ in structure] == sorted(d for d, _, _ in structure)
+    names = ["split"] if cut else ([] if natural else ["order"])
+    names += ["pad"] if padded else []
+    allowed = "xor" in space.families and not (cut and padded) and sum(1 for p in pads if p) <= 1
+    span = sum((d.size - 1) * d.stride for d in digits) + 1
+    return Linearisation(
+        tuple(digits), span, _operations(digits, space.shape), "+".join(names) or "none", allowed
+    )
+
+
+def _operations(digits: list[Digit], shape: tuple[int, ...]) -> int:
+    """Integer operations of the offset: a division, a remainder, a multiplication, an addition."""
+    count = len([d for d in digits if d.size > 1]) - 1
+    for d in digits:
+        if d.size == 1:
+            continue
+        extent = shape[d.dim]
+        costly = 1 if not d.divide & (d.divide - 1) else 3
+        count += costly * (d.divide > 1) + costly * (d.divide * d.size < extent) + (d.stride > 1)
+    return count

@@ -1,0 +1,161 @@
+"""Phases as sets of elements, before any layout: who is served together, and how often.
+
+The model's own reading of `layoutopt.hardware.devices`. Whether lanes touch the same element does not
+depend on the layout, so neither do the merge rule nor the equality of phases: equal phases are
+merged here, once, and weighted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from layoutopt.hardware.devices import Device, PhaseRule
+from layoutopt.problems.trace import LaneTrace, Trace
+from layoutopt.problems.types import Tile
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseSet:
+    """Distinct phases that one rule serves at one width.
+
+    Attributes:
+        elements: int64, shape (phases, lanes): row-major index of each element, sorted within a
+            phase, -1 for absent. Equal elements stand once unless the rule serialises them.
+        weight: int64, shape (phases,): weighted number of times the phase is served, above 0.
+        repeats: int64, shape (phases,): number of times, weights not applied.
+        floor: int64, shape (phases,): wavefronts that the phase costs in every layout that keeps
+            the vectors whole and aligned (DESIGN: the counting bound).
+        rule: how it is served.
+        width_bytes: bytes that each lane covers.
+    """
+
+    elements: IntArray
+    weight: IntArray
+    repeats: IntArray
+    floor: IntArray
+    rule: PhaseRule
+    width_bytes: int
+
+
+def phase_sets(trace: Trace, tile: Tile, device: Device) -> tuple[PhaseSet, ...]:
+    """The distinct phases of all accesses, grouped by rule and width."""
+    gathered: dict[tuple[PhaseRule, int], list[tuple[IntArray, IntArray]]] = {}
+    for access in trace.accesses:
+        rule = device.rule(access.operation)
+        rows = gathered.setdefault((rule, access.operation.width_bytes), [])
+        rows.extend(_phases(access, rule))
+    vectors = _vectors(trace, tile)
+    sets = []
+    for (rule, width_bytes), parts in gathered.items():
+        lanes = max(elements.shape[1] for elements, _ in parts)
+        stacked = np.concatenate(
+            [np.pad(e, ((0, 0), (lanes - e.shape[1], 0)), constant_values=-1) for e, _ in parts]
+        )
+        elements, inverse = _unique_rows(_canonical(stacked, rule))
+        weight = np.bincount(inverse, np.concatenate([w for _, w in parts]), len(elements)).astype(np.int64)
+        used = (elements[:, -1] >= 0) & (weight > 0)
+        repeats = np.bincount(inverse, minlength=len(elements))[used]
+        elements, weight = elements[used], weight[used]
+        floor = _floor(elements, rule, width_bytes, tile, vectors)
+        sets.append(PhaseSet(elements, weight, repeats, floor, rule, width_bytes))
+    return tuple(sets)
+
+
+def _phases(access: LaneTrace, rule: PhaseRule) -> Iterator[tuple[IntArray, IntArray]]:
+    element = np.where(access.active, access.element, -1)
+    alone = np.ones(len(element), bool)
+    if rule.merges_pairs:
+        lanes = np.arange(element.shape[1])
+        for bit in (1, 2):
+            other = element[:, lanes ^ bit]
+            alone &= ~((element < 0) | (other < 0) | (element == other)).all(axis=1)
+        pairs = zip(rule.phases[::2], rule.phases[1::2], strict=True)
+        for first, second in pairs:
+            yield element[~alone][:, first + second], access.weight[~alone]
+    for lanes_together in rule.phases:
+        yield element[alone][:, lanes_together], access.weight[alone]
+
+
+def _canonical(elements: IntArray, rule: PhaseRule) -> IntArray:
+    """Sort each phase, absent lanes first; drop repeats that cost nothing."""
+    rows = np.sort(elements, axis=1)
+    if not rule.serialises_equal:
+        rows[:, 1:][rows[:, 1:] == rows[:, :-1]] = -1
+        rows = np.sort(rows, axis=1)
+    return rows
+
+
+def _unique_rows(rows: IntArray) -> tuple[IntArray, IntArray]:
+    unique, inverse = np.unique(rows, axis=0, return_inverse=True)
+    return unique, inverse.reshape(-1)
+
+
+def _vectors(trace: Trace, tile: Tile) -> IntArray:
+    """Per element, the width in bytes of the widest access that covers it (0: none)."""
+    widest = np.zeros(tile.elements, np.int64)
+    for access in trace.accesses:
+        starts = np.unique(access.element[access.active])
+        width = max(access.operation.width_bytes, tile.element_bytes if access.width_elements == 1 else 0)
+        for k in range(access.width_elements):
+            covered = starts + k
+            widest[covered] = np.maximum(widest[covered], width)
+    return widest
+
+
+def _floor(elements: IntArray, rule: PhaseRule, width_bytes: int, tile: Tile, widest: IntArray) -> Any:
+    """The counting bound, phase by phase.
+
+    Wide accesses must stay whole and aligned, so an element inside a 16-byte vector keeps its place
+    there, and with it its bank modulo 4 (of 4-byte banks). Words that share a place share
+    banks / 4 banks; likewise at 8 bytes. Elements narrower than a word whose word is not fixed by a
+    wider access are assumed to share words perfectly.
+    """
+    size, bank_bytes = tile.element_bytes, rule.bank_bytes
+    served = max(rule.banks, rule.row_words)  # distinct words that one wavefront can serve
+    chunk_words = max(1, width_bytes // bank_bytes)
+    present = elements >= 0
+    if size & (size - 1):  # the words of such an element have no fixed place
+        distinct = present.sum(axis=1) if size >= bank_bytes else np.ones(len(elements), np.int64)
+        return np.maximum(1, -(-distinct // served))
+    element = np.where(present, elements, 0)
+    last = element % tile.shape[-1]
+    fixed = present & (widest[element] >= bank_bytes)
+    # An element's word, by the vector that fixes it: all elements of that word get the same name.
+    per_word = max(1, bank_bytes // size)
+    word = np.where(fixed, element - last % per_word, -1)
+    floor = np.ones(len(elements), np.int64)
+    byte_in_row = last * size
+    loose = (present & ~fixed).sum(axis=1)
+    for place_words in (1, 2, 4):
+        if place_words < chunk_words:
+            continue
+        place_bytes = place_words * bank_bytes
+        held = fixed & ((widest[element] >= place_bytes) | (place_words == 1))
+        place = byte_in_row // bank_bytes % place_words
+        banks = served // place_words
+        for p in range(0, place_words, chunk_words):
+            count = _count(np.where(held & (place == p), word, -1), rule.serialises_equal)
+            if place_words == 1:
+                count = count + -(-loose // per_word)
+            floor = np.maximum(floor, -(-count // max(1, banks)))
+    if rule.serialises_equal:
+        runs = np.stack(
+            [(elements == elements[:, [k]]).sum(axis=1) * present[:, k] for k in range(elements.shape[1])]
+        )
+        floor = np.maximum(floor, runs.max(axis=0))
+    return floor
+
+
+def _count(words: IntArray, keep_equal: bool) -> Any:
+    rows = np.sort(words, axis=1)
+    real = rows >= 0
+    if not keep_equal:
+        real[:, 1:] &= rows[:, 1:] != rows[:, :-1]
+    return real.sum(axis=1)

@@ -1,0 +1,127 @@
+"""What is answered: a status, a layout, what each access costs and what is proved."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from layoutopt.layout.layout import Layout
+
+RESULT_SCHEMA: Final = "layoutopt.result/1"
+
+
+class Status(enum.StrEnum):
+    """How much a result claims.
+
+    optimal: excess and bytes are proved, in the scope that the proof names.
+    feasible: found and verified, not proved.
+    infeasible: proved that the constraints cannot be met.
+    unknown: the limit came before an answer.
+    """
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"
+
+
+class AccessReport(Struct, frozen=True, omit_defaults=True):
+    """What one access costs, summed over its warp instructions (weights not applied).
+
+    Attributes:
+        any_is: "worst" or "uniform" where lanes choose at run time: the counts are then the worst
+            over all values, or expectations.
+        bytes: the width chosen, where the file leaves the choice.
+    """
+
+    name: str
+    op: str
+    wavefronts: int | float
+    ideal: int | float
+    excess: int | float
+    bank_conflicts: int | float
+    any_is: str | None = None
+    bytes: int | None = None
+
+
+class Bound(Struct, frozen=True):
+    """A proved lower bound and the set of layouts it holds for."""
+
+    lower_bound: int | float
+    scope: str
+
+
+class IndexCost(Struct, frozen=True):
+    """The third objective: `value` in the unit `measure`, least possible where `proved`."""
+
+    value: int
+    proved: bool
+    measure: str
+
+
+class Proof(Struct, frozen=True):
+    """What is proved.
+
+    Attributes:
+        excess: of all accesses, weights not applied: a bound on the result's `excess`.
+        bytes: of every layout with this (weighted) excess.
+        index_cost: the third objective.
+        weighted_excess: the first objective, where accesses have weights; else it is `excess`.
+        every_layout: what holds of the (weighted) excess of every layout, where `excess` says more
+            but of some families only.
+        evidence: what a bound on every layout's excess rests on; empty for a bound of 0 and for bounds on
+            some families only.
+    """
+
+    excess: Bound
+    bytes: Bound
+    index_cost: IndexCost | None = None
+    weighted_excess: Bound | None = None
+    every_layout: Bound | None = None
+    evidence: str = ""
+
+
+class Result(Struct, frozen=True, rename={"schema_": "schema"}):
+    """The answer to a problem. Without a layout (infeasible, unknown) the layout's fields are null."""
+
+    problem: str
+    target: str
+    status: Status
+    proof: Proof
+    reason: str
+    layout: Layout | None = None
+    family: str | None = None
+    offset: str | None = None
+    bytes: int | None = None
+    declared_bytes: int | None = None
+    alignment_bytes: int | None = None
+    excess: int | float | None = None
+    weighted_excess: float | None = None
+    accesses: tuple[AccessReport, ...] = ()
+    schema_: str = RESULT_SCHEMA
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as JSON-ready data, the schema first."""
+        data: dict[str, Any] = msgspec.to_builtins(self)
+        return {"schema": data.pop("schema"), **data}
+
+    def _repr_html_(self) -> str:
+        """The answer in a line, its proof, and what each access costs."""
+        from layoutopt.problems.html import escape, table, titled
+
+        if self.layout is None:
+            return titled(self.problem, f"{self.status}: {self.reason}")
+        head = f"{self.status}: {self.excess} excess wavefronts, {self.bytes:,} bytes, {self.target}"
+        proof = (
+            f"excess at least {self.proof.excess.lower_bound} in {self.proof.excess.scope}; "
+            f"bytes at least {self.proof.bytes.lower_bound:,} in {self.proof.bytes.scope}"
+        )
+        rows = [(a.name, a.op, str(a.wavefronts), str(a.ideal), str(a.bank_conflicts)) for a in self.accesses]
+        return (
+            titled(self.problem, head)
+            + f"<div><code>offset = {escape(self.offset or '')}</code></div><div>{escape(proof)}</div>"
+            + table(("access", "op", "wavefronts", "ideal", "bank conflicts"), rows)
+        )

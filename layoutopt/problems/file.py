@@ -1,0 +1,167 @@
+"""JSON to `Problem`, with errors that name the field."""
+
+from __future__ import annotations
+
+import keyword
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from layoutopt import json_data
+from layoutopt.errors import ProblemFileError
+from layoutopt.problems import catalogue, named_accesses
+from layoutopt.problems.types import ELEMENT_BYTES, PACKED_BITS, Problem, Tile, TileSet
+
+MAX_FILE_BYTES = 8 << 20
+MAX_ELEMENTS = 1 << 21
+MAX_PITCH_MULTIPLE_BYTES = 1 << 20  # more than any GPU has shared memory
+_RESERVED = frozenset(("tid", "lane", "warp", "min", "max"))
+
+
+def load(path: str | Path) -> Problem:
+    """Read a problem file, or the problem of that name in the catalogue if there is no such file.
+
+    Raises:
+        ProblemFileError: the file cannot be read or does not hold a problem; `field` says where.
+    """
+    return decode(read(path))
+
+
+def read(path: str | Path) -> bytes:
+    """The text of a problem file, or of the problem of that name in the catalogue.
+
+    Raises:
+        ProblemFileError: there is neither, or it cannot be read.
+    """
+    name = str(path)
+    if not Path(path).exists() and Path(path).suffix != ".json":
+        found = catalogue.find(name)
+        if found is None:
+            near = catalogue.near(name)
+            hint = f"did you mean {' or '.join(near)}?" if near else "`layoutopt problems` lists them"
+            raise ProblemFileError("", f"no file and no problem of the catalogue is called {name!r}; {hint}")
+        path = found
+    return json_data.read(path, MAX_FILE_BYTES)
+
+
+def decode(data: bytes) -> Problem:
+    """Read a problem from JSON text (UTF-8).
+
+    Raises:
+        ProblemFileError: the text does not hold a problem.
+    """
+    return from_data(parsed(data))
+
+
+def parsed(data: bytes) -> Any:
+    """JSON data of a problem file from its text.
+
+    Raises:
+        ProblemFileError: the text is too long, or no JSON.
+    """
+    if len(data) > MAX_FILE_BYTES:
+        raise ProblemFileError("", f"a problem file has at most {MAX_FILE_BYTES} bytes")
+    return json_data.parse(data)
+
+
+def from_data(raw: Any) -> Problem:
+    """A problem of one tile from decoded JSON data.
+
+    Raises:
+        ProblemFileError: the data is not a problem; `field` says where.
+    """
+    if isinstance(raw, dict) and "tiles" in raw and "tile" not in raw:
+        raise ProblemFileError("tiles", "one `tile` is expected here; `layoutopt solve` takes several")
+    problem = json_data.convert(written_out(raw), Problem)
+    check(problem)
+    return problem
+
+
+def written_out(raw: Any) -> Any:
+    """Problem data in which named accesses (`layoutopt.problems.named_accesses`) are ordinary ones.
+
+    Raises:
+        ProblemFileError: a named access, or what it depends on, is wrong.
+    """
+    accesses = raw.get("accesses") if isinstance(raw, dict) else None
+    if not isinstance(accesses, list) or not any(map(named_accesses.is_named, accesses)):
+        return raw
+    others = {"accesses": [{"name": "any", "op": "load", "index": ["0"]}]}
+    head = json_data.convert({**raw, **others}, Problem)
+    _check_element(head.tile)
+    return {**raw, "accesses": named_accesses.expand(accesses, head.tile, head.threads)}
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a problem file, generated from the types."""
+    kinds = [Problem, TileSet, named_accesses.FragmentAccess, named_accesses.CopyAccess]
+    (one, several, *named), components = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+    items = components["Problem"]["properties"]["accesses"]
+    items["items"] = {"anyOf": [items["items"], *named]}
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "layoutopt problem",
+        "anyOf": [one, several],
+        "$defs": components,
+    }
+    data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(schema))
+    return data
+
+
+def check(problem: Problem) -> None:
+    """Check what types cannot say.
+
+    Raises:
+        ProblemFileError: a field contradicts another, or names what there is not.
+    """
+    tile, dims = problem.tile, len(problem.tile.shape)
+    _check_element(tile)
+    if tile.elements > MAX_ELEMENTS:
+        raise ProblemFileError("tile.shape", f"at most {MAX_ELEMENTS} elements, not {tile.elements}")
+    if tile.shape[-1] % tile.packed:
+        raise ProblemFileError(
+            f"tile.shape[{dims - 1}]",
+            f"{tile.packed} {tile.element} elements share a byte, so that the last extent is a multiple "
+            f"of {tile.packed}, not {tile.shape[-1]}",
+        )
+    seen: dict[str, int] = {}
+    for i, access in enumerate(problem.accesses):
+        if access.name in seen:
+            raise ProblemFileError(
+                f"accesses[{i}].name", f"{access.name!r} is already the name of accesses[{seen[access.name]}]"
+            )
+        seen[access.name] = i
+        if len(access.index) != dims:
+            raise ProblemFileError(
+                f"accesses[{i}].index",
+                f"expected one expression for each of {dims} dimensions, got {len(access.index)}",
+            )
+        for place, variables in (("for", access.loops), ("any", access.any)):
+            reserved = {v for v in variables if v in _RESERVED or keyword.iskeyword(v)}
+            if reserved:
+                raise ProblemFileError(
+                    f"accesses[{i}].{place}", f"{min(reserved)!r} is reserved; choose another variable"
+                )
+        if twice := access.loops.keys() & access.any.keys():
+            raise ProblemFileError(f"accesses[{i}].any", f"{min(twice)!r} is a variable of `for`, too")
+    order = problem.layout.order
+    if order is not None and sorted(order) != list(range(dims)):
+        raise ProblemFileError("layout.order", f"expected each of 0..{dims - 1} once, got {list(order)}")
+    alignment = problem.layout.alignment_bytes
+    if alignment is not None and alignment & (alignment - 1):
+        raise ProblemFileError("layout.alignment_bytes", f"expected a power of two, got {alignment}")
+    pitch = problem.layout.pitch_multiple_bytes
+    if pitch is not None and pitch > MAX_PITCH_MULTIPLE_BYTES:
+        raise ProblemFileError(
+            "layout.pitch_multiple_bytes", f"expected at most {MAX_PITCH_MULTIPLE_BYTES} bytes, got {pitch}"
+        )
+
+
+def _check_element(tile: Tile) -> None:
+    named = {*ELEMENT_BYTES, *PACKED_BITS}
+    if isinstance(tile.element, str) and tile.element not in named:
+        known = ", ".join((*ELEMENT_BYTES, *PACKED_BITS))
+        raise ProblemFileError(
+            "tile.element", f'unknown type {tile.element!r}; known: {known}, or {{"bytes": n}}'
+        )

@@ -1,0 +1,158 @@
+"""JSON to `TileSet`, with errors that name the field of the file that holds all tiles."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from layoutopt import json_data
+from layoutopt.errors import ProblemFileError
+from layoutopt.problems.file import check, from_data, parsed, read
+from layoutopt.problems.types import Constraints, NamedTile, Problem, TileSet
+
+# Constraints that hold for all tiles; the others are of one tile.
+_OF_ALL: Final = frozenset(("families", "max_bytes", "alignment_bytes", "pitch_multiple_bytes", "minimise"))
+
+
+def load_any(path: str | Path) -> Problem | TileSet:
+    """Read a problem of one tile (`tile`) or of several (`tiles`): a file, or a name of the catalogue.
+
+    Raises:
+        ProblemFileError: the file cannot be read or does not hold a problem; `field` says where.
+    """
+    raw = parsed(read(path))
+    return tiles_from_data(raw) if isinstance(raw, dict) and "tiles" in raw else from_data(raw)
+
+
+def tiles_from_data(raw: Any) -> TileSet:
+    """A problem of several tiles from decoded JSON data.
+
+    Raises:
+        ProblemFileError: the data is not such a problem; `field` says where.
+    """
+    tile_set = json_data.convert(raw, TileSet)
+    check_tiles(tile_set)
+    return tile_set
+
+
+def check_tiles(tile_set: TileSet) -> None:
+    """Check what types cannot say of several tiles.
+
+    Raises:
+        ProblemFileError: a field contradicts another, or names what there is not.
+    """
+    names = [tile.name for tile in tile_set.tiles]
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise ProblemFileError(
+                f"tiles[{i}].name", f"{name!r} is already the name of tiles[{names.index(name)}]"
+            )
+    named = [access.name for access in tile_set.accesses]
+    for i, access in enumerate(tile_set.accesses):
+        if access.tile not in names:
+            raise ProblemFileError(
+                f"accesses[{i}].tile", f"no tile is called {access.tile!r}; there are {', '.join(names)}"
+            )
+        if access.name in named[:i]:
+            raise ProblemFileError(
+                f"accesses[{i}].name",
+                f"{access.name!r} is already the name of accesses[{named.index(access.name)}]",
+            )
+        if isinstance(access.bytes, tuple):
+            raise ProblemFileError(
+                f"accesses[{i}].bytes", f"one width is expected with several tiles, not {list(access.bytes)}"
+            )
+    for place, layout in (
+        ("layout", tile_set.layout),
+        *((f"tiles[{i}].layout", tile.layout) for i, tile in enumerate(tile_set.tiles)),
+    ):
+        if layout.minimise != "excess":
+            raise ProblemFileError(
+                f"{place}.minimise", f"several tiles are solved for excess first, not {layout.minimise}"
+            )
+    for field, value in msgspec.structs.asdict(tile_set.layout).items():
+        if field not in _OF_ALL and value != getattr(Constraints(), field):
+            raise ProblemFileError(
+                f"layout.{field}", f"belongs to one tile; expected as tiles[i].layout.{field}"
+            )
+    for i, tile in enumerate(tile_set.tiles):
+        if all(access.tile != tile.name for access in tile_set.accesses):
+            raise ProblemFileError(f"tiles[{i}]", f"no access names the tile {tile.name!r}")
+        with fields_of(tile_set, tile):
+            problem = tile_set.problem(tile)
+            if problem.layout.families == ():
+                raise ProblemFileError(
+                    "layout.families",
+                    f"{', '.join(tile.layout.families or ())} are allowed here, of all tiles "
+                    f"{', '.join(tile_set.layout.families or ())}: none remains",
+                )
+            check(problem)
+    _check_overlay(tile_set)
+
+
+def _check_overlay(tile_set: TileSet) -> None:
+    tiles = {tile.name: tile for tile in tile_set.tiles}
+    seen: dict[str, str] = {}
+    for t, time in enumerate(tile_set.overlay):
+        for k, name in enumerate(time):
+            place = f"overlay[{t}][{k}]"
+            if name not in tiles:
+                raise ProblemFileError(place, f"no tile is called {name!r}; there are {', '.join(tiles)}")
+            if name in seen:
+                raise ProblemFileError(place, f"{name!r} already stands in {seen[name]}")
+            seen[name] = place
+    if not tile_set.same_layout:
+        return
+    if len(tile_set.overlay) < 2 or any(len(time) > 1 for time in tile_set.overlay):
+        raise ProblemFileError("same_layout", "needs an overlay of two or more times, one tile at each")
+    first, *others = (tiles[time[0]] for time in tile_set.overlay)
+    for tile in others:
+        for field in ("element", "elements", "stages", "layout"):
+            mine, expected = getattr(tile, field), getattr(first, field)
+            if mine != expected:
+                what = "the same layout constraints" if field == "layout" else f"{expected} {field}"
+                what = f"element {expected}" if field == "element" else what
+                raise ProblemFileError(
+                    f"tiles[{tile_set.tiles.index(tile)}]",
+                    f"same_layout asks for {what}, as {first.name!r} has"
+                    + (f", not {mine}" if field != "layout" else ""),
+                )
+
+
+@contextlib.contextmanager
+def fields_of(tile_set: TileSet, tile: NamedTile, *others: NamedTile) -> Iterator[None]:
+    """Errors about a problem made of `tile` name the fields of the file that holds all tiles.
+
+    Args:
+        tile_set: the file.
+        tile: whose tile and constraints the problem has.
+        others: whose accesses follow those of `tile`.
+    """
+    try:
+        yield
+    except ProblemFileError as error:
+        i = tile_set.tiles.index(tile)
+        mine = [
+            k
+            for member in (tile, *others)
+            for k, access in enumerate(tile_set.accesses)
+            if access.tile == member.name
+        ]
+        place = error.field
+        if place.startswith("accesses["):
+            place = re.sub(r"\d+", lambda match: str(mine[int(match[0])]), place, count=1)
+        elif place.startswith("tile"):
+            place = f"tiles[{i}]{place.removeprefix('tile')}"
+        elif place.startswith("layout."):
+            own = getattr(tile.layout, place.removeprefix("layout."), None)
+            place = f"tiles[{i}].{place}" if own is not None else place
+        elif place in ("", "accesses"):
+            place = f"tiles[{i}]"
+        error.field = place
+        error.args = (f"{place}: {error.reason}",)
+        raise

@@ -1,0 +1,317 @@
+"""What is asked: a tile and its accesses, or several tiles.
+
+The problem types are also the problem file: `msgspec` decodes JSON straight into them, and the
+published JSON Schema is generated from them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from layoutopt.errors import ProblemFileError
+
+SCHEMA: Final = "layoutopt.problem/1"
+
+ELEMENT_BYTES: Final = {
+    "i8": 1, "u8": 1, "b8": 1, "f8": 1, "e4m3": 1, "e5m2": 1,
+    "i16": 2, "u16": 2, "b16": 2, "f16": 2, "bf16": 2,
+    "i32": 4, "u32": 4, "b32": 4, "f32": 4, "tf32": 4, "f16x2": 4, "bf16x2": 4,
+    "i64": 8, "u64": 8, "b64": 8, "f64": 8, "c64": 8,
+    "b128": 16, "c128": 16,
+}  # fmt: skip
+
+# Elements of less than a byte, packed along the last dimension, the first in the lowest bits.
+PACKED_BITS: Final = {
+    "i4": 4, "u4": 4, "s4": 4, "b4": 4, "e2m1": 4,
+    "i2": 2, "u2": 2, "s2": 2, "b2": 2,
+    "b1": 1, "u1": 1,
+}  # fmt: skip
+
+FAMILIES: Final = ("none", "order", "pad", "split", "interval", "rotate", "xor", "matrix", "table")
+
+Positive = Annotated[int, Meta(ge=1)]
+Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Expression = Annotated[str, Meta(min_length=1)]
+Identifier = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
+Family = Literal["none", "order", "pad", "split", "interval", "rotate", "xor", "matrix", "table"]
+
+
+Objective = Literal["excess", "bytes", "instructions"]
+OBJECTIVES: Final = ("excess", "bytes", "instructions")
+
+
+class Structure(Struct, frozen=True, forbid_unknown_fields=True):
+    """An element that is no named type, such as a structure of three floats."""
+
+    bytes: Annotated[int, Meta(ge=1, le=16, description="Size of the element in bytes")]
+
+
+class Tile(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is staged in shared memory."""
+
+    shape: Annotated[
+        tuple[Positive, ...],
+        Meta(min_length=1, max_length=8, description="Extent of each dimension, in elements"),
+    ]
+    element: Annotated[str | Structure, Meta(description='A named type such as f16, or {"bytes": n}')]
+
+    @property
+    def element_bits(self) -> int:
+        """Size of one element in bits."""
+        if isinstance(self.element, str) and self.element in PACKED_BITS:
+            return PACKED_BITS[self.element]
+        return 8 * self.element_bytes
+
+    @property
+    def packed(self) -> int:
+        """Elements that share a byte; 1 for elements of whole bytes."""
+        return max(1, 8 // self.element_bits)
+
+    @property
+    def element_bytes(self) -> int:
+        """Size of one element in bytes.
+
+        Raises:
+            ProblemFileError: elements of less than a byte have none; `storage` has.
+        """
+        if isinstance(self.element, Structure):
+            return self.element.bytes
+        if self.element in PACKED_BITS:
+            raise ProblemFileError(
+                "tile.element", f"{self.element} elements share bytes, which is not supported here"
+            )
+        return ELEMENT_BYTES[self.element]
+
+    @property
+    def storage(self) -> Tile:
+        """The tile as memory sees it: where elements share a byte, those bytes are its elements."""
+        if self.packed == 1:
+            return self
+        return Tile((*self.shape[:-1], self.shape[-1] // self.packed), "b8")
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that the elements themselves need: no layout is smaller."""
+        return self.elements * self.element_bits // 8
+
+
+class Access(Struct, frozen=True, forbid_unknown_fields=True, rename={"loops": "for"}):
+    """One instruction in the source, executed by every warp in every iteration of its loops."""
+
+    name: Name
+    op: Annotated[str, Meta(description="load, store, ldmatrix.x4, cp.async, ... or a PTX spelling")]
+    index: Annotated[
+        tuple[Expression | int, ...],
+        Meta(
+            description="Coordinates of the first element that a lane touches, "
+            "over tid, lane, warp and the loop variables"
+        ),
+    ]
+    bytes: Annotated[
+        int | Annotated[tuple[int, ...], Meta(min_length=1)] | None,
+        Meta(
+            description="Bytes at each lane's address; may be left out where the op says it. "
+            "A list lets the solver choose: narrower ones are executed more often"
+        ),
+    ] = None
+    loops: Annotated[dict[Identifier, Positive], Meta(description="Loop variables and their trip counts")] = (
+        field(default_factory=dict)
+    )
+    any: Annotated[
+        dict[Identifier, Positive],
+        Meta(
+            description="Variables whose values are known only at run time, one for each lane, and how many"
+        ),
+    ] = field(default_factory=dict)
+    any_is: Annotated[
+        Literal["worst", "uniform"],
+        Meta(description="Count the worst over all values, or the expectation of uniform, independent ones"),
+    ] = "worst"
+    where: Annotated[Expression | None, Meta(description="Lanes for which this is 0 do not take part")] = None
+    weight: Annotated[
+        int | float | Expression,
+        Meta(
+            description="How often the access runs per tile: a number, "
+            "or an expression over the loop variables"
+        ),
+    ] = 1
+    notes: str | None = None
+
+    @property
+    def single_width(self) -> int | None:
+        """The width in bytes, None where the op says it.
+
+        Raises:
+            ProblemFileError: the file leaves a choice of widths.
+        """
+        if isinstance(self.bytes, tuple):
+            raise ProblemFileError(f"access {self.name!r}, bytes", "a choice of widths is not supported here")
+        return self.bytes
+
+
+class Constraints(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a layout must obey."""
+
+    families: (
+        Annotated[tuple[Family, ...], Meta(min_length=1, description="Families that may be used")] | None
+    ) = None
+    max_bytes: Annotated[Positive | None, Meta(description="Shared memory available")] = None
+    alignment_bytes: Annotated[
+        Positive | None, Meta(description="Alignment that the base address has; more may not be needed")
+    ] = None
+    pitch_multiple_bytes: Annotated[
+        Positive | None, Meta(description="Every stride but the innermost is a multiple of this")
+    ] = None
+    order: Annotated[tuple[int, ...] | None, Meta(description="Dimensions from slowest to fastest")] = None
+    minimise: Annotated[
+        Objective, Meta(description="What comes first; the others follow as excess, bytes, instructions")
+    ] = "excess"
+    offset: Annotated[
+        Expression | None,
+        Meta(description="A layout already in use, to audit: element offset over x0, x1, ..."),
+    ] = None
+    must_be: Annotated[
+        str | tuple[str, ...] | None,
+        Meta(description="Layouts that the hardware dictates: tma, tma.128B, wgmma, ..., or a list of them"),
+    ] = None
+
+
+class Published(Struct, frozen=True, forbid_unknown_fields=True):
+    """The layout that a public kernel uses. Data: the solver does not look at it."""
+
+    offset: Annotated[Expression, Meta(description="Element offset over x0, x1, ...")]
+    bytes: Annotated[Positive, Meta(description="Bytes as declared in the source")]
+    kind: str = ""
+    source: str = ""
+
+
+class KnownOptimum(Struct, frozen=True, forbid_unknown_fields=True):
+    """The fewest excess wavefronts, then the fewest bytes, known for the problem."""
+
+    excess: Annotated[int, Meta(ge=0)]
+    bytes: Positive
+
+
+class Problem(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_": "schema"}):
+    """A tile and every access to it."""
+
+    name: Name
+    tile: Tile
+    threads: Annotated[int, Meta(ge=1, le=1024, description="Threads of the block")]
+    accesses: Annotated[tuple[Access, ...], Meta(min_length=1, max_length=256)]
+    schema_: Literal["layoutopt.problem/1"] = SCHEMA
+    target: Annotated[str, Meta(description="The GPU, such as sm_90")] = "sm_90"
+    layout: Constraints = Constraints()
+    notes: str | None = None
+    published: Published | None = None
+    known_optimum: KnownOptimum | None = None
+
+    def _repr_html_(self) -> str:
+        """The tile in a line, and a table of its accesses."""
+        from layoutopt.problems.html import table, titled
+
+        tile = self.tile
+        element = tile.element if isinstance(tile.element, str) else f"{tile.element.bytes}-byte elements"
+        shape = " x ".join(map(str, tile.shape))
+        rows = [
+            (
+                access.name,
+                access.op,
+                ", ".join(map(str, access.index)),
+                ", ".join(f"{name} < {trips}" for name, trips in access.loops.items()),
+                access.where or "",
+            )
+            for access in self.accesses
+        ]
+        head = f"{shape} {element}, {tile.bytes:,} bytes, {self.threads} threads, {self.target}"
+        return titled(self.name, head) + table(("access", "op", "index", "for", "where"), rows)
+
+
+class NamedTile(Tile, frozen=True, kw_only=True):
+    """One of several tiles."""
+
+    name: Identifier
+    stages: Annotated[
+        int, Meta(ge=1, le=64, description="Copies of the tile, one after the other (pipeline stages)")
+    ] = 1
+    layout: Annotated[
+        Constraints, Meta(description="What this tile's layout must obey; max_bytes is for one stage")
+    ] = Constraints()
+
+
+class TileAccess(Access, frozen=True, kw_only=True):
+    """An access to one of several tiles."""
+
+    tile: Annotated[Identifier, Meta(description="Name of the tile")]
+
+
+class TileSet(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_": "schema"}):
+    """Several tiles of one block and every access to them."""
+
+    name: Name
+    tiles: Annotated[tuple[NamedTile, ...], Meta(min_length=1, max_length=8)]
+    threads: Annotated[int, Meta(ge=1, le=1024, description="Threads of the block")]
+    accesses: Annotated[tuple[TileAccess, ...], Meta(min_length=1, max_length=256)]
+    schema_: Literal["layoutopt.problem/1"] = SCHEMA
+    target: Annotated[str, Meta(description="The GPU, such as sm_90")] = "sm_90"
+    layout: Annotated[
+        Constraints,
+        Meta(description="max_bytes is for all tiles together; the rest holds for each, beside its own"),
+    ] = Constraints()
+    overlay: Annotated[
+        tuple[Annotated[tuple[Identifier, ...], Meta(min_length=1)], ...],
+        Meta(
+            description="The same bytes at different times: for each time, the tiles that lie in them, "
+            "side by side. Tiles that are not named keep their own bytes all the time"
+        ),
+    ] = ()
+    same_layout: Annotated[
+        bool,
+        Meta(
+            description="The tiles of the overlay, one at each time, share one layout: tiles of one shape, "
+            "or of as many elements, taken row-major"
+        ),
+    ] = False
+    notes: str | None = None
+    known_optimum: KnownOptimum | None = None
+
+    def problem(self, tile: NamedTile) -> Problem:
+        """One tile and its accesses as a problem of its own, the common budget left out."""
+        own, common = tile.layout, self.layout
+        families = own.families or common.families
+        if own.families and common.families:
+            families = tuple(f for f in own.families if f in common.families)
+        layout = msgspec.structs.replace(
+            own,
+            families=families,
+            alignment_bytes=min(_given(own.alignment_bytes, common.alignment_bytes), default=None),
+            pitch_multiple_bytes=math.lcm(*_given(own.pitch_multiple_bytes, common.pitch_multiple_bytes)),
+        )
+        return Problem(
+            name=f"{self.name} {tile.name}",
+            tile=Tile(tile.shape, tile.element),
+            threads=self.threads,
+            accesses=tuple(
+                Access(*(getattr(access, field) for field in Access.__struct_fields__))
+                for access in self.accesses
+                if access.tile == tile.name
+            ),
+            target=self.target,
+            layout=layout,
+        )
+
+
+def _given(*values: int | None) -> list[int]:
+    return [value for value in values if value is not None]

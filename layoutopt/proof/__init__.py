@@ -1,0 +1,1 @@
+"""What holds for every layout, on what it rests, and certificates that others can check."""

@@ -1,0 +1,149 @@
+"""One self-contained page: pick access, warp and iteration, point at a lane, step through wavefronts.
+
+The page holds the byte offset of every element under each layout and the element of every lane (of packed
+elements, of the bytes that they share), and works the rest out itself; beside its own count stands the
+conflict engine's.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+from importlib import resources
+from string import Template
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from layoutopt.engine.conflicts import count_wavefronts
+from layoutopt.hardware.devices import PhaseRule
+from layoutopt.problems.trace import LaneTrace
+from layoutopt.problems.words import tile_text
+from layoutopt.report import palette
+from layoutopt.report.banks_text import LayoutCost, default_colouring, summary
+from layoutopt.study.picture import instruction
+from layoutopt.study.show import Views
+
+# Lane accesses that a page holds, 4 bytes each before base64; an access beyond its share is cut short.
+MAX_LANE_ACCESSES: Final = 1 << 18
+
+
+def page(found: Views, colour_by: str | None) -> str:
+    """The page as HTML, complete in itself: no network, no font, no library.
+
+    Args:
+        found: what to draw; its chosen instruction is what the page opens with.
+        colour_by: "lane" or "phase"; None for phases where there are several, else lanes.
+    """
+    problem, gpu, chosen = found.problem, found.gpu, found.chosen
+    warps = -(-problem.threads // gpu.lanes)
+    share = max(1, MAX_LANE_ACCESSES // gpu.lanes // warps // len(problem.accesses))
+    accesses: list[dict[str, Any]] = []
+    kept: list[slice] = []
+    for number, access in enumerate(found.lanes.accesses):
+        iterations = len(access.element) // warps
+        first = 0
+        if number == chosen.access:
+            first = max(0, min(chosen.row // warps, iterations - share))
+        last = min(iterations, first + share)
+        kept.append(slice(first * warps, last * warps))
+        accesses.append(_access(found, number, access, range(first, last), warps))
+    data = {
+        "shape": problem.tile.shape,
+        "packed": problem.tile.packed,
+        "element_bytes": problem.tile.storage.element_bytes,
+        "lanes": gpu.lanes,
+        "warps": warps,
+        "accesses": accesses,
+        "layouts": [
+            {
+                "name": shown.name,
+                "offset": shown.offset or "a table",
+                "bytes": int(shown.table.max()) + problem.tile.storage.element_bytes,
+                "table": _packed(shown.table),
+                "wavefronts": [
+                    _packed(
+                        count_wavefronts(
+                            shown.table[access.element[rows]], access.active[rows], access.operation, gpu
+                        ).wavefronts
+                    )
+                    for access, rows in zip(found.lanes.accesses, kept, strict=True)
+                ],
+            }
+            for shown in found.layouts
+        ],
+        "start": {
+            "access": chosen.access,
+            "warp": chosen.warp,
+            "iteration": chosen.row // warps - kept[chosen.access].start // warps,
+            "colour": colour_by or default_colouring(found.pictures()),
+        },
+        "phase_colours": palette.PHASES,
+        "lane_colours": [palette.lane_colour(lane, gpu.lanes) for lane in range(gpu.lanes)],
+    }
+    grounds = (*palette.PHASES, *(palette.lane_colour(lane, gpu.lanes) for lane in range(gpu.lanes)))
+    data["ink"] = {ground: palette.ink_on(ground) for ground in grounds}
+    title = f"{problem.name}, {tile_text(problem)} on {gpu.name}"
+    return Template(_part("page.html")).substitute(
+        title=html.escape(title),
+        style=_part("page.css"),
+        script=_part("page.js"),
+        # "<" cannot close the script element where it is written as an escape.
+        data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
+    )
+
+
+def _access(found: Views, number: int, access: LaneTrace, iterations: range, warps: int) -> dict[str, Any]:
+    rows = slice(iterations.start * warps, iterations.stop * warps)
+    element = np.where(access.active[rows], access.element[rows], -1)
+    names = []
+    for k in iterations:
+        values = instruction(found.problem, number, k * warps, found.gpu.lanes).iteration
+        names.append(", ".join(f"{name} = {value}" for name, value in values.items()) or "the only one")
+    return {
+        "number": number,
+        "name": access.name,
+        "op": access.op,
+        "width_bytes": access.operation.width_bytes,
+        "iterations": names,
+        "left_out": len(access.element) // warps - len(iterations),
+        "rule": _rule(found.gpu.rule(access.operation)),
+        "element": _packed(element),
+        "cost": _cost(found, access),
+    }
+
+
+def _cost(found: Views, access: LaneTrace) -> list[str]:
+    """What the whole access costs under each layout, and what to do."""
+    costs = []
+    for shown in found.layouts:
+        counts = count_wavefronts(shown.table[access.element], access.active, access.operation, found.gpu)
+        costs.append(
+            LayoutCost(
+                shown.name,
+                shown.offset,
+                int(shown.table.max()) + found.problem.tile.storage.element_bytes,
+                int(counts.wavefronts.sum()),
+                int(counts.ideal.sum()),
+            )
+        )
+    return summary(access.name, costs, found.note)
+
+
+def _rule(rule: PhaseRule) -> dict[str, Any]:
+    names = (
+        "phases", "banks", "bank_bytes", "serialises_equal", "merges_pairs", "split_words", "row_words",
+        "extra_wavefronts",
+    )  # fmt: skip
+    return {name: getattr(rule, name) for name in names}
+
+
+def _packed(values: npt.NDArray[Any]) -> str:
+    """Little-endian 32-bit integers in base64."""
+    return base64.b64encode(values.astype("<i4").tobytes()).decode("ascii")
+
+
+def _part(name: str) -> str:
+    return resources.files("layoutopt.report").joinpath(name).read_text("utf-8").rstrip()

@@ -1,0 +1,171 @@
+"""Pictures as SVG, for papers and slides: no script, no font to load, light or dark as the reader has it."""
+
+from __future__ import annotations
+
+from xml.sax.saxutils import escape
+
+from layoutopt.problems.words import tile_text
+from layoutopt.report import palette
+from layoutopt.report.banks_text import default_colouring, meeting_text, picture_costs, summary
+from layoutopt.study.picture import Cell, Line, Picture, instruction_text
+from layoutopt.study.show import Views
+
+_CELL_HEIGHT = 18
+_LEFT = 58
+_TOP = 64
+_GAP = 28
+_CHARACTER = 5.2  # width of a character of a cell's text, at its size
+# More lines than this are windowed to those that the instruction touches.
+_MAX_LINES = 40
+_STYLE = """
+text{font-family:ui-monospace,Menlo,Consolas,monospace;font-size:8.5px;fill:#1b1b1b}
+.h{font-size:13px;font-family:system-ui,sans-serif}
+.s{font-size:11px;font-family:system-ui,sans-serif;fill:#444}
+.b{fill:#666}.u{fill:#999}.f{fill:#fff}.g{stroke:#ccc;fill:none}.p{fill:#f1f1f1}
+.w{fill:none;stroke:#111;stroke-width:2}.wt{font-weight:bold}
+.bg{fill:#fff}
+@media (prefers-color-scheme:dark){.bg{fill:#151719}.h{fill:#eee}.s{fill:#bbb}.b{fill:#aaa}.u{fill:#777}
+.g{stroke:#444}.p{fill:#1f2226}.w{stroke:#fff}}
+""".strip()
+
+
+def document(found: Views, colour_by: str | None) -> str:
+    """The SVG document.
+
+    Args:
+        found: what to draw.
+        colour_by: "lane" or "phase"; None for phases where there are several, else lanes.
+    """
+    shown = found.pictures()
+    by = colour_by or default_colouring(shown)
+    blocks = [_picture(p, by, found.gpu.lanes) for p in shown]
+    width = max(_LEFT * 2 + sum(w for _, w, _ in blocks) + _GAP * (len(blocks) - 1), 640)
+    access = found.problem.accesses[found.chosen.access]
+    notes = [*summary(access.name, picture_costs(shown), found.note), _legend(by)]
+    height = _TOP + max(h for _, _, h in blocks) + 22 + 16 * len(notes)
+    title = (
+        f"{found.problem.name}, {tile_text(found.problem)} on {found.gpu.name}: {access.op} "
+        f"{instruction_text(found.problem, found.chosen)}"
+    )
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '
+        f'viewBox="0 0 {width:g} {height:g}" role="img">',
+        f"<title>{escape(title)}</title>",
+        f"<desc>{escape(' '.join(notes))}</desc>",
+        f"<style>{_STYLE}</style>",
+        f'<rect class="bg" width="{width:g}" height="{height:g}"/>',
+        f'<text class="h" x="12" y="22">{escape(title)}</text>',
+    ]
+    left = float(_LEFT)
+    for body, own, _ in blocks:
+        parts.append(f'<g transform="translate({left:g} {_TOP})">{body}</g>')
+        left += own + _GAP + _LEFT * 0.4
+    for k, note in enumerate(notes):
+        y = height - 16 * (len(notes) - k) + 4
+        parts.append(f'<text class="s" x="12" y="{y:g}">{escape(note)}</text>')
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _legend(by: str) -> str:
+    colours = "phases, the lanes served together" if by == "phase" else "lanes, dark to bright"
+    return (
+        f"Columns are banks, lines one word of each; a cell says its element's coordinates; colours are "
+        f"{colours}; a frame and a small n: served by the n-th wavefront of its phase."
+    )
+
+
+def _picture(drawn: Picture, by: str, lanes: int) -> tuple[str, float, float]:
+    """The drawing, its width and its height."""
+    lines, hidden = _window(drawn)
+    longest = max((len(_label(c)) for _, line in lines for c in line.cells), default=1)
+    cell = max(
+        24.0, longest * _CHARACTER + (12 if any(c.waits for _, line in lines for c in line.cells) else 6)
+    )
+    width = cell * drawn.banks
+    parts = [
+        f'<text class="s" x="0" y="-26">{escape(drawn.layout)}: {escape(drawn.offset)}</text>',
+        f'<text class="s" x="0" y="-13">{escape(_cost(drawn))}</text>',
+        *(
+            f'<text class="b" x="{(b + 0.5) * cell:g}" y="9" text-anchor="middle">{b}</text>'
+            for b in range(drawn.banks)
+        ),
+    ]
+    y = 14.0
+    last = -1
+    for number, line in lines:
+        if number > last + 1:
+            parts.append(_skipped(number - last - 1, y))
+            y += _CELL_HEIGHT
+        parts += _row(line, y, cell, by, lanes)
+        y += _CELL_HEIGHT
+        last = number
+    if last < len(drawn.lines) - 1:
+        parts.append(_skipped(len(drawn.lines) - 1 - last, y))
+        y += _CELL_HEIGHT
+    if hidden:
+        y += 12
+        parts.append(
+            f'<text class="s" x="0" y="{y:g}">window: {len(lines)} of {len(drawn.lines)} lines, '
+            f"those that the instruction touches{_rest(hidden)}</text>"
+        )
+    return "".join(parts), width, y + 8
+
+
+def _rest(hidden: int) -> str:
+    return f" (and {hidden} more)" if hidden > 0 else ""
+
+
+def _window(drawn: Picture) -> tuple[list[tuple[int, Line]], int]:
+    """The lines to draw with their numbers; touched lines that did not fit, or -1 for a window without."""
+    every = list(enumerate(drawn.lines))
+    if len(every) <= _MAX_LINES:
+        return every, 0
+    touched = [(k, line) for k, line in every if line.touched]
+    return touched[:_MAX_LINES], max(0, len(touched) - _MAX_LINES) or -1
+
+
+def _skipped(count: int, y: float) -> str:
+    return f'<text class="u" x="0" y="{y + 12:g}">… {count} line{"s" if count != 1 else ""} not shown</text>'
+
+
+def _row(line: Line, y: float, cell: float, by: str, lanes: int) -> list[str]:
+    parts = [f'<text class="b" x="-6" y="{y + 12:g}" text-anchor="end">{line.byte_offset}</text>']
+    grid = "".join(f"M{b * cell:g} {y:g}h{cell:g}v{_CELL_HEIGHT}h-{cell:g}z" for b in range(len(line.cells)))
+    framed = []
+    for b, c in enumerate(line.cells):
+        x = b * cell
+        if c.coordinates is None:
+            parts.append(f'<rect class="p" x="{x:g}" y="{y:g}" width="{cell:g}" height="{_CELL_HEIGHT}"/>')
+            continue
+        middle = f'x="{x + cell / 2:g}" y="{y + 12:g}" text-anchor="middle"'
+        if not c.lanes:
+            parts.append(f'<text class="u" {middle}>{_label(c)}</text>')
+            continue
+        ground = palette.phase_colour(c.phase) if by == "phase" else palette.lane_colour(c.lanes[0], lanes)
+        ink = "" if palette.ink_on(ground) == "#000000" else " f"
+        parts.append(
+            f'<rect x="{x:g}" y="{y:g}" width="{cell:g}" height="{_CELL_HEIGHT}" fill="{ground}">'
+            f"<title>{escape(_hover(c))}</title></rect>"
+            f'<text class="t{ink}" {middle} fill="#111">{_label(c)}</text>'
+        )
+        if c.waits:
+            framed.append(
+                f'<rect class="w" x="{x + 1:g}" y="{y + 1:g}" width="{cell - 2:g}" '
+                f'height="{_CELL_HEIGHT - 2}"/>'
+                f'<text class="wt{ink}" x="{x + cell - 2.5:g}" y="{y + 6.5:g}" text-anchor="end" '
+                f'style="font-size:5.5px" fill="#111">{c.wavefront + 1}</text>'
+            )
+    return [*parts, f'<path class="g" d="{grid}"/>', *framed]
+
+
+def _label(c: Cell) -> str:
+    return ",".join(map(str, c.coordinates or ()))
+
+
+def _hover(c: Cell) -> str:
+    which = ", ".join(map(str, c.lanes))
+    return f"lane {which}; phase {c.phase + 1}; wavefront {c.wavefront + 1}"
+
+
+def _cost(drawn: Picture) -> str:
+    return f"{drawn.bytes:,} bytes; {meeting_text(drawn)}"

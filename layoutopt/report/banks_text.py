@@ -1,0 +1,241 @@
+"""Pictures for the terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from layoutopt.problems.words import tile_text
+from layoutopt.report import palette
+from layoutopt.study.picture import Cell, Line, Meeting, Picture, instruction_text
+from layoutopt.study.show import Views
+
+MIN_WIDTH = 80
+_MARGIN = 8  # the byte offset of a line, and a space
+_SYMBOLS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+-"
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+_GAP = 3  # between two pictures
+_SHOWN_LANES = 4
+
+
+def report(found: Views, width: int, colour_by: str | None, colour: bool) -> str:
+    """The whole answer: what is shown, the pictures, what they cost and what to do.
+
+    Args:
+        found: what to draw.
+        width: columns, at least `MIN_WIDTH`; no line is longer.
+        colour_by: "lane" or "phase"; None for phases where there are several, else lanes.
+        colour: whether to write escape sequences.
+    """
+    shown = found.pictures()
+    lanes = found.gpu.lanes
+    by = colour_by or default_colouring(shown)
+    access = found.problem.accesses[found.chosen.access]
+    head = (
+        f"{found.problem.name}  {tile_text(found.problem)}  on {found.gpu.name}: {access.op} "
+        f"{instruction_text(found.problem, found.chosen)}"
+    )
+    lines = [*_wrapped(head, width), ""]
+    lines += pictures(shown, width, by, lanes, colour)
+    lines += ["", *legend(shown, width, by, lanes, colour)]
+    notes = summary(access.name, picture_costs(shown), found.note)
+    lines += [""] + [piece for text in notes for piece in _wrapped("  " + text, width)]
+    return "\n".join(lines)
+
+
+def default_colouring(shown: Sequence[Picture]) -> str:
+    """By phase where there are several, else by lane."""
+    return "phase" if any(len(p.phases) > 1 for p in shown) else "lane"
+
+
+class LayoutCost(NamedTuple):
+    """What a whole access costs under a layout."""
+
+    name: str
+    offset: str
+    bytes: int
+    wavefronts: int
+    ideal: int
+
+
+def picture_costs(shown: Sequence[Picture]) -> list[LayoutCost]:
+    """The costs that the pictures state."""
+    return [LayoutCost(p.layout, p.offset, p.bytes, p.access_wavefronts, p.access_ideal) for p in shown]
+
+
+def summary(access: str, costs: Sequence[LayoutCost], note: str) -> list[str]:
+    """What the access costs in all, under each layout (the last is the best), and what to do."""
+    lines = [
+        f"{c.name}: all of {access!r} takes {_plural(c.wavefronts, 'wavefront')}, "
+        f"{c.wavefronts - c.ideal:,} more than ideal; {c.bytes:,} bytes"
+        for c in costs
+    ]
+    if len(costs) > 1:
+        old, new = costs[0], costs[-1]
+        saved, size = old.wavefronts - new.wavefronts, new.bytes - old.bytes
+        if not saved and size >= 0:
+            lines.append("to do: nothing; the two cost the same here")
+        else:
+            fewer = f"{saved:,} of {old.wavefronts:,} wavefronts less, " if saved > 0 else ""
+            more = f"{-saved:,} wavefronts more here, " if saved < 0 else ""
+            change = "same bytes" if not size else f"{abs(size):,} bytes {'more' if size > 0 else 'less'}"
+            lines.append(
+                f"to do: put each element at offset {new.offset}, in elements: {fewer}{more}{change}"
+            )
+    if note:
+        lines.append(f"note: {note}")
+    return lines
+
+
+def pictures(shown: Sequence[Picture], width: int, colour_by: str, lanes: int, colour: bool) -> list[str]:
+    """Pictures side by side where `width` columns hold them, else one below the other.
+
+    Args:
+        shown: what to draw, before and after.
+        width: columns of the terminal, at least `MIN_WIDTH`.
+        colour_by: "lane" or "phase".
+        lanes: lanes of a warp.
+        colour: whether to write escape sequences.
+    """
+    each = (width - _GAP * (len(shown) - 1)) // len(shown)
+    beside = len(shown) > 1 and each >= MIN_WIDTH
+    blocks = [_picture(p, each if beside else width, colour_by, lanes, colour) for p in shown]
+    if not beside:
+        return [line for block in blocks for line in (*block, "")][:-1]
+    height = max(map(len, blocks))
+    lines = []
+    for k in range(height):
+        cells = [block[k] if k < len(block) else "" for block in blocks]
+        lines.append((" " * _GAP).join(_filled(cell, each) for cell in cells).rstrip())
+    return lines
+
+
+def legend(shown: Sequence[Picture], width: int, colour_by: str, lanes: int, colour: bool) -> list[str]:
+    """What the cells say, at the sizes that `pictures` chooses."""
+    each = (width - _GAP * (len(shown) - 1)) // len(shown)
+    kinds = {_style(p, each if len(shown) > 1 and each >= MIN_WIDTH else width)[1] for p in shown}
+    parts = []
+    if "coordinates" in kinds:
+        parts.append("a cell is an element's coordinates")
+    if "lane" in kinds:
+        parts.append("a number is the lane")
+    if "symbol" in kinds:
+        more = f" (a = 10, b = 11, ...{' A = 36, ...' if lanes > 36 else ''})"
+        parts.append(f"a sign is the lane{more}")
+    parts.append("! it waits for an earlier wavefront")
+    parts.append("· element not touched, blank: none")
+    lines = [f"  {'; '.join(parts)}"]
+    if colour and colour_by == "phase":
+        lines.append("  colours: phases, the lanes that are served together")
+    return [piece for line in lines for piece in _wrapped(line, width)]
+
+
+def meeting_text(drawn: Picture) -> str:
+    """Which lanes meet and what it costs, in one line."""
+    met: Meeting | None = drawn.meeting
+    if met is None:
+        return f"no conflict: {_plural(drawn.wavefronts, 'wavefront')}, as few as can be"
+    some = ", ".join(
+        f"{lane} ({','.join(map(str, at))})"
+        for lane, at in zip(met.lanes[:_SHOWN_LANES], met.coordinates, strict=False)
+    )
+    more = f" and {len(met.lanes) - _SHOWN_LANES} more" if len(met.lanes) > _SHOWN_LANES else ""
+    return (
+        f"conflict: lanes {some}{more} meet in bank {met.bank} with {len(met.words)} different words: "
+        f"{drawn.wavefronts} wavefronts instead of {drawn.ideal}"
+    )
+
+
+def _picture(drawn: Picture, width: int, colour_by: str, lanes: int, colour: bool) -> list[str]:
+    cell_width, kind, strips = _style(drawn, width)
+    title = f"{drawn.layout}: {drawn.offset}" if drawn.offset else drawn.layout
+    lines = [*_wrapped(title, width), *_wrapped(f"{drawn.bytes:,} bytes; {meeting_text(drawn)}", width)]
+    per_strip = drawn.banks // strips
+    for strip in range(strips):
+        banks = range(strip * per_strip, (strip + 1) * per_strip)
+        lines += ["", _bank_numbers(banks, cell_width)]
+        for run in _runs(drawn.lines):
+            if not run[0].touched:
+                lines.append(f"{'':>{_MARGIN}}... {_plural(len(run), 'line')} not touched")
+                continue
+            for line in run:
+                shown = "".join(
+                    _cell(line.cells[b], cell_width, kind, colour_by, lanes, colour) for b in banks
+                )
+                lines.append(f"{line.byte_offset:>{_MARGIN - 1}} {shown}".rstrip())
+    return lines
+
+
+def _style(drawn: Picture, width: int) -> tuple[int, str, int]:
+    """Columns of a cell, what it says, and into how many strips the banks are cut."""
+    longest = max(
+        (len(_coordinates(c)) for line in drawn.lines if line.touched for c in line.cells), default=1
+    )
+    strips = 1
+    while (width - _MARGIN) // (drawn.banks // strips) < 2:
+        strips *= 2
+    room = (width - _MARGIN) // (drawn.banks // strips)
+    if room >= longest + 2:
+        return longest + 2, "coordinates", strips
+    if room >= 4:
+        return 4, "lane", strips
+    return 2, "symbol", strips
+
+
+def _bank_numbers(banks: range, cell_width: int) -> str:
+    step = 1 if cell_width > 3 else 4
+    marks = [str(b).ljust(cell_width * step)[: cell_width * step] for b in banks if b % step == 0]
+    return f"{'bank':<{_MARGIN - 1}} {''.join(marks)}".rstrip()
+
+
+def _runs(lines: Sequence[Line]) -> list[list[Line]]:
+    runs: list[list[Line]] = []
+    for line in lines:
+        if runs and runs[-1][0].touched == line.touched:
+            runs[-1].append(line)
+        else:
+            runs.append([line])
+    return runs
+
+
+def _coordinates(cell: Cell) -> str:
+    return ",".join(map(str, cell.coordinates or ()))
+
+
+def _cell(cell: Cell, width: int, kind: str, colour_by: str, lanes: int, colour: bool) -> str:
+    if not cell.lanes:
+        return ("" if cell.coordinates is None else "·").ljust(width)
+    if kind == "coordinates":
+        body = _coordinates(cell)
+    elif kind == "lane":
+        body = str(cell.lanes[0])
+    else:
+        body = _SYMBOLS[cell.lanes[0]]
+    said = (body + ("!" if cell.waits else "")).ljust(width - (kind != "symbol"))
+    gap = " " if kind != "symbol" else ""
+    if not colour:
+        return said + gap
+    ground = (
+        palette.phase_colour(cell.phase)
+        if colour_by == "phase"
+        else palette.lane_colour(cell.lanes[0], lanes)
+    )
+    ink = 16 if palette.ink_on(ground) == "#000000" else 231
+    bold = "1;" if cell.waits else ""
+    return f"\x1b[{bold}48;5;{palette.ansi(ground)};38;5;{ink}m{said}\x1b[0m{gap}"
+
+
+def _filled(text: str, width: int) -> str:
+    return text + " " * (width - len(_ESCAPES.sub("", text)))
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' if count != 1 else ''}"
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    import textwrap
+
+    indent = " " * (len(text) - len(text.lstrip()))
+    return textwrap.wrap(text.strip(), width, initial_indent=indent, subsequent_indent=indent + "  ")

@@ -1,0 +1,143 @@
+"""A comparison as a table: text for people, Markdown, CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from layoutopt.problems.answer import Status
+from layoutopt.problems.types import Problem
+from layoutopt.problems.words import tile_text, widths_text
+from layoutopt.report.text import columns
+from layoutopt.study.compare import Comparison, Row
+
+# More columns than this are left to --json and --csv.
+_MAX_ACCESS_COLUMNS = 4
+_CSV_FIELDS = (
+    "family", "title", "status", "label", "offset", "excess", "ways", "wavefronts", "ideal",
+    "weighted_wavefronts", "bytes", "declared_bytes", "alignment_bytes", "blocks_per_sm",
+    "blocks_by_shared_memory", "limited_by", "pipeline_stages", "index_ops", "pareto", "seconds", "reason",
+)  # fmt: skip
+
+
+def text(problem: Problem, comparison: Comparison) -> str:
+    """The table with its legend and the recommendation."""
+    head, rows = _cells(comparison)
+    numbers = len(head) - 1
+    table = columns(
+        [("", *head), *(("*" if r.pareto else "", *cells) for r, cells in rows)], {0, 1, numbers + 1}
+    )
+    lines = [
+        f"{problem.name}  {tile_text(problem)}  on {comparison.target}, "
+        f"{comparison.threads:,} threads a block",
+        "",
+        *table,
+        "",
+        *_legend(comparison),
+    ]
+    lines += _notes(comparison)
+    if comparison.recommendation is not None:
+        lines += ["", f"  take {comparison.recommendation.text}"]
+    return "\n".join(lines) + "\n"
+
+
+def markdown(problem: Problem, comparison: Comparison) -> str:
+    """The same as Markdown, for a review or an issue."""
+    head, rows = _cells(comparison)
+    lines = [
+        f"**{problem.name}**, {tile_text(problem)} on {comparison.target}, "
+        f"{comparison.threads:,} threads a block",
+        "",
+        "| " + " | ".join(head) + " |",
+        "|---|" + "--:|" * (len(head) - 2) + "---|",
+    ]
+    for row, cells in rows:
+        name = f"**{cells[0]}** (Pareto)" if row.pareto else cells[0]
+        formula = f"`{cells[-1]}`" if row.wavefronts is not None else cells[-1]
+        lines.append("| " + " | ".join((name, *cells[1:-1], formula)) + " |")
+    notes = [*_legend(comparison), *_notes(comparison)]
+    lines += ["", *(f"- {note.strip()}" for note in notes)]
+    if comparison.recommendation is not None:
+        lines += ["", f"Take {comparison.recommendation.text}."]
+    return "\n".join(lines) + "\n"
+
+
+def csv_text(comparison: Comparison) -> str:
+    """One line a row, with the wavefronts of each access in columns of their own."""
+    out = io.StringIO()
+    names = [a.name for a in next((r.accesses for r in comparison.rows if r.accesses), ())]
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*_CSV_FIELDS, *(f"wavefronts: {name}" for name in names)])
+    for row in comparison.rows:
+        own = [getattr(row, name) for name in _CSV_FIELDS]
+        writer.writerow([*own, *(a.wavefronts for a in row.accesses)])
+    return out.getvalue()
+
+
+def _cells(comparison: Comparison) -> tuple[tuple[str, ...], list[tuple[Row, tuple[str, ...]]]]:
+    names = [a.name for a in next((r.accesses for r in comparison.rows if r.accesses), ())]
+    if not 1 < len(names) <= _MAX_ACCESS_COLUMNS:
+        names = []
+    head = (
+        "layout", "excess", "worst", "wavefronts", *(f"({_short(name)})" for name in names), "bytes",
+        "declared", "align", "blocks/SM", "by memory", "stages", "index ops", "time", "offset",
+    )  # fmt: skip
+    rows = []
+    for row in comparison.rows:
+        title = row.title + (" ?" if row.status == Status.FEASIBLE else "")
+        if row.wavefronts is None:
+            rows.append((row, (title, *["-"] * (len(head) - 2), row.reason)))
+            continue
+        costs = [_number(a.wavefronts) for a in row.accesses] if names else []
+        rows.append(
+            (
+                row,
+                (
+                    title, _number(row.excess), f"{row.ways}-way", _number(row.wavefronts), *costs,
+                    _number(row.bytes), _number(row.declared_bytes), _number(row.alignment_bytes),
+                    _number(row.blocks_per_sm), _number(row.blocks_by_shared_memory),
+                    _number(row.pipeline_stages), _number(row.index_ops),
+                    f"{1e3 * row.seconds:.0f} ms", row.offset or "",
+                ),
+            )
+        )  # fmt: skip
+    return head, rows
+
+
+def _legend(comparison: Comparison) -> list[str]:
+    lines = [
+        "  * no other row has fewer wavefronts or bytes without having more of the other",
+    ]
+    limits = sorted({row.limited_by for row in comparison.rows if row.limited_by is not None})
+    if limits:
+        lines.append(
+            f"  blocks/SM: at most, limited here by {', '.join(limits)}; by memory: by shared memory alone; "
+            "stages: copies of the tile in one block"
+        )
+    else:
+        lines.append(f"  blocks/SM and stages: the limits of {comparison.target} are not in the device data")
+    return lines
+
+
+def _notes(comparison: Comparison) -> list[str]:
+    lines = []
+    if any(row.status == Status.FEASIBLE for row in comparison.rows):
+        lines.append("  ? found within the time limit, not proved best of its family")
+    labels = [
+        f"{row.title} is {row.label}"
+        for row in comparison.rows
+        if row.family in ("cute", "all", "interval") and row.label and row.wavefronts is not None
+    ]
+    if labels:
+        lines.append(f"  {'; '.join(labels)}")
+    if comparison.widths:
+        lines.append(f"  every row with {widths_text(comparison.widths)}, as the best layout of all has it")
+    return lines
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 14 else name[:13] + "…"
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"

@@ -1,0 +1,86 @@
+"""A comparison as a chart: bytes against wavefronts, with the Pareto front. Needs matplotlib."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from typing import Any
+
+from layoutopt.study.compare import Comparison, Row
+
+# Okabe and Ito's palette, told apart with every common colour blindness.
+_FRONT, _OTHER, _LINE = "#0072B2", "#D55E00", "#999999"
+# Wavefronts further apart than this factor are drawn on a logarithmic axis.
+_LOG_FROM = 8
+_LABEL_CHARACTERS = 48
+
+
+def chart(comparison: Comparison, kind: str) -> bytes:
+    """The chart as an SVG or PNG file.
+
+    Args:
+        comparison: what to draw; rows without a layout are left out.
+        kind: "svg" or "png".
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    import matplotlib
+
+    # The figure is made without pyplot, so no display and no global state is touched.
+    from matplotlib.figure import Figure
+
+    points: dict[tuple[int, float], list[Row]] = {}
+    for row in comparison.rows:
+        if row.bytes is not None and row.weighted_wavefronts is not None:
+            points.setdefault((row.bytes, row.weighted_wavefronts), []).append(row)
+    with matplotlib.rc_context({"svg.hashsalt": "layoutopt", "svg.fonttype": "none", "font.size": 9}):
+        figure = Figure(figsize=(8.4, 4.6), layout="constrained")
+        axes: Any = figure.add_subplot()
+        _draw(axes, points)
+        weighted = any(r.wavefronts != r.weighted_wavefronts for rows in points.values() for r in rows)
+        axes.set_xlabel("bytes")
+        axes.set_ylabel("wavefronts, weighted" if weighted else "wavefronts")
+        axes.set_title(f"{comparison.problem} on {comparison.target}; blue: Pareto front", loc="left")
+        out = io.BytesIO()
+        metadata = {"Date": None} if kind == "svg" else {}
+        figure.savefig(out, format=kind, dpi=150, metadata=metadata)
+    return out.getvalue()
+
+
+def _draw(axes: Any, points: dict[tuple[int, float], list[Row]]) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    heights = [y for _, y in points]
+    if heights and max(heights) > _LOG_FROM * max(1.0, min(heights)):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    front = sorted(p for p, rows in points.items() if rows[0].pareto)
+    axes.step(*zip(*front, strict=True), where="post", color=_LINE, linewidth=1, zorder=1)
+    for (x, y), rows in points.items():
+        on_front = rows[0].pareto
+        axes.scatter(
+            x, y, s=46, zorder=3, color=_FRONT if on_front else _OTHER, marker="o" if on_front else "s"
+        )
+    axes.margins(0.12)
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    # Labels stand in one column beside the axes, in the order of the points, so that none overlap.
+    ordered = sorted(points.items(), key=lambda item: (-item[0][1], item[0][0]))
+    step = 1 / max(1, len(ordered))
+    for k, ((x, y), rows) in enumerate(ordered):
+        axes.annotate(
+            "\n".join([*_titles(rows), f"{x:,} bytes, {y:g}"]),
+            xy=(x, y), xytext=(1.04, 1 - step * (k + 0.5)), textcoords="axes fraction", va="center",
+            fontsize=7.5, color=_FRONT if rows[0].pareto else "#333333", annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": _LINE, "linewidth": 0.5},
+        )  # fmt: skip
+
+
+def _titles(rows: list[Row]) -> list[str]:
+    """The rows' titles in lines that end between two of them."""
+    whole = ", ".join(row.title.replace(" ", "\xa0") for row in rows)
+    return [line.replace("\xa0", " ") for line in textwrap.wrap(whole, _LABEL_CHARACTERS)]

@@ -1,0 +1,184 @@
+"""Results as text for people."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence, Set
+from typing import TYPE_CHECKING
+
+from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
+from layoutopt.problems.answer import AccessReport, Result, Status
+from layoutopt.problems.types import Problem
+from layoutopt.problems.words import tile_text, widths_text
+from layoutopt.study.check import Audit, AuditedAccess
+
+if TYPE_CHECKING:
+    from layoutopt.study.explain import Explanation
+
+
+def report(problem: Problem, result: Result) -> str:
+    """The human report of a solve, without the code."""
+    lines = [f"{problem.name}  {tile_text(problem)}  on {result.target}", ""]
+    if result.layout is None:
+        lines += [f"{result.status}: {result.reason}"]
+        return "\n".join(lines) + "\n"
+    overhead = (result.bytes or 0) - problem.tile.bytes
+    lines += [
+        f"  offset     {result.offset}  (elements)",
+        f"  family     {result.family}",
+        f"  bytes      {result.bytes:,} used, {result.declared_bytes:,} declared"
+        + (f" ({overhead:,} more than the elements)" if overhead else " (the elements alone)"),
+        f"  alignment  {result.alignment_bytes} bytes",
+        "",
+    ]
+    rows = [("access", "op", "wavefronts", "ideal", "bank_conflicts")]
+    rows += [
+        (a.name, _op(a, problem), str(a.wavefronts), str(a.ideal), str(a.bank_conflicts))
+        for a in result.accesses
+    ]
+    lines += columns(rows, {0, 1})
+    lines += _over_values(result.accesses)
+    lines += ["", f"  {_verdict(result)}"]
+    proof = result.proof
+    if proof.weighted_excess is not None:
+        bound = proof.weighted_excess
+        lines += [f"  weighted excess {result.weighted_excess:g} >= {bound.lower_bound:g} in {bound.scope}"]
+    lines += [
+        f"  excess >= {proof.excess.lower_bound} in {proof.excess.scope}; "
+        f"bytes >= {proof.bytes.lower_bound:,} in {proof.bytes.scope}",
+    ]
+    if proof.every_layout is not None:
+        lines += [f"  excess >= {proof.every_layout.lower_bound:g} in {proof.every_layout.scope}"]
+    if proof.evidence:
+        lines += [f"  the bound on every layout rests on {proof.evidence}"]
+    if proof.index_cost is not None:
+        proved = "proved least" if proof.index_cost.proved else "not proved least"
+        lines += [f"  index cost {proof.index_cost.value} operations, {proved} at this excess and size"]
+    if result.reason:
+        lines += [f"  {result.reason}"]
+    return "\n".join(lines) + "\n"
+
+
+def audit_report(problem: Problem, audit: Audit) -> str:
+    """The human report of a check."""
+    lines = [
+        f"{problem.name}  {tile_text(problem)}  on {audit.target}",
+        "",
+        f"  offset     {audit.offset or 'a table'}  (elements)",
+        f"  bytes      {audit.bytes:,} used, {audit.declared_bytes:,} declared",
+        f"  alignment  {audit.alignment_bytes} bytes",
+        "",
+    ]
+    rows = [("access", "op", "wavefronts", "ideal", "bank_conflicts", "cycles >=", "profiler")]
+    rows += [
+        (
+            a.name,
+            _op(a, problem),
+            str(a.wavefronts),
+            str(a.ideal),
+            str(a.bank_conflicts),
+            str(a.least_cycles),
+            _counted(a),
+        )
+        for a in audit.accesses
+    ]
+    lines += columns(rows, {0, 1})
+    lines += _over_values(audit.accesses)
+    lines += [
+        "",
+        f"  profiler: {BANK_CONFLICTS}*.sum and",
+        f"            {WAVEFRONTS}*.sum; * is the suffix above, or nothing for the total",
+        "",
+    ]
+    lines += [f"  {finding.kind}: {finding.message}" for finding in audit.findings]
+    verdict = "the layout cannot hold the tile" if audit.status is Status.INFEASIBLE else "no bank conflicts"
+    if audit.status is not Status.INFEASIBLE and audit.excess:
+        verdict = f"{audit.excess:,} excess wavefronts"
+    lines += ["", f"  {verdict}"] if audit.findings else [f"  {verdict}"]
+    return "\n".join(lines) + "\n"
+
+
+def explanation_report(problem: Problem, explanation: Explanation) -> str:
+    """The human report of an explanation."""
+    if explanation.conflict_free:
+        verdict = f"free of conflicts: {explanation.offset}"
+    elif explanation.conflict_free is False:
+        best = f"; the best found has {explanation.excess}" if explanation.excess is not None else ""
+        verdict = f"at least {explanation.lower_bound:g} excess wavefronts in {explanation.scope}{best}"
+    else:
+        verdict = f"open: {explanation.excess} excess wavefronts found, none proved"
+    lines = [f"{problem.name}  {tile_text(problem)}  on {explanation.target}", "", verdict]
+    if explanation.widths:
+        lines.append(f"with {widths_text(explanation.widths)}, the solver's choice; what follows is about it")
+    if explanation.evidence:
+        lines.append(f"the bound rests on {explanation.evidence}")
+    for reason in explanation.reasons:
+        first, *rest = reason.split("\n")
+        lines += ["", *textwrap.wrap(first, 100), *rest]
+    if explanation.clashing_accesses:
+        lines += ["", *textwrap.wrap(_clash(explanation), 100)]
+    if explanation.relaxations:
+        lines += ["", "What would help:"]
+        lines += [f"  {r.kind}: {r.message}" for r in explanation.relaxations]
+    return "\n".join(lines) + "\n"
+
+
+def _clash(explanation: Explanation) -> str:
+    """What cannot be served together, and that there is more of it."""
+    names = explanation.clashing_accesses
+    together = {1: "", 2: "both "}.get(len(names), "all ")
+    fewer = {1: "", 2: "; each can without the other"}.get(len(names), f"; any {len(names) - 1} of them can")
+    text = f"Clash: {_listed(names)} cannot {together}be free of conflicts"
+    text += (fewer if explanation.clash_is_minimal else "") + "."
+    if explanation.other_clashes:
+        others = "; ".join(_listed(clash) for clash in explanation.other_clashes)
+        text += f" That is not all: without one of them, there still clash {others}."
+    return text
+
+
+def _listed(names: Sequence[str]) -> str:
+    *first, last = (f"`{name}`" for name in names)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _counted(access: AuditedAccess) -> str:
+    moved = [name for name in access.counters if name.startswith(WAVEFRONTS + "_") and access.counters[name]]
+    if moved:
+        return moved[0].removeprefix(WAVEFRONTS)
+    return "total only" if access.counters else "not counted"
+
+
+def _op(access: AccessReport | AuditedAccess, problem: Problem) -> str:
+    """The op, with what was chosen and what the counts stand for."""
+    (source,) = [a for a in problem.accesses if a.name == access.name]
+    chosen = f", {access.bytes} bytes" if isinstance(source.bytes, tuple) else ""
+    return f"{access.op}{chosen}" + (f" ({access.any_is})" if access.any_is else "")
+
+
+def _over_values(accesses: Sequence[AccessReport | AuditedAccess]) -> list[str]:
+    """What the counts of accesses stand for whose lanes choose at run time."""
+    meaning = {"worst": "worst over all values", "uniform": "expected over uniform values"}
+    return [
+        f"  ({word}): {text}" for word, text in meaning.items() if any(a.any_is == word for a in accesses)
+    ]
+
+
+def _verdict(result: Result) -> str:
+    what = "no bank conflicts" if not result.excess else f"{result.excess} excess wavefronts remain"
+    if not result.excess and any(a.any_is for a in result.accesses):
+        what = "no more wavefronts than the values need"
+    if result.status is Status.OPTIMAL:
+        return f"optimal: {what}, proved best; verified at every lane"
+    return f"{result.status}: {what}, not proved best; verified at every lane"
+
+
+def columns(rows: Sequence[Sequence[str]], left: Set[int]) -> list[str]:
+    """Rows as aligned text: the columns in `left` to the left, the others, numbers, to the right."""
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    return [
+        "  "
+        + "  ".join(
+            c.ljust(w) if k in left else c.rjust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,1 @@
+"""Which questions the model is asked, in which order, and what answers them faster."""

@@ -1,0 +1,259 @@
+"""The banks under one warp instruction, as plain data that every format draws.
+
+Columns are banks, lines are one word of every bank (128 bytes on most GPUs). A cell holds what stands
+in that word: the element's coordinates, and, where the instruction touches it, the lanes, the phase and
+the wavefront that serves it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from layoutopt.engine.conflicts import count_wavefronts
+from layoutopt.engine.witness import Served, serve
+from layoutopt.errors import VerificationError
+from layoutopt.hardware.devices import Device
+from layoutopt.problems.trace import IntArray, LaneTrace
+from layoutopt.problems.types import Problem
+
+
+class Instruction(Struct, frozen=True):
+    """One warp instruction of a trace.
+
+    Attributes:
+        access: number of the access.
+        row: number of the instruction in the access's trace.
+        warp: the warp.
+        iteration: loop variables and their values.
+    """
+
+    access: int
+    row: int
+    warp: int
+    iteration: dict[str, int]
+
+
+class Cell(Struct, frozen=True):
+    """One word.
+
+    Attributes:
+        coordinates: of the first element in the word; None in a pad.
+        lanes: active lanes that touch the word, ascending.
+        phase: number of the phase (or request) that serves them; -1 where untouched.
+        wavefront: which of the phase's wavefronts serves it, from 0.
+        waits: served by another wavefront than the phase's first.
+    """
+
+    coordinates: tuple[int, ...] | None
+    lanes: tuple[int, ...] = ()
+    phase: int = -1
+    wavefront: int = 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether an earlier wavefront of the same phase served another word of the bank."""
+        return self.wavefront > 0
+
+
+class Line(Struct, frozen=True):
+    """One word of every bank, from `byte_offset` on."""
+
+    byte_offset: int
+    cells: tuple[Cell, ...]
+    touched: bool
+
+
+class Meeting(Struct, frozen=True):
+    """The busiest bank of the worst phase: which lanes meet there, at which coordinates, in which words."""
+
+    phase: int
+    lanes_served: int
+    bank: int
+    wavefronts: int
+    lanes: tuple[int, ...]
+    coordinates: tuple[tuple[int, ...], ...]
+    words: tuple[int, ...]
+
+
+class Picture(Struct, frozen=True):
+    """One warp instruction under one layout.
+
+    Attributes:
+        layout: what the layout is called.
+        offset: its formula; may be empty.
+        bytes: what it takes.
+        lines: every line of the tile.
+        phases: what serves what.
+        wavefronts, ideal: of this instruction.
+        access_wavefronts, access_ideal: of the whole access.
+        bank_bytes: of a word.
+        meeting: the worst conflict; None without conflicts.
+    """
+
+    layout: str
+    offset: str
+    bytes: int
+    lines: tuple[Line, ...]
+    phases: tuple[Served, ...]
+    wavefronts: int
+    ideal: int
+    access_wavefronts: int
+    access_ideal: int
+    bank_bytes: int
+    meeting: Meeting | None
+
+    @property
+    def banks(self) -> int:
+        """Number of banks."""
+        return len(self.lines[0].cells)
+
+
+def instruction(problem: Problem, access: int, row: int, lanes: int) -> Instruction:
+    """Warp and loop variables of instruction `row` of an access."""
+    warps = -(-problem.threads // lanes)
+    step, warp = divmod(row, warps)
+    values = {}
+    for name, trips in reversed(problem.accesses[access].loops.items()):
+        step, values[name] = divmod(step, trips)
+    return Instruction(access, row, warp, dict(reversed(values.items())))
+
+
+def instruction_text(problem: Problem, chosen: Instruction) -> str:
+    """`name, warp w, i = 3`."""
+    loops = "".join(f", {name} = {value}" for name, value in chosen.iteration.items())
+    return f"{problem.accesses[chosen.access].name}, warp {chosen.warp}{loops}"
+
+
+def worst_instruction(table: IntArray, access: LaneTrace, gpu: Device) -> tuple[int, int]:
+    """The excess of the costliest instruction of an access, and which it is."""
+    counts = count_wavefronts(table[access.element], access.active, access.operation, gpu)
+    over = counts.wavefronts - counts.ideal
+    busy = np.where(counts.phases > 0, over, -1)
+    row = int(busy.argmax())
+    return int(busy[row]), row
+
+
+def picture(
+    problem: Problem,
+    gpu: Device,
+    access: LaneTrace,
+    row: int,
+    table: IntArray,
+    *,
+    layout: str,
+    offset: str,
+) -> Picture:
+    """Draw instruction `row` of `access` under byte offsets as `layoutopt.study.show.Shown` has them.
+
+    Raises:
+        VerificationError: this module and the conflict engine count differently.
+    """
+    rule = gpu.rule(access.operation)
+    address = table[access.element[row]].tolist()
+    active = access.active[row].tolist()
+    phases = serve(address, active, access.operation, gpu)
+    counts = count_wavefronts(table[access.element], access.active, access.operation, gpu)
+    mine = sum(len(p.passes) + p.idle_passes for p in phases)
+    if mine != int(counts.wavefronts[row]):
+        raise VerificationError(
+            f"{access.name}: the picture serves {mine} wavefronts, "
+            f"the engine counts {int(counts.wavefronts[row])}"
+        )
+    size = int(table.max()) + problem.tile.storage.element_bytes
+    return Picture(
+        layout=layout,
+        offset=offset,
+        bytes=size,
+        lines=_lines(problem, table, size, phases, rule.banks, rule.bank_bytes),
+        phases=phases,
+        wavefronts=mine,
+        ideal=int(counts.ideal[row]),
+        access_wavefronts=int(counts.wavefronts.sum()),
+        access_ideal=int(counts.ideal.sum()),
+        bank_bytes=rule.bank_bytes,
+        meeting=_meeting(problem, access.element[row], phases) if mine > int(counts.ideal[row]) else None,
+    )
+
+
+def _lines(
+    problem: Problem, table: IntArray, size: int, phases: tuple[Served, ...], banks: int, bank_bytes: int
+) -> tuple[Line, ...]:
+    words = -(-size // bank_bytes)
+    count = -(-words // banks)
+    owner = np.full(count * banks, -1, np.int64)
+    # From the last byte down, so that the first element of a word is the one that stays.
+    order = np.argsort(-table, kind="stable")
+    element_bytes = problem.tile.storage.element_bytes
+    span = -(-element_bytes // bank_bytes) + 1
+    for k in reversed(range(span)):
+        word = (table[order] + min(k * bank_bytes, element_bytes - 1)) // bank_bytes
+        owner[word] = order
+    first = np.maximum(owner, 0) * problem.tile.packed
+    coordinates = np.array(np.unravel_index(first, problem.tile.shape)).T.tolist()
+    held = [tuple(c) if o >= 0 else None for c, o in zip(coordinates, owner.tolist(), strict=True)]
+    lanes: dict[int, set[int]] = {}
+    served: dict[int, tuple[int, int]] = {}
+    for p, phase in enumerate(phases):
+        for w, touches in enumerate(phase.passes):
+            for t in touches:
+                lanes.setdefault(t.word, set()).add(t.lane)
+                served[t.word] = max(served.get(t.word, (p, w)), (p, w), key=lambda pw: (pw[1], -pw[0]))
+    lines = []
+    for start in range(0, count * banks, banks):
+        here = range(start, start + banks)
+        cells = tuple(
+            Cell(held[w], tuple(sorted(lanes[w])), *served[w]) if w in lanes else Cell(held[w]) for w in here
+        )
+        lines.append(Line(start * bank_bytes, cells, any(w in lanes for w in here)))
+    return tuple(lines)
+
+
+def _meeting(problem: Problem, element: IntArray, phases: tuple[Served, ...]) -> Meeting:
+    number, worst = max(enumerate(phases), key=lambda item: (len(item[1].passes), -item[0]))
+    last = worst.passes[-1][0]
+    shape, packed = problem.tile.shape, problem.tile.packed
+    there = [t for t in itertools.chain(*worst.passes) if t.bank == last.bank]
+    lanes = tuple(sorted({t.lane for t in there}))
+    return Meeting(
+        number,
+        len(worst.lanes),
+        last.bank,
+        len(worst.passes) + worst.idle_passes,
+        lanes,
+        tuple(tuple(int(c) for c in np.unravel_index(element[lane] * packed, shape)) for lane in lanes),
+        tuple(sorted({t.word for t in there})),
+    )
+
+
+def to_json(drawn: Picture) -> dict[str, Any]:
+    """A picture as JSON-ready data: the phases, and the cells that are touched."""
+    touched = [
+        {
+            "byte_offset": line.byte_offset + bank * drawn.bank_bytes,
+            "bank": bank,
+            "coordinates": cell.coordinates,
+            "lanes": cell.lanes,
+            "phase": cell.phase,
+            "wavefront": cell.wavefront,
+        }
+        for line in drawn.lines
+        for bank, cell in enumerate(line.cells)
+        if cell.lanes
+    ]
+    return {
+        "layout": drawn.layout,
+        "offset": drawn.offset,
+        "bytes": drawn.bytes,
+        "banks": drawn.banks,
+        "bank_bytes": drawn.bank_bytes,
+        "wavefronts": drawn.wavefronts,
+        "ideal": drawn.ideal,
+        "access_wavefronts": drawn.access_wavefronts,
+        "access_ideal": drawn.access_ideal,
+        "phases": [{"lanes": p.lanes, "wavefronts": len(p.passes) + p.idle_passes} for p in drawn.phases],
+        "touched": touched,
+    }

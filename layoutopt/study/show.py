@@ -1,0 +1,237 @@
+"""What `show` draws: which layouts, and which warp instruction under them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from layoutopt import json_data
+from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
+from layoutopt.expressions.grammar import parse, to_text
+from layoutopt.hardware.devices import Device
+from layoutopt.layout.formula import element_expression, offset_expression
+from layoutopt.layout.layout import Layout
+from layoutopt.problems.lower import byte_table, chosen_widths, stored, whole, with_widths
+from layoutopt.problems.trace import IntArray, Trace, trace
+from layoutopt.problems.types import Problem
+from layoutopt.problems.words import widths_text
+from layoutopt.study.picture import Instruction, Picture, instruction, picture, worst_instruction
+from layoutopt.synthesis.solve import check_table, solve
+
+MAX_FILE_BYTES = 1 << 26
+SOLVED = "solved"
+NONE, PUBLISHED = "none", "published"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A layout to draw: its name, its formula in elements (may be empty), and byte offsets.
+
+    The offsets are those of elements by row-major index, of packed elements those of their bytes.
+    """
+
+    name: str
+    offset: str
+    table: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """The layouts, before and after, and where to look.
+
+    Attributes:
+        problem: the tile and its accesses, with one width for each.
+        gpu: the device.
+        lanes: the trace, over the bytes of packed elements.
+        layouts: one or two; the last is the best known.
+        chosen: the warp instruction.
+        note: what was left out and why, and what was chosen; may be empty.
+        widths: where the file leaves widths open, those of the solved layout, in bytes by access name.
+    """
+
+    problem: Problem
+    gpu: Device
+    lanes: Trace
+    layouts: tuple[Shown, ...]
+    chosen: Instruction
+    note: str
+    widths: dict[str, int]
+
+    def pictures(self) -> tuple[Picture, ...]:
+        """The chosen instruction under every layout."""
+        access = self.lanes.accesses[self.chosen.access]
+        return tuple(
+            picture(self.problem, self.gpu, access, self.chosen.row, s.table, layout=s.name, offset=s.offset)
+            for s in self.layouts
+        )
+
+
+def views(
+    problem: Problem,
+    gpu: Device,
+    *,
+    before: str,
+    access: str | None,
+    warp: int | None,
+    iteration: dict[str, int],
+    time_limit: float | None,
+) -> Views:
+    """Gather what to draw.
+
+    Args:
+        problem: what to look at.
+        gpu: the device.
+        before: none (row-major), published, solved (only the best layout), or a file: a table of
+            byte offsets (.npy) or the JSON that `solve` prints.
+        access: name of the access; None for the one with the worst conflict.
+        warp: None for the warp with the worst conflict.
+        iteration: values of loop variables; those left out are as in the worst conflict.
+        time_limit: seconds to look for the best layout.
+
+    Raises:
+        ProblemFileError: there is no such layout, access, warp or iteration, or a file is wrong.
+    """
+    free = msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, offset=None))
+    lanes = trace(whole(free, {}), gpu)
+    result = solve(free, target=gpu, lanes=lanes, time_limit=time_limit)
+    notes: list[str] = []
+    widths = chosen_widths(problem, result)
+    if widths:
+        problem = with_widths(problem, [widths.get(a.name) for a in problem.accesses])
+        lanes = trace(stored(problem), gpu)
+        notes.append(f"drawn with {widths_text(widths)}, as the solved layout has it")
+    layouts: list[Shown] = []
+    if before != SOLVED:
+        first = _before(problem, before)
+        try:
+            check_table(first.table, problem.tile.storage.element_bytes, lanes)
+        except LayoutError as error:
+            notes.append(f"{first.name} cannot serve the accesses ({error}), so it is not drawn")
+        else:
+            layouts.append(first)
+    if result.layout is not None and result.offset is not None:
+        layouts.append(Shown("solved", result.offset, _bytes_of(result.layout)))
+    elif not layouts:
+        raise ProblemFileError("layout", f"no layout to draw: {result.reason}")
+    else:
+        notes.append(f"no layout was found: {result.reason}")
+    chosen = _choose(problem, gpu, lanes, layouts, access, warp, iteration)
+    return Views(problem, gpu, lanes, tuple(layouts), chosen, "; ".join(notes), widths)
+
+
+def _before(problem: Problem, name: str) -> Shown:
+    if name == NONE:
+        storage = problem.tile.storage
+        table = np.arange(storage.elements) * storage.element_bytes
+        return Shown("row-major", to_text(offset_expression(_dense(problem))), table)
+    if name == PUBLISHED:
+        if problem.layout.offset is not None:
+            return _formula(problem, "in use", "layout.offset", problem.layout.offset)
+        if problem.published is None:
+            raise ProblemFileError("published", "the problem names no published layout")
+        return _formula(problem, "published", "published.offset", problem.published.offset)
+    return _from_file(problem, Path(name))
+
+
+def _dense(problem: Problem) -> Layout:
+    from layoutopt.layout.layout import Digit
+
+    digits, stride = [], 1
+    for d, extent in reversed(list(enumerate(problem.tile.shape))):
+        digits.append(Digit(d, 1, extent, stride))
+        stride *= extent
+    return Layout(problem.tile.shape, problem.tile.storage.element_bytes, tuple(reversed(digits)))
+
+
+def _bytes_of(layout: Layout) -> IntArray:
+    """Byte offset of every unit of a layout, by row-major index."""
+    return layout.table()[..., :: layout.packed].ravel()
+
+
+def _formula(problem: Problem, name: str, field: str, text: str) -> Shown:
+    names = frozenset(f"x{d}" for d in range(len(problem.tile.shape)))
+    try:
+        return Shown(name, text, byte_table(parse(text, names), problem.tile))
+    except ExpressionError as error:
+        raise ExpressionError(error.reason, error.position, field) from None
+    except LayoutError as error:
+        raise ProblemFileError(field, str(error)) from None
+
+
+def _from_file(problem: Problem, path: Path) -> Shown:
+    field = "--layout"
+    data = json_data.read(path, MAX_FILE_BYTES)
+    if len(data) > MAX_FILE_BYTES:
+        raise ProblemFileError(field, f"{str(path)!r} has more than {MAX_FILE_BYTES} bytes")
+    if data[:6] == b"\x93NUMPY":
+        import io
+
+        try:
+            table = np.load(io.BytesIO(data), allow_pickle=False)
+        except ValueError as error:
+            raise ProblemFileError(field, f"{str(path)!r} is not an .npy array: {error}") from None
+        if table.shape != problem.tile.shape or not np.issubdtype(table.dtype, np.integer):
+            raise ProblemFileError(
+                field,
+                f"expected integers of shape {problem.tile.shape}, got {table.dtype} of shape {table.shape}",
+            )
+        return Shown(path.name, "", table[..., :: problem.tile.packed].astype(np.int64).ravel())
+    try:
+        layout = msgspec.convert(_layout_of(json.loads(data)), Layout)
+    except (ValueError, msgspec.ValidationError, RecursionError) as error:
+        raise ProblemFileError(field, f"{str(path)!r} holds no layout: {error}") from None
+    made_for = layout.shape, layout.element_bytes, layout.packed
+    if made_for != (problem.tile.shape, problem.tile.storage.element_bytes, problem.tile.packed):
+        raise ProblemFileError(
+            field, f"{str(path)!r} is made for shape {layout.shape}, not {problem.tile.shape}"
+        )
+    return Shown(path.name, to_text(element_expression(layout)), _bytes_of(layout))
+
+
+def _layout_of(data: Any) -> Any:
+    if not isinstance(data, dict) or not isinstance(data.get("layout"), dict):
+        raise ValueError('expected the JSON of solve, with a "layout"')  # noqa: TRY004
+    return data["layout"]
+
+
+def _choose(
+    problem: Problem,
+    gpu: Device,
+    lanes: Trace,
+    layouts: list[Shown],
+    access: str | None,
+    warp: int | None,
+    iteration: dict[str, int],
+) -> Instruction:
+    names = [a.name for a in problem.accesses]
+    if access is not None and access not in names:
+        raise ProblemFileError("--access", f"no access {access!r}; there are {', '.join(names)}")
+    busy = [k for k, a in enumerate(lanes.accesses) if a.active.any()]
+    candidates = [names.index(access)] if access is not None else busy
+    worst = [(*worst_instruction(layouts[0].table, lanes.accesses[k], gpu), k) for k in candidates]
+    _, row, number = max(worst, key=lambda w: (w[0], -w[2]))
+    start = instruction(problem, number, row, gpu.lanes)
+    loops = problem.accesses[number].loops
+    values = dict(start.iteration)
+    for name, value in iteration.items():
+        if name not in loops:
+            known = ", ".join(loops) or "none"
+            raise ProblemFileError(
+                "--iteration", f"{names[number]!r} has no loop {name!r}; its loops: {known}"
+            )
+        if not 0 <= value < loops[name]:
+            raise ProblemFileError("--iteration", f"{name} lies in 0..{loops[name] - 1}, not {value}")
+        values[name] = value
+    warps = -(-problem.threads // gpu.lanes)
+    own_warp = start.warp if warp is None else warp
+    if not 0 <= own_warp < warps:
+        raise ProblemFileError("--warp", f"lies in 0..{warps - 1}, not {own_warp}")
+    step = 0
+    for name, trips in loops.items():
+        step = step * trips + values[name]
+    return Instruction(number, step * warps + own_warp, own_warp, values)
