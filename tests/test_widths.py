@@ -7,13 +7,14 @@ import subprocess
 
 import pytest
 
-from layoutopt import check, comparison_text
+from layoutopt import check
 from layoutopt.budget import Budget
 from layoutopt.emit.languages import emit
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import Status
 from layoutopt.problems.file import from_data
+from layoutopt.report import comparison_text
 from layoutopt.report.text import explanation_report
 from layoutopt.study.compare import compare
 from layoutopt.study.explain import explain
