@@ -5,12 +5,14 @@
 
 For a change that is meant to change nothing: write before it, compare after it. NAME keeps the problems whose
 name holds it. An answer that a time limit cut short may differ from run to run, so that only what ends by
-itself is kept: the record holds the text of each answer, and `compare` prints the first line that differs.
+itself is kept, without the times it took. `compare` prints where each answer that is not the same begins to
+differ.
 """
 
 import argparse
-import difflib
+import itertools
 import json
+import re
 import tempfile
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from layoutopt.cli import main as layoutopt
 ROOT = Path(__file__).resolve().parent.parent.parent
 LANGUAGES = ("cuda", "hip", "opencl", "c", "cute", "gluon", "tilelang", "numba")
 LIMIT = "20"
+TIMES = re.compile(r'"seconds": ?[0-9.e-]+')
 
 
 def printed(*arguments):
@@ -28,7 +31,7 @@ def printed(*arguments):
     outcome = CliRunner().invoke(layoutopt, list(arguments))
     if outcome.exception is not None and not isinstance(outcome.exception, SystemExit):
         return f"{type(outcome.exception).__name__}: {outcome.exception}"
-    return f"exit {outcome.exit_code}\n{outcome.output}"
+    return f"exit {outcome.exit_code}\n{TIMES.sub('', outcome.output)}"
 
 
 def answers(path, folder):
@@ -79,10 +82,10 @@ def main():
                 before = recorded.get(name, {}).get(command)
                 if before != text:
                     differ += 1
-                    lines = list(
-                        difflib.unified_diff((before or "").splitlines(), text.splitlines(), n=0, lineterm="")
-                    )
-                    print(f"{name}, {command}: {' | '.join(lines[3:7])[:400]}", flush=True)
+                    pairs = enumerate(itertools.zip_longest(before or "", text))
+                    at = next(i for i, (old, new) in pairs if old != new)
+                    shown = [repr(t[max(0, at - 60) : at + 100]) for t in (before or "", text)]
+                    print(f"{name}, {command}:\n  - {shown[0]}\n  + {shown[1]}", flush=True)
     if args.mode == "write":
         args.record.write_text(json.dumps(now))
     print(
