@@ -12,6 +12,7 @@ import numpy as np
 from layoutopt import __version__
 from layoutopt.emit.plan import Plan, identifier, make_plan
 from layoutopt.engine.conflicts import count_wavefronts
+from layoutopt.engine.referee import check_table
 from layoutopt.errors import ExpressionError, LayoutError
 from layoutopt.expressions.grammar import Lookup, evaluate, parse, to_text
 from layoutopt.hardware.devices import Device
@@ -21,7 +22,6 @@ from layoutopt.problems.answer import AccessReport, Result
 from layoutopt.problems.lower import over_bytes, stored, with_loops, with_widths
 from layoutopt.problems.trace import trace
 from layoutopt.problems.types import Problem
-from layoutopt.synthesis.solve import check_table
 
 # One module each, with `emit(plan)`, `SUFFIX` and, where addresses count elements, `UNIT = "element"`.
 LANGUAGES: Final = {

@@ -83,6 +83,14 @@ class ChoiceTrace:
     apart_bytes: int
     device: Device
 
+    def count(self, table: IntArray) -> Counts:
+        """What each instruction costs under byte offsets by row-major index; see `count_choices`."""
+        return count_choices(table, self)
+
+    def report(self, counts: Counts) -> AccessReport:
+        """The totals of `counts`."""
+        return report_choices(counts, self)
+
 
 def choices(problem: Problem, looped: Trace, device: Device) -> dict[str, ChoiceTrace]:
     """The accesses of `problem` whose lanes choose, by name.

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from layoutopt.engine.conflicts import count_wavefronts
+from layoutopt.engine.referee import base_alignment, check_table
 from layoutopt.engine.witness import witness
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, substituted, to_text
@@ -40,7 +41,7 @@ from layoutopt.study.small_families import (
     plain,
     widest_vector,
 )
-from layoutopt.synthesis.solve import base_alignment, check_table, solve
+from layoutopt.synthesis.solve import solve
 
 SCHEMA: Final = "layoutopt.comparison/1"
 

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from layoutopt import json_data
+from layoutopt.engine.referee import check_table
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import parse, to_text
 from layoutopt.hardware.devices import Device
@@ -21,7 +22,7 @@ from layoutopt.problems.trace import IntArray, Trace, trace
 from layoutopt.problems.types import Problem
 from layoutopt.problems.words import widths_text
 from layoutopt.study.picture import Instruction, Picture, instruction, picture, worst_instruction
-from layoutopt.synthesis.solve import check_table, solve
+from layoutopt.synthesis.solve import solve
 
 MAX_FILE_BYTES = 1 << 26
 SOLVED = "solved"

@@ -32,6 +32,7 @@ import msgspec
 from msgspec import Struct
 
 from layoutopt.budget import Budget
+from layoutopt.engine.referee import base_alignment
 from layoutopt.engine.run_time_values import ChoiceTrace, choices
 from layoutopt.errors import VerificationError
 from layoutopt.hardware.devices import Device, device
@@ -41,7 +42,7 @@ from layoutopt.problems.tile_set_file import fields_of
 from layoutopt.problems.trace import Trace, trace
 from layoutopt.problems.types import FAMILIES, Access, NamedTile, Problem, TileSet
 from layoutopt.synthesis.packing import Plan, least, pack, rounded_up
-from layoutopt.synthesis.solve import INDEX_COST_MEASURE, base_alignment, measure, solve
+from layoutopt.synthesis.solve import INDEX_COST_MEASURE, measure, solve
 
 ARRANGEMENT_SCHEMA: Final = "layoutopt.arrangement/1"
 EVERY_LAYOUT: Final = "every layout"

@@ -12,6 +12,7 @@ import numpy as np
 
 from layoutopt.budget import Budget
 from layoutopt.engine.conflicts import count_wavefronts
+from layoutopt.engine.referee import base_alignment, check_table
 from layoutopt.engine.run_time_values import ChoiceTrace, choices, count_choices, report_choices, tidy
 from layoutopt.errors import LayoutError, ProblemFileError, VerificationError
 from layoutopt.expressions.grammar import to_text
@@ -515,33 +516,6 @@ def check_layout(layout: Layout, lanes: Trace) -> None:
         LayoutError: elements overlap, or a vector is torn or misaligned.
     """
     check_table(layout.table().ravel(), layout.element_bytes, lanes)
-
-
-def check_table(table: np.ndarray, element_bytes: int, lanes: Trace) -> None:
-    """The same for byte offsets by row-major index, int64, shape (elements,).
-
-    Raises:
-        LayoutError: elements overlap, or a vector is torn or misaligned.
-    """
-    if table.min() < 0:
-        raise LayoutError("an element lies before the base")
-    if (np.diff(np.sort(table)) < element_bytes).any():
-        raise LayoutError("elements overlap")
-    for access in lanes.accesses:
-        starts = np.unique(access.element[access.active])
-        if (table[starts] % access.operation.width_bytes).any() and access.width_elements > 1:
-            raise LayoutError(f"access {access.name!r}: a vector is misaligned")
-        for k in range(1, access.width_elements):
-            if (table[starts + k] != table[starts] + k * element_bytes).any():
-                raise LayoutError(f"access {access.name!r}: a vector is torn")
-
-
-def base_alignment(element_bytes: int, swizzled: bool, lanes: Trace, gpu: Device) -> int:
-    """Base alignment in bytes: the widest vector, and with a swizzle the row of banks that it permutes."""
-    widest = max(a.operation.width_bytes for a in lanes.accesses)
-    natural = element_bytes & -element_bytes
-    row = max(gpu.rule(a.operation).banks for a in lanes.accesses) * gpu.bank_bytes if swizzled else 1
-    return max(widest, natural, row)
 
 
 def _measure(

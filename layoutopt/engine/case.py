@@ -1,0 +1,241 @@
+"""One problem on one device with one choice of widths, lowered once, able to count and check any layout.
+
+A problem file may leave widths open, pack elements in bytes and have values known only at run time.
+Whoever asks about layouts (solve, compare, check, explain, show, emit) wants none of that, and takes a case:
+
+    problem file ── one width for each access ── bytes for packed elements ── lanes, or what they may choose
+       asked                 problem                     lowered                    lanes, accesses
+
+`cases` gives one for every choice of widths, `case_of` the one with widths that are known (those of a
+result: `case_of(problem, gpu, chosen_widths(problem, result))`). Then, for any layout:
+
+    case = case_of(problem, gpu)
+    table = case.table(layout)        # byte offsets of `lowered`, by row-major index: a Layout or a formula
+    case.check(table)                 # LayoutError where elements overlap, or a vector is torn or misaligned
+    counts = case.count(table)        # one a warp instruction, access by access, run-time values included
+    reports = case.reports(counts)    # totals for people, under the widths that the file leaves open
+    case.weighted_excess(counts)      # what comes first in the objective, in units of `lanes.weight_unit`
+
+`case.lowered` is what is searched and `case.problem` what is shown: `as_elements` and `as_bytes` take a
+layout from the one to the other, `constrained` puts other constraints in the place of the file's (nothing
+is traced again), and `place` says which warp and iteration a row of the counts is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+
+from layoutopt.engine.conflicts import Counts, IntArray
+from layoutopt.engine.referee import CountedAccess, KnownLanes, base_alignment, check_table
+from layoutopt.engine.run_time_values import ChoiceTrace, choices
+from layoutopt.errors import LayoutError
+from layoutopt.expressions.grammar import Node
+from layoutopt.hardware.devices import Device
+from layoutopt.layout.layout import Layout
+from layoutopt.problems.answer import AccessReport
+from layoutopt.problems.lower import (
+    Report,
+    byte_table,
+    named_widths,
+    stored,
+    unstored,
+    width_choices,
+    with_loops,
+    with_widths,
+)
+from layoutopt.problems.trace import LaneTrace, Trace, trace
+from layoutopt.problems.types import Constraints, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """See the module.
+
+    Attributes:
+        asked: the problem as its file has it.
+        problem: the same with one width for each access; its elements may share bytes.
+        lowered: the same over whole bytes, which is what layouts are sought and counted for.
+        device: whose rules apply.
+        lanes: what the accesses of `lowered` touch, access by access; where lanes choose, in an iteration
+            for each value.
+        accesses: the same, each able to count; where lanes choose, over all their values.
+    """
+
+    asked: Problem
+    problem: Problem
+    lowered: Problem
+    device: Device
+    lanes: Trace
+    accesses: tuple[CountedAccess, ...]
+
+    # Layouts -----------------------------------------------------------------------------------
+
+    def table(self, layout: Layout | Node) -> IntArray:
+        """Byte offsets by row-major index, int64, of the elements of `lowered`.
+
+        Args:
+            layout: a layout of `problem` or of `lowered`, or element offsets of `problem` as a formula.
+
+        Raises:
+            ExpressionError: the formula cannot be evaluated.
+            LayoutError: the layout is made for another tile, or tears elements that share a byte.
+        """
+        if not isinstance(layout, Layout):
+            return byte_table(layout, self.problem.tile)
+        tile = self.lowered.tile
+        made_for = (*layout.shape[:-1], layout.shape[-1] // layout.packed), layout.element_bytes
+        if made_for != (tile.shape, tile.element_bytes):
+            raise LayoutError(f"made for a tile of shape {layout.shape}, not {self.problem.tile.shape}")
+        table: IntArray = layout.table()[..., :: layout.packed].ravel()
+        return table
+
+    def as_elements(self, layout: Layout) -> Layout:
+        """A layout of `lowered` as one of `problem`."""
+        return unstored(layout, self.problem)
+
+    def as_bytes(self, layout: Layout) -> Layout:
+        """A layout of `problem` as one of `lowered`."""
+        return msgspec.structs.replace(layout, shape=self.lowered.tile.shape, packed=1)
+
+    def size(self, table: IntArray) -> int:
+        """Bytes from the base to the end of the last element."""
+        return int(table.max()) + self.lowered.tile.element_bytes
+
+    def check(self, table: IntArray) -> None:
+        """Check that the tile fits and that every access is served, whatever lanes choose.
+
+        Raises:
+            LayoutError: elements overlap, or a vector is torn or misaligned.
+        """
+        check_table(table, self.lowered.tile.element_bytes, self.lanes)
+
+    def alignment(self, swizzled: bool) -> int:
+        """Bytes of which the base must be a multiple."""
+        return base_alignment(self.lowered.tile.element_bytes, swizzled, self.lanes, self.device)
+
+    # Counts ------------------------------------------------------------------------------------
+
+    def count(self, table: IntArray) -> tuple[Counts, ...]:
+        """What every warp instruction costs, access by access; base offsets may be added to the table."""
+        return tuple(access.count(table) for access in self.accesses)
+
+    def reports(self, counts: Sequence[Counts]) -> tuple[AccessReport, ...]:
+        """The totals of each access, with its width where the file leaves it open."""
+        totals = (access.report(count) for access, count in zip(self.accesses, counts, strict=True))
+        return self.named(totals)
+
+    def measure(self, layout: Layout | Node, base_bytes: int = 0) -> tuple[AccessReport, ...]:
+        """The totals of each access under a layout that begins at byte `base_bytes`."""
+        return self.reports(self.count(self.table(layout) + base_bytes))
+
+    def weighted_excess(self, counts: Sequence[Counts]) -> float:
+        """The sum over all instructions, in units of `lanes.weight_unit`; whole unless it is expected."""
+        over = [count.wavefronts - count.ideal for count in counts]
+        return _rounded(self._weighted(over))
+
+    def weighted_wavefronts(self, counts: Sequence[Counts]) -> float:
+        """The same for wavefronts."""
+        return _rounded(self._weighted([count.wavefronts for count in counts]))
+
+    def _weighted(self, costs: Sequence[IntArray]) -> float:
+        return sum(float((c * a.weight).sum()) for c, a in zip(costs, self.accesses, strict=True))
+
+    # Accesses ----------------------------------------------------------------------------------
+
+    @property
+    def chooses(self) -> bool:
+        """Whether some lanes choose at run time."""
+        return any(isinstance(access, ChoiceTrace) for access in self.accesses)
+
+    @property
+    def certain(self) -> Trace:
+        """The lanes; those that choose have weight 0, so that they bind vectors and cost nothing."""
+        if not self.chooses:
+            return self.lanes
+        return Trace(
+            tuple(
+                replace(lanes, weight=np.zeros_like(lanes.weight)) if isinstance(a, ChoiceTrace) else lanes
+                for lanes, a in zip(self.lanes.accesses, self.accesses, strict=True)
+            ),
+            self.lanes.weight_unit,
+        )
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether the weighted excess is another number than the excess."""
+        return any((access.weight != self.lanes.weight_unit).any() for access in self.accesses)
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """Bytes of every access whose width the file leaves open, by name."""
+        taken = zip(self.asked.accesses, self.problem.accesses, strict=True)
+        return {a.name: b.single_width or 0 for a, b in taken if isinstance(a.bytes, tuple)}
+
+    def named(self, reports: Iterator[Report]) -> tuple[Report, ...]:
+        """Reports, one an access, with their widths where the file leaves them open."""
+        return named_widths(reports, self.asked, self.problem)
+
+    def place(self, access: int, row: int) -> tuple[int, dict[str, int]]:
+        """Warp, and values of the loops, of a row of the access's counts."""
+        step, warp = divmod(row, -(-self.problem.threads // self.device.lanes))
+        values = {}
+        for name, trips in reversed(self.problem.accesses[access].loops.items()):
+            step, values[name] = divmod(step, trips)
+        return warp, dict(reversed(values.items()))
+
+    # Others like it ----------------------------------------------------------------------------
+
+    def constrained(self, layout: Constraints) -> Case:
+        """The same accesses under other constraints on the layout."""
+        asked = msgspec.structs.replace(self.asked, layout=layout)
+        problem = msgspec.structs.replace(self.problem, layout=layout)
+        return replace(self, asked=asked, problem=problem, lowered=stored(problem))
+
+    def with_lanes(self, lanes: Trace) -> Case:
+        """The same accesses by other lanes; none of them chooses."""
+        return replace(self, lanes=lanes, accesses=_known(lanes.accesses, self.device))
+
+
+def cases(problem: Problem, device: Device) -> Iterator[Case]:
+    """The problem under every choice of its widths, the widest first.
+
+    Raises:
+        ProblemFileError: the problem contradicts itself, or the device has no rule for an access.
+    """
+    for option in width_choices(problem):
+        yield _lowered(problem, option, device)
+
+
+def case_of(problem: Problem, device: Device, widths: Mapping[str, int] | None = None) -> Case:
+    """The problem with widths by access name, the widest where left out.
+
+    Raises:
+        ProblemFileError: as for `cases`, or a width is not one that the file allows.
+    """
+    widths = widths or {}
+    return _lowered(problem, with_widths(problem, [widths.get(a.name) for a in problem.accesses]), device)
+
+
+def _lowered(asked: Problem, problem: Problem, device: Device) -> Case:
+    lowered, looped = stored(problem), with_loops(problem)
+    lanes = trace(looped, device)
+    if lowered is not problem:  # whose accesses were just checked to start at whole bytes
+        lanes = trace(with_loops(lowered), device)
+    chosen = choices(lowered, lanes, device)
+    accesses = tuple(
+        chosen.get(known.name, known) if chosen else known for known in _known(lanes.accesses, device)
+    )
+    return Case(asked, problem, lowered, device, lanes, accesses)
+
+
+def _known(lanes: Sequence[LaneTrace], device: Device) -> tuple[KnownLanes, ...]:
+    return tuple(KnownLanes(access, device) for access in lanes)
+
+
+def _rounded(total: float) -> float:
+    rounded = round(total, 6)
+    return int(rounded) if rounded.is_integer() else rounded

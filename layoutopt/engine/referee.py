@@ -1,0 +1,88 @@
+"""What counts and checks a finished layout: a table of byte offsets under a problem's accesses.
+
+It sees offsets and lanes only. Where a layout came from, and what was promised of it, is not its business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from layoutopt.engine.conflicts import Counts, IntArray, count_wavefronts
+from layoutopt.engine.run_time_values import ChoiceTrace
+from layoutopt.errors import LayoutError
+from layoutopt.hardware.devices import Device
+from layoutopt.hardware.operations import Operation
+from layoutopt.problems.answer import AccessReport
+from layoutopt.problems.trace import LaneTrace, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLanes:
+    """One access whose elements are known: its lanes, and the device that serves them."""
+
+    lanes: LaneTrace
+    device: Device
+
+    @property
+    def name(self) -> str:
+        """The access's name."""
+        return self.lanes.name
+
+    @property
+    def operation(self) -> Operation:
+        """What the access's spelling means."""
+        return self.lanes.operation
+
+    @property
+    def weight(self) -> IntArray:
+        """Weight of each instruction, int64, shape (instructions,), in units of `Trace.weight_unit`."""
+        return self.lanes.weight
+
+    def count(self, table: IntArray) -> Counts:
+        """What each instruction costs under byte offsets by row-major index, int64, shape (elements,)."""
+        lanes = self.lanes
+        return count_wavefronts(table[lanes.element], lanes.active, lanes.operation, self.device)
+
+    def report(self, counts: Counts) -> AccessReport:
+        """The totals of `counts`."""
+        wavefronts, ideal = int(counts.wavefronts.sum()), int(counts.ideal.sum())
+        conflicts = int(counts.bank_conflicts.sum())
+        return AccessReport(self.name, self.lanes.op, wavefronts, ideal, wavefronts - ideal, conflicts)
+
+
+# One access, able to `count` a table and to `report` the counts: its elements are known, or lanes choose.
+CountedAccess = KnownLanes | ChoiceTrace
+
+
+def check_table(table: IntArray, element_bytes: int, lanes: Trace) -> None:
+    """Check that byte offsets hold the tile and serve the accesses.
+
+    Args:
+        table: byte offsets by row-major index, int64, shape (elements,).
+        element_bytes: bytes of an element.
+        lanes: the accesses; every element that a lane may choose where lanes choose.
+
+    Raises:
+        LayoutError: elements overlap, or a vector is torn or misaligned.
+    """
+    if table.min() < 0:
+        raise LayoutError("an element lies before the base")
+    if (np.diff(np.sort(table)) < element_bytes).any():
+        raise LayoutError("elements overlap")
+    for access in lanes.accesses:
+        starts = np.unique(access.element[access.active])
+        if (table[starts] % access.operation.width_bytes).any() and access.width_elements > 1:
+            raise LayoutError(f"access {access.name!r}: a vector is misaligned")
+        for k in range(1, access.width_elements):
+            if (table[starts + k] != table[starts] + k * element_bytes).any():
+                raise LayoutError(f"access {access.name!r}: a vector is torn")
+
+
+def base_alignment(element_bytes: int, swizzled: bool, lanes: Trace, gpu: Device) -> int:
+    """Base alignment in bytes: the widest vector, and with a swizzle the row of banks that it permutes."""
+    widest = max(a.operation.width_bytes for a in lanes.accesses)
+    natural = element_bytes & -element_bytes
+    row = max(gpu.rule(a.operation).banks for a in lanes.accesses) * gpu.bank_bytes if swizzled else 1
+    return max(widest, natural, row)
