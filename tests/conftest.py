@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PROBLEMS = sorted(p for p in (ROOT / "problems").rglob("*.json") if p.name != "problem.schema.json")
+TILE_SETS = sorted((ROOT / "problems" / "tile_sets").glob("*.json"))
+PROBLEMS = sorted(set((ROOT / "problems").rglob("*/*.json")) - set(TILE_SETS))
 
 
 def pytest_collection_modifyitems(items):

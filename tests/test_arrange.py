@@ -10,7 +10,7 @@ import jsonschema
 import numpy as np
 import pytest
 import toy
-from conftest import ROOT
+from conftest import ROOT, TILE_SETS
 from test_brute_force import random_case
 from test_cli import layoutopt
 
@@ -25,8 +25,6 @@ from layoutopt.problems.trace import trace
 from layoutopt.synthesis.arrange import arrange, groups
 from layoutopt.synthesis.packing import Plan, least, pack
 from layoutopt.synthesis.solve import solve
-
-TILE_SETS = sorted((ROOT / "tile_sets").glob("*.json"))
 
 SMALL = [(2, 4), (3, 3), (2, 6), (4, 2), (3, 4), (2, 2, 2), (12,), (3, 5)]
 
@@ -333,7 +331,7 @@ def test_files_of_several_tiles(path):
 
 
 def test_two_passes_of_an_fft_share_one_layout():
-    data = json.loads((ROOT / "tile_sets" / "shoc_fft512_two_passes_f32.json").read_text())
+    data = json.loads((ROOT / "problems" / "tile_sets" / "shoc_fft512_two_passes_f32.json").read_text())
     result = arrange(tiles_from_data({**data, "same_layout": True}))
     (part,) = result.tiles
     assert part.tiles == ("first", "second")

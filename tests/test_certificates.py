@@ -17,7 +17,7 @@ from layoutopt.proof.certificates import certificate
 from layoutopt.proof.every_layout import SOLVER
 from layoutopt.synthesis.solve import solve
 
-SCRIPT = ROOT / "scripts" / "check_certificate.py"
+SCRIPT = ROOT / "scripts" / "checkers" / "check_certificate.py"
 # Cliques, parities, counting, nothing to prove; merged pairs of phases; weights; atomics.
 SOLVED = [
     "basics/diagonals_32x32_f32",
@@ -91,7 +91,7 @@ def test_a_clique_and_every_way_to_forge_it(tmp_path):
         (tmp_path / "c.json").write_text(json.dumps(given))
         script = [
             sys.executable,
-            ROOT / "scripts" / "check_clique.py",
+            ROOT / "scripts" / "checkers" / "check_clique.py",
             tmp_path / "p.json",
             tmp_path / "c.json",
         ]

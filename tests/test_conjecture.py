@@ -6,7 +6,9 @@ import itertools
 import pytest
 from conftest import ROOT
 
-spec = importlib.util.spec_from_file_location("search_conjecture", ROOT / "scripts" / "search_conjecture.py")
+spec = importlib.util.spec_from_file_location(
+    "search_conjecture", ROOT / "scripts" / "fuzz" / "search_conjecture.py"
+)
 script = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(script)
 

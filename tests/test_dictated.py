@@ -67,7 +67,7 @@ def test_weights_decide_between_modes():
 
 
 def test_hardware_products_and_matrices_were_right():
-    """What scripts/validate_h200.py found for the fragments, on the machine."""
+    """What scripts/measure/validate_h200.py found for the fragments, on the machine."""
     assert len(MEASURED["products"]) >= 25
     assert all(MEASURED["products"].values())
     assert len(MEASURED["matrices"]) >= 20

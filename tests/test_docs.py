@@ -15,7 +15,7 @@ from test_cli import layoutopt
 from layoutopt import load, solve
 from layoutopt.problems.file import from_data
 
-SPEC = importlib.util.spec_from_file_location("write_docs", ROOT / "scripts/write_docs.py")
+SPEC = importlib.util.spec_from_file_location("write_docs", ROOT / "scripts/docs/write_docs.py")
 write_docs = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(write_docs)
 
@@ -38,12 +38,14 @@ def without_help(text):
 @pytest.mark.parametrize("page", SHOWN)
 def test_commands_give_what_the_page_shows(page):
     text = (ROOT / "docs" / page).read_text()
-    assert without_help(write_docs.with_outputs(text)) == without_help(text), "run scripts/write_docs.py"
+    assert without_help(write_docs.with_outputs(text)) == without_help(text), "run scripts/docs/write_docs.py"
 
 
 @pytest.mark.parametrize("page", write_docs.GENERATED)
 def test_generated_pages_are_in_step(page):
-    assert (ROOT / "docs" / page).read_text() == write_docs.GENERATED[page](), "run scripts/write_docs.py"
+    assert (ROOT / "docs" / page).read_text() == write_docs.GENERATED[page](), (
+        "run scripts/docs/write_docs.py"
+    )
 
 
 def test_every_command_has_a_page_or_a_section():

@@ -327,10 +327,10 @@ def test_a_formula_that_does_not_hold_the_tile_is_refused():
 
 
 def test_random_problems(tmp_path):
-    """A few; `scripts/fuzz_emit.py` does 2,000."""
+    """A few; `scripts/fuzz/fuzz_emit.py` does 2,000."""
     if GXX is None or GCC is None:
         pytest.skip("no C or C++ compiler on this machine")
-    command = [sys.executable, str(ROOT / "scripts/fuzz_emit.py"), "--count", "25", "--seed", "7"]
+    command = [sys.executable, str(ROOT / "scripts/fuzz/fuzz_emit.py"), "--count", "25", "--seed", "7"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert "25 problems" in done.stdout

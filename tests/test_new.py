@@ -8,7 +8,7 @@ import sys
 import zipfile
 
 import pytest
-from conftest import PROBLEMS, ROOT
+from conftest import PROBLEMS, ROOT, TILE_SETS
 from test_cli import COMMAND, ENVIRONMENT, layoutopt
 
 from layoutopt.cli.new import KINDS as OFFERED
@@ -164,7 +164,7 @@ def test_pipeline_stages_are_a_dimension():
 
 
 def test_catalogue_is_listed_and_found_by_name():
-    assert set(problems().values()) == set(PROBLEMS)
+    assert set(problems().values()) == {*PROBLEMS, *TILE_SETS}
     listed = layoutopt("problems").stdout.splitlines()
     assert [line.split()[0] for line in listed] == list(short_names())
     assert find("basics/transpose_32x32_f32") == find("transpose_32x32_f32")
@@ -178,6 +178,17 @@ def test_solve_finds_a_problem_by_name(tmp_path):
     done = layoutopt("solve", "transpose_32x32_f23", cwd=tmp_path)
     assert done.returncode == 2
     assert "did you mean transpose_32x32_f32" in done.stderr
+
+
+def test_problems_of_several_tiles_are_in_the_catalogue(tmp_path):
+    name = "shoc_fft512_two_passes_f32"
+    done = layoutopt("solve", name, "--json", cwd=tmp_path)
+    assert (done.returncode, json.loads(done.stdout)["bytes"]) == (0, 2048), done.stderr
+    assert layoutopt("problems", name).stdout == (ROOT / f"problems/tile_sets/{name}.json").read_text()
+    assert json.loads(layoutopt("problems", name, "--expanded", "--json").stdout)["overlay"]
+    done = layoutopt("check", name)
+    assert done.returncode == 2
+    assert "`layoutopt solve` takes several" in done.stderr
 
 
 def test_a_file_comes_before_a_name(tmp_path):

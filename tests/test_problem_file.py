@@ -133,7 +133,7 @@ def test_catalogue_files_are_problems_of_the_published_schema(path):
 
 def test_schema_file_is_in_step_with_the_types():
     published = json.loads((ROOT / "problems" / "problem.schema.json").read_text())
-    assert published == json_schema(), "run scripts/write_schema.py"
+    assert published == json_schema(), "run scripts/docs/write_schema.py"
 
 
 def test_everything_optional_is_read(problem_file):

@@ -44,11 +44,13 @@ def _print(problem: Path, expanded: bool, as_json: bool) -> None:
     from layoutopt.json_data import parse
     from layoutopt.problems.file import from_data, read, written_out
     from layoutopt.problems.text import problem_text
+    from layoutopt.problems.tile_set_file import tiles_from_data
 
     text = read(problem)
     data = parse(text)
-    from_data(data)
-    if expanded:
+    several = isinstance(data, dict) and "tiles" in data
+    (tiles_from_data if several else from_data)(data)
+    if expanded and not several:
         data = written_out(data)
     if as_json:
         click.echo(json.dumps(data))
@@ -70,14 +72,18 @@ def _list(as_json: bool) -> None:
 
 def _summary(path: Path) -> dict[str, Any]:
     data = json.loads(path.read_bytes())
-    element = data["tile"]["element"]
-    kind = element if isinstance(element, str) else f"{element['bytes']}-byte"
     notes = data.get("notes", "").partition(". ")[0].rstrip(".")
     return {
-        "tile": f"{'x'.join(map(str, data['tile']['shape']))} {kind}",
+        "tile": f"{len(data['tiles'])} tiles" if "tiles" in data else _tile(data["tile"]),
         "target": data.get("target", "sm_90"),
         "notes": notes,
     }
+
+
+def _tile(tile: dict[str, Any]) -> str:
+    element = tile["element"]
+    kind = element if isinstance(element, str) else f"{element['bytes']}-byte"
+    return f"{'x'.join(map(str, tile['shape']))} {kind}"
 
 
 def _fragments(as_json: bool) -> None:

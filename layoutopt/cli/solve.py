@@ -41,7 +41,7 @@ CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNK
 @click.option(
     "--certificate",
     type=OutputPath(),
-    help="Write what supports the answer to this file, for scripts/check_certificate.py.",
+    help="Write what supports the answer to this file, for scripts/checkers/check_certificate.py.",
 )
 @time_limit_option(60.0, "Stop after S seconds with the best so far.")
 @click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Solver threads.")

@@ -2,8 +2,8 @@
 
 Counted as NVIDIA's compiler selects them (sm_70 and later): a product is fused with an addition (IMAD, LEA),
 an addition takes three operands (IADD3) and so does any function of bits (LOP3); a division by a constant is
-a high product and a shift. What several expressions share is computed once. `scripts/count_index_ops.py`
-counts what the compiler really makes of them.
+a high product and a shift. What several expressions share is computed once.
+`scripts/benchmarks/count_index_ops.py` counts what the compiler really makes of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The problems that ship with the package, by name.
 
 A problem is called by its file's name without `.json`, or by folder and name
-(`basics/transpose_32x32_f32`) where several folders have one of that name.
+(`basics/transpose_32x32_f32`) where several folders have one of that name. The folder `tile_sets` holds
+problems of several tiles.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import difflib
 from pathlib import Path
 
 SCHEMA_NAME = "problem.schema"
+TILE_SETS = "tile_sets"
 
 
 def folder() -> Path:
@@ -23,6 +25,11 @@ def problems() -> dict[str, Path]:
     root = folder()
     files = sorted(path for path in root.rglob("*.json") if path.stem != SCHEMA_NAME)
     return {path.relative_to(root).with_suffix("").as_posix(): path for path in files}
+
+
+def of_one_tile() -> dict[str, Path]:
+    """Every problem of one tile, as in `problems`."""
+    return {name: path for name, path in problems().items() if path.parent.name != TILE_SETS}
 
 
 def short_names() -> dict[str, Path]:

@@ -1,6 +1,6 @@
 """Certificates: a claim about a problem, with all that is needed to check it without the solver.
 
-`scripts/check_certificate.py` checks them and uses nothing of this package. What a certificate holds:
+`scripts/checkers/check_certificate.py` checks them and uses nothing of this package. What one holds:
 
     layout     byte offsets of every element, wavefronts of every access: count them again
     bound      least (weighted) excess, its scope, and what it rests on
@@ -46,7 +46,7 @@ from layoutopt.proof.obstructions import (
 CERTIFICATE_SCHEMA: Final = "layoutopt.certificate/1"
 EVERY_LAYOUT: Final = "every layout"
 ARITHMETIC: Final = (
-    "arithmetic: scripts/check_certificate.py checks it without layoutopt and without a solver"
+    "arithmetic: scripts/checkers/check_certificate.py checks it without layoutopt and without a solver"
 )
 BY_SOLVER: Final = "the solver alone (CP-SAT); `questions` holds what it answered"
 BY_SEARCH: Final = "layoutopt's search of the families alone"

@@ -19,8 +19,8 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from layoutopt.cli import main as layoutopt
+from layoutopt.problems.catalogue import problems
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 LANGUAGES = ("cuda", "hip", "opencl", "c", "cute", "gluon", "tilelang", "numba")
 LIMIT = "20"
 TIMES = re.compile(r'"seconds": ?[0-9.e-]+')
@@ -69,7 +69,7 @@ def main():
     parser.add_argument("names", nargs="*", metavar="NAME")
     args = parser.parse_args()
     recorded = json.loads(args.record.read_text()) if args.mode == "compare" else {}
-    paths = sorted([*(ROOT / "problems").rglob("*/*.json"), *(ROOT / "tile_sets").glob("*.json")])
+    paths = list(problems().values())
     differ = 0
     now = {}
     with tempfile.TemporaryDirectory() as folder:

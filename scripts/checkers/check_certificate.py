@@ -1,4 +1,6 @@
-"""Check a certificate with plain loops: `python scripts/check_certificate.py PROBLEM.json CERTIFICATE.json`.
+"""Check a certificate with plain loops.
+
+    python scripts/checkers/check_certificate.py PROBLEM.json CERTIFICATE.json
 
 Uses the standard library and nothing of layoutopt. It takes from the certificate which lanes the
 hardware serves together and, where the file leaves a choice, how wide (`served`), and derives everything

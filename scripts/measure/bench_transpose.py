@@ -1,6 +1,6 @@
 """Time a 4096x4096 transpose on the GPU with three layouts of its tile, beside a device copy.
 
-    python scripts/bench_transpose.py --write bench.cu     here: solve, and write the program
+    python scripts/measure/bench_transpose.py --write bench.cu     here: solve, and write the program
     nvcc -O3 -std=c++17 -arch=sm_90 -o bench bench.cu && ./bench
 
 The kernels are the same but for the emitted address functions: no layout, one word of padding, ours.

@@ -1,4 +1,4 @@
-"""Check a clique by hand's rules: `python scripts/check_clique.py PROBLEM.json CERTIFICATE.json`.
+"""Check a clique by hand's rules: `python scripts/checkers/check_clique.py PROBLEM.json CERTIFICATE.json`.
 
 Words that pairwise meet need a bank each, so more of them than banks conflict in every layout. Twenty
 lines that use nothing of layoutopt; `check_certificate.py` checks that the hardware serves those lanes

@@ -1,6 +1,6 @@
 """How long solving takes: warm calls over the catalogue, and the whole command beside its imports.
 
-    python scripts/bench_solve.py [--runs N]
+    python scripts/benchmarks/bench_solve.py [--runs N]
 
 The command is compared, pair by pair in the same run, with a Python that imports the libraries it
 stands on. Only the ratios travel between machines.
@@ -11,11 +11,10 @@ import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from layoutopt import load, solve
+from layoutopt.problems.catalogue import of_one_tile
 
-PROBLEMS = Path(__file__).parent.parent / "problems"
 IMPORTS = [sys.executable, "-c", "import ortools.sat.python.cp_model, numpy, click"]
 LAYOUTOPT = [sys.executable, "-c", "from layoutopt.cli import run; run()"]
 
@@ -31,7 +30,7 @@ def main():
     parser.add_argument("--runs", type=int, default=5)
     runs = parser.parse_args().runs
     times = {}
-    for path in sorted(PROBLEMS.rglob("*/*.json")):
+    for name, path in of_one_tile().items():
         problem = load(path)
         if problem.known_optimum is None:  # would run until stopped
             continue
@@ -41,14 +40,14 @@ def main():
             start = time.perf_counter()
             solve(problem)
             samples.append(time.perf_counter() - start)
-        times[path.relative_to(PROBLEMS).with_suffix("").as_posix()] = statistics.median(samples)
+        times[name] = statistics.median(samples)
     ordered = sorted(times.items(), key=lambda item: item[1])
     print(f"warm solve over {len(times)} problems, median of {runs} each:")
     print(f"  median {1e3 * statistics.median(times.values()):.1f} ms")
     for name, value in ordered[-5:]:
         print(f"  {1e3 * value:7.1f} ms  {name}")
 
-    tile = str(PROBLEMS / "basics" / "transpose_32x32_f32.json")
+    tile = "transpose_32x32_f32"
     for label, command in (
         ("solve", [*LAYOUTOPT, "solve", tile]),
         ("solve --json", [*LAYOUTOPT, "solve", tile, "--json"]),

@@ -6,6 +6,6 @@ from pathlib import Path
 from layoutopt.problems.file import json_schema
 
 if __name__ == "__main__":
-    path = Path(__file__).parent.parent / "problems" / "problem.schema.json"
+    path = Path(__file__).parents[2] / "problems" / "problem.schema.json"
     path.write_text(json.dumps(json_schema(), indent=1) + "\n")
     print(f"wrote {path.name}")

@@ -5,7 +5,7 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
-PATH = Path(__file__).parent.parent / "docs" / "kernel_to_layout.ipynb"
+PATH = Path(__file__).parents[2] / "docs" / "kernel_to_layout.ipynb"
 
 
 def main():

@@ -1,7 +1,7 @@
 """Record what Triton and CuTe themselves say of random layouts: tests/data/peer_layouts.jsonl.gz.
 
     pip install triton nvidia-cutlass
-    python scripts/record_peers.py --out tests/data/peer_layouts.jsonl.gz
+    python scripts/checkers/record_peers.py --out tests/data/peer_layouts.jsonl.gz
 
 Triton's answer is the linear layout that its compiler computes (GluonOpBuilder.to_linear_layout); CuTe's
 is pycute's evaluation of the layout at every thread and value. Needs no GPU and not layoutopt.

@@ -3,7 +3,7 @@
 
 The suite runs the first few hundred; this goes on from there.
 
-    python scripts/fuzz_exhaustive.py [--problems 1000] [--first 10000]
+    python scripts/fuzz/fuzz_exhaustive.py [--problems 1000] [--first 10000]
 """
 
 import argparse
@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from test_brute_force import compare
 

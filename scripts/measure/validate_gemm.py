@@ -1,7 +1,7 @@
 """Multiply matrices on a GPU through the code that is emitted for the problems of `layoutopt new gemm`.
 
-    python scripts/validate_gemm.py --write FOLDER       here: solve, emit, and write one program a type
-    python scripts/validate_gemm.py --measure FOLDER     on the GPU: compile and run; writes measured.json
+    python scripts/measure/validate_gemm.py --write FOLDER     here: solve, emit, write one program a type
+    python scripts/measure/validate_gemm.py --measure FOLDER   on the GPU: compile, run; writes measured.json
 
 Operands A and B are what `new gemm` writes without options but the type, solved and emitted as CUDA.
 The kernel fills both tiles from global memory, reads the fragments, multiplies them by `mma.sync` and
@@ -256,7 +256,7 @@ def measure(folder: Path) -> None:
             "gpu": card.name,
             "driver": card.driver,
             "cuda": (re.search(r"V([\d.]+)", version) or ["", ""])[1],
-            "script": "scripts/validate_gemm.py",
+            "script": "scripts/measure/validate_gemm.py",
             "date": time.strftime("%Y-%m-%d"),
         },
         "products": entries,

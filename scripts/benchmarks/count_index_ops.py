@@ -1,6 +1,6 @@
 """Count index instructions in machine code: emitted addresses, the published formula, CuTe's Swizzle.
 
-    python scripts/count_index_ops.py [--json FILE]
+    python scripts/benchmarks/count_index_ops.py [--json FILE]
 
 For each access of each catalogue problem kernels make one pass over its iterations, all of them unrolled: with
 the emitted pieces of our layout and of the published one, with the published formula at the access's
@@ -33,10 +33,11 @@ from layoutopt.emit.plan import AccessPlan, Plan
 from layoutopt.expressions.grammar import Const, Op, Var, substituted
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.machine import find_tool
+from layoutopt.problems.catalogue import of_one_tile
 from layoutopt.problems.file import load
 from layoutopt.synthesis.solve import solve
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 MAX_ITERATIONS = 64
 
 
@@ -184,11 +185,7 @@ def main() -> None:
 
     include = Path(cutlass_library.__file__).parent / "source" / "include"
     rows: list[dict[str, object]] = []
-    paths = [
-        p
-        for p in sorted((ROOT / "problems").rglob("*.json"))
-        if p.name != "problem.schema.json" and args.only in str(p)
-    ]
+    paths = [p for name, p in of_one_tile().items() if args.only in name]
     paths = [p for p in paths if load(p).known_optimum is not None]
     with tempfile.TemporaryDirectory() as name:
 

@@ -5,7 +5,7 @@ Each access loads 32 words of a 16,384-word tile whose offsets form a random sub
 unit triangular swizzles, and each serves a random subspace without conflicts with probability 0.298, so
 that solutions run out near K = 25.7; beyond it the answer is a refutation.
 
-    python scripts/hard_instances.py [--k 12 20 22 30] [--seeds 5] [--write FOLDER]
+    python scripts/benchmarks/hard_instances.py [--k 12 20 22 30] [--seeds 5] [--write FOLDER]
 """
 
 from __future__ import annotations

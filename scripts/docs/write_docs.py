@@ -1,6 +1,6 @@
 """Write what is generated in docs/: outputs of the command blocks, the format, fragments and hardware.
 
-    python scripts/write_docs.py
+    python scripts/docs/write_docs.py
 
 A page is run in an empty folder, its blocks in order. Comments before a block: `<!-- lines N -->` shows the
 first N lines, `<!-- exit N -->` expects that exit code of its last command, `<!-- write FILE TEXT -->` and
@@ -24,10 +24,10 @@ from layoutopt.problems.file import json_schema
 from layoutopt.problems.named_accesses import fragments
 from layoutopt.search.dictated import modes
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"((?:<!-- [^\n]* -->\n)*)```console\n(.*?)```", re.S)
-HAND = "<!-- Written by scripts/write_docs.py; change what it is generated from. -->\n\n"
+HAND = "<!-- Written by scripts/docs/write_docs.py; change what it is generated from. -->\n\n"
 
 
 def with_outputs(page: str) -> str:

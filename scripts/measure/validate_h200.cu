@@ -1,4 +1,4 @@
-// Template of scripts/validate_h200.py, which fills in the kernels and the tests.
+// Template of scripts/measure/validate_h200.py, which fills in the kernels and the tests.
 #include <cuda.h>
 #include <sys/stat.h>
 #include <cstdint>

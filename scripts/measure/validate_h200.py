@@ -1,8 +1,8 @@
 """Validate fragments, traces and TMA layouts on an H200.
 
-    python scripts/validate_h200.py write DIR             # needs layoutopt and nvcc: DIR/main and its input
-    DIR/run.sh OUT                                        # on the GPU machine; needs ncu
-    python scripts/validate_h200.py compare DIR OUT --json tests/data/h200_fragments.json
+    python scripts/measure/validate_h200.py write DIR     # needs nvcc: writes DIR/main and its input
+    DIR/run.sh OUT                                      # on the GPU machine; needs ncu
+    python scripts/measure/validate_h200.py compare DIR OUT --json tests/data/h200_fragments.json
 
 Products: random small integers go into the registers that the fragments say, through the instruction,
 and out of the accumulators that the fragments say; the product must be exact. Matrices: every lane's

@@ -1,6 +1,6 @@
 """Throughput of the conflict engine, beside what memory and a plain NumPy sort allow.
 
-    python scripts/bench_count.py [--instructions 1000000]
+    python scripts/benchmarks/bench_count.py [--instructions 1000000]
 
 One process, one thread. Each row counts a table of warp instructions through the same function as
 `layoutopt count ADDR.npy`, file reading and checks included; in the same run it copies the same
@@ -25,7 +25,7 @@ from layoutopt.hardware.devices import device
 from layoutopt.hardware.operations import parse_operation
 
 LANES = 32
-RECORDS = Path(__file__).parent.parent / "tests/data/h200_wavefronts.jsonl.gz"
+RECORDS = Path(__file__).parents[2] / "tests/data/h200_wavefronts.jsonl.gz"
 
 
 def seconds(work: Callable[[], object], repeat: int) -> float:

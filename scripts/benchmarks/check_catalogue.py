@@ -1,13 +1,10 @@
 """Audit the published layout of every problem in the catalogue and print what is wrong with each.
 
-python scripts/check_catalogue.py
+python scripts/benchmarks/check_catalogue.py
 """
 
-from pathlib import Path
-
 from layoutopt import check, load, solve
-
-PROBLEMS = Path(__file__).parent.parent / "problems"
+from layoutopt.problems.catalogue import of_one_tile
 
 
 def brief(audit):
@@ -30,13 +27,12 @@ def brief(audit):
 def main():
     row = "{:<48} {:>7} {:>7}  {:<62} {}"
     print(row.format("published layout", "excess", "bytes", "findings", "cheapest fix"))
-    for path in sorted(PROBLEMS.rglob("*/*.json")):
+    for name, path in of_one_tile().items():
         problem = load(path)
         if problem.published is None:
             continue
         audit = check(problem, solver=lambda p: solve(p, time_limit=5))
         fixes = [f.message for f in audit.findings if f.kind == "fix"]
-        name = path.relative_to(PROBLEMS).with_suffix("").as_posix()
         print(row.format(name, audit.excess, audit.bytes, ", ".join(brief(audit)), "".join(fixes)))
 
 

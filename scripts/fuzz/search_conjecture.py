@@ -1,6 +1,6 @@
 """Look for accesses that some map to banks serves without conflicts, but no linear map does.
 
-    python scripts/search_conjecture.py [--dimensions 5] [--bank-bits 3] [--cases 200] [--seed 1]
+    python scripts/fuzz/search_conjecture.py [--dimensions 5] [--bank-bits 3] [--cases 200] [--seed 1]
 
 Words are the vectors of F2^n, banks are 2^r. A set D of differences stands for the accesses: every two
 words that differ by a member of D meet. A linear map works exactly when its kernel, a subspace of

@@ -1,6 +1,6 @@
 """Time a GEMM main loop (cp.async, ldmatrix, mma; 128x128x32, f16) with three layouts of its tiles.
 
-    python scripts/bench_gemm.py --write bench.cu      here: solve, and write the program
+    python scripts/measure/bench_gemm.py --write bench.cu      here: solve, and write the program
     nvcc -O3 -std=c++17 -arch=sm_90 -I CUTLASS/include -o bench bench.cu && ./bench
 
 Ours with the emitted pieces; 8 halves of padding, with the emitted pieces too; and CuTe's swizzle, its

@@ -1,6 +1,6 @@
 """Record what an NVIDIA GPU of compute capability 9.0 counts for single warp instructions.
 
-    python3 scripts/record_h200.py --out h200_more.jsonl.gz
+    python3 scripts/measure/record_h200.py --out h200_more.jsonl.gz
 
 Writes a CUDA program with one kernel an instruction, each of which issues exactly one warp-wide
 shared-memory access with addresses and mask from a table in global memory; profiles one launch a
@@ -9,11 +9,11 @@ Needs nvcc, cuobjdump, ncu, numpy and permission to read the counters; not layou
 profiles, it reads the machine code: each kernel must hold exactly one shared-memory instruction, of
 the kind meant.
 
-    python3 scripts/record_h200.py --split h200_counter_split.json
+    python3 scripts/measure/record_h200.py --split h200_counter_split.json
 
 records which of the profiler's shared-memory counters each op moves, a few patterns an op.
 
-    python3 scripts/record_h200.py --compare h200_more.jsonl.gz
+    python3 scripts/measure/record_h200.py --compare h200_more.jsonl.gz
 
 prints, per op, how many records layoutopt's engine disagrees with (needs layoutopt, no GPU).
 """
@@ -498,7 +498,7 @@ def split(args: argparse.Namespace) -> None:
             "driver": smi[1].strip(),
             "cuda": version(lambda: run("nvcc", "--version"), r"release [\d.]+, V([\d.]+)"),
             "ncu": version(lambda: run("ncu", "--version"), r"Version ([\d.]+)"),
-            "script": "scripts/record_h200.py --split",
+            "script": "scripts/measure/record_h200.py --split",
             "date": time.strftime("%Y-%m-%d"),
         },
         "machine": {op: name for op, name in machine.items() if op not in NOT_SPLIT},
@@ -547,7 +547,7 @@ def main() -> None:
     parser.add_argument(
         "--known",
         type=Path,
-        default=Path(__file__).parent.parent / "tests/data/h200_wavefronts.jsonl.gz",
+        default=Path(__file__).parents[2] / "tests/data/h200_wavefronts.jsonl.gz",
         help="records not to take again",
     )
     args = parser.parse_args()

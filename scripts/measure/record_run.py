@@ -1,7 +1,7 @@
 """Run every problem of the catalogue on a GPU, our layout and the published one, under the profiler.
 
-    python scripts/record_run.py --write FOLDER       here: solve, and write one program a layout
-    python scripts/record_run.py --measure FOLDER     on the GPU: compile, run, profile; writes measured.json
+    python scripts/measure/record_run.py --write FOLDER     here: solve, and write one program a layout
+    python scripts/measure/record_run.py --measure FOLDER   on the GPU: compile, run, profile: measured.json
 
 The second step needs nvcc and ncu, numpy and msgspec; no solver. All programs are linked into one, so
 that the profiler starts once. `tests/data/h200_runs.json` is what it wrote; tests compare it with what
@@ -24,7 +24,6 @@ import msgspec
 from layoutopt.errors import LayoutError
 from layoutopt.hardware import machine
 
-ROOT = Path(__file__).parent.parent
 _PROFILES = 3
 
 
@@ -35,14 +34,13 @@ def write(folder: Path, time_limit: float) -> None:
     from layoutopt.hardware.counters import counters
     from layoutopt.hardware.devices import device
     from layoutopt.layout.layout import Layout
+    from layoutopt.problems.catalogue import of_one_tile
     from layoutopt.problems.file import load
     from layoutopt.synthesis.solve import solve
 
     folder.mkdir(parents=True, exist_ok=True)
     entries = []
-    for path in sorted((ROOT / "problems").rglob("*.json")):
-        if path.name == "problem.schema.json":
-            continue
+    for name, path in of_one_tile().items():
         problem = load(path)
         gpu = device("sm_90")
         ours = solve(problem, time_limit=time_limit)
@@ -63,7 +61,7 @@ def write(folder: Path, time_limit: float) -> None:
             layout = msgspec.to_builtins(planned.layout) if isinstance(planned.layout, Layout) else None
             entries.append(
                 {
-                    "problem": path.relative_to(ROOT / "problems").as_posix(),
+                    "problem": f"{name}.json",
                     "layout": kind,
                     "offset": to_text(planned.offset),
                     "digits": layout,
@@ -157,7 +155,7 @@ def measure(folder: Path, workers: int) -> None:
             "driver": card.driver,
             "cuda": (re.search(r"V([\d.]+)", version) or ["", ""])[1],
             "ncu": (re.search(r"Version ([\d.]+)", ncu) or ["", ""])[1],
-            "script": "scripts/record_run.py",
+            "script": "scripts/measure/record_run.py",
             "date": time.strftime("%Y-%m-%d"),
         },
     }

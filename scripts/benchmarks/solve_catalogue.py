@@ -1,6 +1,6 @@
 """Solve every problem of the catalogue and print what is published beside what is found.
 
-    python scripts/solve_catalogue.py [--time-limit S] [NAME ...]
+    python scripts/benchmarks/solve_catalogue.py [--time-limit S] [NAME ...]
 
 Excess is in wavefronts over all warp instructions (weights decide what is best, and are not in it);
 bytes run to the last element used. The published layout is counted by the conflict engine. `pad` and
@@ -10,13 +10,12 @@ them. NAME keeps the problems whose name holds it.
 
 import argparse
 import time
-from pathlib import Path
 
 import msgspec
 
 from layoutopt import check, load, solve
+from layoutopt.problems.catalogue import of_one_tile
 
-PROBLEMS = Path(__file__).parent.parent / "problems"
 ROW = "{:<50} {:>5} {:>6}  {:>5} {:>6}  {:>5} {:>6}  {:>5} {:>6}  {:<9} {:>6}  {:<14} {:<12} {}"
 
 
@@ -54,8 +53,7 @@ def main():
     print(ROW.format("problem", "publ.", "", "pad", "", "xor", "", "best", "", "", "", "proof", "", ""))
     print(ROW.format("", *two * 4, "status", "time", "excess; bytes", "family", "formula"))
     beaten = kernels = 0
-    for path in sorted(PROBLEMS.rglob("*/*.json")):
-        name = path.relative_to(PROBLEMS).with_suffix("").as_posix()
+    for name, path in of_one_tile().items():
         if args.names and not any(part in name for part in args.names):
             continue
         problem = load(path)

@@ -1,6 +1,6 @@
 """Compare emitted C with the table, at every coordinate and every access, on random problems and layouts.
 
-    python scripts/fuzz_emit.py --count 2000 --seed 1
+    python scripts/fuzz/fuzz_emit.py --count 2000 --seed 1
 
 Layouts are random, not solved: dimension orders, pads, splits, rotated lines, swizzles of any masks.
 Accesses are random expressions of the file's whole grammar, kept inside the tile by `%`. Each batch is

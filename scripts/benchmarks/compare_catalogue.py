@@ -1,6 +1,6 @@
 """Compare the families on every problem of the catalogue, and say how long a whole table takes.
 
-    python scripts/compare_catalogue.py [--time-limit S] [--runs N]
+    python scripts/benchmarks/compare_catalogue.py [--time-limit S] [--runs N]
 
 For each problem: excess wavefronts and bytes of some rows, what is recommended, and the warm time of the
 table. A row that the time limit cut short carries a question mark.
@@ -9,12 +9,11 @@ table. A row that the time limit cut short carries a question mark.
 import argparse
 import statistics
 import time
-from pathlib import Path
 
 from layoutopt import load
+from layoutopt.problems.catalogue import of_one_tile
 from layoutopt.study.compare import compare
 
-PROBLEMS = Path(__file__).parent.parent / "problems"
 SHOWN = ("none", "order/split", "pad", "interval", "cute", "xor", "all", "published")
 
 
@@ -34,7 +33,7 @@ def main():
     line = "{:<46} " + "{:>14} " * len(SHOWN) + "{:<12} {:>8}"
     print(line.format("problem (excess/bytes)", *SHOWN, "recommended", "ms"))
     times = []
-    for path in sorted(PROBLEMS.rglob("*/*.json")):
+    for name, path in of_one_tile().items():
         problem = load(path)
         if any(access.any for access in problem.accesses):
             continue  # `compare` takes no values known only at run time
@@ -46,7 +45,6 @@ def main():
             samples.append(time.perf_counter() - start)
         times.append(statistics.median(samples))
         rows = {row.family: row for row in result.rows}
-        name = path.relative_to(PROBLEMS).with_suffix("").as_posix()
         taken = result.recommendation.family if result.recommendation else "-"
         print(
             line.format(name, *(figures(rows.get(f)) for f in SHOWN), taken, f"{1e3 * times[-1]:.0f}"),
