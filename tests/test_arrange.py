@@ -156,7 +156,7 @@ def test_best_combination(block):
                 continue
             assert result.status is Status.OPTIMAL, (seed, limit, result.reason)
             assert (result.weighted_excess, result.bytes) == min(fitting), (seed, limit, result)
-            bound = result.proof.weighted_excess or result.proof.excess
+            bound = result.proof.objective
             assert (bound.lower_bound, result.proof.bytes.lower_bound) == min(fitting), (seed, limit)
             tighter += min(fitting)[0] > min(totals)
     assert tighter, "some budget forces a tile to a smaller layout"

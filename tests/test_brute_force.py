@@ -98,7 +98,7 @@ def compare(seed, larger=False):
         return
     assert result.status is Status.OPTIMAL, (seed, data)
     assert (result.weighted_excess, result.bytes) == (expected[0], 4 * expected[1]), (seed, data, result)
-    bound = result.proof.weighted_excess or result.proof.excess
+    bound = result.proof.objective
     assert bound.lower_bound == expected[0], (seed, data)
     assert result.proof.excess.lower_bound <= result.excess, (seed, data)
     clean = solve(from_data(data), target=toy.toy_device(lanes, banks), conflict_free=True)

@@ -11,6 +11,9 @@ from msgspec import Struct
 from layoutopt.layout.layout import Layout
 
 RESULT_SCHEMA: Final = "layoutopt.result/1"
+# The scope of what holds for every placement of the elements that keeps their alignment and every access
+# whole and aligned.
+EVERY_LAYOUT: Final = "every layout"
 
 
 class Status(enum.StrEnum):
@@ -53,6 +56,11 @@ class Bound(Struct, frozen=True):
     lower_bound: int | float
     scope: str
 
+    @property
+    def everywhere(self) -> bool:
+        """Whether it holds for every layout, and not for some families only."""
+        return self.scope == EVERY_LAYOUT
+
 
 class IndexCost(Struct, frozen=True):
     """The third objective: `value` in the unit `measure`, least possible where `proved`."""
@@ -82,6 +90,11 @@ class Proof(Struct, frozen=True):
     weighted_excess: Bound | None = None
     every_layout: Bound | None = None
     evidence: str = ""
+
+    @property
+    def objective(self) -> Bound:
+        """What is proved of the first objective: the weighted excess, which is the excess without weights."""
+        return self.weighted_excess or self.excess
 
 
 class Result(Struct, frozen=True, rename={"schema_": "schema"}):

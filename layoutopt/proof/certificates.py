@@ -26,7 +26,7 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import Device
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import question
-from layoutopt.problems.answer import Result, Status
+from layoutopt.problems.answer import EVERY_LAYOUT, Result, Status
 from layoutopt.problems.lower import stored, with_widths
 from layoutopt.problems.trace import Trace, trace
 from layoutopt.problems.types import FAMILIES, Access, Problem
@@ -44,7 +44,6 @@ from layoutopt.proof.obstructions import (
 )
 
 CERTIFICATE_SCHEMA: Final = "layoutopt.certificate/1"
-EVERY_LAYOUT: Final = "every layout"
 ARITHMETIC: Final = (
     "arithmetic: scripts/checkers/check_certificate.py checks it without layoutopt and without a solver"
 )
@@ -68,7 +67,7 @@ def certificate(problem: Problem, device: Device, result: Result) -> dict[str, A
     widths = [a.bytes for a in result.accesses] or [None] * len(problem.accesses)
     problem = stored(with_widths(problem, widths))
     lanes = trace(problem, device)
-    bound = result.proof.weighted_excess or result.proof.excess
+    bound = result.proof.objective
     on = board(lanes, problem.tile, device)
     unit = lanes.weight_unit
     wanted = round(bound.lower_bound * unit)
@@ -131,10 +130,10 @@ def _infeasible(problem: Problem, result: Result, rests_on: str) -> dict[str, An
     """What was refuted; None where there is a layout, or no answer."""
     if result.status is not Status.INFEASIBLE:
         return None
-    most, bound = problem.layout.max_bytes, result.proof.weighted_excess or result.proof.excess
+    most, bound = problem.layout.max_bytes, result.proof.objective
     if most is not None and most < problem.tile.bytes:
         claim, rests_on = f"a layout of {most} bytes", ARITHMETIC
-    elif bound.lower_bound and bound.scope == EVERY_LAYOUT:
+    elif bound.lower_bound and bound.everywhere:
         claim = "a layout without conflicts"
     else:
         claim, rests_on = "a layout in scope that keeps to the constraints", BY_SEARCH

@@ -47,11 +47,11 @@ from layoutopt.model.swizzle import (
     swizzle_field,
     textbook,
 )
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound
 from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import FAMILIES, Problem, Tile
 from layoutopt.search.walsh import Question, decide
 
-EVERY_LAYOUT = "every layout"
 # Rounds of stage 2: how many candidates, most promising first, and the deterministic time that each gets.
 _ROUNDS = ((24, 0.05), (24, 0.5), (None, 0.05), (24, 5.0), (None, 0.5), (None, 5.0), (None, None))
 # Before this round a table is tried, with this effort: it may be the answer, and be proved to be.
@@ -81,9 +81,9 @@ class Proposal:
         bytes: last offset plus element size.
         operations: index cost: operations of the linearisation plus three per distinct shift.
         operations_proved: no layout searched with this excess and these bytes has fewer.
-        excess_bound: proved lower bound of the weighted excess, and its scope.
+        excess_bound: of the weighted excess.
         plain_floor: excess, weights not applied, that the counting bound leaves in every layout.
-        bytes_bound: proved lower bound of the bytes at that excess, and its scope.
+        bytes_bound: of the bytes at that excess.
         complete: both bounds are met, or infeasibility is proved.
         reason: why there is no layout, or what is left unproved; may be empty.
     """
@@ -94,9 +94,9 @@ class Proposal:
     bytes: int
     operations: int
     operations_proved: bool
-    excess_bound: tuple[int, str]
+    excess_bound: Bound
     plain_floor: int
-    bytes_bound: tuple[int, str]
+    bytes_bound: Bound
     complete: bool
     reason: str
 
@@ -176,8 +176,8 @@ def look_up(tile: Tile, free: FreeAssignment, proposal: Proposal) -> Proposal:
         bytes=free.bytes,
         operations=row_major + 1,
         operations_proved=False,
-        excess_bound=(free.bound, EVERY_LAYOUT),
-        bytes_bound=(free.bytes_bound if free.excess == free.bound else tile.bytes, EVERY_LAYOUT),
+        excess_bound=Bound(free.bound, EVERY_LAYOUT),
+        bytes_bound=Bound(free.bytes_bound if free.excess == free.bound else tile.bytes, EVERY_LAYOUT),
         complete=free.complete,
         reason="" if free.complete else "stopped before the proof was complete",
     )
@@ -368,7 +368,7 @@ class _Search:
         proposal = self._proposal(found, bound, operations_proved=proved)
         least = size if proved else self.tile.bytes
         scope = EVERY_LAYOUT if least == self.tile.bytes else self.scope
-        return replace(proposal, bytes_bound=(least, scope), operations_proved=proved, complete=proved)
+        return replace(proposal, bytes_bound=Bound(least, scope), operations_proved=proved, complete=proved)
 
     # Stage 1 -----------------------------------------------------------------------------------
 
@@ -711,17 +711,17 @@ class _Search:
             used,
             found.operations,
             operations_proved and complete,
-            (min(excess_bound, found.excess), bound_scope),
+            Bound(min(excess_bound, found.excess), bound_scope),
             self.plain_floor,
-            (bytes_bound, bytes_scope),
+            Bound(bytes_bound, bytes_scope),
             complete,
             "" if complete else "stopped before the proof was complete",
         )
 
     def _none(self, reason: str, scope: str, complete: bool) -> Proposal:
         return Proposal(
-            None, "", 0, 0, 0, False, (self.floor, EVERY_LAYOUT), self.plain_floor,
-            (self.tile.bytes, EVERY_LAYOUT), complete, f"{reason} ({scope})",
+            None, "", 0, 0, 0, False, Bound(self.floor, EVERY_LAYOUT), self.plain_floor,
+            Bound(self.tile.bytes, EVERY_LAYOUT), complete, f"{reason} ({scope})",
         )  # fmt: skip
 
 

@@ -394,8 +394,8 @@ class _Compare:
 
 def _least_excess(everything: Result, lanes: Trace) -> int:
     """Weighted excess, in the trace's unit, that no layout of any kind undercuts."""
-    bound = everything.proof.weighted_excess or everything.proof.excess
-    return int(bound.lower_bound * lanes.weight_unit) if bound.scope == "every layout" else 0
+    bound = everything.proof.objective
+    return int(bound.lower_bound * lanes.weight_unit) if bound.everywhere else 0
 
 
 def _at_least(row: Row, members: list[Row]) -> Row:

@@ -21,7 +21,7 @@ from layoutopt.layout.formula import element_expression
 from layoutopt.layout.layout import Digit, Layout
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import lane_order
-from layoutopt.problems.answer import Result
+from layoutopt.problems.answer import EVERY_LAYOUT, Result
 from layoutopt.problems.lower import chosen_widths, stored, unstored, whole, with_widths
 from layoutopt.problems.trace import LaneTrace, Trace, trace
 from layoutopt.problems.types import Access, Problem
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from layoutopt.budget import Budget
 
 EXPLANATION_SCHEMA: Final = "layoutopt.explanation/1"
-EVERY_LAYOUT: Final = "every layout"
 # Accesses beyond which no smallest clash is looked for: each is one question to the solver.
 MAX_CLASH: Final = 16
 _SHOWN: Final = 8
@@ -133,7 +132,7 @@ class _Explainer:
         result = self.result
         free = bool(result.layout is not None and result.excess == 0)
         verdict: bool | None = True if free else None
-        bound = result.proof.weighted_excess or result.proof.excess
+        bound = result.proof.objective
         clique, reasons = None, list(self._why(result))
         if bound.lower_bound > 0 or (result.layout is None and result.proof.excess.lower_bound > 0):
             verdict = False
@@ -141,7 +140,7 @@ class _Explainer:
         minimal = False
         others: list[tuple[str, ...]] = []
         relaxations: list[Relaxation] = []
-        every = bound.scope == EVERY_LAYOUT or (
+        every = bound.everywhere or (
             result.proof.every_layout is not None and result.proof.every_layout.lower_bound > 0
         )
         if not free and self._restricted():

@@ -36,7 +36,7 @@ from layoutopt.engine.referee import base_alignment
 from layoutopt.engine.run_time_values import ChoiceTrace, choices
 from layoutopt.errors import VerificationError
 from layoutopt.hardware.devices import Device, device
-from layoutopt.problems.answer import Bound, IndexCost, Proof, Result, Status
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound, IndexCost, Proof, Result, Status
 from layoutopt.problems.lower import stored, with_loops
 from layoutopt.problems.tile_set_file import fields_of
 from layoutopt.problems.trace import Trace, trace
@@ -45,7 +45,6 @@ from layoutopt.synthesis.packing import Plan, least, pack, rounded_up
 from layoutopt.synthesis.solve import INDEX_COST_MEASURE, measure, solve
 
 ARRANGEMENT_SCHEMA: Final = "layoutopt.arrangement/1"
-EVERY_LAYOUT: Final = "every layout"
 
 
 class PlacedTile(Struct, frozen=True):
@@ -299,9 +298,9 @@ class _Front:
         if self.points:
             layout = msgspec.structs.replace(layout, max_bytes=self.points[-1].bytes - 1)
         result = solver(msgspec.structs.replace(self.problem, layout=layout))
-        proved = result.proof.weighted_excess or result.proof.excess
+        proved = result.proof.objective
         bound = max(_exact(proved.lower_bound), self.rest[0])
-        if proved.scope == EVERY_LAYOUT:
+        if proved.everywhere:
             self.floor = max(self.floor, _exact(proved.lower_bound))
         if result.layout is None:
             self.reason = result.reason
@@ -572,7 +571,7 @@ def _proof(
         return Proof(excess, size, cost)
     # Of the plain excess, only what no layout at all avoids is known.
     plain = [unit.front.points[0].result.proof.excess if unit.front.points else None for unit in units]
-    floor = sum(b.lower_bound for b in plain if b is not None and b.scope == EVERY_LAYOUT)
+    floor = sum(b.lower_bound for b in plain if b is not None and b.everywhere)
     return Proof(Bound(floor, EVERY_LAYOUT), size, cost, excess)
 
 

@@ -20,13 +20,13 @@ from layoutopt.hardware.devices import Device, device
 from layoutopt.layout.formula import element_expression
 from layoutopt.layout.layout import Layout
 from layoutopt.model.placement import FreeAssignment
-from layoutopt.problems.answer import AccessReport, Bound, IndexCost, Proof, Result, Status
+from layoutopt.problems.answer import EVERY_LAYOUT, AccessReport, Bound, IndexCost, Proof, Result, Status
 from layoutopt.problems.lower import named_widths, stored, unstored, width_choices, with_loops
 from layoutopt.problems.trace import LaneTrace, Trace, trace
 from layoutopt.problems.types import FAMILIES, Family, Problem
 from layoutopt.proof.every_layout import COUNTING, EveryLayout, every_layout
 from layoutopt.search import dictated
-from layoutopt.search.search import EVERY_LAYOUT, Proposal, look_up, plain_layouts, search, why_no_table
+from layoutopt.search.search import Proposal, look_up, plain_layouts, search, why_no_table
 
 # Share of the time limit that the search over the families may use; proofs for every layout get the rest.
 _SEARCH_SHARE: Final = 0.75
@@ -223,7 +223,7 @@ def _of_every_layout(
     workers: int,
 ) -> tuple[Proposal, EveryLayout | None]:
     """Where the families leave excess, ask what holds for every layout; the proposal, better proved."""
-    bound, scope = proposal.excess_bound
+    bound = proposal.excess_bound.lower_bound
     if problem.layout.minimise != "excess":
         return proposal, None  # excess is the price of what comes first
     if proposal.layout is None:
@@ -232,7 +232,7 @@ def _of_every_layout(
         enough = 1
     else:
         enough = int(proposal.weighted_excess)  # whole: no lane chooses
-        if enough == 0 or (bound == enough and scope == EVERY_LAYOUT):
+        if enough == 0 or (bound == enough and proposal.excess_bound.everywhere):
             return proposal, None
     general = every_layout(
         problem.tile,
@@ -255,7 +255,7 @@ def _of_every_layout(
         proposal = replace(proposal, reason="; ".join(filter(None, (proposal.reason, better))))
     if general.bound < max(1, bound):
         return proposal, general
-    proposal = replace(proposal, excess_bound=(general.bound, EVERY_LAYOUT))
+    proposal = replace(proposal, excess_bound=Bound(general.bound, EVERY_LAYOUT))
     if proposal.layout is None:
         reason = f"every layout has conflicts, by {general.evidence}"
         return replace(proposal, complete=True, reason=reason), general
@@ -286,7 +286,7 @@ def _with_tables(
     tile, layout = problem.tile, problem.layout
     if layout.max_bytes is not None and tile.bytes > layout.max_bytes:
         return proposal, None
-    floor = proposal.excess_bound[0] if proposal.excess_bound[1] == EVERY_LAYOUT else 0
+    floor = int(proposal.excess_bound.lower_bound) if proposal.excess_bound.everywhere else 0
     if proposal.layout is None and conflict_free and floor:
         return proposal, None
     if proposal.layout is not None and (proposal.weighted_excess, proposal.bytes) == (floor, tile.bytes):
@@ -330,7 +330,9 @@ def _with_tables(
     if known is None:
         if conflict_free and bound:
             reason = f"every layout has conflicts, by {general.evidence}"
-            proposal = replace(proposal, excess_bound=(bound, EVERY_LAYOUT), complete=True, reason=reason)
+            proposal = replace(
+                proposal, excess_bound=Bound(bound, EVERY_LAYOUT), complete=True, reason=reason
+            )
             return proposal, general
         return replace(proposal, complete=False, reason=f"{proposal.reason}; {_TABLES_LEFT}"), general
     excess, size, table = known
@@ -339,10 +341,12 @@ def _with_tables(
     if proposal.layout is None or rank(excess, size) < rank(proposal.weighted_excess, proposal.bytes):
         return look_up(tile, best, proposal), general
     if best.complete:
-        proposal = replace(proposal, excess_bound=(bound, EVERY_LAYOUT), bytes_bound=(least, EVERY_LAYOUT))
+        proposal = replace(
+            proposal, excess_bound=Bound(bound, EVERY_LAYOUT), bytes_bound=Bound(least, EVERY_LAYOUT)
+        )
         return replace(proposal, complete=True, reason=""), general
-    if bound >= proposal.excess_bound[0]:
-        proposal = replace(proposal, excess_bound=(bound, EVERY_LAYOUT))
+    if bound >= proposal.excess_bound.lower_bound:
+        proposal = replace(proposal, excess_bound=Bound(bound, EVERY_LAYOUT))
     return replace(proposal, complete=False, reason=_TABLES_LEFT), general
 
 
@@ -374,7 +378,7 @@ def _best_widths(problem: Problem, solved: list[tuple[Problem, Result]], gpu: De
 
     least, best = min(found, key=rank)
     for wavefronts, result in found:
-        bound = result.proof.weighted_excess or result.proof.excess
+        bound = result.proof.objective
         saved = (result.weighted_excess or 0) - bound.lower_bound
         beaten = first == "excess" and wavefronts - saved > least
         if result is not best and result.status is not Status.OPTIMAL and not beaten:
@@ -445,7 +449,7 @@ def _over_values(
     """
     if proposal.layout is None:
         return proposal
-    bound, scope = proposal.excess_bound
+    bound = proposal.excess_bound.lower_bound
 
     def judged(layout: Layout, family: str, operations: int) -> Proposal:
         table = layout.table().ravel()
@@ -462,15 +466,15 @@ def _over_values(
     work = sum(choice.rows.size for choice in chosen.values())
     most = max(32, min(_MOST_PLAIN_LAYOUTS, _CHOICES_COUNTED // max(1, work)))
     for layout, family, operations in islice(plain_layouts(problem, gpu, certain, budget), most):
-        if budget.spent or (best.weighted_excess <= bound and best.bytes <= proposal.bytes_bound[0]):
+        if budget.spent or (best.weighted_excess <= bound and best.bytes <= proposal.bytes_bound.lower_bound):
             break
         size = int(layout.table().max()) + layout.element_bytes
         if best.weighted_excess <= bound and (size, operations) >= (best.bytes, best.operations):
             continue
         best = min(best, judged(layout, family, operations), key=rank)
     reached = best.weighted_excess <= bound
-    bytes_bound = proposal.bytes_bound if reached else (problem.tile.bytes, EVERY_LAYOUT)
-    complete = reached and best.bytes == bytes_bound[0]
+    bytes_bound = proposal.bytes_bound if reached else Bound(problem.tile.bytes, EVERY_LAYOUT)
+    complete = reached and best.bytes == bytes_bound.lower_bound
     if conflict_free and best.weighted_excess > 0:
         return replace(
             best, layout=None, complete=False, reason="no layout without excess over all values was found"
@@ -478,7 +482,6 @@ def _over_values(
     return replace(
         best,
         bytes_bound=bytes_bound,
-        excess_bound=(bound, scope),
         operations_proved=complete and best.layout == proposal.layout and proposal.operations_proved,
         complete=complete,
         reason=""
@@ -565,7 +568,7 @@ def _result(
 
 def _proof(lanes: Trace, proposal: Proposal, general: EveryLayout | None) -> Proof:
     """The bounds, with and without weights."""
-    bound, scope = proposal.excess_bound
+    bound, scope = int(proposal.excess_bound.lower_bound), proposal.excess_bound.scope
     weights = np.concatenate([a.weight for a in lanes.accesses])
     # Each excess wavefront weighs at most the largest weight.
     least = max(proposal.plain_floor, -(-bound // max(1, int(weights.max()))))
@@ -583,7 +586,7 @@ def _proof(lanes: Trace, proposal: Proposal, general: EveryLayout | None) -> Pro
             evidence = general.evidence
         if scope != EVERY_LAYOUT:
             wider = Bound(_unweighted(general.bound, lanes.weight_unit), EVERY_LAYOUT)
-    return Proof(plain, Bound(*proposal.bytes_bound), cost, weighted, wider, evidence)
+    return Proof(plain, proposal.bytes_bound, cost, weighted, wider, evidence)
 
 
 def _has_weights(lanes: Trace) -> bool:

@@ -62,7 +62,7 @@ def main():
         result = solve(problem, time_limit=args.time_limit)
         seconds = time.perf_counter() - start
         proof = result.proof
-        excess = scope(proof.weighted_excess or proof.excess, result.weighted_excess)
+        excess = scope(proof.objective, result.weighted_excess)
         proofs = f"{excess}; {scope(proof.bytes, result.bytes)}"
         others = [restricted(problem, family, args.time_limit) for family in ("pad", "xor")]
         columns = (*old, *others[0], *others[1], result.excess, result.bytes, result.status)
