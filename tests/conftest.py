@@ -1,15 +1,25 @@
 """Markers that skip what the machine does not have, and the catalogue as parameters."""
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from layoutopt.hardware.machine import find_tool
+
 ROOT = Path(__file__).parent.parent
 TILE_SETS = sorted((ROOT / "problems" / "tile_sets").glob("*.json"))
 PROBLEMS = sorted(set((ROOT / "problems").rglob("*/*.json")) - set(TILE_SETS))
+
+
+def pytest_configure():
+    """Tests call nvcc by its name, wherever it is."""
+    nvcc = find_tool("nvcc")
+    if nvcc is not None and shutil.which("nvcc") is None:
+        os.environ["PATH"] += os.pathsep + str(Path(nvcc).parent)
 
 
 def pytest_collection_modifyitems(items):
@@ -18,7 +28,9 @@ def pytest_collection_modifyitems(items):
     gpu = smi is not None and subprocess.run([smi, "-L"], capture_output=True, check=False).returncode == 0
     for item in items:
         if "nvcc" in item.keywords and nvcc is None:
-            item.add_marker(pytest.mark.skip(reason="nvcc is not on this machine"))
+            item.add_marker(
+                pytest.mark.skip(reason="nvcc is not on this machine (pip install -e '.[cuda]' brings it)")
+            )
         if "gpu" in item.keywords and not gpu:
             item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU on this machine"))
 

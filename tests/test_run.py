@@ -141,6 +141,20 @@ def test_self_tests_are_for_nvidia():
         program(plan(problem, device("gfx942"), "x0"))
 
 
+def test_tools_are_found_where_pip_puts_them(tmp_path, monkeypatch):
+    """The newest CUDA among NVIDIA's packages for Python, behind what PATH has."""
+    for folder in ("site/nvidia/cu12/bin", "site/nvidia/cu13/bin", "path"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "layoutopt-tool").write_text("#!/bin/sh\n")
+        (tmp_path / folder / "layoutopt-tool").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    assert gpu.find_tool("layoutopt-tool") is None
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    assert gpu.find_tool("layoutopt-tool") == str(tmp_path / "site/nvidia/cu13/bin/layoutopt-tool")
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    assert gpu.find_tool("layoutopt-tool") == str(tmp_path / "path/layoutopt-tool")
+
+
 @pytest.mark.nvcc
 @pytest.mark.parametrize("name", ["transpose_16x32_f32", "gemm_a_128x64_f16", "gemm4bit_b_128x64_bf16"])
 def test_self_tests_compile(name, tmp_path):

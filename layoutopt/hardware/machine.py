@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import glob
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -61,10 +62,18 @@ class Run(Struct, frozen=True):
 
 
 def find_tool(name: str) -> str | None:
-    """A CUDA tool on PATH or where NVIDIA's installers put it."""
-    folders = sorted(glob.glob("/opt/nvidia/nsight-compute/*"), reverse=True)
-    candidates = [shutil.which(name), *(os.path.join(f, name) for f in ("/usr/local/cuda/bin", *folders))]
+    """A CUDA tool: on PATH, as the extra `cuda` installs it, or where NVIDIA's installers put it."""
+    profilers = sorted(glob.glob("/opt/nvidia/nsight-compute/*"), reverse=True)
+    folders = (*_installed_by_pip(), "/usr/local/cuda/bin", *profilers)
+    candidates = [shutil.which(name), *(os.path.join(folder, name) for folder in folders)]
     return next((c for c in candidates if c and os.access(c, os.X_OK)), None)
+
+
+def _installed_by_pip() -> list[str]:
+    """Where NVIDIA's packages for Python put programs: nvidia/cu13/bin, the newest CUDA first."""
+    spec = importlib.util.find_spec("nvidia")
+    roots = spec.submodule_search_locations if spec is not None else None
+    return sorted((found for root in roots or () for found in glob.glob(f"{root}/cu*/bin")), reverse=True)
 
 
 def gpu_present() -> Gpu:
@@ -96,7 +105,10 @@ def compile_program(text: str, folder: Path, gpu: Gpu) -> Path:
     """
     nvcc = find_tool("nvcc")
     if nvcc is None:
-        raise MachineError("nvcc is not on this machine; emit --self-test writes the program")
+        raise MachineError(
+            "nvcc is not on this machine (pip install 'layoutopt[cuda]' brings it); "
+            "emit --self-test writes the program"
+        )
     source, program = folder / "selftest.cu", folder / "selftest"
     source.write_text(text)
     arch = f"-arch=sm_{gpu.compute_capability.replace('.', '')}"
@@ -151,12 +163,19 @@ def run_counters(program: Path, accesses: int) -> list[dict[str, int]] | None:
 
 def parse_counters(output: str) -> list[dict[str, int]]:
     """Read ncu's CSV: for each launch, its counters by name (without `.sum`)."""
+    return [
+        {m.removesuffix(".sum"): int(float(row[m].replace(",", ""))) for m in METRICS}
+        for row in launches(output)
+    ]
+
+
+def launches(output: str) -> list[dict[str, str]]:
+    """Rows of the raw page of ncu's CSV: what each launch counted, as printed, in order."""
     lines = output.splitlines()
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
     table = csv.DictReader(line for line in lines[start:] if line.startswith('"'))
     rows = [row for row in table if row["ID"].strip()]  # the second line holds units
-    rows.sort(key=lambda row: int(row["ID"]))
-    return [{m.removesuffix(".sum"): int(float(row[m].replace(",", ""))) for m in METRICS} for row in rows]
+    return sorted(rows, key=lambda row: int(row["ID"]))
 
 
 def compared(predicted: dict[str, int], read: dict[str, int]) -> dict[str, int]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -178,7 +177,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", default="")
     args = parser.parse_args()
-    nvcc, dump = find_tool("nvcc"), shutil.which("cuobjdump") or find_tool("cuobjdump")
+    nvcc, dump = find_tool("nvcc"), find_tool("cuobjdump")
     if nvcc is None or dump is None:
         sys.exit("needs nvcc and cuobjdump")
     import cutlass_library

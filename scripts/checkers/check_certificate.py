@@ -290,6 +290,9 @@ def check_infeasible(given, elements, bound, other_widths):
 
 
 def main():
+    if sys.argv[1:] in (["-h"], ["--help"]):
+        print(__doc__)
+        return 0
     try:
         problem, given = (json.loads(Path(path).read_text()) for path in sys.argv[1:])
     except (OSError, ValueError) as error:

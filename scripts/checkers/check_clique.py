@@ -1,16 +1,22 @@
-"""Check a clique by hand's rules: `python scripts/checkers/check_clique.py PROBLEM.json CERTIFICATE.json`.
+"""Check a clique by hand's rules.
+
+    python scripts/checkers/check_clique.py PROBLEM.json CERTIFICATE.json
 
 Words that pairwise meet need a bank each, so more of them than banks conflict in every layout. Twenty
 lines that use nothing of layoutopt; `check_certificate.py` checks that the hardware serves those lanes
 together, and everything else of a certificate. It evaluates the file's expressions: trust the file.
 """
 
+import argparse
 import itertools
 import json
-import sys
 from pathlib import Path
 
-problem, certificate = (json.loads(Path(name).read_text()) for name in sys.argv[1:])
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("problem", type=Path)
+parser.add_argument("certificate", type=Path)
+files = parser.parse_args()
+problem, certificate = (json.loads(file.read_text()) for file in (files.problem, files.certificate))
 clique, lanes = certificate["clique"], certificate["lanes"]
 accesses, met = {a["name"]: a for a in problem["accesses"]}, set()
 for meeting in clique["meetings"]:

@@ -9,6 +9,7 @@ first N lines, `<!-- exit N -->` expects that exit code of its last command, `<!
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import os
 import re
@@ -176,6 +177,7 @@ GENERATED = {"format.md": format_page, "fragments.md": fragments_page, "hardware
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     for name, page in GENERATED.items():
         (DOCS / name).write_text(page())
     for path in sorted(DOCS.rglob("*.md")):

@@ -5,7 +5,7 @@
 Writes a CUDA program with one kernel an instruction, each of which issues exactly one warp-wide
 shared-memory access with addresses and mask from a table in global memory; profiles one launch a
 record with Nsight Compute; and writes records in the form of tests/data/h200_wavefronts.jsonl.gz.
-Needs nvcc, cuobjdump, ncu, numpy and permission to read the counters; not layoutopt. Before it
+Needs nvcc, cuobjdump, ncu, numpy and permission to read the counters; no solver. Before it
 profiles, it reads the machine code: each kernel must hold exactly one shared-memory instruction, of
 the kind meant.
 
@@ -15,35 +15,30 @@ records which of the profiler's shared-memory counters each op moves, a few patt
 
     python3 scripts/measure/record_h200.py --compare h200_more.jsonl.gz
 
-prints, per op, how many records layoutopt's engine disagrees with (needs layoutopt, no GPU).
+prints, per op, how many records layoutopt's engine disagrees with (needs no GPU).
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import glob
 import gzip
 import json
-import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import on_gpu
+from on_gpu import CONFLICTS_SUM, ELSEWHERE_SUM, RAW_PAGE, WAVEFRONTS_SUM, counted, provenance, run, tool
 
-WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
-# The part of WAVEFRONTS that no shared access causes: one in a launch of one warp, and one for each
-# instruction that all lanes skip by predicate, such as the loads that the compiler puts before cp.async.
-ELSEWHERE = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_misc.sum"
-CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
+from layoutopt.hardware import machine
+
 SHARED_BYTES = 32768
 LANES = np.arange(32)
 FULL = 0xFFFFFFFF
@@ -301,19 +296,6 @@ def make_records(
     return records
 
 
-def tool(name: str) -> str:
-    candidates = [shutil.which(name), f"/usr/local/cuda/bin/{name}"]
-    candidates += sorted(glob.glob(f"/opt/nvidia/nsight-compute/*/{name}"), reverse=True)
-    for candidate in candidates:
-        if candidate and os.access(candidate, os.X_OK):
-            return candidate
-    sys.exit(f"{name} was not found on PATH, in /usr/local/cuda/bin or in /opt/nvidia/nsight-compute")
-
-
-def run(name: str, *arguments: str | Path) -> str:
-    return subprocess.run([tool(name), *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout
-
-
 SHARED = "(?:LDS|STS|ATOMS|RED|ATOM|LDGSTS|UBLKCP|LD|ST)"
 
 
@@ -342,8 +324,7 @@ def machine_code(program: Path) -> dict[str, str]:
 
 def profile(program: Path, table: Path, launches: int, metrics: Sequence[str]) -> list[dict[str, str]]:
     """One row of Nsight Compute's raw page a launch, in launch order."""
-    command = [tool("ncu"), "--metrics", ",".join(metrics), "--clock-control", "none"]
-    command += ["--cache-control", "none", "--csv", "--page", "raw", "--print-units", "base"]
+    command = [tool("ncu"), "--metrics", ",".join(metrics), *RAW_PAGE]
     command += ["--kernel-name-base", "function", str(program), str(table)]
     print("running", " ".join(command)[:2000], flush=True)
     start, lines, seen = time.monotonic(), [], 0
@@ -360,22 +341,13 @@ def profile(program: Path, table: Path, launches: int, metrics: Sequence[str]) -
                     print(f"{seen} of {launches} launches, {took:.0f} s", flush=True)
     if process.returncode:
         sys.exit(f"ncu failed with exit status {process.returncode}:\n" + "".join(lines[-30:]))
-    header = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
-    if header is None:
-        sys.exit("no CSV in ncu's output:\n" + "".join(lines[-30:]))
-    table_lines = [line for line in lines[header:] if line.startswith('"')]
-    rows = [row for row in csv.DictReader(table_lines) if row["ID"].strip()]  # the second line holds units
+    rows = machine.launches("".join(lines))
     for name in ("Kernel Name", *metrics):
         if not rows or name not in rows[0]:
-            sys.exit(f"no column {name!r} in ncu's CSV; first lines:\n" + "".join(table_lines[:3]))
-    rows.sort(key=lambda row: int(row["ID"]))
+            sys.exit(f"no column {name!r} in ncu's CSV:\n" + "".join(lines[-30:]))
     if len(rows) != launches:
         sys.exit(f"{launches} launches, but ncu reports {len(rows)}")
     return rows
-
-
-def number(row: dict[str, str], name: str) -> int:
-    return int(float(row[name].replace(",", "")))
 
 
 def build(folder: Path) -> Path:
@@ -400,11 +372,15 @@ def measure(records: list[dict[str, Any]], program: Path, metrics: Sequence[str]
         given = row["Kernel Name"].split("(")[0].strip()
         if given != kernel_name(op):
             sys.exit(f"launch {i} should be {kernel_name(op)}, but ncu reports {given}")
-    first, *counted, last = ({name: number(row, name) for name in metrics} for row in rows)
+    first, *counts, last = ({name: counted(row, name) for name in metrics} for row in rows)
     print("launches without a shared access count", {k: v for k, v in first.items() if v}, flush=True)
-    if first != last or first.get(WAVEFRONTS, 0) != first.get(ELSEWHERE, 0) or first.get(CONFLICTS):
+    if (
+        first != last
+        or first.get(WAVEFRONTS_SUM, 0) != first.get(ELSEWHERE_SUM, 0)
+        or first.get(CONFLICTS_SUM)
+    ):
         sys.exit(f"something else moves the counters: first launch {first}, last launch {last}")
-    return counted
+    return counts
 
 
 def record(args: argparse.Namespace) -> None:
@@ -418,11 +394,11 @@ def record(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as name:
         program = build(Path(name))
         machine_code(program)
-        counted = measure(records, program, (WAVEFRONTS, ELSEWHERE, CONFLICTS))
+        counted = measure(records, program, (WAVEFRONTS_SUM, ELSEWHERE_SUM, CONFLICTS_SUM))
     with gzip.open(args.out, "wt") as file:
         for r, counters in zip(records, counted, strict=True):
-            r["wavefronts"] = counters[WAVEFRONTS] - counters[ELSEWHERE]
-            r["bank_conflicts"] = counters[CONFLICTS]
+            r["wavefronts"] = counters[WAVEFRONTS_SUM] - counters[ELSEWHERE_SUM]
+            r["bank_conflicts"] = counters[CONFLICTS_SUM]
             if r["wavefronts"] < 1:
                 sys.exit(f"no wavefront counted for {r}")
             file.write(json.dumps(r | RECORDED_AS.get(r["op"], {}), separators=(",", ":")) + "\n")
@@ -470,45 +446,31 @@ def shared_metrics() -> tuple[list[str], list[str]]:
     return hardware, patched
 
 
-def version(command: Callable[[], str], pattern: str) -> str:
-    match = re.search(pattern, command())
-    return match[1] if match else "unknown"
-
-
 def split(args: argparse.Namespace) -> None:
     records = split_records(args.seed)
     hardware, patched = shared_metrics()
     print(f"{len(hardware)} hardware metrics and {len(patched)} of patched code", flush=True)
     with tempfile.TemporaryDirectory() as name:
         program = build(Path(name))
-        machine = machine_code(program)
+        codes = machine_code(program)
         counted = measure(records, program, hardware)
         counted = [a | b for a, b in zip(counted, measure(records, program, patched), strict=True)]
     metrics = [*hardware, *patched]
     moved = [name for name in metrics if any(counters[name] for counters in counted)]
-    smi = run("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader").split(",")
     head: dict[str, object] = {
         "about": "Which of Nsight Compute's counters single warp instructions move, one launch a record, as "
         "read. `counters` of a record is in the order of `moved`; those of `still` stayed at zero in every "
         "record. `machine`: each op's machine instruction. Family nobody: no lane is active, so that the "
         "instruction is predicated off. smsp__sass and memory_l1 counters are of code that the profiler "
         "patches; the others are the hardware's.",
-        "provenance": {
-            "gpu": smi[0].strip(),
-            "driver": smi[1].strip(),
-            "cuda": version(lambda: run("nvcc", "--version"), r"release [\d.]+, V([\d.]+)"),
-            "ncu": version(lambda: run("ncu", "--version"), r"Version ([\d.]+)"),
-            "script": "scripts/measure/record_h200.py --split",
-            "date": time.strftime("%Y-%m-%d"),
-        },
-        "machine": {op: name for op, name in machine.items() if op not in NOT_SPLIT},
+        "provenance": provenance("record_h200.py --split"),
+        "machine": {op: name for op, name in codes.items() if op not in NOT_SPLIT},
         "still": [name for name in metrics if name not in moved],
         "moved": moved,
     }
     for r, counters in zip(records, counted, strict=True):
         r["counters"] = [counters[name] for name in moved]
-    lines = ",\n".join("  " + json.dumps(r, separators=(",", ":")) for r in records)
-    args.split.write_text(json.dumps(head, indent=1)[:-2] + ',\n "records": [\n' + lines + "\n ]\n}\n")
+    args.split.write_text(on_gpu.record(head, "records", records))
     print(f"wrote {len(records)} records to {args.split}")
 
 

@@ -10,7 +10,6 @@ the engine predicts today.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import subprocess
@@ -20,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
+import on_gpu
 
 from layoutopt.errors import LayoutError
 from layoutopt.hardware import machine
@@ -27,7 +27,7 @@ from layoutopt.hardware import machine
 _PROFILES = 3
 
 
-def write(folder: Path, time_limit: float) -> None:
+def write(folder: Path) -> None:
     from layoutopt.emit.languages import run_plan
     from layoutopt.emit.selftest import program
     from layoutopt.expressions.grammar import to_text
@@ -43,7 +43,7 @@ def write(folder: Path, time_limit: float) -> None:
     for name, path in of_one_tile().items():
         problem = load(path)
         gpu = device("sm_90")
-        ours = solve(problem, time_limit=time_limit)
+        ours = solve(problem, time_limit=10)
         # A layout solved for another GPU is predicted for this one too.
         answers = {"ours": ours if ours.target == gpu.name else str(ours.offset)}
         if problem.published is not None:
@@ -82,24 +82,20 @@ def write(folder: Path, time_limit: float) -> None:
     print(f"{len(entries)} programs, {sum(len(e['accesses']) for e in entries)} accesses")
 
 
-def measure(folder: Path, workers: int) -> None:
+def measure(folder: Path) -> None:
     entries = json.loads((folder / "entries.json").read_text())
-    card = machine.gpu_present()
-    nvcc = machine.find_tool("nvcc")
-    if nvcc is None:
-        sys.exit("nvcc is not on this machine")
+    flags = on_gpu.compile_flags()
     build = Path("/tmp/layoutopt_record_run")
     build.mkdir(exist_ok=True)
-    flags = ["-std=c++17", "-O3", f"-arch=sm_{card.compute_capability.replace('.', '')}"]
     start = time.monotonic()
 
     def compile_one(number: int) -> Path:
         out = build / f"{number:03}.o"
         name = f"-Dmain=main_{number:03}"
-        subprocess.run([nvcc, *flags, name, "-c", "-o", out, folder / f"{number:03}.cu"], check=True)
+        on_gpu.run("nvcc", *flags, name, "-c", "-o", out, folder / f"{number:03}.cu")
         return out
 
-    with ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor() as pool:
         objects = list(pool.map(compile_one, range(len(entries))))
     names = [f"main_{n:03}" for n in range(len(entries))]
     driver = build / "driver.cu"
@@ -111,7 +107,7 @@ def measure(folder: Path, workers: int) -> None:
         + "return wrong != 0; }\n"
     )
     program = build / "all"
-    subprocess.run([nvcc, *flags, "-o", program, driver, *objects], check=True)
+    on_gpu.run("nvcc", *flags, "-o", program, driver, *objects)
     print(f"compiled in {time.monotonic() - start:.0f} s", flush=True)
     accesses = sum(len(e["accesses"]) for e in entries)
     done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=300)
@@ -139,48 +135,14 @@ def measure(folder: Path, workers: int) -> None:
             if not right:
                 print("WRONG", entry["problem"], entry["layout"], access["name"], flush=True)
             at += 1
-    version = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
-    profiler = machine.find_tool("ncu")
-    ncu = (
-        subprocess.run([profiler, "--version"], capture_output=True, text=True, check=True).stdout
-        if profiler
-        else ""
-    )
-    data = {
+    head = {
         "about": "Every problem of the catalogue on a GPU: values, cycles of a block for one pass of each "
-        "access, "
-        "and the profiler's counters beside those predicted.",
-        "provenance": {
-            "gpu": card.name,
-            "driver": card.driver,
-            "cuda": (re.search(r"V([\d.]+)", version) or ["", ""])[1],
-            "ncu": (re.search(r"Version ([\d.]+)", ncu) or ["", ""])[1],
-            "script": "scripts/measure/record_run.py",
-            "date": time.strftime("%Y-%m-%d"),
-        },
+        "access, and the profiler's counters beside those predicted.",
+        "provenance": on_gpu.provenance("record_run.py"),
     }
-    lines = ",\n".join("  " + json.dumps(e, separators=(",", ":")) for e in entries)
-    out = json.dumps(data, indent=1)[:-2] + ',\n "runs": [\n' + lines + "\n ]\n}\n"
-    (folder / "measured.json").write_text(out)
+    (folder / "measured.json").write_text(on_gpu.record(head, "runs", entries))
     print(f"{accesses} accesses: {wrong} with wrong values, {differ} with other counters than predicted")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--write", type=Path, metavar="FOLDER")
-    parser.add_argument("--measure", type=Path, metavar="FOLDER")
-    parser.add_argument("--time-limit", type=float, default=10)
-    parser.add_argument("--workers", type=int, default=16)
-    args = parser.parse_args()
-    if args.write:
-        write(args.write, args.time_limit)
-    elif args.measure:
-        measure(args.measure, args.workers)
-    else:
-        parser.error("one of --write or --measure is needed")
-
-
 if __name__ == "__main__":
-    main()
+    on_gpu.write_or_measure(__doc__, write, measure)

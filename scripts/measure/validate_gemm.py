@@ -13,15 +13,12 @@ step needs nvcc and msgspec; no solver. `tests/data/h200_gemm.json` is what it w
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import subprocess
-import sys
-import time
 from pathlib import Path
 
-from layoutopt.hardware import machine
+import on_gpu
 
 # Tile element, as --element takes it: operand type and accumulator of the instruction, their C++ types
 # and the C++ type of one register.
@@ -231,14 +228,10 @@ def write(folder: Path) -> None:
 
 def measure(folder: Path) -> None:
     entries = json.loads((folder / "entries.json").read_text())
-    card = machine.gpu_present()
-    nvcc = machine.find_tool("nvcc")
-    if nvcc is None:
-        sys.exit("nvcc is not on this machine")
-    flags = ["-std=c++17", "-O3", f"-arch=sm_{card.compute_capability.replace('.', '')}"]
+    flags = on_gpu.compile_flags()
     for entry in entries:
         source = folder / f"{entry['element']}.cu"
-        subprocess.run([nvcc, *flags, "-o", source.with_suffix(""), source], check=True)
+        on_gpu.run("nvcc", *flags, "-o", source.with_suffix(""), source)
         done = subprocess.run(
             [source.with_suffix("").absolute()], capture_output=True, text=True, check=False, timeout=60
         )
@@ -248,36 +241,14 @@ def measure(folder: Path) -> None:
             entry["control" if control else "product"] = word
             entry["control_wrong" if control else "product_wrong"] = int(wrong)
             entry["elements"] = int(elements)
-    version = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
     data = {
         "about": "Products through the code emitted for the problems of `layoutopt new gemm`; the control "
         "reads B as the neighbouring lane. code: the lines of the headers that compute or do something.",
-        "provenance": {
-            "gpu": card.name,
-            "driver": card.driver,
-            "cuda": (re.search(r"V([\d.]+)", version) or ["", ""])[1],
-            "script": "scripts/measure/validate_gemm.py",
-            "date": time.strftime("%Y-%m-%d"),
-        },
+        "provenance": on_gpu.provenance("validate_gemm.py"),
         "products": entries,
     }
     (folder / "measured.json").write_text(json.dumps(data, indent=1) + "\n")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--write", type=Path, metavar="FOLDER")
-    parser.add_argument("--measure", type=Path, metavar="FOLDER")
-    args = parser.parse_args()
-    if args.write:
-        write(args.write)
-    elif args.measure:
-        measure(args.measure)
-    else:
-        parser.error("one of --write or --measure is needed")
-
-
 if __name__ == "__main__":
-    main()
+    on_gpu.write_or_measure(__doc__, write, measure)

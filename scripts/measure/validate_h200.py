@@ -14,28 +14,25 @@ Counters: the epilogue's stores under every mode, and two kernels before and aft
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 import re
-import subprocess
 from pathlib import Path
 
 import numpy as np
+from on_gpu import CONFLICTS_SUM, ELSEWHERE_SUM, RAW_PAGE, WAVEFRONTS_SUM, counted, run
 
-from layoutopt.emit.cuda import cuda
+from layoutopt.emit.languages import emit
+from layoutopt.engine.case import case_of
+from layoutopt.hardware import machine
 from layoutopt.hardware.devices import device
 from layoutopt.problems.file import from_data
 from layoutopt.problems.named_accesses import fragments
 from layoutopt.problems.trace import trace
 from layoutopt.search import dictated
-from layoutopt.synthesis.solve import measure, solve
+from layoutopt.synthesis.solve import solve
 
 HERE = Path(__file__).parent
-CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
-WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
-ELSEWHERE = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_misc.sum"
-
+METRICS = (CONFLICTS_SUM, WAVEFRONTS_SUM, ELSEWHERE_SUM)
 # instruction, operand types (A and B, accumulator), what follows the types in PTX
 PRODUCTS = [
     *(("m16n8k16", t, c, "") for t in ("f16", "bf16") for c in ("f32", "f16") if (t, c) != ("bf16", "f16")),
@@ -309,9 +306,9 @@ def write(folder: Path) -> None:
     for data in (TRANSPOSE, GEMM):
         problem = from_data(data)
         (folder / f"{problem.name}.cuh").write_text(
-            cuda(problem, solve(problem, time_limit=30), device("sm_90"))
+            emit("cuda", problem, device("sm_90"), solve(problem, time_limit=30))
         )
-    header = (HERE.parent / "layoutopt/imports/layoutopt_record.cuh").read_text()
+    header = (HERE.parents[1] / "layoutopt/imports/layoutopt_record.cuh").read_text()
     (folder / "layoutopt_record.cuh").write_text(header)
     template = (HERE / "validate_h200.cu").read_text()
     source = (
@@ -321,11 +318,10 @@ def write(folder: Path) -> None:
         .replace("/*BOXES*/", rows)
     )
     (folder / "main.cu").write_text(source)
-    command = ["nvcc", "-std=c++17", "-O2", "-arch=sm_90a", "-o", "main", "main.cu"]
-    subprocess.run(command, cwd=folder, check=True)
+    run("nvcc", "-std=c++17", "-O2", "-arch=sm_90a", "-o", "main", "main.cu", cwd=folder)
     (folder / "run.sh").write_text(
         "#!/bin/sh\nset -e\ncd \"$(dirname \"$0\")\"\n./main \"$1\" | tee \"$1/log.txt\"\n"
-        f"ncu --csv --metrics {CONFLICTS},{WAVEFRONTS},{ELSEWHERE} -k 'regex:^(epilogue_|transpose|gemm)' "
+        f"ncu {' '.join(RAW_PAGE)} --metrics {','.join(METRICS)} -k 'regex:^(epilogue_|transpose|gemm)' "
         "./main \"$1/profiled\" > \"$1/ncu.csv\" 2> \"$1/ncu.log\" || { mkdir -p \"$1/profiled\"; false; }\n"
         "nvidia-smi --query-gpu=name,driver_version --format=csv,noheader > \"$1/gpu.txt\"\n"
     )  # fmt: skip
@@ -334,13 +330,12 @@ def write(folder: Path) -> None:
 
 
 def counters(path: Path) -> dict[str, dict[str, int]]:
-    text = path.read_text()
-    rows = csv.DictReader(io.StringIO(text[text.index('"ID"') :]))
-    found: dict[str, dict[str, int]] = {}
-    for row in rows:
-        name = row["Kernel Name"].partition("(")[0].removeprefix("void ")
-        found.setdefault(name, {})[row["Metric Name"]] = int(float(row["Metric Value"].replace(",", "")))
-    return found
+    return {
+        row["Kernel Name"].partition("(")[0].removeprefix("void "): {
+            name: counted(row, name) for name in METRICS
+        }
+        for row in machine.launches(path.read_text())
+    }
 
 
 def compare(folder: Path, out: Path, target: Path | None) -> None:
@@ -369,17 +364,16 @@ def compare(folder: Path, out: Path, target: Path | None) -> None:
         )
     measured = counters(out / "ncu.csv")
     report["epilogue"] = {}
-    for candidate, _, lanes, _ in epilogue_cases():
+    for candidate, problem, lanes, _ in epilogue_cases():
         take(len(lanes.accesses))
         mode = candidate.name.partition(",")[0]
-        for access, ours in zip(
-            lanes.accesses, measure(candidate.layout, lanes, device("sm_90")), strict=True
-        ):
+        reports = case_of(problem, device("sm_90")).measure(candidate.layout)
+        for access, ours in zip(lanes.accesses, reports, strict=True):
             name = f"epilogue_{access.operation.kind}_{mode[4:]}_{access.name.replace(' ', '_')}"
             row = measured[name]
             report["epilogue"][f"{mode} {access.name}"] = {
-                "wavefronts": row[WAVEFRONTS] - row[ELSEWHERE],
-                "bank_conflicts": row[CONFLICTS],
+                "wavefronts": row[WAVEFRONTS_SUM] - row[ELSEWHERE_SUM],
+                "bank_conflicts": row[CONFLICTS_SUM],
                 "layoutopt_wavefronts": ours.wavefronts,
                 "layoutopt_bank_conflicts": ours.bank_conflicts,
             }
@@ -388,7 +382,7 @@ def compare(folder: Path, out: Path, target: Path | None) -> None:
         got = take(problem.tile.elements // 2).view(np.uint16)
         report["tma"][candidate.name] = bool((got == np.arange(problem.tile.elements)).all())
     report["kernels"] = {
-        name: {"bank_conflicts": row[CONFLICTS], "wavefronts": row[WAVEFRONTS] - row[ELSEWHERE]}
+        name: {"bank_conflicts": row[CONFLICTS_SUM], "wavefronts": row[WAVEFRONTS_SUM] - row[ELSEWHERE_SUM]}
         for name, row in measured.items()
         if not name.startswith("epilogue")
     }

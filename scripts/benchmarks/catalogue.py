@@ -1,0 +1,157 @@
+"""What the commands find for every problem of the catalogue, one line a problem.
+
+    python scripts/benchmarks/catalogue.py solve [--time-limit S] [NAME ...]
+    python scripts/benchmarks/catalogue.py check [--time-limit S] [NAME ...]
+    python scripts/benchmarks/catalogue.py compare [--time-limit S] [NAME ...]
+
+solve: what is published beside what is found. Excess is in wavefronts over all warp instructions (weights
+decide what is best, and are not in it); bytes run to the last element used. The published layout is counted
+by the conflict engine. `pad` and `xor` are the best of these families alone (and of no change at all); `-`
+where the file does not allow them.
+
+check: what is wrong with each published layout, and the cheapest fix.
+
+compare: excess and bytes of some families, what is recommended, and the warm time of the whole table. A row
+that the time limit cut short carries a question mark.
+
+NAME keeps the problems whose name holds it.
+"""
+
+import argparse
+import statistics
+import time
+
+import msgspec
+
+from layoutopt import check, load, solve
+from layoutopt.problems.catalogue import of_one_tile
+from layoutopt.study.compare import compare
+
+SOLVED = "{:<50} {:>5} {:>6}  {:>5} {:>6}  {:>5} {:>6}  {:>5} {:>6}  {:<9} {:>6}  {:<14} {:<12} {}"
+CHECKED = "{:<48} {:>7} {:>7}  {:<62} {}"
+FAMILIES = ("none", "order/split", "pad", "interval", "cute", "xor", "all", "published")
+COMPARED = "{:<46} " + "{:>14} " * len(FAMILIES) + "{:<12} {:>8}"
+
+
+def timed(function, *args, **options):
+    """What a call returns, and its seconds."""
+    start = time.perf_counter()
+    result = function(*args, **options)
+    return result, time.perf_counter() - start
+
+
+def published(problem):
+    """Excess and bytes of the layout in use."""
+    if problem.published is None:
+        return "-", "-"
+    audit = check(problem)
+    return audit.excess, audit.bytes
+
+
+def restricted(problem, family, limit):
+    """The best of one family, or nothing where the file does not allow it."""
+    allowed = problem.layout.families
+    if allowed is not None and family not in allowed:
+        return "-", "-"
+    layout = msgspec.structs.replace(problem.layout, families=("none", family))
+    result = solve(msgspec.structs.replace(problem, layout=layout), time_limit=limit)
+    return result.excess, result.bytes
+
+
+def scope(lower, found):
+    """Whom the proof speaks of: `all` layouts, the `families` searched, or no one yet."""
+    if lower.lower_bound != found:
+        return f">= {lower.lower_bound}"
+    return "all" if lower.scope == "every layout" else "families"
+
+
+def solve_all(problems, limit):
+    two = ("excess", "bytes")
+    print(SOLVED.format("problem", "publ.", "", "pad", "", "xor", "", "best", "", "", "", "proof", "", ""))
+    print(SOLVED.format("", *two * 4, "status", "time", "excess; bytes", "family", "formula"))
+    beaten = kernels = 0
+    for name, problem in problems.items():
+        old = published(problem)
+        result, seconds = timed(solve, problem, time_limit=limit)
+        proof = result.proof
+        excess = scope(proof.objective, result.weighted_excess)
+        proofs = f"{excess}; {scope(proof.bytes, result.bytes)}"
+        others = [restricted(problem, family, limit) for family in ("pad", "xor")]
+        columns = (*old, *others[0], *others[1], result.excess, result.bytes, result.status)
+        columns = (*columns, f"{seconds:.2f}", proofs, result.family, result.offset)
+        print(SOLVED.format(name, *(str(c) for c in columns)), flush=True)
+        if problem.published is not None and not name.startswith("basics/"):
+            kernels += 1
+            beaten += result.excess < old[0] or result.bytes < old[1]
+    print(f"{beaten} of {kernels} published layouts beaten in wavefronts or bytes")
+
+
+def brief(audit):
+    """The findings in a few words each."""
+    for finding in audit.findings:
+        details = finding.details
+        match finding.kind:
+            case "conflict":
+                yield f"{finding.access} {details['wavefronts']}-way"
+            case "unused_bytes":
+                yield f"{100 * details['bytes'] / audit.bytes:.0f} % unused"
+            case "idle_xor":
+                yield f"{details['bits']} idle XOR bits"
+            case "alignment" | "fix" | "fusion":
+                pass
+            case other:
+                yield other
+
+
+def check_all(problems, limit):
+    print(CHECKED.format("published layout", "excess", "bytes", "findings", "cheapest fix"))
+    for name, problem in problems.items():
+        if problem.published is None:
+            continue
+        audit = check(problem, solver=lambda p: solve(p, time_limit=limit))
+        fixes = [f.message for f in audit.findings if f.kind == "fix"]
+        columns = (audit.excess, audit.bytes, ", ".join(brief(audit)), "".join(fixes))
+        print(CHECKED.format(name, *columns), flush=True)
+
+
+def figures(row):
+    if row is None:
+        return "-"
+    if row.wavefronts is None:
+        return row.status
+    return f"{row.excess}/{row.bytes}{'?' if row.status == 'feasible' else ''}"
+
+
+def compare_all(problems, limit):
+    print(COMPARED.format("problem (excess/bytes)", *FAMILIES, "recommended", "ms"))
+    times = []
+    for name, problem in problems.items():
+        if any(access.any for access in problem.accesses):
+            continue  # `compare` takes no values known only at run time
+        compare(problem, time_limit=limit)
+        result, seconds = timed(compare, problem, time_limit=limit)
+        times.append(seconds)
+        rows = {row.family: row for row in result.rows}
+        taken = result.recommendation.family if result.recommendation else "-"
+        cells = (figures(rows.get(family)) for family in FAMILIES)
+        print(COMPARED.format(name, *cells, taken, f"{1e3 * seconds:.0f}"), flush=True)
+    print(f"{len(times)} problems, warm table: median {1e3 * statistics.median(times):.0f} ms")
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    tools = {"solve": (solve_all, 60.0), "check": (check_all, 5.0), "compare": (compare_all, 10.0)}
+    parser.add_argument("what", choices=tools)
+    parser.add_argument("--time-limit", type=float, metavar="S", help="of each problem")
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    args = parser.parse_args()
+    known = of_one_tile().items()
+    kept = {n: load(p) for n, p in known if not args.names or any(part in n for part in args.names)}
+    tool, limit = tools[args.what]
+    tool(kept, limit if args.time_limit is None else args.time_limit)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""What the measurements on a GPU share: tools, where figures come from, the profiler's rows, records."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from layoutopt.hardware import machine
+from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
+
+CONFLICTS_SUM = f"{BANK_CONFLICTS}.sum"
+WAVEFRONTS_SUM = f"{WAVEFRONTS}.sum"
+# The part of the wavefronts that no shared access causes: one in a launch of one warp, and one for each
+# instruction that all lanes skip by predicate, such as the loads that the compiler puts before cp.async.
+ELSEWHERE_SUM = f"{machine.ELSEWHERE}.sum"
+# One row a launch, a column a counter, plain numbers; clocks and caches as they are.
+RAW_PAGE = (
+    "--csv",
+    "--page",
+    "raw",
+    "--print-units",
+    "base",
+    "--clock-control",
+    "none",
+    "--cache-control",
+    "none",
+)
+
+
+def tool(name: str) -> str:
+    """The path of a CUDA tool; ends the script where there is none."""
+    return machine.find_tool(name) or sys.exit(f"{name} is not on this machine")
+
+
+def run(name: str, *arguments: str | Path, **options: Any) -> str:
+    """What a CUDA tool prints; its failure ends the script."""
+    command = [tool(name), *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, **options).stdout
+
+
+def compile_flags() -> list[str]:
+    """What nvcc is told, for the GPU of this machine."""
+    return ["-std=c++17", "-O3", f"-arch=sm_{machine.gpu_present().compute_capability.replace('.', '')}"]
+
+
+def provenance(script: str) -> dict[str, str]:
+    """GPU, driver, tools and date of a measurement made by `script`."""
+    card = machine.gpu_present()
+    found = {"gpu": card.name, "driver": card.driver}
+    for key, name, pattern in (("cuda", "nvcc", r"V([\d.]+)"), ("ncu", "ncu", r"Version ([\d.]+)")):
+        if machine.find_tool(name) is not None:
+            found[key] = (re.search(pattern, run(name, "--version")) or ["", ""])[1]
+    return {**found, "script": f"scripts/measure/{script}", "date": time.strftime("%Y-%m-%d")}
+
+
+def counted(row: dict[str, str], metric: str) -> int:
+    """A counter in a row of `layoutopt.hardware.machine.launches`."""
+    return int(float(row[metric].replace(",", "")))
+
+
+def record(head: dict[str, Any], key: str, rows: Sequence[Any]) -> str:
+    """JSON text of `head` with `rows` under `key`, one a line."""
+    lines = ",\n".join("  " + json.dumps(row, separators=(",", ":")) for row in rows)
+    return json.dumps(head, indent=1)[:-2] + f',\n "{key}": [\n{lines}\n ]\n}}\n'
+
+
+def write_or_measure(doc: str, write: Callable[[Path], None], measure: Callable[[Path], None]) -> None:
+    """The command line of a script in two steps: `--write FOLDER` anywhere, `--measure FOLDER` on the GPU."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    steps = parser.add_mutually_exclusive_group(required=True)
+    steps.add_argument("--write", type=Path, metavar="FOLDER")
+    steps.add_argument("--measure", type=Path, metavar="FOLDER")
+    args = parser.parse_args()
+    write(args.write) if args.write else measure(args.measure)
