@@ -14,7 +14,7 @@ from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import Status
 from layoutopt.problems.file import from_data
 from layoutopt.proof.certificates import certificate
-from layoutopt.proof.every_layout import SOLVER
+from layoutopt.proof.reasons import SOLVER
 from layoutopt.synthesis.solve import solve
 
 SCRIPT = ROOT / "scripts" / "checkers" / "check_certificate.py"
@@ -159,7 +159,7 @@ def test_what_rests_on_the_solver_says_so_and_can_be_asked_again(tmp_path):
     problem, gpu = from_data(data), toy.toy_device(4, 4)
     result = solve(problem, target=gpu, conflict_free=True)
     assert (result.status, result.proof.excess.scope) == (Status.INFEASIBLE, "every layout")
-    assert result.proof.evidence == SOLVER
+    assert result.proof.evidence == SOLVER.evidence
     given = certificate(problem, gpu, result)
     assert given["bound"]["rests_on"].startswith("the solver alone")
     (question,) = given["questions"]

@@ -17,8 +17,9 @@ from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import question
 from layoutopt.problems.file import from_data, load
 from layoutopt.problems.trace import trace
+from layoutopt.proof.certificates import row_major_question
 from layoutopt.proof.cnf import dimacs
-from layoutopt.proof.every_layout import every_layout, row_major_question
+from layoutopt.proof.every_layout import every_layout
 from layoutopt.synthesis.solve import solve
 
 

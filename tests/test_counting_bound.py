@@ -12,7 +12,7 @@ from layoutopt.hardware.devices import device, devices
 from layoutopt.model.phases import phase_sets
 from layoutopt.problems.file import from_data, load
 from layoutopt.problems.trace import trace
-from layoutopt.proof.every_layout import COUNTING
+from layoutopt.proof.reasons import COUNTING
 from layoutopt.synthesis.solve import solve
 
 
@@ -94,4 +94,4 @@ def test_two_words_of_one_kepler_row():
 def test_the_result_says_that_counting_is_the_reason():
     result = solve(load(ROOT / "problems/transposes/leimao_vectorised_swizzled_f32.json"))
     assert (result.proof.excess.lower_bound, result.proof.excess.scope) == (384, "every layout")
-    assert result.proof.evidence == COUNTING
+    assert result.proof.evidence == COUNTING.evidence

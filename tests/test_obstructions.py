@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 import toy
@@ -14,6 +15,7 @@ from layoutopt.problems.file import from_data, load
 from layoutopt.problems.trace import trace
 from layoutopt.proof.every_layout import every_layout
 from layoutopt.proof.obstructions import board, counting_excess, find_clique, find_parity
+from layoutopt.proof.reasons import CLIQUE, COUNTING, PARITY, Search, subject_of
 
 BASICS = ROOT / "problems" / "basics"
 
@@ -187,3 +189,27 @@ def test_500_impossible_cases_and_no_possible_one():
         if impossible == 500:
             break
     assert possible > 200
+
+
+def test_reasons_check_themselves():
+    """What a reason finds passes its check; the same with one word, weight or wavefront changed does not."""
+    lines, squares = (
+        words_problem(4, 2, ["(tid * 1) ^ c", "(tid * 2) ^ c", "(tid * 3) ^ c"], 4),
+        _diagonals(8),
+    )
+    search = Search(Budget())
+    for reason, problem, gpu in (
+        (CLIQUE, lines, toy.toy_device(2, 2)),
+        (PARITY, squares, toy.toy_device(8, 8)),
+    ):
+        subject = subject_of(problem.tile, gpu, trace(problem, gpu))
+        found = reason.find(subject, search)
+        assert reason.check(subject, found)
+        assert not reason.check(subject, replace(found, excess=found.excess + 1))
+        assert not COUNTING.check(subject, 1)
+        if reason is CLIQUE:
+            assert not reason.check(subject, replace(found, words=found.words[1:]))
+        else:
+            (modulus, weight), *rest = found.combinations
+            changed = {**weight, min(weight): weight[min(weight)] + 1}
+            assert not reason.check(subject, replace(found, combinations=((modulus, changed), *rest)))

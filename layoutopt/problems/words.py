@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 
 from layoutopt.problems.types import Problem
 
@@ -17,3 +18,15 @@ def tile_text(problem: Problem) -> str:
 def widths_text(widths: Mapping[str, int]) -> str:
     """Widths chosen by access name, in bytes."""
     return ", ".join(f"`{name}` of {width} bytes" for name, width in widths.items())
+
+
+def listed(items: Sequence[object], shown: int = 8) -> str:
+    """Items as "a, b and c", all but the first few as a number; whole numbers in equal steps as a range."""
+    texts = [str(item) for item in items]
+    if len(texts) > shown + 1:
+        if all(isinstance(item, int) for item in items):
+            steps = {b - a for a, b in itertools.pairwise(items)}  # type: ignore[operator]
+            if len(steps) == 1:
+                return f"{texts[0]}, {texts[1]}, ... {texts[-1]}"
+        texts = [*texts[:shown], f"{len(texts) - shown} more"]
+    return ", ".join(texts[:-1]) + (" and " if len(texts) > 1 else "") + texts[-1]

@@ -17,30 +17,34 @@ and of the widths chosen where the file leaves the choice. `served` says which t
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
-import numpy as np
 
+from layoutopt.budget import Budget
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import Device
+from layoutopt.layout.layout import Digit
+from layoutopt.model.linearisations import Linearisation
 from layoutopt.model.phases import phase_sets
-from layoutopt.model.placement import question
+from layoutopt.model.placement import FreeAssignment
+from layoutopt.model.swizzle import SwizzleModel, last_block, phases_of, rules, swizzle_field
 from layoutopt.problems.answer import EVERY_LAYOUT, Result, Status
 from layoutopt.problems.lower import stored, with_widths
 from layoutopt.problems.trace import Trace, trace
-from layoutopt.problems.types import FAMILIES, Access, Problem
-from layoutopt.proof.cnf import dimacs
-from layoutopt.proof.every_layout import CLIQUE, COUNTING, PARITY, SOLVER, row_major_question
-from layoutopt.proof.obstructions import (
-    Board,
-    Clique,
-    Parity,
-    Place,
-    board,
-    counting_excess,
-    find_clique,
-    find_parity,
+from layoutopt.problems.types import FAMILIES, Problem
+from layoutopt.proof.reason_data import question_data
+from layoutopt.proof.reasons import (
+    BY_HAND,
+    CLIQUE,
+    COUNTING,
+    PARITY,
+    SOLVER,
+    Reason,
+    Search,
+    Subject,
+    subject_of,
 )
 
 CERTIFICATE_SCHEMA: Final = "layoutopt.certificate/1"
@@ -68,12 +72,11 @@ def certificate(problem: Problem, device: Device, result: Result) -> dict[str, A
     problem = stored(with_widths(problem, widths))
     lanes = trace(problem, device)
     bound = result.proof.objective
-    on = board(lanes, problem.tile, device)
+    subject = subject_of(problem.tile, device, lanes)
     unit = lanes.weight_unit
-    wanted = round(bound.lower_bound * unit)
-    evidence, clique, parity = _reason(on, wanted, bound.scope)
-    rests_on = {SOLVER: BY_SOLVER, SEARCH: BY_SEARCH}.get(evidence, ARITHMETIC)
-    questions = _questions(problem, device, lanes, on, wanted, evidence)
+    evidence, findings = _reason(subject, round(bound.lower_bound * unit), bound.scope)
+    rests_on = {SOLVER.evidence: BY_SOLVER, SEARCH: BY_SEARCH}.get(evidence, ARITHMETIC)
+    questions = _questions(problem, subject, evidence, findings)
     rule = device.rule(lanes.accesses[0].operation)
     data: dict[str, Any] = {
         "schema": CERTIFICATE_SCHEMA,
@@ -106,10 +109,9 @@ def certificate(problem: Problem, device: Device, result: Result) -> dict[str, A
             "wavefronts": {a.name: a.wavefronts for a in result.accesses},
             "excess": result.weighted_excess,
         }
-    if on is not None and clique is not None:
-        data["clique"] = clique_data(problem, device, on, clique)
-    if on is not None and parity is not None:
-        data["parity"] = _parity_data(problem, device, on, parity)
+    for name, reason in (("clique", CLIQUE), ("parity", PARITY)):
+        if reason in findings:
+            data[name] = reason.data(subject, problem, findings[reason])
     return data
 
 
@@ -140,54 +142,59 @@ def _infeasible(problem: Problem, result: Result, rests_on: str) -> dict[str, An
     return {"refuted": claim, "max_bytes": most, "reason": result.reason, "rests_on": rests_on}
 
 
-def _reason(on: Board | None, wanted: int, scope: str) -> tuple[str, Clique | None, Parity | None]:
-    """The easiest evidence for a bound; nothing is needed for a bound of 0."""
+def _reason(subject: Subject, wanted: int, scope: str) -> tuple[str, dict[Reason[Any], Any]]:
+    """The easiest evidence for a bound, and all that was found on the way; nothing is needed for 0."""
     if wanted == 0:
-        return "no excess is negative", None, None
+        return "no excess is negative", {}
     if scope != EVERY_LAYOUT:
-        return SEARCH, None, None
-    if on is None:
-        return COUNTING, None, None
-    counting = counting_excess(on)
-    if counting >= wanted:
-        return COUNTING, None, None
-    clique = find_clique(on)
-    if clique is not None and counting + clique.excess >= wanted:
-        return CLIQUE, clique, None
-    parity = find_parity(on)
-    if parity is not None and counting + parity.excess >= wanted:
-        return PARITY, clique, parity
-    return SOLVER, clique, parity
+        return SEARCH, {}
+    if subject.board is None:
+        return COUNTING.evidence, {}
+    findings: dict[Reason[Any], Any] = {}
+    for reason in BY_HAND:
+        found = reason.find(subject, Search(Budget()))
+        if found is None:
+            continue
+        findings[reason] = found
+        if reason.bound(subject, found) >= wanted:
+            return reason.evidence, findings
+    return SOLVER.evidence, {**findings, SOLVER: FreeAssignment(wanted)}
 
 
 def _questions(
-    problem: Problem,
-    device: Device,
-    trace: Trace,
-    on: Board | None,
-    wanted: int,
-    evidence: str,
+    problem: Problem, subject: Subject, evidence: str, findings: dict[Reason[Any], Any]
 ) -> list[dict[str, Any]]:
     """What the solver was asked, to be asked of another."""
-    if evidence == SOLVER:
-        sets = phase_sets(trace, problem.tile, device)
-        most = wanted - 1
-        allowed = most / trace.weight_unit
-        asks = f"is there a placement of vectors in banks with a weighted excess of {allowed:g} or less?"
-        # If some phase must exceed its counting bound, its weight is added: no sums, so CNF can say it.
-        step = min((p.weight for p in on.phases), default=0) if on is not None else 0
-        clean = on is not None and wanted <= counting_excess(on) + step
-        texts = [(asks, question(sets, trace, problem.tile, None if clean else most))]
-    elif evidence == SEARCH and _has_swizzles(problem):
-        text = row_major_question(problem, device, trace)
+    if SOLVER in findings:
+        return [SOLVER.data(subject, problem, findings[SOLVER])]
+    if evidence == SEARCH and _has_swizzles(problem):
+        text = row_major_question(problem, subject.device, subject.lanes)
         asks = "is there a swizzle of row-major offsets without conflicts? (one of the layouts in scope)"
-        texts = [(asks, text)] if text is not None else []
-    else:
-        texts = []
-    return [
-        {"asks": asks, "answer": "no", "cp_sat": text, "dimacs": dimacs(text, f"{problem.name}: {asks}")}
-        for asks, text in texts
-    ]
+        return [question_data(problem, asks, text)] if text is not None else []
+    return []
+
+
+def row_major_question(problem: Problem, device: Device, trace: Trace) -> str | None:
+    """`CpModelProto` text that has a solution if some swizzle of row-major offsets has no conflicts.
+
+    None where no swizzle of that kind exists.
+    """
+    tile = problem.tile
+    sets = phase_sets(trace, tile, device)
+    field = swizzle_field(sets, tile, trace) if sets else None
+    if field is None:
+        return None
+    digits, stride = [], 1
+    for dim in reversed(range(len(tile.shape))):
+        digits.append(Digit(dim, 1, tile.shape[dim], stride))
+        stride *= tile.shape[dim]
+    row_major = Linearisation(tuple(reversed(digits)), tile.elements, 0, "none", True)
+    last = last_block(row_major, field, tile)
+    if last is not None:  # a swizzle may move the words of a last block that is not full
+        row_major = replace(row_major, span=max(last.reach.values()))
+    phases = phases_of(row_major, sets, tile)
+    model = SwizzleModel(phases, field, rules(row_major, field, tile))
+    return model.targets_text(phases.ideal)
 
 
 def _has_swizzles(problem: Problem) -> bool:
@@ -217,68 +224,3 @@ def _served(device: Device, trace: Trace) -> dict[str, Any]:
             "source": rule.source,
         }
     return served
-
-
-def clique_data(problem: Problem, device: Device, on: Board, clique: Clique) -> dict[str, Any]:
-    """A clique as coordinates, with the meeting of every pair."""
-    number = {w: n for n, w in enumerate(clique.words)}
-    k, p = clique.view
-    return {
-        "vector_bytes": k * on.bank_bytes,
-        "place": p,
-        "banks": on.banks // k,
-        "excess": clique.excess,
-        "words": [_word(problem, w) for w in clique.words],
-        "meetings": [
-            {
-                "words": [number[u], number[v]],
-                **_where(problem, device, on.phases[i].place),
-                "lanes": [on.phases[i].place.lanes[u][0], on.phases[i].place.lanes[v][0]],
-            }
-            for (u, v), i in clique.meetings.items()
-        ],
-    }
-
-
-def _parity_data(problem: Problem, device: Device, on: Board, parity: Parity) -> dict[str, Any]:
-    k, p = parity.view
-    used = sorted(set().union(*(set(y) for _, y in parity.combinations)))
-    return {
-        "vector_bytes": k * on.bank_bytes,
-        "place": p,
-        "banks": on.banks // k,
-        "excess": parity.excess,
-        "phases": [
-            {
-                **_where(problem, device, on.phases[i].place),
-                "lanes": sorted({lane for some in on.phases[i].place.lanes.values() for lane in some}),
-            }
-            for i in used
-        ],
-        "combinations": [
-            {"modulus": modulus, "weights": [weight.get(i, 0) for i in used]}
-            for modulus, weight in parity.combinations
-        ],
-    }
-
-
-def _word(problem: Problem, word: int) -> dict[str, Any]:
-    """A word by its first element, and the byte of the element where it starts."""
-    unit, byte = divmod(word, problem.tile.storage.element_bytes)
-    first = unit * problem.tile.packed
-    return {"element": [int(c) for c in np.unravel_index(first, problem.tile.shape)], "byte": byte}
-
-
-def _where(problem: Problem, device: Device, place: Place) -> dict[str, Any]:
-    access: Access = problem.accesses[place.access]
-    warp, iteration = instruction_at(access, place.instruction, -(-problem.threads // device.lanes))
-    return {"access": access.name, "warp": warp, "iteration": iteration}
-
-
-def instruction_at(access: Access, row: int, warps: int) -> tuple[int, dict[str, int]]:
-    """Warp and loop variables of a row of an access's trace."""
-    rest, warp = divmod(row, warps)
-    values = {}
-    for name, trips in reversed(access.loops.items()):
-        rest, values[name] = divmod(rest, trips)
-    return warp, dict(reversed(values.items()))

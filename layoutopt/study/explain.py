@@ -6,12 +6,13 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 from msgspec import Struct
 
+from layoutopt.budget import Budget
 from layoutopt.engine.witness import PhaseWitness, witness
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import to_text
@@ -20,18 +21,16 @@ from layoutopt.hardware.operations import parse_operation
 from layoutopt.layout.formula import element_expression
 from layoutopt.layout.layout import Digit, Layout
 from layoutopt.model.phases import phase_sets
-from layoutopt.model.placement import lane_order
+from layoutopt.model.placement import FreeAssignment, lane_order
 from layoutopt.problems.answer import EVERY_LAYOUT, Result
 from layoutopt.problems.lower import chosen_widths, stored, unstored, whole, with_widths
 from layoutopt.problems.trace import LaneTrace, Trace, trace
 from layoutopt.problems.types import Access, Problem
-from layoutopt.proof.certificates import clique_data, instruction_at
+from layoutopt.problems.words import listed
 from layoutopt.proof.every_layout import every_layout
-from layoutopt.proof.obstructions import Board, Parity, board, counting_excess, find_clique, find_parity
+from layoutopt.proof.reason_data import instruction_at
+from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, Search, subject_of
 from layoutopt.synthesis.solve import check_layout, measure, solve, worst_instruction
-
-if TYPE_CHECKING:
-    from layoutopt.budget import Budget
 
 EXPLANATION_SCHEMA: Final = "layoutopt.explanation/1"
 # Accesses beyond which no smallest clash is looked for: each is one question to the solver.
@@ -146,15 +145,19 @@ class _Explainer:
         if not free and self._restricted():
             relaxations += self._widen()
         if verdict is False and every:
-            on = board(self.lanes, self.problem.tile, self.gpu)
-            if on is not None:
-                reasons += self._counting(on)
-                found = find_clique(on)
-                if found is not None:
-                    clique = clique_data(self.source, self.gpu, on, found)
-                    reasons.append(self._clique_words(clique))
-                elif (parity := find_parity(on)) is not None:
-                    reasons.append(self._parity_words(on, parity))
+            subject = subject_of(self.problem.tile, self.gpu, self.lanes)
+            findings = ((r, r.find(subject, Search(Budget()))) for r in BY_HAND)
+            for reason, found in findings:
+                if found is None:
+                    continue
+                reasons += reason.words(subject, self.source, found)
+                if reason is CLIQUE:
+                    clique = reason.data(subject, self.source, found)
+                if reason is not COUNTING:
+                    break  # the easiest of those that add to counting
+            if result.proof.evidence == SOLVER.evidence:
+                least = FreeAssignment(round(bound.lower_bound * self.lanes.weight_unit))
+                reasons += SOLVER.words(subject, self.source, least)
             clash, minimal = self._clash(self.problem.accesses)
             others = self._other_clashes(clash)
             relaxations += self._relaxations(clash)
@@ -230,7 +233,7 @@ class _Explainer:
         if count > 1:
             elements = [self._coordinates(int(access.element[row, lane])) for lane in lanes]
             text += (
-                f"Lanes {_list(lanes)} {verb} {_places(elements)}: {self._distance(address, lanes)}"
+                f"Lanes {listed(lanes)} {verb} {_places(elements)}: {self._distance(address, lanes)}"
                 f"bank {worst.bank} holds {count} of their words, so they take {worst.wavefronts} wavefronts."
             )
         else:
@@ -294,65 +297,6 @@ class _Explainer:
 
     # Why none can -----------------------------------------------------------------------------
 
-    def _counting(self, on: Board) -> Iterator[str]:
-        """Phases in which counting alone forces conflicts, one sentence for each access."""
-        seen: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
-        for phase in on.phases:
-            if not phase.least:
-                continue
-            k, words = max(
-                ((k, len(on.within(phase.words, (k, p)))) for k, p in on.views()), key=lambda v: v[0] * v[1]
-            )
-            seen.setdefault((phase.place.access, k), []).append((phase.least, words, phase.weight))
-        for (a, k), found in seen.items():
-            total = sum(least * weight for least, _, weight in found) / self.lanes.weight_unit
-            words = max(count for _, count, _ in found)
-            wide, banks = k * on.bank_bytes, on.banks // k
-            holders = [
-                f"`{t.name}`"
-                for t in self.lanes.accesses
-                if t.width_elements > 1 and t.operation.width_bytes >= wide
-            ]
-            yield (
-                f"Counting: {_list(holders)} move{'s' if len(holders) == 1 else ''} whole vectors of "
-                f"{wide} bytes, so each of their words keeps its place in its vector in every layout. "
-                f"`{self.lanes.accesses[a].name}` touches up to {words} words at one such place at a time, "
-                f"which can lie in {banks} of the {on.banks} banks only: {-(-words // banks)} wavefronts "
-                f"where one could do. In all {total:g} excess wavefronts that no layout avoids."
-            )
-
-    def _clique_words(self, clique: dict[str, Any]) -> str:
-        words = [str(tuple(w["element"])) for w in clique["words"]]
-        lines = [
-            f"Clique: these {len(words)} words pairwise meet in some phase, so each needs a bank of its own, "
-            f"and there are {clique['banks']}: {_list(words)}. For example"
-        ]
-        for meeting in clique["meetings"][:_SHOWN]:
-            u, v = (words[n] for n in meeting["words"])
-            where = "".join(f", {name} = {value}" for name, value in meeting["iteration"].items())
-            lanes = " and ".join(map(str, meeting["lanes"]))
-            lines.append(
-                f"    {u} and {v}: `{meeting['access']}`, warp {meeting['warp']}{where}, lanes {lanes}"
-            )
-        if len(clique["meetings"]) > _SHOWN:
-            lines.append(f"    and {len(clique['meetings']) - _SHOWN} more pairs (--json has them all)")
-        return "\n".join(lines)
-
-    def _parity_words(self, on: Board, parity: Parity) -> str:
-        modulus, weight = parity.combinations[0]
-        used = sorted({on.phases[i].place.access for i in weight})
-        names = _list([f"`{self.lanes.accesses[a].name}`" for a in used])
-        total = sum(weight.values()) % modulus
-        banks = on.banks // parity.view[0]
-        return (
-            f"Parity: every phase of {names} that counts here fills all {banks} banks, so a bank without "
-            f"conflicts takes exactly one word of each. Give each of {len(weight)} phases a weight such that "
-            f"the weights of the phases through any one word add up to a multiple of {modulus}. Then so does "
-            "the sum over the words of a bank, which is the sum of all weights; but that is "
-            f"{total} modulo {modulus}. So every bank misses some phase, in every layout "
-            "(solve --certificate writes the weights)."
-        )
-
     def _clash(self, accesses: Sequence[Access]) -> tuple[list[Access], bool]:
         """Of accesses that cannot all be served, some that cannot; and whether each is needed for that.
 
@@ -399,8 +343,8 @@ class _Explainer:
         lanes = trace(smaller, self.gpu)
         if not any(a.active.any() for a in lanes.accesses):
             return True
-        on = board(lanes, smaller.tile, self.gpu)
-        if on is not None and (counting_excess(on) or find_clique(on) or find_parity(on)):
+        subject = subject_of(smaller.tile, self.gpu, lanes)
+        if any(reason.find(subject, Search(Budget())) is not None for reason in BY_HAND):
             return False
         free = msgspec.structs.replace(self.problem.layout, families=None, max_bytes=None)
         smaller = msgspec.structs.replace(smaller, layout=free)
@@ -584,25 +528,14 @@ def _cell(lanes: Sequence[int]) -> str:
     return str(lanes[0]) + ("+" if len(lanes) > 1 else "")
 
 
-def _list(items: Sequence[object]) -> str:
-    texts = [str(item) for item in items]
-    if len(texts) > _SHOWN + 1:
-        if all(isinstance(item, int) for item in items):
-            steps = {b - a for a, b in itertools.pairwise(items)}  # type: ignore[operator]
-            if len(steps) == 1:
-                return f"{texts[0]}, {texts[1]}, ... {texts[-1]}"
-        texts = [*texts[:_SHOWN], f"{len(texts) - _SHOWN} more"]
-    return ", ".join(texts[:-1]) + (" and " if len(texts) > 1 else "") + texts[-1]
-
-
 def _places(elements: Sequence[tuple[int, ...]]) -> str:
     """Coordinates in few words: what they share is said once."""
     distinct = list(dict.fromkeys(elements))
     if len(distinct[0]) == 1:
-        return f"elements {_list([e[0] for e in distinct])}"
+        return f"elements {listed([e[0] for e in distinct])}"
     varying = [d for d in range(len(distinct[0])) if len({e[d] for e in distinct}) > 1]
     if len(distinct[0]) == 2 and len(varying) == 1:
         (d,) = varying
         names = ("rows", "column") if d == 0 else ("columns", "row")
-        return f"{names[0]} {_list([e[d] for e in distinct])} of {names[1]} {distinct[0][1 - d]}"
-    return f"{_list(distinct)}"
+        return f"{names[0]} {listed([e[d] for e in distinct])} of {names[1]} {distinct[0][1 - d]}"
+    return f"{listed(distinct)}"

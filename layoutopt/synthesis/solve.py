@@ -24,7 +24,8 @@ from layoutopt.problems.answer import EVERY_LAYOUT, AccessReport, Bound, IndexCo
 from layoutopt.problems.lower import named_widths, stored, unstored, width_choices, with_loops
 from layoutopt.problems.trace import LaneTrace, Trace, trace
 from layoutopt.problems.types import FAMILIES, Family, Problem
-from layoutopt.proof.every_layout import COUNTING, EveryLayout, every_layout
+from layoutopt.proof.every_layout import EveryLayout, every_layout
+from layoutopt.proof.reasons import COUNTING
 from layoutopt.search import dictated
 from layoutopt.search.search import Proposal, look_up, plain_layouts, search, why_no_table
 
@@ -580,7 +581,7 @@ def _proof(lanes: Trace, proposal: Proposal, general: EveryLayout | None) -> Pro
     if proposal.layout is not None:
         cost = IndexCost(proposal.operations, proposal.operations_proved, INDEX_COST_MEASURE)
     # The search itself proves of every layout what counting gives.
-    wider, evidence = None, COUNTING if bound and scope == EVERY_LAYOUT else ""
+    wider, evidence = None, COUNTING.evidence if bound and scope == EVERY_LAYOUT else ""
     if general is not None:
         if scope != EVERY_LAYOUT or general.bound >= bound:
             evidence = general.evidence
