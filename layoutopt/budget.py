@@ -1,53 +1,67 @@
-"""The time there is, asked by everything that loops."""
+"""The time there is: one clock, asked by everything that loops.
+
+A limit is kept by asking, never by being interrupted: a loop asks `spent` or goes `while_left`, work that
+cannot be left half done asks `check` between its pieces, and a piece that cannot ask asks beforehand
+whether the budget `affords` it. Without a limit every answer is that there is time, so that no result
+depends on the clock unless the clock ran out.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class OutOfTime(Exception):
+    """The budget was spent before there was anything to answer with."""
 
 
 class Budget:
-    """Time left, and a way to stop early from another thread."""
+    """Time left; its parts end with it, and all stop together."""
 
     def __init__(self, seconds: float | None = None) -> None:
         self._total = seconds
         self._end = None if seconds is None else time.monotonic() + seconds
-        self._stopped = False
-        self._lock = threading.Lock()
-        self._running: Any = None
-        self._part: Budget | None = None
+        self._stop = _Stop()
 
     def part(self, share: float) -> Budget:
         """A budget of `share` of the time left, which stops when this one is stopped."""
         part = Budget(None if self.seconds is None else self.seconds * share)
-        with self._lock:
-            self._part = part
-            stopped = self._stopped
-        if stopped:
-            part.stop()
+        part._stop = self._stop
         return part
 
     def stop(self) -> None:
-        """Make the running solve return, and every later one too."""
-        with self._lock:
-            self._stopped = True
-            if self._running is not None:
-                self._running.stop_search()
-            if self._part is not None:
-                self._part.stop()
+        """Nothing is left from now on, here and in every part; from any thread."""
+        self._stop.give()
+
+    @contextmanager
+    def telling(self, call: Callable[[], None]) -> Iterator[None]:
+        """Inside, `call` is called when the budget is stopped, at once if it was."""
+        self._stop.tell(call)
+        try:
+            yield
+        finally:
+            self._stop.forget(call)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether somebody stopped it, be time left or not."""
+        return self._stop.given
 
     @property
     def spent(self) -> bool:
         """Whether no time is left."""
-        return self._stopped or (self._end is not None and time.monotonic() >= self._end)
+        return self._stop.given or (self._end is not None and time.monotonic() >= self._end)
 
     @property
     def share_left(self) -> float:
         """Share of the time that is left; 1 without a limit."""
-        if self._stopped:
+        if self._stop.given:
             return 0.0
         return 1.0 if not self._total or self.seconds is None else self.seconds / self._total
 
@@ -56,20 +70,49 @@ class Budget:
         """Seconds left; None without a limit."""
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
-    @contextmanager
-    def shortened(self, share: float) -> Iterator[None]:
-        """Inside, only this share of what is left may be used; without a limit, nothing changes."""
-        end = self._end
-        if end is not None:
-            now = time.monotonic()
-            self._end = now + share * max(0.0, end - now)
-        try:
-            yield
-        finally:
-            self._end = end
+    def affords(self, seconds: float) -> bool:
+        """Whether work of about so many seconds, which asks no clock, may begin."""
+        return not self._stop.given and (self._end is None or time.monotonic() + seconds <= self._end)
 
-    def watch(self, running: Any) -> bool:
-        """Note the solve that `stop` should reach; False when already stopped."""
+    def while_left(self, items: Iterable[T]) -> Iterator[T]:
+        """The items, as long as time is left before each."""
+        for item in items:
+            if self.spent:
+                return
+            yield item
+
+    def check(self) -> None:
+        """Go on only if time is left.
+
+        Raises:
+            OutOfTime: none is.
+        """
+        if self.spent:
+            raise OutOfTime
+
+
+class _Stop:
+    """A flag that a budget and its parts share, and who is told when it is set."""
+
+    def __init__(self) -> None:
+        self.given = False
+        self._lock = threading.Lock()
+        self._calls: list[Callable[[], None]] = []
+
+    def give(self) -> None:
         with self._lock:
-            self._running = running
-            return not self._stopped
+            self.given = True
+            calls = tuple(self._calls)
+        for call in calls:
+            call()
+
+    def tell(self, call: Callable[[], None]) -> None:
+        with self._lock:
+            self._calls.append(call)
+            given = self.given
+        if given:
+            call()
+
+    def forget(self, call: Callable[[], None]) -> None:
+        with self._lock:
+            self._calls.remove(call)

@@ -6,10 +6,13 @@ limit came without an answer.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
+import threading
 import warnings
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
 import click
 
@@ -99,4 +102,15 @@ def run() -> None:
             raise
         click.echo(f"error: {' '.join(str(error).split())}", err=True)
         code = USAGE_ERROR
-    sys.exit(code or 0)
+    _leave(int(code or 0))
+
+
+def _leave(code: int) -> NoReturn:
+    """Exit, at once where a search still runs: no thread may outlive the interpreter that it calls."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # what there was to interrupt is over
+    if threading.active_count() == 1:
+        sys.exit(code)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(code)

@@ -206,7 +206,7 @@ def _interruptibly(solve: Callable[..., Answer], time_limit: float) -> Answer:
         try:
             done.wait()
         except KeyboardInterrupt:
-            if budget.spent:
+            if budget.stopped:
                 raise
             click.echo("stopping with the best layout so far", err=True)
             budget.stop()

@@ -8,7 +8,9 @@ alone takes longer to import than a typical problem takes to solve.
 
 from __future__ import annotations
 
+import atexit
 import enum
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -144,18 +146,65 @@ class Model:
         )
         wrapper: Any = cp.SolveWrapper()
         wrapper.set_parameters(parameters)
-        if not budget.watch(wrapper):
+        response = _response(wrapper, proto, budget)
+        if response is None:
             return Answer(Outcome.UNKNOWN, (), 0, 0)
-        try:
-            response = wrapper.solve(proto)
-        finally:
-            budget.watch(None)
         outcome = Outcome(response.status.name)
         found = outcome in (Outcome.OPTIMAL, Outcome.FEASIBLE)
         values = tuple(response.solution) if found else ()
         return Answer(
             outcome, values, round(response.objective_value), round(max(response.best_objective_bound, -1e18))
         )
+
+
+# Seconds that a solve may take to notice its time limit before nobody waits for it any longer.
+_GRACE_SECONDS = 0.5
+
+
+def _response(wrapper: Any, proto: Any, budget: Budget) -> Any:
+    """The solver's response; None where the budget is stopped, or the limit is over, before there is one.
+
+    A running solve cannot be stopped from another thread: `stop_search` looks up the limit in a hash map
+    to which the solve adds entries at any time, and now and then the process aborts. So it runs in a
+    thread of its own, and is left behind there.
+    """
+    if budget.stopped:
+        return None
+    done = threading.Event()
+    response: list[Any] = []
+
+    def work() -> None:
+        try:
+            response.append(wrapper.solve(proto))
+        except BaseException as error:  # handed to the thread that waits
+            response.append(error)
+        finally:
+            done.set()
+
+    thread = threading.Thread(target=work, daemon=True)
+    with budget.telling(done.set):
+        thread.start()
+        left = budget.seconds
+        try:
+            done.wait(None if left is None else left + _GRACE_SECONDS)
+        finally:
+            if not response and thread.is_alive():
+                _left_behind.append((thread, wrapper))
+    if response and isinstance(response[0], BaseException):
+        raise response[0]
+    return response[0] if response else None
+
+
+_left_behind: list[tuple[threading.Thread, Any]] = []
+
+
+@atexit.register
+def _end_left_behind() -> None:
+    """An interpreter must not end while a solver runs in it: here the risk of stopping one is the smaller."""
+    for thread, wrapper in _left_behind:
+        if thread.is_alive():
+            wrapper.stop_search()
+            thread.join()
 
 
 def _join(numbers: Iterable[int]) -> str:

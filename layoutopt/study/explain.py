@@ -348,13 +348,13 @@ class _Explainer:
             return False
         free = msgspec.structs.replace(self.problem.layout, families=None, max_bytes=None)
         smaller = msgspec.structs.replace(smaller, layout=free)
-        with self.budget.shortened(_QUESTION_SHARE):
-            result = solve(smaller, target=self.gpu, budget=self.budget, conflict_free=True)
-            if result.layout is not None:
-                return True
-            if result.proof.excess.lower_bound:
-                return False
-            general = every_layout(smaller.tile, self.gpu, lanes, enough=1, budget=self.budget)
+        part = self.budget.part(_QUESTION_SHARE)
+        result = solve(smaller, target=self.gpu, budget=part, conflict_free=True)
+        if result.layout is not None:
+            return True
+        if result.proof.excess.lower_bound:
+            return False
+        general = every_layout(smaller.tile, self.gpu, lanes, enough=1, budget=part)
         if general.bound:
             return False
         return True if general.free is not None and general.free.excess == 0 else None
@@ -414,8 +414,8 @@ class _Explainer:
             others = Trace(tuple(a for a in self.lanes.accesses if a is not access), self.lanes.weight_unit)
             sets = phase_sets(others, tile, self.gpu) if others.accesses else ()
             for table in (layout.table(), None):
-                with self.budget.shortened(_QUESTION_SHARE):
-                    order = lane_order(sets, self.lanes, tile, access, rule, budget=self.budget, table=table)
+                part = self.budget.part(_QUESTION_SHARE)
+                order = lane_order(sets, self.lanes, tile, access, rule, budget=part, table=table)
                 found = self._reordered(access, order) if order is not None else None
                 if order is not None and found is not None:
                     lanes = ", ".join(map(str, order))
@@ -435,10 +435,8 @@ class _Explainer:
         changed = Trace(
             tuple(moved if a is access else a for a in self.lanes.accesses), self.lanes.weight_unit
         )
-        with self.budget.shortened(_QUESTION_SHARE):
-            result = solve(
-                self.problem, target=self.gpu, lanes=changed, budget=self.budget, conflict_free=True
-            )
+        part = self.budget.part(_QUESTION_SHARE)
+        result = solve(self.problem, target=self.gpu, lanes=changed, budget=part, conflict_free=True)
         if result.layout is None or result.excess:
             return None
         layout = unstored(result.layout, self.source)
@@ -453,10 +451,8 @@ class _Explainer:
             if getattr(self.problem.layout, field) is None:
                 continue
             freed = msgspec.structs.replace(self.source.layout, **{field: None})
-            with self.budget.shortened(_QUESTION_SHARE):
-                result = solve(
-                    msgspec.structs.replace(self.source, layout=freed), target=self.gpu, budget=self.budget
-                )
+            problem = msgspec.structs.replace(self.source, layout=freed)
+            result = solve(problem, target=self.gpu, budget=self.budget.part(_QUESTION_SHARE))
             if result.layout is not None and result.excess == 0:
                 yield Relaxation(field, f"{what}: {result.offset}, {result.bytes:,} bytes, no conflicts")
 

@@ -133,16 +133,15 @@ def solve(
     tables = "table" in families and not unsearched
     if tables:  # they are looked for afterwards
         plainly = _within(plainly, tuple(f for f in families if f != "table") or ("none",))
-    with budget.shortened(_SEARCH_SHARE):
-        proposal = search(
-            plainly,
-            gpu,
-            certain,
-            conflict_free=conflict_free,
-            budget=budget,
-            workers=workers,
-            progress=progress,
-        )
+    proposal = search(
+        plainly,
+        gpu,
+        certain,
+        conflict_free=conflict_free,
+        budget=budget.part(_SEARCH_SHARE),
+        workers=workers,
+        progress=progress,
+    )
     if chosen:
         proposal = _over_values(plainly, gpu, certain, chosen, proposal, budget, conflict_free)
     elif tables:
