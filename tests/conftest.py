@@ -1,25 +1,52 @@
 """Markers that skip what the machine does not have, and the catalogue as parameters."""
 
+import functools
 import json
 import os
+import pickle
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from layoutopt.hardware.machine import find_tool
+from layoutopt.problems.file import load
+from layoutopt.synthesis.solve import solve
 
 ROOT = Path(__file__).parent.parent
 TILE_SETS = sorted((ROOT / "problems" / "tile_sets").glob("*.json"))
 PROBLEMS = sorted(set((ROOT / "problems").rglob("*/*.json")) - set(TILE_SETS))
 
 
-def pytest_configure():
+# Where the processes of one test run keep the answers of the catalogue, so that each is solved once.
+_ANSWERS = "LAYOUTOPT_TEST_ANSWERS"
+
+
+def pytest_configure(config):
     """Tests call nvcc by its name, wherever it is."""
     nvcc = find_tool("nvcc")
     if nvcc is not None and shutil.which("nvcc") is None:
         os.environ["PATH"] += os.pathsep + str(Path(nvcc).parent)
+    if not hasattr(config, "workerinput"):
+        os.environ[_ANSWERS] = tempfile.mkdtemp(prefix="layoutopt-answers-")
+
+
+def pytest_unconfigure(config):
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ.pop(_ANSWERS))
+
+
+@functools.cache
+def answer_of(path):
+    """What `solve` finds for a problem of the catalogue."""
+    kept = Path(os.environ[_ANSWERS]) / problem_id(path).replace("/", "-")
+    if not kept.exists():
+        new = kept.with_name(f"{kept.name}.{os.getpid()}")
+        new.write_bytes(pickle.dumps(solve(load(path))))
+        new.replace(kept)
+    return pickle.loads(kept.read_bytes())
 
 
 def pytest_collection_modifyitems(items):

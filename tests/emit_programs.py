@@ -3,7 +3,7 @@
 import functools
 import shutil
 
-from conftest import PROBLEMS
+from conftest import PROBLEMS, answer_of
 
 from layoutopt.emit.languages import emit, plan
 from layoutopt.hardware.devices import device
@@ -26,7 +26,7 @@ FORMULAS = [path for path in SOLVED if load(path).tile.packed == 1 and "libceed_
 def solved(path):
     """A catalogue problem, its device and an answer; the same for every test of a run."""
     problem = load(path)
-    answer = solve(problem, time_limit=1)
+    answer = answer_of(path)
     # What code is emitted for: the width chosen, and loops over values known only at run time.
     problem = with_loops(with_widths(problem, [report.bytes for report in answer.accesses]))
     return problem, device(problem.target), answer

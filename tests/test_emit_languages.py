@@ -25,6 +25,7 @@ from layoutopt.hardware.devices import device
 from layoutopt.layout.layout import Digit, Layout, Target
 from layoutopt.problems.file import from_data
 
+pytestmark = pytest.mark.tools
 every_problem = pytest.mark.parametrize("path", FORMULAS, ids=problem_id)
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import PROBLEMS, problem_id
+from conftest import PROBLEMS, answer_of, problem_id
 
 from layoutopt import check
 from layoutopt.engine.conflicts import count_wavefronts
@@ -100,7 +100,7 @@ def published_cost(problem):
 @pytest.mark.parametrize("path", KNOWN, ids=problem_id)
 def test_optimal_at_the_known_optimum(path):
     problem = load(path)
-    result = solve(problem)
+    result = answer_of(path)
     assert result.status is Status.OPTIMAL
     assert (result.excess, result.bytes) == (problem.known_optimum.excess, problem.known_optimum.bytes)
     assert result.proof.excess.lower_bound == result.excess
@@ -145,5 +145,4 @@ def test_published_costs_known_from_the_sources(name):
 def test_same_problem_same_answer():
     for path in KNOWN[::5]:
         problem = load(path)
-        first, second, two = solve(problem), solve(problem), solve(problem, workers=2)
-        assert first == second == two
+        assert answer_of(path) == solve(problem) == solve(problem, workers=2)

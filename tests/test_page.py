@@ -18,6 +18,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 if CHROMIUM is None:
     pytest.skip("no chromium on this machine", allow_module_level=True)
 
+pytestmark = pytest.mark.tools
 PROBLEMS = ROOT / "problems"
 
 
