@@ -1,51 +1,82 @@
-"""JSON files to checked data, with errors that name the field."""
+"""JSON files to checked data, with errors that name the field.
+
+Stricter than JSON: no key twice, no number that 64 bits or a float cannot hold, no lone surrogate, so that
+whatever was read can be counted with and printed.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.escape import shown
 
 T = TypeVar("T")
 
+_MAX_INTEGER_CHARACTERS: Final = 20
+_LEAST, _MOST = -(1 << 63), (1 << 64) - 1
+
 
 def read(path: str | Path, max_bytes: int) -> bytes:
-    """The bytes of a file; one more than `max_bytes` at most.
+    """The bytes of a file.
 
     Raises:
-        ProblemFileError: it cannot be read.
+        ProblemFileError: it cannot be read, or has more than `max_bytes`.
     """
     try:
         with open(path, "rb") as file:
-            return file.read(max_bytes + 1)
+            data = file.read(max_bytes + 1)
     except OSError as error:
         raise ProblemFileError("", f"cannot read {str(path)!r}: {error.strerror}") from None
+    except ValueError:
+        raise ProblemFileError("", f"{str(path)!r} is no name of a file") from None
+    if len(data) > max_bytes:
+        raise ProblemFileError("", f"{str(path)!r} has more than {max_bytes:,} bytes")
+    return data
+
+
+class _TooLarge:
+    """Stands for a number that no 64 bits hold, until its place is known."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
 
 
 def parse(data: bytes) -> Any:
     """Decode JSON text (UTF-8); no key may stand twice in one object.
 
     Raises:
-        ProblemFileError: it is no JSON.
+        ProblemFileError: it is no JSON, or holds what the text of the module says.
     """
+    large: list[_TooLarge] = []
 
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        keys = [key for key, _ in pairs]
-        if len(set(keys)) < len(keys):
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise ProblemFileError("", f"the key {twice!r} stands twice in one object")
-        return dict(pairs)
+    def integer(digits: str) -> Any:
+        value = int(digits) if len(digits) <= _MAX_INTEGER_CHARACTERS else _MOST + 1
+        return value if _LEAST <= value <= _MOST else noted(digits)
 
-    def refuse(text: str) -> Any:
-        raise ProblemFileError("", f"{text} is not a JSON number")
+    def number(digits: str) -> Any:
+        value = float(digits)
+        return value if math.isfinite(value) else noted(digits)
+
+    def noted(digits: str) -> _TooLarge:
+        large.append(_TooLarge(digits))
+        return large[-1]
 
     try:
-        return json.loads(data.decode("utf-8-sig"), object_pairs_hook=unique, parse_constant=refuse)
+        text = data.decode("utf-8-sig")
+        raw = json.loads(
+            text,
+            object_pairs_hook=_unique,
+            parse_constant=_refuse_constant,
+            parse_int=integer,
+            parse_float=number,
+        )
     except UnicodeDecodeError as error:
         raise ProblemFileError("", f"not UTF-8 text (byte {error.start})") from None
     except json.JSONDecodeError as error:
@@ -54,8 +85,45 @@ def parse(data: bytes) -> Any:
         ) from None
     except RecursionError:
         raise ProblemFileError("", "not JSON that layoutopt reads: nested too deeply") from None
-    except ValueError as error:  # an integer of thousands of digits
-        raise ProblemFileError("", f"not JSON: {str(error).split(';')[0]}") from None
+    if large or "\\ud" in text or "\\uD" in text:
+        _check_values(raw)
+    return raw
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ProblemFileError("", f"the key {shown(key)!r} stands twice in one object")
+            seen.add(key)
+    return found
+
+
+def _refuse_constant(text: str) -> Any:
+    raise ProblemFileError("", f"{text} is not a JSON number")
+
+
+def _check_values(raw: Any) -> None:
+    """Refuse numbers that are too large, and halves of surrogate pairs, which no encoding writes."""
+    waiting = [("", raw)]
+    while waiting:
+        place, value = waiting.pop()
+        if isinstance(value, _TooLarge):
+            raise ProblemFileError(
+                shown(place, 200), f"a number has at most 64 bits; given {shown(value.text)}"
+            )
+        if isinstance(value, str):
+            if any("\ud800" <= c <= "\udfff" for c in value):
+                raise ProblemFileError(
+                    shown(place, 200), f"half of a surrogate pair is no character; given {shown(value)}"
+                )
+        elif isinstance(value, list):
+            waiting += ((f"{place}[{k}]", item) for k, item in enumerate(value))
+        elif isinstance(value, dict):
+            waiting += ((place, key) for key in value)
+            waiting += ((f"{place}.{key}".lstrip("."), item) for key, item in value.items())
 
 
 def convert(raw: Any, kind: type[T], place: str = "") -> T:
@@ -72,20 +140,43 @@ def convert(raw: Any, kind: type[T], place: str = "") -> T:
         raise ProblemFileError(field, inside.reason) from None
 
 
+def line(data: bytes, decoder: msgspec.json.Decoder[T], number: int) -> T:
+    """One line of a file of JSON lines, as what the decoder gives.
+
+    Args:
+        data: the line.
+        decoder: strict about types; what it refuses is read anew to say why.
+        number: of the line, from 1.
+
+    Raises:
+        ProblemFileError: the line is wrong; `field` is such as `line 7, byte_address[3]`.
+    """
+    place = f"line {number}"
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        try:
+            convert(parse(data), decoder.type)
+        except ProblemFileError as found:
+            reason = re.sub(r"\(line \d+, (column \d+)\)$", r"(\1)", found.reason)
+            raise ProblemFileError(f"{place}, {found.field}" if found.field else place, reason) from None
+        raise ProblemFileError(place, f"not JSON that layoutopt reads: {shown(str(error), 200)}") from None
+
+
 def located(error: msgspec.ValidationError, raw: Any) -> ProblemFileError:
     """Turn msgspec's "... - at `$.a[0].b`" into a field path, a requirement and what was given."""
-    reason, _, path = str(error).partition(" - at `$")
+    reason, _, path = str(error).rpartition(" - at `$") if " - at `$" in str(error) else (str(error), "", "")
     path = path.rstrip("`").removeprefix(".")
+    place, reason = shown(path, 200), _lower(shown(reason, 300))
     given = raw
     for step in re.findall(r"[^.\[\]]+", path):
         try:
             given = given[int(step)] if isinstance(given, list) else given[step]
         except (KeyError, IndexError, ValueError, TypeError):
-            return ProblemFileError(path, _lower(reason))
+            return ProblemFileError(place, reason)
     if not isinstance(given, dict):
-        shown = json.dumps(given)
-        reason += f", given {shown if len(shown) <= 60 else shown[:57] + '...'}"
-    return ProblemFileError(path, _lower(reason))
+        reason += f", given {shown(json.dumps(given))}"
+    return ProblemFileError(place, reason)
 
 
 def _lower(text: str) -> str:

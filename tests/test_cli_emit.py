@@ -41,7 +41,7 @@ def test_a_result_with_and_without_its_problem(tmp_path):
     other = str(ROOT / "problems/basics/transpose_32x32_f32.json")
     refused = layoutopt("emit", str(result), "--problem", other)
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert "the result is of problem 'transpose_16x32_f32'" in refused.stderr
+    assert "the result is of 'transpose_16x32_f32', not of" in refused.stderr
 
 
 def test_results_that_are_wrong_are_refused(tmp_path):

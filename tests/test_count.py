@@ -86,8 +86,8 @@ def changed(lane, value):
         (record(active=[1]), "line 3, active: expected `int | str | null`, got `array`"),
         (record(byte_address=None), "line 3: object missing required field `byte_address`"),
         (b"[]\n", "line 3: expected `object`, got `array`"),
-        (b"{\n", "line 3: not a JSON object: "),
-        (b"\xff\n", "line 3: not a JSON object: "),
+        (b"{\n", "line 3: not JSON: "),
+        (b"\xff\n", "line 3: not UTF-8 text"),
         (b'{"op": ' + b"1" * (2 << 20), "line 3: a record has at most 1048576 bytes"),
     ],
 )  # fmt: skip

@@ -98,37 +98,25 @@ def _solved(problem: Problem, gpu: Device, time_limit: float, workers: int) -> A
 
 
 def _from_result(raw: dict[str, Any], problem: Problem | None, device_file: Path | None) -> Answer:
-    from layoutopt import json_data
-    from layoutopt.errors import LayoutError, ProblemFileError
+    from layoutopt.engine.claims import check_claims
     from layoutopt.hardware.devices import device, load_devices
-    from layoutopt.problems.answer import Result
+    from layoutopt.problems.result_file import result_from_data
     from layoutopt.problems.types import Problem, Structure, Tile
 
-    if not isinstance(raw.get("layout"), dict | None):
-        raise ProblemFileError("layout", "expected an object")
-    try:
-        result = json_data.convert(raw, Result)
-    except LayoutError as error:
-        raise ProblemFileError("layout", str(error)) from None
+    result = result_from_data(raw)
     more = load_devices(device_file) if device_file is not None else ()
+    if problem is not None:
+        gpu = device(problem.target, more)
+        check_claims(problem, gpu, result)
+        return Answer(problem, gpu, result, *_missing(result))
     if result.layout is None:
-        empty = Problem(result.problem, Tile((1,), Structure(1)), 1, ())
-        return Answer(empty, device(result.target, more), result, *_missing(result))
-    packed = result.layout.packed
-    element = f"b{8 // packed}" if packed > 1 else Structure(result.layout.element_bytes)
-    tile = Tile(result.layout.shape, element)
-    if problem is None:
-        bare = Problem(result.problem, tile, 1, (), target=result.target)
-        return Answer(bare, device(result.target, more), result)
-    if (problem.name, problem.tile.shape, problem.tile.element_bits) != (
-        result.problem,
-        tile.shape,
-        tile.element_bits,
-    ):
-        raise ProblemFileError("", f"the result is of problem {result.problem!r}, not of {problem.name!r}")
-    if [a.name for a in problem.accesses] != [a.name for a in result.accesses]:
-        raise ProblemFileError("accesses", "are not those of the result")
-    return Answer(problem, problem_device(problem, device_file), result)
+        tile = Tile((1,), Structure(1))
+    else:
+        packed = result.layout.packed
+        element = f"b{8 // packed}" if packed > 1 else Structure(result.layout.element_bytes)
+        tile = Tile(result.layout.shape, element)
+    bare = Problem(result.problem, tile, 1, (), target=result.target)
+    return Answer(bare, device(result.target, more), result, *_missing(result))
 
 
 def _missing(result: Result) -> tuple[int | None, str]:

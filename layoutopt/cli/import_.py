@@ -214,12 +214,9 @@ def _layout_in_use(
     from layoutopt.expressions.grammar import evaluate, parse
 
     if table is not None:
-        from layoutopt.cli.check import read_table
+        from layoutopt.problems.array_file import read_offsets
 
-        loaded = read_table(table)
-        if loaded.shape != shape or not np.issubdtype(loaded.dtype, np.integer):
-            raise ProblemFileError("--table", f"must hold integers in the shape of the tile, {shape}")
-        used = loaded.astype(np.int64)
+        used = read_offsets(table, shape, "--table")
     else:
         assert offset is not None
         grids = np.indices(shape, dtype=np.int64, sparse=True)

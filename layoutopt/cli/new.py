@@ -8,6 +8,7 @@ import click
 
 from layoutopt.cli.files import OutputPath, check_new, write_all
 from layoutopt.cli.options import TargetName
+from layoutopt.escape import shown
 
 KINDS = ("transpose", "gemm", "attention", "conv", "stencil", "blank")
 
@@ -89,6 +90,6 @@ def extents(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     parts = text.lower().replace(",", "x").split("x")
-    if not all(part.isdecimal() and 0 < int(part) < 1 << 21 for part in parts):
-        raise click.BadParameter(f"expected extents such as 128x64, got {text!r}", param_hint="--tile")
+    if not all(part.isdecimal() and len(part) <= 7 and 0 < int(part) <= 1 << 21 for part in parts):
+        raise click.BadParameter(f"expected extents such as 128x64, got {shown(text)!r}", param_hint="--tile")
     return tuple(map(int, parts))

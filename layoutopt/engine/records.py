@@ -27,10 +27,13 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from layoutopt import json_data
 from layoutopt.engine.conflicts import CHUNK_INSTRUCTIONS, addressing_lanes, count_wavefronts
 from layoutopt.errors import ProblemFileError, VerificationError
+from layoutopt.escape import shown
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation, parse_operation
+from layoutopt.problems import array_file
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -103,7 +106,7 @@ def count_lines(read: Callable[[int], bytes], device: Device) -> Iterator[Record
         try:
             records = decoder.decode_lines(block)
             counts = _count_records(records, device)
-        except (msgspec.DecodeError, UnicodeDecodeError, _FaultyError):
+        except (msgspec.MsgspecError, ValueError, RecursionError, _FaultyError):
             _raise_first_fault(block, first_line, decoder, device)
         yield counts
 
@@ -229,24 +232,8 @@ def _raise_first_fault(
         if not line.strip():
             continue
         place = f"line {number}"
-        try:
-            record = decoder.decode(line)
-        except msgspec.ValidationError as error:
-            raise _wrong_type(error, line, place) from None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ProblemFileError(place, f"not a JSON object: {error}") from None
-        _check_record(record, place, device)
+        _check_record(json_data.line(line, decoder, number), place, device)
     raise VerificationError(f"lines {first_line} and on were refused, but each of them is accepted")
-
-
-def _wrong_type(error: msgspec.ValidationError, line: bytes, place: str) -> ProblemFileError:
-    reason, _, path = str(error).partition(" - at `$")
-    field = path.rstrip("`").removeprefix(".")
-    given = json.loads(line)
-    for step in field.replace("]", "").replace("[", ".").split(".") if field else ():
-        given = given[int(step)] if isinstance(given, list) else given[step]
-    shown = "" if isinstance(given, dict) else f", given {_short(json.dumps(given))}"
-    return ProblemFileError(f"{place}, {field}" if field else place, reason[:1].lower() + reason[1:] + shown)
 
 
 def _check_record(record: Record, place: str, device: Device) -> None:
@@ -262,7 +249,7 @@ def _check_record(record: Record, place: str, device: Device) -> None:
         raise ProblemFileError(
             f"{place}, active",
             f"must be a mask of {lanes} lanes, such as {'0x' + 'f' * (lanes // 4)!r}, "
-            f"not {_short(json.dumps(record.active))}",
+            f"not {shown(json.dumps(record.active))}",
         ) from None
     for lane, address in enumerate(record.byte_address):
         if not -1 << 63 <= address < 1 << 63:
@@ -284,20 +271,18 @@ def _requirement(operation: Operation, address: int) -> str:
 
 
 def _mapped(path: Path, device: Device) -> IntArray:
-    try:
-        table: IntArray = np.load(path, mmap_mode="r", allow_pickle=False)
-    except OSError as error:
-        raise ProblemFileError("", f"cannot read {str(path)!r}: {error.strerror or error}") from None
-    except (ValueError, EOFError, SyntaxError) as error:
-        raise ProblemFileError("", f"{str(path)!r} is no whole .npy file: {error}") from None
-    if table.dtype != np.int64:
-        raise ProblemFileError("", f"{str(path)!r} must hold int64 byte addresses, not {table.dtype.str}")
-    if table.ndim != 2 or table.shape[1] != device.lanes:
+    shape, dtype = array_file.header(path)
+    if dtype != np.int64:
+        raise ProblemFileError("", f"{str(path)!r} must hold int64 byte addresses, not {dtype.str}")
+    if len(shape) != 2 or shape[1] != device.lanes:
         raise ProblemFileError(
             "",
             f"{str(path)!r} must have shape (instructions, {device.lanes}), one column a lane of "
-            f"{device.name}, not {table.shape}",
+            f"{device.name}, not {array_file.shape_text(shape)}",
         )
+    if not shape[0]:
+        return np.zeros(shape, np.int64)
+    table: IntArray = np.load(path, mmap_mode="r", allow_pickle=False)
     return table
 
 
@@ -313,7 +298,3 @@ def _check_table(address: IntArray, active: BoolArray, operation: Operation, fir
         given = int(address[row, lane])
         hint = "; -1 marks an inactive lane" if given < 0 else ""
         raise ProblemFileError(f"row {first_row + row}, lane {lane}", _requirement(operation, given) + hint)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -38,7 +38,7 @@ Width = Literal[1, 2, 4, 8, 12, 16]
 Lane = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Banks = Annotated[int, Meta(ge=1, le=1024)]
-DeviceName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
+DeviceName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*(?!\n)$")]
 # From sure to doubtful; only the last one warns.
 Confidence = Literal[
     "measured",
@@ -251,10 +251,7 @@ def load_devices(path: str | Path) -> tuple[Device, ...]:
     Raises:
         ProblemFileError: the file cannot be read or is wrong; `field` says where.
     """
-    data = json_data.read(path, MAX_FILE_BYTES)
-    if len(data) > MAX_FILE_BYTES:
-        raise ProblemFileError("", f"a device file has at most {MAX_FILE_BYTES} bytes")
-    file = json_data.convert(json_data.parse(data), DeviceFile)
+    file = json_data.convert(json_data.parse(json_data.read(path, MAX_FILE_BYTES)), DeviceFile)
     return _build(file, {**_package_file().instruction_sets, **file.instruction_sets})
 
 

@@ -12,13 +12,14 @@ which `layoutopt count` reads as well. With the layout in use each address is an
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from layoutopt import json_data
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import to_text
 from layoutopt.hardware.operations import Operation, parse_operation
@@ -37,8 +38,8 @@ class Record(Struct):
     access: str
     op: str
     warp: int
-    sequence: int
-    byte_address: list[int]
+    sequence: Annotated[int, Meta(ge=0)]
+    byte_address: list[Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]]
     active: str
     bytes: int | None = None
 
@@ -67,10 +68,7 @@ def accesses(
             )
         if not line.strip():
             continue
-        try:
-            record = decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ProblemFileError(f"line {number}", str(error).replace("`$", "`")) from None
+        record = json_data.line(line, decoder, number)
         if len(record.byte_address) != LANES:
             raise ProblemFileError(
                 f"line {number}", f"byte_address must have {LANES} entries, not {len(record.byte_address)}"
@@ -110,7 +108,7 @@ def _access(
             raise ProblemFileError(
                 f"{place}, op", f"site {name!r} was {op!r} before and is {record.op!r} here"
             )
-        if not (0 <= record.warp < warps and record.sequence >= 0):
+        if not 0 <= record.warp < warps:
             raise ProblemFileError(place, f"warp {record.warp} is not in a block of {threads} threads")
         mask = _mask(record.active, place)
         addresses = np.array(record.byte_address, np.int64)

@@ -40,14 +40,21 @@ it.
 from __future__ import annotations
 
 import math
+from typing import Annotated, Final
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from layoutopt.errors import LayoutError
 
 IntArray = npt.NDArray[np.int64]
+
+# What a file may say: far beyond shared memory, and far from where integers of 64 bits wrap.
+MAX_BITS: Final = 40
+Extent = Annotated[int, Meta(ge=1, le=1 << 21)]
+Count = Annotated[int, Meta(ge=1, le=1 << MAX_BITS)]
+Offset = Annotated[int, Meta(ge=0, le=1 << MAX_BITS)]
 
 
 class Digit(Struct, frozen=True):
@@ -60,17 +67,17 @@ class Digit(Struct, frozen=True):
         stride: elements from one value to the next.
     """
 
-    dim: int
-    divide: int
-    size: int
-    stride: int
+    dim: Annotated[int, Meta(ge=0)]
+    divide: Count
+    size: Count
+    stride: Offset
 
 
 class Target(Struct, frozen=True):
     """One output bit of the swizzle: the parity of `offset & mask` flips bit `bit` of the offset."""
 
-    bit: int
-    mask: int
+    bit: Annotated[int, Meta(ge=0, lt=MAX_BITS)]
+    mask: Annotated[int, Meta(ge=0, lt=1 << MAX_BITS)]
 
 
 class Layout(Struct, frozen=True):
@@ -91,16 +98,18 @@ class Layout(Struct, frozen=True):
             digits are then empty. Empty for a formula.
     """
 
-    shape: tuple[int, ...]
-    element_bytes: int
-    digits: tuple[Digit, ...]
-    swizzle: tuple[Target, ...] = ()
-    turn: int = 0
-    packed: int = 1
-    lookup: tuple[int, ...] = ()
-    interval: tuple[int, int] = (0, 0)
+    shape: Annotated[tuple[Extent, ...], Meta(min_length=1, max_length=8)]
+    element_bytes: Annotated[int, Meta(ge=1, le=16)]
+    digits: Annotated[tuple[Digit, ...], Meta(max_length=64)]
+    swizzle: Annotated[tuple[Target, ...], Meta(max_length=MAX_BITS)] = ()
+    turn: Offset = 0
+    packed: Annotated[int, Meta(ge=1, le=8)] = 1
+    lookup: tuple[Offset, ...] = ()
+    interval: tuple[Offset, Offset] = (0, 0)
 
     def __post_init__(self) -> None:
+        if self.shape[-1] % self.packed:
+            raise LayoutError(f"{self.packed} elements share a unit, and a line has {self.shape[-1]}")
         if self.lookup:
             if (
                 self.digits
@@ -110,6 +119,8 @@ class Layout(Struct, frozen=True):
             ):
                 raise LayoutError("a lookup holds one offset for each element, and nothing else")
             return
+        if not self.digits or any(digit.dim >= len(self.shape) for digit in self.digits):
+            raise LayoutError(f"expected digits of x0 to x{len(self.shape) - 1}")
         for target in self.swizzle:
             if target.mask & ((2 << target.bit) - 1) or target.mask < 0:
                 raise LayoutError(

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from layoutopt.layout.layout import Layout
+from layoutopt.problems.types import Name
 
 RESULT_SCHEMA: Final = "layoutopt.result/1"
 # The scope of what holds for every placement of the elements that keeps their alignment and every access
@@ -40,8 +41,8 @@ class AccessReport(Struct, frozen=True, omit_defaults=True):
         bytes: the width chosen, where the file leaves the choice.
     """
 
-    name: str
-    op: str
+    name: Name
+    op: Name
     wavefronts: int | float
     ideal: int | float
     excess: int | float
@@ -100,8 +101,8 @@ class Proof(Struct, frozen=True):
 class Result(Struct, frozen=True, rename={"schema_": "schema"}):
     """The answer to a problem. Without a layout (infeasible, unknown) the layout's fields are null."""
 
-    problem: str
-    target: str
+    problem: Name
+    target: Name
     status: Status
     proof: Proof
     reason: str

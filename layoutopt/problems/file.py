@@ -61,7 +61,7 @@ def parsed(data: bytes) -> Any:
         ProblemFileError: the text is too long, or no JSON.
     """
     if len(data) > MAX_FILE_BYTES:
-        raise ProblemFileError("", f"a problem file has at most {MAX_FILE_BYTES} bytes")
+        raise ProblemFileError("", f"a problem file has at most {MAX_FILE_BYTES:,} bytes")
     return json_data.parse(data)
 
 

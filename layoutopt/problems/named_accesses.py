@@ -46,7 +46,7 @@ BITS: Final = {
 }  # fmt: skip
 COORDINATES: Final = ("m", "n", "k")
 _ARCHITECTURE: Final = re.compile(r"sm_(\d+)|gfx([0-9a-f]+)")
-TargetName = Annotated[str, Meta(pattern=r"^(sm_\d+|gfx[0-9a-f]+)$")]
+TargetName = Annotated[str, Meta(pattern=r"^(sm_[0-9]+|gfx[0-9a-f]+)(?!\n)$")]
 # Tile elements that may hold several elements of a fragment.
 CONTAINERS: Final = ("i8", "u8", "b8", "u16", "b16", "i32", "u32", "b32", "f16x2", "bf16x2", "b64", "b128")
 MAX_PLACES: Final = 1 << 22

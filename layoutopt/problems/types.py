@@ -34,9 +34,10 @@ PACKED_BITS: Final = {
 FAMILIES: Final = ("none", "order", "pad", "split", "interval", "rotate", "xor", "matrix", "table")
 
 Positive = Annotated[int, Meta(ge=1)]
-Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+# The end is written out: `$` alone also stands before a last newline.
+Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+(?!\n)$")]
 Expression = Annotated[str, Meta(min_length=1)]
-Identifier = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
+Identifier = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(?!\n)$")]
 Family = Literal["none", "order", "pad", "split", "interval", "rotate", "xor", "matrix", "table"]
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,7 +15,9 @@ from layoutopt.expressions.grammar import parse, to_text
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import element_expression, offset_expression
 from layoutopt.layout.layout import Layout
+from layoutopt.problems import array_file
 from layoutopt.problems.lower import byte_table, chosen_widths, stored, whole, with_widths
+from layoutopt.problems.result_file import layout_from_data
 from layoutopt.problems.trace import IntArray, Trace, trace
 from layoutopt.problems.types import Problem
 from layoutopt.problems.words import widths_text
@@ -166,25 +166,13 @@ def _formula(problem: Problem, name: str, field: str, text: str) -> Shown:
 
 def _from_file(problem: Problem, path: Path) -> Shown:
     field = "--layout"
-    data = json_data.read(path, MAX_FILE_BYTES)
-    if len(data) > MAX_FILE_BYTES:
-        raise ProblemFileError(field, f"{str(path)!r} has more than {MAX_FILE_BYTES} bytes")
-    if data[:6] == b"\x93NUMPY":
-        import io
-
-        try:
-            table = np.load(io.BytesIO(data), allow_pickle=False)
-        except ValueError as error:
-            raise ProblemFileError(field, f"{str(path)!r} is not an .npy array: {error}") from None
-        if table.shape != problem.tile.shape or not np.issubdtype(table.dtype, np.integer):
-            raise ProblemFileError(
-                field,
-                f"expected integers of shape {problem.tile.shape}, got {table.dtype} of shape {table.shape}",
-            )
-        return Shown(path.name, "", table[..., :: problem.tile.packed].astype(np.int64).ravel())
+    if array_file.is_array(path):
+        table = array_file.read_offsets(path, problem.tile.shape, field)
+        return Shown(path.name, "", table[..., :: problem.tile.packed].ravel())
+    raw = json_data.parse(json_data.read(path, MAX_FILE_BYTES))
     try:
-        layout = msgspec.convert(_layout_of(json.loads(data)), Layout)
-    except (ValueError, msgspec.ValidationError, RecursionError) as error:
+        layout = layout_from_data(raw.get("layout") if isinstance(raw, dict) else None)
+    except ProblemFileError as error:
         raise ProblemFileError(field, f"{str(path)!r} holds no layout: {error}") from None
     made_for = layout.shape, layout.element_bytes, layout.packed
     if made_for != (problem.tile.shape, problem.tile.storage.element_bytes, problem.tile.packed):
@@ -192,12 +180,6 @@ def _from_file(problem: Problem, path: Path) -> Shown:
             field, f"{str(path)!r} is made for shape {layout.shape}, not {problem.tile.shape}"
         )
     return Shown(path.name, to_text(element_expression(layout)), _bytes_of(layout))
-
-
-def _layout_of(data: Any) -> Any:
-    if not isinstance(data, dict) or not isinstance(data.get("layout"), dict):
-        raise ValueError('expected the JSON of solve, with a "layout"')  # noqa: TRY004
-    return data["layout"]
 
 
 def _choose(

@@ -1,0 +1,45 @@
+"""What a result out of a file says of a problem's accesses, counted anew."""
+
+from __future__ import annotations
+
+from layoutopt.engine.case import case_of
+from layoutopt.errors import LayoutError, ProblemFileError
+from layoutopt.hardware.devices import Device
+from layoutopt.problems.answer import Result
+from layoutopt.problems.types import Problem
+
+
+def check_claims(problem: Problem, gpu: Device, result: Result) -> None:
+    """Check that a result, read from a file, is one of this problem, and that its counts hold.
+
+    Raises:
+        ProblemFileError: it is of another problem or target, its layout does not serve the accesses, or
+            what it says of one is not what the conflict engine counts.
+    """
+    layout = result.layout
+    if result.problem != problem.name:
+        raise ProblemFileError("problem", f"the result is of {result.problem!r}, not of {problem.name!r}")
+    if result.target != gpu.name:
+        raise ProblemFileError("target", f"the result is for {result.target!r}, not for {gpu.name!r}")
+    if layout is None:
+        return
+    if [a.name for a in problem.accesses] != [a.name for a in result.accesses]:
+        raise ProblemFileError("accesses", "are not those of the problem")
+    case = case_of(problem, gpu, {a.name: a.bytes for a in result.accesses if a.bytes is not None})
+    try:
+        table = case.table(layout)
+        case.check(table)
+    except LayoutError as error:
+        raise ProblemFileError("layout", str(error)) from None
+    for k, (given, counted) in enumerate(zip(result.accesses, case.reports(case.count(table)), strict=True)):
+        if given != counted:
+            raise ProblemFileError(
+                f"accesses[{k}]",
+                f"the layout gives {counted.wavefronts} wavefronts, {counted.ideal} of them ideal, and "
+                f"{counted.bank_conflicts} bank conflicts for op {counted.op!r}; the result says otherwise",
+            )
+    needed = case.alignment(bool(layout.swizzle))
+    if (result.alignment_bytes or 0) < needed:
+        raise ProblemFileError(
+            "alignment_bytes", f"the counts need a base aligned to {needed}, not {result.alignment_bytes}"
+        )
