@@ -11,6 +11,7 @@ import pytest
 from conftest import PROBLEMS, ROOT, problem_id
 from test_cli import layoutopt
 
+from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import evaluate, parse
 from layoutopt.hardware.devices import device, load_devices
@@ -21,7 +22,7 @@ from layoutopt.problems.trace import trace
 from layoutopt.report.plot import _titles
 from layoutopt.study.compare import Row, compare
 from layoutopt.study.small_families import operations
-from layoutopt.synthesis.solve import measure, solve
+from layoutopt.synthesis.solve import solve
 
 BASICS = ROOT / "problems" / "basics"
 HANDFUL = (
@@ -308,9 +309,7 @@ def test_conflicts_that_no_layout_avoids_are_exit_code_1(problem_file):
     data = json.loads(done.stdout)
     assert done.returncode == 1
     assert data["rows"][0]["excess"] > 0
-    assert (
-        measure(solve(load(path)).layout, trace(load(path), device("sm_90")), device("sm_90"))[1].excess > 0
-    )
+    assert case_of(load(path), device("sm_90")).measure(solve(load(path)).layout)[1].excess > 0
 
 
 def test_an_answer_has_one_form():

@@ -14,6 +14,7 @@ from layoutopt.emit.cost import instructions
 from layoutopt.emit.forms import moved_bits
 from layoutopt.emit.languages import LANGUAGES, emit, plan
 from layoutopt.emit.plan import comment, identifier
+from layoutopt.engine.case import case_of
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import Const, Op, Var, evaluate, parse, to_text
 from layoutopt.expressions.simplify import simplify
@@ -22,9 +23,8 @@ from layoutopt.layout.formula import offset_expression, swizzled_offset
 from layoutopt.layout.layout import Digit, Layout, Target
 from layoutopt.problems.answer import Bound, Proof, Result, Status
 from layoutopt.problems.file import from_data, load
-from layoutopt.problems.trace import trace
 from layoutopt.problems.types import Problem
-from layoutopt.synthesis.solve import measure, solve
+from layoutopt.synthesis.solve import solve
 
 CPP = [GXX, "-std=c++14", "-Wall", "-Wextra", "-Werror"]
 C = [GCC, "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic"]
@@ -201,7 +201,7 @@ def test_golden_code(request):
     scope = "every layout"
     result = Result(
         "golden", "sm_90", Status.OPTIMAL, Proof(Bound(0, scope), Bound(4096, scope)), "", layout, "xor",
-        to_text(offset_expression(layout)), 4096, 4096, 128, 0, 0.0, measure(layout, trace(problem, gpu), gpu),
+        to_text(offset_expression(layout)), 4096, 4096, 128, 0, 0.0, case_of(problem, gpu).measure(layout),
     )  # fmt: skip
     code = re.sub(r"layoutopt \d\S+", "layoutopt VERSION", emit("cuda", problem, gpu, result))
     path = request.path.parent / "golden" / "gemm.cuh"

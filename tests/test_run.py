@@ -11,6 +11,7 @@ from emit_programs import solved
 
 from layoutopt.emit.languages import plan
 from layoutopt.emit.selftest import program
+from layoutopt.engine.case import case_of
 from layoutopt.errors import LayoutError
 from layoutopt.hardware import machine as gpu
 from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS, counters
@@ -18,8 +19,6 @@ from layoutopt.hardware.devices import device
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.file import from_data, load
 from layoutopt.problems.lower import whole
-from layoutopt.problems.trace import trace
-from layoutopt.synthesis.solve import measure
 
 RUNS = json.loads((ROOT / "tests/data/h200_runs.json").read_text())
 SMALL = ROOT / "problems/basics/transpose_16x32_f32.json"
@@ -57,10 +56,8 @@ def predicted_today(problem, entry):
     gpu = device("sm_90")
     if "lookup" in entry["offset"]:
         layout = msgspec.convert(entry["digits"], Layout)
-        lanes = trace(problem, gpu)
-        return {
-            a.name: (a.operation, r) for a, r in zip(lanes.accesses, measure(layout, lanes, gpu), strict=True)
-        }
+        case = case_of(problem, gpu)
+        return {a.name: (a.operation, r) for a, r in zip(case.accesses, case.measure(layout), strict=True)}
     planned = plan(problem, gpu, entry["offset"])
     return {a.access.name: (a.lanes.operation, a.report) for a in planned.accesses}
 

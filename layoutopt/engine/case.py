@@ -169,6 +169,11 @@ class Case:
         """Whether the weighted excess is another number than the excess."""
         return any((access.weight != self.lanes.weight_unit).any() for access in self.accesses)
 
+    def in_weights(self, total: float) -> float:
+        """A sum in units of `lanes.weight_unit` as the file's weights give it."""
+        unit = self.lanes.weight_unit
+        return total // unit if total % unit == 0 else total / unit
+
     @property
     def widths(self) -> dict[str, int]:
         """Bytes of every access whose width the file leaves open, by name."""
@@ -178,6 +183,11 @@ class Case:
     def named(self, reports: Iterator[Report]) -> tuple[Report, ...]:
         """Reports, one an access, with their widths where the file leaves them open."""
         return named_widths(reports, self.asked, self.problem)
+
+    def worst(self, access: int, table: IntArray) -> int:
+        """The row of the access's counts that has the most excess."""
+        counts = self.accesses[access].count(table)
+        return int((counts.wavefronts - counts.ideal).argmax())
 
     def place(self, access: int, row: int) -> tuple[int, dict[str, int]]:
         """Warp, and values of the loops, of a row of the access's counts."""

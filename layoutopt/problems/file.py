@@ -11,7 +11,7 @@ import msgspec
 from layoutopt import json_data
 from layoutopt.errors import ProblemFileError
 from layoutopt.problems import catalogue, named_accesses
-from layoutopt.problems.types import ELEMENT_BYTES, PACKED_BITS, Problem, Tile, TileSet
+from layoutopt.problems.types import ELEMENT_BYTES, PACKED_BITS, Constraints, Problem, Tile, TileSet
 
 MAX_FILE_BYTES = 8 << 20
 MAX_ELEMENTS = 1 << 21
@@ -145,6 +145,7 @@ def check(problem: Problem) -> None:
                 )
         if twice := access.loops.keys() & access.any.keys():
             raise ProblemFileError(f"accesses[{i}].any", f"{min(twice)!r} is a variable of `for`, too")
+    check_must_be(problem.layout)
     order = problem.layout.order
     if order is not None and sorted(order) != list(range(dims)):
         raise ProblemFileError("layout.order", f"expected each of 0..{dims - 1} once, got {list(order)}")
@@ -156,6 +157,19 @@ def check(problem: Problem) -> None:
         raise ProblemFileError(
             "layout.pitch_multiple_bytes", f"expected at most {MAX_PITCH_MULTIPLE_BYTES} bytes, got {pitch}"
         )
+
+
+def check_must_be(layout: Constraints) -> None:
+    """Check that nothing is left open beside a layout that the hardware dictates.
+
+    Raises:
+        ProblemFileError: must_be and another constraint contradict each other.
+    """
+    if layout.must_be is None:
+        return
+    for field in ("families", "pitch_multiple_bytes", "order"):
+        if getattr(layout, field) is not None:
+            raise ProblemFileError(f"layout.{field}", "must_be leaves no choice of this; remove one of them")
 
 
 def _check_element(tile: Tile) -> None:

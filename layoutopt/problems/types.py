@@ -294,11 +294,12 @@ class TileSet(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
         families = own.families or common.families
         if own.families and common.families:
             families = tuple(f for f in own.families if f in common.families)
+        pitches = _given(own.pitch_multiple_bytes, common.pitch_multiple_bytes)
         layout = msgspec.structs.replace(
             own,
             families=families,
             alignment_bytes=min(_given(own.alignment_bytes, common.alignment_bytes), default=None),
-            pitch_multiple_bytes=math.lcm(*_given(own.pitch_multiple_bytes, common.pitch_multiple_bytes)),
+            pitch_multiple_bytes=math.lcm(*pitches) if pitches else None,
         )
         return Problem(
             name=f"{self.name} {tile.name}",

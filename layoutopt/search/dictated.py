@@ -23,9 +23,14 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from layoutopt.errors import ProblemFileError
+from layoutopt.engine.case import Case
+from layoutopt.engine.run_time_values import tidy
+from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.layout.layout import Digit, Layout, Target
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound
+from layoutopt.problems.file import check_must_be
 from layoutopt.problems.types import Problem
+from layoutopt.search.proposal import Ask, Proposal
 
 MAX_BOX_ELEMENTS = 256  # cuTensorMapEncodeTiled, boxDim
 ATOM_ROWS = 8
@@ -77,16 +82,80 @@ def names(problem: Problem) -> tuple[str, ...]:
     return (asked,) if isinstance(asked, str) else asked or ()
 
 
+def propose(case: Case, ask: Ask) -> Proposal:
+    """The best of the few layouts that the hardware allows: every one is counted, run-time values included.
+
+    Raises:
+        ProblemFileError: as for `candidates`.
+    """
+    problem = case.lowered
+    scope = f"the layouts of {' or '.join(names(problem))}"
+    ranked, refused = _ranked(case)
+    costs = [f"{r.candidate.name} {r.weighted / case.lanes.weight_unit:g} excess" for r in ranked]
+    reason = "; ".join([*costs, *refused]) or f"no layout of {' or '.join(names(problem))} holds this tile"
+    limit = problem.layout.max_bytes
+    fits = limit is None or problem.tile.bytes <= limit
+    found = ranked[0] if ranked and fits and not (ask.conflict_free and ranked[0].weighted) else None
+    least = min((r.weighted for r in ranked), default=0)
+    return Proposal(
+        layout=found.candidate.layout if found else None,
+        family=found.candidate.name if found else "",
+        weighted_excess=found.weighted if found else 0,
+        bytes=problem.tile.bytes,
+        operations=None,
+        operations_proved=False,
+        excess_bound=Bound(least, scope),
+        plain_floor=0,
+        bytes_bound=Bound(problem.tile.bytes, EVERY_LAYOUT),
+        complete=True,
+        reason=reason,
+        alignment_bytes=found.candidate.alignment_bytes if found else None,
+        plain_bound=Bound(min((r.plain for r in ranked), default=0), scope),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranked:
+    """A candidate that serves the accesses, its excess with weights (in the trace's unit) and without."""
+
+    candidate: Candidate
+    weighted: float
+    plain: float
+
+
+def _ranked(case: Case) -> tuple[list[_Ranked], list[str]]:
+    """The candidates that serve the accesses, the best first; and why the others do not."""
+    ranked, refused = [], []
+    limit = case.lowered.layout.alignment_bytes
+    for candidate in candidates(case.lowered):
+        table = case.table(candidate.layout)
+        try:
+            case.check(table)
+        except LayoutError as error:
+            refused.append(f"{candidate.name}: {error}")
+            continue
+        if limit is not None and candidate.alignment_bytes > limit:
+            needs = f"needs a base at a multiple of {candidate.alignment_bytes} bytes"
+            refused.append(f"{candidate.name}: {needs}, alignment_bytes is {limit}")
+            continue
+        counts = case.count(table)
+        plain = tidy(sum(r.excess for r in case.reports(counts)))
+        ranked.append(_Ranked(candidate, case.weighted_excess(counts), plain))
+
+    def rank(r: _Ranked) -> tuple[float, float]:
+        masks = len(r.candidate.layout.swizzle)
+        return (masks, r.weighted) if case.lowered.layout.minimise == "instructions" else (r.weighted, masks)
+
+    return sorted(ranked, key=rank), refused
+
+
 def candidates(problem: Problem) -> Iterator[Candidate]:
     """Every layout of the tile that `must_be` allows.
 
     Raises:
         ProblemFileError: an unknown mode, or another constraint beside must_be.
     """
-    limits = problem.layout
-    for field in ("families", "pitch_multiple_bytes", "order", "alignment_bytes"):
-        if getattr(limits, field) is not None:
-            raise ProblemFileError(f"layout.{field}", "must_be leaves no choice of this; remove one of them")
+    check_must_be(problem.layout)
     wanted: dict[str, Mode] = {}
     for name in names(problem):
         found = [mode for mode in modes() if mode.name == name or mode.name.partition(".")[0] == name]

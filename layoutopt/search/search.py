@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -50,6 +50,7 @@ from layoutopt.model.swizzle import (
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound
 from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import FAMILIES, Problem, Tile
+from layoutopt.search.proposal import Progress, Proposal
 from layoutopt.search.walsh import Question, decide
 
 # Rounds of stage 2: how many candidates, most promising first, and the deterministic time that each gets.
@@ -66,39 +67,6 @@ _POLISH_EFFORT = 0.2
 _FALLBACK_CANDIDATES = 200
 # Smallest and least conflicting linearisations over which the usual swizzles are evaluated.
 _TEXTBOOK_CANDIDATES = 48
-
-Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """What the model promises; the conflict engine decides whether it holds.
-
-    Attributes:
-        layout: the best layout found; None if there is none.
-        family: the families it uses.
-        weighted_excess: in units of `Trace.weight_unit`.
-        bytes: last offset plus element size.
-        operations: index cost: operations of the linearisation plus three per distinct shift.
-        operations_proved: no layout searched with this excess and these bytes has fewer.
-        excess_bound: of the weighted excess.
-        plain_floor: excess, weights not applied, that the counting bound leaves in every layout.
-        bytes_bound: of the bytes at that excess.
-        complete: both bounds are met, or infeasibility is proved.
-        reason: why there is no layout, or what is left unproved; may be empty.
-    """
-
-    layout: Layout | None
-    family: str
-    weighted_excess: int | float
-    bytes: int
-    operations: int
-    operations_proved: bool
-    excess_bound: Bound
-    plain_floor: int
-    bytes_bound: Bound
-    complete: bool
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)

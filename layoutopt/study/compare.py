@@ -253,7 +253,6 @@ class _Compare:
         return solve(
             msgspec.structs.replace(self.problem, layout=changed),
             target=self.gpu,
-            lanes=self.lanes,
             time_limit=self.time_limit,
             progress=self.progress,
         )

@@ -13,24 +13,24 @@ import numpy as np
 from msgspec import Struct
 
 from layoutopt.budget import Budget
+from layoutopt.engine.case import case_of
 from layoutopt.engine.witness import PhaseWitness, witness
 from layoutopt.errors import LayoutError
-from layoutopt.expressions.grammar import to_text
 from layoutopt.hardware.devices import Device, device
 from layoutopt.hardware.operations import parse_operation
-from layoutopt.layout.formula import element_expression
 from layoutopt.layout.layout import Digit, Layout
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import FreeAssignment, lane_order
 from layoutopt.problems.answer import EVERY_LAYOUT, Result
-from layoutopt.problems.lower import chosen_widths, stored, unstored, whole, with_widths
+from layoutopt.problems.lower import chosen_widths, whole
 from layoutopt.problems.trace import LaneTrace, Trace, trace
 from layoutopt.problems.types import Access, Problem
 from layoutopt.problems.words import listed
 from layoutopt.proof.every_layout import every_layout
 from layoutopt.proof.reason_data import instruction_at
 from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, Search, subject_of
-from layoutopt.synthesis.solve import check_layout, measure, solve, worst_instruction
+from layoutopt.search.proposal import Ask
+from layoutopt.synthesis.solve import solve, solve_cases
 
 EXPLANATION_SCHEMA: Final = "layoutopt.explanation/1"
 # Accesses beyond which no smallest clash is looked for: each is one question to the solver.
@@ -122,9 +122,10 @@ class _Explainer:
         # A budget of its own, so that the search goes as it would without questions to follow.
         self.result = solve(problem, target=gpu, budget=budget.part(_SEARCH_SHARE))
         self.widths = chosen_widths(problem, self.result)
-        self.source = with_widths(problem, [self.widths.get(a.name) for a in problem.accesses])
-        self.problem = stored(self.source)  # bytes for packed elements, which only people see
-        self.lanes: Trace = trace(self.problem, gpu)
+        self.case = case_of(problem, gpu, self.widths)
+        self.source = self.case.problem
+        self.problem = self.case.lowered  # bytes for packed elements, which only people see
+        self.lanes: Trace = self.case.lanes
         self.answers: dict[bytes, bool | None] = {}
 
     def run(self) -> Explanation:
@@ -192,11 +193,11 @@ class _Explainer:
         plain = _row_major(self.problem)
         if (problem := self._unsound(plain)) is not None:
             yield f"Row-major, with no pad and no swizzle, cannot hold this tile: {problem}."
-        before = measure(plain, self.lanes, self.gpu)
+        before = self.case.measure(plain)
         worst = max(range(len(before)), key=lambda k: before[k].excess)
         place = None
         if before[worst].excess > 0:
-            place = worst_instruction(plain, self.lanes.accesses[worst], self.gpu)
+            place = self.case.worst(worst, self.case.table(plain))
             yield from self._phase(plain, worst, place, "Row-major")
         else:
             yield "Row-major, with no pad and no swizzle, has no conflicts already."
@@ -212,7 +213,7 @@ class _Explainer:
         over = [a for a in result.accesses if a.excess]
         for report in over:
             k = [a.name for a in self.lanes.accesses].index(report.name)
-            row = worst_instruction(layout, self.lanes.accesses[k], self.gpu)
+            row = self.case.worst(k, self.case.table(layout))
             if place is None or (k, row) != (worst, place):
                 yield from self._phase(layout, k, row, f"Left over with {name}")
 
@@ -276,13 +277,13 @@ class _Explainer:
 
     def _parts(self, layout: Layout) -> Iterator[str]:
         """What each pad, rotation and XOR bit buys: the wavefronts that come back without it."""
-        now = {a.name: a.wavefronts for a in measure(self._over_bytes(layout), self.lanes, self.gpu)}
+        now = {a.name: a.wavefronts for a in self.case.measure(layout)}
         for what, less in without_each_part(layout):
             other = self._over_bytes(less)
             if (problem := self._unsound(other)) is not None:
                 yield f"Without {what} the tile would not fit: {problem}."
                 continue
-            more = {a.name: a.wavefronts - now[a.name] for a in measure(other, self.lanes, self.gpu)}
+            more = {a.name: a.wavefronts - now[a.name] for a in self.case.measure(other)}
             worse = [f"`{name}` {change:+,}" for name, change in more.items() if change]
             effect = ", ".join(worse) if worse else "no change: it keeps the vectors whole or the tile dense"
             yield f"Without {what}: {effect}" + (" wavefronts." if worse else ".")
@@ -290,7 +291,7 @@ class _Explainer:
     def _unsound(self, layout: Layout) -> str | None:
         """Why a layout cannot hold the tile, if it cannot."""
         try:
-            check_layout(layout, self.lanes)
+            self.case.check(self.case.table(layout))
         except LayoutError as error:
             return str(error)
         return None
@@ -436,11 +437,10 @@ class _Explainer:
             tuple(moved if a is access else a for a in self.lanes.accesses), self.lanes.weight_unit
         )
         part = self.budget.part(_QUESTION_SHARE)
-        result = solve(self.problem, target=self.gpu, lanes=changed, budget=part, conflict_free=True)
+        result = solve_cases([self.case.with_lanes(changed)], Ask(part, conflict_free=True))
         if result.layout is None or result.excess:
             return None
-        layout = unstored(result.layout, self.source)
-        return msgspec.structs.replace(result, offset=to_text(element_expression(layout)))
+        return result
 
     def _restricted(self) -> bool:
         return self.problem.layout.families is not None or self.problem.layout.max_bytes is not None

@@ -99,7 +99,7 @@ def views(
     """
     free = msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, offset=None))
     lanes = trace(whole(free, {}), gpu)
-    result = solve(free, target=gpu, lanes=lanes, time_limit=time_limit)
+    result = solve(free, target=gpu, time_limit=time_limit)
     notes: list[str] = []
     widths = chosen_widths(problem, result)
     if widths:

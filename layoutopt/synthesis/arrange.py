@@ -22,7 +22,7 @@ the alignment of their accesses only, explored where a swizzled layout of that a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
@@ -32,17 +32,16 @@ import msgspec
 from msgspec import Struct
 
 from layoutopt.budget import Budget
-from layoutopt.engine.referee import base_alignment
-from layoutopt.engine.run_time_values import ChoiceTrace, choices
+from layoutopt.engine.case import Case, case_of
 from layoutopt.errors import VerificationError
 from layoutopt.hardware.devices import Device, device
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, IndexCost, Proof, Result, Status
-from layoutopt.problems.lower import stored, with_loops
 from layoutopt.problems.tile_set_file import fields_of
-from layoutopt.problems.trace import Trace, trace
 from layoutopt.problems.types import FAMILIES, Access, NamedTile, Problem, TileSet
+from layoutopt.search.proposal import Ask
 from layoutopt.synthesis.packing import Plan, least, pack, rounded_up
-from layoutopt.synthesis.solve import INDEX_COST_MEASURE, measure, solve
+from layoutopt.synthesis.solve import solve_cases
+from layoutopt.synthesis.verify import INDEX_COST_MEASURE
 
 ARRANGEMENT_SCHEMA: Final = "layoutopt.arrangement/1"
 
@@ -130,14 +129,8 @@ def arrange(
     def solver(unit: _Unit, share: float, problem: Problem) -> Result:
         name = unit.tiles[0].name
         with fields_of(tile_set, *unit.tiles):
-            return solve(
-                problem,
-                workers=workers,
-                conflict_free=conflict_free,
-                target=gpu,
-                budget=time.part(share),
-                progress=lambda text: progress(f"{name}: {text}"),
-            )
+            ask = Ask(time.part(share), conflict_free, workers, lambda text: progress(f"{name}: {text}"))
+            return solve_cases([unit.case.constrained(problem.layout)], ask)
 
     limit = tile_set.layout.max_bytes
     elements = least(plan, [unit.bytes_at(unit.elements_bytes, 1) for unit in units])
@@ -158,9 +151,7 @@ class _Unit:
 
     Attributes:
         tiles: the first gives the coordinates.
-        problem: all accesses, in these coordinates.
-        lanes: the same, traced, over the bytes that packed elements share.
-        chosen: the accesses whose lanes choose.
+        case: all accesses, in these coordinates.
         plain_alignment: what the base needs without a swizzle: the widest access, and whole words.
         word_alignment: what keeps words whole.
         front: layouts of any kind.
@@ -168,9 +159,7 @@ class _Unit:
     """
 
     tiles: tuple[NamedTile, ...]
-    problem: Problem
-    lanes: Trace
-    chosen: Mapping[str, ChoiceTrace]
+    case: Case
     plain_alignment: int
     word_alignment: int
     front: _Front = field(init=False)
@@ -179,7 +168,7 @@ class _Unit:
     @property
     def elements_bytes(self) -> int:
         """Bytes of the elements of one stage."""
-        return self.problem.tile.bytes
+        return self.case.lowered.tile.bytes
 
     def bytes_at(self, stage: int, alignment: int) -> int:
         """Bytes of all stages, where one takes `stage` bytes."""
@@ -213,15 +202,13 @@ def _units(tile_set: TileSet, gpu: Device) -> tuple[_Unit, ...]:
     for group, problem in groups(tile_set):
         for tile in group[1:]:  # in its own coordinates, where an index outside the tile shows
             with fields_of(tile_set, tile):
-                trace(with_loops(tile_set.problem(tile)), gpu)
-        plainly = stored(problem)
+                case_of(tile_set.problem(tile), gpu)
         with fields_of(tile_set, *group):
-            trace(with_loops(problem), gpu)
-            lanes = trace(with_loops(plainly), gpu)
-        rules = [gpu.rule(access.operation) for access in lanes.accesses]
+            case = case_of(problem, gpu)
+        rules = [gpu.rule(access.operation) for access in case.accesses]
         word = max(rule.bank_bytes * rule.row_words for rule in rules)
-        plain = max(word, base_alignment(plainly.tile.element_bytes, False, lanes, gpu))
-        units.append(_Unit(group, problem, lanes, choices(plainly, lanes, gpu), plain, word))
+        plain = max(word, case.alignment(swizzled=False))
+        units.append(_Unit(group, case, plain, word))
     return tuple(units)
 
 
@@ -422,10 +409,10 @@ def _room(i: int, unit: _Unit, plan: Plan, elements: Sequence[int], limit: int |
 
 
 def _within(unit: _Unit, room: int | None) -> Problem:
-    layout = unit.problem.layout
+    layout = unit.case.problem.layout
     limits = [size for size in (layout.max_bytes, room) if size is not None]
     changed = msgspec.structs.replace(layout, max_bytes=min(limits, default=None))
-    return msgspec.structs.replace(unit.problem, layout=changed)
+    return msgspec.structs.replace(unit.case.problem, layout=changed)
 
 
 def _best(
@@ -521,7 +508,7 @@ def _arrangement(
         for i, (unit, p) in enumerate(zip(units, points, strict=True))
     )
     for unit, part in zip(units, placed, strict=True):
-        _verify(unit, part, gpu)
+        _verify(unit, part)
     return Arrangement(
         problem=tile_set.name,
         target=gpu.name,
@@ -546,7 +533,7 @@ def _arrangement(
 
 
 def _scope(units: Sequence[_Unit], limit: int | None) -> str:
-    allowed = [frozenset(unit.problem.layout.families or FAMILIES) for unit in units]
+    allowed = [frozenset(unit.case.problem.layout.families or FAMILIES) for unit in units]
     if len(set(allowed)) == 1:
         scope = "families " + ", ".join(f for f in FAMILIES if f in allowed[0])
     else:
@@ -579,13 +566,12 @@ def _number(value: Fraction) -> int | float:
     return int(value) if value.denominator == 1 else float(value)
 
 
-def _verify(unit: _Unit, part: PlacedTile, gpu: Device) -> None:
+def _verify(unit: _Unit, part: PlacedTile) -> None:
     """Count every access again where its tile lies, in each stage."""
     assert part.result.layout is not None
-    layout = msgspec.structs.replace(part.result.layout, shape=unit.problem.tile.storage.shape, packed=1)
     for stage in range(part.stages):
         base = part.base_bytes + stage * part.stage_bytes
-        if measure(layout, unit.lanes, gpu, unit.chosen, base) != part.result.accesses:
+        if unit.case.measure(part.result.layout, base) != part.result.accesses:
             raise VerificationError(
                 f"tile {part.tiles[0]!r}: the accesses cost another number of wavefronts at byte {base}"
             )

@@ -1,0 +1,71 @@
+"""What is asked of those who propose layouts, and what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from layoutopt.budget import Budget
+from layoutopt.layout.layout import Layout
+from layoutopt.problems.answer import Bound
+
+Progress = Callable[[str], None]
+
+
+def _silent(_: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What is asked beside the problem.
+
+    Attributes:
+        budget: the time there is.
+        conflict_free: any excess is infeasible.
+        workers: solver threads.
+        progress: called with a line of text from time to time.
+    """
+
+    budget: Budget = field(default_factory=Budget)
+    conflict_free: bool = False
+    workers: int = 1
+    progress: Progress = _silent
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What the model promises; the conflict engine decides whether it holds.
+
+    Attributes:
+        layout: the best layout found; None if there is none.
+        family: the families it uses.
+        weighted_excess: in units of `Trace.weight_unit`.
+        bytes: last offset plus element size.
+        operations: index cost: operations of the linearisation plus three per distinct shift; None where
+            there is nothing to choose between.
+        operations_proved: no layout searched with this excess and these bytes has fewer.
+        excess_bound: of the weighted excess.
+        plain_floor: excess, weights not applied, that the counting bound leaves in every layout.
+        bytes_bound: of the bytes at that excess.
+        complete: both bounds are met, or infeasibility is proved.
+        reason: why there is no layout, or what is left unproved; may be empty.
+        alignment_bytes: that the base must have, where not the layout's own needs decide.
+        plain_bound: of the excess, weights not applied, where more is known than the other two say.
+        every_layout: proved lower bound of the weighted excess of every layout, and what it rests on, where
+            that was asked.
+    """
+
+    layout: Layout | None
+    family: str
+    weighted_excess: float
+    bytes: int
+    operations: int | None
+    operations_proved: bool
+    excess_bound: Bound
+    plain_floor: int
+    bytes_bound: Bound
+    complete: bool
+    reason: str
+    alignment_bytes: int | None = None
+    plain_bound: Bound | None = None
+    every_layout: tuple[int, str] | None = None
