@@ -1,9 +1,14 @@
 import threading
 
+import numpy as np
 import pytest
 
 from layoutopt.budget import Budget, OutOfTime
+from layoutopt.hardware.devices import device
 from layoutopt.model.cp_sat import Model, Outcome, _response
+from layoutopt.model.phases import phase_sets
+from layoutopt.problems.file import from_data as problem
+from layoutopt.problems.trace import Trace, trace
 
 
 def test_without_a_limit_there_is_always_time():
@@ -81,3 +86,62 @@ def test_a_stopped_budget_solves_nothing():
     model.clause([model.boolean()])
     assert model.solve(budget).outcome is Outcome.UNKNOWN
     assert model.solve(Budget()).outcome is Outcome.OPTIMAL
+
+
+def test_a_trace_ends_with_its_time():
+    budget = Budget()
+    budget.stop()
+    tile = {"shape": [32, 32], "element": "f32"}
+    access = {"name": "a", "op": "load", "bytes": 4, "index": ["i", "tid"], "for": {"i": 32}}
+    rows = problem(
+        {"schema": "layoutopt.problem/1", "name": "p", "tile": tile, "threads": 32, "accesses": [access]}
+    )
+    with pytest.raises(OutOfTime):
+        trace(rows, device("sm_90"), budget)
+
+
+def test_a_trace_in_pieces_is_the_trace():
+    tile = {"shape": [64, 1024], "element": "f32"}
+    access = {
+        "name": "a",
+        "op": "load",
+        "bytes": 4,
+        "index": ["i", "(tid*5 + 3*j) % 1024"],
+        "where": "tid % 3 != j",
+        "weight": "i + j",
+        "for": {"i": 64, "j": 3},
+    }
+    rows = problem(
+        {"schema": "layoutopt.problem/1", "name": "p", "tile": tile, "threads": 1000, "accesses": [access]}
+    )
+    (lanes,) = trace(rows, device("sm_90")).accesses
+    i, j = np.divmod(np.arange(64 * 3), 3)
+    tid = np.arange(1024)
+    active = (tid < 1000) & (tid % 3 != j[:, None])
+    element = i[:, None] * 1024 + (tid * 5 + 3 * j[:, None]) % 1024
+    assert (lanes.active.reshape(-1, 1024) == active).all()
+    assert (lanes.element.reshape(-1, 1024) == np.where(active, element, 0)).all()
+    assert (lanes.weight == np.repeat(i + j, 32)).all()
+    assert (lanes.starts == np.unique(lanes.element[lanes.active])).all()
+
+
+def test_many_loops_take_the_memory_of_few():
+    tile = {"shape": [32], "element": "f32"}
+    loops = {f"v{k}": 2 for k in range(19)}
+    access = {"name": "a", "op": "load", "bytes": 4, "index": ["tid"], "for": loops}
+    (lanes,) = trace(
+        problem(
+            {"schema": "layoutopt.problem/1", "name": "p", "tile": tile, "threads": 32, "accesses": [access]}
+        ),
+        device("sm_90"),
+    ).accesses
+    assert lanes.element.shape == (1 << 19, 32)
+    (phases,) = phase_sets(
+        Trace((lanes,), 1),
+        problem(
+            {"schema": "layoutopt.problem/1", "name": "p", "tile": tile, "threads": 32, "accesses": [access]}
+        ).tile,
+        device("sm_90"),
+    )
+    assert phases.elements.shape == (1, 32)
+    assert phases.repeats.tolist() == phases.weight.tolist() == [1 << 19]

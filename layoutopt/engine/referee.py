@@ -72,7 +72,7 @@ def check_table(table: IntArray, element_bytes: int, lanes: Trace) -> None:
     if (np.diff(np.sort(table)) < element_bytes).any():
         raise LayoutError("elements overlap")
     for access in lanes.accesses:
-        starts = np.unique(access.element[access.active])
+        starts = access.starts
         if (table[starts] % access.operation.width_bytes).any() and access.width_elements > 1:
             raise LayoutError(f"access {access.name!r}: a vector is misaligned")
         for k in range(1, access.width_elements):

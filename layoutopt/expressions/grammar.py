@@ -266,7 +266,7 @@ def evaluate(node: Node, env: Mapping[str, IntArray], where: BoolArray | None = 
             wrong = (b < 0) | (b > MAX_SHIFT)
             check(wrong, mask, f"shift outside 0..{MAX_SHIFT}")
             b = np.where(wrong, 0, b)
-        if symbol in ("+", "-", "*", "<<"):
+        if symbol in ("+", "-", "*", "<<") and _may_leave(symbol, a, b):
             # In float64 the magnitude is right to 1 part in 2**52: enough to see 2**62 coming.
             high = _FLOAT[symbol](a.astype(np.float64), b.astype(np.float64))
             wide = np.abs(high) > float(MAX_VALUE)
@@ -276,6 +276,17 @@ def evaluate(node: Node, env: Mapping[str, IntArray], where: BoolArray | None = 
         return _ARRAY[symbol](a, b)
 
     return np.asarray(run(node, where), np.int64)
+
+
+def _may_leave(symbol: str, a: IntArray, b: IntArray) -> bool:
+    """Whether a result may lie beyond +-2**62, by the extremes of the operands."""
+    if not a.size or not b.size:
+        return False
+    most_a = max(-int(a.min()), int(a.max()))
+    if symbol == "<<":
+        return most_a << int(b.max()) > MAX_VALUE
+    most_b = max(-int(b.min()), int(b.max()))
+    return (most_a * most_b if symbol == "*" else most_a + most_b) > MAX_VALUE
 
 
 _FLOAT: Final[dict[str, Callable[[Any, Any], Any]]] = {

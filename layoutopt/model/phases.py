@@ -20,6 +20,11 @@ from layoutopt.problems.types import Tile
 
 IntArray = npt.NDArray[np.int64]
 
+# Odd numbers for a sum by which equal rows are found; rows are then compared.
+_MULTIPLIERS = np.random.default_rng(1).integers(0, 1 << 63, 64).astype(np.uint64) << np.uint64(
+    1
+) | np.uint64(1)
+
 
 @dataclass(frozen=True, slots=True)
 class PhaseSet:
@@ -46,7 +51,7 @@ class PhaseSet:
 
 def phase_sets(trace: Trace, tile: Tile, device: Device) -> tuple[PhaseSet, ...]:
     """The distinct phases of all accesses, grouped by rule and width."""
-    gathered: dict[tuple[PhaseRule, int], list[tuple[IntArray, IntArray]]] = {}
+    gathered: dict[tuple[PhaseRule, int], list[tuple[IntArray, IntArray, IntArray]]] = {}
     for access in trace.accesses:
         rule = device.rule(access.operation)
         rows = gathered.setdefault((rule, access.operation.width_bytes), [])
@@ -54,22 +59,26 @@ def phase_sets(trace: Trace, tile: Tile, device: Device) -> tuple[PhaseSet, ...]
     vectors = _vectors(trace, tile)
     sets = []
     for (rule, width_bytes), parts in gathered.items():
-        lanes = max(elements.shape[1] for elements, _ in parts)
+        lanes = max(elements.shape[1] for elements, _, _ in parts)
         stacked = np.concatenate(
-            [np.pad(e, ((0, 0), (lanes - e.shape[1], 0)), constant_values=-1) for e, _ in parts]
+            [np.pad(e, ((0, 0), (lanes - e.shape[1], 0)), constant_values=-1) for e, _, _ in parts]
         )
         elements, inverse = _unique_rows(_canonical(stacked, rule))
-        weight = np.bincount(inverse, np.concatenate([w for _, w in parts]), len(elements)).astype(np.int64)
+        weight = np.bincount(inverse, np.concatenate([w for _, w, _ in parts]), len(elements)).astype(
+            np.int64
+        )
         used = (elements[:, -1] >= 0) & (weight > 0)
-        repeats = np.bincount(inverse, minlength=len(elements))[used]
+        repeats = np.bincount(inverse, np.concatenate([n for _, _, n in parts]), len(elements))[used]
+        repeats = repeats.astype(np.int64)
         elements, weight = elements[used], weight[used]
         floor = _floor(elements, rule, width_bytes, tile, vectors)
         sets.append(PhaseSet(elements, weight, repeats, floor, rule, width_bytes))
     return tuple(sets)
 
 
-def _phases(access: LaneTrace, rule: PhaseRule) -> Iterator[tuple[IntArray, IntArray]]:
-    element = np.where(access.active, access.element, -1)
+def _phases(access: LaneTrace, rule: PhaseRule) -> Iterator[tuple[IntArray, IntArray, IntArray]]:
+    """Elements of phases, -1 for absent; their weights; and how often they are served."""
+    element, weight, repeats = _merged(np.where(access.active, access.element, -1), access.weight)
     alone = np.ones(len(element), bool)
     if rule.merges_pairs:
         lanes = np.arange(element.shape[1])
@@ -78,9 +87,22 @@ def _phases(access: LaneTrace, rule: PhaseRule) -> Iterator[tuple[IntArray, IntA
             alone &= ~((element < 0) | (other < 0) | (element == other)).all(axis=1)
         pairs = zip(rule.phases[::2], rule.phases[1::2], strict=True)
         for first, second in pairs:
-            yield element[~alone][:, first + second], access.weight[~alone]
+            yield element[~alone][:, first + second], weight[~alone], repeats[~alone]
     for lanes_together in rule.phases:
-        yield element[alone][:, lanes_together], access.weight[alone]
+        yield element[alone][:, lanes_together], weight[alone], repeats[alone]
+
+
+def _merged(rows: IntArray, weight: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """Equal rows once, with their weight in all and how many they are; in the order in which they come."""
+    mixed = rows.view(np.uint64) @ _MULTIPLIERS[: rows.shape[1]]
+    _, first, inverse, count = np.unique(mixed, return_index=True, return_inverse=True, return_counts=True)
+    inverse = inverse.reshape(-1)
+    if len(first) == len(rows) or (rows[first][inverse] != rows).any():
+        return rows, weight, np.ones(len(rows), np.int64)
+    total = np.zeros(len(first), np.int64)
+    np.add.at(total, inverse, weight)
+    order = np.argsort(first)
+    return rows[first[order]], total[order], count[order]
 
 
 def _canonical(elements: IntArray, rule: PhaseRule) -> IntArray:
@@ -93,15 +115,22 @@ def _canonical(elements: IntArray, rule: PhaseRule) -> IntArray:
 
 
 def _unique_rows(rows: IntArray) -> tuple[IntArray, IntArray]:
-    unique, inverse = np.unique(rows, axis=0, return_inverse=True)
-    return unique, inverse.reshape(-1)
+    """Distinct rows in rising order, and for each row which it is."""
+    # From the last column to the first, each sort keeping the order of the ones before.
+    order = np.lexsort(rows.T[::-1])
+    ordered = rows[order]
+    starts = np.ones(len(rows), bool)
+    starts[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    inverse = np.empty(len(rows), np.int64)
+    inverse[order] = np.cumsum(starts) - 1
+    return ordered[starts], inverse
 
 
 def _vectors(trace: Trace, tile: Tile) -> IntArray:
     """Per element, the width in bytes of the widest access that covers it (0: none)."""
     widest = np.zeros(tile.elements, np.int64)
     for access in trace.accesses:
-        starts = np.unique(access.element[access.active])
+        starts = access.starts
         width = max(access.operation.width_bytes, tile.element_bytes if access.width_elements == 1 else 0)
         for k in range(access.width_elements):
             covered = starts + k

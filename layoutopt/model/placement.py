@@ -187,7 +187,7 @@ def bound_chunks(trace: Trace, tile: Tile, word_bytes: int) -> Chunks:
     size, count = tile.element_bytes, tile.elements
     widest = np.full(count, size, np.int64)
     for access in trace.accesses:
-        starts = np.unique(access.element[access.active])
+        starts = access.starts
         for k in range(access.width_elements if access.width_elements > 1 else 0):
             widest[starts + k] = np.maximum(widest[starts + k], access.operation.width_bytes)
     element = np.arange(count)

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.budget import Budget
 from layoutopt.errors import ExpressionError, ProblemFileError
 from layoutopt.expressions.grammar import evaluate, parse
 from layoutopt.hardware.devices import Device
@@ -25,6 +26,8 @@ BoolArray = npt.NDArray[np.bool_]
 
 MAX_LANE_ACCESSES: Final = 1 << 24
 MAX_WEIGHT: Final = 1_000_000
+# Expressions are evaluated for so many lanes together: the arrays of a step then stay in the cache.
+_LANES_AT_A_TIME: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,14 @@ class LaneTrace:
     weight: IntArray
     width_elements: int
 
+    @property
+    def starts(self) -> IntArray:
+        """The elements that are the first of some active lane, rising and each once."""
+        used = self.element[self.active]
+        marked = np.zeros(int(used.max(initial=-1)) + 1, bool)
+        marked[used] = True
+        return np.flatnonzero(marked)
+
 
 @dataclass(frozen=True, slots=True)
 class Trace:
@@ -61,10 +72,16 @@ class Trace:
     weight_unit: int
 
 
-def trace(problem: Problem, device: Device) -> Trace:
+def trace(problem: Problem, device: Device, budget: Budget | None = None) -> Trace:
     """Evaluate every access of `problem` over all its threads and iterations.
 
+    Args:
+        problem: whose accesses.
+        device: its device.
+        budget: the time there is; None for no limit.
+
     Raises:
+        OutOfTime: the time was over before the end.
         ProblemFileError: an op, width, expression or coordinate is wrong; index errors name the
             access, the thread and the iteration.
     """
@@ -82,16 +99,19 @@ def trace(problem: Problem, device: Device) -> Trace:
             raise ProblemFileError(
                 f"accesses[{i}].for", f"more than {MAX_LANE_ACCESSES} lane accesses in all; shorten the loops"
             )
-        parts.append(_trace_access(access, i, problem, device))
-    unit = math.lcm(*(w.denominator for _, weights in parts for w in weights))
+        parts.append(_trace_access(access, i, problem, device, budget or Budget()))
+    unit = math.lcm(*(w.denominator for _, w in parts if isinstance(w, Fraction)))
     if unit > MAX_WEIGHT:
         raise ProblemFileError(
             "accesses", f"weights need a common denominator of {unit}; at most {MAX_WEIGHT}"
         )
     warps = -(-problem.threads // device.lanes)
     accesses = []
-    for part, weights in parts:
-        scaled = np.repeat(np.array([int(w * unit) for w in weights], np.int64), warps)
+    for part, weight in parts:
+        if isinstance(weight, Fraction):
+            scaled = np.full(len(part.element), int(weight * unit), np.int64)
+        else:
+            scaled = np.repeat(weight * unit, warps)
         accesses.append(
             LaneTrace(
                 part.name, part.op, part.operation, part.element, part.active, scaled, part.width_elements
@@ -110,8 +130,16 @@ def expression_ranges(access: Access, problem: Problem, lanes: int) -> dict[str,
     }
 
 
-def environment(access: Access, threads: int, lanes: int) -> dict[str, IntArray]:
+def environment(
+    access: Access, threads: int, lanes: int, iterations: range | None = None
+) -> dict[str, IntArray]:
     """Values of every variable that the access's expressions may use.
+
+    Args:
+        access: whose loops.
+        threads: of the block.
+        lanes: of a warp.
+        iterations: consecutive ones; None for all.
 
     Returns:
         int64 arrays that broadcast to shape (iterations, threads); the last loop variable is fastest.
@@ -120,14 +148,51 @@ def environment(access: Access, threads: int, lanes: int) -> dict[str, IntArray]
         ProblemFileError: the loops run too often.
     """
     tid = np.arange(threads, dtype=np.int64)[None, :]
-    return {"tid": tid, "lane": tid % lanes, "warp": tid // lanes, **_loop_values(access)}
+    total = math.prod(access.loops.values())
+    if total > MAX_LANE_ACCESSES:
+        raise ProblemFileError("", f"the loops of access {access.name!r} run {total} times; too often")
+    rest = np.arange(total, dtype=np.int64) if iterations is None else np.array(iterations, np.int64)
+    loops = {}
+    for name, trips in reversed(access.loops.items()):
+        rest, loops[name] = np.divmod(rest[:, None] if rest.ndim == 1 else rest, max(1, trips))
+    values = {name: loops[name] for name in access.loops}
+    return {"tid": tid, "lane": tid % lanes, "warp": tid // lanes, **values}
 
 
 def _trace_access(
-    access: Access, i: int, problem: Problem, device: Device
-) -> tuple[LaneTrace, list[Fraction]]:
+    access: Access, i: int, problem: Problem, device: Device, budget: Budget
+) -> tuple[LaneTrace, IntArray | Fraction]:
+    """The trace without its weights; and they, by iteration where they differ."""
     field = f"accesses[{i}]"
     tile = problem.tile
+    operation = _operation(access, field, tile, device)
+    covered = max(1, 8 * operation.width_bytes // tile.element_bits)
+    iterations = math.prod(access.loops.values())
+    warps = -(-problem.threads // device.lanes)
+    element = np.zeros((iterations, warps * device.lanes), np.int64)
+    mask = np.zeros(element.shape, bool)
+    step = max(1, _LANES_AT_A_TIME // problem.threads)
+    for start in range(0, iterations, step):
+        budget.check()
+        piece = range(start, min(iterations, start + step))
+        flat, active = _piece(access, field, problem, device, operation, covered, piece)
+        element[piece.start : piece.stop, : problem.threads] = flat
+        mask[piece.start : piece.stop, : problem.threads] = active
+    rows = (-1, device.lanes)
+    lane_trace = LaneTrace(
+        access.name,
+        access.op,
+        operation,
+        element.reshape(rows),
+        mask.reshape(rows),
+        np.zeros(0, np.int64),
+        covered,
+    )
+    return lane_trace, _weights(access, f"{field}.weight", iterations, budget)
+
+
+def _operation(access: Access, field: str, tile: Tile, device: Device) -> Operation:
+    """What the access's op means, on a device that serves it, for elements of this size."""
     try:
         operation = parse_operation(access.op, access.single_width)
     except ValueError as error:
@@ -143,11 +208,23 @@ def _trace_access(
         raise ProblemFileError(
             f"{field}.bytes", f"{width} bytes are no whole number of {tile.element_bytes}-byte elements"
         )
+    return operation
 
-    env = environment(access, problem.threads, device.lanes)
+
+def _piece(
+    access: Access,
+    field: str,
+    problem: Problem,
+    device: Device,
+    operation: Operation,
+    covered: int,
+    iterations: range,
+) -> tuple[IntArray, BoolArray]:
+    """Elements and activity of all threads in some iterations, both of shape (iterations, threads)."""
+    tile = problem.tile
+    env = environment(access, problem.threads, device.lanes, iterations)
     loops = {name: env[name] for name in access.loops}
-    iterations = math.prod(access.loops.values())
-    shape = (iterations, problem.threads)
+    shape = (len(iterations), problem.threads)
 
     def spot(position: int) -> str:
         iteration, thread = divmod(position, problem.threads)
@@ -162,7 +239,6 @@ def _trace_access(
         _check_whole_warps(active, f"{field}.where", access, problem, device, operation, spot)
         active &= env["lane"] < 8 * operation.matrices
 
-    covered = max(1, 8 * width // tile.element_bits)
     flat = np.zeros(shape, np.int64)
     for d, text in enumerate(access.index):
         place = f"{field}.index[{d}]"
@@ -172,31 +248,14 @@ def _trace_access(
             at = int(bad.argmax())
             raise ProblemFileError(
                 place,
-                f"a {width}-byte access starts at a multiple of {span} elements, "
+                f"a {operation.width_bytes}-byte access starts at a multiple of {span} elements, "
                 f"not at {int(value.flat[at])} ({spot(at)})",
             )
         if (bad := active & ((value < 0) | (value > tile.shape[d] - span))).any():
             at = int(bad.argmax())
             raise ProblemFileError(place, _outside(int(value.flat[at]), d, span, tile, spot(at)))
         flat = flat * tile.shape[d] + value
-    flat = np.where(active, flat, 0)
-
-    pad = -problem.threads % device.lanes
-    rows = (-1, device.lanes)
-    element = np.pad(flat, ((0, 0), (0, pad))).reshape(rows)
-    mask = np.pad(active, ((0, 0), (0, pad))).reshape(rows)
-    lane_trace = LaneTrace(access.name, access.op, operation, element, mask, np.zeros(0, np.int64), covered)
-    return lane_trace, _weights(access, f"{field}.weight", loops, iterations)
-
-
-def _loop_values(access: Access) -> dict[str, IntArray]:
-    trips = list(access.loops.values())
-    if math.prod(trips) > MAX_LANE_ACCESSES:
-        raise ProblemFileError(
-            "", f"the loops of access {access.name!r} run {math.prod(trips)} times; too often"
-        )
-    grids = np.indices(trips, dtype=np.int64).reshape(len(trips), math.prod(trips))
-    return {name: grid[:, None] for name, grid in zip(access.loops, grids, strict=True)}
+    return np.where(active, flat, 0), active
 
 
 def _evaluate(
@@ -238,15 +297,24 @@ def _check_whole_warps(
         )
 
 
-def _weights(access: Access, field: str, loops: dict[str, IntArray], iterations: int) -> list[Fraction]:
-    if isinstance(access.weight, str):
+def _weights(access: Access, field: str, iterations: int, budget: Budget) -> IntArray | Fraction:
+    """One weight for all, or one by iteration."""
+    if not isinstance(access.weight, str):
+        weight = Fraction(str(access.weight))
+        if not 0 <= weight <= MAX_WEIGHT:
+            raise ProblemFileError(field, f"a weight lies in 0..{MAX_WEIGHT}")
+        return weight
+    weights = np.zeros(iterations, np.int64)
+    for start in range(0, iterations, _LANES_AT_A_TIME):
+        budget.check()
+        piece = range(start, min(iterations, start + _LANES_AT_A_TIME))
+        env = environment(access, 1, 1, piece)
+        loops = {name: env[name] for name in access.loops}
         try:
             values = evaluate(parse(access.weight, frozenset(loops)), loops)
         except ExpressionError as error:
             raise ExpressionError(error.reason, error.position, field) from None
-        weights = [Fraction(int(v)) for v in np.broadcast_to(values, (iterations, 1)).ravel()]
-    else:
-        weights = [Fraction(str(access.weight))] * iterations
-    if not all(0 <= w <= MAX_WEIGHT for w in weights):
+        weights[piece.start : piece.stop] = np.broadcast_to(values, (len(piece), 1))[:, 0]
+    if ((weights < 0) | (weights > MAX_WEIGHT)).any():
         raise ProblemFileError(field, f"a weight lies in 0..{MAX_WEIGHT}")
     return weights

@@ -152,7 +152,7 @@ def board(trace: Trace, tile: Tile, device: Device) -> Board | None:
     bank_bytes, banks = rule.bank_bytes, rule.banks
     width = np.full(tile.elements, size, np.int64)
     for access in trace.accesses:
-        starts = np.unique(access.element[access.active])
+        starts = access.starts
         for k in range(access.width_elements):
             width[starts + k] = np.maximum(width[starts + k], access.operation.width_bytes)
     start = np.arange(tile.elements) - np.arange(tile.elements) % tile.shape[-1] % (width // size)

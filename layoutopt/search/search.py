@@ -228,7 +228,7 @@ class _Search:
     def _vector_starts(self, trace: Trace) -> tuple[tuple[int, IntArray], ...]:
         """Width and coordinates of every vector, by access."""
         wide = [a for a in trace.accesses if a.width_elements > 1 and a.active.any()]
-        starts = [np.unique(a.element[a.active]) for a in wide]
+        starts = [a.starts for a in wide]
         coordinates = [np.array(np.unravel_index(s, self.tile.shape)) for s in starts]
         return tuple((a.width_elements, c) for a, c in zip(wide, coordinates, strict=True))
 

@@ -285,7 +285,7 @@ def _holds_vectors(layout: Layout, wide: list[tuple[int, IntArray]], pitch: int)
 def _wide(problem: Problem, lanes: Trace) -> list[tuple[int, IntArray]]:
     """Width in elements and coordinates, shape (dimensions, starts), of each access wider than one."""
     return [
-        (a.width_elements, np.array(np.unravel_index(np.unique(a.element[a.active]), problem.tile.shape)))
+        (a.width_elements, np.array(np.unravel_index(a.starts, problem.tile.shape)))
         for a in lanes.accesses
         if a.width_elements > 1 and a.active.any()
     ]
