@@ -12,6 +12,7 @@ import pytest
 from conftest import ROOT
 from test_cli import layoutopt
 
+import layoutopt as layoutopt_package
 from layoutopt import load, solve
 from layoutopt.problems.file import from_data
 
@@ -58,7 +59,9 @@ def test_every_command_has_a_page_or_a_section():
 
 
 def test_site_builds_strictly(tmp_path):
-    pytest.importorskip("mkdocs")
+    pytest.importorskip(
+        "material", reason="the documentation's tools (pip install -e '.[docs]') are not installed"
+    )
     command = [
         sys.executable,
         "-W",
@@ -73,7 +76,20 @@ def test_site_builds_strictly(tmp_path):
     ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "site/tutorial/index.html").exists()
+    site = tmp_path / "site"
+    assert (site / "tutorial/index.html").exists()
+    assert "layoutopt.solve" in (site / "python/index.html").read_text()
+    for page in site.rglob("*.html"):
+        fetched = re.findall(r'<(?:script|img|link|iframe)[^>]+(?:src|href)="([^"]*)"', page.read_text())
+        assert not [address for address in fetched if "//" in address], "nothing comes from elsewhere"
+
+
+def test_every_name_that_python_gives_has_its_place_in_the_reference():
+    text = (ROOT / "docs/python.md").read_text()
+    for name in layoutopt_package.__all__:
+        if name != "__version__":
+            home = layoutopt_package._HOMES[name]
+            assert f"::: {home}.{name}\n    options:\n      heading: layoutopt.{name}\n" in text
 
 
 def test_notebook_gives_what_it_shows():
