@@ -1,0 +1,100 @@
+"""Linearisations, by themselves: what is listed is what plain loops list, and each entry says what it is."""
+
+import itertools
+
+import numpy as np
+import pytest
+import toy
+
+from layoutopt.model.linearisations import Space, matrices, padded, rotated, unpadded
+
+BANKS = 4
+SPACES = {
+    "none": ((4, 6), 1, {"none"}),
+    "order": ((2, 3, 4), 1, {"none", "order"}),
+    "pad": ((3, 4), 1, {"none", "pad"}),
+    "pad, wide": ((3, 4), 2, {"none", "pad"}),
+    "pad, an odd row": ((4, 3), 1, {"none", "order", "pad"}),
+    "split": ((4, 6), 1, {"none", "order", "split"}),
+    "split, wide": ((4, 8), 2, {"none", "order", "split"}),
+    "split and pad": ((2, 6), 1, {"none", "order", "pad", "split"}),
+    "interval": ((4, 8), 1, {"none", "order", "interval"}),
+    "rotate": ((3, 4), 1, {"none", "order", "rotate"}),
+    "rotate and pad": ((3, 4), 1, {"none", "pad", "rotate"}),
+    "xor": ((4, 4), 1, {"none", "order", "pad", "split", "xor"}),
+}
+
+
+def space(shape, vector, families, **changes):
+    """Every wide access starts at multiples of its width."""
+    starts = np.array([x for x in np.ndindex(shape) if x[-1] % vector == 0]).T
+    wide = ((vector, starts),) if vector > 1 else ()
+    fields = {"period": BANKS, "stride_multiple": 1, "order": None, **changes}
+    return Space(shape, vector, wide, families=frozenset(families), **fields)
+
+
+def listed(given):
+    """Every candidate, of all streams."""
+    cuts = [unpadded(given, count) for count in range(3)]
+    return list(itertools.chain(*cuts, rotated(given), padded(given)))
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_all_that_plain_loops_list_and_no_more(name):
+    shape, vector, families = SPACES[name]
+    given = space(shape, vector, families)
+    starts = range(0, shape[0] * shape[1], vector) if vector > 1 else ()
+    wanted = {tuple(table) for table, _, _ in toy.linearisations(shape, vector, BANKS, families, starts)}
+    assert {tuple(c.table(shape).tolist()) for c in listed(given)} == wanted
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_each_says_what_it_is(name):
+    shape, vector, families = SPACES[name]
+    for c in listed(space(shape, vector, families)):
+        table = c.table(shape)
+        assert len(np.unique(table)) == len(table)
+        assert (table.min(), table.max()) == (0, c.span - 1)
+        assert set(c.family.split("+")) <= families
+        assert c.may_swizzle <= ("xor" in families)
+        lines = table.reshape(-1, vector)
+        assert (lines[:, 0] % vector == 0).all()
+        assert (np.diff(lines, axis=1) == 1).all()
+
+
+def test_pads_come_by_rising_span():
+    spans = [c.span for c in padded(space((4, 6), 1, {"none", "order", "pad", "split", "interval"}))]
+    assert spans == sorted(spans)
+    assert spans[0] > 24
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_a_fixed_order_is_kept(order):
+    given = space((2, 3, 4), 1, {"none", "order", "pad", "split", "rotate", "interval"}, order=order)
+    for c in listed(given):
+        assert tuple(digit.dim for digit in c.digits) == order
+
+
+def test_every_stride_but_the_innermost_is_a_multiple():
+    found = listed(space((3, 5), 1, {"none", "pad"}, stride_multiple=4))
+    assert [c.digits[0].stride for c in found] == [8, 12]
+    assert {c.digits[1].stride for c in found} == {1}
+
+
+def test_a_rotation_turns_each_line_against_the_one_before():
+    turned = {
+        c.turn: c.table((3, 4)).reshape(3, 4).tolist() for c in rotated(space((3, 4), 1, {"none", "rotate"}))
+    }
+    assert sorted(turned) == [1, 2, 3]
+    for turn, table in turned.items():
+        assert table == [[4 * line + (c + turn * line) % 4 for c in range(4)] for line in range(3)]
+
+
+def test_matrices_put_any_bits_where_the_bank_is_selected():
+    """Of a 4x4 tile on 4 banks: 2 of 4 coordinate bits, the others above in their order."""
+    given = space((4, 4), 1, {"matrix"})
+    tables = [c.table((4, 4)).tolist() for c in matrices(given, inside=0, bank_bits=2)]
+    assert len({tuple(t) for t in tables}) == 6
+    for table in tables:
+        assert sorted(table) == list(range(16))
+        assert all(table[a ^ b] == table[a] ^ table[b] for a in range(16) for b in range(16))
