@@ -1,0 +1,319 @@
+"""Random problem files of every feature, small enough to be evaluated lane by lane."""
+
+from __future__ import annotations
+
+import math
+import random
+
+from evaluate import NAMED, PACKED, Hardware, Tile, hardware
+
+FAMILIES = ["none", "order", "pad", "split", "interval", "rotate", "xor", "matrix", "table"]
+TARGETS = (
+    ["sm_90"] * 8
+    + ["sm_80", "a100", "sm_75", "sm_100", "sm_50", "sm_10", "sm_20", "sm_30", "sm_30_8byte"]
+    + ["gfx9", "gfx942", "gfx950", "gfx1100", "gfx1201"]
+)
+DICTATED = [
+    "tma",
+    "tma.none",
+    "tma.32B",
+    "tma.64B",
+    "tma.128B",
+    "wgmma",
+    "wgmma.none",
+    "wgmma.32B",
+    "wgmma.128B",
+]
+MAX_LANE_ACCESSES = 6000
+
+
+def random_target(rng: random.Random) -> str:
+    """A GPU of the package's, sm_90 most often."""
+    return rng.choice(TARGETS)
+
+
+def toy_devices(rng: random.Random) -> dict:
+    """A device file of one or two devices of a few lanes and banks."""
+    devices = []
+    for k in range(rng.choice([1, 1, 2])):
+        lanes, banks = rng.choice([2, 4, 4, 8, 16]), rng.choice([2, 4, 4, 8, 16])
+        rows = [
+            {"ops": ["load", "store"], "bytes": [1, 2, 4], "phase": lanes},
+            {"ops": ["load", "store"], "bytes": [8], "phase": max(1, lanes // 2)},
+            {"ops": ["load", "store"], "bytes": [16], "phase": max(1, lanes // 4)},
+            {"ops": ["atomic"], "bytes": [4], "phase": lanes, "count": "lanes"},
+            {"ops": ["reduce"], "bytes": [4], "phase": lanes},
+        ]
+        if lanes >= 4 and rng.random() < 0.3:
+            rows.append({"ops": ["load"], "bytes": [8], "phase": lanes // 2, "merge": "pairs"})
+        if rng.random() < 0.15:
+            order = rng.sample(range(lanes), lanes)
+            half = lanes // 2
+            rows.append(
+                {"ops": ["load"], "bytes": [4], "phase": [sorted(order[:half]), sorted(order[half:])]}
+            )
+        if rng.random() < 0.1:
+            rows.append({"ops": ["store"], "bytes": [4], "phase": lanes, "banks": 2 * banks})
+        if rng.random() < 0.05:
+            rows[1] |= {"split_words": True}
+        if rng.random() < 0.05:
+            rows[0] |= {"row_words": 2 * banks}
+        about = {"confidence": "inferred", "source": "made up"}
+        devices.append(
+            {
+                "name": f"toy{k}",
+                "title": "toy",
+                "aliases": [],
+                "lanes": lanes,
+                "banks": banks,
+                "bank_bytes": 4,
+                "instructions": [row | about for row in rows],
+            }
+        )
+    return {"schema": "layoutopt.devices/1", "devices": devices}
+
+
+def random_tile(rng: random.Random, most: int, toy: bool) -> tuple[list[int], object]:
+    """Shape of at most about `most` elements, and an element."""
+    kind = rng.random()
+    if kind < 0.5:
+        names = rng.choice(list(NAMED.values())[:4] if toy else list(NAMED.values()))
+        element: object = rng.choice([*names.split(), "f32"])
+    elif kind < 0.85:
+        element = {"bytes": rng.randint(1, 16)}
+        if rng.random() < 0.4:
+            most_aligned = element["bytes"] & -element["bytes"]
+            element["align"] = rng.choice([a for a in (1, 2, 4, 8, 16) if a <= most_aligned])
+    else:
+        element = rng.choice(" ".join(PACKED.values()).split())
+    dims = rng.choice([1, 1, 2, 2, 2, 2, 2, 3, 3, 4] + ([5, 6, 7, 8] if rng.random() < 0.15 else []))
+    extents = [1, 2, 3, 4, 4, 5, 6, 7, 8, 8, 9, 12, 16, 16, 17, 20, 31, 32, 32, 33, 48, 64]
+    shape: list[int] = []
+    for _ in range(dims):
+        left = most // math.prod(shape)
+        shape.append(rng.choice([n for n in extents if n <= max(1, left) and (dims <= 3 or n <= 8)] or [1]))
+    rng.shuffle(shape)
+    packed = Tile((1,), element).packed
+    if shape[-1] % packed:
+        shape[-1] = packed * max(1, shape[-1] // packed)
+    return shape, element
+
+
+class Maker:
+    """One random problem, field by field."""
+
+    def __init__(self, rng: random.Random, target: str, device: Hardware, *, toy: bool = False) -> None:
+        self.rng, self.toy, self.target, self.device = rng, toy, target, device
+
+    def problem(self) -> dict:
+        rng = self.rng
+        most = (
+            rng.choice([6, 8, 16, 24, 64])
+            if self.toy
+            else rng.choice([16, 64, 128, 256, 512, 1024, 1024, 2048])
+        )
+        shape, element = random_tile(rng, most, self.toy)
+        self.tile = Tile(tuple(shape), element)
+        lanes = self.device.lanes
+        self.threads = rng.choice([lanes, lanes, lanes, 2 * lanes, 4 * lanes, lanes // 2 or 1, lanes + 3, 1])
+        problem: dict = {
+            "schema": "layoutopt.problem/1",
+            "name": f"fuzz{rng.randrange(10**6)}",
+            "target": self.target,
+            "tile": {"shape": shape, "element": element},
+            "threads": self.threads,
+        }
+        self.has_any = not self.tile.packed > 1 and rng.random() < 0.06
+        problem["accesses"] = [self.access(k) for k in range(rng.choice([1, 1, 2, 2, 2, 3, 4]))]
+        if rng.random() < 0.35:
+            problem["layout"] = self.constraints()
+        return problem
+
+    def access(self, number: int) -> dict:
+        rng = self.rng
+        ops = self.ops()
+        op, width = rng.choice(ops)
+        entry: dict = {"name": f"a{number}", "op": op}
+        if "matrix" not in op:
+            entry["bytes"] = width
+            narrower = [
+                w for o, w in ops if o == op and w < width and width % w == 0 and w % self.tile.size == 0
+            ]
+            if narrower and not self.has_any and rng.random() < 0.15:
+                entry["bytes"] = sorted(
+                    {width, *rng.sample(narrower, rng.randint(1, len(narrower)))}, reverse=True
+                )
+        loops = {
+            v: rng.choice([1, 2, 3, 4]) for v in rng.sample(["i", "j", "kk"], rng.choice([0, 0, 1, 1, 2]))
+        }
+        free = {}
+        if self.has_any and number == 0 and width <= 4:
+            free = {"b": rng.choice([2, 3, 4, 8, 16])}
+        while math.prod(loops.values()) * max(self.threads, 8) * math.prod(free.values()) > MAX_LANE_ACCESSES:
+            loops = dict(list(loops.items())[1:])
+        entry["index"] = self.index(width, [*loops, *free, *free], bool(free), set(loops))
+        if loops:
+            entry["for"] = loops
+        if free:
+            entry |= {"any": free, "any_is": "worst"}
+        if "matrix" not in op and rng.random() < 0.2:
+            entry["where"] = rng.choice(
+                [
+                    "tid % 3 != 1",
+                    f"lane < {rng.randint(1, self.device.lanes)}",
+                    "(tid ^ 5) & 3 and tid % 2 == 0 or tid == 0",
+                    "not (lane % 4 == 1)",
+                    "0 <= tid - 1 < 7",
+                    "warp == 0",
+                    "tid < 1",
+                ]
+            )
+        if rng.random() < 0.25:
+            entry["weight"] = rng.choice([2, 3, 0, 0.5, 7, "2.5", 1e3] + [f"1 + {v}" for v in loops])
+            if entry["weight"] == "2.5":
+                entry["weight"] = 2.5
+        return entry
+
+    def ops(self) -> list[tuple[str, int]]:
+        """Operations with widths that the device has and the tile can hold."""
+        size, line = self.tile.size, self.tile.shape[-1] // self.tile.packed * self.tile.size
+        found = []
+        for kind, width in self.device.rules:
+            if width > size and (width % size or width > line):
+                continue
+            if kind in ("ldmatrix", "stmatrix"):
+                if self.threads % self.device.lanes == 0:
+                    found.append(
+                        (f"{kind}.x{self.rng.choice([1, 2, 4])}{self.rng.choice(['', '.trans'])}", 16)
+                    )
+            else:
+                found.append(("cp.async" if kind.startswith("cp.async") else kind, width))
+        plain = [f for f in found if f[0] in ("load", "store")]
+        if not found:
+            return [("load", min(4, self.tile.size & -self.tile.size))]
+        return plain if plain and self.rng.random() < 0.6 else found
+
+    def index(self, width: int, loops: list[str], free: bool, counted: set[str]) -> list[str]:
+        rng, shape = self.rng, self.tile.shape
+        span = max(1, width * self.tile.packed // self.tile.size)
+        columns = shape[-1] // span
+        aligned = rng.random() < 0.96 or self.tile.packed > 1
+        extents = [*shape[:-1], columns if aligned else shape[-1] - span + 1]
+        texts = []
+        names = rng.choice([["tid"], ["tid"], ["lane", "warp"], ["lane"]])
+        order = list(range(len(shape)))
+        rng.shuffle(order)
+        linear = self.linear(names, loops)
+        below, made = 1, {}
+        for d in order:
+            made[d] = self.digit(linear, below, extents[d], names, loops)
+            below *= extents[d]
+        for d, extent in enumerate(extents):
+            text = made[d] if extent > 1 else "0"
+            if d == len(extents) - 1 and aligned and span > 1:
+                text = f"{span}*({text})" if extent > 1 else "0"
+            texts.append(text if rng.random() < 0.9 or not text.isdigit() else int(text))
+        if free and not any("b" in str(t) for t in texts):
+            d = rng.randrange(len(texts))
+            texts[d] = f"b % {extents[d]}" + (f" * {span}" if d == len(extents) - 1 and aligned else "")
+        return texts
+
+    def linear(self, names: list[str], loops: list[str]) -> str:
+        rng = self.rng
+        terms = list(names[:1])
+        if "warp" in names:
+            terms.append(f"{rng.choice([self.device.lanes, 8, 1])}*warp")
+        scale = rng.choice([1, 2, 4, 8, self.device.lanes, self.threads])
+        for v in dict.fromkeys(loops):
+            terms.append(f"{scale}*{v}" if scale > 1 else v)
+            scale *= rng.choice([2, 4])
+        return " + ".join(terms)
+
+    def digit(self, linear: str, below: int, extent: int, names: list[str], loops: list[str]) -> str:
+        """An expression of values in range(extent)."""
+        rng, kind = self.rng, self.rng.random()
+        plain = f"({linear}) // {below}" if below > 1 else f"({linear})"
+        if kind < 0.6:
+            return f"{plain} % {extent}"
+        name = rng.choice([*names, *loops])
+        if kind < 0.7:
+            return f"({plain} + {rng.choice([name, '(' + name + ' // 4)', '3*' + name])}) % {extent}"
+        if kind < 0.76:
+            return f"({rng.choice([2, 3, 5, 8])}*{name} + {rng.randrange(4)}) % {extent}"
+        if kind < 0.82:
+            return f"({plain} ^ {name}) % {extent}"
+        if kind < 0.87:
+            return f"min({name}, {extent - 1})"
+        if kind < 0.91:
+            return f"max(0, {extent - 1} - {name})"
+        if kind < 0.95:
+            return f"({name} % {extent} if {name} & 1 else {plain} % {extent})"
+        return str(rng.randrange(extent))
+
+    def constraints(self) -> dict:
+        rng, tile, found = self.rng, self.tile, {}
+        if rng.random() < 0.03:
+            return {"must_be": rng.choice([*DICTATED, rng.sample(DICTATED, 2)])}
+        if rng.random() < 0.5:
+            found["families"] = sorted(rng.sample(FAMILIES, rng.randint(1, 5)), key=FAMILIES.index)
+        if rng.random() < 0.3:
+            tight = tile.tight_bytes
+            found["max_bytes"] = max(
+                1, rng.choice([tight - 1, tight, tight + tile.size, tight * 5 // 4, 2 * tight])
+            )
+        if rng.random() < 0.15:
+            found["pitch_multiple_bytes"] = rng.choice([4, 8, 16, 3 * tile.size, tile.size])
+        if rng.random() < 0.15:
+            found["order"] = rng.sample(range(len(tile.shape)), len(tile.shape))
+        if rng.random() < 0.25:
+            found["alignment_bytes"] = rng.choice([1, 2, 4, 8, 16, 32, 128, 1024])
+        if rng.random() < 0.2:
+            found["minimise"] = rng.choice(["bytes", "instructions", "excess"])
+        return found
+
+
+def random_tile_set(rng: random.Random) -> dict:
+    """Two or three tiles with stages and perhaps an overlay."""
+    makers, tiles, entries = [], [], []
+    target = rng.choice(TARGETS[:12])
+    threads = None
+    for k in range(rng.choice([2, 2, 3])):
+        maker = Maker(rng, target, hardware(target))
+        single = maker.problem()
+        while "any" in str(single["accesses"]) or any(
+            isinstance(a.get("bytes"), list) for a in single["accesses"]
+        ):
+            single = maker.problem()
+        threads = threads or single["threads"]
+        makers.append(maker)
+        tiles.append(
+            {
+                "name": f"T{k}",
+                **single["tile"],
+                **({"stages": rng.randint(2, 3)} if rng.random() < 0.4 else {}),
+            }
+        )
+        for access in single["accesses"]:
+            if "matrix" in access["op"] and threads % maker.device.lanes:
+                continue
+            entries.append({**access, "name": f"T{k}{access['name']}", "tile": f"T{k}"})
+    problem = {
+        "schema": "layoutopt.problem/1",
+        "name": f"fuzz{rng.randrange(10**6)}",
+        "target": target,
+        "tiles": tiles,
+        "threads": threads,
+        "accesses": entries,
+    }
+    if rng.random() < 0.4:
+        names = [t["name"] for t in tiles]
+        problem["overlay"] = [names[:1], names[1:2]] if rng.random() < 0.5 else [names[:1], names[1:]]
+    layout = {}
+    if rng.random() < 0.4:
+        tight = sum(m.tile.tight_bytes * t.get("stages", 1) for m, t in zip(makers, tiles, strict=True))
+        layout["max_bytes"] = max(1, rng.choice([tight // 2, tight, tight + 16, tight * 5 // 4]))
+    if rng.random() < 0.2:
+        layout["families"] = sorted(rng.sample(FAMILIES, rng.randint(1, 5)), key=FAMILIES.index)
+    if rng.random() < 0.1:
+        layout["alignment_bytes"] = rng.choice([4, 16, 128])
+    return problem | ({"layout": layout} if layout else {})

@@ -1,0 +1,223 @@
+"""Try to refute a claim: any placement of the elements that is better than a bound for every layout.
+
+Vectors that overlap are one block of consecutive bytes; a block may stand wherever its elements and its
+accesses are aligned. Tiny problems are enumerated, others descended at random: what is found refutes, what
+is not found proves nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from dataclasses import dataclass
+
+from evaluate import Access, Tile, count, span
+
+MAX_PLACEMENTS = 3000
+
+
+@dataclass
+class Block:
+    """Elements (bytes, where packed) that every layout keeps together, and where they may start."""
+
+    first: int
+    elements: int
+    modulus: int
+    residues: list[int]
+    bytes: int
+
+
+def blocks(tile: Tile, accesses: list[Access]) -> list[Block] | None:
+    """The blocks of a tile; None where some block cannot stand anywhere."""
+    units = tile.elements // tile.packed
+    joined, demands = [False] * units, [[(tile.align, 0)] for _ in range(units)]
+    for access in accesses:
+        wide = access.width & -access.width
+        for issue in access.issues:
+            for start in {s for starts in issue.first.values() for s in starts}:
+                unit = start // tile.packed
+                demands[unit].append((wide, 0))
+                for k in range(1, span(access, tile) // tile.packed or 1):
+                    joined[unit + k] = True
+    found: list[Block] = []
+    starts = [u for u in range(units) if not joined[u]]
+    for first, end in zip(starts, [*starts[1:], units], strict=True):
+        modulus = max(a for u in range(first, end) for a, _ in demands[u])
+        residues = [
+            r
+            for r in range(modulus)
+            if all((r + (u - first) * tile.size) % a == 0 for u in range(first, end) for a, _ in demands[u])
+        ]
+        if not residues:
+            return None
+        found.append(Block(first, end - first, modulus, residues, (end - first) * tile.size))
+    return found
+
+
+def cost(tile: Tile, accesses: list[Access], table: list[int]) -> float:
+    total = 0.0
+    for access in accesses:
+        total += count(access, table).weighted_excess
+    return total
+
+
+class Placements:
+    """Placements of the blocks within so many bytes."""
+
+    def __init__(self, tile: Tile, accesses: list[Access], parts: list[Block], room: int) -> None:
+        self.tile, self.accesses, self.parts, self.room = tile, accesses, parts, room
+        self.at = [0] * len(parts)
+
+    def table(self) -> list[int]:
+        found = [0] * (self.tile.elements)
+        for part, at in zip(self.parts, self.at, strict=True):
+            for k in range(part.elements):
+                for inside in range(self.tile.packed):
+                    found[(part.first + k) * self.tile.packed + inside] = at + k * self.tile.size
+        return found
+
+    def value(self) -> float:
+        return cost(self.tile, self.accesses, self.table())
+
+    def free(self, part: Block, at: int, skip: int) -> bool:
+        return at + part.bytes <= self.room and all(
+            k == skip or at + part.bytes <= a or a + p.bytes <= at
+            for k, (p, a) in enumerate(zip(self.parts, self.at, strict=True))
+        )
+
+    def pack(self, rng: random.Random) -> bool:
+        """A random first placement, or False where none was found."""
+        taken: list[tuple[int, int]] = []
+        for k in sorted(range(len(self.parts)), key=lambda k: (-self.parts[k].bytes, rng.random())):
+            part = self.parts[k]
+            spots = [
+                base + r
+                for base in range(0, self.room, part.modulus)
+                for r in part.residues
+                if base + r + part.bytes <= self.room
+                and all(base + r + part.bytes <= a or b <= base + r for a, b in taken)
+            ]
+            if not spots:
+                return False
+            tight = rng.random() < 0.8
+            self.at[k] = spots[0] if tight else rng.choice(spots)
+            taken.append((self.at[k], self.at[k] + part.bytes))
+        return True
+
+    def move(self, rng: random.Random) -> list[tuple[int, int]] | None:
+        """Move one block or swap two of a size; what to undo."""
+        k = rng.randrange(len(self.parts))
+        part = self.parts[k]
+        if rng.random() < 0.5:
+            other = rng.randrange(len(self.parts))
+            mate = self.parts[other]
+            if (
+                other == k
+                or mate.bytes != part.bytes
+                or not self.fits(part, self.at[other])
+                or not self.fits(mate, self.at[k])
+            ):
+                return None
+            self.at[k], self.at[other] = self.at[other], self.at[k]
+            return [(k, self.at[other]), (other, self.at[k])]
+        at = rng.randrange(0, self.room, part.modulus) + rng.choice(part.residues)
+        if not self.free(part, at, k):
+            return None
+        old, self.at[k] = self.at[k], at
+        return [(k, old)]
+
+    @staticmethod
+    def fits(part: Block, at: int) -> bool:
+        return at % part.modulus in part.residues
+
+
+def better_placement(
+    tile: Tile, accesses: list[Access], room: int, below: float, seconds: float, rng: random.Random
+) -> list[int] | None:
+    """Byte offsets within `room` bytes of less weighted excess than `below`; None if none was found."""
+    parts = blocks(tile, accesses)
+    if not parts or any(access.any_is for access in accesses):
+        return None
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        state = Placements(tile, accesses, parts, room)
+        if not state.pack(rng):
+            return None
+        value, still = state.value(), 0
+        while value >= below and still < 60 + 4 * len(parts) and time.process_time() < end:
+            undo = state.move(rng)
+            if undo is None:
+                still += 1
+                continue
+            new = state.value()
+            if new > value and rng.random() > math.exp((value - new) / 0.3):
+                for k, at in undo:
+                    state.at[k] = at
+                still += 1
+            else:
+                still = 0 if new < value else still + 1
+                value = new
+        if value < below:
+            return state.table()
+    return None
+
+
+def enumerate_placements(
+    tile: Tile, accesses: list[Access], room: int, below: float, most: int = MAX_PLACEMENTS
+) -> list[int] | None:
+    """Every placement within `room` bytes, where there are at most `most`: one below, or None."""
+    parts = blocks(tile, accesses)
+    if not parts or any(access.any_is for access in accesses):
+        return None
+    spots = [
+        [b + r for b in range(0, room, p.modulus) for r in p.residues if b + r + p.bytes <= room]
+        for p in parts
+    ]
+    if math.prod(map(len, spots)) > most * 20:
+        return None
+    state, seen = Placements(tile, accesses, parts, room), 0
+
+    def place(k: int) -> list[int] | None:
+        nonlocal seen
+        if k == len(parts):
+            seen += 1
+            return state.table() if seen <= most and state.value() < below else None
+        for at in spots[k]:
+            end = at + parts[k].bytes
+            if all(end <= state.at[j] or state.at[j] + parts[j].bytes <= at for j in range(k)):
+                state.at[k] = at
+                if found := place(k + 1):
+                    return found
+        return None
+
+    return place(0)
+
+
+def family_members(
+    tile: Tile, rng: random.Random, families: set[str], many: int
+) -> list[tuple[str, list[int]]]:
+    """Random layouts of `none`, `order` and `pad`, as byte offsets, to hold against a family's bound."""
+    found = []
+    for _ in range(many):
+        dims = list(range(len(tile.shape)))
+        if "order" in families and rng.random() < 0.5 and tile.packed == 1:
+            rng.shuffle(dims)
+        pads = {}
+        if "pad" in families and len(dims) > 1 and rng.random() < 0.7:
+            pads = {d: rng.randint(1, 32) for d in rng.sample(dims[1:], 1)}
+        stride, steps = 1, {}
+        for d in reversed(dims):
+            steps[d] = stride
+            extent = tile.shape[d] // (tile.packed if d == len(tile.shape) - 1 else 1)
+            stride = stride * extent + pads.get(d, 0)
+        found.append((f"order {dims} pads {pads}", [v * tile.size for v in _table(tile, steps)]))
+    return found
+
+
+def _table(tile: Tile, steps: dict[int, int]) -> list[int]:
+    places = [0]
+    for d, extent in enumerate(tile.shape):
+        packed = tile.packed if d == len(tile.shape) - 1 else 1
+        places = [p + x // packed * steps[d] for p in places for x in range(extent)]
+    return places

@@ -1,0 +1,196 @@
+"""One problem through `solve`, and every claim of its answer."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import refute
+from campaign import Case
+from evaluate import Misaligned, check_vectors
+from generate import FAMILIES
+from process import MEMORY_BYTES, Done, call
+from verify import (
+    Finding,
+    Question,
+    question,
+    require,
+    strides,
+    verify_constraints,
+    verify_offset,
+    verify_table,
+)
+
+
+class Session:
+    """One case in a folder of its own."""
+
+    def __init__(self, case: Case, folder: Path, told: Counter) -> None:
+        self.case, self.folder, self.told = case, folder, told
+        self.problem, self.limit = case["problem"], case["limit"]
+        self.rng = random.Random(case["seed"])
+        (folder / "p.json").write_text(json.dumps(self.problem))
+        self.device_file = None
+        if "devices" in case:
+            self.device_file = str(folder / "d.json")
+            Path(self.device_file).write_text(json.dumps(case["devices"]))
+
+    def call(self, *arguments: object, limited: bool = True) -> Done:
+        extra = ["--device-file", self.device_file] if self.device_file else []
+        limit = ["--time-limit", self.limit] if limited else []
+        searches = 2 if arguments[0] in ("compare", "explain", "show") else 1
+        budget = searches * (2 * self.limit + 2)
+        done = call(*arguments, *limit, *extra, folder=self.folder, cpu_s=budget)
+        about = (done.command, done.code, done.err[-1200:])
+        verb = done.command[0]
+        require(
+            "Traceback" not in done.err,
+            f"{verb}: traceback {done.err.strip().splitlines()[-1:]}"[:120],
+            about,
+        )
+        late = done.cpu_s > budget or done.code in (-24, -9)
+        require(not late, f"{verb}: processor time", (done.cpu_s, budget, done.command))
+        require(done.code in (0, 1, 2, 3), f"{verb}: exit code {done.code}", about)
+        require(done.memory_bytes <= MEMORY_BYTES, f"{verb}: memory", done.memory_bytes)
+        if done.code == 2:
+            one_line(done)
+        return done
+
+    def solve(self) -> dict | None:
+        """The answer, its exit code checked; None where the problem is refused."""
+        done = self.call("solve", "p.json", "--json", "--table", "t.npy", *self.case["options"])
+        if done.code == 2:
+            self.told["refused: " + re.sub(r"[0-9]+", "0", done.err.strip())[:110]] += 1
+            return None
+        answer = json.loads(done.out)
+        self.told[f"solve: {answer['status']}"] += 1
+        code = {"infeasible": 1, "unknown": 3}.get(answer["status"], 1 if answer["excess"] else 0)
+        require(done.code == code, f"solve: exit {done.code} for {answer['status']}", answer["excess"])
+        return answer
+
+    def verified(self, answer: dict) -> tuple[Question, np.ndarray] | None:
+        """The problem executed and the table, both found to be as the answer says; None where it has none."""
+        asked = question(self.problem, self.device_file, answer["accesses"])
+        if answer["layout"] is None:
+            self.no_layout(asked, answer)
+            return None
+        table = np.load(self.folder / "t.npy")
+        verify_table(asked, table, answer)
+        verify_offset(asked, table, answer["offset"])
+        verify_constraints(asked, table, answer, self.case["options"])
+        self.claims(asked, answer)
+        return asked, table
+
+    def no_layout(self, asked: Question, answer: dict) -> None:
+        if answer["status"] != "infeasible":
+            return
+        layout = asked.constraints
+        barred = {"order", "pitch_multiple_bytes", "must_be"} & set(layout)
+        free = "table" in layout.get("families", FAMILIES) and not barred
+        below = 1e-9 if "--conflict-free" in self.case["options"] else float("inf")
+        room = layout.get("max_bytes", 4 * asked.tile.tight_bytes + 512)
+        if free:
+            self.refute(asked, room, below, "false infeasible: " + answer["reason"][:60])
+        for what, flat in self.members(asked, layout):
+            if max(flat) + asked.tile.size <= room and refute.cost(asked.tile, asked.accesses, flat) < below:
+                raise Finding("false infeasible in families", (what, answer["reason"], flat[:64]))
+
+    def claims(self, asked: Question, answer: dict) -> None:
+        proof, layout = answer["proof"], asked.constraints
+        excess = answer["weighted_excess"]
+        bound = proof["weighted_excess"] or proof["excess"]
+        require(proof["excess"]["lower_bound"] <= answer["excess"], "excess below its bound", proof)
+        require(bound["lower_bound"] <= excess + 1e-9, "weighted excess below its bound", proof)
+        by_bytes = layout.get("minimise") == "bytes"
+        proved = abs(bound["lower_bound"] - excess) < 1e-9
+        require(answer["status"] != "optimal" or proved or by_bytes, "optimal above its bound", proof)
+        require(
+            answer["bytes"] >= proof["bytes"]["lower_bound"] or not proved, "bytes below their bound", proof
+        )
+        room = 2 * asked.tile.tight_bytes + 256
+        if bound["scope"].startswith("every layout") and bound["lower_bound"] > 0:
+            if match := re.search(r"within (\d+) bytes", bound["scope"]):
+                room = int(match[1])
+            self.refute(
+                asked, min(room, layout.get("max_bytes", room)), bound["lower_bound"], "false bound of excess"
+            )
+        least = proof["bytes"]
+        if (
+            least["scope"].startswith("every layout")
+            and least["lower_bound"] > asked.tile.tight_bytes
+            and (proved or by_bytes)
+        ):
+            below = float("inf") if by_bytes else excess + 1e-9
+            self.refute(asked, least["lower_bound"] - 1, below, "false bound of bytes")
+        if answer["status"] == "optimal" and layout.get("minimise", "excess") == "excess":
+            self.beat(asked, answer)
+
+    def beat(self, asked: Question, answer: dict) -> None:
+        """No simple member of the families may be better than what is called optimal."""
+        have = (answer["weighted_excess"], answer["bytes"])
+        for what, flat in self.members(asked, asked.constraints):
+            size = max(flat) + asked.tile.size
+            if size <= asked.constraints.get("max_bytes", size):
+                value = (refute.cost(asked.tile, asked.accesses, flat), size)
+                if value[0] < have[0] - 1e-9 or (abs(value[0] - have[0]) < 1e-9 and size < have[1]):
+                    raise Finding("optimal is beaten by a family", (what, value, have, answer["proof"]))
+
+    def members(self, asked: Question, layout: dict) -> Iterator[tuple[str, list[int]]]:
+        if "must_be" in layout or any(a.any_is for a in asked.accesses):
+            return
+        families = set(layout.get("families", FAMILIES))
+        for what, flat in refute.family_members(asked.tile, self.rng, families, 12):
+            try:
+                for access in asked.accesses:
+                    check_vectors(access, asked.tile, flat)
+            except Misaligned:
+                continue
+            if any(v % asked.tile.align for v in flat) or not self.obeys(asked, layout, flat):
+                continue
+            yield what, flat
+
+    @staticmethod
+    def obeys(asked: Question, layout: dict, flat: list[int]) -> bool:
+        steps = strides(asked.tile, np.array(flat).reshape(asked.tile.shape))
+        multiple = layout.get("pitch_multiple_bytes", 1)
+        ranks = [steps[d] for d in layout.get("order", ()) if d in steps]
+        need = max(
+            [
+                asked.tile.align,
+                *(a.width & -a.width for a in asked.accesses),
+                asked.accesses[0].rule.bank_bytes,
+            ]
+        )
+        return (
+            not any(s % multiple for s in sorted(steps.values())[1:])
+            and ranks == sorted(ranks, reverse=True)
+            and layout.get("alignment_bytes", need) >= need
+        )
+
+    def refute(self, asked: Question, room: int, below: float, kind: str) -> None:
+        if any(a.any_is for a in asked.accesses) or asked.constraints.get("alignment_bytes", 1024) < 16:
+            return
+        size = sum(len(i.first) for a in asked.accesses for i in a.issues) * (1 + asked.tile.elements / 64)
+        found = refute.enumerate_placements(asked.tile, asked.accesses, room, below) if size < 200 else None
+        found = found or refute.better_placement(asked.tile, asked.accesses, room, below, 0.15, self.rng)
+        self.told["bounds attacked"] += 1
+        if found:
+            value = refute.cost(asked.tile, asked.accesses, found)
+            raise Finding(kind, (f"excess {value} in {max(found) + asked.tile.size} bytes", found))
+
+
+def one_line(done: Done) -> None:
+    lines = done.err.strip("\n").split("\n")
+    require(
+        len(lines) == 1 and lines[0], f"{done.command[0]}: exit 2 with {len(lines)} lines", done.err[:600]
+    )
+    require(
+        lines[0].isprintable() and len(lines[0]) <= 600,
+        f"{done.command[0]}: unfit error line",
+        done.err[:600],
+    )
