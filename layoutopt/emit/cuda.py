@@ -61,7 +61,8 @@ def declaration(plan: Plan) -> list[str]:
     name, element = plan.name, plan.problem.tile.element
     head = f"// __shared__ alignas({name}_alignment)"
     lines = [f"{head} unsigned char smem[{name}_bytes];"]
-    if isinstance(element, str) and element in TYPES:
+    # C++ refuses an alignas below the type's own alignment.
+    if isinstance(element, str) and element in TYPES and plan.alignment_bytes >= plan.element_bytes:
         lines.append(f"// or {head[3:]} {TYPES[element]} smem[{plan.bytes // plan.element_bytes}];")
     return lines
 

@@ -11,7 +11,7 @@ result: `case_of(problem, gpu, chosen_widths(problem, result))`). Then, for any 
 
     case = case_of(problem, gpu)
     table = case.table(layout)        # byte offsets of `lowered`, by row-major index: a Layout or a formula
-    case.check(table)                 # LayoutError where elements overlap, or a vector is torn or misaligned
+    case.check(table)                 # LayoutError where elements overlap, or an access is misaligned or torn
     counts = case.count(table)        # one a warp instruction, access by access, run-time values included
     reports = case.reports(counts)    # totals for people, under the widths that the file leaves open
     case.weighted_excess(counts)      # what comes first in the objective, in units of `lanes.weight_unit`
@@ -30,12 +30,13 @@ import msgspec
 import numpy as np
 
 from layoutopt.engine.conflicts import Counts, IntArray
-from layoutopt.engine.referee import CountedAccess, KnownLanes, base_alignment, check_table
+from layoutopt.engine.referee import CountedAccess, KnownLanes, check_table
 from layoutopt.engine.run_time_values import ChoiceTrace, choices
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import Node
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout
+from layoutopt.problems.alignment import base_alignment
 from layoutopt.problems.answer import AccessReport
 from layoutopt.problems.lower import (
     Report,
@@ -109,13 +110,14 @@ class Case:
         """Check that the tile fits and that every access is served, whatever lanes choose.
 
         Raises:
-            LayoutError: elements overlap, or a vector is torn or misaligned.
+            LayoutError: elements overlap, an element or an access is misaligned, or a vector is torn.
         """
-        check_table(table, self.lowered.tile.element_bytes, self.lanes)
+        tile = self.lowered.tile
+        check_table(table, tile.element_bytes, self.lanes, self.problem.tile.element_alignment)
 
     def alignment(self, swizzled: bool) -> int:
-        """Bytes of which the base must be a multiple."""
-        return base_alignment(self.lowered.tile.element_bytes, swizzled, self.lanes, self.device)
+        """Bytes of which the base must be a multiple: see `layoutopt.problems.alignment.base_alignment`."""
+        return base_alignment(self.lanes, self.device, swizzled=swizzled)
 
     # Counts ------------------------------------------------------------------------------------
 

@@ -56,33 +56,42 @@ class KnownLanes:
 CountedAccess = KnownLanes | ChoiceTrace
 
 
-def check_table(table: IntArray, element_bytes: int, lanes: Trace) -> None:
-    """Check that byte offsets hold the tile and serve the accesses.
+def check_table(table: IntArray, element_bytes: int, lanes: Trace, alignment: int = 1) -> None:
+    """Check that byte offsets are a layout (`layoutopt.problems.alignment`) of the tile.
 
     Args:
         table: byte offsets by row-major index, int64, shape (elements,).
         element_bytes: bytes of an element.
         lanes: the accesses; every element that a lane may choose where lanes choose.
+        alignment: of every element, in bytes.
 
     Raises:
-        LayoutError: elements overlap, or a vector is torn or misaligned.
+        LayoutError: elements overlap, an element or an access is misaligned, or a vector is torn.
     """
     if table.min() < 0:
         raise LayoutError("an element lies before the base")
     if (np.diff(np.sort(table)) < element_bytes).any():
         raise LayoutError("elements overlap")
+    if (table % alignment).any():
+        element = int((table % alignment != 0).argmax())
+        raise LayoutError(
+            f"element {element} (row-major) starts at byte {int(table[element])}, "
+            f"which is no multiple of its alignment, {alignment}"
+        )
     for access in lanes.accesses:
         starts = access.starts
-        if (table[starts] % access.operation.width_bytes).any() and access.width_elements > 1:
-            raise LayoutError(f"access {access.name!r}: a vector is misaligned")
+        if (table[starts] % access.operation.width_bytes).any():
+            raise _misaligned(table, access)
         for k in range(1, access.width_elements):
             if (table[starts + k] != table[starts] + k * element_bytes).any():
                 raise LayoutError(f"access {access.name!r}: a vector is torn")
 
 
-def base_alignment(element_bytes: int, swizzled: bool, lanes: Trace, gpu: Device) -> int:
-    """Base alignment in bytes: the widest vector, and with a swizzle the row of banks that it permutes."""
-    widest = max(a.operation.width_bytes for a in lanes.accesses)
-    natural = element_bytes & -element_bytes
-    row = max(gpu.rule(a.operation).banks for a in lanes.accesses) * gpu.bank_bytes if swizzled else 1
-    return max(widest, natural, row)
+def _misaligned(table: IntArray, access: LaneTrace) -> LayoutError:
+    """Names the first access that does not start at a multiple of its width."""
+    width = access.operation.width_bytes
+    row, lane = np.argwhere(access.active & (table[access.element] % width != 0))[0].tolist()
+    return LayoutError(
+        f"access {access.name!r} is misaligned: lane {lane} of warp instruction {row} starts at byte "
+        f"{int(table[access.element[row, lane]])}, which is no multiple of {width}"
+    )

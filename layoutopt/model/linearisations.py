@@ -14,8 +14,10 @@ A candidate is a list of digits with strides. What each family adds:
     matrix  where every extent is a power of two: a swizzle over any choice of the coordinate bits that
             select the bank, so that every invertible bit matrix is one of them, as far as banks go
 
-The innermost digit keeps the widest vector contiguous; the other strides keep every vector aligned,
-digit by digit (strides that are aligned only in sum are not searched).
+The innermost digit keeps the widest vector contiguous. Strides keep every access aligned, digit by digit,
+that of the innermost included: 12-byte elements that 8-byte loads read lie two apart, which is a pad.
+Where nothing is cut or padded, strides that are aligned in sum only are candidates, too. The stride of a
+digit of one value binds nothing.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -83,15 +86,15 @@ class Linearisation:
         return flat
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Space:
     """What bounds the candidates.
 
     Attributes:
         shape: the tile, in elements.
         vector: elements of the widest access, which the innermost digit keeps contiguous.
-        starts: for each access wider than an element, its elements and the coordinates at which it
-            starts, shape (dimensions, starts).
+        starts: for each access that not every element can start, the number of elements whose multiples its
+            starts must be, and their coordinates, shape (dimensions, starts).
         period: elements after which the banks repeat.
         stride_multiple: every stride but the innermost is a multiple of this many elements.
         order: dimensions from slowest to fastest, where fixed.
@@ -107,22 +110,49 @@ class Space:
     families: frozenset[str]
     _units: dict[Piece, int] = field(default_factory=dict)
 
-    def unit(self, piece: Piece) -> int:
-        """What a stride of this digit must be a multiple of, so that every vector stays aligned."""
+    def alignment_unit(self, piece: Piece) -> int:
+        """What a stride of this digit must be a multiple of, so that every access stays aligned."""
         if piece not in self._units:
             dim, divide, size = piece
-            unit = self.stride_multiple
-            for width, coordinates in self.starts:
+            unit = 1
+            for multiple, coordinates in self.starts:
                 common = int(np.gcd.reduce(coordinates[dim] // divide % size))
-                unit = math.lcm(unit, width // math.gcd(width, common))
+                unit = math.lcm(unit, multiple // math.gcd(multiple, common))
             self._units[piece] = unit
         return self._units[piece]
+
+    def unit(self, piece: Piece) -> int:
+        """What a stride of this digit, not the innermost, must be a multiple of."""
+        return 1 if piece[2] == 1 else math.lcm(self.stride_multiple, self.alignment_unit(piece))
+
+    @cached_property
+    def multiple(self) -> int:
+        """Elements by which any access may be moved and stay aligned."""
+        return math.lcm(1, *(multiple for multiple, _ in self.starts))
+
+    @cached_property
+    def _residues(self) -> tuple[tuple[int, IntArray], ...]:
+        """The starts' coordinates modulo what they must be multiples of, each once."""
+        found = []
+        for multiple, coordinates in self.starts:
+            base = (multiple,) * len(coordinates)
+            distinct = np.unique(np.ravel_multi_index(tuple(coordinates % multiple), base))
+            found.append((multiple, np.array(np.unravel_index(distinct, base))))
+        return tuple(found)
+
+    def aligned_in_sum(self, strides: Sequence[int]) -> bool:
+        """Whether every access is aligned, given one stride for each dimension."""
+        return not any((strides @ rest % multiple).any() for multiple, rest in self._residues)
 
 
 def unpadded(space: Space, cuts: int) -> Iterator[Linearisation]:
     """Candidates with `cuts` cuts and no more padding than alignment demands."""
     for structure in _structures(space, cuts):
         candidate = _candidate(space, structure, (0,) * (len(structure) - 1))
+        if cuts == 0 and (candidate is None or candidate.span > math.prod(space.shape)):
+            dense = _dense(space, structure)
+            if dense is not None:
+                yield dense
         if candidate is not None:
             yield candidate
 
@@ -136,14 +166,14 @@ def rotated(space: Space) -> Iterator[Linearisation]:
 
 def _turned(space: Space, plain: Linearisation) -> Iterator[Linearisation]:
     """Every rotation of the lines of `plain`, where they lie at multiples of one pitch."""
-    inner = plain.digits[-1]
-    if inner.size % space.vector or inner.size == plain.span:
+    inner, step = plain.digits[-1], math.lcm(space.vector, space.multiple)
+    if inner.stride != 1 or inner.size % step or inner.size == plain.span:
         return
     if any(d.stride % plain.digits[-2].stride for d in plain.digits[:-2]):
         return
     # An addition, a remainder, perhaps a multiplication; and unlike an XOR it is never hoisted.
     remainder = 3 if not inner.size & (inner.size - 1) else 5
-    for turn in range(space.vector, inner.size, space.vector):
+    for turn in range(step, inner.size, step):
         yield replace(
             plain,
             operations=plain.operations + (turn > 1) + 1 + remainder,
@@ -218,7 +248,7 @@ def padded(space: Space, cuts: bool = True) -> Iterator[Linearisation]:
 
 def _interval_stream(space: Space, plain: Linearisation, every: int) -> Iterator[Linearisation]:
     """A pad after every `every` elements, growing: spans rise."""
-    unit = max((width for width, _ in space.starts), default=1)
+    unit = space.multiple
     if space.stride_multiple > 1 or any(d.stride % unit for d in plain.digits[:-1]):
         return
     for extra in range(unit, max(space.period, unit + 1), unit):
@@ -288,26 +318,27 @@ def _cuts(shape: tuple[int, ...]) -> list[tuple[int, int]]:
 
 def _candidate(space: Space, structure: Structure, pads: tuple[int, ...]) -> Linearisation | None:
     """Strides from the inside out; None if it tears a vector, needs a pad, or has a cut for nothing."""
-    last = len(space.shape) - 1
-    dim, divide, size = structure[-1]
-    if space.vector > 1 and (
-        dim != last or divide != 1 or (size % space.vector and size != space.shape[last])
-    ):
+    if not _keeps_vectors(space, structure):
         return None
     digits: list[Digit] = []
-    stride, padded = 1, any(pads)
+    needed, padded, inner = 1, any(pads), True
     for (dim, divide, size), pad in zip(reversed(structure), (0, *reversed(pads)), strict=True):
-        if digits:
-            needed = digits[-1].stride * digits[-1].size
-            unit = space.unit((dim, divide, size))
-            stride = -(-needed // unit) * unit + pad
-            if stride > needed:
-                if "pad" not in space.families:
-                    return None
-                padded = True
-            elif dim == digits[-1].dim and divide == digits[-1].divide * digits[-1].size:
-                return None  # two digits of one coordinate in a row, as if never cut
+        piece = dim, divide, size
+        if inner and size > 1:
+            unit, inner = space.alignment_unit(piece), False
+            if unit + pad > 1 and space.vector > 1:
+                return None
+        else:
+            unit = space.unit(piece)
+        stride = -(-needed // unit) * unit + pad
+        if stride > needed:
+            if "pad" not in space.families:
+                return None
+            padded = True
+        elif digits and dim == digits[-1].dim and divide == digits[-1].divide * digits[-1].size:
+            return None  # two digits of one coordinate in a row, as if never cut
         digits.append(Digit(dim, divide, size, stride))
+        needed = stride * size
     digits.reverse()
     cut = len(structure) > len(space.shape)
     natural = [d for d, _, _ in structure] == sorted(d for d, _, _ in structure)
@@ -317,6 +348,38 @@ def _candidate(space: Space, structure: Structure, pads: tuple[int, ...]) -> Lin
     span = sum((d.size - 1) * d.stride for d in digits) + 1
     return Linearisation(
         tuple(digits), span, _operations(digits, space.shape), "+".join(names) or "none", allowed
+    )
+
+
+def _keeps_vectors(space: Space, structure: Structure) -> bool:
+    """Whether the innermost digit that has more than one value holds whole vectors."""
+    if space.vector == 1:
+        return True
+    last = len(space.shape) - 1
+    dim, divide, size = next((piece for piece in reversed(structure) if piece[2] > 1), structure[-1])
+    return dim == last and divide == 1 and (size % space.vector == 0 or size == space.shape[last])
+
+
+def _dense(space: Space, structure: Structure) -> Linearisation | None:
+    """The dimensions in this order without a pad, where every access is aligned in sum; else None."""
+    if not _keeps_vectors(space, structure):
+        return None
+    digits: list[Digit] = []
+    stride = 1
+    strides = [0] * len(space.shape)
+    for dim, divide, size in reversed(structure):
+        if stride > 1 and size > 1 and stride % space.stride_multiple:
+            return None
+        digits.append(Digit(dim, divide, size, stride))
+        strides[dim] = stride
+        stride *= size
+    if not space.aligned_in_sum(strides):
+        return None
+    digits.reverse()
+    natural = [d.dim for d in digits] == sorted(d.dim for d in digits)
+    operations = _operations(digits, space.shape)
+    return Linearisation(
+        tuple(digits), stride, operations, "none" if natural else "order", "xor" in space.families
     )
 
 

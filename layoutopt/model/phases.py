@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from layoutopt.hardware.devices import Device, PhaseRule
+from layoutopt.problems.alignment import Blocks, blocks
 from layoutopt.problems.trace import LaneTrace, Trace
 from layoutopt.problems.types import Tile
 
@@ -35,10 +36,10 @@ class PhaseSet:
             phase, -1 for absent. Equal elements stand once unless the rule serialises them.
         weight: int64, shape (phases,): weighted number of times the phase is served, above 0.
         repeats: int64, shape (phases,): number of times, weights not applied.
-        floor: int64, shape (phases,): wavefronts that the phase costs in every layout that keeps
-            the vectors whole and aligned (DESIGN: the counting bound).
+        floor: int64, shape (phases,): wavefronts that the phase costs in every layout (see
+            `layoutopt.problems.alignment`), by counting.
         rule: how it is served.
-        width_bytes: bytes that each lane covers.
+        width_bytes: bytes that each lane covers, at most one row of banks.
     """
 
     elements: IntArray
@@ -56,22 +57,24 @@ def phase_sets(trace: Trace, tile: Tile, device: Device) -> tuple[PhaseSet, ...]
         rule = device.rule(access.operation)
         rows = gathered.setdefault((rule, access.operation.width_bytes), [])
         rows.extend(_phases(access, rule))
-    vectors = _vectors(trace, tile)
+    held_by = blocks(trace, tile)
     sets = []
-    for (rule, width_bytes), parts in gathered.items():
+    for (rule, given_bytes), parts in gathered.items():
+        # What is wider than a row of banks fills it several times, wherever it lies.
+        width_bytes = min(given_bytes, rule.banks * rule.bank_bytes)
+        times = given_bytes // width_bytes
         lanes = max(elements.shape[1] for elements, _, _ in parts)
         stacked = np.concatenate(
             [np.pad(e, ((0, 0), (lanes - e.shape[1], 0)), constant_values=-1) for e, _, _ in parts]
         )
         elements, inverse = _unique_rows(_canonical(stacked, rule))
-        weight = np.bincount(inverse, np.concatenate([w for _, w, _ in parts]), len(elements)).astype(
-            np.int64
-        )
+        weights = times * np.concatenate([w for _, w, _ in parts])
+        weight = np.bincount(inverse, weights, len(elements)).astype(np.int64)
         used = (elements[:, -1] >= 0) & (weight > 0)
-        repeats = np.bincount(inverse, np.concatenate([n for _, _, n in parts]), len(elements))[used]
-        repeats = repeats.astype(np.int64)
+        counts = times * np.concatenate([n for _, _, n in parts])
+        repeats = np.bincount(inverse, counts, len(elements))[used].astype(np.int64)
         elements, weight = elements[used], weight[used]
-        floor = _floor(elements, rule, width_bytes, tile, vectors)
+        floor = _floor(elements, rule, width_bytes, tile.element_bytes, held_by)
         sets.append(PhaseSet(elements, weight, repeats, floor, rule, width_bytes))
     return tuple(sets)
 
@@ -126,51 +129,33 @@ def _unique_rows(rows: IntArray) -> tuple[IntArray, IntArray]:
     return ordered[starts], inverse
 
 
-def _vectors(trace: Trace, tile: Tile) -> IntArray:
-    """Per element, the width in bytes of the widest access that covers it (0: none)."""
-    widest = np.zeros(tile.elements, np.int64)
-    for access in trace.accesses:
-        starts = access.starts
-        width = max(access.operation.width_bytes, tile.element_bytes if access.width_elements == 1 else 0)
-        for k in range(access.width_elements):
-            covered = starts + k
-            widest[covered] = np.maximum(widest[covered], width)
-    return widest
-
-
-def _floor(elements: IntArray, rule: PhaseRule, width_bytes: int, tile: Tile, widest: IntArray) -> Any:
+def _floor(elements: IntArray, rule: PhaseRule, width_bytes: int, size: int, held_by: Blocks) -> Any:
     """The counting bound, phase by phase.
 
-    Wide accesses must stay whole and aligned, so an element inside a 16-byte vector keeps its place
-    there, and with it its bank modulo 4 (of 4-byte banks). Words that share a place share
-    banks / 4 banks; likewise at 8 bytes. Elements narrower than a word whose word is not fixed by a
-    wider access are assumed to share words perfectly.
+    An element keeps its place in its block (`layoutopt.problems.alignment`), so that in a block of 16 bytes
+    it keeps its bank modulo 4 (of 4-byte banks). Words that share a place share banks / 4 banks; likewise
+    at 8 bytes. Elements whose block is narrower than a word are assumed to share words perfectly.
     """
-    size, bank_bytes = tile.element_bytes, rule.bank_bytes
+    bank_bytes = rule.bank_bytes
     served = max(rule.banks, rule.row_words)  # distinct words that one wavefront can serve
     chunk_words = max(1, width_bytes // bank_bytes)
     present = elements >= 0
-    if size & (size - 1):  # the words of such an element have no fixed place
-        distinct = present.sum(axis=1) if size >= bank_bytes else np.ones(len(elements), np.int64)
-        return np.maximum(1, -(-distinct // served))
+    per_word = -(-bank_bytes // size)  # elements that can start in one word
     element = np.where(present, elements, 0)
-    last = element % tile.shape[-1]
-    fixed = present & (widest[element] >= bank_bytes)
-    # An element's word, by the vector that fixes it: all elements of that word get the same name.
-    per_word = max(1, bank_bytes // size)
-    word = np.where(fixed, element - last % per_word, -1)
+    width, place = held_by.width[element], held_by.place[element]
+    fixed = present & (width >= bank_bytes)
+    # A word's name: where it starts in the row-major tile.
+    word = np.where(fixed, held_by.head[element] * size + place // bank_bytes * bank_bytes, -1)
     floor = np.ones(len(elements), np.int64)
-    byte_in_row = last * size
     loose = (present & ~fixed).sum(axis=1)
     for place_words in (1, 2, 4):
         if place_words < chunk_words:
             continue
-        place_bytes = place_words * bank_bytes
-        held = fixed & ((widest[element] >= place_bytes) | (place_words == 1))
-        place = byte_in_row // bank_bytes % place_words
+        held = fixed & ((width >= place_words * bank_bytes) | (place_words == 1))
+        at = place // bank_bytes % place_words
         banks = served // place_words
         for p in range(0, place_words, chunk_words):
-            count = _count(np.where(held & (place == p), word, -1), rule.serialises_equal)
+            count = _count(np.where(held & (at == p), word, -1), rule.serialises_equal)
             if place_words == 1:
                 count = count + -(-loose // per_word)
             floor = np.maximum(floor, -(-count // max(1, banks)))

@@ -1,11 +1,10 @@
 """Free assignments: every chunk of the tile in any bank, no formula at all.
 
-What a layout of any kind can choose. The vectors of the accesses must stay whole and aligned, which
-binds their elements into **chunks** of 4, 8 or 16 bytes (the widest vector that covers them). All
-that matters for conflicts is the **position** of each chunk, its address modulo one row of banks:
-any choice of positions is some layout, because rows of banks below one another give every chunk an
-address of its own. So the least excess over all positions is the least excess of every layout,
-padding, formulas and tables alike:
+What a layout of any kind can choose. What it keeps whole and aligned (`layoutopt.problems.alignment`) are
+**chunks** of 4, 8 or 16 bytes. All that matters for conflicts is the **position** of each chunk, its
+address modulo one row of banks: any choice of positions is some layout, because rows of banks below one
+another give every chunk an address of its own. So the least excess over all positions is the least excess
+of every layout, padding, formulas and tables alike:
 
     quantity                    encoding
     chunk a at position g       a boolean, exactly one of them for each chunk
@@ -19,7 +18,8 @@ so that a layout of T bytes exists exactly when no column is higher than T allow
 
 Elements narrower than a word that no wide access binds may share words in any way, which positions
 cannot express. The **table** then packs them into words in row-major order, and the **bound** leaves
-them out of the phases, which can only lower it.
+them out of the phases, which can only lower it. Likewise elements of a lower alignment than their size:
+the table starts them at multiples of their size, the bound does not.
 
 Not covered: elements whose size is no power of two, and devices whose words share a bank row.
 """
@@ -38,6 +38,7 @@ from layoutopt.hardware.devices import PhaseRule
 from layoutopt.model.cp_sat import Answer, Model, Outcome
 from layoutopt.model.descent import Load, descend
 from layoutopt.model.phases import PhaseSet
+from layoutopt.problems.alignment import blocks
 from layoutopt.problems.trace import LaneTrace, Trace
 from layoutopt.problems.types import Tile
 
@@ -90,7 +91,7 @@ class Chunks:
     Attributes:
         of: int64, shape (elements,): chunk of each element.
         place: int64, shape (elements,): byte of the chunk at which the element starts.
-        size: int64, shape (chunks,): bytes, a power of two, also the chunk's alignment.
+        size: int64, shape (chunks,): bytes that matter, a power of two, also the chunk's alignment.
         loose: bool, shape (chunks,): a word packed with narrower elements; others may pack otherwise.
     """
 
@@ -150,17 +151,21 @@ def free_assignment(
     if not sets or tile.element_bytes & (tile.element_bytes - 1) or any(s.rule.row_words > 1 for s in sets):
         return None
     word_bytes = min(s.rule.bank_bytes for s in sets)
-    chunks = bound_chunks(trace, tile, word_bytes)
+    chunks = bound_chunks(trace, tile, word_bytes, tile.element_bytes)
     period = max(s.rule.banks * s.rule.bank_bytes for s in sets)
     if chunks.size.max() > min(s.rule.banks * s.rule.bank_bytes for s in sets):
         return None
-    exact = not chunks.loose[chunks.of[np.concatenate([s.elements[s.elements >= 0] for s in sets])]].any()
+    free = chunks if tile.element_alignment == tile.element_bytes else bound_chunks(trace, tile, word_bytes)
+    exact = free is chunks
+    exact &= not chunks.loose[chunks.of[np.concatenate([s.elements[s.elements >= 0] for s in sets])]].any()
     search = _Search(chunks, free_phases(sets, chunks, drop_loose=False), period, tile, budget, workers)
     if search.too_large:
         return None
     if exact:
         return search.run(effort, max_bytes, hint)
-    relaxed = _Search(chunks, free_phases(sets, chunks, drop_loose=True), period, tile, budget, workers)
+    relaxed = _Search(free, free_phases(sets, free, drop_loose=True), period, tile, budget, workers)
+    if relaxed.too_large:
+        return None
     bound = relaxed.least_excess(effort / 2)
     found = search.run(effort / 2, max_bytes, hint)
     return replace(found, bound=bound, bytes_bound=tile.bytes)
@@ -182,17 +187,14 @@ def question(sets: Sequence[PhaseSet], trace: Trace, tile: Tile, most: int | Non
     return _Search(chunks, phases, period, tile, Budget(), 1).text(most)
 
 
-def bound_chunks(trace: Trace, tile: Tile, word_bytes: int) -> Chunks:
-    """Cut the tile into what the accesses of `trace` keep whole."""
-    size, count = tile.element_bytes, tile.elements
-    widest = np.full(count, size, np.int64)
-    for access in trace.accesses:
-        starts = access.starts
-        for k in range(access.width_elements if access.width_elements > 1 else 0):
-            widest[starts + k] = np.maximum(widest[starts + k], access.operation.width_bytes)
-    element = np.arange(count)
-    in_vector = element % tile.shape[-1] % (widest // size)
-    head, place = element - in_vector, in_vector * size
+def bound_chunks(trace: Trace, tile: Tile, word_bytes: int, element_alignment: int | None = None) -> Chunks:
+    """Cut the tile into what every layout keeps whole (`layoutopt.problems.alignment.blocks`).
+
+    With an element alignment: what layouts keep that start every element at multiples of it.
+    """
+    size = tile.element_bytes
+    held_by = blocks(trace, tile, element_alignment)
+    widest, head, place = held_by.width, held_by.head, held_by.place
     loose = widest < word_bytes
     # Loose elements fill words, the widest vectors first, so that each is aligned.
     order = np.flatnonzero(loose)

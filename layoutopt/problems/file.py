@@ -179,3 +179,8 @@ def _check_element(tile: Tile) -> None:
         raise ProblemFileError(
             "tile.element", f'unknown type {tile.element!r}; known: {known}, or {{"bytes": n}}'
         )
+    size, alignment = tile.storage.element_bytes, tile.element_alignment
+    if size % alignment:
+        raise ProblemFileError(
+            "tile.element.align", f"expected a divisor of the {size} bytes of an element, got {alignment}"
+        )

@@ -49,6 +49,10 @@ class Structure(Struct, frozen=True, forbid_unknown_fields=True):
     """An element that is no named type, such as a structure of three floats."""
 
     bytes: Annotated[int, Meta(ge=1, le=16, description="Size of the element in bytes")]
+    align: Annotated[
+        Literal[1, 2, 4, 8, 16] | None,
+        Meta(description="Every element starts at a multiple of this, which divides the size"),
+    ] = None
 
 
 class Tile(Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,7 +62,10 @@ class Tile(Struct, frozen=True, forbid_unknown_fields=True):
         tuple[Positive, ...],
         Meta(min_length=1, max_length=8, description="Extent of each dimension, in elements"),
     ]
-    element: Annotated[str | Structure, Meta(description='A named type such as f16, or {"bytes": n}')]
+    element: Annotated[
+        str | Structure,
+        Meta(description='A named type such as f16, or {"bytes": n}, or {"bytes": n, "align": m}'),
+    ]
 
     @property
     def element_bits(self) -> int:
@@ -86,6 +93,17 @@ class Tile(Struct, frozen=True, forbid_unknown_fields=True):
                 "tile.element", f"{self.element} elements share bytes, which is not supported here"
             )
         return ELEMENT_BYTES[self.element]
+
+    @property
+    def element_alignment(self) -> int:
+        """Every layout starts every element at a multiple of this many bytes; a power of two, at most 16.
+
+        What the file says, else the largest power of two that divides the size (of a named type: its size).
+        """
+        if isinstance(self.element, Structure) and self.element.align is not None:
+            return self.element.align
+        size = self.storage.element_bytes
+        return size & -size
 
     @property
     def storage(self) -> Tile:

@@ -1,8 +1,9 @@
 """Reasons why no layout of any kind is free of conflicts, each checkable by hand.
 
 All of them speak of **words** that must lie in different banks because some phase touches both. The
-layout is free to put a vector anywhere, but a word keeps its place inside its vector, so the words at
-one place of aligned vectors of k words share `banks / k` banks. A **view** is the words of one place:
+layout is free to put a vector anywhere (aligned: `layoutopt.problems.alignment`), but a word keeps its
+place inside its vector, so the words at one place of aligned vectors of k words share `banks / k` banks.
+A **view** is the words of one place:
 
     counting  one phase touches more words of a view than the view has banks
     clique    more words of a view than it has banks, every two of them met in some phase
@@ -27,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from layoutopt.hardware.devices import Device, PhaseRule
+from layoutopt.problems.alignment import blocks
 from layoutopt.problems.trace import LaneTrace, Trace
 from layoutopt.problems.types import Tile
 
@@ -150,12 +152,8 @@ def board(trace: Trace, tile: Tile, device: Device) -> Board | None:
         return None
     rule = device.rule(trace.accesses[0].operation)
     bank_bytes, banks = rule.bank_bytes, rule.banks
-    width = np.full(tile.elements, size, np.int64)
-    for access in trace.accesses:
-        starts = access.starts
-        for k in range(access.width_elements):
-            width[starts + k] = np.maximum(width[starts + k], access.operation.width_bytes)
-    start = np.arange(tile.elements) - np.arange(tile.elements) % tile.shape[-1] % (width // size)
+    held_by = blocks(trace, tile)
+    width, start = held_by.width, held_by.head
     gathered: dict[tuple[tuple[int, ...], int, bool], tuple[int, Place]] = {}
     for a, access in enumerate(trace.accesses):
         for row, together, words, loose in _served(access, device, start, width, size, bank_bytes):

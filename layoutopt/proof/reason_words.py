@@ -29,9 +29,13 @@ def counting_words(lanes: Trace, on: Board) -> Iterator[str]:
         holders = [
             f"`{t.name}`" for t in lanes.accesses if t.width_elements > 1 and t.operation.width_bytes >= wide
         ]
+        if holders:
+            why = f"{listed(holders)} move{'s' if len(holders) == 1 else ''} whole vectors of {wide} bytes"
+            where = "its place in its vector"
+        else:
+            why, where = f"elements start at multiples of {wide} bytes", "its place in them"
         yield (
-            f"Counting: {listed(holders)} move{'s' if len(holders) == 1 else ''} whole vectors of "
-            f"{wide} bytes, so each of their words keeps its place in its vector in every layout. "
+            f"Counting: {why}, so each of their words keeps {where} in every layout. "
             f"`{lanes.accesses[a].name}` touches up to {words} words at one such place at a time, "
             f"which can lie in {banks} of the {on.banks} banks only: {-(-words // banks)} wavefronts "
             f"where one could do. In all {total:g} excess wavefronts that no layout avoids."

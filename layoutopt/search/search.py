@@ -47,6 +47,7 @@ from layoutopt.model.swizzle import (
     swizzle_field,
     textbook,
 )
+from layoutopt.problems.alignment import base_alignment
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound
 from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import FAMILIES, Problem, Tile
@@ -188,12 +189,12 @@ class _Search:
         self.limit = problem.layout.max_bytes
         self.sets: tuple[PhaseSet, ...] = phase_sets(trace, self.tile, device)
         families = problem.layout.families or FAMILIES
-        widest = max(a.operation.width_bytes for a in trace.accesses)
         alignment = problem.layout.alignment_bytes
-        if alignment is not None and alignment < widest:
-            raise ProblemFileError(
-                "layout.alignment_bytes", f"the {widest}-byte accesses need {widest}, not {alignment}"
-            )
+        needed = base_alignment(trace, device, swizzled=False)
+        if alignment is not None and alignment < needed:
+            widest = max(a.operation.width_bytes for a in trace.accesses)
+            what = f"the {widest}-byte accesses need" if widest == needed else "counts that hold need"
+            raise ProblemFileError("layout.alignment_bytes", f"{what} {needed}, not {alignment}")
         row_bytes = (
             max(s.rule.banks * s.rule.bank_bytes for s in self.sets)
             if self.sets
@@ -203,7 +204,7 @@ class _Search:
         self.space = Space(
             shape=self.tile.shape,
             vector=max(a.width_elements for a in trace.accesses),
-            starts=self._vector_starts(trace),
+            starts=self._starts(trace),
             period=row_bytes // math.gcd(row_bytes, size),
             stride_multiple=_stride_multiple(problem),
             order=problem.layout.order,
@@ -225,12 +226,18 @@ class _Search:
         self.tally = _Tally()
         self.level: _Found | None = None  # the best that reaches the floor
 
-    def _vector_starts(self, trace: Trace) -> tuple[tuple[int, IntArray], ...]:
-        """Width and coordinates of every vector, by access."""
-        wide = [a for a in trace.accesses if a.width_elements > 1 and a.active.any()]
-        starts = [a.starts for a in wide]
-        coordinates = [np.array(np.unravel_index(s, self.tile.shape)) for s in starts]
-        return tuple((a.width_elements, c) for a, c in zip(wide, coordinates, strict=True))
+    def _starts(self, trace: Trace) -> tuple[tuple[int, IntArray], ...]:
+        """By access: the elements whose multiples its starts must be, and the coordinates of these.
+
+        Accesses that every element of whole offsets serves are left out.
+        """
+        found = []
+        for access in trace.accesses:
+            width = access.operation.width_bytes
+            multiple = width // math.gcd(width, self.tile.element_bytes)
+            if multiple > 1 and access.active.any():
+                found.append((multiple, np.array(np.unravel_index(access.starts, self.tile.shape))))
+        return tuple(found)
 
     def _floor(self) -> tuple[int, int]:
         """Excess that the counting bound leaves in every layout: weighted, and not."""

@@ -21,6 +21,7 @@ from layoutopt.hardware.counters import counters
 from layoutopt.hardware.devices import Device, device
 from layoutopt.hardware.operations import Operation
 from layoutopt.layout.layout import Layout
+from layoutopt.problems.alignment import base_alignment
 from layoutopt.problems.answer import RESULT_SCHEMA, AccessReport, Result, Status
 from layoutopt.problems.lower import named_widths, width_choices, with_loops
 from layoutopt.problems.trace import LaneTrace, Trace, trace
@@ -146,7 +147,7 @@ class _Audit:
     def run(self) -> Audit:
         counts = [self._count(self.table, a) for a in self.lanes.accesses]
         reports = tuple(self._report(a, c) for a, c in zip(self.lanes.accesses, counts, strict=True))
-        wrong = [*self._overlaps(), *self._vectors(), *self._outside()]
+        wrong = [*self._overlaps(), *self._unaligned(), *self._vectors(), *self._base(), *self._outside()]
         weighted = tidy(
             sum(
                 float(((c.wavefronts - c.ideal) * self.chosen.get(a.name, a).weight).sum())
@@ -262,10 +263,20 @@ class _Audit:
                 },
             )
 
+    def _unaligned(self) -> Iterator[Finding]:
+        alignment = self.tile.element_alignment
+        wrong = np.flatnonzero(self.table % alignment)
+        if len(wrong):
+            first = int(wrong[0])
+            yield Finding(
+                "misaligned",
+                f"{len(wrong)} elements do not start at a multiple of {alignment}: "
+                f"{self._at(first)} starts at byte {int(self.table[first])}",
+                details={"elements": len(wrong), "first": self._coordinates(first), "alignment": alignment},
+            )
+
     def _vectors(self) -> Iterator[Finding]:
         for access in self.lanes.accesses:
-            if access.width_elements == 1:
-                continue
             width = access.operation.width_bytes
             start = self.bits[access.element]
             torn = np.zeros(start.shape, bool)
@@ -279,13 +290,23 @@ class _Audit:
                 byte = int(start[row, lane]) // 8
                 what = f"starts at byte {byte}" if kind == "misaligned" else "is not contiguous"
                 element = int(access.element[row, lane])
+                vectors = "vectors" if access.width_elements > 1 else "accesses"
                 yield Finding(
                     kind,
-                    f"{int(bad.sum())} vectors of {width} bytes are {kind}: "
+                    f"{int(bad.sum())} {vectors} of {width} bytes are {kind}: "
                     f"{self._place(access, row)}, lane {lane}, {self._at(element)} {what}",
                     access.name,
-                    {"vectors": int(bad.sum()), "instruction": row, "lane": lane},
+                    {"vectors": int(bad.sum()), "instruction": row, "lane": lane, "byte_offset": byte},
                 )
+
+    def _base(self) -> Iterator[Finding]:
+        given, needed = self.problem.layout.alignment_bytes, self._alignment()
+        if given is not None and given < needed:
+            yield Finding(
+                "alignment",
+                f"the base needs {needed} bytes of alignment, layout.alignment_bytes is {given}",
+                details={"needed": needed, "given": given},
+            )
 
     def _outside(self) -> Iterator[Finding]:
         low, high = int(self.table.argmin()), int(self.table.argmax())
@@ -385,9 +406,7 @@ class _Audit:
         return True
 
     def _alignment(self) -> int:
-        size = self.tile.storage.element_bytes
-        natural = size & -size
-        return max(natural, *(a.operation.width_bytes for a in self.lanes.accesses))
+        return base_alignment(self.lanes, self.gpu, swizzled=False)
 
     def _alignment_note(self) -> Iterator[Finding]:
         """What the base needs if the kernel XORs addresses and not offsets."""

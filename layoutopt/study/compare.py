@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from layoutopt.engine.conflicts import count_wavefronts
-from layoutopt.engine.referee import base_alignment, check_table
+from layoutopt.engine.referee import check_table
 from layoutopt.engine.witness import witness
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, substituted, to_text
@@ -24,6 +24,7 @@ from layoutopt.expressions.simplify import simplify
 from layoutopt.hardware.devices import Device, device
 from layoutopt.hardware.occupancy import Occupancy, occupancy
 from layoutopt.layout.formula import offset_expression
+from layoutopt.problems.alignment import base_alignment
 from layoutopt.problems.answer import Result, Status
 from layoutopt.problems.lower import byte_table, chosen_widths, over_elements, stored, whole, with_widths
 from layoutopt.problems.trace import IntArray, Trace, expression_ranges, trace
@@ -330,13 +331,13 @@ class _Compare:
         limit = self.problem.layout.max_bytes
         wrong = f"{size:,} bytes; max_bytes is {limit:,}" if limit is not None and size > limit else ""
         try:
-            check_table(table, tile.element_bytes, self.lanes)
+            check_table(table, tile.element_bytes, self.lanes, tile.element_alignment)
         except LayoutError as error:
             wrong = str(error)
         if wrong:
             return msgspec.structs.replace(row, **filled, status=Status.INFEASIBLE, reason=wrong)
         accesses, weighted = self._cost(table, formula)
-        alignment = base_alignment(tile.element_bytes, swizzled, self.lanes, self.gpu)
+        alignment = base_alignment(self.lanes, self.gpu, swizzled=swizzled)
         fits: Occupancy | None = occupancy(
             size, alignment, self.problem.threads, self.gpu, self.problem.target
         )

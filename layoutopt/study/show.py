@@ -110,7 +110,8 @@ def views(
     if before != SOLVED:
         first = _before(problem, before)
         try:
-            check_table(first.table, problem.tile.storage.element_bytes, lanes)
+            tile = problem.tile
+            check_table(first.table, tile.storage.element_bytes, lanes, tile.element_alignment)
         except LayoutError as error:
             notes.append(f"{first.name} cannot serve the accesses ({error}), so it is not drawn")
         else:

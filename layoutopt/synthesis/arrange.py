@@ -153,7 +153,6 @@ class _Unit:
         tiles: the first gives the coordinates.
         case: all accesses, in these coordinates.
         plain_alignment: what the base needs without a swizzle: the widest access, and whole words.
-        word_alignment: what keeps words whole.
         front: layouts of any kind.
         plain: layouts that need the plain alignment only, once they matter.
     """
@@ -161,7 +160,6 @@ class _Unit:
     tiles: tuple[NamedTile, ...]
     case: Case
     plain_alignment: int
-    word_alignment: int
     front: _Front = field(init=False)
     plain: _Front | None = None
 
@@ -205,10 +203,7 @@ def _units(tile_set: TileSet, gpu: Device) -> tuple[_Unit, ...]:
                 case_of(tile_set.problem(tile), gpu)
         with fields_of(tile_set, *group):
             case = case_of(problem, gpu)
-        rules = [gpu.rule(access.operation) for access in case.accesses]
-        word = max(rule.bank_bytes * rule.row_words for rule in rules)
-        plain = max(word, case.alignment(swizzled=False))
-        units.append(_Unit(group, case, plain, word))
+        units.append(_Unit(group, case, case.alignment(swizzled=False)))
     return tuple(units)
 
 
@@ -299,8 +294,8 @@ class _Front:
         assert result.weighted_excess is not None
         excess = _exact(result.weighted_excess)
         cost = result.proof.index_cost
-        alignment = max(result.alignment_bytes, unit.word_alignment)
-        self.points.append(_Point(result.bytes, alignment, excess, bound, cost.value if cost else 0, result))
+        operations = cost.value if cost else 0
+        self.points.append(_Point(result.bytes, result.alignment_bytes, excess, bound, operations, result))
         self.rest = (bound, 1) if result.status is Status.OPTIMAL else (bound, 0)
         if result.bytes <= self.problem.tile.bytes:
             self.rest = None
