@@ -88,7 +88,7 @@ def test_refused(arguments, message):
 def test_a_formula_that_tears_vectors_is_refused():
     done = layoutopt("emit", ROOT / "problems/basics/gemm_a_128x64_f16.json", "--offset", "x0*65 + x1")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "x0*65 + x1 cannot hold the tile: access 'fill': a vector is misaligned" in done.stderr
+    assert "x0*65 + x1 cannot hold the tile: access 'fill' is misaligned: lane" in done.stderr
 
 
 def test_self_test_is_a_whole_program():

@@ -56,7 +56,8 @@ def test_row_major_that_tears_vectors_is_no_layout():
     }  # fmt: skip
     found = explain(from_data(data), budget=Budget(10))
     assert found.reasons[0] == (
-        "Row-major, with no pad and no swizzle, cannot hold this tile: access 'wide': a vector is misaligned."
+        "Row-major, with no pad and no swizzle, cannot hold this tile: access 'wide' is misaligned: lane 1 of "
+        "warp instruction 0 starts at byte 24, which is no multiple of 16."
     )
     assert any("the tile would not fit" in r for r in found.reasons)
 

@@ -170,7 +170,7 @@ def test_a_layout_that_cannot_serve_is_said(problem_file):
     store = {"name": "s", "op": "store", "bytes": 16, "index": ["tid // 4", "tid % 4 * 4"]}
     found = seen(problem_file(tile={"shape": [16, 17], "element": "f32"}, threads=64, accesses=[store]))
     assert [shown.name for shown in found.layouts] == ["solved"]
-    assert "row-major cannot serve the accesses (access 's': a vector is misaligned)" in found.note
+    assert "row-major cannot serve the accesses (access 's' is misaligned: lane" in found.note
     assert "note: row-major cannot serve" in " ".join(report(found, 80, None, colour=False).split())
 
 
