@@ -174,3 +174,17 @@ def test_a_limit_on_bytes(block):
                     assert (result.weighted_excess, result.bytes) == min(fitting), (seed, most)
                 else:
                     assert result.status is Status.INFEASIBLE, (seed, most)
+
+
+def test_row_operations_of_an_xor_shorten_the_last_block():
+    """A source bit inside the bank field moves no word into another conflict, but the last rows together."""
+    data = {
+        "name": "anti-diagonals", "tile": {"shape": [33, 16], "element": "f16"}, "threads": 32,
+        "accesses": [
+            {"name": "diagonals", "op": "store", "bytes": 2, "index": ["tid", "(144 - tid + i) % 16"], "for": {"i": 16}},
+            {"name": "rows", "op": "load", "bytes": 16,
+             "index": ["(tid + 32*i) % 66 // 2", "8*((tid + 32*i) % 66 % 2)"], "for": {"i": 3}},
+        ],
+    }  # fmt: skip
+    result = solve(from_data(data))
+    assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 1120)

@@ -99,7 +99,9 @@ def exhaustive(problem, plain, banks, families):
     wide = {e for c, starts in units if c == vector > 1 for e in starts}
     found = None
     for table, span, swizzled in toy.linearisations(shape, vector, banks * per_word, families, wide):
-        for swizzle in toy.swizzles((span - 1) // per_word + 1, banks) if swizzled else [{}]:
+        for swizzle in (
+            toy.swizzles((span - 1) // per_word + 1, banks, max(1, vector // per_word)) if swizzled else [{}]
+        ):
             moved = [toy.apply(swizzle, v // per_word) * per_word + v % per_word for v in table]
             if sound(moved, units, unit):
                 value = cost(moved, units, unit, banks), (max(moved) + 1) * unit // 8

@@ -173,18 +173,16 @@ def pitched(shape, order, vector, banks, families, count, starts):
         yield table, max(table) + 1, swizzled
 
 
-def swizzles(span, banks):
-    """Every unit triangular swizzle: bank bits, flipped by bits above the banks."""
-    top = (span - 1).bit_length()
-    low, high = 0, banks.bit_length() - 1
-    sources = range(high, top)
-    masks = [
-        sum(1 << s for s in chosen)
-        for n in range(len(sources) + 1)
-        for chosen in itertools.combinations(sources, n)
-    ]
-    for choice in itertools.product(masks, repeat=high - low):
-        yield dict(zip(range(low, high), choice, strict=True))
+def swizzles(span, banks, vector):
+    """Every unit triangular swizzle: bank bits, flipped by bits above them.
+
+    Bits inside the widest vector are flipped by bits above the banks only.
+    """
+    high = banks.bit_length() - 1
+    top = max(high, (span - 1).bit_length())
+    rows = [range(0, 1 << top, 1 << (bit + 1 if 1 << bit >= vector else high)) for bit in range(high)]
+    for choice in itertools.product(*rows):
+        yield dict(enumerate(choice))
 
 
 def apply(swizzle, offset):
@@ -226,7 +224,7 @@ def layouts(shape, accesses, banks, families):
     }
     seen = set()
     for table, span, swizzled in linearisations(shape, vector, banks, families, starts):
-        for swizzle in swizzles(span, banks) if swizzled else [{}]:
+        for swizzle in swizzles(span, banks, vector) if swizzled else [{}]:
             offsets = tuple(apply(swizzle, v) for v in table)
             if offsets not in seen and sound(offsets, accesses):
                 seen.add(offsets)

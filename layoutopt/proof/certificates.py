@@ -26,10 +26,12 @@ from layoutopt.budget import Budget
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Digit
+from layoutopt.model.linear_phases import phases_of
 from layoutopt.model.linearisations import Linearisation
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import FreeAssignment
-from layoutopt.model.swizzle import SwizzleModel, last_block, phases_of, rules, swizzle_field
+from layoutopt.model.swizzle import SwizzleModel
+from layoutopt.model.swizzle_rules import last_block, rules, swizzle_field
 from layoutopt.problems.answer import EVERY_LAYOUT, Result, Status
 from layoutopt.problems.lower import stored, with_widths
 from layoutopt.problems.trace import Trace, trace

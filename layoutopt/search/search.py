@@ -20,6 +20,7 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout, Target
 from layoutopt.model.cp_sat import Outcome
+from layoutopt.model.linear_phases import Phases, phases_of
 from layoutopt.model.linearisations import (
     MAX_CUTS,
     IntArray,
@@ -34,16 +35,14 @@ from layoutopt.model.linearisations import (
 )
 from layoutopt.model.phases import PhaseSet, phase_sets
 from layoutopt.model.placement import FreeAssignment, free_assignment
-from layoutopt.model.swizzle import (
-    SHIFT_OPERATIONS,
+from layoutopt.model.swizzle import SHIFT_OPERATIONS, SwizzleModel
+from layoutopt.model.swizzle_rules import (
     Field,
     Masks,
-    Phases,
     Rules,
-    SwizzleModel,
     last_block,
-    phases_of,
     rules,
+    shortened,
     swizzle_field,
     textbook,
 )
@@ -384,10 +383,13 @@ class _Search:
         """Whether nothing over `candidate` can be smaller than `level`, or as small and cheaper."""
         if level is None or candidate.span < level.candidate.span:
             return False
-        if candidate.span == level.candidate.span:
-            return candidate.operations >= level.operations
-        reaches = self._reaches(candidate)
-        return not reaches or reaches[0] > level.candidate.span
+        if candidate.span == level.candidate.span and candidate.operations < level.operations:
+            return False
+        if candidate.span == self.tile.elements:
+            return True
+        size = level.candidate.span
+        least = candidate.operations + SHIFT_OPERATIONS
+        return not any(r < size or (r == size and least < level.operations) for r in self._reaches(candidate))
 
     def _reaches(self, candidate: Linearisation) -> list[int]:
         """Sizes that a swizzle over `candidate` can give, in elements, rising; empty for no swizzle."""
@@ -406,13 +408,25 @@ class _Search:
         plain = _Found(candidate, {}, phases.excess_at(costs), candidate.operations)
         self.tally.unswizzled.append(plain)
         ceilings = phases.ideal if self.conflict_free else phases.target
-        if (costs <= ceilings).all() and self._fits(candidate.span):
-            return plain, True
+        serves = bool((costs <= ceilings).all()) and self._fits(candidate.span)
+        level = _better(level, plain if serves else None)
         reaches = self._reaches(candidate)
         if level is not None:
             least = candidate.operations + SHIFT_OPERATIONS
             size = level.candidate.span
             reaches = [r for r in reaches if r < size or (r == size and least < level.operations)]
+        shorter, decided = self._try_reaches(candidate, phases, ceilings, reaches, effort)
+        return _better(plain if serves else None, shorter), decided
+
+    def _try_reaches(
+        self,
+        candidate: Linearisation,
+        phases: Phases,
+        ceilings: IntArray,
+        reaches: list[int],
+        effort: float | None,
+    ) -> tuple[_Found | None, bool]:
+        """The shortest swizzled layout over `candidate` within the ceilings; and whether that is sure."""
         if not reaches:
             return None, True
         self.progress(f"{candidate.family}, {candidate.span * self.tile.element_bytes} bytes")
@@ -448,8 +462,9 @@ class _Search:
         if known is not None:
             effort = min(effort or _POLISH_EFFORT, _POLISH_EFFORT)
         solution = model.solve_targets(ceilings, self.budget, effort, known)
-        masks = solution.masks or known
-        found = None if not masks else self._swizzled(candidate, phases, masks)
+        solved = solution.outcome in (Outcome.OPTIMAL, Outcome.FEASIBLE)
+        masks = solution.masks if solved else known
+        found = None if masks is None else self._swizzled(candidate, phases, masks)
         if found is not None and solution.outcome is not Outcome.OPTIMAL:
             found = replace(found, cheapest=False)
         return found, known is not None or solution.outcome in (Outcome.OPTIMAL, Outcome.INFEASIBLE)
@@ -634,6 +649,8 @@ class _Search:
     # Results -----------------------------------------------------------------------------------
 
     def _swizzled(self, candidate: Linearisation, phases: Phases, masks: Masks) -> _Found:
+        assert self.field is not None
+        plain, masks = masks, shortened(candidate, self.field, self.tile, masks)
         shifts = {
             source - target
             for target, mask in masks.items()
@@ -641,7 +658,8 @@ class _Search:
             if mask >> source & 1
         }
         operations = candidate.operations + SHIFT_OPERATIONS * len(shifts)
-        return _Found(candidate, masks, phases.excess(masks), operations)
+        # Which row operations are cheapest together with the masks, nobody asked.
+        return _Found(candidate, masks, phases.excess(masks), operations, cheapest=masks == plain)
 
     def _layout(self, found: _Found) -> Layout:
         size = self.tile.element_bytes

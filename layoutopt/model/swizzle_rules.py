@@ -1,0 +1,258 @@
+"""Where a swizzle may act, and what it must obey besides the phases.
+
+A source bit inside the bank field, above its target, changes no conflict: it adds one row of the bank's
+matrix to another, which keeps the kernel. What it may change is which bytes of the **last block** are taken,
+where that is not full: a mask over bank bits can move its words together at its beginning. So a swizzle is
+found in two steps, masks M over sources above the bank field first, then row operations U inside it that make
+the last block shortest; the swizzle is both, U (v + M v), and every swizzle is of that form. Below the widest
+vector there are no row operations, for they could tear it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from layoutopt.model.linearisations import Linearisation
+from layoutopt.model.phases import PhaseSet
+from layoutopt.problems.trace import Trace
+from layoutopt.problems.types import Tile
+
+IntArray = npt.NDArray[np.int64]
+
+Masks = dict[int, int]  # target bit -> source mask, in bits of the word offset
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Field:
+    """Where a swizzle may act, in bits of the word offset.
+
+    Attributes:
+        targets: bits that may be flipped.
+        first_source: lowest bit that may flip them.
+        word_bytes: bytes of a word.
+        inner: bits that row operations flip and read; empty where accesses see different numbers of banks.
+        vectors: for accesses wider than the lowest target, log2 of their words and the elements at
+            which they start; a swizzle must not tear them.
+    """
+
+    targets: range
+    first_source: int
+    word_bytes: int
+    inner: range
+    vectors: tuple[tuple[int, IntArray], ...]
+
+    def sources(self, target: int) -> int:
+        """Mask of the bits that may flip `target`."""
+        return -1 << max(self.first_source, target + 1)
+
+
+def swizzle_field(sets: Sequence[PhaseSet], tile: Tile, trace: Trace) -> Field | None:
+    """The field for a problem; None where no swizzle is possible."""
+    size = tile.element_bytes
+    word_bytes = sets[0].rule.bank_bytes
+    if size & (size - 1):
+        return None
+    low = max(1, size // word_bytes).bit_length() - 1
+    high = max(s.rule.banks for s in sets).bit_length() - 1
+    # Words of one Kepler row never conflict, so bits inside it are no sources either.
+    rows = [s.rule.row_words for s in sets if s.rule.row_words > 1]
+    first_source = (max(rows) if rows else min(s.rule.banks for s in sets)).bit_length() - 1
+    starts: dict[int, list[IntArray]] = {}
+    for access in trace.accesses:
+        chunk_bits = max(1, access.operation.width_bytes // word_bytes).bit_length() - 1
+        if chunk_bits > low:
+            starts.setdefault(chunk_bits, []).append(access.element[access.active])
+    vectors = tuple((bits, np.unique(np.concatenate(parts))) for bits, parts in sorted(starts.items()))
+    whole = max((bits for bits, _ in vectors), default=low)  # bits inside the widest vector
+    alike = min(s.rule.banks for s in sets) == 1 << high
+    inner = range(whole, high) if alike else range(0)
+    return Field(range(low, high), first_source, word_bytes, inner, vectors) if low < high else None
+
+
+@dataclass(frozen=True, slots=True)
+class LastBlock:
+    """The last block of offsets, where it is only partly filled.
+
+    Attributes:
+        sources: the source bits that all its words share.
+        reach: for each pattern of target bits flipped in all of it, the elements that the layout then takes
+            at least, row operations included.
+        operations: for each pattern, the row operations with which it takes no more: target -> source mask.
+    """
+
+    sources: int
+    reach: dict[int, int]
+    operations: dict[int, Masks]
+
+
+@lru_cache(maxsize=256)
+def last_block(candidate: Linearisation, field: Field, tile: Tile) -> LastBlock | None:
+    """The last block under `candidate`; None where no swizzle changes how long it is."""
+    size, bits = tile.element_bytes, field.targets.stop
+    table = candidate.table(tile.shape)
+    block = (1 << bits) * field.word_bytes // size  # elements
+    last = int(table.max()) // block
+    inside = table[table >= last * block] - last * block
+    if len(inside) == block or (last == 0 and field.first_source >= bits and not field.inner):
+        return None
+    # The byte behind the last element that starts in each word.
+    ends: dict[int, int] = {}
+    for start in (inside * size).tolist():
+        word = start // field.word_bytes
+        ends[word] = max(ends.get(word, 0), start % field.word_bytes + size)
+    words, behind = zip(*sorted(ends.items()), strict=True)
+    reach, operations = {}, {}
+    for pattern in range(0, 1 << bits if last else 1, 1 << field.targets.start):
+        end, rows = _shortest(words, behind, pattern, bits, field.inner, field.word_bytes)
+        reach[pattern], operations[pattern] = last * block + end // size, dict(rows)
+    return LastBlock(last << bits, reach, operations)
+
+
+@lru_cache(maxsize=1 << 14)
+def _shortest(
+    words: tuple[int, ...], behind: tuple[int, ...], pattern: int, bits: int, inner: range, word_bytes: int
+) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """The least end of a block of words whose target bits are flipped, and the row operations for it.
+
+    From the highest bit down: all words that can still be the last agree on the bits above, in their source
+    bits, too. Where they agree on this bit, a row operation clears it if any source bit is set; where they do
+    not, it chooses which of them go first.
+
+    Args:
+        words: those in use, by number in the block.
+        behind: for each, the bytes to the end of its last element.
+        pattern: bits flipped in all of them.
+        bits: of a word's number.
+        inner: bits that row operations flip and read.
+        word_bytes: bytes of a word.
+    """
+
+    def descend(left: list[tuple[int, int]], bit: int) -> tuple[int, tuple[tuple[int, int], ...]]:
+        if bit < 0:
+            return max(end for _, end in left), ()
+        ones = [item for item in left if item[0] >> bit & 1]
+        zeros = [item for item in left if not item[0] >> bit & 1]
+        weight = word_bytes << bit
+        sources = [s for s in inner if s > bit and left[0][0] >> s & 1] if bit in inner else []
+        if not ones:
+            return descend(zeros, bit - 1)
+        end, rows = descend(ones, bit - 1)
+        choices = [(end + weight, rows)]
+        if sources:
+            row = (bit, 1 << sources[0])
+            end, rows = descend(zeros, bit - 1) if zeros else (end - weight, rows)
+            choices.append((end + weight, (row, *rows)))
+        return min(choices, key=lambda choice: (choice[0], len(choice[1])))
+
+    return descend([(w ^ pattern, end) for w, end in zip(words, behind, strict=True)], bits - 1)
+
+
+def shortened(candidate: Linearisation, field: Field, tile: Tile, masks: Masks) -> Masks:
+    """`masks`, with the row operations that are needed to keep the layout within `candidate.span`."""
+    block = last_block(candidate, field, tile)
+    if block is None:
+        return masks
+    flip = sum(1 << bit for bit, mask in masks.items() if (mask & block.sources).bit_count() & 1)
+    rows = block.operations[flip]
+    if not rows or _end(candidate, field, tile, masks) <= candidate.span:
+        return masks
+    both = dict(masks)
+    for bit, row in rows.items():
+        mask = masks.get(bit, 0) ^ row
+        for source, other in masks.items():
+            mask ^= other if row >> source & 1 else 0
+        both[bit] = mask
+    return {bit: mask for bit, mask in sorted(both.items()) if mask}
+
+
+def _end(candidate: Linearisation, field: Field, tile: Tile, masks: Masks) -> int:
+    """Elements that the layout takes under masks."""
+    size = tile.element_bytes
+    byte = candidate.table(tile.shape) * size
+    word = byte // field.word_bytes
+    for bit, mask in masks.items():
+        byte = byte ^ ((np.bitwise_count(word & mask).astype(np.int64) & 1) << bit) * field.word_bytes
+    return int(byte.max()) // size + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a swizzle over one linearisation must obey besides the phases.
+
+    Attributes:
+        targets: bank bits that may be flipped.
+        still: (target, offsets): source bits of offsets at which the target may not be flipped.
+        last: source bits of the last block of offsets, and the flips that may happen to it.
+    """
+
+    targets: range
+    still: tuple[tuple[int, tuple[int, ...]], ...]
+    last: tuple[int, frozenset[int]] | None
+
+
+def rules(candidate: Linearisation, field: Field, tile: Tile) -> Rules:
+    """The rules under `candidate`: vectors stay whole, and the layout within `candidate.span`.
+
+    Flips are linear in the source bits, so a basis of the vectors' source bits is enough. Where it
+    spans every source, no target inside the vector is left.
+    """
+    table = candidate.table(tile.shape) * tile.element_bytes // field.word_bytes
+    sources = (int(table.max()) >> field.first_source).bit_length()
+    targets = field.targets
+    still: list[tuple[int, tuple[int, ...]]] = []
+    for chunk_bits, starts in field.vectors:
+        basis = _basis(np.unique(table[starts] >> field.first_source).tolist(), sources)
+        if len(basis) == sources:
+            targets = range(min(max(targets.start, chunk_bits), targets.stop), targets.stop)
+            continue
+        for target in range(targets.start, min(chunk_bits, targets.stop)):
+            still.append((target, tuple(head << field.first_source for head in basis)))
+    last = None
+    if (block := last_block(candidate, field, tile)) is not None:
+        flips = (pattern for pattern, reach in block.reach.items() if reach <= candidate.span)
+        last = block.sources, frozenset(flips)
+    return Rules(targets, tuple((t, v) for t, v in still if t in targets), last)
+
+
+def textbook(field: Field, given: Rules, highest: int) -> Iterator[Masks]:
+    """Every `Swizzle<B, M, S>` within the rules: B targets in a row, each flipped by the bit S above.
+
+    Args:
+        field: where swizzles act.
+        given: the rules of the linearisation.
+        highest: the highest offset in words.
+    """
+    top = highest.bit_length()
+    for count in range(1, len(given.targets) + 1):
+        for first in range(given.targets.start, given.targets.stop - count + 1):
+            for shift in range(max(1, field.first_source - first), top - first - count + 1):
+                masks = {bit: 1 << bit + shift for bit in range(first, first + count)}
+                if _obeys(masks, given):
+                    yield masks
+
+
+def _obeys(masks: Masks, given: Rules) -> bool:
+    if any((masks.get(target, 0) & v).bit_count() & 1 for target, held in given.still for v in held):
+        return False
+    if given.last is None:
+        return True
+    sources, allowed = given.last
+    return sum(1 << bit for bit, mask in masks.items() if (mask & sources).bit_count() & 1) in allowed
+
+
+def _basis(vectors: Sequence[int], enough: int) -> list[int]:
+    """A basis of the span of `vectors` over F2; stops at `enough`."""
+    basis: list[int] = []
+    for vector in vectors:
+        for known in basis:
+            vector = min(vector, vector ^ known)
+        if vector:
+            basis.append(vector)
+            if len(basis) == enough:
+                break
+    return basis
