@@ -52,9 +52,14 @@ def identifier(text: str) -> str:
     return f"t{name}" if name[0].isdigit() else name
 
 
+def xml_text(text: str) -> str:
+    """`text` for a library that writes XML: what XML cannot hold is replaced."""
+    return _NO_XML.sub("\ufffd", text)
+
+
 def xml(text: str) -> str:
     """`text` as the content or the quoted attribute of an element of HTML or SVG."""
-    return _html.escape(_NO_XML.sub("\ufffd", text))
+    return _html.escape(xml_text(text))
 
 
 def script(json: str) -> str:

@@ -304,7 +304,7 @@ def test_help_names_every_command_and_loads_no_solver():
     assert "solve" in done.stdout
     probe = (
         "import sys; sys.argv = ['layoutopt', '--help']\n"
-        "from layoutopt.cli import main\n"
+        "from layoutopt.cli.commands import main\n"
         "main(standalone_mode=False)\n"
         "heavy = {'numpy', 'ortools', 'sympy', 'msgspec'} & set(sys.modules)\n"
         "assert not heavy, heavy"
@@ -315,7 +315,7 @@ def test_help_names_every_command_and_loads_no_solver():
 def test_json_needs_no_sympy():
     probe = (
         f"import sys; sys.argv = ['layoutopt', 'solve', {str(TRANSPOSE)!r}, '--json']\n"
-        "from layoutopt.cli import main\n"
+        "from layoutopt.cli.commands import main\n"
         "main(standalone_mode=False)\n"
         "heavy = {'sympy', 'pandas'} & set(sys.modules)\n"
         "assert not heavy, heavy"

@@ -167,7 +167,7 @@ def test_wrong_usage(tmp_path):
 def test_memory_stays_flat(tmp_path):
     """The peak does not grow with the input: tables of 8 and 64 MiB, lines of 2 and 50 MB."""
     script = (
-        "import sys; from layoutopt.cli import main; main(standalone_mode=False); "
+        "import sys; from layoutopt.cli.commands import main; main(standalone_mode=False); "
         "print(open('/proc/self/status').read().partition('VmHWM:')[2].split()[0], file=sys.stderr)"
     )
 

@@ -13,9 +13,9 @@ from emit_programs import GCC, GXX, SOLVED, code, expected, same, solved, tabled
 from layoutopt.emit.cost import instructions
 from layoutopt.emit.forms import moved_bits
 from layoutopt.emit.languages import LANGUAGES, emit, plan
-from layoutopt.emit.plan import comment, identifier
 from layoutopt.engine.case import case_of
 from layoutopt.errors import LayoutError, ProblemFileError
+from layoutopt.escape import comment, identifier
 from layoutopt.expressions.grammar import Const, Op, Var, evaluate, parse, to_text
 from layoutopt.expressions.simplify import simplify
 from layoutopt.hardware.devices import device

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 from conftest import PROBLEMS, ROOT, problem_id
 
-from layoutopt.cli import main
+from layoutopt.cli.commands import main
 from layoutopt.errors import LayoutoptError, ProblemFileError
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.operations import Operation, parse_operation

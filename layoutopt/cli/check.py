@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
+from layoutopt.cli.files import InputPath
 from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, time_limit_option
+from layoutopt.cli.output import say, say_json
 
 
 @click.command("check")
@@ -15,7 +16,7 @@ from layoutopt.cli.options import ProblemPath, device_file_option, problem_devic
 @click.option("--offset", metavar="EXPR", help="The layout: element offset over x0, x1, ...")
 @click.option(
     "--table",
-    type=click.Path(path_type=Path),
+    type=InputPath(),
     metavar="FILE",
     help="The layout: byte offsets as .npy, in the tile's shape.",
 )
@@ -60,9 +61,9 @@ def command(
     layout = read_offsets(table, loaded.tile.shape, "--table") if table is not None else offset
     audit = check(loaded, layout, target=gpu, solver=None if no_fix else solver)
     if as_json:
-        click.echo(json.dumps(audit.to_json()))
+        say_json(audit.to_json())
     else:
         from layoutopt.report.text import audit_report
 
-        click.echo(audit_report(loaded, audit), nl=False)
+        say(audit_report(loaded, audit))
     return 1 if audit.excess or audit.status is Status.INFEASIBLE else 0

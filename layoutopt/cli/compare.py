@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 
 import click
 
-from layoutopt.cli.files import OutputPath, check_distinct, write_all
+from layoutopt.cli.files import FileCommand, OutputPath, write_all
 from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, time_limit_option
+from layoutopt.cli.output import end_progress, progress, say, say_json
 
 
-@click.command("compare")
+@click.command("compare", cls=FileCommand)
 @click.argument("problem", type=ProblemPath())
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
@@ -51,12 +50,10 @@ def command(
     from layoutopt.report import comparison_text
     from layoutopt.study.compare import compare
 
-    check_distinct(problem, plot=plot)
     loaded = load(problem)
     gpu = problem_device(loaded, device_file)
-    result = compare(loaded, target=gpu, time_limit=time_limit, progress=_progress)
-    if sys.stderr.isatty():
-        click.echo("\r\x1b[K", nl=False, err=True)
+    result = compare(loaded, target=gpu, time_limit=time_limit, progress=progress("comparing"))
+    end_progress()
     if plot is not None:
         from layoutopt.report.plot import chart
 
@@ -68,19 +65,14 @@ def command(
             ) from None
         write_all({plot: picture})
     if as_json:
-        click.echo(json.dumps(result.to_json()))
+        say_json(result.to_json())
     elif as_csv:
-        click.echo(comparison_text.csv_text(result), nl=False)
+        say(comparison_text.csv_text(result))
     elif as_markdown:
-        click.echo(comparison_text.markdown(loaded, result), nl=False)
+        say(comparison_text.markdown(loaded, result))
     else:
-        click.echo(comparison_text.text(loaded, result), nl=False)
+        say(comparison_text.text(loaded, result))
     if result.recommendation is None:
         return 3 if any(row.status == "unknown" for row in result.rows) else 1
     (taken,) = [row for row in result.rows if row.family == result.recommendation.family]
     return 1 if taken.excess else 0
-
-
-def _progress(text: str) -> None:
-    if sys.stderr.isatty():
-        click.echo(f"\r\x1b[Kcomparing: {text[:60]}", nl=False, err=True)

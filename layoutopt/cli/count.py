@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
+from layoutopt.cli.files import InputPath
 from layoutopt.cli.options import chosen_device, device_options
+from layoutopt.cli.output import say, say_json
 from layoutopt.errors import ProblemFileError
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ COLUMNS = ("instructions", "wavefronts", "ideal", "excess", "bank_conflicts")
 
 
 @click.command("count")
-@click.argument("records", type=click.Path(path_type=Path, allow_dash=True))
+@click.argument("records", type=InputPath(allow_dash=True))
 @device_options
 @click.option("--op", help="The instruction of a .npy table, such as ld.shared.v4.b32 or load.")
 @click.option(
@@ -73,9 +75,9 @@ def _count_npy(path: Path, op: str | None, width_bytes: int | None, device: Devi
     if as_json:
         from msgspec import to_builtins
 
-        click.echo(json.dumps(to_builtins(totals)))
+        say_json(to_builtins(totals))
     else:
-        click.echo(_table([totals]), nl=False)
+        say(_table([totals]))
 
 
 def _count_lines(file: io.BufferedReader, device: Device, as_json: bool) -> None:
@@ -92,7 +94,7 @@ def _count_lines(file: io.BufferedReader, device: Device, as_json: bool) -> None
                 total = totals.setdefault(op, Totals("layoutopt.count/1", device.name, op))
                 total.add(counts.wavefronts[rows], counts.ideal[rows], counts.bank_conflicts[rows])
     if not as_json:
-        click.echo(_table(list(totals.values())), nl=False)
+        say(_table(list(totals.values())))
 
 
 def _json_lines(counts: RecordCounts) -> Iterator[str]:

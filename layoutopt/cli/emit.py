@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from layoutopt.cli.answer import answer_of, answer_options
-from layoutopt.cli.files import OutputPath, check_distinct, write_all
+from layoutopt.cli.files import FileCommand, OutputPath, write_all
 from layoutopt.cli.options import ProblemPath
+from layoutopt.cli.output import note, say_json
 
 LANGUAGES = ("cuda", "hip", "opencl", "c", "cute", "gluon", "tilelang", "numba")
 
 
-@click.command("emit")
+@click.command("emit", cls=FileCommand)
 @click.argument("file", type=ProblemPath())
 @click.option("--lang", type=click.Choice(LANGUAGES), default="cuda", show_default=True, help="The language.")
 @click.option("-o", "--output", type=OutputPath(or_print=True), help="Write the code to this file.")
@@ -48,10 +48,9 @@ def command(
     """
     if self_test and lang != "cuda":
         raise click.UsageError(f"--self-test is a CUDA program; --lang {lang} has none")
-    check_distinct(file, output=output)
     found = answer_of(file, problem, offset, time_limit, workers, device_file)()
     if found.code is not None:
-        click.echo(f"no layout: {found.reason}", err=True)
+        note(f"no layout: {found.reason}")
         return found.code
     from layoutopt.emit.languages import emit, run_plan
 
@@ -65,7 +64,7 @@ def command(
         write_all({output: text.encode()})
     if as_json:
         data = {"schema": "layoutopt.code/1", "problem": found.problem.name, "lang": lang, "code": text}
-        click.echo(json.dumps(data))
+        say_json(data)
     elif output is None:
         click.echo(text, nl=False)
     return 0

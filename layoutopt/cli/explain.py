@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, time_limit_option
+from layoutopt.cli.output import say, say_json
 
 
 @click.command("explain")
@@ -32,11 +32,11 @@ def command(problem: Path, as_json: bool, time_limit: float, device_file: Path |
     gpu = problem_device(loaded, device_file)
     explanation = explain(loaded, budget=Budget(2 * time_limit), target=gpu)
     if as_json:
-        click.echo(json.dumps(explanation.to_json()))
+        say_json(explanation.to_json())
     else:
         from layoutopt.report.text import explanation_report
 
-        click.echo(explanation_report(loaded, explanation), nl=False)
+        say(explanation_report(loaded, explanation))
     if explanation.conflict_free:
         return 0
     return 1 if explanation.conflict_free is False or explanation.excess is not None else 3

@@ -1,18 +1,35 @@
-"""Output files: written whole, all of them, or not at all."""
+"""Output files: written whole, all of them, or not at all; none is an input or another output."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import secrets
+import signal
 import stat
-import tempfile
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, Final
 
 import click
 
 from layoutopt.errors import ProblemFileError
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class InputPath(click.Path):
+    """A file to read."""
+
+    def __init__(self, allow_dash: bool = False) -> None:
+        super().__init__(path_type=Path, allow_dash=allow_dash)
+
+    def file(self, value: Any) -> Path | None:
+        """The file that a value names, if it names one."""
+        return Path(value)
 
 
 class OutputPath(click.Path):
@@ -35,8 +52,45 @@ class OutputPath(click.Path):
         return None
 
 
+class FileCommand(click.Command):
+    """A command with outputs: before it starts, none of them may be one of its inputs, or another one."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Check, then call."""
+        given = [(p, ctx.params.get(p.name or "")) for p in self.params]
+        outputs = [(p, path) for p, path in given if isinstance(p.type, OutputPath) and path is not None]
+        if outputs:
+            seen: dict[object, str] = {}
+            for param, value in given:
+                if isinstance(param.type, InputPath) and value is not None:
+                    read = param.type.file(value)
+                    if read is not None:
+                        seen[_identity(read)] = _option(param)
+            for param, path in outputs:
+                identity = _identity(path)
+                if identity is not None and identity in seen:
+                    raise ProblemFileError(
+                        "", f"{_option(param)} would overwrite {seen[identity]}, {str(path)!r}"
+                    )
+                seen[identity] = _option(param)
+        return super().invoke(ctx)
+
+
+def _option(param: click.Parameter) -> str:
+    return param.opts[-1] if isinstance(param, click.Option) else f"the {param.name}"
+
+
+def _identity(path: Path) -> object:
+    """Equal for two names of one file; None for what is no regular file and can be written twice."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return os.path.realpath(path)
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
+
+
 def write_all(outputs: Mapping[Path, bytes]) -> None:
-    """Write every output, or none.
+    """Write every output, or none; a signal leaves neither a part nor a temporary file.
 
     A regular file, which may be the end of links, is replaced by a new one with its mode when all of them
     are written; what is no regular file, and a stream of this process, is written to before that.
@@ -44,34 +98,112 @@ def write_all(outputs: Mapping[Path, bytes]) -> None:
     Raises:
         ProblemFileError: a file cannot be written; old ones are left as they were.
     """
-    umask = os.umask(0)
-    os.umask(umask)
-    temporary: dict[Path, str] = {}
+    path = Path()
+    made: dict[Path, str] = {}
     try:
         for path, data in outputs.items():
             mode = _mode(path)
-            if not _is_replaced(path, mode):
-                continue
-            if mode is not None and not os.access(path, os.W_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-            folder, name = os.path.split(os.path.realpath(path))
-            handle, temporary[path] = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            os.chmod(temporary[path], 0o666 & ~umask if mode is None else stat.S_IMODE(mode))
+            if _is_replaced(path, mode):
+                made[path] = _beside(path)
+                _write_new(path, made[path], data, mode)
         for path, data in outputs.items():
-            if path not in temporary:
+            if path not in made:
                 stream = _stream(path)
                 with open(path if stream is None else os.dup(stream), "wb") as file:
                     file.write(data)
-        for path in list(temporary):
-            os.replace(temporary[path], os.path.realpath(path))
-            del temporary[path]
+        with _undisturbed():
+            _replace({temporary: os.path.realpath(path) for path, temporary in made.items()})
     except OSError as error:
         raise ProblemFileError("", f"cannot write {str(path)!r}: {error.strerror}") from None
     finally:
-        for left in temporary.values():
-            os.unlink(left)
+        with _undisturbed():
+            _remove(made.values())
+
+
+def _beside(path: Path) -> str:
+    """A name in the same folder that is never longer than the system allows."""
+    return os.path.join(os.path.dirname(os.path.realpath(path)), f".layoutopt-{secrets.token_hex(6)}")
+
+
+def _write_new(path: Path, temporary: str, data: bytes, mode: int | None) -> None:
+    if mode is not None and not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+        file.write(data)
+    if mode is not None:
+        os.chmod(temporary, stat.S_IMODE(mode))
+
+
+def _replace(names: Mapping[str, str]) -> None:
+    """Give files their final names, or leave every old file in its place."""
+    old: dict[str, str] = {}
+    placed: list[str] = []
+    try:
+        for temporary, final in names.items():
+            if len(names) > 1 and os.path.exists(final):
+                old[final] = f"{temporary}-old"
+                os.link(final, old[final])
+            os.replace(temporary, final)
+            placed.append(final)
+    except OSError:
+        for final in placed:
+            if final in old:
+                os.replace(old[final], final)
+            else:
+                os.unlink(final)
+        raise
+    finally:
+        _remove(old.values())
+
+
+def _remove(paths: Any) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Signals inside wait until the end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    waiting: list[int] = []
+
+    def wait(number: int, _: FrameType | None) -> None:
+        waiting.append(number)
+
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    for number in before:
+        signal.signal(number, wait)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if waiting:
+        signal.raise_signal(waiting[0])
+
+
+@contextlib.contextmanager
+def updating(path: Path) -> Iterator[None]:
+    """Inside, no other process that asks for the same file is inside: what it wrote before can be read.
+
+    Raises:
+        ProblemFileError: the file cannot be opened or locked.
+    """
+    import fcntl
+
+    try:
+        while True:
+            with open(path, "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                    yield
+                    return
+            # Another process has put a new file in the place of the one that was locked.
+    except OSError as error:
+        raise ProblemFileError("", f"cannot update {str(path)!r}: {error.strerror}") from None
 
 
 def check_new(output: Path) -> None:
@@ -83,20 +215,6 @@ def check_new(output: Path) -> None:
     mode = _mode(output)
     if mode is not None and _is_replaced(output, mode):
         raise ProblemFileError("-o", f"{str(output)!r} exists already; choose another name")
-
-
-def check_distinct(problem: Path, **outputs: Path | None) -> None:
-    """Refuse options that name one file twice, or the problem itself.
-
-    Raises:
-        ProblemFileError: two of them are the same file.
-    """
-    seen = {os.path.realpath(problem): "the problem"}
-    for option, path in outputs.items():
-        if path is not None:
-            other = seen.setdefault(os.path.realpath(path), f"--{option}")
-            if other != f"--{option}":
-                raise ProblemFileError("", f"--{option} would overwrite {other}, {str(path)!r}")
 
 
 def _mode(path: Path) -> int | None:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from layoutopt.cli.files import OutputPath, check_new, write_all
+from layoutopt.cli.files import FileCommand, InputPath, OutputPath, check_new, updating, write_all
 from layoutopt.cli.new import extents
+from layoutopt.cli.output import note, say_file
 from layoutopt.errors import ProblemFileError
 
 if TYPE_CHECKING:
@@ -26,10 +27,22 @@ def command() -> None:
     """Turn what another tool prints, or what a kernel did, into a problem file."""
 
 
+class LayoutText(InputPath):
+    """A layout as text, or @FILE."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text as it is."""
+        return str(value)
+
+    def file(self, value: str) -> Path | None:
+        """The file after the @."""
+        return Path(value[1:]) if value.startswith("@") else None
+
+
 def _layout_options(function: Command) -> Command:
     """What a thread-value layout does not say of the access that uses it."""
     for option in (
-        click.argument("layout"),
+        click.argument("layout", type=LayoutText()),
         click.option("--tile", required=True, metavar="MxN", help="Extents of the layout's tile."),
         click.option("--element", required=True, metavar="T", help="Type of an element, such as f16."),
         click.option("--op", default="store", show_default=True, help="store, load or cp.async."),
@@ -38,7 +51,7 @@ def _layout_options(function: Command) -> Command:
         click.option("--order", metavar="D,D", help="The layout's dimensions as the shared tile has them, "
                      "slowest first."),
         click.option("--name", default="access", show_default=True, help="Name of the access."),
-        click.option("--into", type=click.Path(path_type=Path), metavar="FILE",
+        click.option("--into", type=OutputPath(), metavar="FILE",
                      help="Add the access to this problem file."),
         click.option("-o", "--output", type=OutputPath(or_print=True), metavar="FILE",
                      help="Write a new file."),
@@ -47,7 +60,7 @@ def _layout_options(function: Command) -> Command:
     return function
 
 
-@command.command("cute")
+@command.command("cute", cls=FileCommand)
 @_layout_options
 def cute(**options: Any) -> int:
     """A CuTe thread-value layout, as CuTe prints it.
@@ -61,7 +74,7 @@ def cute(**options: Any) -> int:
     return _thread_values(thread_values, **options)
 
 
-@command.command("triton")
+@command.command("triton", cls=FileCommand)
 @_layout_options
 def triton(**options: Any) -> int:
     """A Triton or Gluon layout: blocked, mma, dot operand, slice, linear.
@@ -118,33 +131,38 @@ def _thread_values(
     if into is None:
         _finish(output, problem, "From a thread-value layout.")
         return 0
+    with updating(into):
+        _add(into, access, (shape, element), len(table))
+    return 0
+
+
+def _add(into: Path, access: dict[str, Any], tile: tuple[tuple[int, ...], str], threads: int) -> None:
+    """Add an access of so many threads to a problem file that has this tile."""
     from layoutopt.json_data import read
     from layoutopt.problems.file import MAX_FILE_BYTES, from_data, parsed
 
+    shape, element = tile
     old = parsed(read(into, MAX_FILE_BYTES))
     known = from_data(old)
     if (list(known.tile.shape), known.tile.element) != (list(shape), element):
         raise ProblemFileError(
             "--into", f"{str(into)!r} has another tile than {'x'.join(map(str, shape))} {element}"
         )
-    if known.threads < len(table):
-        raise ProblemFileError(
-            "--into", f"{str(into)!r} has {known.threads} threads, the layout {len(table)}"
-        )
-    if known.threads > len(table):
-        access["where"] = f"tid < {len(table)}"
+    if known.threads < threads:
+        raise ProblemFileError("--into", f"{str(into)!r} has {known.threads} threads, the layout {threads}")
+    if known.threads > threads:
+        access["where"] = f"tid < {threads}"
     _save(into, {**old, "accesses": [*old["accesses"], access]})
-    return 0
 
 
-@command.command("trace")
-@click.argument("records", required=False, type=click.Path(path_type=Path))
+@command.command("trace", cls=FileCommand)
+@click.argument("records", required=False, type=InputPath())
 @click.option("--header", is_flag=True, help="Print the CUDA header that records, and nothing else.")
 @click.option("--tile", metavar="RxC", help="Extents of the tile.")
 @click.option("--element", metavar="T", help="Type of an element, such as f32.")
 @click.option("--threads", type=click.IntRange(1, 1024), metavar="N", help="Threads of the block.")
 @click.option("--offset", metavar="EXPR", help="The layout in use: element offset over x0, x1, ...")
-@click.option("--table", type=click.Path(path_type=Path), metavar="FILE",
+@click.option("--table", type=InputPath(), metavar="FILE",
               help="The layout in use: byte offsets as .npy, in the tile's shape.")  # fmt: skip
 @click.option("-o", "--output", type=OutputPath(or_print=True), metavar="FILE", help="Write a new file.")
 def trace(
@@ -258,7 +276,7 @@ def _save(path: Path | None, data: dict[str, Any]) -> None:
     lanes_of(problem, device(problem.target))
     text = problem_text(data)
     if path is None:
-        click.echo(text, nl=False)
+        say_file(text)
     else:
         write_all({path: text.encode()})
-        click.echo(f"wrote {path}", err=True)
+        note(f"wrote {path}")

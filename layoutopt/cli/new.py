@@ -6,14 +6,15 @@ from pathlib import Path
 
 import click
 
-from layoutopt.cli.files import OutputPath, check_new, write_all
+from layoutopt.cli.files import FileCommand, OutputPath, check_new, write_all
 from layoutopt.cli.options import TargetName
+from layoutopt.cli.output import note, say_file
 from layoutopt.escape import shown
 
 KINDS = ("transpose", "gemm", "attention", "conv", "stencil", "blank")
 
 
-@click.command("new")
+@click.command("new", cls=FileCommand)
 @click.argument("kind", type=click.Choice(KINDS))
 @click.option("-o", "--output", type=OutputPath(or_print=True), metavar="FILE", help="Write to a new file.")
 @click.option("--tile", metavar="RxC", help="Extents of the tile, such as 128x64.")
@@ -64,11 +65,11 @@ def command(
     trace(from_data(data), device(target))
     text = problem_text(data)
     if output is None:
-        click.echo(text, nl=False)
+        say_file(text)
     else:
         check_new(output)
         write_all({output: text.encode()})
-        click.echo(f"wrote {output}; next: layoutopt solve {output}", err=True)
+        note(f"wrote {output}; next: layoutopt solve {output}")
     return 0
 
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from layoutopt.cli.files import InputPath
+
 if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device
     from layoutopt.problems.types import Problem, TileSet
@@ -19,11 +21,14 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., object])
 
 
-class ProblemPath(click.Path):
+class ProblemPath(InputPath):
     """A problem file, or the name of a problem in the catalogue; the shell completes both."""
 
-    def __init__(self) -> None:
-        super().__init__(path_type=Path)
+    def file(self, value: Path) -> Path:
+        """The file, which may be the catalogue's."""
+        from layoutopt.problems.catalogue import find
+
+        return value if value.exists() else find(str(value)) or value
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
@@ -78,7 +83,7 @@ def device_file_option(command: Command) -> Command:
     """Add `--device-file`."""
     return click.option(
         "--device-file",
-        type=click.Path(path_type=Path),
+        type=InputPath(),
         metavar="FILE",
         help="Devices to know beside the package's, as JSON in the form of its hardware/devices.json.",
     )(command)

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from layoutopt.cli.options import ProblemPath
+from layoutopt.cli.output import say, say_file, say_json
 
 
 @click.command("problems")
@@ -53,9 +54,9 @@ def _print(problem: Path, expanded: bool, as_json: bool) -> None:
     if expanded and not several:
         data = written_out(data)
     if as_json:
-        click.echo(json.dumps(data))
+        say_json(data)
     else:
-        click.echo(problem_text(data) if expanded else text.decode("utf-8-sig"), nl=False)
+        say_file(problem_text(data) if expanded else text.decode("utf-8-sig"))
 
 
 def _list(as_json: bool) -> None:
@@ -63,11 +64,12 @@ def _list(as_json: bool) -> None:
 
     rows = [{"name": name, **_summary(path)} for name, path in short_names().items()]
     if as_json:
-        click.echo(json.dumps({"schema": "layoutopt.problems/1", "problems": rows}))
+        say_json({"schema": "layoutopt.problems/1", "problems": rows})
         return
     wide = max(len(row["name"]) for row in rows)
     tile = max(len(row["tile"]) for row in rows)
-    click.echo("\n".join(f"{r['name']:<{wide}}  {r['tile']:<{tile}}  {r['notes']}".rstrip() for r in rows))
+    for r in rows:
+        say(f"{r['name']:<{wide}}  {r['tile']:<{tile}}  {r['notes']}".rstrip() + "\n")
 
 
 def _summary(path: Path) -> dict[str, Any]:
@@ -104,7 +106,7 @@ def _fragments(as_json: bool) -> None:
             }
             for f in fragments().values()
         ]
-        click.echo(json.dumps({"schema": "layoutopt.fragments/1", "fragments": rows}))
+        say_json({"schema": "layoutopt.fragments/1", "fragments": rows})
         return
     lines = [f"{'fragment':<24}{'extent':<16}  values a lane"]
     for f in fragments().values():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ import click
 
 from layoutopt.cli.answer import answer_of, answer_options
 from layoutopt.cli.options import ProblemPath
+from layoutopt.cli.output import note, say, say_json
 
 if TYPE_CHECKING:
     from layoutopt.emit.plan import Plan
@@ -45,7 +45,7 @@ def command(
     card = machine.gpu_present()
     found = solved()
     if found.code is not None:
-        click.echo(f"no layout: {found.reason}", err=True)
+        note(f"no layout: {found.reason}")
         return found.code
     from layoutopt.emit.languages import run_plan
     from layoutopt.emit.selftest import program
@@ -55,9 +55,7 @@ def command(
     here = device(f"sm_{card.compute_capability.replace('.', '')}")
     target, answer = found.device, found.answer
     if target.name != here.name:
-        click.echo(
-            f"the problem is for {target.name}; predictions are for this machine's {here.name}", err=True
-        )
+        note(f"the problem is for {target.name}; predictions are for this machine's {here.name}")
         target = here
         answer = answer if isinstance(answer, str) else str(answer.offset)
     planned = run_plan(found.problem, target, answer)
@@ -82,9 +80,9 @@ def command(
             "accesses": [msgspec.to_builtins(r) for r in runs],
             "agrees": good,
         }
-        click.echo(json.dumps(data))
+        say_json(data)
     else:
-        click.echo(_table(planned, card, distinct, runs, good), nl=False)
+        say(_table(planned, card, distinct, runs, good))
     return 0 if good else 1
 
 

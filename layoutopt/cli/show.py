@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from layoutopt.cli.files import OutputPath, check_distinct, write_all
+from layoutopt.cli.files import FileCommand, InputPath, OutputPath, write_all
 from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, time_limit_option
+from layoutopt.cli.output import say_json
 
 if TYPE_CHECKING:
     from layoutopt.study.show import Views
 
-MIN_WIDTH = 80
+MIN_WIDTH, MAX_WIDTH = 80, 10_000
 
 
-@click.command("show")
+class Drawn(InputPath):
+    """What to draw beside the solved layout: a word, or a file."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text as it is."""
+        return str(value)
+
+    def file(self, value: str) -> Path | None:
+        """The file, unless it is one of the words."""
+        return None if value in ("none", "published", "solved") else Path(value)
+
+
+@click.command("show", cls=FileCommand)
 @click.argument("problem", type=ProblemPath())
 @click.option("--access", metavar="NAME", help="Which access  [default: the one with the worst conflict]")
 @click.option("--warp", type=int, metavar="W", help="Which warp.")
@@ -28,6 +40,7 @@ MIN_WIDTH = 80
 @click.option(
     "--layout",
     "before",
+    type=Drawn(),
     default="none",
     show_default=True,
     metavar="none|published|solved|FILE",
@@ -38,7 +51,10 @@ MIN_WIDTH = 80
     "--colour", "colour_by", type=click.Choice(["lane", "phase"]), help="Colour by lane or by phase."
 )
 @click.option(
-    "--width", type=click.IntRange(min=MIN_WIDTH), metavar="N", help="Columns  [default: the terminal's]"
+    "--width",
+    type=click.IntRange(MIN_WIDTH, MAX_WIDTH),
+    metavar="N",
+    help="Columns  [default: the terminal's]",
 )
 @click.option("--svg", type=OutputPath(), metavar="FILE", help="Write an SVG picture instead.")
 @click.option("--html", type=OutputPath(), metavar="FILE", help="Write a page to explore it in a browser.")
@@ -72,7 +88,6 @@ def command(
     from layoutopt.problems.file import load
     from layoutopt.study.show import views
 
-    check_distinct(problem, svg=svg, html=html)
     loaded = load(problem)
     found = views(
         loaded,
@@ -94,9 +109,10 @@ def command(
         outputs[html] = page(found, colour_by).encode()
     write_all(outputs)
     if as_json:
-        click.echo(json.dumps(_json(found)))
+        say_json(_json(found))
     elif svg is None and html is None:
-        click.echo(_text(found, width or max(MIN_WIDTH, shutil.get_terminal_size().columns), colour_by))
+        columns = shutil.get_terminal_size().columns
+        click.echo(_text(found, width or min(max(MIN_WIDTH, columns), MAX_WIDTH), colour_by))
     return 0
 
 

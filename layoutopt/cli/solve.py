@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -15,8 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from layoutopt.cli.files import OutputPath, check_distinct, write_all
+from layoutopt.cli.files import FileCommand, OutputPath, write_all
 from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, time_limit_option
+from layoutopt.cli.output import end_progress, note, progress, say, say_json
 from layoutopt.problems.answer import Result, Status
 from layoutopt.problems.types import FAMILIES, OBJECTIVES, Objective, Problem, TileSet
 
@@ -29,7 +29,7 @@ Answer = TypeVar("Answer")
 CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNKNOWN: 3}
 
 
-@click.command("solve")
+@click.command("solve", cls=FileCommand)
 @click.argument("problem", type=ProblemPath())
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @click.option(
@@ -90,7 +90,6 @@ def command(
     """
     from layoutopt.problems.tile_set_file import load_any
 
-    check_distinct(problem, table=table, code=code, certificate=certificate)
     loaded = load_any(problem)
     if families is not None:
         loaded = _with_families(loaded, families)
@@ -109,7 +108,12 @@ def command(
         if certificate is not None:
             raise click.UsageError("--certificate: there is none for several tiles")
         work = partial(
-            arrange, loaded, target=gpu, workers=workers, conflict_free=conflict_free, progress=_progress()
+            arrange,
+            loaded,
+            target=gpu,
+            workers=workers,
+            conflict_free=conflict_free,
+            progress=progress("searching"),
         )
         return finish(loaded, _interruptibly(work, time_limit), gpu, as_json, table, code)
     if certificate is not None:
@@ -129,11 +133,11 @@ def command(
         outputs[certificate] = _certificate(loaded, gpu, result)
     write_all(outputs)
     if as_json:
-        click.echo(json.dumps(result.to_json()))
+        say_json(result.to_json())
     else:
         from layoutopt.report.text import report
 
-        click.echo(report(loaded, result), nl=False)
+        say(report(loaded, result))
         if text is not None and code is None:
             click.echo("\n" + text, nl=False)
     return 1 if result.excess else CODES[result.status]
@@ -180,7 +184,12 @@ def solve_interruptibly(
     from layoutopt.synthesis.solve import solve
 
     work = partial(
-        solve, problem, target=gpu, workers=workers, conflict_free=conflict_free, progress=_progress()
+        solve,
+        problem,
+        target=gpu,
+        workers=workers,
+        conflict_free=conflict_free,
+        progress=progress("searching"),
     )
     return _interruptibly(work, time_limit)
 
@@ -208,20 +217,13 @@ def _interruptibly(solve: Callable[..., Answer], time_limit: float) -> Answer:
         except KeyboardInterrupt:
             if budget.stopped:
                 raise
-            click.echo("stopping with the best layout so far", err=True)
+            note("stopping with the best layout so far")
             budget.stop()
-    if sys.stderr.isatty():
-        click.echo("\r\x1b[K", nl=False, err=True)
+    end_progress()
     answer = outcome[0]
     if isinstance(answer, BaseException):
         raise answer
     return answer
-
-
-def _progress() -> Callable[[str], None]:
-    if not sys.stderr.isatty():
-        return lambda _: None
-    return lambda text: click.echo(f"\r\x1b[Ksearching: {text[:60]}", nl=False, err=True)
 
 
 def _code(problem: Problem, result: Result, gpu: Device) -> str:

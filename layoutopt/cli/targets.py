@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from layoutopt.cli.options import TargetName, device_file_option
+from layoutopt.cli.output import say, say_json
 
 if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device, Limits, PhaseRule
@@ -35,13 +35,16 @@ def command(target: str | None, device_file: Path | None, as_json: bool) -> int:
     more = load_devices(device_file) if device_file is not None else ()
     if target is not None:
         shown = device(target, more)
-        click.echo(json.dumps(_detail(shown)) if as_json else _pictures(shown))
+        if as_json:
+            say_json(_detail(shown))
+        else:
+            say(_pictures(shown) + "\n")
         return 0
     known = (*more, *devices())
     if as_json:
-        click.echo(json.dumps({"schema": "layoutopt.targets/1", "targets": [_summary(d) for d in known]}))
+        say_json({"schema": "layoutopt.targets/1", "targets": [_summary(d) for d in known]})
     else:
-        click.echo(_list(known))
+        say(_list(known) + "\n")
     return 0
 
 

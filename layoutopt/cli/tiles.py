@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from layoutopt.cli.files import write_all
+from layoutopt.cli.output import say, say_json
 from layoutopt.problems.answer import Status
 from layoutopt.problems.types import TileSet
 
@@ -39,11 +39,11 @@ def finish(
         outputs[code] = text.encode()
     write_all(outputs)
     if as_json:
-        click.echo(json.dumps(arrangement.to_json()))
+        say_json(arrangement.to_json())
     else:
         from layoutopt.report.tile_set_text import arrangement_report
 
-        click.echo(arrangement_report(tile_set, arrangement), nl=False)
+        say(arrangement_report(tile_set, arrangement))
         if text is not None and code is None:
             click.echo("\n" + text, nl=False)
     if not arrangement.tiles:

@@ -9,7 +9,8 @@ from typing import Final
 
 from layoutopt.emit.c_text import to_c
 from layoutopt.emit.forms import UNROLLED
-from layoutopt.emit.plan import BASE, AccessPlan, Plan, comment
+from layoutopt.emit.plan import BASE, AccessPlan, Plan
+from layoutopt.escape import comment
 from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, substituted
 
 

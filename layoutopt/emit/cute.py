@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from layoutopt.emit.c_text import to_c
-from layoutopt.emit.plan import Plan, comment
+from layoutopt.emit.plan import Plan
 from layoutopt.errors import VerificationError
+from layoutopt.escape import comment
 from layoutopt.expressions.grammar import Const, Node, Op, Var, evaluate
 from layoutopt.expressions.simplify import simplify
 from layoutopt.layout.layout import Layout

@@ -15,8 +15,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from layoutopt.emit.plan import Plan, comment
+from layoutopt.emit.plan import Plan
 from layoutopt.errors import LayoutError
+from layoutopt.escape import comment
 
 SUFFIX: Final = ".py"
 

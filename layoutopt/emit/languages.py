@@ -10,10 +10,11 @@ import msgspec
 import numpy as np
 
 from layoutopt import __version__
-from layoutopt.emit.plan import Plan, identifier, make_plan
+from layoutopt.emit.plan import Plan, make_plan
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.engine.referee import check_table
 from layoutopt.errors import ExpressionError, LayoutError
+from layoutopt.escape import identifier
 from layoutopt.expressions.grammar import Lookup, evaluate, parse, to_text
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import offset_expression

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -13,6 +12,7 @@ import numpy.typing as npt
 
 from layoutopt.emit.forms import Form, FormSearch, over_tid
 from layoutopt.errors import VerificationError
+from layoutopt.escape import identifier
 from layoutopt.expressions.grammar import (
     Const,
     Node,
@@ -128,18 +128,6 @@ class Plan:
             tuple(n - 1 for n in shape),
         ]
         return [(p, int(self.table[p])) for p in dict.fromkeys(points)]
-
-
-def identifier(name: str) -> str:
-    """`name` as an identifier of C and Python."""
-    text = re.sub(r"[^A-Za-z0-9]+", "_", name.encode("ascii", "replace").decode()).strip("_") or "tile"
-    return f"t{text}" if text[0].isdigit() else text
-
-
-def comment(text: str) -> str:
-    """`text` on one comment line: nothing joins it to the next line, nothing invisible hides in it."""
-    shown = "".join(c if c.isprintable() else " " for c in text)
-    return " ".join(shown.split()).replace("\\", "/").replace("??/", "?").replace("*/", "* /")
 
 
 def make_plan(

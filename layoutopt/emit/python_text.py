@@ -5,7 +5,8 @@ from __future__ import annotations
 import keyword
 from collections.abc import Iterable
 
-from layoutopt.emit.plan import BASE, AccessPlan, Plan, comment
+from layoutopt.emit.plan import BASE, AccessPlan, Plan
+from layoutopt.escape import comment
 from layoutopt.expressions.grammar import Node, Var, substituted, to_text
 
 

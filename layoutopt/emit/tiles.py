@@ -6,8 +6,8 @@ import re
 
 from layoutopt import __version__
 from layoutopt.emit.languages import emit
-from layoutopt.emit.plan import identifier
 from layoutopt.errors import ProblemFileError
+from layoutopt.escape import identifier
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.types import TileSet
 from layoutopt.synthesis.arrange import Arrangement, groups

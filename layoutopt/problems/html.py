@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
+
+from layoutopt.escape import xml as escape
 
 __all__ = ["escape", "table", "titled"]
 

@@ -8,7 +8,6 @@ conflict engine's.
 from __future__ import annotations
 
 import base64
-import html
 import json
 from importlib import resources
 from string import Template
@@ -18,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from layoutopt.engine.conflicts import count_wavefronts
+from layoutopt.escape import script, xml
 from layoutopt.hardware.devices import PhaseRule
 from layoutopt.problems.trace import LaneTrace
 from layoutopt.problems.words import tile_text
@@ -87,11 +87,10 @@ def page(found: Views, colour_by: str | None) -> str:
     data["ink"] = {ground: palette.ink_on(ground) for ground in grounds}
     title = f"{problem.name}, {tile_text(problem)} on {gpu.name}"
     return Template(_part("page.html")).substitute(
-        title=html.escape(title),
+        title=xml(title),
         style=_part("page.css"),
         script=_part("page.js"),
-        # "<" cannot close the script element where it is written as an escape.
-        data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
+        data=script(json.dumps(data, separators=(",", ":"))),
     )
 
 

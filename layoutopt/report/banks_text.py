@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from layoutopt.escape import terminal
 from layoutopt.problems.words import tile_text
 from layoutopt.report import palette
 from layoutopt.study.picture import Cell, Line, Meeting, Picture, instruction_text
@@ -237,5 +238,6 @@ def _plural(count: int, noun: str) -> str:
 def _wrapped(text: str, width: int) -> list[str]:
     import textwrap
 
+    text = terminal(text)
     indent = " " * (len(text) - len(text.lstrip()))
     return textwrap.wrap(text.strip(), width, initial_indent=indent, subsequent_indent=indent + "  ")

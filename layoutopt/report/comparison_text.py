@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
+from layoutopt import escape
 from layoutopt.problems.answer import Status
 from layoutopt.problems.types import Problem
 from layoutopt.problems.words import tile_text, widths_text
@@ -45,20 +46,22 @@ def markdown(problem: Problem, comparison: Comparison) -> str:
     """The same as Markdown, for a review or an issue."""
     head, rows = _cells(comparison)
     lines = [
-        f"**{problem.name}**, {tile_text(problem)} on {comparison.target}, "
+        f"**{escape.markdown(problem.name)}**, {escape.markdown(tile_text(problem))} on {comparison.target}, "
         f"{comparison.threads:,} threads a block",
         "",
-        "| " + " | ".join(head) + " |",
+        "| " + " | ".join(map(escape.markdown, head)) + " |",
         "|---|" + "--:|" * (len(head) - 2) + "---|",
     ]
     for row, cells in rows:
-        name = f"**{cells[0]}** (Pareto)" if row.pareto else cells[0]
-        formula = f"`{cells[-1]}`" if row.wavefronts is not None else cells[-1]
+        title = escape.markdown(cells[0])
+        name = f"**{title}** (Pareto)" if row.pareto else title
+        last = cells[-1]
+        formula = escape.markdown_code(last) if row.wavefronts is not None else escape.markdown(last)
         lines.append("| " + " | ".join((name, *cells[1:-1], formula)) + " |")
     notes = [*_legend(comparison), *_notes(comparison)]
-    lines += ["", *(f"- {note.strip()}" for note in notes)]
+    lines += ["", *(f"- {escape.markdown(note)}" for note in notes)]
     if comparison.recommendation is not None:
-        lines += ["", f"Take {comparison.recommendation.text}."]
+        lines += ["", f"Take {escape.markdown(comparison.recommendation.text)}."]
     return "\n".join(lines) + "\n"
 
 
@@ -69,7 +72,7 @@ def csv_text(comparison: Comparison) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([*_CSV_FIELDS, *(f"wavefronts: {name}" for name in names)])
     for row in comparison.rows:
-        own = [getattr(row, name) for name in _CSV_FIELDS]
+        own = [escape.csv_cell(getattr(row, name)) for name in _CSV_FIELDS]
         writer.writerow([*own, *(a.wavefronts for a in row.accesses)])
     return out.getvalue()
 

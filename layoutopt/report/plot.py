@@ -6,6 +6,7 @@ import io
 import textwrap
 from typing import Any
 
+from layoutopt.escape import xml_text
 from layoutopt.study.compare import Comparison, Row
 
 # Okabe and Ito's palette, told apart with every common colour blindness.
@@ -41,7 +42,8 @@ def chart(comparison: Comparison, kind: str) -> bytes:
         weighted = any(r.wavefronts != r.weighted_wavefronts for rows in points.values() for r in rows)
         axes.set_xlabel("bytes")
         axes.set_ylabel("wavefronts, weighted" if weighted else "wavefronts")
-        axes.set_title(f"{comparison.problem} on {comparison.target}; blue: Pareto front", loc="left")
+        title = xml_text(f"{comparison.problem} on {comparison.target}; blue: Pareto front")
+        axes.set_title(title, loc="left", parse_math=False)
         out = io.BytesIO()
         metadata = {"Date": None} if kind == "svg" else {}
         figure.savefig(out, format=kind, dpi=150, metadata=metadata)
@@ -74,6 +76,7 @@ def _draw(axes: Any, points: dict[tuple[int, float], list[Row]]) -> None:
     for k, ((x, y), rows) in enumerate(ordered):
         axes.annotate(
             "\n".join([*_titles(rows), f"{x:,} bytes, {y:g}"]),
+            parse_math=False,
             xy=(x, y), xytext=(1.04, 1 - step * (k + 0.5)), textcoords="axes fraction", va="center",
             fontsize=7.5, color=_FRONT if rows[0].pareto else "#333333", annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": _LINE, "linewidth": 0.5},

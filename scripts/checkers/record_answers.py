@@ -18,7 +18,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from layoutopt.cli import main as layoutopt
+from layoutopt.cli.commands import main as layoutopt
 from layoutopt.problems.catalogue import problems
 
 LANGUAGES = ("cuda", "hip", "opencl", "c", "cute", "gluon", "tilelang", "numba")

@@ -1,0 +1,63 @@
+"""The commands: a new one is a module in this folder and a line here."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final, NamedTuple
+
+import click
+
+from layoutopt import __version__
+
+
+class Command(NamedTuple):
+    """A command, known by name before its module is imported, so that `--help` loads nothing else.
+
+    Attributes:
+        name: what the user types.
+        module: in this folder; holds the click command, called `command`.
+        summary: one line for `--help` and the documentation.
+    """
+
+    name: str
+    module: str
+    summary: str
+
+
+COMMANDS: Final = (
+    Command("solve", "solve", "Find the smallest conflict-free layout of a tile."),
+    Command("compare", "compare", "Padding or swizzle: the best layout of each family side by side."),
+    Command("show", "show", "Draw the banks under one warp instruction: text, SVG or a page."),
+    Command("check", "check", "Audit a layout that is in use."),
+    Command("emit", "emit", "Print a layout as code, in eight languages."),
+    Command("run", "run", "Run a layout on the GPU: values, profiler counters and cycles."),
+    Command("explain", "explain", "Say why a layout works, or why none can."),
+    Command("count", "count", "Count the wavefronts of recorded addresses."),
+    Command("targets", "targets", "List the GPUs and how they serve shared memory."),
+    Command("new", "new", "Start a problem file for a common kernel."),
+    Command("import", "import_", "Turn a CuTe or Triton layout, or a recorded trace, into a problem file."),
+    Command("problems", "problems", "List the catalogue, or print one of its problems."),
+)
+
+
+class _Group(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [command.name for command in COMMANDS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        for known in COMMANDS:
+            if known.name == cmd_name:
+                module = importlib.import_module(f"layoutopt.cli.{known.module}")
+                command: click.Command = module.command
+                return command
+        return None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(command.name, command.summary) for command in COMMANDS])
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="layoutopt")
+def main() -> None:
+    """Shared-memory layouts without bank conflicts: the smallest, the proof and the index code."""

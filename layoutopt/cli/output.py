@@ -1,0 +1,45 @@
+"""What commands print: answers on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from layoutopt.escape import json_text, terminal
+
+
+def say(text: str) -> None:
+    """Print a report, which ends in a newline; names in it act on no terminal."""
+    click.echo(terminal(text), nl=False)
+
+
+def say_json(data: Any) -> None:
+    """Print one JSON object on a line, in ASCII."""
+    click.echo(json.dumps(data))
+
+
+def say_file(text: str) -> None:
+    """Print the text of a JSON file, in UTF-8 whatever the terminal has, as the file would be written."""
+    click.echo(json_text(text).encode(), nl=False)
+
+
+def note(text: str) -> None:
+    """Print a line on stderr."""
+    click.echo(terminal(text), err=True)
+
+
+def progress(what: str) -> Callable[[str], None]:
+    """A function that shows how far the command is, where somebody watches."""
+    if not sys.stderr.isatty():
+        return lambda _: None
+    return lambda text: click.echo(f"\r\x1b[K{what}: {terminal(text[:60])}", nl=False, err=True)
+
+
+def end_progress() -> None:
+    """Clear the line of `progress`."""
+    if sys.stderr.isatty():
+        click.echo("\r\x1b[K", nl=False, err=True)

@@ -1,0 +1,216 @@
+"""What commands write, and how they end: no input is eaten, no part of an answer stays, no traceback."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+from layoutopt.cli import files
+from layoutopt.cli.commands import COMMANDS, main
+from layoutopt.errors import ProblemFileError
+
+PROBLEM = ROOT / "problems" / "basics" / "transpose_16x32_f32.json"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+RUN = "from layoutopt.cli import run; run()"
+
+
+def layoutopt(*arguments, code=RUN, environment=ENVIRONMENT, **options):
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+        **options,
+    )
+
+
+def call(*arguments):
+    return main(list(map(str, arguments)), standalone_mode=False)
+
+
+def test_every_command_is_listed_once_with_its_module():
+    names = [command.name for command in COMMANDS]
+    assert len(set(names)) == len(names)
+    folder = {path.stem for path in (ROOT / "layoutopt" / "cli").glob("*.py")}
+    assert {command.module for command in COMMANDS} <= folder
+    for name in names:
+        found = main.get_command(None, name)
+        assert found.name == name
+        for one in found.commands.values() if hasattr(found, "commands") else [found]:
+            if any(isinstance(param.type, files.OutputPath) for param in one.params):
+                assert isinstance(one, files.FileCommand)
+
+
+@pytest.fixture
+def inputs(tmp_path):
+    problem, result, devices, table = (tmp_path / n for n in ("p.json", "r.json", "d.json", "t.npy"))
+    problem.write_bytes(PROBLEM.read_bytes())
+    result.write_text("{}")
+    devices.write_bytes((ROOT / "layoutopt" / "hardware" / "devices.json").read_bytes())
+    np.save(table, np.zeros((16, 32), np.int64))
+    (tmp_path / "hard").hardlink_to(problem)
+    (tmp_path / "soft").symlink_to(problem)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "solve p.json --table p.json",
+        "solve p.json --table hard",
+        "solve p.json --code soft",
+        "solve p.json --device-file d.json --table d.json",
+        "solve p.json --table o --code ./o",
+        "solve p.json --certificate d.json --device-file d.json",
+        "solve transpose_16x32_f32 --code CATALOGUE",
+        "emit r.json --problem p.json -o p.json",
+        "emit r.json --problem p.json -o r.json",
+        "show p.json --layout t.npy --svg t.npy",
+        "show p.json --svg o --html o",
+        "show p.json --device-file d.json --html d.json",
+        "compare p.json --plot soft.svg",
+        "import trace r.json --tile 2 --element f32 --threads 32 --table t.npy -o t.npy",
+        "import triton @r.json --tile 2x2 --element f32 --into r.json",
+    ],
+)
+def test_no_output_is_an_input_or_another_output(arguments, inputs, monkeypatch):
+    monkeypatch.chdir(inputs)
+    (inputs / "soft.svg").symlink_to("p.json")
+    before = {path: path.read_bytes() for path in inputs.iterdir()}
+    with pytest.raises(ProblemFileError, match="would overwrite"):
+        call(*(str(PROBLEM) if word == "CATALOGUE" else word for word in arguments.split()))
+    assert {path: path.read_bytes() for path in inputs.iterdir()} == before
+
+
+def test_what_cannot_be_renamed_leaves_every_old_file(tmp_path, monkeypatch):
+    first, new, last = (tmp_path / name for name in ("first", "new", "last"))
+    first.write_text("old")
+    last.write_text("old")
+    replace = os.replace
+
+    def refuse(source, target):
+        if target == str(last):
+            raise PermissionError(1, "not permitted")
+        replace(source, target)
+
+    monkeypatch.setattr(files.os, "replace", refuse)
+    with pytest.raises(ProblemFileError, match="cannot write"):
+        files.write_all({first: b"1", new: b"2", last: b"3"})
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["first", "last"]
+    assert first.read_text() == last.read_text() == "old"
+
+
+def test_the_longest_name_can_be_written(tmp_path):
+    path = tmp_path / ("n" * 251 + ".npy")
+    for data in (b"1", b"2"):
+        files.write_all({path: data, tmp_path / "other": data})
+        assert path.read_bytes() == data
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_files_are_written_leaves_no_temporary_one(number, tmp_path):
+    """It comes when the first file is written and the second is not."""
+    code = (
+        "import os, signal, sys\n"
+        "from layoutopt.cli import files, run\n"
+        "write = files._write_new\n"
+        "def stop(path, *rest):\n"
+        "    if path.name == 'b': os.kill(os.getpid(), int(sys.argv[1]))\n"
+        "    write(path, *rest)\n"
+        "files._write_new = stop\n"
+        "from layoutopt.cli import process\n"
+        "from pathlib import Path\n"
+        "def main(standalone_mode):\n"
+        "    files.write_all({Path('a'): b'1', Path('b'): b'2'})\n"
+        "process.main = main\n"
+        "run()\n"
+    )
+    done = layoutopt(int(number), code=code, cwd=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert "Traceback" not in done.stderr
+    assert done.returncode == (130 if number == signal.SIGINT else -number)
+
+
+def test_two_imports_into_one_file_lose_nothing(tmp_path):
+    path = tmp_path / "p.json"
+    layout = "((4,8),(2,2)):((32,1),(16,8))"
+    options = ["import", "cute", layout, "--tile", "16x8", "--element", "f32"]
+    call(*options, "-o", path)
+    workers = [
+        threading.Thread(target=call, args=(*options, "--name", f"a{k}", "--into", path)) for k in range(6)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    names = [access["name"] for access in json.loads(path.read_text())["accesses"]]
+    assert sorted(names) == ["a0", "a1", "a2", "a3", "a4", "a5", "access"]
+
+
+@pytest.mark.parametrize("streams", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_closed_streams_give_no_traceback(streams, tmp_path):
+    command = f'{sys.executable} -c "{RUN}" solve {PROBLEM} --json --table t.npy {streams}'
+    done = subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, env=ENVIRONMENT, cwd=tmp_path, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert np.load(tmp_path / "t.npy").shape == (16, 32)
+
+
+def test_a_working_directory_that_was_removed(tmp_path):
+    gone = tmp_path / "gone"
+    code = f"import os; os.mkdir({str(gone)!r}); os.chdir({str(gone)!r}); os.rmdir({str(gone)!r}); {RUN}"
+    for arguments in (
+        ("solve", "p.json"),
+        ("solve", PROBLEM, "--table", "t.npy"),
+        ("new", "blank", "-o", "x"),
+    ):
+        done = layoutopt(*arguments, code=code)
+        assert done.returncode == 2
+        assert "the working directory was removed" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_interrupt_while_modules_are_imported():
+    code = (
+        "import sys\n"
+        "class Stop:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'click': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Stop())\n" + RUN
+    )
+    done = layoutopt("--help", code=code)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
+def test_errors_are_one_visible_line(tmp_path):
+    for name in ("\x1b]0;x\x07", "\u202egnp", "n" * 5000):
+        for arguments in ((name,), ("solve", name), ("solve", PROBLEM, "--families", name)):
+            done = layoutopt(*arguments, environment={**ENVIRONMENT, "PYTHONIOENCODING": "latin-1"})
+            assert done.returncode == 2
+            assert all(line.isprintable() for line in done.stderr.splitlines())
+            assert len(done.stderr) < 2000
+
+
+def test_a_terminal_without_unicode(tmp_path):
+    path = tmp_path / "p.json"
+    data = json.loads(PROBLEM.read_text())
+    path.write_text(json.dumps({**data, "name": "a\u202e\u4f60", "notes": "\U0001f600"}))
+    latin = {**ENVIRONMENT, "PYTHONIOENCODING": "latin-1"}
+    for command in (("solve", path), ("check", path, "--no-fix"), ("show", path), ("emit", path)):
+        done = layoutopt(*command, environment=latin, encoding="latin-1")
+        assert "\u202e" not in done.stdout
+        assert "Traceback" not in done.stderr
+        assert done.returncode in (0, 1)
+    printed = subprocess.run(
+        [sys.executable, "-c", RUN, "problems", str(path), "--expanded"], capture_output=True, env=latin
+    )
+    assert json.loads(printed.stdout)["name"] == "a\u202e\u4f60"
