@@ -276,3 +276,27 @@ def test_there_is_none_for_values_known_only_at_run_time(tmp_path):
     assert done.stderr == (
         "error: accesses[1].any: --certificate: there is none for values known only at run time\n"
     )
+
+
+def elements_read_in_part(element, *widths):
+    accesses = [{"name": f"a{w}", "op": "load", "bytes": w, "index": ["tid"]} for w in widths]
+    return {"name": "n", "tile": {"shape": [32], "element": element}, "threads": 32, "accesses": accesses}
+
+
+@pytest.mark.parametrize(
+    ("element", "widths", "excess"), [({"bytes": 16}, (4,), 3), ({"bytes": 12}, (4, 8), 1)]
+)
+def test_a_bound_by_counting_rests_on_the_alignment_of_elements(element, widths, excess, tmp_path):
+    data = elements_read_in_part(element, *widths)
+    problem = from_data(data)
+    given = certificate(problem, device("sm_90"), solve(problem))
+    assert (given["bound"]["excess"], given["bound"]["scope"]) == (excess, "every layout")
+    code, text = checked(data, given, tmp_path)
+    assert (code, "no layout of any kind" in text) == (3 if len(widths) > 1 else 0, True), text
+    # Without it the bound is false: for the 12-byte elements, where nothing aligns them to 8 bytes.
+    data = elements_read_in_part({"bytes": element["bytes"], "align": 4}, 4)
+    given["served"] = {"a4": given["served"]["a4"]}
+    given["layout"]["wavefronts"] = {"a4": given["layout"]["wavefronts"]["a4"]}
+    code, text = checked(data, given, tmp_path)
+    assert code == 1
+    assert "arithmetic gives 0" in text

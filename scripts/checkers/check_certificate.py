@@ -47,15 +47,18 @@ class Case:
         self.size = element["bytes"] if isinstance(element, dict) else sizes.get(element, 1)
         # Elements that share a byte move with it: from here on, such bytes are the elements.
         self.packed = 1 if isinstance(element, dict) else packed.get(element, 1)
+        # Every layout starts every element at a multiple of this.
+        self.align = isinstance(element, dict) and element.get("align") or self.size & -self.size
+        require(self.size % self.align == 0 and self.align & (self.align - 1) == 0, "the element's alignment")
         self.shape[-1] //= self.packed
         self.elements = math.prod(self.shape)
         self.runs = [run for access in problem["accesses"] for run in self.execute(problem, access)]
-        self.vector = {}  # element -> bytes and first element of the widest vector that holds it
+        self.vector = {}  # element -> bytes and first element of the aligned block that every layout keeps
         for name, _, _, _, lanes in self.runs:
             wide = given["served"][name]["bytes"]
             for e in lanes.values():
                 for k in range(max(1, wide // self.size)):
-                    self.vector[e + k] = max(self.vector.get(e + k, (0, 0)), (max(wide, self.size), e))
+                    self.vector[e + k] = max(self.vector.get(e + k, (0, 0)), (max(wide, self.align), e))
 
     def execute(self, problem, access):
         """(access, warp, iteration, weight, lane -> element) of every warp instruction."""
@@ -166,8 +169,7 @@ def check_layout(case, given):
     require(len(table) == case.elements, f"{len(table)} offsets for {case.elements} elements")
     require(all(type(offset) is int for offset in table), "an offset is no whole number")
     order = sorted(table)
-    aligned = case.size & -case.size
-    require(not any(offset % aligned for offset in table), f"an element is not aligned to {aligned} bytes")
+    require(not any(at % case.align for at in table), f"an element is not aligned to {case.align} bytes")
     require(order[0] >= 0, "an element lies below byte 0")
     require(all(b - a >= case.size for a, b in itertools.pairwise(order)), "elements overlap")
     require(order[-1] + case.size == given["bytes"], "the bytes")
@@ -230,8 +232,6 @@ def check_parity(case, given, firm):
 
 def check_bound(case, given):
     """Least excess of every layout, as far as it follows from counting, a clique or a parity."""
-    if case.size & (case.size - 1):
-        return Fraction(0)
     weight, counting = case.meetings()
     more = [Fraction(0)]
     if given["clique"]:
