@@ -48,7 +48,7 @@ class Case:
         # Elements that share a byte move with it: from here on, such bytes are the elements.
         self.packed = 1 if isinstance(element, dict) else packed.get(element, 1)
         # Every layout starts every element at a multiple of this.
-        self.align = isinstance(element, dict) and element.get("align") or self.size & -self.size
+        self.align = (isinstance(element, dict) and element.get("align")) or self.size & -self.size
         require(self.size % self.align == 0 and self.align & (self.align - 1) == 0, "the element's alignment")
         self.shape[-1] //= self.packed
         self.elements = math.prod(self.shape)
