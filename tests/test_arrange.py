@@ -257,9 +257,9 @@ def test_one_layout_for_two_shapes():
 
 
 def test_conflict_free_within_a_budget():
-    tile = {"shape": [32, 32], "element": "f32"}
+    tile, gpu = {"shape": [8, 8], "element": "f32"}, toy.toy_device(8, 8)
     data = {
-        "name": "two transposes", "threads": 1024,
+        "name": "two transposes", "threads": 64,
         "tiles": [{"name": "a", **tile}, {"name": "b", **tile, "stages": 2}],
         "accesses": [
             {"name": f"{what} {name}", "tile": name, "op": "load", "bytes": 4, "index": index}
@@ -268,22 +268,22 @@ def test_conflict_free_within_a_budget():
         ],
         "layout": {"families": ["none", "pad"]},
     }  # fmt: skip
-    free = arrange(tiles_from_data(data), conflict_free=True)
+    free = arrange(tiles_from_data(data), target=gpu, conflict_free=True)
     assert (free.status, free.excess) == (Status.OPTIMAL, 0)
-    assert free.bytes == 3 * (31 * 33 + 32) * 4
+    assert free.bytes == 3 * (7 * 9 + 8) * 4
     data["layout"]["max_bytes"] = free.bytes - 1
-    none = arrange(tiles_from_data(data), conflict_free=True)
+    none = arrange(tiles_from_data(data), target=gpu, conflict_free=True)
     assert none.status is Status.INFEASIBLE
     assert none.tiles == ()
     # Of the two, the one with two stages frees more bytes; either suffices, and costs the same.
-    tight = arrange(tiles_from_data(data))
+    tight = arrange(tiles_from_data(data), target=gpu)
     assert (tight.status, tight.excess, tight.bytes) == (
         Status.OPTIMAL,
-        31 * 32,
-        2 * 4096 + (31 * 33 + 32) * 4,
+        7 * 8,
+        2 * 256 + (7 * 9 + 8) * 4,
     )
     data["layout"] = {}
-    assert arrange(tiles_from_data(data)).bytes == 3 * 4096
+    assert arrange(tiles_from_data(data), target=gpu).bytes == 3 * 256
 
 
 def test_packed_elements_and_lanes_that_choose():
