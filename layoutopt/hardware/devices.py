@@ -28,12 +28,11 @@ from msgspec import Meta, Struct
 
 from layoutopt import json_data
 from layoutopt.errors import DisputedRuleWarning, ProblemFileError
-from layoutopt.hardware.operations import Operation
+from layoutopt.hardware.operations import KINDS, Operation
 
 DEFAULT_TARGET: Final = "sm_90"
 MAX_FILE_BYTES: Final = 1 << 20
 
-Kind = Literal["load", "store", "ldmatrix", "stmatrix", "atomic", "reduce", "cp.async.ca", "cp.async.cg"]
 Width = Literal[1, 2, 4, 8, 12, 16]
 Lane = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
@@ -179,7 +178,7 @@ class Device:
 class InstructionEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """How a file describes the instructions that are served alike."""
 
-    ops: Annotated[tuple[Kind, ...], Meta(min_length=1)]
+    ops: Annotated[tuple[str, ...], Meta(min_length=1)]
     bytes: Annotated[tuple[Width, ...], Meta(min_length=1)]
     phase: (
         Positive | Annotated[tuple[Annotated[tuple[Lane, ...], Meta(min_length=1)], ...], Meta(min_length=1)]
@@ -308,6 +307,9 @@ def _device(entry: DeviceEntry, field: str, sets: dict[str, tuple[InstructionEnt
 
 
 def _rule(instruction: InstructionEntry, entry: DeviceEntry, field: str) -> PhaseRule:
+    for k, kind in enumerate(instruction.ops):
+        if kind not in KINDS:
+            raise ProblemFileError(f"{field}.ops[{k}]", f"expected one of {', '.join(KINDS)}, given {kind!r}")
     phase, lanes = instruction.phase, entry.lanes
     if isinstance(phase, int):
         if lanes % phase:

@@ -1,14 +1,28 @@
 """The instructions that touch shared memory, under the names users write.
 
 Short names (`load`, `ldmatrix.x4.trans`, `cp.async`), PTX spellings (`ld.shared.v4.b32`) and AMD's
-(`ds_read_b128`) all become one `Operation`.
+(`ds_read_b128`) all become one `Operation`. A further instruction is a row of `SPELLINGS`, and one of
+`KINDS` where it is served unlike all others; how a GPU serves it is a rule in `devices.json`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
+
+# What the hardware serves by rules of its own, and whether it only reads shared memory.
+KINDS: Final = {
+    "load": True,
+    "store": False,
+    "ldmatrix": True,
+    "stmatrix": False,
+    "atomic": False,
+    "reduce": False,
+    "cp.async.ca": False,
+    "cp.async.cg": False,
+}
 
 STORE_WIDTHS: Final = (1, 2, 4, 8, 16)
 # AMD's 96-bit loads; how stores of that width are served is not published.
@@ -20,9 +34,9 @@ class Operation:
     """One kind of instruction.
 
     Attributes:
-        kind: load, store, ldmatrix, stmatrix, atomic, reduce, cp.async.ca or cp.async.cg. On NVIDIA,
-            reduce is the addition of the constant 1 without a result (ATOMS.POPC.INC), the one
-            atomic that serves lanes of one address together; any other is atomic, result or not.
+        kind: one of `KINDS`. On NVIDIA, reduce is the addition of the constant 1 without a result
+            (ATOMS.POPC.INC), the one atomic that serves lanes of one address together; any other is
+            atomic, result or not.
         width_bytes: bytes at each lane's address (16 for a matrix row).
         matrices: 8x8 matrices moved by ldmatrix and stmatrix, which use the addresses of the
             first 8 * matrices lanes; 0 for other kinds.
@@ -37,21 +51,75 @@ class Operation:
     @property
     def is_read(self) -> bool:
         """Whether the instruction only reads shared memory."""
-        return self.kind in ("load", "ldmatrix")
+        return KINDS[self.kind]
 
 
-_MATRIX: Final = re.compile(
-    r"(ldmatrix|stmatrix)(?:\.sync)?(?:\.aligned)?(?:\.m8n8)?\.x([124])(\.trans)?"
-    r"(?:\.shared(?:::cta)?)?(?:\.b16)?"
+class Written(NamedTuple):
+    """What the spelling of an instruction says.
+
+    Attributes:
+        kind: of the operation; `cp.async` for either of its two, which the width decides.
+        width_bytes: None where the spelling leaves it to `bytes`.
+        widths: those that there are.
+        matrices: of ldmatrix and stmatrix.
+        transposed: likewise.
+    """
+
+    kind: str
+    width_bytes: int | None
+    widths: tuple[int, ...]
+    matrices: int = 0
+    transposed: bool = False
+
+
+def _matrix(match: re.Match[str]) -> Written:
+    return Written(match[1], 16, (16,), int(match[2]), bool(match[3]))
+
+
+def _ptx(match: re.Match[str]) -> Written:
+    width = int(match[3]) // 8 * int(match[2] or 1)
+    return Written("load" if match[1] == "ld" else "store", width, STORE_WIDTHS)
+
+
+def _ds(match: re.Match[str]) -> Written:
+    reads = match[1] in ("read", "load")
+    return Written("load" if reads else "store", int(match[2]) // 8, LOAD_WIDTHS if reads else STORE_WIDTHS)
+
+
+def _async(match: re.Match[str]) -> Written:
+    kind = f"cp.async.{match[1]}" if match[1] else "cp.async"
+    return Written(kind, int(match[2]) if match[2] else None, (16,) if match[1] == "cg" else (4, 8, 16))
+
+
+def _atom(match: re.Match[str]) -> Written:
+    text = match[0]
+    if ".cas." in text:
+        raise ValueError(
+            f"no published rule for {text!r}: a compare-and-swap takes twice the wavefronts of other "
+            "atomics (measured on sm_90)"
+        )
+    kind = "reduce" if match[1] == "red" and text.endswith(".add.u32") else "atomic"
+    return Written(kind, int(match[2]) // 8, (4, 8))
+
+
+# Pattern of the whole text, and what it says.
+SPELLINGS: tuple[tuple[str, Callable[[re.Match[str]], Written]], ...] = (
+    (r"load", lambda _: Written("load", None, LOAD_WIDTHS)),
+    (r"store", lambda _: Written("store", None, STORE_WIDTHS)),
+    (r"atomic|reduce", lambda match: Written(match[0], None, (4, 8))),
+    (
+        r"(ldmatrix|stmatrix)(?:\.sync)?(?:\.aligned)?(?:\.m8n8)?\.x([124])(\.trans)?"
+        r"(?:\.shared(?:::cta)?)?(?:\.b16)?",
+        _matrix,
+    ),
+    (r"(ld|st)(?:\.volatile|\.relaxed\.cta)?\.shared(?:::cta)?(?:\.v([24]))?\.[busf](8|16|32|64|128)", _ptx),
+    (r"ds_(read|load|write|store)_[bui](8|16|32|64|96|128)", _ds),
+    (
+        r"cp\.async(?:\.(ca|cg))?(?:\.shared(?:::cta)?)?(?:\.global)?(?:\.L2::\w+)?(?:\.(4|8|16))?",
+        _async,
+    ),
+    (r"(atom|red)(?:\.\w+)*?\.shared(?:::cta)?(?:\.\w+)*?\.[busf](32|64)", _atom),
 )
-_PLAIN: Final = re.compile(
-    r"(ld|st)(?:\.volatile|\.relaxed\.cta)?\.shared(?:::cta)?(?:\.v([24]))?\.[busf](8|16|32|64|128)"
-)
-_DS: Final = re.compile(r"ds_(read|load|write|store)_[bui](8|16|32|64|96|128)")
-_ASYNC: Final = re.compile(
-    r"cp\.async(?:\.(ca|cg))?(?:\.shared(?:::cta)?)?(?:\.global)?(?:\.L2::\w+)?(?:\.(4|8|16))?"
-)
-_ATOM: Final = re.compile(r"(atom|red)(?:\.\w+)*?\.shared(?:::cta)?(?:\.\w+)*?\.[busf](32|64)")
 
 EXPECTED: Final = (
     "load, store, atomic, reduce (with bytes), ldmatrix.x1|x2|x4[.trans], stmatrix.x1|x2|x4[.trans], "
@@ -65,7 +133,7 @@ def parse_operation(text: str, width_bytes: int | None) -> Operation:
     Raises:
         ValueError: an unknown spelling, a width missing, impossible, or stated twice and differently.
     """
-    kind, implied, matrices, transposed, allowed = _recognise(text)
+    kind, implied, allowed, matrices, transposed = _written(text)
     width = implied if implied is not None else width_bytes
     if width is None:
         raise ValueError(f'{text!r} needs a width: add "bytes", one of {_list(allowed)}')
@@ -78,30 +146,10 @@ def parse_operation(text: str, width_bytes: int | None) -> Operation:
     return Operation(kind, width, matrices, transposed)
 
 
-def _recognise(text: str) -> tuple[str, int | None, int, bool, tuple[int, ...]]:
-    if text in ("load", "store"):
-        return text, None, 0, False, LOAD_WIDTHS if text == "load" else STORE_WIDTHS
-    if text in ("atomic", "reduce"):
-        return text, None, 0, False, (4, 8)
-    if match := _MATRIX.fullmatch(text):
-        return match[1], 16, int(match[2]), bool(match[3]), (16,)
-    if match := _PLAIN.fullmatch(text):
-        width = int(match[3]) // 8 * int(match[2] or 1)
-        return "load" if match[1] == "ld" else "store", width, 0, False, STORE_WIDTHS
-    if match := _DS.fullmatch(text):
-        kind, widths = ("load", LOAD_WIDTHS) if match[1] in ("read", "load") else ("store", STORE_WIDTHS)
-        return kind, int(match[2]) // 8, 0, False, widths
-    if match := _ASYNC.fullmatch(text):
-        kind = f"cp.async.{match[1]}" if match[1] else "cp.async"
-        return kind, int(match[2]) if match[2] else None, 0, False, (16,) if match[1] == "cg" else (4, 8, 16)
-    if match := _ATOM.fullmatch(text):
-        if ".cas." in text:
-            raise ValueError(
-                f"no published rule for {text!r}: a compare-and-swap takes twice the wavefronts of other "
-                "atomics (measured on sm_90)"
-            )
-        kind = "reduce" if match[1] == "red" and text.endswith(".add.u32") else "atomic"
-        return kind, int(match[2]) // 8, 0, False, (4, 8)
+def _written(text: str) -> Written:
+    for pattern, read in SPELLINGS:
+        if match := re.fullmatch(pattern, text):
+            return read(match)
     raise ValueError(f"unknown op {text!r}; expected {EXPECTED}")
 
 
