@@ -13,6 +13,7 @@ from test_cli import layoutopt
 
 from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
+from layoutopt.expressions.count import operations
 from layoutopt.expressions.grammar import evaluate, parse
 from layoutopt.hardware.devices import device, load_devices
 from layoutopt.hardware.occupancy import occupancy
@@ -20,8 +21,8 @@ from layoutopt.problems.answer import Status
 from layoutopt.problems.file import load
 from layoutopt.problems.trace import trace
 from layoutopt.report.plot import _titles
-from layoutopt.study.compare import Row, compare
-from layoutopt.study.small_families import operations
+from layoutopt.study.compare import compare
+from layoutopt.study.comparison import Row
 from layoutopt.synthesis.solve import solve
 
 BASICS = ROOT / "problems" / "basics"

@@ -15,10 +15,11 @@ from layoutopt.budget import Budget
 from layoutopt.cli.explain import command
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import Device, PhaseRule
+from layoutopt.layout.families import without_each_part
 from layoutopt.layout.layout import Digit, Layout, Target
 from layoutopt.problems.file import from_data, load
 from layoutopt.report.text import explanation_report
-from layoutopt.study.explain import _Explainer, explain, without_each_part
+from layoutopt.study.explain import _Explainer, explain
 from layoutopt.synthesis.solve import solve
 
 PROBLEMS = ROOT / "problems"

@@ -7,7 +7,7 @@ import pytest
 from conftest import ROOT
 
 from layoutopt.expressions.grammar import evaluate, parse
-from layoutopt.problems.types import FAMILIES
+from layoutopt.layout.families import FAMILIES
 
 PAGE = (ROOT / "docs" / "families.md").read_text()
 PICTURES = re.findall(r"```layout\n(.*?)\n(.*?)```", PAGE, re.DOTALL)
@@ -22,5 +22,16 @@ def test_picture(formula, drawn):
     assert numbers == np.hstack((offsets, offsets % 4)).tolist()
 
 
+NAMED = [family for family in FAMILIES if not family.special_case_of]
+
+
 def test_every_family_has_its_section():
-    assert re.findall(r"^## (\w+):", PAGE, re.MULTILINE) == list(FAMILIES)
+    headings = [(family.name, family.heading) for family in NAMED]
+    assert re.findall(r"^## (\w+): (.*)", PAGE, re.MULTILINE) == headings
+
+
+@pytest.mark.parametrize("family", NAMED, ids=lambda family: family.name)
+def test_the_page_says_what_the_list_says(family):
+    assert f"| `{family.name}` | {family.adds} | {family.bytes} | {family.index} |" in PAGE
+    section = PAGE.split(f"\n## {family.name}: ")[1]
+    assert section.split("```layout\n")[1].splitlines()[0] == family.picture

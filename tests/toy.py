@@ -97,7 +97,7 @@ def matrices(shape, vector):
 
 
 def intervals(shape, order, vector, banks, starts):
-    """A pad after every 8, 16, ... elements of a dense order."""
+    """A pad after every N elements of a dense order: a power of two, or what cuts one dimension evenly."""
     last, _, line = order[-1]
     if vector > 1 and (last != len(shape) - 1 or (line % vector and len(order) > 1)):
         return
@@ -108,11 +108,14 @@ def intervals(shape, order, vector, banks, starts):
             place = place * size + x[d]
         dense.append(place)
     unit = 2 if starts else 1
-    every = max(8, vector)
-    while every < len(dense):
-        for extra in range(unit, max(banks, unit + 1), unit):
-            yield [v + v // every * extra for v in dense]
-        every *= 2
+    lengths, stride = {1 << bit for bit in range(1, len(dense).bit_length())}, 1
+    for _, _, size in reversed(order):
+        lengths |= {stride * cut for cut in range(1, size + 1) if size % cut == 0}
+        stride *= size
+    for every in lengths:
+        if 1 < every < len(dense) and every % unit == 0:
+            for extra in range(unit, max(banks, unit + 1), unit):
+                yield [v + v // every * extra for v in dense]
 
 
 def turned(shape, order, vector, banks, families, starts):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import reduce
 from typing import Final
 
 import numpy as np
@@ -13,8 +12,9 @@ from layoutopt.emit.c_text import to_c
 from layoutopt.emit.plan import Plan
 from layoutopt.errors import VerificationError
 from layoutopt.escape import comment
-from layoutopt.expressions.grammar import Const, Node, Op, Var, evaluate
+from layoutopt.expressions.grammar import Var, evaluate
 from layoutopt.expressions.simplify import simplify
+from layoutopt.layout.formula import stages
 from layoutopt.layout.layout import Layout
 
 SUFFIX: Final = ".cute.hpp"
@@ -55,7 +55,7 @@ def emit(plan: Plan) -> str:
 
 def swizzle_of(layout: Layout) -> tuple[int, int, int] | None:
     """B, M, S such that `Swizzle<B, M, S>` of the linear offset is the layout at every element, or None."""
-    if layout.turn or layout.interval[0] or layout.packed > 1 or not layout.swizzle:
+    if layout.packed > 1 or not layout.swizzle or len(stages(layout)) > 1:
         return None
     linear = Layout(layout.shape, layout.element_bytes, layout.digits).table() // layout.element_bytes
     table = layout.table() // layout.element_bytes
@@ -76,7 +76,7 @@ def _candidates(width: int) -> Iterator[tuple[int, int, int]]:
 def _layout(plan: Plan, layout: Layout) -> list[str]:
     name = plan.name
     linear, note = _linear_type(layout)
-    if not layout.swizzle and not layout.turn and not layout.interval[0]:
+    if not stages(layout):
         return [*note, f"using {name}_layout = {linear};", ""]
     swizzle = swizzle_of(layout)
     if swizzle is not None:
@@ -113,35 +113,16 @@ def _linear_type(layout: Layout) -> tuple[str, list[str]]:
 
 def _functor(plan: Plan, layout: Layout) -> list[str]:
     """What no `Swizzle` says: a functor on the linear offset, checked at every element."""
-    linear = Layout(layout.shape, layout.element_bytes, layout.digits).table() // layout.element_bytes
-    top = int(linear.max())
-    node: Node = Var("v")
+    value = Layout(layout.shape, layout.element_bytes, layout.digits).table() // layout.element_bytes
+    steps = stages(layout)
+    last = steps.pop() if layout.swizzle else Var("v")
     lines = []
-    if layout.turn:
-        size, pitch = Const(layout.digits[-1].size), Const(layout.pitch)
-        column = Op("%", (Var("v"), pitch))
-        turned = Op("+", (column, Op("*", (Op("//", (Var("v"), pitch)), Const(layout.turn)))))
-        rotated = simplify(Op("+", (Op("-", (Var("v"), column)), Op("%", (turned, size)))), {"v": (0, top)})
-        lines.append(f"        v = {to_c(rotated, {'v': (0, top)})};")
-    before = evaluate(rotated, {"v": linear}) if layout.turn else linear
-    if layout.interval[0]:
-        every, extra = layout.interval
-        spread = Op("+", (Var("v"), Op("*", (Op("//", (Var("v"), Const(every))), Const(extra)))))
-        lines.append(f"        v = {to_c(simplify(spread, {'v': (0, top)}), {'v': (0, top)})};")
-        before = evaluate(spread, {"v": before})
-        top = int(before.max())
-    moves: dict[int, int] = {}
-    for target in layout.swizzle:
-        for source in range(target.mask.bit_length()):
-            if target.mask >> source & 1:
-                moves[source - target.bit] = moves.get(source - target.bit, 0) | 1 << target.bit
-    flips: list[Node] = [
-        Op("&", (Op("//", (Var("v"), Const(1 << shift))), Const(mask)))
-        for shift, mask in sorted(moves.items())
-    ]
-    node = reduce(lambda a, b: Op("^", (a, b)), flips, node)
-    lines.append(f"        return {to_c(node, {'v': (0, 2 * top + 1)})};")
-    if (evaluate(node, {"v": before}) * layout.element_bytes != layout.table()).any():
+    for step in steps:
+        ranges = {"v": (0, int(value.max()))}
+        lines.append(f"        v = {to_c(simplify(step, ranges), ranges)};")
+        value = evaluate(step, {"v": value})
+    lines.append(f"        return {to_c(last, {'v': (0, 2 * int(value.max()) + 1)})};")
+    if (evaluate(last, {"v": value}) * layout.element_bytes != layout.table()).any():
         raise VerificationError("the functor does not equal the table")
     return [
         "// No Swizzle<B, M, S> is this layout: CuTe's moves one run of bits, this one moves others too.",

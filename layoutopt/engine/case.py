@@ -32,6 +32,7 @@ import numpy as np
 from layoutopt.engine.conflicts import Counts, IntArray
 from layoutopt.engine.referee import CountedAccess, KnownLanes, check_table
 from layoutopt.engine.run_time_values import ChoiceTrace, choices
+from layoutopt.engine.witness import worst_instruction
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import Node
 from layoutopt.hardware.devices import Device
@@ -188,8 +189,7 @@ class Case:
 
     def worst(self, access: int, table: IntArray) -> int:
         """The row of the access's counts that has the most excess."""
-        counts = self.accesses[access].count(table)
-        return int((counts.wavefronts - counts.ideal).argmax())
+        return worst_instruction(self.accesses[access].count(table))[1]
 
     def place(self, access: int, row: int) -> tuple[int, dict[str, int]]:
         """Warp, and values of the loops, of a row of the access's counts."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 from msgspec import Struct
 
+from layoutopt.engine.conflicts import Counts
 from layoutopt.hardware.devices import Device, PhaseRule
 from layoutopt.hardware.operations import Operation
 
@@ -51,6 +53,13 @@ class Served(Struct, frozen=True):
     lanes: tuple[int, ...]
     passes: tuple[tuple[Touch, ...], ...]
     idle_passes: int
+
+
+def worst_instruction(counts: Counts) -> tuple[int, int]:
+    """The most excess of one warp instruction, and the first row that has it; idle rows count as none."""
+    over = np.where(counts.phases > 0, counts.wavefronts - counts.ideal, -1)
+    row = int(over.argmax())
+    return int(over[row]), row
 
 
 def witness(

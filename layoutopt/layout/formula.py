@@ -13,7 +13,7 @@ import msgspec
 
 from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, with_parts
 from layoutopt.expressions.simplify import Range, simplify
-from layoutopt.layout.layout import Digit, Layout, Target
+from layoutopt.layout.layout import Digit, Layout, Target, tight_digits
 
 
 def coordinate_ranges(layout: Layout) -> dict[str, Range]:
@@ -51,10 +51,7 @@ def offset_expression(layout: Layout) -> Node:
         return simplify(Lookup(layout.lookup, row_major), ranges)
     digits = [d for d in layout.digits if d.size > 1]
     terms = [(_value(d), d) for d in digits]
-    linear = _linear(layout, digits)
-    if layout.interval[0]:
-        every, extra = layout.interval
-        linear = _sum([linear, _scaled(Op("//", (linear, Const(every))), extra)])
+    linear = _spread(layout, digits, _linear(layout, digits))
     if not layout.swizzle:
         return simplify(linear, ranges)
     flips = [simplify(flip, ranges) for flip in _flips(layout, digits, linear)]
@@ -77,6 +74,31 @@ def swizzled_offset(layout: Layout, factor: int) -> Node | None:
         return None
     plain = offset_expression(msgspec.structs.replace(layout, swizzle=()))
     linear = simplify(_scaled(plain, factor), coordinate_ranges(layout))
+    return _flipped(layout, linear, step)
+
+
+def stages(layout: Layout) -> list[Node]:
+    """What the layout does to its linear offset v, one after the other, each over `v`; all in units.
+
+    That is `sum(digit * stride)` first; then perhaps a rotation, a pad after every so many, a swizzle.
+    """
+    v = Var("v")
+    found: list[Node] = []
+    if layout.turn:
+        place = Op("%", (v, Const(layout.pitch)))
+        turned = Op("+", (place, Op("*", (Op("//", (v, Const(layout.pitch))), Const(layout.turn)))))
+        turned = Op("%", (turned, Const(layout.digits[-1].size)))
+        found.append(Op("+", (Op("-", (v, place)), turned)))
+    if layout.interval[0]:
+        every, extra = layout.interval
+        found.append(Op("+", (v, _scaled(Op("//", (v, Const(every))), extra))))
+    if layout.swizzle:
+        found.append(_flipped(layout, v, 0))
+    return found
+
+
+def _flipped(layout: Layout, linear: Node, step: int) -> Node:
+    """`linear`, the linear offset shifted left by `step`, with the swizzle's bits flipped by its own."""
     distances: dict[int, int] = {}
     for target in layout.swizzle:
         for source in range(target.mask.bit_length()):
@@ -127,6 +149,25 @@ def _linear(layout: Layout, digits: list[Digit]) -> Node:
         place = _sum([_value(digits[-1]), _scaled(line, layout.turn)])
         parts[-1] = Op("%", (place, Const(size)))
     return _sum(parts)
+
+
+def _spread(layout: Layout, digits: list[Digit], linear: Node) -> Node:
+    """The offset with the pads after every so many elements, over coordinates where those cut one digit."""
+    every, extra = layout.interval
+    if not every:
+        return linear
+    dense = not layout.turn and tuple(digits) == tight_digits(digits)
+    for k, digit in enumerate(digits if dense else ()):
+        cut, rest = divmod(every, digit.stride)
+        if rest or cut > digit.size or digit.size % cut:
+            continue
+        # linear // every = that of the slower digits, plus this one's value // cut.
+        parts = [_scaled(_value(d), d.stride + d.stride // every * extra) for d in digits[:k]]
+        parts.append(_scaled(_value(digit), digit.stride + extra * (cut == 1)))
+        if 1 < cut < digit.size:
+            parts.append(_scaled(Op("//", (_value(digit), Const(cut))), extra))
+        return _sum([*parts, *(_scaled(_value(d), d.stride) for d in digits[k + 1 :])])
+    return _sum([linear, _scaled(Op("//", (linear, Const(every))), extra)])
 
 
 def _value(digit: Digit) -> Node:

@@ -40,8 +40,10 @@ it.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec import Meta, Struct
@@ -198,5 +200,21 @@ class Layout(Struct, frozen=True):
         """Bytes of an array declared with every pitch in full: `rows * pitch`, last pad included."""
         count = max(self.lookup) + 1 if self.lookup else max(d.size * d.stride for d in self.digits)
         if self.interval[0]:
-            count += (count - 1) // self.interval[0] * self.interval[1]
+            every, extra = self.interval
+            count = -(-count // every) * (every + extra)
         return count * self.element_bytes
+
+
+def row_major(shape: tuple[int, ...], element_bytes: int) -> Layout:
+    """The tile in its own bytes, the last dimension fastest."""
+    digits = tight_digits([Digit(d, 1, extent, 1) for d, extent in enumerate(shape)])
+    return Layout(shape, element_bytes, digits)
+
+
+def tight_digits(digits: Sequence[Digit]) -> tuple[Digit, ...]:
+    """The digits, slowest first, with the strides that they have without pads."""
+    stride, tight = 1, []
+    for digit in reversed(digits):
+        tight.append(msgspec.structs.replace(digit, stride=stride))
+        stride *= digit.size
+    return tuple(reversed(tight))

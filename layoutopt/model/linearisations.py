@@ -1,18 +1,7 @@
 """Linearisations: every way to lay the tile out before the swizzle, as plain data.
 
-A candidate is a list of digits with strides. What each family adds:
-
-    none    row-major
-    order   any order of the dimensions
-    pad     a pad of less than one bank period on up to two strides of any such order
-    interval    a pad of less than one bank period after every 8, 16, 32, ... elements of a dense order
-    split   one or two cuts `x // d`, `x % d` at divisors of the extents, up to six digits in any
-            order, and (with pad) one pad on a single cut: pages, blocks, interval pads
-    rotate  the lines of row-major (with order: of any order; with pad: at a padded pitch) rotated, each
-            by the same number of elements against the line before
-    xor     a swizzle over row-major, dimension order, one pad, a rotation without pad, or a cut without pad
-    matrix  where every extent is a power of two: a swizzle over any choice of the coordinate bits that
-            select the bank, so that every invertible bit matrix is one of them, as far as banks go
+A candidate is a list of digits with strides. What each family adds stands in its record
+(`layoutopt.layout.families`); the candidates of a new one are one more entry of `PADDED`.
 
 The innermost digit keeps the widest vector contiguous. Strides keep every access aligned, digit by digit,
 that of the innermost included: 12-byte elements that 8-byte loads read lie two apart, which is a pad.
@@ -25,14 +14,17 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from layoutopt.layout.layout import Digit
+from layoutopt.layout.layout import Digit, Layout, Target
+from layoutopt.problems.trace import Trace
+from layoutopt.problems.types import Problem
 
 IntArray = npt.NDArray[np.int64]
 
@@ -41,7 +33,6 @@ Structure = tuple[Piece, ...]  # slowest first
 
 MAX_DIGITS = 6
 MAX_CUTS = 2
-_LEAST_INTERVAL = 8
 # Cuts, and how many strides are padded with them.
 _PADDED = ((0, 2), (1, 1))
 
@@ -84,6 +75,10 @@ class Linearisation:
         if self.interval[0]:
             flat = flat + flat // self.interval[0] * self.interval[1]
         return flat
+
+    def layout(self, shape: tuple[int, ...], element_bytes: int, swizzle: tuple[Target, ...] = ()) -> Layout:
+        """The candidate as a layout of a tile of this shape."""
+        return Layout(shape, element_bytes, self.digits, swizzle, self.turn, interval=self.interval)
 
 
 @dataclass(frozen=True)
@@ -145,6 +140,34 @@ class Space:
         return not any((strides @ rest % multiple).any() for multiple, rest in self._residues)
 
 
+def space_of(problem: Problem, trace: Trace, period_bytes: int, families: Iterable[str]) -> Space:
+    """What bounds the candidates of a problem.
+
+    Args:
+        problem: the tile and its constraints.
+        trace: its accesses, of which those with no active lane bind nothing.
+        period_bytes: after so many the banks repeat.
+        families: those that may be used.
+    """
+    size = problem.tile.element_bytes
+    starts = []
+    for access in trace.accesses:
+        width = access.operation.width_bytes
+        multiple = width // math.gcd(width, size)
+        if multiple > 1 and access.active.any():  # else every element may start one
+            starts.append((multiple, np.array(np.unravel_index(access.starts, problem.tile.shape))))
+    pitch = problem.layout.pitch_multiple_bytes or 1
+    return Space(
+        shape=problem.tile.shape,
+        vector=max(a.width_elements for a in trace.accesses),
+        starts=tuple(starts),
+        period=period_bytes // math.gcd(period_bytes, size),
+        stride_multiple=pitch // math.gcd(pitch, size),
+        order=problem.layout.order,
+        families=frozenset(families),
+    )
+
+
 def unpadded(space: Space, cuts: int) -> Iterator[Linearisation]:
     """Candidates with `cuts` cuts and no more padding than alignment demands."""
     for structure in _structures(space, cuts):
@@ -155,6 +178,14 @@ def unpadded(space: Space, cuts: int) -> Iterator[Linearisation]:
                 yield dense
         if candidate is not None:
             yield candidate
+
+
+def unswizzled(space: Space) -> Iterator[Linearisation]:
+    """Every candidate of the families that flip no bits: those without pads, then pads by rising span."""
+    for cuts in range(MAX_CUTS + 1):
+        yield from unpadded(space, cuts)
+    yield from rotated(space)
+    yield from padded(space)
 
 
 def rotated(space: Space) -> Iterator[Linearisation]:
@@ -221,35 +252,55 @@ def least_matrix_operations(space: Space) -> int:
 
 def padded(space: Space, cuts: bool = True) -> Iterator[Linearisation]:
     """Candidates with at least one pad, by rising span; without `cuts`, of whole dimensions only."""
-    streams = []
+    families = [streams for name, streams in PADDED.items() if name in space.families]
+    yield from heapq.merge(*(one for streams in families for one in streams(space, cuts)), key=by_cost)
+
+
+def _pad_streams(space: Space, cuts: bool) -> Iterator[Iterator[Linearisation]]:
+    """One or two padded strides, or one beside a cut; with rotations, the lines at a padded pitch, too."""
     for count_of_cuts, levels in _PADDED if cuts else _PADDED[:1]:
-        if "pad" not in space.families:
-            break
         for structure in _structures(space, count_of_cuts):
             gaps = len(structure) - 1
             for where in itertools.combinations(range(gaps), 1):
-                streams.append(_pad_stream(space, structure, where, ()))
+                yield _pad_stream(space, structure, where, ())
             if levels == 2 and gaps and "rotate" in space.families:
                 pitches = _pad_stream(space, structure, (gaps - 1,), ())
-                streams.append(turned for plain in pitches for turned in _turned(space, plain))
+                yield (turned for plain in pitches for turned in _turned(space, plain))
             if levels == 2:
                 for where in itertools.combinations(range(gaps), 2):
                     for inner in _pads(space, structure[where[1]]):
-                        streams.append(_pad_stream(space, structure, where, (inner,)))
-    for structure in _structures(space, 0) if "interval" in space.families else ():
+                        yield _pad_stream(space, structure, where, (inner,))
+
+
+def _interval_streams(space: Space, cuts: bool) -> Iterator[Iterator[Linearisation]]:
+    """A pad after every N elements of a dense order."""
+    for structure in _structures(space, 0):
         plain = _candidate(space, structure, (0,) * (len(structure) - 1))
-        every = max(_LEAST_INTERVAL, space.vector)
-        dense = plain is not None and plain.span == math.prod(space.shape)
-        while plain is not None and dense and every < plain.span:
-            streams.append(_interval_stream(space, plain, every))
-            every *= 2
-    yield from heapq.merge(*streams, key=by_cost)
+        if plain is not None and plain.span == math.prod(space.shape) and space.stride_multiple == 1:
+            for every in _intervals(space, plain):
+                yield _interval_stream(space, plain, every)
+
+
+def _intervals(space: Space, plain: Linearisation) -> list[int]:
+    """Powers of two from 2 on, and lengths that cut one dimension evenly; multiples of the widest vector.
+
+    Of the latter those are left out that pads of whole dimensions, or a pad beside a cut, are searched for.
+    """
+    found = {1 << bit for bit in range(1, plain.span.bit_length())}
+    pads = "pad" in space.families
+    cuts = pads and "split" in space.families and not space.order and len(space.shape) < MAX_DIGITS
+    for digit in plain.digits:
+        if not pads:
+            found |= {digit.stride, digit.stride * digit.size}
+        if not cuts:
+            found |= {digit.stride * cut for dim, cut in _cuts(space.shape) if dim == digit.dim}
+    return sorted(every for every in found if 1 < every < plain.span and every % space.vector == 0)
 
 
 def _interval_stream(space: Space, plain: Linearisation, every: int) -> Iterator[Linearisation]:
     """A pad after every `every` elements, growing: spans rise."""
     unit = space.multiple
-    if space.stride_multiple > 1 or any(d.stride % unit for d in plain.digits[:-1]):
+    if any(d.stride % unit for d in plain.digits[:-1]):
         return
     for extra in range(unit, max(space.period, unit + 1), unit):
         yield replace(
@@ -261,6 +312,13 @@ def _interval_stream(space: Space, plain: Linearisation, every: int) -> Iterator
             may_swizzle=False,
             interval=(every, extra),
         )
+
+
+# What families with pads hold, in streams of rising span. The second argument says whether cuts may be used.
+PADDED: Final[dict[str, Callable[[Space, bool], Iterable[Iterator[Linearisation]]]]] = {
+    "pad": _pad_streams,
+    "interval": _interval_streams,
+}
 
 
 def by_cost(candidate: Linearisation) -> tuple[int, int]:
@@ -294,7 +352,7 @@ def _structures(space: Space, cuts: int) -> Iterator[Structure]:
         orders = itertools.permutations(base) if "order" in families and not space.order else iter([base])
         for order in orders:
             structure = tuple((d, 1, shape[d]) for d in order)
-            if families & {"none", "order", "pad", "interval", "rotate", "xor", "table"}:
+            if families - {"split", "matrix"}:
                 yield structure
         return
     if "split" not in families or space.order:
@@ -307,7 +365,7 @@ def _structures(space: Space, cuts: int) -> Iterator[Structure]:
             at = sorted({1, extent, *(c for dim, c in cut_set if dim == d)})
             if any(high % low for low, high in itertools.pairwise(at)):
                 break
-            pieces += [(d, low, high // low) for low, high in itertools.pairwise(at)] or [(d, 1, 1)]
+            pieces += [(d, low, high // low) for low, high in itertools.pairwise(at)][::-1] or [(d, 1, 1)]
         else:
             yield from itertools.permutations(pieces)
 

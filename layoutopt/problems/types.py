@@ -7,12 +7,13 @@ published JSON Schema is generated from them.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct, field
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.layout.families import NAMES
 
 SCHEMA: Final = "layoutopt.problem/1"
 
@@ -31,14 +32,17 @@ PACKED_BITS: Final = {
     "b1": 1, "u1": 1,
 }  # fmt: skip
 
-FAMILIES: Final = ("none", "order", "pad", "split", "interval", "rotate", "xor", "matrix", "table")
+FAMILIES: Final = NAMES
 
 Positive = Annotated[int, Meta(ge=1)]
 # The end is written out: `$` alone also stands before a last newline.
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+(?!\n)$")]
 Expression = Annotated[str, Meta(min_length=1)]
 Identifier = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(?!\n)$")]
-Family = Literal["none", "order", "pad", "split", "interval", "rotate", "xor", "matrix", "table"]
+if TYPE_CHECKING:
+    Family = str
+else:
+    Family = Literal[FAMILIES]
 
 
 Objective = Literal["excess", "bytes", "instructions"]

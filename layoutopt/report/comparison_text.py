@@ -10,7 +10,7 @@ from layoutopt.problems.answer import Status
 from layoutopt.problems.types import Problem
 from layoutopt.problems.words import tile_text, widths_text
 from layoutopt.report.text import columns
-from layoutopt.study.compare import Comparison, Row
+from layoutopt.study.comparison import Comparison, Row
 
 # More columns than this are left to --json and --csv.
 _MAX_ACCESS_COLUMNS = 4

@@ -7,7 +7,7 @@ import textwrap
 from typing import Any
 
 from layoutopt.escape import xml_text
-from layoutopt.study.compare import Comparison, Row
+from layoutopt.study.comparison import Comparison, Row
 
 # Okabe and Ito's palette, told apart with every common colour blindness.
 _FRONT, _OTHER, _LINE = "#0072B2", "#D55E00", "#999999"

@@ -25,12 +25,12 @@ from layoutopt.model.linearisations import (
     MAX_CUTS,
     IntArray,
     Linearisation,
-    Space,
     by_cost,
     least_matrix_operations,
     matrices,
     padded,
     rotated,
+    space_of,
     unpadded,
 )
 from layoutopt.model.phases import PhaseSet, phase_sets
@@ -200,15 +200,7 @@ class _Search:
             else device.banks * device.bank_bytes
         )
         size = self.tile.element_bytes
-        self.space = Space(
-            shape=self.tile.shape,
-            vector=max(a.width_elements for a in trace.accesses),
-            starts=self._starts(trace),
-            period=row_bytes // math.gcd(row_bytes, size),
-            stride_multiple=_stride_multiple(problem),
-            order=problem.layout.order,
-            families=frozenset(families),
-        )
+        self.space = space_of(problem, trace, row_bytes, families)
         self.field: Field | None = None
         if {"xor", "matrix"} & set(families) and self.sets and (alignment is None or alignment >= row_bytes):
             self.field = swizzle_field(self.sets, self.tile, trace)
@@ -224,19 +216,6 @@ class _Search:
         self.floor, self.plain_floor = self._floor()
         self.tally = _Tally()
         self.level: _Found | None = None  # the best that reaches the floor
-
-    def _starts(self, trace: Trace) -> tuple[tuple[int, IntArray], ...]:
-        """By access: the elements whose multiples its starts must be, and the coordinates of these.
-
-        Accesses that every element of whole offsets serves are left out.
-        """
-        found = []
-        for access in trace.accesses:
-            width = access.operation.width_bytes
-            multiple = width // math.gcd(width, self.tile.element_bytes)
-            if multiple > 1 and access.active.any():
-                found.append((multiple, np.array(np.unravel_index(access.starts, self.tile.shape))))
-        return tuple(found)
 
     def _floor(self) -> tuple[int, int]:
         """Excess that the counting bound leaves in every layout: weighted, and not."""
@@ -672,15 +651,7 @@ class _Search:
                 swizzle.append(
                     Target(((1 << bit) * word_bytes // size).bit_length() - 1, mask * word_bytes // size)
                 )
-        candidate = found.candidate
-        return Layout(
-            self.tile.shape,
-            size,
-            candidate.digits,
-            tuple(swizzle),
-            candidate.turn,
-            interval=candidate.interval,
-        )
+        return found.candidate.layout(self.tile.shape, size, tuple(swizzle))
 
     def _proposal(self, found: _Found, excess_bound: int, *, operations_proved: bool) -> Proposal:
         layout = self._layout(found)

@@ -1,167 +1,45 @@
 """Padding or swizzle? The best layout of each family side by side, what each costs, and which to take.
 
 A row is the best of its family: proved by the solver, or, where the family is small, by counting every
-member (`layoutopt.study.small_families`). The guesses are what people write without looking. The problem is
+layout of it (`layoutopt.study.counted`). The guesses are what people write without looking. The problem is
 traced once, and the XOR row is not searched again where the best layout of all is one.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
 
-from layoutopt.engine.conflicts import count_wavefronts
-from layoutopt.engine.referee import check_table
-from layoutopt.engine.witness import witness
+from layoutopt.budget import Budget
+from layoutopt.engine.case import cases
+from layoutopt.engine.witness import witness, worst_instruction
 from layoutopt.errors import LayoutError, ProblemFileError
+from layoutopt.expressions.count import operations
 from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, substituted, to_text
 from layoutopt.expressions.simplify import simplify
 from layoutopt.hardware.devices import Device, device
-from layoutopt.hardware.occupancy import Occupancy, occupancy
+from layoutopt.hardware.occupancy import occupancy
+from layoutopt.layout.families import Family, comparison_rows
 from layoutopt.layout.formula import offset_expression
-from layoutopt.problems.alignment import base_alignment
+from layoutopt.layout.layout import Layout
+from layoutopt.model.linearisations import Space, space_of
 from layoutopt.problems.answer import Result, Status
-from layoutopt.problems.lower import byte_table, chosen_widths, over_elements, stored, whole, with_widths
-from layoutopt.problems.trace import IntArray, Trace, expression_ranges, trace
+from layoutopt.problems.lower import chosen_widths, over_elements
+from layoutopt.problems.trace import IntArray, Trace, expression_ranges
 from layoutopt.problems.types import FAMILIES, Access, Problem
-from layoutopt.study.small_families import (
-    Counter,
-    Member,
-    bank_period,
-    best,
-    cute_swizzles,
-    dimension_pads,
-    interval_pads,
-    operations,
-    orders_and_splits,
-    plain,
-    widest_vector,
-)
-from layoutopt.synthesis.solve import solve
+from layoutopt.search.proposal import Ask
+from layoutopt.study.advice import mark_pareto, recommend
+from layoutopt.study.comparison import Comparison, Row, RowAccess, by_wavefronts
+from layoutopt.study.counted import COUNTED, Counter, best, plainly
+from layoutopt.study.known import known_case
+from layoutopt.synthesis.solve import solve_cases
 
-SCHEMA: Final = "layoutopt.comparison/1"
-
-
-class RowAccess(Struct, frozen=True):
-    """One access under one layout.
-
-    Attributes:
-        wavefronts, ideal, excess, bank_conflicts: over all its warp instructions.
-        ways: wavefronts of the worst phase of its worst instruction (2: a 2-way conflict).
-        index_ops: integer operations from tid, lane, warp and loop variables to the element offset.
-    """
-
-    name: str
-    op: str
-    wavefronts: int
-    ideal: int
-    excess: int
-    bank_conflicts: int
-    ways: int
-    index_ops: int
-
-
-class Row(Struct, frozen=True):
-    """One family's best layout. Without one (`status`, `reason`) the figures are null.
-
-    Attributes:
-        family: short name, stable.
-        title: the same for people.
-        status: optimal (proved best in its family), feasible (found, not proved), infeasible, unknown
-            (out of time) or given (a layout that was not searched for).
-        reason: why there is no layout, or what is left unproved.
-        offset: element offset over x0, x1, ...
-        label: what the layout is called, such as Swizzle<3,3,3>; may be empty.
-        bytes: last offset plus element size.
-        declared_bytes: of an array declared with every pitch in full.
-        alignment_bytes: of the base.
-        wavefronts, ideal, excess: summed over all warp instructions, weights not applied.
-        ways: of the worst conflict.
-        weighted_wavefronts: with the weights.
-        index_ops: integer operations from coordinates to offset, at every access.
-        blocks_per_sm: resident blocks of the multiprocessor, by shared memory, threads and block slots.
-        blocks_by_shared_memory: by shared memory alone.
-        limited_by: what decides blocks_per_sm.
-        pipeline_stages: copies of the tile that fit in one block.
-        seconds: time that the row took.
-        pareto: no other row is better in wavefronts or bytes and as good in the other.
-        accesses: one by one.
-    """
-
-    family: str
-    title: str
-    status: str
-    reason: str = ""
-    offset: str | None = None
-    label: str = ""
-    bytes: int | None = None
-    declared_bytes: int | None = None
-    alignment_bytes: int | None = None
-    wavefronts: int | None = None
-    ideal: int | None = None
-    excess: int | None = None
-    ways: int | None = None
-    weighted_wavefronts: float | None = None
-    index_ops: int | None = None
-    blocks_per_sm: int | None = None
-    blocks_by_shared_memory: int | None = None
-    limited_by: str | None = None
-    pipeline_stages: int | None = None
-    seconds: float = 0.0
-    pareto: bool = False
-    accesses: tuple[RowAccess, ...] = ()
-
-
-class Recommendation(Struct, frozen=True):
-    """The row to take and the reason, in one sentence."""
-
-    family: str
-    text: str
-
-
-class Comparison(Struct, frozen=True, rename={"schema_": "schema"}):
-    """All rows, from the plainest to the most general.
-
-    Attributes:
-        widths: where the file leaves widths open, those of the best layout of all, in bytes by access
-            name; every row is counted with them.
-    """
-
-    problem: str
-    target: str
-    threads: int
-    rows: tuple[Row, ...]
-    recommendation: Recommendation | None
-    widths: dict[str, int]
-    schema_: str = SCHEMA
-
-    def to_json(self) -> dict[str, Any]:
-        """The comparison as JSON-ready data, the schema first."""
-        data: dict[str, Any] = msgspec.to_builtins(self)
-        return {"schema": data.pop("schema"), **data}
-
-
-_ALL: Final = "all"
-# Rows whose best is found by counting every member: title, members, families that must be allowed.
-_COUNTED: Final = {
-    "none": ("row-major, no pad", plain, ()),
-    "order/split": ("order or split", orders_and_splits, ("order", "split")),
-    "pad": ("best pad", dimension_pads, ("pad",)),
-    "interval": ("best interval pad", interval_pads, ("pad", "split")),
-    "cute": ("best CuTe swizzle", cute_swizzles, ("xor",)),
-}
-# Pipelines are not deeper than this, so one more stage is then worth no word.
-_STAGES_THAT_MATTER: Final = 8
-_XOR_FAMILIES: Final = ("none", "order", "xor")
-_ORDER: Final = (
-    "none", "guess_pad", "guess_xor", "order/split", "pad", "interval", "cute", "xor", "all",
-    "in_use", "published",
-)  # fmt: skip
+ALL: Final = "all"
 
 
 def compare(
@@ -189,7 +67,9 @@ class _Compare:
     def __init__(
         self, problem: Problem, gpu: Device, time_limit: float | None, progress: Callable[[str], None]
     ) -> None:
-        self.source = msgspec.structs.replace(
+        if problem.layout.must_be is not None:
+            raise ProblemFileError("layout.must_be", "leaves no families to compare; solve ranks its layouts")
+        source = msgspec.structs.replace(
             problem, layout=msgspec.structs.replace(problem.layout, offset=None, minimise="excess")
         )
         self.gpu = gpu
@@ -197,107 +77,108 @@ class _Compare:
         self.progress = progress
         self.allowed = problem.layout.families or FAMILIES
         self.in_use = problem.layout.offset
-        self.problem = stored(self.source)  # layouts are sought and counted over bytes, shown over elements
-        self.lanes: Trace = trace(whole(self.source, {}), gpu)
+        self.case = known_case(source, gpu)
+        self.widths: dict[str, int] | None = None  # not chosen yet
         self.everything, self.seconds = _timed(partial(self._solve, FAMILIES))
         self.widths = chosen_widths(problem, self.everything)
         if self.widths:
-            self.source = with_widths(self.source, [self.widths.get(a.name) for a in problem.accesses])
-            self.problem = stored(self.source)
-            self.lanes = trace(self.problem, gpu)
-        self.indices = _Indices(self.source, gpu)
+            self.case = known_case(source, gpu, self.widths)
+        # Layouts are sought and counted over bytes, and shown over elements.
+        self.problem = self.case.lowered
+        self.indices = _Indices(self.case.problem, gpu)
+        rules = [gpu.rule(a.operation) for a in self.case.lanes.accesses]
+        period = max(rule.banks * rule.bank_bytes for rule in rules)
+        self.space: Space = space_of(self.problem, self.case.lanes, period, ("none",))
+        self.counter = Counter(self.case.lanes, gpu)
 
     def run(self) -> Comparison:
-        problem, everything, seconds = self.problem, self.everything, self.seconds
-        rows = [self._solved_row(_ALL, "everything", everything, seconds)]
-        if "xor" not in self.allowed:
-            rows.append(_left_out("xor", "best XOR"))
-        elif _is_best_of(everything, _XOR_FAMILIES):
-            rows.append(self._solved_row("xor", "best XOR", everything, 0.0))
-        else:
-            rows.append(self._solved_row("xor", "best XOR", *_timed(partial(self._solve, _XOR_FAMILIES))))
-        counter = Counter(self.lanes, self.gpu)
-        least = _least_excess(everything, self.lanes)
-        for family, (title, members, needs) in _COUNTED.items():
-            if not self._allows(needs):
-                rows.append(_left_out(family, title))
-                continue
-            self.progress(title)
-            stream = members(problem, self.lanes, self.gpu)
-            found, seconds = _timed(partial(best, stream, counter, least, problem.layout.max_bytes))
-            rows.append(self._counted_row(family, title, found, seconds))
-        rows[1] = _at_least(rows[1], [row for row in rows if row.family == "cute"])
-        rows[0] = _at_least(rows[0], rows[1:])
-        rows += self._guesses()
+        problem = self.problem
+        found = {name: self._family_row(name, families) for name, families in comparison_rows().items()}
+        found["xor"] = _at_least(found["xor"], [found["cute"]])
+        everything = self._solved_row(ALL, "everything", self.everything, self.seconds)
+        found[ALL] = _at_least(everything, [row for name, row in found.items() if name != ALL])
+        none = found.pop("none")
+        given = [none, *self._guesses(), *found.values()]
         if self.in_use is not None:
-            rows.append(self._given_row("in_use", "in use", "layout.offset", self.in_use, None))
-        if (published := self.source.published) is not None:
-            rows.append(
+            given.append(self._given_row("in_use", "in use", "layout.offset", self.in_use, None))
+        if (published := self.case.problem.published) is not None:
+            given.append(
                 self._given_row(
                     "published", "published", "published.offset", published.offset, published.bytes
                 )
             )
-        rows.sort(key=lambda row: _ORDER.index(row.family))
-        marked = _mark_pareto(rows)
+        marked = mark_pareto(given)
         return Comparison(
-            problem.name, self.gpu.name, problem.threads, marked, _recommend(marked), self.widths
+            problem.name, self.gpu.name, problem.threads, marked, recommend(marked), self.widths or {}
         )
-
-    def _allows(self, needs: tuple[str, ...]) -> bool:
-        if needs == ("order", "split"):
-            return self.problem.layout.order is None and bool(set(needs) & set(self.allowed))
-        return set(needs) <= set(self.allowed)
 
     def _solve(self, families: tuple[str, ...]) -> Result:
+        """The best layout of these families, as far as the problem allows them."""
         chosen = tuple(f for f in families if f in self.allowed) or ("none",)
-        changed = msgspec.structs.replace(self.problem.layout, families=chosen)
-        return solve(
-            msgspec.structs.replace(self.problem, layout=changed),
-            target=self.gpu,
-            time_limit=self.time_limit,
-            progress=self.progress,
-        )
+        ask = Ask(Budget(self.time_limit), progress=self.progress)
+        layout = msgspec.structs.replace(self.case.asked.layout, families=chosen)
+        if self.widths is not None or not self.case.widths:
+            return solve_cases([self.case.constrained(layout)], ask)
+        return solve_cases(cases(msgspec.structs.replace(self.case.asked, layout=layout), self.gpu), ask)
 
     # Rows --------------------------------------------------------------------------------------
 
-    def _solved_row(self, family: str, title: str, result: Result, seconds: float) -> Row:
-        if result.layout is None or result.offset is None:
-            return Row(family, title, result.status, result.reason, seconds=seconds)
-        layout = result.layout
-        return self._row(
-            Row(family, title, result.status, result.reason, seconds=seconds, label=result.family or ""),
-            self._over_elements(offset_expression(layout)),
-            layout.table().ravel(),
-            result.declared_bytes or 0,
-            bool(layout.swizzle),
-        )
+    def _family_row(self, name: str, families: tuple[Family, ...]) -> Row:
+        """The best layout of the families that share a row."""
+        title = families[0].title
+        mine = [f for f in families if f.allowed_by in self.allowed or f.allowed_by == "none"]
+        if not mine or (mine[0].orders and self.problem.layout.order is not None):
+            reason = "not allowed by the problem's layout constraints"
+            return Row(name, title, Status.INFEASIBLE, reason)
+        beside = [other for family in mine for other in family.beside]
+        together = tuple(f for f in FAMILIES if f in beside or f in [family.name for family in mine])
+        if not mine[0].counted:
+            if _is_best_of(self.everything, together):
+                return self._solved_row(name, title, self.everything, 0.0)
+            return self._solved_row(name, title, *_timed(partial(self._solve, together)))
+        self.progress(title)
+        space = replace(self.space, families=frozenset(f for f in together if f in ("none", *self.allowed)))
+        layouts = COUNTED.get(name, plainly)(space, self.problem.tile.element_bytes)
+        least = _least_excess(self.everything, self.case.lanes)
+        found, seconds = _timed(partial(best, layouts, self.counter, least, self.problem.layout.max_bytes))
+        return self._counted_row(name, mine[0], found, seconds)
 
-    def _counted_row(self, family: str, title: str, member: Member | None, seconds: float) -> Row:
-        if member is None:
+    def _solved_row(self, family: str, title: str, result: Result, seconds: float) -> Row:
+        row = Row(family, title, result.status, result.reason, seconds=seconds)
+        if result.layout is None:
+            return row
+        row = msgspec.structs.replace(row, label=result.family or "")
+        return self._layout_row(row, self.case.as_bytes(result.layout))
+
+    def _counted_row(self, name: str, family: Family, layout: Layout | None, seconds: float) -> Row:
+        if layout is None:
             reason = "no layout of the family keeps the vectors whole and the constraints"
-            return Row(family, title, Status.INFEASIBLE, reason, seconds=seconds)
-        label = member.label + (" (in bytes)" if self.source.tile.packed > 1 else "")
-        row = Row(family, title, Status.OPTIMAL, seconds=seconds, label=label)
-        formula = self._over_elements(member.formula())
-        return self._row(row, formula, member.table, member.declared_bytes, member.swizzled)
+            return Row(name, family.title, Status.INFEASIBLE, reason, seconds=seconds)
+        label = family.label(layout) + (" (in bytes)" if self.case.problem.tile.packed > 1 else "")
+        row = Row(name, family.title, Status.OPTIMAL, seconds=seconds, label=label)
+        return self._layout_row(row, layout)
+
+    def _layout_row(self, row: Row, layout: Layout) -> Row:
+        formula = over_elements(offset_expression(layout), self.case.problem.tile)
+        return self._row(row, formula, layout.table().ravel(), layout.declared_bytes, bool(layout.swizzle))
 
     def _given_row(self, family: str, title: str, field: str, text: str, declared: int | None) -> Row:
         try:
-            node = parse(text, self._names)
-            table = byte_table(node, self.source.tile)
+            node = parse(text, frozenset(f"x{d}" for d in range(len(self.problem.tile.shape))))
+            table = self.case.table(node)
         except ProblemFileError as error:
             raise ProblemFileError(field, error.reason) from None
         except LayoutError as error:
             return Row(family, title, Status.INFEASIBLE, str(error), offset=text)
         return self._row(Row(family, title, "given"), node, table, declared or 0, _has_xor(node))
 
-    def _guesses(self) -> Iterable[Row]:
+    def _guesses(self) -> Iterator[Row]:
         """One vector of pad, and column ^ row: what people write without looking."""
         tile = self.problem.tile
-        vector = widest_vector(self.lanes)
+        vector = self.space.vector
         columns = tile.shape[-1]
         if len(tile.shape) == 1:
-            columns = bank_period(self.problem, self.lanes, self.gpu)
+            columns = self.space.period
             row: Node = Op("//", (Var("x0"), Const(columns)))
             column: Node = Op("%", (Var("x0"), Const(columns)))
             rows = -(-tile.elements // columns)
@@ -311,7 +192,9 @@ class _Compare:
         if "pad" in self.allowed:
             pitch = columns + vector
             node = simplify(_row_and(row, pitch, column), ranges)
-            yield self._guess("guess_pad", f"pad {vector * self.source.tile.packed}", node, rows * pitch)
+            yield self._guess(
+                "guess_pad", f"pad {vector * self.case.problem.tile.packed}", node, rows * pitch
+            )
         slots = columns // vector
         if "xor" in self.allowed and slots > 1:
             turns = 1 << (slots.bit_length() - 1)
@@ -321,26 +204,26 @@ class _Compare:
 
     def _guess(self, family: str, title: str, node: Node, declared_elements: int) -> Row:
         declared = declared_elements * self.problem.tile.element_bytes
-        return self._given_row(family, title, family, to_text(self._over_elements(node)), declared)
+        return self._given_row(
+            family, title, family, to_text(over_elements(node, self.case.problem.tile)), declared
+        )
 
     def _row(self, row: Row, formula: Node, table: IntArray, declared: int, swizzled: bool) -> Row:
         """Fill in what a layout costs, or why it cannot be used."""
-        tile = self.problem.tile
-        size = int(table.max()) + tile.element_bytes
+        case, problem = self.case, self.problem
+        size = case.size(table)
         filled = {"offset": to_text(formula), "bytes": size, "declared_bytes": max(declared, size)}
-        limit = self.problem.layout.max_bytes
+        limit = problem.layout.max_bytes
         wrong = f"{size:,} bytes; max_bytes is {limit:,}" if limit is not None and size > limit else ""
         try:
-            check_table(table, tile.element_bytes, self.lanes, tile.element_alignment)
+            case.check(table)
         except LayoutError as error:
             wrong = str(error)
         if wrong:
             return msgspec.structs.replace(row, **filled, status=Status.INFEASIBLE, reason=wrong)
         accesses, weighted = self._cost(table, formula)
-        alignment = base_alignment(self.lanes, self.gpu, swizzled=swizzled)
-        fits: Occupancy | None = occupancy(
-            size, alignment, self.problem.threads, self.gpu, self.problem.target
-        )
+        alignment = case.alignment(swizzled)
+        fits = occupancy(size, alignment, problem.threads, self.gpu, problem.target)
         return msgspec.structs.replace(
             row,
             **filled,
@@ -360,36 +243,25 @@ class _Compare:
 
     def _cost(self, table: IntArray, formula: Node) -> tuple[tuple[RowAccess, ...], float]:
         """Every access at every lane, and the weighted wavefronts."""
-        accesses, weighted = [], 0
-        for k, access in enumerate(self.lanes.accesses):
-            address = table[access.element]
-            counts = count_wavefronts(address, access.active, access.operation, self.gpu)
-            weighted += int((counts.wavefronts * access.weight).sum())
-            over = counts.wavefronts - counts.ideal
-            worst = int(over.argmax())
-            phases = witness(
-                address[worst].tolist(), access.active[worst].tolist(), access.operation, self.gpu
-            )
+        counts = self.case.count(table)
+        accesses = []
+        for k, (access, count) in enumerate(zip(self.case.lanes.accesses, counts, strict=True)):
+            _, worst = worst_instruction(count)
+            address = table[access.element[worst]]
+            phases = witness(address.tolist(), access.active[worst].tolist(), access.operation, self.gpu)
             accesses.append(
                 RowAccess(
                     access.name,
                     access.op,
-                    wavefronts=int(counts.wavefronts.sum()),
-                    ideal=int(counts.ideal.sum()),
-                    excess=int(over.sum()),
-                    bank_conflicts=int(counts.bank_conflicts.sum()),
+                    wavefronts=int(count.wavefronts.sum()),
+                    ideal=int(count.ideal.sum()),
+                    excess=int((count.wavefronts - count.ideal).sum()),
+                    bank_conflicts=int(count.bank_conflicts.sum()),
                     ways=max((phase.wavefronts for phase in phases), default=0),
                     index_ops=self.indices.operations(k, formula),
                 )
             )
-        return tuple(accesses), weighted / self.lanes.weight_unit
-
-    @property
-    def _names(self) -> frozenset[str]:
-        return frozenset(f"x{d}" for d in range(len(self.source.tile.shape)))
-
-    def _over_elements(self, formula: Node) -> Node:
-        return over_elements(formula, self.source.tile)
+        return tuple(accesses), self.case.weighted_wavefronts(counts) / self.case.lanes.weight_unit
 
 
 def _least_excess(everything: Result, lanes: Trace) -> int:
@@ -404,8 +276,8 @@ def _at_least(row: Row, members: list[Row]) -> Row:
     That is where time ran out, or where an interval pad cuts no coordinate evenly.
     """
     usable = [member for member in members if member.wavefronts is not None]
-    better = min(usable, key=_rank, default=row)
-    if better is row or (row.wavefronts is not None and _rank(better) >= _rank(row)):
+    better = min(usable, key=by_wavefronts, default=row)
+    if better is row or (row.wavefronts is not None and by_wavefronts(better) >= by_wavefronts(row)):
         return row
     return msgspec.structs.replace(
         better,
@@ -416,15 +288,6 @@ def _at_least(row: Row, members: list[Row]) -> Row:
         label=better.label or better.family,
         seconds=row.seconds,
     )
-
-
-def _rank(row: Row) -> tuple[float, int]:
-    """Weighted wavefronts, then bytes, of a row with a layout."""
-    return row.weighted_wavefronts or 0.0, row.bytes or 0
-
-
-def _left_out(family: str, title: str) -> Row:
-    return Row(family, title, Status.INFEASIBLE, "not allowed by the problem's layout constraints")
 
 
 class _Indices:
@@ -471,89 +334,3 @@ def _has_xor(node: Node) -> bool:
 
 def _row_and(row: Node, pitch: int, column: Node) -> Node:
     return Op("+", (Op("*", (row, Const(pitch))), column))
-
-
-def _mark_pareto(rows: list[Row]) -> tuple[Row, ...]:
-    """Mark the rows that no other beats in weighted wavefronts or bytes while matching the other."""
-    points = [(r.weighted_wavefronts, r.bytes) if r.wavefronts is not None else None for r in rows]
-    marked = []
-    for row, mine in zip(rows, points, strict=True):
-        best_there_is = mine is not None and not any(
-            other is not None and other != mine and all(a <= b for a, b in zip(other, mine, strict=True))  # type: ignore[operator]
-            for other in points
-        )
-        marked.append(msgspec.structs.replace(row, pareto=best_there_is))
-    return tuple(marked)
-
-
-def _recommend(rows: tuple[Row, ...]) -> Recommendation | None:
-    """Fewest wavefronts, then bytes, then index operations; of equals the one in use, then the plainest."""
-    usable = [r for r in rows if r.wavefronts is not None]
-    if not usable:
-        return None
-    kept = ("published", "in_use")
-    best_row = min(
-        usable,
-        key=lambda r: (
-            r.weighted_wavefronts,
-            r.bytes,
-            r.index_ops,
-            r.family not in kept,
-            _ORDER.index(r.family),
-        ),
-    )
-    conflicts = "no bank conflicts" if not best_row.excess else _count(best_row.excess, "excess wavefront")
-    name = f"keep the layout {best_row.title}" if best_row.title == "in use" else best_row.title
-    text = f"{name}: {best_row.offset} has {conflicts} in {best_row.bytes:,} bytes"
-    rival = _rival(best_row, usable)
-    if rival is not None:
-        text += f"; against {rival.title}: {_against(best_row, rival)}"
-    if best_row.status == Status.FEASIBLE:
-        text += " (found, not proved best)"
-    return Recommendation(best_row.family, text)
-
-
-def _rival(chosen: Row, usable: list[Row]) -> Row | None:
-    """What the reader would otherwise take: the layout in use, else the best pad, else row-major."""
-    by_family = {r.family: r for r in usable if r.offset != chosen.offset}
-    for family in ("in_use", "published", "pad", "interval", "xor", "none"):
-        if family in by_family:
-            return by_family[family]
-    return None
-
-
-def _against(mine: Row, other: Row) -> str:
-    """The differences in what is paid and what is got, most important first."""
-    parts = []
-    saved = (other.wavefronts or 0) - (mine.wavefronts or 0)
-    parts.append("same wavefronts" if not saved else _difference(-saved, "wavefront"))
-    size = (mine.bytes or 0) - (other.bytes or 0)
-    parts.append("same bytes" if not size else _difference(size, "byte"))
-    if mine.blocks_per_sm is not None and other.blocks_per_sm is not None:
-        blocks = mine.blocks_per_sm - other.blocks_per_sm
-        memory = (mine.blocks_by_shared_memory, other.blocks_by_shared_memory)
-        if blocks:
-            parts.append(
-                f"{_difference(blocks, 'block')} per SM ({mine.blocks_per_sm}, not {other.blocks_per_sm})"
-            )
-        else:
-            alone = f", by shared memory alone {memory[0]}, not {memory[1]}" if memory[0] != memory[1] else ""
-            parts.append(
-                f"same {_count(mine.blocks_per_sm, 'block')} per SM (limited by {mine.limited_by}{alone})"
-            )
-    stages = (mine.pipeline_stages or 0) - (other.pipeline_stages or 0)
-    if stages and (mine.pipeline_stages or 0) <= _STAGES_THAT_MATTER:
-        parts.append(_difference(stages, "pipeline stage"))
-    operations_more = (mine.index_ops or 0) - (other.index_ops or 0)
-    if operations_more:
-        parts.append(f"{_difference(operations_more, 'index operation')}")
-    return ", ".join(parts)
-
-
-def _difference(value: int, noun: str) -> str:
-    word = "more" if value > 0 else "fewer"
-    return f"{abs(value):,} {word} {noun}{'s' if abs(value) != 1 else ''}"
-
-
-def _count(value: int, noun: str) -> str:
-    return f"{value:,} {noun}{'s' if value != 1 else ''}"

@@ -18,7 +18,8 @@ from layoutopt.engine.witness import PhaseWitness, witness
 from layoutopt.errors import LayoutError
 from layoutopt.hardware.devices import Device, device
 from layoutopt.hardware.operations import parse_operation
-from layoutopt.layout.layout import Digit, Layout
+from layoutopt.layout.families import without_each_part
+from layoutopt.layout.layout import Layout, row_major
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import FreeAssignment, lane_order
 from layoutopt.problems.answer import EVERY_LAYOUT, Result
@@ -190,7 +191,7 @@ class _Explainer:
 
     def _why(self, result: Result) -> Iterator[str]:
         """Row-major's worst phase, the same phase now, and what each part of the layout buys."""
-        plain = _row_major(self.problem)
+        plain = row_major(self.problem.tile.shape, self.problem.tile.element_bytes)
         if (problem := self._unsound(plain)) is not None:
             yield f"Row-major, with no pad and no swizzle, cannot hold this tile: {problem}."
         before = self.case.measure(plain)
@@ -471,53 +472,6 @@ def _half(access: Access) -> str:
     while name in access.loops:
         name += "_"
     return name
-
-
-def _row_major(problem: Problem) -> Layout:
-    tile = problem.tile
-    pieces = tuple(Digit(d, 1, extent, 1) for d, extent in enumerate(tile.shape))
-    return Layout(tile.shape, tile.element_bytes, _tight_digits(pieces))
-
-
-def _tight_digits(digits: Sequence[Digit]) -> tuple[Digit, ...]:
-    """The digits with the strides that they have without pads."""
-    stride, tight = 1, []
-    for digit in reversed(digits):
-        tight.append(msgspec.structs.replace(digit, stride=stride))
-        stride *= digit.size
-    return tuple(reversed(tight))
-
-
-def without_each_part(layout: Layout) -> Iterator[tuple[str, Layout]]:
-    """The layout with one part taken away, for each of its parts; a table has none."""
-    if layout.lookup:
-        return
-    packed = layout.packed
-    tight = _tight_digits(layout.digits)
-    if tight != layout.digits:
-        wide = max(d.stride for d in layout.digits) * layout.element_bytes
-        yield (
-            f"the pad (slowest stride {wide:,} bytes)",
-            msgspec.structs.replace(layout, digits=tight),
-        )
-    if layout.interval[0]:
-        every, extra = layout.interval
-        yield (
-            f"the pad of {extra * packed} after every {every * packed} elements",
-            msgspec.structs.replace(layout, interval=(0, 0)),
-        )
-    if layout.turn:
-        yield f"the rotation by {layout.turn * packed}", msgspec.structs.replace(layout, turn=0)
-    step = packed.bit_length() - 1  # bits of offsets in elements are counted
-    for target in layout.swizzle:
-        for source in range(target.mask.bit_length()):
-            if target.mask >> source & 1:
-                less = msgspec.structs.replace(target, mask=target.mask & ~(1 << source))
-                swizzle = tuple(less if t is target else t for t in layout.swizzle)
-                yield (
-                    f"the XOR of offset bit {source + step} into bit {target.bit + step}",
-                    msgspec.structs.replace(layout, swizzle=tuple(t for t in swizzle if t.mask)),
-                )
 
 
 def _cell(lanes: Sequence[int]) -> str:

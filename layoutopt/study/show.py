@@ -14,7 +14,7 @@ from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import parse, to_text
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import element_expression, offset_expression
-from layoutopt.layout.layout import Layout
+from layoutopt.layout.layout import Layout, row_major
 from layoutopt.problems import array_file
 from layoutopt.problems.lower import byte_table, chosen_widths, stored, whole, with_widths
 from layoutopt.problems.result_file import layout_from_data
@@ -130,7 +130,11 @@ def _before(problem: Problem, name: str) -> Shown:
     if name == NONE:
         storage = problem.tile.storage
         table = np.arange(storage.elements) * storage.element_bytes
-        return Shown("row-major", to_text(offset_expression(_dense(problem))), table)
+        return Shown(
+            "row-major",
+            to_text(offset_expression(row_major(problem.tile.shape, storage.element_bytes))),
+            table,
+        )
     if name == PUBLISHED:
         if problem.layout.offset is not None:
             return _formula(problem, "in use", "layout.offset", problem.layout.offset)
@@ -138,16 +142,6 @@ def _before(problem: Problem, name: str) -> Shown:
             raise ProblemFileError("published", "the problem names no published layout")
         return _formula(problem, "published", "published.offset", problem.published.offset)
     return _from_file(problem, Path(name))
-
-
-def _dense(problem: Problem) -> Layout:
-    from layoutopt.layout.layout import Digit
-
-    digits, stride = [], 1
-    for d, extent in reversed(list(enumerate(problem.tile.shape))):
-        digits.append(Digit(d, 1, extent, stride))
-        stride *= extent
-    return Layout(problem.tile.shape, problem.tile.storage.element_bytes, tuple(reversed(digits)))
 
 
 def _bytes_of(layout: Layout) -> IntArray:

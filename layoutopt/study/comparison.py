@@ -1,0 +1,114 @@
+"""What `compare` answers: a row for each family, and which to take."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+SCHEMA: Final = "layoutopt.comparison/1"
+
+
+class RowAccess(Struct, frozen=True):
+    """One access under one layout.
+
+    Attributes:
+        wavefronts, ideal, excess, bank_conflicts: over all its warp instructions.
+        ways: wavefronts of the worst phase of its worst instruction (2: a 2-way conflict).
+        index_ops: integer operations from tid, lane, warp and loop variables to the element offset.
+    """
+
+    name: str
+    op: str
+    wavefronts: int
+    ideal: int
+    excess: int
+    bank_conflicts: int
+    ways: int
+    index_ops: int
+
+
+class Row(Struct, frozen=True):
+    """One family's best layout. Without one (`status`, `reason`) the figures are null.
+
+    Attributes:
+        family: short name, stable.
+        title: the same for people.
+        status: optimal (proved best in its family), feasible (found, not proved), infeasible, unknown
+            (out of time) or given (a layout that was not searched for).
+        reason: why there is no layout, or what is left unproved.
+        offset: element offset over x0, x1, ...
+        label: what the layout is called, such as Swizzle<3,3,3>; may be empty.
+        bytes: last offset plus element size.
+        declared_bytes: of an array declared with every pitch in full.
+        alignment_bytes: of the base.
+        wavefronts, ideal, excess: summed over all warp instructions, weights not applied.
+        ways: of the worst conflict.
+        weighted_wavefronts: with the weights.
+        index_ops: integer operations from coordinates to offset, at every access.
+        blocks_per_sm: resident blocks of the multiprocessor, by shared memory, threads and block slots.
+        blocks_by_shared_memory: by shared memory alone.
+        limited_by: what decides blocks_per_sm.
+        pipeline_stages: copies of the tile that fit in one block.
+        seconds: time that the row took.
+        pareto: no other row is better in wavefronts or bytes and as good in the other.
+        accesses: one by one.
+    """
+
+    family: str
+    title: str
+    status: str
+    reason: str = ""
+    offset: str | None = None
+    label: str = ""
+    bytes: int | None = None
+    declared_bytes: int | None = None
+    alignment_bytes: int | None = None
+    wavefronts: int | None = None
+    ideal: int | None = None
+    excess: int | None = None
+    ways: int | None = None
+    weighted_wavefronts: float | None = None
+    index_ops: int | None = None
+    blocks_per_sm: int | None = None
+    blocks_by_shared_memory: int | None = None
+    limited_by: str | None = None
+    pipeline_stages: int | None = None
+    seconds: float = 0.0
+    pareto: bool = False
+    accesses: tuple[RowAccess, ...] = ()
+
+
+class Recommendation(Struct, frozen=True):
+    """The row to take and the reason, in one sentence."""
+
+    family: str
+    text: str
+
+
+class Comparison(Struct, frozen=True, rename={"schema_": "schema"}):
+    """All rows, from the plainest to the most general.
+
+    Attributes:
+        widths: where the file leaves widths open, those of the best layout of all, in bytes by access
+            name; every row is counted with them.
+    """
+
+    problem: str
+    target: str
+    threads: int
+    rows: tuple[Row, ...]
+    recommendation: Recommendation | None
+    widths: dict[str, int]
+    schema_: str = SCHEMA
+
+    def to_json(self) -> dict[str, Any]:
+        """The comparison as JSON-ready data, the schema first."""
+        data: dict[str, Any] = msgspec.to_builtins(self)
+        return {"schema": data.pop("schema"), **data}
+
+
+def by_wavefronts(row: Row) -> tuple[float, int]:
+    """Sorting key of rows with a layout: weighted wavefronts, then bytes."""
+    return row.weighted_wavefronts or 0.0, row.bytes or 0

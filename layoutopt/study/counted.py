@@ -1,0 +1,107 @@
+"""Families small enough to look at every layout: orders and splits, pads, and CuTe's swizzles.
+
+Every layout is counted by the conflict engine, so the best of them is the best, without a model. The
+instructions of several layouts are counted together, and equal instructions once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from layoutopt.engine.conflicts import count_wavefronts
+from layoutopt.expressions.count import operations
+from layoutopt.hardware.devices import Device
+from layoutopt.layout.formula import offset_expression
+from layoutopt.layout.layout import Layout, Target
+from layoutopt.model.linearisations import Space, unpadded, unswizzled
+from layoutopt.problems.trace import Trace
+
+IntArray = npt.NDArray[np.int64]
+
+# Lane accesses counted in one go: the arrays of a batch stay in the cache.
+_BATCH_LANES = 1 << 18
+
+
+class Counter:
+    """The weighted excess of many layouts under one trace."""
+
+    def __init__(self, lanes: Trace, gpu: Device) -> None:
+        self._gpu = gpu
+        self._accesses = []
+        for access in lanes.accesses:
+            key = np.where(access.active, access.element, -1)
+            unique, inverse = np.unique(key, axis=0, return_inverse=True)
+            weight = np.bincount(inverse.reshape(-1), access.weight, len(unique)).astype(np.int64)
+            self._accesses.append((unique, unique >= 0, weight, access.operation))
+        self.lanes = sum(unique.size for unique, *_ in self._accesses)
+
+    def excess(self, tables: IntArray) -> IntArray:
+        """Weighted excess, in the trace's unit, of tables of shape (layouts, elements)."""
+        total = np.zeros(len(tables), np.int64)
+        for element, active, weight, operation in self._accesses:
+            address = tables[:, np.where(active, element, 0)].reshape(-1, element.shape[1])
+            mask = np.broadcast_to(active, (len(tables), *active.shape)).reshape(address.shape)
+            counts = count_wavefronts(address, mask, operation, self._gpu)
+            over = (counts.wavefronts - counts.ideal).reshape(len(tables), -1)
+            total += over @ weight
+        return total
+
+
+def best(layouts: Iterable[Layout], counter: Counter, floor: int, max_bytes: int | None) -> Layout | None:
+    """The layout of least weighted excess, then bytes, then index operations; the first of equals.
+
+    Args:
+        layouts: the cheapest to compute first; where they differ in bytes, by rising bytes.
+        counter: counts them.
+        floor: weighted excess that no layout undercuts. Where it is reached, larger layouts are not
+            looked at, nor are costlier formulas beyond the batch at hand.
+        max_bytes: larger layouts are left out.
+    """
+    found: tuple[tuple[int, int], Layout] | None = None
+    cost = 0
+    size = max(1, _BATCH_LANES // max(1, counter.lanes))
+    stream = iter(layouts)
+    while batch := list(itertools.islice(stream, size)):
+        tables = np.stack([layout.table().ravel() for layout in batch])
+        ends = tables.max(axis=1)
+        if found is not None and found[0][0] <= floor and int(ends.min()) >= found[0][1]:
+            break
+        for layout, excess, end in zip(batch, counter.excess(tables).tolist(), ends.tolist(), strict=True):
+            rank = (excess, end)
+            if (max_bytes is not None and end >= max_bytes) or (found is not None and rank > found[0]):
+                continue
+            own = operations(offset_expression(layout))
+            if found is None or rank < found[0] or own < cost:
+                found, cost = (rank, layout), own
+    return found[1] if found is not None else None
+
+
+def plainly(space: Space, element_bytes: int) -> Iterator[Layout]:
+    """Every layout of the space's families that flips no bits, as `best` wants them."""
+    for candidate in unswizzled(space):
+        yield candidate.layout(space.shape, element_bytes)
+
+
+def cute_swizzles(space: Space, element_bytes: int) -> Iterator[Layout]:
+    """CuTe's `Swizzle<B, M, S>` over the dense tile, S positive, in row-major and every allowed order.
+
+    B bits from bit M + S are XORed into the B bits from M, counted in elements; vectors stay whole
+    (2**M is at least the widest), targets stay inside a bank period, and S >= B as CuTe requires.
+    """
+    whole = max(space.vector, space.multiple)
+    low, high = (whole - 1).bit_length(), (space.period - 1).bit_length()
+    for dense in unpadded(space, 0):
+        top = (dense.span - 1).bit_length()
+        yield dense.layout(space.shape, element_bytes)
+        for m, b in itertools.product(range(low, high), range(1, high + 1)):
+            for s in range(b, top - m) if m + b <= high else ():
+                swizzle = tuple(Target(m + k, 1 << (m + k + s)) for k in range(b))
+                yield dense.layout(space.shape, element_bytes, swizzle)
+
+
+# What is counted for a row of `compare`; `plainly` where it has no entry here.
+COUNTED = {"cute": cute_swizzles}
