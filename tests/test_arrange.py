@@ -447,3 +447,29 @@ def test_names_that_collide_in_the_code_are_refused():
     tile_set = tiles_from_data(small(tiles=tiles, accesses=accesses))
     with pytest.raises(ProblemFileError, match="two_a_rows_bytes"):
         cuda_tiles(tile_set, arrange(tile_set), device("sm_90"))
+
+
+def test_stages_of_bytes_begin_where_their_counts_hold():
+    """Whole words would cost three bytes. The halves have their counts at whole words only."""
+    byte, half = "(tid + 64*i) % 544", "tid + 64*i"
+    accesses = [
+        {"name": "rows", "tile": "t0", "op": "store", "bytes": 1, "index": [f"{byte} // 17", f"{byte} % 17"]},
+        {"name": "columns", "tile": "t0", "op": "load", "bytes": 1, "index": [f"{byte} % 32", f"{byte} // 32"]},
+        {"name": "turned", "tile": "t1", "op": "store", "bytes": 2, "index": [f"({half}) % 16", f"({half}) // 16"]},
+    ]  # fmt: skip
+    accesses = [
+        {**a, "index": [t.replace(byte, f"({byte})") for t in a["index"]], "for": {"i": 2}} for a in accesses
+    ]
+    data = {
+        "name": "bytes and halves",
+        "tiles": [
+            {"name": "t0", "shape": [32, 17], "element": "i8", "stages": 2},
+            {"name": "t1", "shape": [16, 8], "element": "f16", "stages": 2},
+        ],
+        "threads": 64,
+        "accesses": accesses,
+        "layout": {"families": ["none", "pad"]},
+    }
+    result = arrange(tiles_from_data(data))
+    assert (str(result.status), result.bytes, result.excess) == ("optimal", 1906, 0)
+    assert (result.alignment_bytes, [p.stage_bytes for p in result.tiles]) == (4, [637, 316])

@@ -15,9 +15,11 @@ combination is better. For two tiles and a budget of 9 bytes:
 
 No pair of known points fits. A's unexplored part with B's known point might (4 + 5): it is explored.
 
-A swizzled layout wants a base aligned to a row of banks. Where alignment costs bytes, a larger layout
-without swizzle may take less in all; each tile therefore has a second front, of layouts that need
-the alignment of their accesses only, explored where a swizzled layout of that alignment would win.
+Accesses narrower than a bank word have the same counts at every base of whole words, and some layouts at
+finer bases, too: those may begin there. A swizzled layout wants a base aligned to a row of banks. Where
+alignment costs bytes, a larger layout without swizzle may take less in all; each tile therefore has a
+second front, of layouts that need the alignment of their accesses only, explored where a swizzled layout of
+that alignment would win.
 """
 
 from __future__ import annotations
@@ -44,6 +46,8 @@ from layoutopt.synthesis.solve import solve_cases
 from layoutopt.synthesis.verify import INDEX_COST_MEASURE
 
 ARRANGEMENT_SCHEMA: Final = "layoutopt.arrangement/1"
+# Bases in a word at which a layout is counted, to place it at less than whole words.
+_MOST_BASES: Final = 4
 
 
 class PlacedTile(Struct, frozen=True):
@@ -152,7 +156,8 @@ class _Unit:
     Attributes:
         tiles: the first gives the coordinates.
         case: all accesses, in these coordinates.
-        plain_alignment: what the base needs without a swizzle: the widest access, and whole words.
+        plain_alignment: of a base at which any layout without a swizzle has its counts.
+        least_alignment: what every base needs: that of the elements, and the widest access.
         front: layouts of any kind.
         plain: layouts that need the plain alignment only, once they matter.
     """
@@ -160,6 +165,7 @@ class _Unit:
     tiles: tuple[NamedTile, ...]
     case: Case
     plain_alignment: int
+    least_alignment: int
     front: _Front = field(init=False)
     plain: _Front | None = None
 
@@ -203,7 +209,10 @@ def _units(tile_set: TileSet, gpu: Device) -> tuple[_Unit, ...]:
                 case_of(tile_set.problem(tile), gpu)
         with fields_of(tile_set, *group):
             case = case_of(problem, gpu)
-        units.append(_Unit(group, case, case.alignment(swizzled=False)))
+        elements = case.problem.tile.element_alignment
+        widest = max(access.operation.width_bytes for access in case.accesses)
+        plain = max(case.alignment(swizzled=False), elements)
+        units.append(_Unit(group, case, plain, max(widest, elements)))
     return tuple(units)
 
 
@@ -295,10 +304,26 @@ class _Front:
         excess = _exact(result.weighted_excess)
         cost = result.proof.index_cost
         operations = cost.value if cost else 0
-        self.points.append(_Point(result.bytes, result.alignment_bytes, excess, bound, operations, result))
+        alignment = _own_alignment(unit, result)
+        self.points.append(_Point(result.bytes, alignment, excess, bound, operations, result))
         self.rest = (bound, 1) if result.status is Status.OPTIMAL else (bound, 0)
         if result.bytes <= self.problem.tile.bytes:
             self.rest = None
+
+
+def _own_alignment(unit: _Unit, result: Result) -> int:
+    """The least alignment of its base at which this layout has its counts: less than a word, for some."""
+    assert result.layout is not None
+    assert result.alignment_bytes is not None
+    alignment = max(result.alignment_bytes, unit.case.problem.tile.element_alignment)
+    if alignment > unit.plain_alignment:
+        return alignment  # a swizzle's row of banks
+    while alignment > max(unit.least_alignment, unit.plain_alignment // _MOST_BASES):
+        bases = range(alignment // 2, unit.plain_alignment, alignment)
+        if any(unit.case.measure(result.layout, base) != result.accesses for base in bases):
+            break
+        alignment //= 2
+    return alignment
 
 
 def _exact(value: float) -> Fraction:
@@ -343,7 +368,7 @@ class _Choice:
 
 def _options(unit: _Unit, optimistic: bool) -> Iterator[_Option]:
     """Points, and what is not known; with `optimistic`, bounds in place of points that are not proved."""
-    alignment = unit.plain_alignment
+    alignment = unit.least_alignment if optimistic else unit.plain_alignment
     for front in (unit.front, unit.plain):
         if front is None:
             continue
@@ -351,7 +376,8 @@ def _options(unit: _Unit, optimistic: bool) -> Iterator[_Option]:
             excess = p.bound if optimistic else p.excess
             size = unit.bytes_at(p.bytes, p.alignment)
             yield _Option(size, p.alignment, excess, 0, p.operations, p, front)
-            if unit.plain is None and p.alignment > alignment:
+            searched = unit.plain is not None and p.alignment > unit.plain_alignment
+            if p.alignment > alignment and not searched:
                 size = unit.bytes_at(p.bytes, alignment)
                 yield _Option(size, alignment, excess, 0, 0, None, None)
         if front.rest is not None and (optimistic or not front.stuck):
@@ -521,7 +547,7 @@ def _arrangement(
         tiles=placed,
         bytes=total,
         max_bytes=limit,
-        alignment_bytes=max(p.alignment for p in points),
+        alignment_bytes=max(max(p.alignment, p.result.alignment_bytes or 1) for p in points),
         excess=sum(p.result.excess or 0 for p in points),
         weighted_excess=float(excess),
     )
