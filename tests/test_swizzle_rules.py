@@ -8,13 +8,15 @@ import pytest
 from layoutopt.budget import Budget
 from layoutopt.layout.layout import Digit
 from layoutopt.model.cp_sat import Outcome
+from layoutopt.model.linear_phases import Phases
 from layoutopt.model.linearisations import Linearisation
-from layoutopt.model.swizzle import Field, Phases, Rules, SwizzleModel, rules, textbook
+from layoutopt.model.swizzle import SwizzleModel
+from layoutopt.model.swizzle_rules import Field, Rules, rules, textbook
 from layoutopt.problems.types import Tile
 
 FREE = Rules(range(2), (), None)
 # Four banks, eight words of source: bits 0 and 1 are flipped by bits 2 to 4.
-FIELD = Field(range(2), 2, 4, ())
+FIELD = Field(range(2), 2, 4, range(0), ())
 MASKS = [{0: low << 2, 1: high << 2} for low in range(8) for high in range(8)]
 
 
@@ -116,7 +118,7 @@ def test_rules_are_those_of_the_tile(rows, vector_rows):
     """Rows of four words, some read as vectors of two: whole vectors, and no more bytes than without."""
     candidate, tile = row_major(rows, 4), Tile((rows, 4), "f32")
     starts = np.array([4 * row + 2 * half for row in vector_rows for half in (0, 1)], np.int64)
-    field = Field(range(2), 2, 4, ((1, starts),) if vector_rows else ())
+    field = Field(range(2), 2, 4, range(0), ((1, starts),) if vector_rows else ())
     given = rules(candidate, field, tile)
     found = list(textbook(field, given, 4 * rows - 1))
     top = (4 * rows - 1).bit_length()
