@@ -20,6 +20,9 @@ NAMED = {1: "i8 u8 b8 f8 e4m3 e5m2", 2: "i16 u16 b16 f16 bf16", 4: "i32 u32 b32 
 PACKED = {2: "i4 u4 s4 b4 e2m1", 4: "i2 u2 s2 b2", 8: "b1 u1"}  # elements of a byte
 
 
+MAX_VALUES = 5000
+
+
 class Misaligned(Exception):
     """An access starts where its width does not allow, or a vector is torn."""
 
@@ -189,14 +192,14 @@ def _on(where: object, names: dict, entry: dict) -> bool:
 
 
 def _starts(codes: list, names: dict, entry: dict, tile: Tile, shift: int) -> Iterator[int]:
-    seen = set()
+    seen, uniform = set(), entry.get("any_is") == "uniform"
     for env in _choices(names, entry):
         flat = 0
         for code, extent in zip(codes, tile.shape, strict=True):
             value = int(eval(code, env))
             assert 0 <= value < extent, "the generator keeps indices inside"
             flat = flat * extent + value
-        if flat + shift not in seen:
+        if uniform or flat + shift not in seen:
             seen.add(flat + shift)
             yield flat + shift
 
@@ -230,11 +233,12 @@ class Count:
 
 
 def count(access: Access, table: list[int], base: int = 0) -> Count:
-    """Wavefronts by plain loops; with run-time values only the worst case, and no ideal."""
+    """Wavefronts by plain loops; of run-time values the worst or the mean, and no ideal."""
     total = Count()
     for issue in access.issues:
         if access.any_is:
-            total.wavefronts += sum(_worst(phase, issue, access, table, base) for phase in access.rule.phases)
+            one = _worst if access.any_is == "worst" else _expected
+            total.wavefronts += sum(one(phase, issue, access, table, base) for phase in access.rule.phases)
             continue
         address = {lane: table[starts[0]] + base for lane, starts in issue.first.items()}
         cost, ideal, occupied = serve(address, access.rule, access.width, access.merge_lanes)
@@ -294,6 +298,20 @@ def _worst(phase: tuple[int, ...], issue: Issue, access: Access, table: list[int
         return 0
     most = len if rule.by_lane else _matching
     return max(most(lanes) for lanes in wanted.values()) + rule.extra
+
+
+def _expected(phase: tuple[int, ...], issue: Issue, access: Access, table: list[int], base: int) -> float:
+    """The mean over all values, one after the other; NaN where they are too many."""
+    rule, lanes = access.rule, [issue.first[lane] for lane in phase if lane in issue.first]
+    if not lanes:
+        return 0
+    if math.prod(map(len, lanes)) > MAX_VALUES:
+        return math.nan
+    costs = [
+        _busiest([(table[start] + base) // rule.bank_bytes for start in starts], rule)[0] + rule.extra
+        for starts in itertools.product(*lanes)
+    ]
+    return sum(costs) / len(costs)
 
 
 def _matching(wanted: dict[int, set[int]]) -> int:

@@ -87,7 +87,9 @@ def random_tile(rng: random.Random, most: int, toy: bool) -> tuple[list[int], ob
     else:
         element = rng.choice(" ".join(PACKED.values()).split())
     dims = rng.choice([1, 1, 2, 2, 2, 2, 2, 3, 3, 4] + ([5, 6, 7, 8] if rng.random() < 0.15 else []))
-    extents = [1, 2, 3, 4, 4, 5, 6, 7, 8, 8, 9, 12, 16, 16, 17, 20, 31, 32, 32, 33, 48, 64]
+    extents = [1, 2, 3, 4, 4, 5, 6, 7, 8, 8, 9, 12, 16, 16, 16, 17, 20, 31, 32, 32, 32, 33, 48, 64, 64]
+    if rng.random() < 0.4:
+        extents = [4, 8, 16, 32, 64]
     shape: list[int] = []
     for _ in range(dims):
         left = most // math.prod(shape)
@@ -108,11 +110,15 @@ class Maker:
     def problem(self) -> dict:
         rng = self.rng
         most = (
-            rng.choice([6, 8, 16, 24, 64])
+            rng.choice([6, 8, 16, 24, 32, 64, 128])
             if self.toy
-            else rng.choice([16, 64, 128, 256, 512, 1024, 1024, 2048])
+            else rng.choice([16, 64, 128, 256, 512, 1024, 1024, 2048, 4096])
         )
         shape, element = random_tile(rng, most, self.toy)
+        dictated = not self.toy and rng.random() < 0.02
+        if dictated:
+            element = rng.choice(["f16", "bf16", "f32", "i8"])
+            shape = [rng.choice([8, 16, 24]), rng.choice([32, 64, 128]) // Tile((1,), element).size]
         self.tile = Tile(tuple(shape), element)
         lanes = self.device.lanes
         self.threads = rng.choice([lanes, lanes, lanes, 2 * lanes, 4 * lanes, lanes // 2 or 1, lanes + 3, 1])
@@ -124,10 +130,22 @@ class Maker:
             "threads": self.threads,
         }
         self.has_any = not self.tile.packed > 1 and rng.random() < 0.06
-        problem["accesses"] = [self.access(k) for k in range(rng.choice([1, 1, 2, 2, 2, 3, 4]))]
-        if rng.random() < 0.35:
+        problem["accesses"] = [self.access(k) for k in range(rng.choice([1, 2, 2, 2, 3, 3, 4]))]
+        if dictated:
+            problem["layout"] = {"must_be": rng.choice([*DICTATED, rng.sample(DICTATED, 2)])}
+        elif rng.random() < 0.4:
             problem["layout"] = self.constraints()
+        if rng.random() < 0.1:
+            self.publish(problem)
         return problem
+
+    def publish(self, problem: dict) -> None:
+        """A row-major layout with a pad as the one in use."""
+        pitch, terms = self.rng.randint(0, 2) * (4 if self.tile.size < 4 else 1) * self.tile.packed, []
+        for d in reversed(range(len(self.tile.shape))):
+            terms.append(f"x{d}*{pitch}" if terms else f"x{d}")
+            pitch = pitch * self.tile.shape[d] if len(terms) > 1 else pitch + self.tile.shape[d]
+        problem["published"] = {"offset": " + ".join(terms), "bytes": self.tile.tight_bytes}
 
     def access(self, number: int) -> dict:
         rng = self.rng
@@ -155,7 +173,7 @@ class Maker:
         if loops:
             entry["for"] = loops
         if free:
-            entry |= {"any": free, "any_is": "worst"}
+            entry |= {"any": free, "any_is": rng.choice(["worst", "worst", "uniform"])}
         if "matrix" not in op and rng.random() < 0.2:
             entry["where"] = rng.choice(
                 [
@@ -252,8 +270,6 @@ class Maker:
 
     def constraints(self) -> dict:
         rng, tile, found = self.rng, self.tile, {}
-        if rng.random() < 0.03:
-            return {"must_be": rng.choice([*DICTATED, rng.sample(DICTATED, 2)])}
         if rng.random() < 0.5:
             found["families"] = sorted(rng.sample(FAMILIES, rng.randint(1, 5)), key=FAMILIES.index)
         if rng.random() < 0.3:

@@ -21,7 +21,7 @@ from pathlib import Path
 from campaign import Case, parser, run_cases
 from commands import COMMANDS
 from evaluate import device_of, hardware
-from generate import Maker, random_target, random_tile_set, toy_devices
+from generate import FAMILIES, Maker, random_target, random_tile_set, toy_devices
 from process import import_everything
 from session import Session
 from tile_sets import tile_set
@@ -46,9 +46,26 @@ def make(rng: random.Random) -> Case:
         target = random_target(rng)
         case["problem"] = Maker(rng, target, hardware(target)).problem()
     case["also"] = sorted(e for e in COMMANDS if rng.random() < 0.08)
-    if rng.random() < 0.08:
-        case["options"] = ["--conflict-free"]
+    if rng.random() < 0.15:
+        case["options"] = options(rng)
     return case
+
+
+def options(rng: random.Random) -> list[str]:
+    """Constraints on the command line."""
+    families = ",".join(f for f in FAMILIES if rng.random() < 0.4) or "pad"
+    return rng.choice(
+        [
+            ["--conflict-free"],
+            ["--conflict-free"],
+            ["--families", families],
+            ["--families", families, "--conflict-free"],
+            ["--max-bytes", str(rng.choice([64, 300, 1024, 4096]))],
+            ["--minimise", rng.choice(["bytes", "instructions", "excess"])],
+            ["--alignment", str(rng.choice([4, 16, 128]))],
+            ["--pitch-multiple", str(rng.choice([4, 16, 32]))],
+        ]
+    )
 
 
 def check(case: Case, folder: Path, told: Counter) -> None:
@@ -67,9 +84,11 @@ def check(case: Case, folder: Path, told: Counter) -> None:
 
 def smaller(case: Case) -> Iterator[Case]:
     """Cases with one thing less."""
-    for key in ("also", "options"):
+    for key in ("also",):
         for k in range(len(case[key])):
             yield {**case, key: case[key][:k] + case[key][k + 1 :]}
+    if case["options"]:
+        yield {**case, "options": []}
     problem = case["problem"]
     for k in range(len(problem["accesses"])):
         if len(problem["accesses"]) > 1:

@@ -192,32 +192,3 @@ def enumerate_placements(
         return None
 
     return place(0)
-
-
-def family_members(
-    tile: Tile, rng: random.Random, families: set[str], many: int
-) -> list[tuple[str, list[int]]]:
-    """Random layouts of `none`, `order` and `pad`, as byte offsets, to hold against a family's bound."""
-    found = []
-    for _ in range(many):
-        dims = list(range(len(tile.shape)))
-        if "order" in families and rng.random() < 0.5 and tile.packed == 1:
-            rng.shuffle(dims)
-        pads = {}
-        if "pad" in families and len(dims) > 1 and rng.random() < 0.7:
-            pads = {d: rng.randint(1, 32) for d in rng.sample(dims[1:], 1)}
-        stride, steps = 1, {}
-        for d in reversed(dims):
-            steps[d] = stride
-            extent = tile.shape[d] // (tile.packed if d == len(tile.shape) - 1 else 1)
-            stride = stride * extent + pads.get(d, 0)
-        found.append((f"order {dims} pads {pads}", [v * tile.size for v in _table(tile, steps)]))
-    return found
-
-
-def _table(tile: Tile, steps: dict[int, int]) -> list[int]:
-    places = [0]
-    for d, extent in enumerate(tile.shape):
-        packed = tile.packed if d == len(tile.shape) - 1 else 1
-        places = [p + x // packed * steps[d] for p in places for x in range(extent)]
-    return places

@@ -83,11 +83,9 @@ def verify_counts(asked: Question, flat: list[int], answer: dict, base: int) -> 
     excess = weighted = 0.0
     for access, report in zip(asked.accesses, reports, strict=True):
         check_vectors(access, asked.tile, flat, base)
-        if access.any_is == "uniform":
-            return
         found = count(access, flat, base)
         require(
-            report["wavefronts"] == found.wavefronts,
+            math.isnan(found.wavefronts) or math.isclose(report["wavefronts"], found.wavefronts),
             f"wavefronts{where}",
             (access.name, found.wavefronts, report),
         )
