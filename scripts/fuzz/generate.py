@@ -115,13 +115,23 @@ class Maker:
             else rng.choice([16, 64, 128, 256, 512, 1024, 1024, 2048, 4096])
         )
         shape, element = random_tile(rng, most, self.toy)
+        # A tile written one way and read another: what the project is for, and where the proofs are.
+        self.transpose = rng.random() < 0.4
+        if self.transpose:
+            extents = [4, 6, 8] if self.toy else [8, 16, 16, 20, 24, 32, 32, 33, 64]
+            shape = [rng.choice(extents) for _ in range(rng.choice([2, 2, 2, 3] if self.toy else [2]))]
+            element = rng.choice(["f32", "f32", "f16", "f64", "i8", {"bytes": 4 * rng.randint(1, 4)}])
         dictated = not self.toy and rng.random() < 0.02
         if dictated:
             element = rng.choice(["f16", "bf16", "f32", "i8"])
             shape = [rng.choice([8, 16, 24]), rng.choice([32, 64, 128]) // Tile((1,), element).size]
         self.tile = Tile(tuple(shape), element)
         lanes = self.device.lanes
-        self.threads = rng.choice([lanes, lanes, lanes, 2 * lanes, 4 * lanes, lanes // 2 or 1, lanes + 3, 1])
+        self.threads = rng.choice([lanes, 2 * lanes, 4 * lanes])
+        if not self.transpose:
+            self.threads = rng.choice(
+                [lanes, lanes, lanes, 2 * lanes, 4 * lanes, lanes // 2 or 1, lanes + 3, 1]
+            )
         problem: dict = {
             "schema": "layoutopt.problem/1",
             "name": f"fuzz{rng.randrange(10**6)}",
@@ -169,12 +179,17 @@ class Maker:
             free = {"b": rng.choice([2, 3, 4, 8, 16])}
         while math.prod(loops.values()) * max(self.threads, 8) * math.prod(free.values()) > MAX_LANE_ACCESSES:
             loops = dict(list(loops.items())[1:])
+        self.order = list(range(len(self.tile.shape)))
+        if not self.transpose or number > 1:
+            rng.shuffle(self.order)
+        elif number == 0:
+            self.order.reverse()
         entry["index"] = self.index(width, [*loops, *free, *free], bool(free), set(loops))
         if loops:
             entry["for"] = loops
         if free:
             entry |= {"any": free, "any_is": rng.choice(["worst", "worst", "uniform"])}
-        if "matrix" not in op and rng.random() < 0.2:
+        if "matrix" not in op and rng.random() < (0.05 if self.transpose else 0.2):
             entry["where"] = rng.choice(
                 [
                     "tid % 3 != 1",
@@ -219,11 +234,9 @@ class Maker:
         extents = [*shape[:-1], columns if aligned else shape[-1] - span + 1]
         texts = []
         names = rng.choice([["tid"], ["tid"], ["lane", "warp"], ["lane"]])
-        order = list(range(len(shape)))
-        rng.shuffle(order)
         linear = self.linear(names, loops)
         below, made = 1, {}
-        for d in order:
+        for d in self.order:
             made[d] = self.digit(linear, below, extents[d], names, loops)
             below *= extents[d]
         for d, extent in enumerate(extents):
@@ -249,7 +262,7 @@ class Maker:
 
     def digit(self, linear: str, below: int, extent: int, names: list[str], loops: list[str]) -> str:
         """An expression of values in range(extent)."""
-        rng, kind = self.rng, self.rng.random()
+        rng, kind = self.rng, self.rng.random() * (0.65 if self.transpose else 1)
         plain = f"({linear}) // {below}" if below > 1 else f"({linear})"
         if kind < 0.6:
             return f"{plain} % {extent}"

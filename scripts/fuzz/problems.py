@@ -47,13 +47,14 @@ def make(rng: random.Random) -> Case:
         case["problem"] = Maker(rng, target, hardware(target)).problem()
     case["also"] = sorted(e for e in COMMANDS if rng.random() < 0.08)
     if rng.random() < 0.15:
-        case["options"] = options(rng)
+        case["options"] = options(rng, case["problem"])
     return case
 
 
-def options(rng: random.Random) -> list[str]:
-    """Constraints on the command line."""
-    families = ",".join(f for f in FAMILIES if rng.random() < 0.4) or "pad"
+def options(rng: random.Random, problem: dict) -> list[str]:
+    """Constraints on the command line; families are some of those that the file allows."""
+    allowed = problem.get("layout", {}).get("families", FAMILIES)
+    families = ",".join(f for f in allowed if rng.random() < 0.4) or allowed[0]
     return rng.choice(
         [
             ["--conflict-free"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
@@ -205,7 +206,7 @@ class Session:
 
 
 def covers(scope: str, member: Member) -> bool:
-    """Whether a bound of this scope speaks of the member; a scope within so many bytes only by its families."""
+    """Whether a bound of this scope speaks of the member, without a condition on its bytes."""
     if scope.startswith("every layout"):
         return " within " not in scope
     named = set(re.findall(r"[a-z]+", scope.partition(" within ")[0]))
@@ -220,7 +221,7 @@ def options_of(options: list[str]) -> dict:
         "--alignment": "alignment_bytes",
     }
     found: dict = {}
-    for option, value in zip(options, [*options[1:], ""], strict=True):
+    for option, value in itertools.pairwise(options):
         if option in names:
             found[names[option]] = int(value)
         elif option == "--families":

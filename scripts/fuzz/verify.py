@@ -132,6 +132,8 @@ def verify_constraints(asked: Question, table: np.ndarray, result: dict, options
         require(not result["excess"], "conflict-free with excess", result["excess"])
     families = set(layout.get("families", ()))
     if families and result.get("family"):
+        if "matrix" in families:
+            families.add("xor")  # a swizzle may follow a matrix
         if "order" in layout:
             families.add("order")  # which order is given, not searched
         require(allowed(result["family"], families), "family not allowed", (result["family"], families))
@@ -140,6 +142,8 @@ def verify_constraints(asked: Question, table: np.ndarray, result: dict, options
         if "pitch_multiple_bytes" in layout and len(steps) > 1:
             outer = sorted(steps.values())[1:]
             require(not any(s % layout["pitch_multiple_bytes"] for s in outer), "pitch multiple", steps)
+        if "matrix" in families:
+            families.add("xor")  # a swizzle may follow a matrix
         if "order" in layout:
             ranks = [steps[d] for d in layout["order"] if d in steps]
             require(ranks == sorted(ranks, reverse=True), "order of dimensions", (layout["order"], steps))
