@@ -13,13 +13,15 @@ from test_cli import layoutopt
 
 from layoutopt.budget import Budget
 from layoutopt.cli.explain import command
+from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import Device, PhaseRule
 from layoutopt.layout.families import without_each_part
 from layoutopt.layout.layout import Digit, Layout, Target
 from layoutopt.problems.file import from_data, load
 from layoutopt.report.text import explanation_report
-from layoutopt.study.explain import _Explainer, explain
+from layoutopt.study.clash import Clashes
+from layoutopt.study.explain import explain
 from layoutopt.synthesis.solve import solve
 
 PROBLEMS = ROOT / "problems"
@@ -223,12 +225,14 @@ def test_the_search_has_the_time_that_solve_has(monkeypatch):
 def test_a_pair_is_proved_once_the_others_are_gone(monkeypatch):
     data = planes()
     verdicts = {"01": False, "02": None, "12": None, "0": True, "1": True, "2": True}
-    explainer = _Explainer(from_data(data), toy.toy_device(2, 2), Budget(20))
-    names = [a.name for a in explainer.problem.accesses]
+    case = case_of(from_data(data), toy.toy_device(2, 2))
+    names = [a.name for a in case.lowered.accesses]
     monkeypatch.setattr(
-        explainer, "_possible", lambda accesses: verdicts["".join(str(names.index(a.name)) for a in accesses)]
+        Clashes,
+        "possible",
+        lambda _, accesses: verdicts["".join(str(names.index(a.name)) for a in accesses)],
     )
-    clash, minimal = explainer._clash(explainer.problem.accesses)
+    clash, minimal = Clashes(case, Budget(20)).smallest(case.lowered.accesses)
     assert ([a.name for a in clash], minimal) == (names[:2], True)
 
 

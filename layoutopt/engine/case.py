@@ -199,6 +199,11 @@ class Case:
             step, values[name] = divmod(step, trips)
         return warp, dict(reversed(values.items()))
 
+    def coordinates(self, element: int) -> tuple[int, ...]:
+        """Of an element of `lowered`, by row-major index; of the first in it where elements share bytes."""
+        tile = self.problem.tile
+        return tuple(int(c) for c in np.unravel_index(element * tile.packed, tile.shape))
+
     # Others like it ----------------------------------------------------------------------------
 
     def constrained(self, layout: Constraints) -> Case:

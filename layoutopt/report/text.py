@@ -13,7 +13,7 @@ from layoutopt.problems.words import tile_text, widths_text
 from layoutopt.study.check import Audit, AuditedAccess
 
 if TYPE_CHECKING:
-    from layoutopt.study.explain import Explanation
+    from layoutopt.study.explanation import Explanation
 
 
 def report(problem: Problem, result: Result) -> str:

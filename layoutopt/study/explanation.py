@@ -1,0 +1,69 @@
+"""What `explain` answers."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+EXPLANATION_SCHEMA: Final = "layoutopt.explanation/1"
+
+
+class Relaxation(Struct, frozen=True):
+    """Something to give up, after which a layout without conflicts exists.
+
+    Attributes:
+        kind: drop_access, narrower, lane_order, families or max_bytes.
+        access: what it concerns, if an access.
+        message: for people.
+        order: of a lane_order: lane k is to do what lane order[k] does now, in every warp.
+    """
+
+    kind: str
+    message: str
+    access: str | None = None
+    order: tuple[int, ...] = ()
+
+
+class Explanation(Struct, frozen=True, rename={"schema_": "schema"}):
+    """Why.
+
+    Attributes:
+        conflict_free: whether a layout without conflicts exists; None where that is open.
+        scope: the layouts for which `conflict_free` holds when it is false, and `lower_bound`.
+        lower_bound: of the (weighted) excess.
+        evidence: what the bound rests on.
+        excess: of the best layout found; None without one.
+        offset: that layout.
+        clique: words that pairwise meet, more than banks, as in a certificate.
+        clashing_accesses: accesses that cannot all be served without conflicts; without any one of
+            them the others of these can, where `clash_is_minimal`.
+        other_clashes: more sets of that kind, each found with one of `clashing_accesses` left out.
+        relaxations: what to give up.
+        reasons: sentences and drawings for people.
+        widths: where the file leaves widths open, those that the solver chose, in bytes by access name;
+            all else is about them.
+    """
+
+    problem: str
+    target: str
+    conflict_free: bool | None
+    scope: str
+    lower_bound: int | float
+    evidence: str
+    excess: int | float | None
+    offset: str | None
+    clique: dict[str, Any] | None
+    clashing_accesses: tuple[str, ...]
+    clash_is_minimal: bool
+    other_clashes: tuple[tuple[str, ...], ...]
+    relaxations: tuple[Relaxation, ...]
+    reasons: tuple[str, ...]
+    widths: dict[str, int]
+    schema_: str = EXPLANATION_SCHEMA
+
+    def to_json(self) -> dict[str, Any]:
+        """The explanation as JSON-ready data, the schema first."""
+        data: dict[str, Any] = msgspec.to_builtins(self)
+        return {"schema": data.pop("schema"), **data}

@@ -1,0 +1,131 @@
+"""What to give up where no layout is free of conflicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from layoutopt.engine.case import Case
+from layoutopt.hardware.operations import parse_operation
+from layoutopt.layout.layout import Layout
+from layoutopt.model.phases import phase_sets
+from layoutopt.model.placement import lane_order
+from layoutopt.problems.answer import Result
+from layoutopt.problems.trace import LaneTrace, Trace
+from layoutopt.problems.types import Access
+from layoutopt.search.proposal import Ask
+from layoutopt.study.clash import QUESTION_SHARE, Clashes, names
+from layoutopt.study.explanation import Relaxation
+from layoutopt.synthesis.solve import solve, solve_cases
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxations:
+    """Each is confirmed by a proof or by a layout before it is told."""
+
+    case: Case
+    clashes: Clashes
+
+    def of_accesses(self, clash: Sequence[Access]) -> Iterator[Relaxation]:
+        """Accesses to leave out, or to make narrower."""
+        accesses = self.case.lowered.accesses
+        for access in clash:
+            if self.clashes.possible([a for a in accesses if a is not access]):
+                yield Relaxation(
+                    "drop_access", f"without `{access.name}` a layout free of conflicts exists", access.name
+                )
+            for narrow in self._narrower(access):
+                width = parse_operation(narrow.op, narrow.single_width).width_bytes
+                if self.clashes.possible([narrow if a is access else a for a in accesses]):
+                    yield Relaxation(
+                        "narrower",
+                        f"`{access.name}` as {narrow.loops[_half(access)]} accesses of {width} bytes each: "
+                        "a layout free of conflicts exists",
+                        access.name,
+                    )
+                    break
+
+    def _narrower(self, access: Access) -> Iterator[Access]:
+        """The access as several narrower ones, the widest first."""
+        operation = parse_operation(access.op, access.single_width)
+        size = self.case.lowered.tile.element_bytes
+        width = operation.width_bytes // 2
+        if operation.matrices or operation.kind not in ("load", "store", "cp.async.ca", "cp.async.cg"):
+            return
+        while width >= max(size, self.case.device.bank_bytes):
+            kind = operation.kind if operation.kind in ("load", "store") else "cp.async"
+            *outer, last = access.index
+            name = _half(access)
+            yield msgspec.structs.replace(
+                access,
+                op=kind,
+                bytes=width,
+                index=(*outer, f"({last}) + {name}*{width // size}"),
+                loops={**access.loops, name: operation.width_bytes // width},
+            )
+            width //= 2
+
+    def lane_orders(self, layout: Layout, clash: Sequence[Access]) -> Iterator[Relaxation]:
+        """Accesses whose lanes, dealt to the phases in another order, leave no conflict at all.
+
+        Orders are sought for the layout found, then for any; the solver says whether one holds. Of
+        accesses that clash it must be one.
+        """
+        tile = self.case.lowered.tile
+        for access in self.case.lanes.accesses:
+            rule = self.case.device.rule(access.operation)
+            one_order = len(rule.phases) < 2 or access.operation.matrices or rule.serialises_equal
+            if one_order or (clash and access.name not in names(clash)):
+                continue
+            others = Trace(
+                tuple(a for a in self.case.lanes.accesses if a is not access), self.case.lanes.weight_unit
+            )
+            sets = phase_sets(others, tile, self.case.device) if others.accesses else ()
+            for table in (layout.table(), None):
+                part = self.clashes.budget.part(QUESTION_SHARE)
+                order = lane_order(sets, self.case.lanes, tile, access, rule, budget=part, table=table)
+                found = self._reordered(access, order) if order is not None else None
+                if order is not None and found is not None:
+                    lanes = ", ".join(map(str, order))
+                    yield Relaxation(
+                        "lane_order",
+                        f"`{access.name}` with its lanes in another order: {found.offset} has no conflicts "
+                        f"if lane k does what lane n does now, for k = 0, 1, ... and n = {lanes}",
+                        access.name,
+                        order,
+                    )
+                    break
+
+    def _reordered(self, access: LaneTrace, order: Sequence[int]) -> Result | None:
+        """The result with the lanes of `access` in another order; None unless it is free of conflicts."""
+        lanes = list(order)
+        moved = replace(access, element=access.element[:, lanes], active=access.active[:, lanes])
+        changed = Trace(
+            tuple(moved if a is access else a for a in self.case.lanes.accesses), self.case.lanes.weight_unit
+        )
+        part = self.clashes.budget.part(QUESTION_SHARE)
+        result = solve_cases([self.case.with_lanes(changed)], Ask(part, conflict_free=True))
+        if result.layout is None or result.excess:
+            return None
+        return result
+
+    def of_constraints(self) -> Iterator[Relaxation]:
+        """Constraints of the file that are in the way."""
+        for field, what in (("families", "with every family of layouts"), ("max_bytes", "with more memory")):
+            if getattr(self.case.lowered.layout, field) is None:
+                continue
+            freed = msgspec.structs.replace(self.case.problem.layout, **{field: None})
+            problem = msgspec.structs.replace(self.case.problem, layout=freed)
+            result = solve(problem, target=self.case.device, budget=self.clashes.budget.part(QUESTION_SHARE))
+            if result.layout is not None and result.excess == 0:
+                yield Relaxation(field, f"{what}: {result.offset}, {result.bytes:,} bytes, no conflicts")
+
+
+def _half(access: Access) -> str:
+    """A loop variable that the access does not use yet."""
+    name = "part"
+    while name in access.loops:
+        name += "_"
+    return name
