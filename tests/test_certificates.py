@@ -71,7 +71,8 @@ def planes():
 
 
 def test_a_clique_and_every_way_to_forge_it(tmp_path):
-    data, gpu = planes(), toy.toy_device(2, 2)
+    gpu = toy.toy_device(2, 2)
+    data = {**planes(), "target": gpu.name}
     problem = from_data(data)
     result = solve(problem, target=gpu, conflict_free=True)
     assert (result.status, result.proof.excess.scope) == (Status.INFEASIBLE, "every layout")
@@ -127,7 +128,9 @@ def test_a_parity_and_every_way_to_forge_it(tmp_path):
         ]
     ]  # fmt: skip
     data = {"name": "d", "tile": {"shape": [n, n], "element": "f32"}, "threads": n, "accesses": accesses}
-    problem, gpu = from_data(data), toy.toy_device(n, n)
+    gpu = toy.toy_device(n, n)
+    data["target"] = gpu.name
+    problem = from_data(data)
     result = solve(problem, target=gpu, conflict_free=True, time_limit=20)
     assert (result.proof.excess.lower_bound, result.proof.excess.scope) == (2, "every layout")
     given = certificate(problem, gpu, result)
@@ -156,7 +159,9 @@ def test_what_rests_on_the_solver_says_so_and_can_be_asked_again(tmp_path):
         for k, (a, b, _, _) in enumerate(rows)
     ]
     data = {"name": "ring", "tile": {"shape": [7], "element": "f32"}, "threads": 4, "accesses": accesses}
-    problem, gpu = from_data(data), toy.toy_device(4, 4)
+    gpu = toy.toy_device(4, 4)
+    data["target"] = gpu.name
+    problem = from_data(data)
     result = solve(problem, target=gpu, conflict_free=True)
     assert (result.status, result.proof.excess.scope) == (Status.INFEASIBLE, "every layout")
     assert result.proof.evidence == SOLVER.evidence
@@ -187,6 +192,7 @@ def plain_transpose(**layout):
 
 def certified(data, gpu, tmp_path, **options):
     """Code and output of the script, and the certificate."""
+    data["target"] = gpu.name
     problem = from_data(data)
     given = json.loads(json.dumps(certificate(problem, gpu, solve(problem, target=gpu, **options))))
     return *checked(data, given, tmp_path), given
@@ -225,6 +231,11 @@ def test_too_many_bytes_are_arithmetic(tmp_path):
         (lambda g: g["bytes"].update(at_least=200), "optimal, but the bounds are lower"),
         (lambda g: g["served"]["rows"].update(bytes=8), "8 bytes, not 4"),
         (lambda g: g.pop("bound"), "malformed"),
+        (lambda g: g.update(status={}), "no status"),
+        (lambda g: g.update(status="infeasible"), "infeasible, with a layout"),
+        (lambda g: g.update(banks=1024), "not those of an access"),
+        (lambda g: g["served"]["columns"]["phases"][0].pop(), "served twice, or never"),
+        (lambda g: g["constraints"].update(max_bytes=256), "layout.max_bytes was 256, the problem has None"),
     ],
 )  # fmt: skip
 def test_forged_layouts_and_bounds(change, message, tmp_path):
@@ -300,3 +311,58 @@ def test_a_bound_by_counting_rests_on_the_alignment_of_elements(element, widths,
     code, text = checked(data, given, tmp_path)
     assert code == 1
     assert "arithmetic gives 0" in text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "another"},
+        {"target": "sm_80"},
+        {"layout": {"max_bytes": 1024}},
+        {"layout": {"alignment_bytes": 4}},
+        {"layout": {"families": ["none"]}},
+        {"layout": {"minimise": "bytes"}},
+        {"layout": {"order": [0, 1]}},
+        {"layout": {"pitch_multiple_bytes": 16}},
+    ],
+)
+def test_a_certificate_is_of_one_problem(change, tmp_path):
+    data = plain_transpose()
+    code, _, given = certified(data, device("sm_90"), tmp_path)
+    assert code == 0
+    code, text = checked({**data, **change}, given, tmp_path)
+    assert (code, text[:5], text.count("\n")) == (1, "WRONG", 1)
+    # Where the certificate is changed with it, what can be seen of the layout still binds.
+    if "layout" in change and "minimise" not in change["layout"]:
+        given["constraints"] = change["layout"]
+        forged = checked({**data, **change}, given, tmp_path)[0]
+        assert forged == (1 if "families" in change["layout"] else 0)
+
+
+def test_the_hardware_of_known_targets_is_known(tmp_path):
+    data = plain_transpose()
+    _, _, given = certified(data, device("h100"), tmp_path)
+    assert checked({**data, "target": "h100"}, {**given, "target": "h100"}, tmp_path)[0] == 0
+    wide = json.loads(json.dumps(given).replace('"banks": 32', '"banks": 1024'))
+    code, text = checked({**data, "target": "sm_90"}, wide, tmp_path)
+    assert (code, text) == (1, "WRONG: sm_90 has other banks or lanes\n")
+
+
+@pytest.mark.parametrize(
+    "index",
+    ["tid +", "bob", "tid\0", "9**9**9", "1 << 10**9", "(" * 5000 + "tid" + ")" * 5000, "tid/2", "'a'", "tid + 99", {}],
+)  # fmt: skip
+def test_a_broken_problem_is_no_verdict(index, tmp_path):
+    data = plain_transpose()
+    _, _, given = certified(data, toy.toy_device(8, 8), tmp_path)
+    data["accesses"][0]["index"][0] = index
+    code, text = checked(data, given, tmp_path)
+    assert (code, text.count("\n")) == (2, 1), text
+
+
+def test_nested_brackets_are_no_verdict(tmp_path):
+    (tmp_path / "p.json").write_text(json.dumps(plain_transpose()))
+    (tmp_path / "c.json").write_text("[" * 100_000)
+    script = [sys.executable, "-I", SCRIPT, tmp_path / "p.json", tmp_path / "c.json"]
+    done = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)

@@ -70,6 +70,7 @@ def certificate(problem: Problem, device: Device, result: Result) -> dict[str, A
         ProblemFileError: some lanes choose at run time, which certificates do not cover.
     """
     check_certifiable(problem)
+    asked = problem
     widths = [a.bytes for a in result.accesses] or [None] * len(problem.accesses)
     problem = stored(with_widths(problem, widths))
     lanes = trace(problem, device)
@@ -83,7 +84,8 @@ def certificate(problem: Problem, device: Device, result: Result) -> dict[str, A
     data: dict[str, Any] = {
         "schema": CERTIFICATE_SCHEMA,
         "problem": problem.name,
-        "target": device.name,
+        "target": _target(asked, device),
+        "constraints": msgspec.to_builtins(asked.layout),
         "status": str(result.status),
         "bound": {
             "excess": bound.lower_bound,
@@ -115,6 +117,12 @@ def certificate(problem: Problem, device: Device, result: Result) -> dict[str, A
         if reason in findings:
             data[name] = reason.data(subject, problem, findings[reason])
     return data
+
+
+def _target(problem: Problem, device: Device) -> str:
+    """The device as the problem calls it, where it means this one."""
+    names = {name.lower() for name in (device.name, *device.aliases)}
+    return problem.target if problem.target.lower() in names else device.name
 
 
 def check_certifiable(problem: Problem) -> None:

@@ -4,17 +4,20 @@
 
 Uses the standard library and nothing of layoutopt. It takes from the certificate which lanes the
 hardware serves together and, where the file leaves a choice, how wide (`served`), and derives everything
-else from the problem file. What only a solver answered is not checked here: give the certificate's
-`questions` to another solver.
+else from the problem file. Name, target and constraints must be those of the file: a certificate of a problem
+that options changed is one of another problem. What only a solver answered is not checked here: give the
+certificate's `questions` to another solver.
 
-Exit code 0: all of it holds. 1: something in the certificate is wrong. 2: a file cannot be read. 3: some of
-it rests on a solver or on the families searched.
+Exit code 0: all of it holds. 1: something in the certificate is wrong. 2: a file cannot be read, or is no
+problem or no certificate. 3: some of it rests on a solver or on the families searched.
 """
 
 import ast
+import functools
 import itertools
 import json
 import math
+import re
 import sys
 from fractions import Fraction
 from pathlib import Path
@@ -24,17 +27,83 @@ NAMED = {1: "i8 u8 b8 f8 e4m3 e5m2", 2: "i16 u16 b16 f16 bf16", 4: "i32 u32 b32 
 PACKED = {2: "i4 u4 s4 b4 e2m1", 4: "i2 u2 s2 b2", 8: "b1 u1"}  # elements to a byte
 ALLOWED = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call, ast.Name,
            ast.Constant, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context)  # fmt: skip
+UNBOUNDED = (ast.Pow, ast.MatMult, ast.Div, ast.LShift)  # `<<` becomes `shift`, which has a bound
+DEFAULTS = {"families": None, "max_bytes": None, "alignment_bytes": None, "pitch_multiple_bytes": None,
+            "order": None, "minimise": "excess", "offset": None, "must_be": None}  # fmt: skip
+ERRORS = (SyntaxError, NameError, TypeError, ValueError, ArithmeticError, RecursionError, MemoryError)
+# Lanes of a warp, banks and bytes of a bank, by the name of the target.
+HARDWARE = (("sm_1[0-3]", 32, {16}, 4), ("sm_.*_8byte", 32, {32}, 8), ("sm_.*", 32, {32}, 4),
+            ("gfx950", 64, {32, 64}, 4), ("gfx9.*", 64, {32}, 4), ("gfx1.*", 32, {32}, 4))  # fmt: skip
+
+
+class Broken(Exception):
+    """A file is no problem or no certificate."""
 
 
 def require(holds, what):
     if not holds:
-        sys.exit(f"WRONG: {what}")
+        sys.exit(("WRONG: " + str(what)[:2000]).encode("ascii", "backslashreplace").decode())
+
+
+def shift(a, b):
+    if not 0 <= b <= 64:
+        raise ValueError(f"a shift by {b}")
+    return a << b
+
+
+class Shifts(ast.NodeTransformer):
+    """`a << b` as a call of `shift`."""
+
+    def visit_BinOp(self, node):
+        self.generic_visit(node)
+        if isinstance(node.op, ast.LShift):
+            return ast.Call(ast.Name("shift", ast.Load()), [node.left, node.right], [])
+        return node
+
+
+@functools.cache
+def compiled(text):
+    tree = ast.fix_missing_locations(Shifts().visit(ast.parse(text.strip(), mode="eval")))
+    nodes = list(ast.walk(tree))
+    if not all(isinstance(node, ALLOWED) and not isinstance(node, UNBOUNDED) for node in nodes):
+        raise ValueError("not an integer expression")
+    if any(isinstance(node, ast.Constant) and type(node.value) is not int for node in nodes):
+        raise ValueError("a constant that is no integer")
+    return compile(tree, "", "eval")
 
 
 def evaluate(text, env):
-    tree = ast.parse(str(text).strip(), mode="eval")
-    require(all(isinstance(node, ALLOWED) for node in ast.walk(tree)), text)
-    return int(eval(compile(tree, "", "eval"), {"__builtins__": {}, "min": min, "max": max}, env))
+    known = {"__builtins__": {}, "min": min, "max": max, "shift": shift}
+    try:
+        return int(eval(compiled(str(text)), known, env))
+    except ERRORS as error:
+        raise Broken(f"the problem: {str(text)[:200]!r} cannot be evaluated: {error}") from None
+
+
+def check_problem(problem):
+    """That the file is a problem, as far as it is used here."""
+    require_form(isinstance(problem, dict), "an object is needed")
+    for field, kind in (("name", str), ("threads", int), ("accesses", list), ("tile", dict)):
+        require_form(isinstance(problem.get(field), kind), f"{field} is needed")
+    tile = problem["tile"]
+    shape, element = tile.get("shape"), tile.get("element")
+    counted = isinstance(shape, list) and shape and all(type(n) is int and n > 0 for n in shape)
+    require_form(counted and problem["threads"] <= 1024, "tile.shape or threads")
+    structure = isinstance(element, dict) and type(element.get("bytes")) is int and element["bytes"] > 0
+    names = " ".join([*NAMED.values(), *PACKED.values()]).split()
+    require_form(structure or element in names, "tile.element is unknown")
+    require_form(isinstance(problem.get("layout", {}), dict), "layout is an object")
+    for access in problem["accesses"]:
+        require_form(isinstance(access, dict) and isinstance(access.get("name"), str), "an access, its name")
+        loops, index = access.get("for", {}), access.get("index", [0] * len(shape))
+        require_form(isinstance(index, list) and len(index) == len(shape), "an index has other dimensions")
+        trips = loops.values() if isinstance(loops, dict) else [None]
+        require_form(all(type(n) is int for n in trips), "a loop has no trip count")
+
+
+def require_form(holds, what):
+    if not holds:
+        raise Broken(what)
 
 
 class Case:
@@ -87,6 +156,8 @@ class Case:
                     last = (last + (step * env[part] if step else 0)) // self.packed
                     flat = 0
                     for x, extent in zip([*outer, last], self.shape, strict=True):
+                        if not 0 <= x < extent:
+                            raise Broken(f"access {access['name']!r} leaves the tile")
                         flat = flat * extent + x
                     warps.setdefault(tid // warp_lanes, {})[tid % warp_lanes] = flat
             for warp, lanes in warps.items():
@@ -241,8 +312,71 @@ def check_bound(case, given):
     return counting + max(more)
 
 
+def check_named(problem, given):
+    """The problem, the hardware and the constraints that the certificate speaks of are those of the file."""
+    require(given["problem"] == problem["name"], f"it is of the problem {given['problem']!r}")
+    target = problem.get("target", "sm_90")
+    require(given["target"] == target, f"it is for {given['target']!r}, the problem for {target!r}")
+    stated = {**DEFAULTS, **given.get("constraints", {})}
+    for field, value in {**DEFAULTS, **problem.get("layout", {})}.items():
+        wanted = sorted(value) if field == "families" and value else value
+        said = sorted(stated[field]) if field == "families" and stated[field] else stated[field]
+        require(said == wanted, f"layout.{field} was {said}, the problem has {wanted}")
+    rules = given["served"].values()
+    require(set(given["served"]) == {a["name"] for a in problem["accesses"]}, "the accesses served")
+    banks = {(rule["banks"], rule["bank_bytes"]) for rule in rules}
+    require((given["banks"], given["bank_bytes"]) in banks, "the banks are not those of an access")
+    for rule in rules:
+        served = sorted(lane for phase in rule["phases"] for lane in phase)
+        once = len(set(served)) == len(served) and set(range(rule["lanes_used"])) <= set(served)
+        require(once, "some lane is served twice, or never")
+    for name, lanes, counts, wide in HARDWARE:
+        if re.fullmatch(name, target):
+            real = given["lanes"] == lanes and all(b in counts and w == wide for b, w in banks)
+            return require(real, f"{target} has other banks or lanes")
+    return None
+
+
+def check_status(given):
+    """A layout where there is one to have, and what was refuted where there is none."""
+    status, has = given["status"], given["layout"] is not None
+    require(status in ("optimal", "feasible", "infeasible", "unknown"), f"no status: {status!r}")
+    require(has == (status in ("optimal", "feasible")), f"{status}, with{'' if has else 'out'} a layout")
+    refuted = given["infeasible"] is not None
+    require(refuted == (status == "infeasible"), f"{status}, with{'' if refuted else 'out'} a refutation")
+
+
+def check_constraints(problem, case, found):
+    """The layout's bytes and, where the families have no cuts, rotations and XORs, its strides."""
+    layout = {**DEFAULTS, **problem.get("layout", {})}
+    most, aligned = layout["max_bytes"], layout["alignment_bytes"]
+    require(most is None or found["bytes"] <= most, f"{found['bytes']} bytes, more than {most}")
+    widest = max(rule["bytes"] for rule in case.given["served"].values())
+    require(aligned is None or widest <= aligned, f"an access of {widest} bytes needs more than {aligned}")
+    families = set(layout["families"] or ["table"])
+    if families - {"none", "order", "pad"}:
+        return
+    table, inner, strides = found["byte_offsets"], 1, []
+    for extent in reversed(case.shape):
+        strides.insert(0, (table[inner] - table[0]) if extent > 1 else None)
+        inner *= extent
+    for flat, x in enumerate(itertools.product(*map(range, case.shape))):
+        linear = table[0] + sum(n * (stride or 0) for n, stride in zip(x, strides, strict=True))
+        require(table[flat] == linear, "the layout has no strides, as its families do")
+    used = [d for d, stride in enumerate(strides) if stride is not None]
+    slowest_first = sorted(used, key=lambda d: -strides[d])
+    order = [d for d in layout["order"] or range(len(strides)) if d in used]
+    require("order" in families or slowest_first == order, "the dimensions are in another order")
+    dense = found["bytes"] == case.elements * case.size
+    require("pad" in families or dense, "the layout is padded")
+    pitch = layout["pitch_multiple_bytes"] or 1
+    require(not any(strides[d] % pitch for d in slowest_first[:-1]), f"a stride is no multiple of {pitch}")
+
+
 def check(problem, given):
     """Print what holds and what is open; whether nothing is."""
+    check_named(problem, given)
+    check_status(given)
     case, found, stated = Case(problem, given), given["layout"], given["bound"]
     elements = case.elements * case.size
     claimed, least = Fraction(str(stated["excess"])), given["bytes"]["at_least"]
@@ -252,6 +386,7 @@ def check(problem, given):
         print(f"widths: {', '.join(widths)}; other choices are not compared here")
     if found:
         excess = check_layout(case, found)
+        check_constraints(problem, case, found)
         print(f"layout: {excess} weighted excess in {found['bytes']} bytes: checked")
         require(claimed <= excess + Fraction(1, 10**6), f"the layout has less excess than {claimed}")
         require(least <= found["bytes"], f"the layout has fewer bytes than {least}")
@@ -271,7 +406,12 @@ def check(problem, given):
     elif found:
         closed.append(False)
         print(f"bytes: {least} in {given['bytes']['scope']}: NOT CHECKED, it rests on layoutopt's search")
+    if given["status"] == "unknown":
+        closed.append(False)
+        print("unknown: NOT CHECKED, no layout is claimed and none is refuted")
     if given["status"] == "infeasible":
+        asked = problem.get("layout", {}).get("max_bytes")
+        require(given["infeasible"]["max_bytes"] == asked, f"max_bytes is {asked}")
         closed.append(check_infeasible(given["infeasible"], elements, bound, bool(widths)))
     return all(closed)
 
@@ -294,19 +434,25 @@ def main():
         print(__doc__)
         return 0
     try:
-        problem, given = (json.loads(Path(path).read_text()) for path in sys.argv[1:])
-    except (OSError, ValueError) as error:
+        problem, given = (json.loads(Path(path).read_text(encoding="utf-8")) for path in sys.argv[1:])
+    except (OSError, ValueError, RecursionError) as error:
         print(f"two JSON files are needed, PROBLEM and CERTIFICATE: {error}", file=sys.stderr)
         return 2
     try:
+        check_problem(problem)
+        known = isinstance(given, dict) and given.get("schema") == "layoutopt.certificate/1"
+        require_form(known, "the second file is no certificate")
         left_out = [a["name"] for a in problem["accesses"] if "index" not in a]
         if left_out or any(rule["row_words"] > 1 for rule in given["served"].values()):
             why = f"accesses without an index: {', '.join(left_out)}" if left_out else "banks that share rows"
             print(f"NOT CHECKED: {why} are not handled here")
             return 3
         return 0 if check(problem, given) else 3
+    except Broken as error:
+        print(str(error).encode("ascii", "backslashreplace").decode(), file=sys.stderr)
+        return 2
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
-        sys.exit(f"WRONG: the certificate is not of this problem, or malformed: {error!r}")
+        return require(False, f"the certificate is not of this problem, or malformed: {error!r}")
 
 
 if __name__ == "__main__":
