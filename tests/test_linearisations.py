@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import toy
 
+import layoutopt.model.linearisations
 from layoutopt.model.linearisations import Space, matrices, padded, rotated, unpadded
 
 BANKS = 4
@@ -98,3 +99,19 @@ def test_matrices_put_any_bits_where_the_bank_is_selected():
     for table in tables:
         assert sorted(table) == list(range(16))
         assert all(table[a ^ b] == table[a] ^ table[b] for a in range(16) for b in range(16))
+
+
+def test_only_streams_that_are_looked_at_are_opened(monkeypatch):
+    module, made = layoutopt.model.linearisations, []
+    inner = module._candidate
+    monkeypatch.setattr(module, "_candidate", lambda *given: made.append(1) or inner(*given))
+    families = frozenset(("none", "order", "pad", "interval", "rotate"))
+    few = list(itertools.islice(padded(Space((4, 3, 2, 4, 3, 2), 1, (), 32, 1, None, families)), 50))
+    assert [c.span for c in few] == sorted(c.span for c in few)
+    assert len(made) < 2000
+
+
+def test_a_table_is_not_to_be_written():
+    table = next(padded(Space((4, 4), 1, (), 4, 1, None, frozenset(("pad",))))).table((4, 4))
+    with pytest.raises(ValueError, match="read-only"):
+        table[0] = 1

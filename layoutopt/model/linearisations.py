@@ -14,9 +14,10 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from typing import Final
 
 import numpy as np
@@ -30,6 +31,8 @@ IntArray = npt.NDArray[np.int64]
 
 Piece = tuple[int, int, int]  # (dim, divide, size)
 Structure = tuple[Piece, ...]  # slowest first
+# No candidate is below this by `by_cost`; and what gives them by rising span.
+Stream = tuple[tuple[int, int], Callable[[], Iterator["Linearisation"]]]
 
 MAX_DIGITS = 6
 MAX_CUTS = 2
@@ -61,24 +64,32 @@ class Linearisation:
 
     def table(self, shape: tuple[int, ...]) -> IntArray:
         """Element offset of every element, by row-major index; int64, shape (elements,)."""
-        total = np.zeros(shape, np.int64)
-        for d, extent in enumerate(shape):
-            line = np.zeros(extent, np.int64)
-            for digit in self.digits:
-                if digit.dim == d:
-                    line += np.arange(extent) // digit.divide % digit.size * digit.stride
-            total += line.reshape([-1 if k == d else 1 for k in range(len(shape))])
-        flat = total.ravel()
-        if self.turn:
-            line, place = np.divmod(flat, self.digits[-2].stride)
-            flat = flat - place + (place + self.turn * line) % self.digits[-1].size
-        if self.interval[0]:
-            flat = flat + flat // self.interval[0] * self.interval[1]
-        return flat
+        return _table(self.digits, self.turn, self.interval, shape)
 
     def layout(self, shape: tuple[int, ...], element_bytes: int, swizzle: tuple[Target, ...] = ()) -> Layout:
         """The candidate as a layout of a tile of this shape."""
         return Layout(shape, element_bytes, self.digits, swizzle, self.turn, interval=self.interval)
+
+
+@lru_cache(maxsize=4)
+def _table(
+    digits: tuple[Digit, ...], turn: int, interval: tuple[int, int], shape: tuple[int, ...]
+) -> IntArray:
+    total = np.zeros(shape, np.int64)
+    for d, extent in enumerate(shape):
+        line = np.zeros(extent, np.int64)
+        for digit in digits:
+            if digit.dim == d:
+                line += np.arange(extent) // digit.divide % digit.size * digit.stride
+        total += line.reshape([-1 if k == d else 1 for k in range(len(shape))])
+    flat = total.ravel()
+    if turn:
+        line, place = np.divmod(flat, digits[-2].stride)
+        flat = flat - place + (place + turn * line) % digits[-1].size
+    if interval[0]:
+        flat = flat + flat // interval[0] * interval[1]
+    flat.flags.writeable = False  # shared by all who ask
+    return flat
 
 
 @dataclass(frozen=True)
@@ -252,33 +263,132 @@ def least_matrix_operations(space: Space) -> int:
 
 def padded(space: Space, cuts: bool = True) -> Iterator[Linearisation]:
     """Candidates with at least one pad, by rising span; without `cuts`, of whole dimensions only."""
-    families = [streams for name, streams in PADDED.items() if name in space.families]
-    yield from heapq.merge(*(one for streams in families for one in streams(space, cuts)), key=by_cost)
+    yield from _rising(
+        stream
+        for name, streams in PADDED.items()
+        if name in space.families
+        for stream in streams(space, cuts)
+    )
 
 
-def _pad_streams(space: Space, cuts: bool) -> Iterator[Iterator[Linearisation]]:
+def _pad_streams(space: Space, cuts: bool) -> Iterator[Stream]:
     """One or two padded strides, or one beside a cut; with rotations, the lines at a padded pitch, too."""
     for count_of_cuts, levels in _PADDED if cuts else _PADDED[:1]:
         for structure in _structures(space, count_of_cuts):
-            gaps = len(structure) - 1
-            for where in itertools.combinations(range(gaps), 1):
-                yield _pad_stream(space, structure, where, ())
-            if levels == 2 and gaps and "rotate" in space.families:
-                pitches = _pad_stream(space, structure, (gaps - 1,), ())
-                yield (turned for plain in pitches for turned in _turned(space, plain))
-            if levels == 2:
-                for where in itertools.combinations(range(gaps), 2):
-                    for inner in _pads(space, structure[where[1]]):
-                        yield _pad_stream(space, structure, where, (inner,))
+            if len(structure) > 1:
+                least = math.prod(space.shape) + structure[0][2] - 1
+                bound = least, _least_operations(structure, space.shape)
+                yield bound, partial(_pads_of, space, structure, levels)
 
 
-def _interval_streams(space: Space, cuts: bool) -> Iterator[Iterator[Linearisation]]:
+def _pads_of(space: Space, structure: Structure, levels: int) -> Iterator[Linearisation]:
+    """One structure with one pad, or up to `levels`, by rising span."""
+    elements, gaps = math.prod(space.shape), len(structure) - 1
+    moved = _moved(structure)
+    operations = _least_operations(structure, space.shape)
+    streams: list[Stream] = []
+    for gap in range(gaps):
+        bound = elements + moved[gap], operations
+        streams.append((bound, partial(_pad_stream, space, structure, (gap,), ())))
+    if levels == 2 and "rotate" in space.families:
+        bound = elements + moved[gaps - 1], operations
+        streams.append((bound, partial(_rotated_pads, space, structure)))
+    for outer, inner in itertools.combinations(range(gaps), 2) if levels == 2 else ():
+        pads = _pads(space, structure[inner])
+        bound = elements + moved[outer] + moved[inner] * pads[0], operations
+        streams.append((bound, partial(_pairs_of, space, structure, outer, inner)))
+    yield from _rising(streams)
+
+
+def _pairs_of(space: Space, structure: Structure, outer: int, inner: int) -> Iterator[Linearisation]:
+    """One structure with two pads, by rising span."""
+    elements, operations = math.prod(space.shape), _least_operations(structure, space.shape)
+    moved = _moved(structure)
+    streams = (
+        (
+            (elements + moved[outer] + moved[inner] * pad, operations),
+            partial(_pad_stream, space, structure, (outer, inner), (pad,)),
+        )
+        for pad in _pads(space, structure[inner])
+    )
+    yield from _rising(streams, sorted_bounds=True)
+
+
+def _moved(structure: Structure) -> list[int]:
+    """By how much a pad of one element on each stride moves the last element, at least."""
+    # It moves each of the runs that the stride and the slower ones make, but the first.
+    return [runs - 1 for runs in itertools.accumulate((size for _, _, size in structure), operator.mul)]
+
+
+def _rotated_pads(space: Space, structure: Structure) -> Iterator[Linearisation]:
+    for plain in _pad_stream(space, structure, (len(structure) - 2,), ()):
+        yield from _turned(space, plain)
+
+
+def _interval_streams(space: Space, cuts: bool) -> Iterator[Stream]:
     """A pad after every N elements of a dense order."""
-    for structure in _structures(space, 0):
-        plain = _candidate(space, structure, (0,) * (len(structure) - 1))
-        if plain is not None and plain.span == math.prod(space.shape) and space.stride_multiple == 1:
-            for every in _intervals(space, plain):
-                yield _interval_stream(space, plain, every)
+    for structure in _structures(space, 0) if space.stride_multiple == 1 else ():
+        bound = math.prod(space.shape) + 1, _least_operations(structure, space.shape) + 2
+        yield bound, partial(_intervals_of, space, structure)
+
+
+def _intervals_of(space: Space, structure: Structure) -> Iterator[Linearisation]:
+    """One structure, where it is dense, with interval pads, by rising span."""
+    plain = _candidate(space, structure, (0,) * (len(structure) - 1))
+    if plain is None or plain.span != math.prod(space.shape):
+        return
+    yield from _rising(
+        (
+            (plain.span + (plain.span - 1) // every, plain.operations + 2),
+            partial(_interval_stream, space, plain, every),
+        )
+        for every in _intervals(space, plain)
+    )
+
+
+def _rising(streams: Iterable[Stream], *, sorted_bounds: bool = False) -> Iterator[Linearisation]:
+    """All candidates of the streams, each by rising span, in the order of `by_cost`.
+
+    Of equal candidates those of the first stream come first. A stream is opened when nothing below its
+    bound is left, and with `sorted_bounds` (they rise) not even asked for before: a tile of eight
+    dimensions has millions, of which few are ever looked at.
+    """
+    opens: dict[int, Callable[[], Iterator[Linearisation]]] = {}
+    # Span, operations and number of the stream, which no two share; then its first candidate and the rest.
+    heap: list[tuple[int, int, int, Linearisation | None, Iterator[Linearisation] | None]] = []
+    numbered = enumerate(streams)
+    for number, (bound, start) in itertools.islice(numbered, 1) if sorted_bounds else numbered:
+        opens[number] = start
+        heap.append((*bound, number, None, None))
+    heapq.heapify(heap)
+    while heap:
+        _, _, number, candidate, rest = heapq.heappop(heap)
+        if candidate is not None:
+            yield candidate
+        if rest is None:
+            rest = opens.pop(number)()
+            for later, (bound, start) in itertools.islice(numbered, 1):
+                opens[later] = start
+                heapq.heappush(heap, (*bound, later, None, None))
+        following = next(rest, None)
+        if following is not None:
+            heapq.heappush(heap, (*by_cost(following), number, following, rest))
+
+
+def least_operations(space: Space) -> int:
+    """No candidate takes fewer operations, with whatever cuts and pads."""
+    return _least_operations(tuple((d, 1, extent) for d, extent in enumerate(space.shape)), space.shape)
+
+
+def _least_operations(structure: Structure, shape: tuple[int, ...]) -> int:
+    """No candidate of this structure takes fewer operations."""
+    return _least_operations_in_any_order(tuple(sorted(structure)), shape)
+
+
+@lru_cache(maxsize=64)
+def _least_operations_in_any_order(pieces: Structure, shape: tuple[int, ...]) -> int:
+    digits = [Digit(dim, divide, size, 2) for dim, divide, size in pieces]
+    return _operations(digits, shape) - any(digit.size > 1 for digit in digits)
 
 
 def _intervals(space: Space, plain: Linearisation) -> list[int]:
@@ -315,7 +425,7 @@ def _interval_stream(space: Space, plain: Linearisation, every: int) -> Iterator
 
 
 # What families with pads hold, in streams of rising span. The second argument says whether cuts may be used.
-PADDED: Final[dict[str, Callable[[Space, bool], Iterable[Iterator[Linearisation]]]]] = {
+PADDED: Final[dict[str, Callable[[Space, bool], Iterable[Stream]]]] = {
     "pad": _pad_streams,
     "interval": _interval_streams,
 }

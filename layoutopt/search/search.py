@@ -27,6 +27,7 @@ from layoutopt.model.linearisations import (
     Linearisation,
     by_cost,
     least_matrix_operations,
+    least_operations,
     matrices,
     padded,
     rotated,
@@ -65,6 +66,8 @@ _STAGE_1_EFFORT = 0.2
 # What it gets to find the cheapest swizzle where one is known to exist.
 _POLISH_EFFORT = 0.2
 _FALLBACK_CANDIDATES = 200
+# Shares of the time left: to look at them, and to list the candidates of one kind before any is tried.
+_FALLBACK_SHARE, _GATHER_SHARE = 0.5, 0.2
 # Smallest and least conflicting linearisations over which the usual swizzles are evaluated.
 _TEXTBOOK_CANDIDATES = 48
 
@@ -276,12 +279,11 @@ class _Search:
 
     def _least_operations(self) -> Proposal:
         """The cheapest index (with `conflict_free`, that serves every phase), then excess, then bytes."""
-        candidates = list(self._candidates())
-        self.tally.exhausted = not self.budget.spent
         best: _Found | None = None
-        for candidate in sorted(candidates, key=lambda c: (c.operations, c.span)):
+        least = least_operations(self.space)
+        for candidate in self._by_operations():
             if best is not None and candidate.operations > best.operations:
-                break
+                continue
             if self.budget.spent and best is not None:
                 self.tally.exhausted = False
                 break
@@ -291,12 +293,27 @@ class _Search:
                 found = self._swizzled_within(candidate, phases, best)
             if found is not None and self._fits(found.candidate.span):
                 best = found if best is None else min(best, found, key=lambda f: (f.operations, *f.rank))
+            if best is not None and (best.operations, best.excess) <= (least, self.floor):
+                break  # what follows is larger
         if best is None:
             reason = "every layout of these families has conflicts, or takes too many bytes"
             return self._none(
                 reason if self.tally.exhausted else "out of time", self.scope, self.tally.exhausted
             )
         return self._cheapest(best)
+
+    def _by_operations(self) -> Iterator[Linearisation]:
+        """The candidates that a cheapest index may come from, by rising operations where that matters.
+
+        Without `conflict_free` any candidate serves, so that only those as cheap as row-major, or cheaper,
+        need be looked at; of them the smallest that reaches the floor ends the search.
+        """
+        if self.conflict_free:
+            gathered = list(self.budget.part(_GATHER_SHARE).while_left(self._candidates()))
+            self.tally.exhausted = self.tally.exhausted and self.budget.share_left > 1 - _GATHER_SHARE
+            yield from sorted(gathered, key=lambda c: (c.operations, c.span))
+            return
+        yield from self._candidates()
 
     def _swizzled_within(
         self, candidate: Linearisation, phases: Phases, best: _Found | None
@@ -468,7 +485,8 @@ class _Search:
     def _fall_back(self) -> None:
         """Out of time: at least look at plain pads, which cost next to nothing to evaluate."""
         self.tally.exhausted = False
-        for candidate in itertools.islice(padded(self.space, cuts=False), _FALLBACK_CANDIDATES):
+        pads = itertools.islice(padded(self.space, cuts=False), _FALLBACK_CANDIDATES)
+        for candidate in self.budget.part(_FALLBACK_SHARE).while_left(pads):
             if not self._fits(candidate.span):
                 break
             phases = phases_of(candidate, self.sets, self.tile)
@@ -487,9 +505,11 @@ class _Search:
         for cuts in range(MAX_CUTS + 1):
             tight: list[Linearisation] = []
             candidates = unpadded(self.space, cuts)
+            part = self.budget.part(_GATHER_SHARE)
             for candidate in itertools.chain(candidates, rotated(self.space)) if cuts == 0 else candidates:
                 (tight if candidate.span == self.tile.elements else rest).append(candidate)
-                if self.budget.spent:
+                if part.spent:
+                    self.tally.exhausted = False
                     break
             yield from sorted(tight, key=by_cost)
         yield from self._matrices()
