@@ -17,6 +17,7 @@ from layoutopt.problems.tile_set_file import tiles_from_data
 from layoutopt.problems.trace import trace
 from layoutopt.proof.every_layout import every_layout
 from layoutopt.study.check import check
+from layoutopt.study.compare import compare
 from layoutopt.study.explain import explain
 from layoutopt.synthesis.solve import solve
 
@@ -256,6 +257,29 @@ def test_rows_may_be_aligned_in_sum_only():
 def test_an_access_may_be_wider_than_a_row_of_banks():
     result = solve(problem_of("f32", [8], 16, "4*(tid % 2)", threads=LANES), target=toy(2))
     assert (result.accesses[0].wavefronts, result.excess) == (8, 0)
+
+
+def test_values_at_run_time_are_refused_where_an_access_is_wider_than_a_row_of_banks():
+    access = {"name": "a", "op": "load", "bytes": 16, "index": ["4*v"], "any": {"v": 2}}
+    tile = {"shape": [8], "element": "f32"}
+    problem = from_data({"name": "t", "tile": tile, "threads": LANES, "accesses": [access]})
+    with pytest.raises(ProblemFileError, match="wider than the 8 bytes of a row of banks"):
+        solve(problem, target=toy(2))
+
+
+def test_compare_shows_no_layout_that_needs_more_alignment_than_there_is():
+    rows = {"name": "a", "op": "store", "bytes": 4, "index": ["tid // 8", "tid % 8"]}
+    columns = {**rows, "name": "b", "op": "load", "index": ["tid % 8", "tid // 8"]}
+    data = {
+        "name": "t",
+        "tile": {"shape": [8, 8], "element": "f32"},
+        "threads": 64,
+        "accesses": [rows, columns],
+    }
+    found = compare(from_data({**data, "layout": {"alignment_bytes": 16}}))
+    (guess,) = (row for row in found.rows if row.family == "guess_xor")
+    assert guess.reason == "needs a base aligned to 128 bytes; alignment_bytes is 16"
+    assert all(row.alignment_bytes is None or row.alignment_bytes <= 16 for row in found.rows)
 
 
 def test_an_explanation_names_alignment_where_no_vector_is_wide():

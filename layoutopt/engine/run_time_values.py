@@ -101,7 +101,7 @@ def choices(problem: Problem, looped: Trace, device: Device) -> dict[str, Choice
         device: its device.
 
     Raises:
-        ProblemFileError: a weight depends on the values.
+        ProblemFileError: a weight depends on the values, or an access is wider than a row of banks.
     """
     warps = -(-problem.threads // device.lanes)
     found = {}
@@ -117,6 +117,12 @@ def choices(problem: Problem, looped: Trace, device: Device) -> dict[str, Choice
         rows = rows.reshape(-1, device.lanes, values)
         apart_bytes = max(lanes.operation.width_bytes, problem.tile.storage.element_bytes)
         rule = device.rule(lanes.operation)
+        if lanes.operation.width_bytes > rule.banks * rule.bank_bytes:
+            raise ProblemFileError(
+                f"accesses[{i}].bytes",
+                f"values known only at run time are not counted for accesses wider than the "
+                f"{rule.banks * rule.bank_bytes} bytes of a row of banks",
+            )
         _, banks, requests = _geometry(lanes.operation, rule)
         per_word = _elements_per_word(apart_bytes, rule)
         least = [

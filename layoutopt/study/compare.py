@@ -219,10 +219,12 @@ class _Compare:
             case.check(table)
         except LayoutError as error:
             wrong = str(error)
+        alignment, given = case.alignment(swizzled), problem.layout.alignment_bytes
+        if given is not None and alignment > given:
+            wrong = wrong or f"needs a base aligned to {alignment} bytes; alignment_bytes is {given}"
         if wrong:
             return msgspec.structs.replace(row, **filled, status=Status.INFEASIBLE, reason=wrong)
         accesses, weighted = self._cost(table, formula)
-        alignment = case.alignment(swizzled)
         fits = occupancy(size, alignment, problem.threads, self.gpu, problem.target)
         return msgspec.structs.replace(
             row,

@@ -31,7 +31,8 @@ class PhaseWords:
     def why(self, result: Result) -> Iterator[str]:
         """Row-major's worst phase, the same phase now, and what each part of the layout buys."""
         plain = row_major(self.case.lowered.tile.shape, self.case.lowered.tile.element_bytes)
-        if (problem := self._unsound(plain)) is not None:
+        problem = self._unsound(plain)
+        if problem is not None:
             yield f"Row-major, with no pad and no swizzle, cannot hold this tile: {problem}."
         before = self.case.measure(plain)
         worst = max(range(len(before)), key=lambda k: before[k].excess)
@@ -39,7 +40,7 @@ class PhaseWords:
         if before[worst].excess > 0:
             place = self.case.worst(worst, self.case.table(plain))
             yield from self._phase(plain, worst, place, "Row-major")
-        else:
+        elif problem is None:
             yield "Row-major, with no pad and no swizzle, has no conflicts already."
         if result.layout is None:
             yield f"No layout: {result.reason}."
