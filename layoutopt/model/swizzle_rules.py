@@ -66,8 +66,10 @@ def swizzle_field(sets: Sequence[PhaseSet], tile: Tile, trace: Trace) -> Field |
     for access in trace.accesses:
         chunk_bits = max(1, access.operation.width_bytes // word_bytes).bit_length() - 1
         if chunk_bits > low:
-            starts.setdefault(chunk_bits, []).append(access.element[access.active])
-    vectors = tuple((bits, np.unique(np.concatenate(parts))) for bits, parts in sorted(starts.items()))
+            starts.setdefault(chunk_bits, []).append(access.starts)
+    vectors = tuple(
+        (bits, np.flatnonzero(np.bincount(np.concatenate(parts)))) for bits, parts in sorted(starts.items())
+    )
     whole = max((bits for bits, _ in vectors), default=low)  # bits inside the widest vector
     alike = min(s.rule.banks for s in sets) == 1 << high
     inner = range(whole, high) if alike else range(0)
@@ -206,7 +208,7 @@ def rules(candidate: Linearisation, field: Field, tile: Tile) -> Rules:
     targets = field.targets
     still: list[tuple[int, tuple[int, ...]]] = []
     for chunk_bits, starts in field.vectors:
-        basis = _basis(np.unique(table[starts] >> field.first_source).tolist(), sources)
+        basis = _basis(np.flatnonzero(np.bincount(table[starts] >> field.first_source)).tolist(), sources)
         if len(basis) == sources:
             targets = range(min(max(targets.start, chunk_bits), targets.stop), targets.stop)
             continue

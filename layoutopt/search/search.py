@@ -103,13 +103,17 @@ def search(
     budget: Budget,
     workers: int,
     progress: Progress,
+    counted: Trace | None = None,
 ) -> Proposal:
     """Find the layout with the least weighted excess, then bytes, then index cost.
+
+    `counted` are the instructions of `trace` whose excess counts, where not all of them: the others bind
+    vectors only.
 
     Raises:
         ProblemFileError: no access has an active lane, or the constraints contradict the accesses.
     """
-    return _Search(problem, device, trace, conflict_free, budget, workers, progress).run()
+    return _Search(problem, device, trace, conflict_free, budget, workers, progress, counted).run()
 
 
 def why_no_table(problem: Problem) -> str:
@@ -180,6 +184,7 @@ class _Search:
         budget: Budget,
         workers: int,
         progress: Progress,
+        counted: Trace | None = None,
     ) -> None:
         self.tile = problem.tile
         self.trace = trace
@@ -189,7 +194,7 @@ class _Search:
         self.progress = progress
         self.conflict_free = conflict_free
         self.limit = problem.layout.max_bytes
-        self.sets: tuple[PhaseSet, ...] = phase_sets(trace, self.tile, device)
+        self.sets: tuple[PhaseSet, ...] = phase_sets(counted or trace, self.tile, device)
         families = problem.layout.families or FAMILIES
         alignment = problem.layout.alignment_bytes
         needed = base_alignment(trace, device, swizzled=False)

@@ -13,12 +13,14 @@ from layoutopt.engine.case import Case, cases
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import Device, device
 from layoutopt.problems.answer import Result, Status
+from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import Problem
 from layoutopt.search import dictated
 from layoutopt.search.proposal import Ask, Progress, Proposal
 from layoutopt.search.search import search
 from layoutopt.synthesis import tables
 from layoutopt.synthesis.run_time_values import over_values
+from layoutopt.synthesis.sample import by_sample, is_large
 from layoutopt.synthesis.verify import Answer, verified
 
 # Share of the time limit that the search over the families may use; proofs for every layout get the rest.
@@ -96,15 +98,20 @@ def formulas(case: Case, ask: Ask) -> Proposal:
     if tables.are_sought(case):  # afterwards
         families = tuple(f for f in problem.layout.families or () if f != "table")
         problem = tables.within(problem, families or ("none",))
-    return search(
-        problem,
-        case.device,
-        case.certain,
-        conflict_free=ask.conflict_free,
-        budget=ask.budget.part(_SEARCH_SHARE),
-        workers=ask.workers,
-        progress=ask.progress,
-    )
+
+    def searched(counted: Trace | None = None) -> Proposal:
+        return search(
+            problem,
+            case.device,
+            case.certain,
+            conflict_free=ask.conflict_free,
+            budget=ask.budget.part(_SEARCH_SHARE),
+            workers=ask.workers,
+            progress=ask.progress,
+            counted=counted,
+        )
+
+    return by_sample(case, ask, searched) if is_large(case) else searched()
 
 
 def improved(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
@@ -112,6 +119,8 @@ def improved(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     layout = case.lowered.layout
     if layout.must_be is not None:
         return proposal  # every layout there may be was counted
+    if is_large(case) and not case.chooses:
+        return proposal  # what holds for every layout is asked of all instructions together
     if case.chooses:
         proposal = over_values(case, proposal, ask)
     elif tables.are_sought(case):
