@@ -12,7 +12,8 @@ from emit_programs import GCC, GXX, SOLVED, code, expected, same, solved, tabled
 
 from layoutopt.emit.cost import instructions
 from layoutopt.emit.forms import moved_bits
-from layoutopt.emit.languages import LANGUAGES, emit, plan
+from layoutopt.emit.languages import emit, plan
+from layoutopt.emit.registry import LANGUAGES
 from layoutopt.engine.case import case_of
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.escape import comment, identifier
@@ -336,7 +337,12 @@ def test_random_problems(tmp_path):
     assert "25 problems" in done.stdout
 
 
-def test_every_language_has_a_module_with_a_suffix():
+def test_every_language_stands_in_one_table():
     import importlib
 
-    assert all(importlib.import_module(module).SUFFIX.startswith(".") for module in LANGUAGES.values())
+    folder = {path.stem for path in (ROOT / "layoutopt" / "emit").glob("*.py")}
+    for name, language in LANGUAGES.items():
+        assert name == language.name
+        assert name in folder
+        assert callable(importlib.import_module(language.module).emit)
+        assert language.suffix.startswith(".")

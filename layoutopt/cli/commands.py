@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import click
 
 from layoutopt import __version__
+from layoutopt.emit.registry import LANGUAGES
 
 
 class Command(NamedTuple):
@@ -29,7 +30,7 @@ COMMANDS: Final = (
     Command("compare", "compare", "Padding or swizzle: the best layout of each family side by side."),
     Command("show", "show", "Draw the banks under one warp instruction: text, SVG or a page."),
     Command("check", "check", "Audit a layout that is in use."),
-    Command("emit", "emit", "Print a layout as code, in eight languages."),
+    Command("emit", "emit", f"Print a layout as code, in one of {len(LANGUAGES)} languages."),
     Command("run", "run", "Run a layout on the GPU: values, profiler counters and cycles."),
     Command("explain", "explain", "Say why a layout works, or why none can."),
     Command("count", "count", "Count the wavefronts of recorded addresses."),

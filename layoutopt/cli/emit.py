@@ -10,13 +10,18 @@ from layoutopt.cli.answer import answer_of, answer_options
 from layoutopt.cli.files import FileCommand, OutputPath, write_all
 from layoutopt.cli.options import ProblemPath
 from layoutopt.cli.output import note, say_json
+from layoutopt.emit.registry import LANGUAGES
 
-LANGUAGES = ("cuda", "hip", "opencl", "c", "cute", "gluon", "tilelang", "numba")
+_LIST = "\b\nLanguages:\n" + "\n".join(
+    f"  {known.name:<9} {known.title}, {known.suffix}: {known.summary}" for known in LANGUAGES.values()
+)
 
 
-@click.command("emit", cls=FileCommand)
+@click.command("emit", cls=FileCommand, epilog=_LIST)
 @click.argument("file", type=ProblemPath())
-@click.option("--lang", type=click.Choice(LANGUAGES), default="cuda", show_default=True, help="The language.")
+@click.option(
+    "--lang", type=click.Choice(list(LANGUAGES)), default="cuda", show_default=True, help="The language."
+)
 @click.option("-o", "--output", type=OutputPath(or_print=True), help="Write the code to this file.")
 @click.option(
     "--self-test", is_flag=True, help="A whole CUDA program that tests itself on the GPU (cuda only)."

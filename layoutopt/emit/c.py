@@ -7,8 +7,6 @@ from typing import Final
 from layoutopt.emit.c_family import Dialect, arguments, parameters, source
 from layoutopt.emit.plan import AccessPlan, Plan
 
-SUFFIX: Final = ".h"
-
 _TYPES: Final = {
     "i8": "int8_t", "u8": "uint8_t", "i16": "int16_t", "u16": "uint16_t", "i32": "int32_t",
     "u32": "uint32_t", "i64": "int64_t", "u64": "uint64_t", "f32": "float", "f64": "double",

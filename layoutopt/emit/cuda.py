@@ -15,8 +15,6 @@ from layoutopt.emit.c_family import (
 from layoutopt.emit.plan import AccessPlan, Plan
 from layoutopt.hardware.operations import Operation
 
-SUFFIX: Final = ".cuh"
-
 TYPES: Final = {
     "i8": "signed char", "u8": "unsigned char", "i16": "short", "u16": "unsigned short", "i32": "int",
     "u32": "unsigned int", "i64": "long long", "u64": "unsigned long long", "f32": "float", "f64": "double",
@@ -51,7 +49,7 @@ def pointer_type(plan: Plan, operation: Operation) -> str:
             return TYPES[element]
         if (element, width) in _VECTORS:
             return _VECTORS[element, width]
-    if operation.kind in ("atomic", "reduce") and width == 8:
+    if operation.does.adds and width == 8:
         return "unsigned long long"
     return _RAW[width]
 
@@ -115,7 +113,7 @@ def _pieces(plan: Plan, access: AccessPlan) -> list[str]:
     operation = access.lanes.operation
     if operation.matrices:
         body = _matrix(plan, access)
-    elif operation.kind.startswith("cp.async"):
+    elif operation.does.copies:
         body = _async(plan, access)
     else:
         return ["#ifdef __CUDACC__", *pointer_pieces(plan, access), "#endif"]
@@ -130,7 +128,7 @@ def matrix_instruction(operation: Operation, address: str, registers: list[str])
     """ldmatrix or stmatrix as inline PTX."""
     n = operation.matrices
     form = f"{operation.kind}.sync.aligned.m8n8.x{n}{'.trans' if operation.transposed else ''}.shared.b16"
-    if operation.kind == "ldmatrix":
+    if operation.does.returns:
         outputs = ", ".join(f'"=r"({r})' for r in registers)
         held = ", ".join(f"%{k}" for k in range(n))
         return f'asm volatile("{form} {{{held}}}, [%{n}];" : {outputs} : "r"({address}) : "memory");'
@@ -149,7 +147,7 @@ def async_instruction(operation: Operation, address: str, source_pointer: str) -
 
 def _matrix(plan: Plan, access: AccessPlan) -> list[str]:
     operation = access.lanes.operation
-    constant = "" if operation.kind == "ldmatrix" else "const "
+    constant = "" if operation.does.returns else "const "
     registers = f"{constant}uint32_t (&v)[{operation.matrices}]"
     instruction = matrix_instruction(operation, "address", [f"v[{k}]" for k in range(operation.matrices)])
     return [
@@ -173,7 +171,7 @@ def _async(plan: Plan, access: AccessPlan) -> list[str]:
 
 
 def _closing(plan: Plan) -> list[str]:
-    if not any(a.lanes.operation.kind.startswith("cp.async") for a in plan.accesses):
+    if not any(a.lanes.operation.does.copies for a in plan.accesses):
         return []
     return [
         "",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +15,6 @@ from layoutopt.expressions.grammar import Var, evaluate
 from layoutopt.expressions.simplify import simplify
 from layoutopt.layout.formula import stages
 from layoutopt.layout.layout import Layout
-
-SUFFIX: Final = ".cute.hpp"
 
 IntArray = npt.NDArray[np.int64]
 

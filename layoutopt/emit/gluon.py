@@ -19,8 +19,6 @@ from layoutopt.emit.plan import Plan
 from layoutopt.errors import LayoutError
 from layoutopt.escape import comment
 
-SUFFIX: Final = ".py"
-
 IntArray = npt.NDArray[np.int64]
 
 _TYPES: Final = {

@@ -8,8 +8,6 @@ from layoutopt.emit.c_family import Dialect, source
 from layoutopt.emit.cuda import declaration, pointer_pieces, prologue
 from layoutopt.emit.plan import AccessPlan, Plan
 
-SUFFIX: Final = ".hip.hpp"
-
 
 def emit(plan: Plan) -> str:
     """A header that compiles with hipcc and, but for the device functions, as plain C++14."""
@@ -18,9 +16,9 @@ def emit(plan: Plan) -> str:
 
 def _pieces(plan: Plan, access: AccessPlan) -> list[str]:
     note = []
-    kind = access.lanes.operation.kind
-    if access.lanes.operation.matrices or kind.startswith("cp.async"):
-        note = [f"// AMD GPUs have no {kind}: a pointer to what the lane's address covers"]
+    operation = access.lanes.operation
+    if not operation.does.by_pointer:
+        note = [f"// AMD GPUs have no {operation.kind}: a pointer to what the lane's address covers"]
     return ["#ifdef __HIPCC__", *note, *pointer_pieces(plan, access), "#endif"]
 
 

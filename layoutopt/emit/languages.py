@@ -1,16 +1,17 @@
-"""The languages, and from a result or a formula to code in one of them."""
+"""From a result or a formula to code in one of them."""
 
 from __future__ import annotations
 
 import importlib
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from layoutopt import __version__
 from layoutopt.emit.plan import Plan, make_plan
+from layoutopt.emit.registry import LANGUAGES, Language
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.engine.referee import check_table
 from layoutopt.errors import ExpressionError, LayoutError
@@ -23,14 +24,6 @@ from layoutopt.problems.answer import AccessReport, Result
 from layoutopt.problems.lower import over_bytes, stored, with_loops, with_widths
 from layoutopt.problems.trace import trace
 from layoutopt.problems.types import Problem
-
-# One module each, with `emit(plan)`, `SUFFIX` and, where addresses count elements, `UNIT = "element"`.
-LANGUAGES: Final = {
-    name: f"layoutopt.emit.{name}"
-    for name in ("cuda", "hip", "opencl", "c", "cute", "gluon", "tilelang", "numba")
-}
-
-_C_FAMILY: Final = ("cuda", "hip", "opencl", "c")
 
 
 def emit(language: str, problem: Problem, gpu: Device, answer: Result | str) -> str:
@@ -47,20 +40,22 @@ def emit(language: str, problem: Problem, gpu: Device, answer: Result | str) -> 
         ExpressionError: the formula cannot be read.
         VerificationError: the code would not equal the layout's table. Our bug.
     """
-    module: Any = importlib.import_module(LANGUAGES[language])
-    unit = problem.tile.storage.element_bytes if getattr(module, "UNIT", "byte") == "element" else 1
+    known = LANGUAGES[language]
+    module: Any = importlib.import_module(known.module)
+    unit = problem.tile.storage.element_bytes if known.unit == "element" else 1
     if isinstance(answer, Result) and answer.layout is not None:
-        _check_expressible(answer.layout, language)
+        _check_expressible(answer.layout, known)
     text: str = module.emit(plan(problem, gpu, answer, unit))
     return text
 
 
-def _check_expressible(layout: Layout, language: str) -> None:
+def _check_expressible(layout: Layout, language: Language) -> None:
     what = (
         "a table of offsets" if layout.lookup else "elements of less than a byte" if layout.packed > 1 else ""
     )
-    if what and language not in _C_FAMILY:
-        raise LayoutError(f"{language} cannot express {what}; {', '.join(_C_FAMILY)} can")
+    if what and not language.has_tables:
+        able = ", ".join(other.name for other in LANGUAGES.values() if other.has_tables)
+        raise LayoutError(f"{language.name} cannot express {what}; {able} can")
 
 
 def plan(problem: Problem, gpu: Device, answer: Result | str, unit_bytes: int = 1) -> Plan:

@@ -8,9 +8,6 @@ from layoutopt.emit.plan import BASE, AccessPlan, Plan
 from layoutopt.emit.python_text import header, headline, parameter, text
 from layoutopt.expressions.grammar import Const, Op, Var, to_text
 
-SUFFIX: Final = ".py"
-UNIT: Final = "element"
-
 _TYPES: Final = {
     "i8": "int8", "u8": "uint8", "i16": "int16", "u16": "uint16", "i32": "int32", "u32": "uint32",
     "i64": "int64", "u64": "uint64", "f16": "float16", "f32": "float32", "f64": "float64",

@@ -7,8 +7,6 @@ from typing import Final
 from layoutopt.emit.c_family import Dialect, arguments, parameters, source
 from layoutopt.emit.plan import AccessPlan, Plan
 
-SUFFIX: Final = ".cl"
-
 _TYPES: Final = {
     "i8": "char", "u8": "uchar", "i16": "short", "u16": "ushort", "i32": "int", "u32": "uint",
     "i64": "long", "u64": "ulong", "f32": "float", "f64": "double", "f16": "half", "c64": "float2",
@@ -29,10 +27,10 @@ def _pieces(plan: Plan, access: AccessPlan) -> list[str]:
         if operation.width_bytes == plan.element_bytes:
             kind = _TYPES.get(element, kind)
         kind = _VECTORS.get((element, operation.width_bytes), kind)
-    if operation.kind in ("atomic", "reduce") and operation.width_bytes == 8:
+    if operation.does.adds and operation.width_bytes == 8:
         kind = "ulong"
     note = []
-    if operation.matrices or operation.kind.startswith("cp.async"):
+    if not operation.does.by_pointer:
         note = [f"// OpenCL has no {operation.kind}: a pointer to what the lane's address covers"]
     return [
         *note,

@@ -32,7 +32,6 @@ from layoutopt.problems.types import Access, Problem
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-_POINTERS: Final = ("load", "store", "atomic", "reduce")
 _MAX_PERIOD_BYTES: Final = 1024  # shared memory starts at a multiple of this; more would waste bytes
 
 
@@ -177,7 +176,7 @@ def make_plan(
         used |= {own, *(f"{own}_{part_name}" for part_name in PARTS)}
         accesses.append(_plan_access(own, access, part, report, problem, spellings, table, unit_bytes))
     # Only the instructions that take a 32-bit address have XOR applied to one that holds the tile's start.
-    absolute = [a for a in accesses if a.lanes.operation.kind not in _POINTERS]
+    absolute = [a for a in accesses if not a.lanes.operation.does.by_pointer]
     flips = reduce(lambda a, b: a | b, (a.form.flip_bits * unit_bytes for a in absolute), 0)
     return Plan(
         name=name,

@@ -97,23 +97,23 @@ def _guard(access: AccessPlan) -> str:
 def _instruction(access: AccessPlan, address: str) -> str:
     """The access as one PTX instruction on registers v[0..3]; `cell` is its source in global memory."""
     operation = access.lanes.operation
-    kind, width = operation.kind, operation.width_bytes
+    does, width = operation.does, operation.width_bytes
     words = max(1, width // 4)
     if operation.matrices:
         return cuda.matrix_instruction(operation, address, [f"v[{k}]" for k in range(operation.matrices)])
-    if kind.startswith("cp.async"):
+    if does.copies:
         return cuda.async_instruction(operation, address, "cell")
-    if kind == "reduce":
+    if does.adds and not does.returns:
         return f'asm volatile("red.shared.add.u{8 * width} [%0], 1;" :: "r"({address}) : "memory");'
-    if kind == "atomic" and width == 8:
+    if does.adds and width == 8:
         return (
             '{ unsigned long long old; asm volatile("atom.shared.add.u64 %0, [%1], %2;" : "=l"(old) '
             f': "r"({address}), "l"((unsigned long long)v[0]) : "memory"); v[0] = (uint32_t)old; }}'
         )
-    if kind == "atomic":
+    if does.adds:
         return f'asm volatile("atom.shared.add.u32 %0, [%1], %2;" : "=r"(v[0]) : "r"({address}), "r"(v[0]) : "memory");'
     held = ", ".join(f"%{k}" for k in range(words))
-    if kind == "load":
+    if does.returns:
         outputs = ", ".join(f'"=r"(v[{k}])' for k in range(words))
         if width < 4:
             return f'asm volatile("ld.volatile.shared.u{8 * width} %0, [%1];" : "=r"(v[0]) : "r"({address}) : "memory");'.replace(
@@ -138,7 +138,7 @@ def _instruction(access: AccessPlan, address: str) -> str:
 
 def _kernels(plan: Plan, index: int, access: AccessPlan) -> str:
     operation = access.lanes.operation
-    name, guard, kind = plan.name, _guard(access), operation.kind
+    name, guard = plan.name, _guard(access)
     words = operation.matrices or max(1, operation.width_bytes // 4)
     address = f"smem + {access.name}_bytes({arguments(access)})"
     if access.form.has_step:
@@ -151,11 +151,9 @@ def _kernels(plan: Plan, index: int, access: AccessPlan) -> str:
         f"uint32_t* cell = cells + 4 * (THREADS * (size_t){_position(access)} + tid);",
         f"if ({guard}) {{ {load_cell} {_instruction(access, address)} {store_cell} }}",
     ]
-    wait = (
-        ['asm volatile("cp.async.wait_all;" ::: "memory");'] if operation.kind.startswith("cp.async") else []
-    )
+    wait = ['asm volatile("cp.async.wait_all;" ::: "memory");'] if operation.does.copies else []
     # What is loaded must be used, or the assembler leaves the load out.
-    use = " sum ^= v[0] ^ v[1] ^ v[2] ^ v[3];" if operation.is_read or kind == "atomic" else ""
+    use = " sum ^= v[0] ^ v[1] ^ v[2] ^ v[3];" if operation.does.returns else ""
     alone = [f"if ({guard}) {{ {_instruction(access, address)}{use} }}"]
     base = [f"    const uint32_t base = {access.name}_base(tid); (void)base;"] if access.form.has_step else []
     where = f"{index}"
@@ -206,18 +204,16 @@ def _run(plan: Plan, index: int, access: AccessPlan) -> str:
         "",
     )
     loops = [line for line in loops if line.strip()]
-    kind = operation.kind
-    mode = {"load": "LOAD", "store": "STORE", "atomic": "ADD", "reduce": "ADD"}.get(kind, "STORE")
-    if kind == "ldmatrix":
-        mode = "LDMATRIX"
-    if kind == "stmatrix":
-        mode = "STMATRIX"
+    does = operation.does
+    mode = "ADD" if does.adds else "LOAD" if does.returns else "STORE"
+    if operation.matrices:
+        mode = "LDMATRIX" if does.returns else "STMATRIX"
     shown = "".join(c if c.isalnum() or c in " _-.+/" else "_" for c in access.access.name)
     return "\n".join(
         [
             f'    wrong += {name}_test(Access{{"{shown}", "{access.access.op}", {mode}, '
             f"{operation.width_bytes}, {operation.matrices}, {int(operation.transposed)}, "
-            f"{int(kind == 'reduce')}, {_iterations(access)}, {report.wavefronts}, {report.bank_conflicts}}}, {index},",
+            f"{int(does.adds and not does.returns)}, {_iterations(access)}, {report.wavefronts}, {report.bank_conflicts}}}, {index},",
             f"        {name}_values_{index}, {kernel_name(plan, index)}, profile, [](auto visit) {{",
             *loops,
             "    });",

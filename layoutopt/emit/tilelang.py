@@ -9,9 +9,6 @@ from layoutopt.emit.python_text import header, headline
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import Node, Op, to_text
 
-SUFFIX: Final = ".py"
-UNIT: Final = "element"
-
 _INDEXABLE: Final = frozenset(("+", "-", "*", "//", "%", "&", "|", "^", "~", "<<", ">>", "neg"))
 
 

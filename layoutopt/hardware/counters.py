@@ -9,18 +9,6 @@ from layoutopt.hardware.operations import Operation
 BANK_CONFLICTS: Final = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared"
 WAVEFRONTS: Final = "l1tex__data_pipe_lsu_wavefronts_mem_shared"
 
-# The part of each total that an operation moves, of wavefronts and of conflicts; None: the total alone.
-# Measured on an H200: tests/data/h200_counter_split.json.
-PARTS: Final[dict[str, tuple[str | None, str]]] = {
-    "load": ("op_ld", "op_ld"),
-    "ldmatrix": ("op_ld", "op_ld"),
-    "store": ("op_st", "op_st"),
-    "stmatrix": ("op_st", "op_st"),
-    "atomic": ("op_atom", "op_atom"),
-    "reduce": ("op_atom", "op_atom"),
-    "cp.async.ca": (None, "op_ldgsts"),
-}
-
 
 def counters(operation: Operation, wavefronts: int, bank_conflicts: int) -> dict[str, int]:
     """Predicted profiler counters (their `.sum`); empty where the profiler does not count the operation.
@@ -28,10 +16,10 @@ def counters(operation: Operation, wavefronts: int, bank_conflicts: int) -> dict
     A launch adds a few wavefronts of its own to the total, which `..._op_misc` holds; they are not
     in the prediction.
     """
-    if operation.kind not in PARTS:
+    if operation.does.counters is None:
         return {}
     found = {BANK_CONFLICTS: bank_conflicts, WAVEFRONTS: wavefronts}
-    wavefront_part, conflict_part = PARTS[operation.kind]
+    wavefront_part, conflict_part = operation.does.counters
     for part in ("op_ld", "op_st", "op_atom"):
         found[f"{WAVEFRONTS}_{part}"] = wavefronts if part == wavefront_part else 0
     for part in ("op_ld", "op_st", "op_atom", "op_ldgsts"):

@@ -12,16 +12,44 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-# What the hardware serves by rules of its own, and whether it only reads shared memory.
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What the instructions of one kind do, whichever GPU serves them.
+
+    Attributes:
+        short: what a problem file calls it, where the width decides the rest.
+        returns: registers receive what shared memory held.
+        changes: shared memory receives something.
+        by_pointer: reached through a pointer in C; others take a 32-bit shared address.
+        copies: moves bytes from global memory past the registers, and is waited for.
+        adds: an atomic addition.
+        narrows: a wide access can be written as several narrow ones.
+        counters: the parts of the profiler's totals of wavefronts and of conflicts that it moves
+            (measured on an H200, tests/data/h200_counter_split.json): None for a part moves the total
+            alone; None for both, it is not counted.
+    """
+
+    short: str
+    returns: bool
+    changes: bool
+    by_pointer: bool
+    copies: bool = False
+    adds: bool = False
+    narrows: bool = False
+    counters: tuple[str | None, str] | None = None
+
+
+# What the hardware serves by rules of its own.
 KINDS: Final = {
-    "load": True,
-    "store": False,
-    "ldmatrix": True,
-    "stmatrix": False,
-    "atomic": False,
-    "reduce": False,
-    "cp.async.ca": False,
-    "cp.async.cg": False,
+    "load": Kind("load", True, False, True, narrows=True, counters=("op_ld", "op_ld")),
+    "store": Kind("store", False, True, True, narrows=True, counters=("op_st", "op_st")),
+    "ldmatrix": Kind("ldmatrix", True, False, False, counters=("op_ld", "op_ld")),
+    "stmatrix": Kind("stmatrix", False, True, False, counters=("op_st", "op_st")),
+    "atomic": Kind("atomic", True, True, True, adds=True, counters=("op_atom", "op_atom")),
+    "reduce": Kind("reduce", False, True, True, adds=True, counters=("op_atom", "op_atom")),
+    "cp.async.ca": Kind("cp.async", False, True, False, True, narrows=True, counters=(None, "op_ldgsts")),
+    "cp.async.cg": Kind("cp.async", False, True, False, True, narrows=True),
 }
 
 STORE_WIDTHS: Final = (1, 2, 4, 8, 16)
@@ -34,9 +62,9 @@ class Operation:
     """One kind of instruction.
 
     Attributes:
-        kind: one of `KINDS`. On NVIDIA, reduce is the addition of the constant 1 without a result
-            (ATOMS.POPC.INC), the one atomic that serves lanes of one address together; any other is
-            atomic, result or not.
+        kind: one of `KINDS`, whose entry is `does`. On NVIDIA, reduce is the addition of the constant 1
+            without a result (ATOMS.POPC.INC), the one atomic that serves lanes of one address together;
+            any other is atomic, result or not.
         width_bytes: bytes at each lane's address (16 for a matrix row).
         matrices: 8x8 matrices moved by ldmatrix and stmatrix, which use the addresses of the
             first 8 * matrices lanes; 0 for other kinds.
@@ -49,9 +77,14 @@ class Operation:
     transposed: bool = False
 
     @property
+    def does(self) -> Kind:
+        """What all instructions of this kind do."""
+        return KINDS[self.kind]
+
+    @property
     def is_read(self) -> bool:
         """Whether the instruction only reads shared memory."""
-        return KINDS[self.kind]
+        return not self.does.changes
 
 
 class Written(NamedTuple):

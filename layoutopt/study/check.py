@@ -428,7 +428,11 @@ class _Audit:
     def _fusion(self, access: LaneTrace, source: Access, counts: Counts) -> Iterator[Finding]:
         """What the counts become if the compiler fuses neighbouring iterations into a wider access."""
         operation = access.operation
-        if operation.kind not in ("load", "store") or not access.active.any() or access.name in self.chosen:
+        if (
+            not (operation.does.narrows and operation.does.by_pointer)
+            or not access.active.any()
+            or access.name in self.chosen
+        ):
             return
         shape = (*source.loops.values(), -1, self.gpu.lanes)
         address = self.table[access.element].reshape(shape)

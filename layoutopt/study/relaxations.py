@@ -52,10 +52,10 @@ class Relaxations:
         operation = parse_operation(access.op, access.single_width)
         size = self.case.lowered.tile.element_bytes
         width = operation.width_bytes // 2
-        if operation.matrices or operation.kind not in ("load", "store", "cp.async.ca", "cp.async.cg"):
+        if not operation.does.narrows:
             return
         while width >= max(size, self.case.device.bank_bytes):
-            kind = operation.kind if operation.kind in ("load", "store") else "cp.async"
+            kind = operation.does.short
             *outer, last = access.index
             name = _half(access)
             yield msgspec.structs.replace(

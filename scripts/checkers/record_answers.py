@@ -19,9 +19,9 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from layoutopt.cli.commands import main as layoutopt
+from layoutopt.emit.registry import LANGUAGES
 from layoutopt.problems.catalogue import problems
 
-LANGUAGES = ("cuda", "hip", "opencl", "c", "cute", "gluon", "tilelang", "numba")
 LIMIT = "20"
 TIMES = re.compile(r'"seconds": ?[0-9.e-]+')
 
