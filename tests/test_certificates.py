@@ -285,7 +285,8 @@ def test_there_is_none_for_values_known_only_at_run_time(tmp_path):
     done = layoutopt("solve", tmp_path / "p.json", "--certificate", tmp_path / "c.json")
     assert (done.returncode, (tmp_path / "c.json").exists()) == (2, False)
     assert done.stderr == (
-        "error: accesses[1].any: --certificate: there is none for values known only at run time\n"
+        "error: accesses[1].any: --certificate: there is none for values known only at run time; "
+        "`layoutopt check` counts them\n"
     )
 
 

@@ -12,17 +12,15 @@ import numpy as np
 from layoutopt import __version__
 from layoutopt.emit.plan import Plan, make_plan
 from layoutopt.emit.registry import LANGUAGES, Language
-from layoutopt.engine.conflicts import count_wavefronts
-from layoutopt.engine.referee import check_table
+from layoutopt.engine.case import case_of, case_under
+from layoutopt.engine.run_time_values import tidy
 from layoutopt.errors import ExpressionError, LayoutError
 from layoutopt.escape import identifier
-from layoutopt.expressions.grammar import Lookup, evaluate, parse, to_text
+from layoutopt.expressions.grammar import Const, Lookup, Op, evaluate, parse, to_text
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import offset_expression
-from layoutopt.layout.layout import Layout
-from layoutopt.problems.answer import AccessReport, Result
-from layoutopt.problems.lower import over_bytes, stored, with_loops, with_widths
-from layoutopt.problems.trace import trace
+from layoutopt.problems.answer import Result
+from layoutopt.problems.lower import chosen_widths, over_bytes, stored, with_loops, with_widths
 from layoutopt.problems.types import Problem
 
 
@@ -43,16 +41,15 @@ def emit(language: str, problem: Problem, gpu: Device, answer: Result | str) -> 
     known = LANGUAGES[language]
     module: Any = importlib.import_module(known.module)
     unit = problem.tile.storage.element_bytes if known.unit == "element" else 1
-    if isinstance(answer, Result) and answer.layout is not None:
-        _check_expressible(answer.layout, known)
+    _check_expressible(problem, answer, known)
     text: str = module.emit(plan(problem, gpu, answer, unit))
     return text
 
 
-def _check_expressible(layout: Layout, language: Language) -> None:
-    what = (
-        "a table of offsets" if layout.lookup else "elements of less than a byte" if layout.packed > 1 else ""
-    )
+def _check_expressible(problem: Problem, answer: Result | str, language: Language) -> None:
+    table = isinstance(answer, Result) and answer.layout is not None and bool(answer.layout.lookup)
+    packed = problem.tile.packed > 1
+    what = "a table of offsets" if table else "elements of less than a byte" if packed else ""
     if what and not language.has_tables:
         able = ", ".join(other.name for other in LANGUAGES.values() if other.has_tables)
         raise LayoutError(f"{language.name} cannot express {what}; {able} can")
@@ -61,8 +58,6 @@ def _check_expressible(layout: Layout, language: Language) -> None:
 def plan(problem: Problem, gpu: Device, answer: Result | str, unit_bytes: int = 1) -> Plan:
     """The plan of a result that has a layout, or of a formula; see `emit`."""
     if isinstance(answer, str):
-        if problem.tile.packed > 1:
-            raise LayoutError("code for elements that share a byte needs a result, not a formula")
         return _of_formula(problem, gpu, answer, unit_bytes)
     layout, proof = answer.layout, answer.proof
     if layout is None:
@@ -99,44 +94,39 @@ def run_plan(problem: Problem, gpu: Device, answer: Result | str) -> Plan:
     """
     if any(access.any for access in problem.accesses):
         raise LayoutError(
-            "values known only at run time have a worst case or a mean, which no single run shows"
+            "values known only at run time have a worst case or a mean, which no single run shows; "
+            "`layoutopt check` counts them"
         )
     if problem.tile.packed > 1 and isinstance(answer, Result) and answer.layout is not None:
-        problem = stored(with_widths(problem, [report.bytes for report in answer.accesses]))
-        units = msgspec.structs.replace(answer.layout, shape=problem.tile.shape, packed=1)
-        answer = msgspec.structs.replace(answer, layout=units)
+        case = case_of(problem, gpu, chosen_widths(problem, answer))
+        problem = case.lowered
+        answer = msgspec.structs.replace(answer, layout=case.as_bytes(answer.layout))
     elif problem.tile.packed > 1 and isinstance(answer, str):
         problem, answer = stored(problem), over_bytes(answer, problem.tile)
     return plan(problem, gpu, answer)
 
 
 def _of_formula(problem: Problem, gpu: Device, text: str, unit_bytes: int) -> Plan:
-    shape, size = problem.tile.shape, problem.tile.storage.element_bytes
-    grids = {f"x{d}": g for d, g in enumerate(np.indices(shape, dtype=np.int64, sparse=True))}
+    tile = problem.tile
+    grids = {f"x{d}": g for d, g in enumerate(np.indices(tile.shape, dtype=np.int64, sparse=True))}
     try:
         node = parse(text, frozenset(grids))
-        table = np.broadcast_to(evaluate(node, grids), shape) * size
+        case = case_under(problem, gpu, node)
+        units = node if tile.packed == 1 else Op("//", (node, Const(tile.packed)))
+        table = np.broadcast_to(evaluate(units, grids), tile.shape) * tile.storage.element_bytes
     except ExpressionError as error:
         raise ExpressionError(error.reason, error.position, "offset") from None
-    reports = []
-    every = trace(problem, gpu)
-    try:
-        check_table(table.ravel(), size, every)
     except LayoutError as error:
         raise LayoutError(f"{to_text(node)} cannot hold the tile: {error}") from None
-    lanes = every.accesses
-    for access in lanes:
-        counts = count_wavefronts(table.ravel()[access.element], access.active, access.operation, gpu)
-        waves, ideal = int(counts.wavefronts.sum()), int(counts.ideal.sum())
-        conflicts = int(counts.bank_conflicts.sum())
-        reports.append(AccessReport(access.name, access.op, waves, ideal, waves - ideal, conflicts))
-    row = max((gpu.rule(a.operation).banks for a in lanes), default=1) * gpu.bank_bytes
+    reports = case.measure(node)
+    row = max((gpu.rule(a.operation).banks for a in case.accesses), default=1) * gpu.bank_bytes
     about = [
         f"{problem.name} on {gpu.name}: a given layout; code by layoutopt {__version__}",
         f"element offset = {to_text(node)}",
-        f"{int(table.max()) + size} bytes, {sum(r.excess for r in reports)} excess wavefronts",
+        f"{int(table.max()) + tile.storage.element_bytes} bytes, "
+        f"{tidy(sum(r.excess for r in reports))} excess wavefronts",
     ]
     return make_plan(
-        problem, gpu, node, table, reports=reports, layout=None, alignment_bytes=row,
+        with_loops(case.problem), gpu, units, table, reports=reports, layout=None, alignment_bytes=row,
         about=about, unit_bytes=unit_bytes,
     )  # fmt: skip

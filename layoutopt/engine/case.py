@@ -7,7 +7,8 @@ Whoever asks about layouts (solve, compare, check, explain, show, emit) wants no
        asked                 problem                     lowered                    lanes, accesses
 
 `cases` gives one for every choice of widths, `case_of` the one with widths that are known (those of a
-result: `case_of(problem, gpu, chosen_widths(problem, result))`). Then, for any layout:
+result: `case_of(problem, gpu, chosen_widths(problem, result))`), `case_under` the one with the widths that
+cost least under a layout that is given. Then, for any layout:
 
     case = case_of(problem, gpu)
     table = case.table(layout)        # byte offsets of `lowered`, by row-major index: a Layout or a formula
@@ -29,6 +30,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
+from layoutopt.budget import Budget
 from layoutopt.engine.conflicts import Counts, IntArray
 from layoutopt.engine.referee import CountedAccess, KnownLanes, check_table
 from layoutopt.engine.run_time_values import ChoiceTrace, choices
@@ -217,14 +219,15 @@ class Case:
         return replace(self, lanes=lanes, accesses=_known(lanes.accesses, self.device))
 
 
-def cases(problem: Problem, device: Device) -> Iterator[Case]:
-    """The problem under every choice of its widths, the widest first.
+def cases(problem: Problem, device: Device, budget: Budget | None = None) -> Iterator[Case]:
+    """The problem under every choice of its widths, the widest first; traced within the budget.
 
     Raises:
+        OutOfTime: the time was over before the end.
         ProblemFileError: the problem contradicts itself, or the device has no rule for an access.
     """
     for option in width_choices(problem):
-        yield _lowered(problem, option, device)
+        yield _lowered(problem, option, device, budget)
 
 
 def case_of(problem: Problem, device: Device, widths: Mapping[str, int] | None = None) -> Case:
@@ -237,11 +240,35 @@ def case_of(problem: Problem, device: Device, widths: Mapping[str, int] | None =
     return _lowered(problem, with_widths(problem, [widths.get(a.name) for a in problem.accesses]), device)
 
 
-def _lowered(asked: Problem, problem: Problem, device: Device) -> Case:
+def case_under(problem: Problem, device: Device, layout: Layout | Node) -> Case:
+    """The problem with the widths that cost least under a layout that is given.
+
+    Raises:
+        ExpressionError: the formula cannot be evaluated.
+        LayoutError: the layout serves the accesses with no choice of widths.
+        ProblemFileError: as for `cases`.
+    """
+    best: tuple[float, Case] | None = None
+    for case in cases(problem, device):
+        table = case.table(layout)
+        try:
+            case.check(table)
+        except LayoutError as error:
+            wrong = error
+            continue
+        cost = case.weighted_wavefronts(case.count(table)) / case.lanes.weight_unit
+        if best is None or cost < best[0]:
+            best = cost, case
+    if best is None:
+        raise wrong
+    return best[1]
+
+
+def _lowered(asked: Problem, problem: Problem, device: Device, budget: Budget | None = None) -> Case:
     lowered, looped = stored(problem), with_loops(problem)
-    lanes = trace(looped, device)
+    lanes = trace(looped, device, budget)
     if lowered is not problem:  # whose accesses were just checked to start at whole bytes
-        lanes = trace(with_loops(lowered), device)
+        lanes = trace(with_loops(lowered), device, budget)
     chosen = choices(lowered, lanes, device)
     accesses = tuple(
         chosen.get(known.name, known) if chosen else known for known in _known(lanes.accesses, device)

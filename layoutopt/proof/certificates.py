@@ -134,7 +134,9 @@ def check_certifiable(problem: Problem) -> None:
     for i, access in enumerate(problem.accesses):
         if access.any:
             raise ProblemFileError(
-                f"accesses[{i}].any", "--certificate: there is none for values known only at run time"
+                f"accesses[{i}].any",
+                "--certificate: there is none for values known only at run time; "
+                "`layoutopt check` counts them",
             )
 
 

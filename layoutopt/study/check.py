@@ -470,7 +470,8 @@ class _Audit:
         if not broken and (best.weighted_excess, best.bytes) >= (weighted, self.size):
             return
         options = [best]
-        for families in (("none", "pad"), ("none", "xor")):
+        dictated = self.problem.layout.must_be is not None  # which leaves no choice of families
+        for families in (("none", "pad"), ("none", "xor")) if not dictated else ():
             allowed = self.problem.layout.families
             if allowed is None or set(families) <= set(allowed):
                 option = self._solved(families)

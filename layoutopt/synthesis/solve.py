@@ -8,11 +8,11 @@ from typing import Final
 
 import msgspec
 
-from layoutopt.budget import Budget
+from layoutopt.budget import Budget, OutOfTime
 from layoutopt.engine.case import Case, cases
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import Device, device
-from layoutopt.problems.answer import Result, Status
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
 from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import Problem
 from layoutopt.search import dictated
@@ -55,28 +55,49 @@ def solve(
     """
     gpu = target or device(problem.target)
     ask = Ask(budget or Budget(time_limit), conflict_free, workers, progress)
-    return solve_cases(cases(problem, gpu), ask)
+    try:
+        return solve_cases(cases(problem, gpu, ask.budget), ask)
+    except OutOfTime:
+        proof = Proof(Bound(0, EVERY_LAYOUT), Bound(problem.tile.bytes, EVERY_LAYOUT))
+        return Result(problem.name, gpu.name, Status.UNKNOWN, proof, "out of time")
 
 
 def solve_cases(found: Iterable[Case], ask: Ask) -> Result:
     """The same for cases that the caller has already: those of one problem, or one with other constraints.
 
     Raises:
+        OutOfTime: the time was over before the first case was there.
         ProblemFileError: a case contradicts itself.
         VerificationError: the conflict engine does not confirm the model; nothing is returned.
     """
     answers = []
-    for case in found:
-        if case.asked.layout.offset is not None:
-            raise ProblemFileError(
-                "layout.offset", "fixes the layout, so there is nothing to solve; remove it"
-            )
-        if not any(access.active.any() for access in case.lanes.accesses):
-            raise ProblemFileError("accesses", "no access has an active lane")
-        proposal = source_of(case)(case, ask)
-        proposal = improved(case, proposal, ask)
-        answers.append(verified(case, proposal))
-    return best(answers)
+    all_there = True
+    try:
+        for case in found:
+            check_solvable(case)
+            proposal = source_of(case)(case, ask)
+            proposal = improved(case, proposal, ask)
+            answers.append(verified(case, proposal))
+    except OutOfTime:
+        if not answers:
+            raise
+        all_there = False
+    return best(answers, all_there)
+
+
+def check_solvable(case: Case) -> None:
+    """Check that there is something to solve.
+
+    Raises:
+        ProblemFileError: the layout is fixed, or nothing is accessed.
+    """
+    if case.asked.layout.offset is not None:
+        raise ProblemFileError(
+            "layout.offset",
+            "fixes the layout, so there is nothing to solve; `layoutopt check` audits it, or remove it",
+        )
+    if not any(access.active.any() for access in case.lanes.accesses):
+        raise ProblemFileError("accesses", "no access has an active lane")
 
 
 def source_of(case: Case) -> Callable[[Case, Ask], Proposal]:
@@ -133,8 +154,8 @@ def improved(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     return proposal
 
 
-def best(answers: Sequence[Answer]) -> Result:
-    """The best of one answer for each choice of widths: optimal if no choice can do better.
+def best(answers: Sequence[Answer], all_there: bool = True) -> Result:
+    """The best of one answer for each choice of widths: optimal if all are there and none can do better.
 
     By weighted wavefronts, bytes and index cost, in the order that is asked for. Excess would not do:
     16 bytes in two wavefronts more than ideal and 8 bytes in none may cost the same.
@@ -144,7 +165,7 @@ def best(answers: Sequence[Answer]) -> Result:
     if not found:
         return (unknown or [answer.result for answer in answers])[0]
     least = min(found, key=_rank)
-    if not unknown and all(a is least or _decided(a, least) for a in found):
+    if all_there and not unknown and all(a is least or _decided(a, least) for a in found):
         return least.result
     result = least.result
     return msgspec.structs.replace(result, status=Status.FEASIBLE, reason=result.reason or _WIDTHS_LEFT)
