@@ -1,0 +1,189 @@
+"""CONTRIBUTING.md: what it names is there, and each of its recipes adds one, in the places that it says."""
+
+import json
+import re
+import subprocess
+import sys
+import types
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from conftest import ROOT
+from test_cli import ENVIRONMENT
+
+from layoutopt import check, solve
+from layoutopt.cli import commands, import_
+from layoutopt.emit import registry
+from layoutopt.hardware import operations
+from layoutopt.hardware.devices import load_devices
+from layoutopt.problems.answer import Status
+from layoutopt.problems.file import from_data
+from layoutopt.proof import every_layout, reasons
+
+TEXT = (ROOT / "CONTRIBUTING.md").read_text()
+
+
+def transpose(n, **changes):
+    data = {
+        "name": "transpose", "tile": {"shape": [n, n], "element": "f32"}, "threads": n,
+        "accesses": [
+            {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": n}},
+            {"name": "columns", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": n}},
+        ],
+    }  # fmt: skip
+    return {**data, **changes}
+
+
+def gpu_of(tmp_path, *instructions):
+    """The one GPU of a device file."""
+    entry = {"name": "xpu_1", "title": "Of tomorrow", "lanes": 8, "banks": 8, "bank_bytes": 4}
+    rules = [{"confidence": "inferred", "source": "a test", **rule} for rule in instructions]
+    path = tmp_path / "devices.json"
+    path.write_text(json.dumps({"devices": [{**entry, "instructions": rules}]}))
+    (gpu,) = load_devices(path)
+    return gpu
+
+
+def test_what_it_names_is_there():
+    named = re.findall(r"`((?:layoutopt|scripts|tests|docs|problems)/[\w./]*)`", TEXT)
+    assert len(named) > 20
+    short = re.findall(r"`((?:hardware|engine|model|search|synthesis|proof|layout|cli)/\w+\.\w+)`", TEXT)
+    for name in [*named, *(f"layoutopt/{name}" for name in short)]:
+        assert (ROOT / name).exists(), name
+    rooms = {
+        path.name for path in (ROOT / "layoutopt").iterdir() if path.is_dir() and path.name != "__pycache__"
+    }
+    picture = TEXT.split("```")[3]
+    assert rooms <= set(re.findall(r"(\w+)/", picture))
+
+
+def test_a_gpu(tmp_path):
+    gpu = gpu_of(tmp_path, {"ops": ["load", "store"], "bytes": [4], "phase": 8})
+    assert check(from_data(transpose(8)), "x0*8 + x1", target=gpu).excess == 56
+    assert solve(from_data(transpose(8)), target=gpu).excess == 0
+
+
+def test_an_operation(tmp_path, monkeypatch):
+    """A transposing load of 8 bytes that a new GPU serves in phases of four lanes, unlike all loads."""
+    spelling = (r"ds_read_b64_tr_b16", lambda _: operations.Written("transposing load", 8, (8,)))
+    monkeypatch.setattr(operations, "SPELLINGS", (*operations.SPELLINGS, spelling))
+    kind = operations.Kind("transposing load", returns=True, changes=False, by_pointer=True)
+    monkeypatch.setitem(operations.KINDS, "transposing load", kind)
+    gpu = gpu_of(
+        tmp_path,
+        {"ops": ["store"], "bytes": [4], "phase": 8},
+        {"ops": ["transposing load"], "bytes": [8], "phase": 4},
+    )
+    rows, _ = transpose(8)["accesses"]
+    wide = {"name": "wide", "op": "ds_read_b64_tr_b16", "index": ["tid", "2*i"], "for": {"i": 4}}
+    problem = from_data(transpose(8, accesses=[rows, wide]))
+    assert check(problem, "x0*8 + x1", target=gpu).accesses[1].wavefronts == 4 * 2 * 4
+    assert solve(problem, target=gpu).excess == 0
+
+
+FAMILY = """
+import importlib, json, sys
+from layoutopt.layout import families
+shear = families.Family(
+    name="shear", heading="one more", adds="a pitch of one more than the extent", bytes="one a row", index="none"
+)
+families.FAMILIES = (*families.FAMILIES, shear)
+families.NAMES = (*families.NAMES, "shear")
+from layoutopt.model import linearisations
+
+def streams(space, cuts):
+    rows, columns = space.shape
+    digits = linearisations.Digit(0, 1, rows, columns + 1), linearisations.Digit(1, 1, columns, 1)
+    span = (rows - 1) * (columns + 1) + columns
+    yield (span, 2), lambda: iter([linearisations.Linearisation(digits, span, 2, "shear", False)])
+
+linearisations.PADDED["shear"] = streams
+from layoutopt import solve
+from layoutopt.problems.file import from_data
+result = solve(from_data(json.loads(sys.argv[1])))
+print(result.family, result.offset, result.excess, result.status)
+"""
+
+
+def test_a_family():
+    problem = transpose(32, layout={"families": ["none", "shear"]})
+    done = subprocess.run(
+        [sys.executable, "-c", FAMILY, json.dumps(problem)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=ENVIRONMENT,
+    )
+    assert done.stdout == "shear x0*33 + x1 0 optimal\n", done.stderr
+
+
+def test_a_language(tmp_path, monkeypatch):
+    module = types.ModuleType("layoutopt.emit.words")
+    module.emit = lambda plan: f"{plan.name} takes {plan.bytes} bytes\n"
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(
+        registry.LANGUAGES, "words", registry.Language("words", "Words", ".txt", "a sentence")
+    )
+    from layoutopt.emit.languages import emit
+    from layoutopt.hardware.devices import device
+
+    problem = from_data(transpose(8))
+    assert emit("words", problem, device("sm_90"), "x0*9 + x1") == "transpose takes 284 bytes\n"
+
+
+def test_a_command(monkeypatch):
+    module = types.ModuleType("layoutopt.cli.greet")
+    module.command = click.command("greet")(lambda: click.echo("hello"))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    added = commands.Command("greet", "greet", "Say hello.")
+    monkeypatch.setattr(commands, "COMMANDS", (*commands.COMMANDS, added))
+    assert re.search(r"^  greet +Say hello\.$", CliRunner().invoke(commands.main, ["--help"]).output, re.M)
+    assert CliRunner().invoke(commands.main, ["greet"]).output == "hello\n"
+
+
+def test_an_import(monkeypatch):
+    """Threads along rows, values along columns: `rows` is all the text there is."""
+
+    def thread_values(text, tile):
+        assert text == "rows"
+        return np.stack(np.meshgrid(range(tile[0]), range(tile[1]), indexing="ij"), axis=-1)
+
+    @import_._layout_options
+    def rows(**options):
+        return import_._thread_values(thread_values, **options)
+
+    added = click.command("rows")(rows)
+    monkeypatch.setitem(import_.command.commands, "rows", added)
+    arguments = ["import", "rows", "rows", "--tile", "32x4", "--element", "f32"]
+    (access,) = json.loads(CliRunner().invoke(commands.main, arguments).output)["accesses"]
+    assert (access["bytes"], access["index"]) == (16, ["lane", "0"])
+
+
+@pytest.fixture
+def ring():
+    """Five words in a ring, each pair met with two more: no five words meet, and four banks are too few."""
+    accesses = [
+        {"name": f"a{k}", "op": "load", "bytes": 4,
+         "index": [f"{k} if tid == 0 else ({(k + 1) % 5} if tid == 1 else tid + 3)"]}
+        for k in range(5)
+    ]  # fmt: skip
+    return from_data(
+        {"name": "ring", "tile": {"shape": [7], "element": "f32"}, "threads": 4, "accesses": accesses}
+    )
+
+
+def test_a_reason(ring, tmp_path, monkeypatch):
+    odd = reasons.Reason(
+        evidence="odd ring: it needs three banks where pairs need two",
+        find=lambda subject, search: 5,
+        bound=lambda subject, found: 1,
+        data=lambda subject, problem, found: {"ring": found},
+        words=lambda subject, problem, found: iter([f"a ring of {found} words"]),
+        check=lambda subject, found: found % 2 == 1,
+    )
+    monkeypatch.setattr(every_layout, "REASONS", (odd, *reasons.REASONS))
+    gpu = gpu_of(tmp_path, {"ops": ["load"], "bytes": [4], "phase": 4, "banks": 4})
+    result = solve(ring, target=gpu, conflict_free=True)
+    assert (result.status, result.proof.evidence) == (Status.INFEASIBLE, odd.evidence)
