@@ -17,6 +17,7 @@ from layoutopt.problems.answer import Status
 from layoutopt.problems.file import from_data
 from layoutopt.problems.lower import with_loops
 from layoutopt.problems.trace import trace
+from layoutopt.study.compare import compare
 
 BASICS = ROOT / "problems" / "basics"
 TRANSPOSE = BASICS / "transpose_32x32_f32.json"
@@ -203,6 +204,33 @@ def test_layouts_as_tables_and_as_objects():
         check(problem, "x0 // (x1 - 3)")
     with pytest.raises(ProblemFileError, match="no layout to check"):
         audit("rows_32x32_f64")
+
+
+def test_a_layout_that_the_hardware_dictates_is_the_only_fix():
+    problem = from_data(
+        {
+            "schema": "layoutopt.problem/1",
+            "name": "dictated",
+            "tile": {"shape": [64, 64], "element": "bf16"},
+            "threads": 128,
+            "layout": {"must_be": "tma"},
+            "accesses": [
+                {
+                    "name": "a",
+                    "op": "load",
+                    "bytes": 16,
+                    "index": ["tid % 64", "8*(tid // 64 + 2*i)"],
+                    "for": {"i": 4},
+                }
+            ],
+        }
+    )
+    result = check(problem, "x0*64 + x1", solver=quick)
+    assert result.excess > 0
+    (fix,) = findings(result, "fix")
+    assert fix.details["family"].startswith("tma")
+    with pytest.raises(ProblemFileError, match=r"layout\.must_be"):
+        compare(problem)
 
 
 def test_command_line(tmp_path):

@@ -32,7 +32,8 @@ def odd_pitches(space, cuts):
         outer, inner = plain.digits
         outer = type(outer)(outer.dim, outer.divide, outer.size, outer.stride | 1)
         span = (outer.size - 1) * outer.stride + inner.size
-        yield iter([replace(plain, digits=(outer, inner), span=span, family="odd", may_swizzle=False)])
+        candidate = replace(plain, digits=(outer, inner), span=span, family="odd", may_swizzle=False)
+        yield (span, plain.operations), lambda: iter([candidate])
 
 linearisations.PADDED["odd"] = odd_pitches
 

@@ -22,7 +22,7 @@ from layoutopt.cli.output import say, say_json
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the audit as one JSON object.")
 @click.option("--no-fix", is_flag=True, help="Do not search for a better layout.")
-@time_limit_option(10.0, "Seconds for each search for a better layout.")
+@time_limit_option(10.0, "Seconds to search for a better layout.")
 @device_file_option
 def command(
     problem: Path,
@@ -44,6 +44,7 @@ def command(
     """
     if offset is not None and table is not None:
         raise click.UsageError("--offset and --table both give the layout; use one")
+    from layoutopt.budget import Budget
     from layoutopt.problems.answer import Result, Status
     from layoutopt.problems.array_file import read_offsets
     from layoutopt.problems.file import load
@@ -53,10 +54,12 @@ def command(
     loaded = load(problem)
     gpu = problem_device(loaded, device_file)
 
+    budget = Budget(time_limit)
+
     def solver(changed: Problem) -> Result:
         from layoutopt.synthesis.solve import solve
 
-        return solve(changed, time_limit=time_limit, target=gpu)
+        return solve(changed, budget=budget, target=gpu)
 
     layout = read_offsets(table, loaded.tile.shape, "--table") if table is not None else offset
     audit = check(loaded, layout, target=gpu, solver=None if no_fix else solver)

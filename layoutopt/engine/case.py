@@ -33,7 +33,7 @@ import numpy as np
 from layoutopt.budget import Budget
 from layoutopt.engine.conflicts import Counts, IntArray
 from layoutopt.engine.referee import CountedAccess, KnownLanes, check_table
-from layoutopt.engine.run_time_values import ChoiceTrace, choices
+from layoutopt.engine.run_time_values import ChoiceTrace, choices, rounded_count
 from layoutopt.engine.witness import worst_instruction
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import Node
@@ -51,7 +51,7 @@ from layoutopt.problems.lower import (
     with_loops,
     with_widths,
 )
-from layoutopt.problems.trace import LaneTrace, Trace, trace
+from layoutopt.problems.trace import LaneTrace, Trace, instruction_at, trace
 from layoutopt.problems.types import Constraints, Problem
 
 
@@ -140,11 +140,11 @@ class Case:
     def weighted_excess(self, counts: Sequence[Counts]) -> float:
         """The sum over all instructions, in units of `lanes.weight_unit`; whole unless it is expected."""
         over = [count.wavefronts - count.ideal for count in counts]
-        return _rounded(self._weighted(over))
+        return rounded_count(self._weighted(over))
 
     def weighted_wavefronts(self, counts: Sequence[Counts]) -> float:
         """The same for wavefronts."""
-        return _rounded(self._weighted([count.wavefronts for count in counts]))
+        return rounded_count(self._weighted([count.wavefronts for count in counts]))
 
     def _weighted(self, costs: Sequence[IntArray]) -> float:
         return sum(float((c * a.weight).sum()) for c, a in zip(costs, self.accesses, strict=True))
@@ -195,11 +195,8 @@ class Case:
 
     def place(self, access: int, row: int) -> tuple[int, dict[str, int]]:
         """Warp, and values of the loops, of a row of the access's counts."""
-        step, warp = divmod(row, -(-self.problem.threads // self.device.lanes))
-        values = {}
-        for name, trips in reversed(self.problem.accesses[access].loops.items()):
-            step, values[name] = divmod(step, trips)
-        return warp, dict(reversed(values.items()))
+        warps = -(-self.problem.threads // self.device.lanes)
+        return instruction_at(self.problem.accesses[access], row, warps)
 
     def coordinates(self, element: int) -> tuple[int, ...]:
         """Of an element of `lowered`, by row-major index; of the first in it where elements share bytes."""
@@ -278,8 +275,3 @@ def _lowered(asked: Problem, problem: Problem, device: Device, budget: Budget | 
 
 def _known(lanes: Sequence[LaneTrace], device: Device) -> tuple[KnownLanes, ...]:
     return tuple(KnownLanes(access, device) for access in lanes)
-
-
-def _rounded(total: float) -> float:
-    rounded = round(total, 6)
-    return int(rounded) if rounded.is_integer() else rounded

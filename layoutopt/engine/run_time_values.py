@@ -382,20 +382,20 @@ def _sampled(address: IntArray, operation: Operation, device: Device) -> tuple[f
 
 def report_choices(counts: Counts, access: ChoiceTrace) -> AccessReport:
     """The totals of an access."""
-    wavefronts, ideal = tidy(counts.wavefronts.sum()), tidy(counts.ideal.sum())
-    conflicts = tidy(counts.bank_conflicts.sum())
+    wavefronts, ideal = rounded_count(counts.wavefronts.sum()), rounded_count(counts.ideal.sum())
+    conflicts = rounded_count(counts.bank_conflicts.sum())
     return AccessReport(
         access.name,
         access.op,
         wavefronts,
         ideal,
-        tidy(wavefronts - ideal),
+        rounded_count(wavefronts - ideal),
         conflicts,
         access.any_is,
     )
 
 
-def tidy(total: float | np.number[Any]) -> int | float:
+def rounded_count(total: float | np.number[Any]) -> int | float:
     """A sum of counts for people: whole, or an expectation to six decimals."""
     rounded = round(float(total), 6)
     return int(rounded) if rounded.is_integer() else rounded

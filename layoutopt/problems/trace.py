@@ -318,3 +318,12 @@ def _weights(access: Access, field: str, iterations: int, budget: Budget) -> Int
     if ((weights < 0) | (weights > MAX_WEIGHT)).any():
         raise ProblemFileError(field, f"a weight lies in 0..{MAX_WEIGHT}")
     return weights
+
+
+def instruction_at(access: Access, row: int, warps: int) -> tuple[int, dict[str, int]]:
+    """Warp and loop variables of a row of an access's trace."""
+    rest, warp = divmod(row, warps)
+    values = {}
+    for name, trips in reversed(access.loops.items()):
+        rest, values[name] = divmod(rest, trips)
+    return warp, dict(reversed(values.items()))

@@ -9,7 +9,7 @@ import numpy as np
 from layoutopt.hardware.devices import Device
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import question
-from layoutopt.problems.trace import Trace
+from layoutopt.problems.trace import Trace, instruction_at
 from layoutopt.problems.types import Access, Problem
 from layoutopt.proof.cnf import dimacs
 from layoutopt.proof.obstructions import Board, Clique, Parity, Place, counting_excess
@@ -77,15 +77,6 @@ def solver_data(
 def question_data(problem: Problem, asks: str, text: str) -> dict[str, Any]:
     """A question that has the answer no, as a CP-SAT model and where possible as CNF."""
     return {"asks": asks, "answer": "no", "cp_sat": text, "dimacs": dimacs(text, f"{problem.name}: {asks}")}
-
-
-def instruction_at(access: Access, row: int, warps: int) -> tuple[int, dict[str, int]]:
-    """Warp and loop variables of a row of an access's trace."""
-    rest, warp = divmod(row, warps)
-    values = {}
-    for name, trips in reversed(access.loops.items()):
-        rest, values[name] = divmod(rest, trips)
-    return warp, dict(reversed(values.items()))
 
 
 def _word(problem: Problem, word: int) -> dict[str, Any]:

@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from layoutopt.engine.case import Case
-from layoutopt.engine.run_time_values import tidy
+from layoutopt.engine.run_time_values import rounded_count
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.layout.layout import Digit, Layout, Target
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound
@@ -139,7 +139,7 @@ def _ranked(case: Case) -> tuple[list[_Ranked], list[str]]:
             refused.append(f"{candidate.name}: {needs}, alignment_bytes is {limit}")
             continue
         counts = case.count(table)
-        plain = tidy(sum(r.excess for r in case.reports(counts)))
+        plain = rounded_count(sum(r.excess for r in case.reports(counts)))
         ranked.append(_Ranked(candidate, case.weighted_excess(counts), plain))
 
     def rank(r: _Ranked) -> tuple[float, float]:

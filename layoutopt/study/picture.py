@@ -17,7 +17,7 @@ from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.engine.witness import Served, serve
 from layoutopt.errors import VerificationError
 from layoutopt.hardware.devices import Device
-from layoutopt.problems.trace import IntArray, LaneTrace
+from layoutopt.problems.trace import IntArray, LaneTrace, instruction_at
 from layoutopt.problems.types import Problem
 
 
@@ -114,27 +114,14 @@ class Picture(Struct, frozen=True):
 
 def instruction(problem: Problem, access: int, row: int, lanes: int) -> Instruction:
     """Warp and loop variables of instruction `row` of an access."""
-    warps = -(-problem.threads // lanes)
-    step, warp = divmod(row, warps)
-    values = {}
-    for name, trips in reversed(problem.accesses[access].loops.items()):
-        step, values[name] = divmod(step, trips)
-    return Instruction(access, row, warp, dict(reversed(values.items())))
+    warp, iteration = instruction_at(problem.accesses[access], row, -(-problem.threads // lanes))
+    return Instruction(access, row, warp, iteration)
 
 
 def instruction_text(problem: Problem, chosen: Instruction) -> str:
     """`name, warp w, i = 3`."""
     loops = "".join(f", {name} = {value}" for name, value in chosen.iteration.items())
     return f"{problem.accesses[chosen.access].name}, warp {chosen.warp}{loops}"
-
-
-def worst_instruction(table: IntArray, access: LaneTrace, gpu: Device) -> tuple[int, int]:
-    """The excess of the costliest instruction of an access, and which it is."""
-    counts = count_wavefronts(table[access.element], access.active, access.operation, gpu)
-    over = counts.wavefronts - counts.ideal
-    busy = np.where(counts.phases > 0, over, -1)
-    row = int(busy.argmax())
-    return int(busy[row]), row
 
 
 def picture(

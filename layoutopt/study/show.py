@@ -9,19 +9,21 @@ import msgspec
 import numpy as np
 
 from layoutopt import json_data
-from layoutopt.engine.referee import check_table
+from layoutopt.engine.case import Case
+from layoutopt.engine.witness import worst_instruction
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import parse, to_text
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import element_expression, offset_expression
-from layoutopt.layout.layout import Layout, row_major
+from layoutopt.layout.layout import row_major
 from layoutopt.problems import array_file
-from layoutopt.problems.lower import byte_table, chosen_widths, stored, whole, with_widths
+from layoutopt.problems.lower import byte_table, chosen_widths
 from layoutopt.problems.result_file import layout_from_data
-from layoutopt.problems.trace import IntArray, Trace, trace
+from layoutopt.problems.trace import IntArray, Trace
 from layoutopt.problems.types import Problem
 from layoutopt.problems.words import widths_text
-from layoutopt.study.picture import Instruction, Picture, instruction, picture, worst_instruction
+from layoutopt.study.known import known_case
+from layoutopt.study.picture import Instruction, Picture, instruction, picture
 from layoutopt.synthesis.solve import solve
 
 MAX_FILE_BYTES = 1 << 26
@@ -98,32 +100,31 @@ def views(
         ProblemFileError: there is no such layout, access, warp or iteration, or a file is wrong.
     """
     free = msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, offset=None))
-    lanes = trace(whole(free, {}), gpu)
+    known_case(free, gpu)  # what cannot be drawn is refused before the search
     result = solve(free, target=gpu, time_limit=time_limit)
     notes: list[str] = []
     widths = chosen_widths(problem, result)
+    case = known_case(free, gpu, widths)
+    problem = msgspec.structs.replace(case.problem, layout=problem.layout)
     if widths:
-        problem = with_widths(problem, [widths.get(a.name) for a in problem.accesses])
-        lanes = trace(stored(problem), gpu)
         notes.append(f"drawn with {widths_text(widths)}, as the solved layout has it")
     layouts: list[Shown] = []
     if before != SOLVED:
         first = _before(problem, before)
         try:
-            tile = problem.tile
-            check_table(first.table, tile.storage.element_bytes, lanes, tile.element_alignment)
+            case.check(first.table)
         except LayoutError as error:
             notes.append(f"{first.name} cannot serve the accesses ({error}), so it is not drawn")
         else:
             layouts.append(first)
     if result.layout is not None and result.offset is not None:
-        layouts.append(Shown("solved", result.offset, _bytes_of(result.layout)))
+        layouts.append(Shown("solved", result.offset, case.table(result.layout)))
     elif not layouts:
         raise ProblemFileError("layout", f"no layout to draw: {result.reason}")
     else:
         notes.append(f"no layout was found: {result.reason}")
-    chosen = _choose(problem, gpu, lanes, layouts, access, warp, iteration)
-    return Views(problem, gpu, lanes, tuple(layouts), chosen, "; ".join(notes), widths)
+    chosen = _choose(case, layouts[0].table, access, warp, iteration)
+    return Views(problem, gpu, case.lanes, tuple(layouts), chosen, "; ".join(notes), widths)
 
 
 def _before(problem: Problem, name: str) -> Shown:
@@ -142,11 +143,6 @@ def _before(problem: Problem, name: str) -> Shown:
             raise ProblemFileError("published", "the problem names no published layout")
         return _formula(problem, "published", "published.offset", problem.published.offset)
     return _from_file(problem, Path(name))
-
-
-def _bytes_of(layout: Layout) -> IntArray:
-    """Byte offset of every unit of a layout, by row-major index."""
-    return layout.table()[..., :: layout.packed].ravel()
 
 
 def _formula(problem: Problem, name: str, field: str, text: str) -> Shown:
@@ -174,24 +170,21 @@ def _from_file(problem: Problem, path: Path) -> Shown:
         raise ProblemFileError(
             field, f"{str(path)!r} is made for shape {layout.shape}, not {problem.tile.shape}"
         )
-    return Shown(path.name, to_text(element_expression(layout)), _bytes_of(layout))
+    table = layout.table()[..., :: layout.packed].ravel()
+    return Shown(path.name, to_text(element_expression(layout)), table)
 
 
 def _choose(
-    problem: Problem,
-    gpu: Device,
-    lanes: Trace,
-    layouts: list[Shown],
-    access: str | None,
-    warp: int | None,
-    iteration: dict[str, int],
+    case: Case, table: IntArray, access: str | None, warp: int | None, iteration: dict[str, int]
 ) -> Instruction:
+    """The instruction asked for; where that is left open, the one with the worst conflict under a table."""
+    problem, gpu = case.problem, case.device
     names = [a.name for a in problem.accesses]
     if access is not None and access not in names:
         raise ProblemFileError("--access", f"no access {access!r}; there are {', '.join(names)}")
-    busy = [k for k, a in enumerate(lanes.accesses) if a.active.any()]
+    busy = [k for k, a in enumerate(case.lanes.accesses) if a.active.any()]
     candidates = [names.index(access)] if access is not None else busy
-    worst = [(*worst_instruction(layouts[0].table, lanes.accesses[k], gpu), k) for k in candidates]
+    worst = [(*worst_instruction(case.accesses[k].count(table)), k) for k in candidates]
     _, row, number = max(worst, key=lambda w: (w[0], -w[2]))
     start = instruction(problem, number, row, gpu.lanes)
     loops = problem.accesses[number].loops

@@ -10,7 +10,7 @@ import numpy as np
 
 from layoutopt.engine.case import Case
 from layoutopt.engine.conflicts import Counts
-from layoutopt.engine.run_time_values import tidy
+from layoutopt.engine.run_time_values import rounded_count
 from layoutopt.errors import LayoutError, VerificationError
 from layoutopt.expressions.grammar import to_text
 from layoutopt.layout.formula import element_expression
@@ -67,7 +67,7 @@ def verified(case: Case, proposal: Proposal) -> Answer:
         bytes=proposal.bytes,
         declared_bytes=max(layout.declared_bytes, proposal.bytes),
         alignment_bytes=proposal.alignment_bytes or case.alignment(bool(layout.swizzle)),
-        excess=tidy(sum(r.excess for r in reports)),
+        excess=rounded_count(sum(r.excess for r in reports)),
         weighted_excess=proposal.weighted_excess / case.lanes.weight_unit,
         accesses=reports,
     )

@@ -1,0 +1,223 @@
+"""What is wrong with a layout in use, and what is worth knowing of it: one function for each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct
+
+from layoutopt.engine.conflicts import Counts, count_wavefronts
+from layoutopt.engine.witness import witness, worst_instruction
+from layoutopt.hardware.operations import Operation
+from layoutopt.problems.trace import IntArray, LaneTrace
+from layoutopt.problems.types import Access
+from layoutopt.study.in_use import InUse
+
+BoolArray = npt.NDArray[np.bool_]
+
+_FUSED_WIDTHS = (16, 8)
+
+
+class Finding(Struct, frozen=True):
+    """Something worth knowing about the layout.
+
+    Attributes:
+        kind: conflict, overlap, misaligned, torn, out_of_bounds, unused_bytes, idle_xor, alignment,
+            fusion or fix.
+        message: one or more lines for people.
+        access: the access concerned, if one is.
+        details: the same for programs.
+    """
+
+    kind: str
+    message: str
+    access: str | None = None
+    details: dict[str, Any] = {}
+
+
+def overlaps(used: InUse) -> Iterator[Finding]:
+    """Elements that share bits."""
+    order = np.argsort(used.bits, kind="stable")
+    close = np.flatnonzero(np.diff(used.bits[order]) < used.tile.element_bits)
+    if len(close):
+        a, b = (int(order[k]) for k in (close[0], close[0] + 1))
+        at = int(used.table[b])
+        yield Finding(
+            "overlap",
+            f"{len(close)} elements overlap: {used.at(a)} and {used.at(b)} both cover byte {at}",
+            details={
+                "elements": len(close),
+                "first": [used.coordinates(a), used.coordinates(b)],
+                "byte_offset": at,
+            },
+        )
+
+
+def unaligned(used: InUse) -> Iterator[Finding]:
+    """Elements that are not aligned as their type is."""
+    alignment = used.tile.element_alignment
+    wrong = np.flatnonzero(used.table % alignment)
+    if len(wrong):
+        first = int(wrong[0])
+        yield Finding(
+            "misaligned",
+            f"{len(wrong)} elements do not start at a multiple of {alignment}: "
+            f"{used.at(first)} starts at byte {int(used.table[first])}",
+            details={"elements": len(wrong), "first": used.coordinates(first), "alignment": alignment},
+        )
+
+
+def vectors(used: InUse) -> Iterator[Finding]:
+    """Vectors that are misaligned or torn."""
+    for access in used.lanes.accesses:
+        width = access.operation.width_bytes
+        start = used.bits[access.element]
+        torn = np.zeros(start.shape, bool)
+        for k in range(1, access.width_elements):
+            next_one = used.bits[access.element + k * access.active]
+            torn |= access.active & (next_one != start + k * used.tile.element_bits)
+        for kind, bad in (("misaligned", access.active & (start % (8 * width) != 0)), ("torn", torn)):
+            if not bad.any():
+                continue
+            row, lane = (int(v) for v in np.argwhere(bad)[0])
+            byte = int(start[row, lane]) // 8
+            what = f"starts at byte {byte}" if kind == "misaligned" else "is not contiguous"
+            element = int(access.element[row, lane])
+            vectors = "vectors" if access.width_elements > 1 else "accesses"
+            yield Finding(
+                kind,
+                f"{int(bad.sum())} {vectors} of {width} bytes are {kind}: "
+                f"{used.place(access, row)}, lane {lane}, {used.at(element)} {what}",
+                access.name,
+                {"vectors": int(bad.sum()), "instruction": row, "lane": lane, "byte_offset": byte},
+            )
+
+
+def base(used: InUse) -> Iterator[Finding]:
+    """A base that is not aligned as the accesses need it."""
+    given, needed = used.problem.layout.alignment_bytes, used.alignment
+    if given is not None and given < needed:
+        yield Finding(
+            "alignment",
+            f"the base needs {needed} bytes of alignment, layout.alignment_bytes is {given}",
+            details={"needed": needed, "given": given},
+        )
+
+
+def outside(used: InUse) -> Iterator[Finding]:
+    """Elements before the base, past the limit or past the declared array."""
+    low, high = int(used.table.argmin()), int(used.table.argmax())
+    if used.table[low] < 0:
+        yield Finding("out_of_bounds", f"{used.at(low)} lies at byte {int(used.table[low])}")
+    for what, limit in (("max_bytes", used.problem.layout.max_bytes), ("the declared array", used.array)):
+        if limit is not None and used.size > limit:
+            yield Finding(
+                "out_of_bounds",
+                f"{used.at(high)} ends at byte {used.size}; {what} holds {limit}",
+                details={"bytes": used.size, "limit": limit},
+            )
+
+
+def worst(used: InUse, access: LaneTrace, counts: Counts) -> Iterator[Finding]:
+    """The instruction with the most excess, and in it the worst phase, lane by lane."""
+    over, row = worst_instruction(counts)
+    if access.name in used.chosen or over <= 0:
+        return
+    address = used.table[access.element[row]]
+    phases = witness(address.tolist(), access.active[row].tolist(), access.operation, used.gpu)
+    worst = max(phases, key=lambda p: p.wavefronts)
+    words = sorted({t.word for t in worst.touches})
+    meeting = [
+        {
+            "lane": t.lane,
+            "coordinates": used.coordinates(int(access.element[row, t.lane])),
+            "byte_offset": int(address[t.lane]),
+            "word": t.word,
+        }
+        for t in worst.touches
+    ]
+    shown = []
+    for t in worst.touches:
+        where = used.at(int(access.element[row, t.lane]))
+        shown.append(f"    lane {t.lane:>2}  {where:<12} byte {address[t.lane]:>6}  word {t.word:>5}")
+    if len(shown) > 8:
+        shown = [*shown[:7], f"    and {len(shown) - 7} more lanes"]
+    yield Finding(
+        "conflict",
+        f"{used.place(access, row)}: {len(worst.lanes)} lanes are served together; {len(words)} words "
+        f"meet in bank {worst.bank}, so they take {worst.wavefronts} wavefronts\n" + "\n".join(shown),
+        access.name,
+        {
+            "instruction": row,
+            "lanes": worst.lanes,
+            "wavefronts": worst.wavefronts,
+            "bank": worst.bank,
+            "meeting": meeting,
+        },
+    )
+
+
+def unused(used: InUse) -> Iterator[Finding]:
+    """Bytes that hold nothing."""
+    unused = used.size - used.tile.bytes
+    if unused > 0:
+        yield Finding(
+            "unused_bytes",
+            f"{unused:,} of {used.size:,} bytes ({100 * unused / used.size:.0f} %) hold no element",
+            details={"bytes": unused},
+        )
+
+
+def fusion(used: InUse, access: LaneTrace, source: Access, counts: Counts) -> Iterator[Finding]:
+    """What the counts become if the compiler fuses neighbouring iterations into a wider access."""
+    operation = access.operation
+    if (
+        not (operation.does.narrows and operation.does.by_pointer)
+        or not access.active.any()
+        or access.name in used.chosen
+    ):
+        return
+    shape = (*source.loops.values(), -1, used.gpu.lanes)
+    address = used.table[access.element].reshape(shape)
+    active = access.active.reshape(address.shape)
+    for axis, name in enumerate(source.loops):
+        for width in _FUSED_WIDTHS:
+            together = width // operation.width_bytes
+            wide = Operation(operation.kind, width)
+            known = (wide.kind, wide.width_bytes) in used.gpu.rules
+            if together < 2 or source.loops[name] % together or not known:
+                continue
+            rows = _fusible(np.moveaxis(address, axis, 0), np.moveaxis(active, axis, 0), together, width)
+            if rows is None:
+                continue
+            new = count_wavefronts(*rows, wide, used.gpu)
+            wavefronts = int(counts.wavefronts.sum()), int(new.wavefronts.sum())
+            conflicts = int(counts.bank_conflicts.sum()), int(new.bank_conflicts.sum())
+            yield Finding(
+                "fusion",
+                f"{access.name}: if the compiler fuses {together} iterations of {name} into one "
+                f"{width}-byte {operation.kind}: {wavefronts[1]} wavefronts and {conflicts[1]} "
+                f"bank_conflicts, not {wavefronts[0]} and {conflicts[0]}",
+                access.name,
+                {"loop": name, "bytes": width, "wavefronts": wavefronts, "bank_conflicts": conflicts},
+            )
+            return
+
+
+def _fusible(
+    address: IntArray, active: BoolArray, together: int, width: int
+) -> tuple[IntArray, BoolArray] | None:
+    """Addresses and activity of the fused access; None if neighbours along axis 0 cannot be fused."""
+    step = width // together
+    groups = address.reshape(-1, together, *address.shape[1:])
+    on = active.reshape(groups.shape)
+    first, alike = groups[:, :1], on[:, :1]
+    expected = first + step * np.arange(together).reshape(1, -1, *[1] * (address.ndim - 1))
+    whole = ((groups == expected) | ~on).all() and (on == alike).all()
+    if not whole or (first % width != 0)[alike].any():
+        return None
+    rows = (-1, address.shape[-1])
+    return first.reshape(rows), alike.reshape(rows)

@@ -1,0 +1,105 @@
+"""What would mend a layout in use, at the least change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+import numpy as np
+
+from layoutopt.engine.run_time_values import rounded_count
+from layoutopt.problems.answer import Result
+from layoutopt.problems.types import Constraints, Problem
+from layoutopt.study.findings import Finding
+from layoutopt.study.in_use import InUse
+
+
+def fix(
+    used: InUse, excess: int | float, weighted: float, broken: bool, solver: Callable[[Problem], Result]
+) -> Iterator[Finding]:
+    """The cheapest layout with the least excess, if it is better than this one.
+
+    Args:
+        used: the layout in use.
+        excess, weighted: what it costs.
+        broken: it cannot hold the tile at all.
+        solver: finds layouts.
+    """
+    best = _solved(used, solver, None)
+    if best is None or best.weighted_excess is None or best.bytes is None:
+        return
+    if not broken and (best.weighted_excess, best.bytes) >= (weighted, used.size):
+        return
+    options = [best]
+    for families in (("none", "pad"), ("none", "xor")):
+        layout = used.problem.layout
+        if layout.must_be is None and set(families) <= set(layout.families or families):
+            option = _solved(used, solver, families)
+            if option is not None:
+                options.append(option)
+    reach = [o for o in options if o.weighted_excess == best.weighted_excess]
+    # Cheapest to adopt: no more memory than now if that can be had, then the simplest formula.
+    chosen = min(reach, key=lambda o: ((o.bytes or 0) > used.size, _cost(o), o.bytes))
+    if best.weighted_excess >= weighted:
+        chosen = best  # only bytes are to be won
+    saved = rounded_count(excess - (chosen.excess or 0))
+    size = used.size - (chosen.bytes or 0)
+    won, unit = saved, "wavefronts"
+    if (weighted, chosen.weighted_excess) != (excess, chosen.excess):
+        won, unit = rounded_count(weighted - (chosen.weighted_excess or 0)), "weighted wavefronts"
+    gain = [f"{won:,} {unit}"] if won > 0 else []
+    gain += [f"{size:,} bytes"] if size > 0 else []
+    cost = f", costs {-size:,} bytes" if size < 0 else ""
+    yield Finding(
+        "fix",
+        f"{_describe(used, chosen)}: {chosen.offset}"
+        + (f"; saves {' and '.join(gain)}" if gain else "")
+        + cost,
+        details={
+            "offset": chosen.offset,
+            "family": chosen.family,
+            "excess": chosen.excess,
+            "bytes": chosen.bytes,
+            "saved_wavefronts": saved,
+            "saved_bytes": size,
+        },
+    )
+
+
+def _solved(
+    used: InUse, solver: Callable[[Problem], Result], families: tuple[str, ...] | None
+) -> Result | None:
+    old: Constraints = used.problem.layout
+    changed = msgspec.structs.replace(old, offset=None, families=families or old.families)
+    result = solver(msgspec.structs.replace(used.problem, layout=changed))
+    return result if result.layout is not None else None
+
+
+def _describe(used: InUse, result: Result) -> str:
+    """What to change, in the words of kernel authors."""
+    layout = result.layout
+    assert layout is not None
+    if layout.swizzle:
+        bits = len(layout.swizzle)
+        unit = layout.element_bytes << layout.swizzle[0].bit
+        over = "" if result.family == "xor" else f" ({result.family})"
+        return f"XOR {bits} bit{'s' if bits > 1 else ''} at {unit} bytes{over}"
+    if result.family == "pad" and len(layout.shape) == 2:
+        pad = layout.digits[0].stride * layout.packed - layout.shape[1]
+        now = _row_pad(used)
+        return f"pad {pad}" + (f" instead of {now}" if now is not None else "")
+    plain = {"none": "no pad and no swizzle", "order": "another dimension order"}
+    return plain.get(result.family or "", f"{result.family}")
+
+
+def _row_pad(used: InUse) -> int | None:
+    """The pad of the audited layout, if it is rows at a pitch."""
+    rows, columns = used.tile.shape
+    offsets = used.bits.reshape(rows, columns) // used.tile.element_bits
+    pitch = int(offsets[1, 0] - offsets[0, 0]) if rows > 1 else columns
+    plain = np.arange(rows)[:, None] * pitch + np.arange(columns)
+    return pitch - columns if (offsets == plain).all() else None
+
+
+def _cost(result: Result) -> int:
+    return result.proof.index_cost.value if result.proof.index_cost is not None else 0

@@ -1,0 +1,135 @@
+"""A layout that somebody already uses: where it puts every element, and what to say of places in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from layoutopt.engine.conflicts import Counts, count_wavefronts
+from layoutopt.engine.run_time_values import choices, count_choices
+from layoutopt.errors import ExpressionError, ProblemFileError
+from layoutopt.expressions.grammar import Node, evaluate, parse
+from layoutopt.hardware.devices import Device
+from layoutopt.layout.layout import Layout
+from layoutopt.problems.alignment import base_alignment
+from layoutopt.problems.lower import with_loops
+from layoutopt.problems.trace import IntArray, LaneTrace, Trace, instruction_at, trace
+from layoutopt.problems.types import Problem
+
+AnyLayout = str | Layout | npt.NDArray[np.integer[Any]]
+
+
+class InUse:
+    """A layout under a problem with one width for each access, counted over elements, packed ones in bits.
+
+    Attributes:
+        problem, tile, gpu: what was asked.
+        lanes: the trace, lanes that choose in an iteration for each value.
+        chosen: what lanes may choose, by access name.
+        node: the formula, where the layout is one.
+        bits: bit offset of every element, by row-major index, int64.
+        table: the same in bytes.
+        size: bytes to the end of the last element.
+        array: bytes that the source declares, where that is known.
+    """
+
+    def __init__(self, problem: Problem, layout: AnyLayout | None, gpu: Device) -> None:
+        self.problem = problem
+        self.tile = problem.tile
+        self.gpu = gpu
+        self.looped = with_loops(problem)
+        self.lanes: Trace = trace(self.looped, self.gpu)
+        self.chosen = choices(problem, self.lanes, self.gpu)
+        self.node: Node | None = None
+        self.bits = self._read(layout)
+        self.table = self.bits // 8
+        self.size = self.bytes_to(self.bits)
+        # Known only for the published layout.
+        audits_published = layout is None and problem.layout.offset is None
+        self.array = problem.published.bytes if audits_published and problem.published is not None else None
+
+    def _read(self, layout: AnyLayout | None) -> IntArray:
+        """Bit offset of every element by row-major index."""
+        field = "layout"
+        if layout is None:
+            if self.problem.layout.offset is not None:
+                layout, field = self.problem.layout.offset, "layout.offset"
+            elif self.problem.published is not None:
+                layout, field = self.problem.published.offset, "published.offset"
+            else:
+                raise ProblemFileError("", "no layout to check: no layout.offset and no published.offset")
+        if isinstance(layout, Layout):
+            made_for = layout.shape, layout.element_bytes, layout.packed
+            if made_for != (self.tile.shape, self.tile.storage.element_bytes, self.tile.packed):
+                raise ProblemFileError(field, f"made for {layout.shape}, not for {self.tile.shape}")
+            return 8 * layout.table().ravel() + self._place_in_byte()
+        if isinstance(layout, str):
+            try:
+                self.node = parse(layout, frozenset(f"x{d}" for d in range(len(self.tile.shape))))
+                return self.offsets_of(self.node) * self.tile.element_bits
+            except ExpressionError as error:
+                where = "" if error.position is None else f" (at {self.at(error.position)})"
+                raise ExpressionError(error.reason + where, error.position, field) from None
+        if layout.shape != self.tile.shape:
+            raise ProblemFileError(field, f"expected a table of shape {self.tile.shape}, got {layout.shape}")
+        if not np.issubdtype(layout.dtype, np.integer):
+            raise ProblemFileError(field, f"expected a table of integers, got {layout.dtype}")
+        return 8 * layout.astype(np.int64).ravel() + self._place_in_byte()
+
+    def _place_in_byte(self) -> IntArray:
+        """Bit of its byte at which each element starts."""
+        return np.arange(self.tile.elements) % self.tile.packed * self.tile.element_bits
+
+    def offsets_of(self, node: Node) -> IntArray:
+        """Element offset of every element under an expression, by row-major index."""
+        grids = {f"x{d}": g for d, g in enumerate(np.indices(self.tile.shape, dtype=np.int64))}
+        return np.broadcast_to(evaluate(node, grids), self.tile.shape).ravel()
+
+    def coordinates(self, element: int) -> tuple[int, ...]:
+        """Of an element, by row-major index."""
+        return tuple(int(c) for c in np.unravel_index(element, self.tile.shape))
+
+    def at(self, element: int) -> str:
+        """Coordinates as text."""
+        return f"({', '.join(map(str, self.coordinates(element)))})"
+
+    def count(self, table: IntArray, access: LaneTrace) -> Counts:
+        """What each instruction of an access costs under byte offsets."""
+        if access.name in self.chosen:
+            return count_choices(table, self.chosen[access.name])
+        return count_wavefronts(table[access.element], access.active, access.operation, self.gpu)
+
+    def same_counts(self, offsets: IntArray, counts: Sequence[Counts]) -> bool:
+        """Whether a layout costs the same everywhere, is as small, and is as sound."""
+        bits = offsets * self.tile.element_bits
+        table = bits // 8
+        if len(np.unique(bits)) != len(bits) or self.bytes_to(bits) > self.size:
+            return False
+        for access, old in zip(self.lanes.accesses, counts, strict=True):
+            if (bits[access.element] % (8 * access.operation.width_bytes))[access.active].any():
+                return False
+            for k in range(1, access.width_elements):
+                lanes = access.element[access.active]
+                if (bits[lanes + k] != bits[lanes] + k * self.tile.element_bits).any():
+                    return False
+            if (self.count(table, access).wavefronts != old.wavefronts).any():
+                return False
+        return True
+
+    @property
+    def alignment(self) -> int:
+        """Bytes of which the base must be a multiple."""
+        return base_alignment(self.lanes, self.gpu, swizzled=False)
+
+    def bytes_to(self, bits: IntArray) -> int:
+        """Bytes to the end of the last element."""
+        return -(-(int(bits.max()) + self.tile.element_bits) // 8)
+
+    def place(self, access: LaneTrace, row: int) -> str:
+        """`name, warp w, i = 3` for an instruction of the trace."""
+        (source,) = [a for a in self.looped.accesses if a.name == access.name]
+        warp, iteration = instruction_at(source, row, -(-self.problem.threads // self.gpu.lanes))
+        return f"{access.name}, warp {warp}" + "".join(f", {k} = {v}" for k, v in iteration.items())
