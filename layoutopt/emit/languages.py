@@ -13,7 +13,7 @@ from layoutopt import __version__
 from layoutopt.emit.plan import Plan, make_plan
 from layoutopt.emit.registry import LANGUAGES, Language
 from layoutopt.engine.case import case_of, case_under
-from layoutopt.engine.run_time_values import tidy
+from layoutopt.engine.run_time_values import rounded_count
 from layoutopt.errors import ExpressionError, LayoutError
 from layoutopt.escape import identifier
 from layoutopt.expressions.grammar import Const, Lookup, Op, evaluate, parse, to_text
@@ -124,7 +124,7 @@ def _of_formula(problem: Problem, gpu: Device, text: str, unit_bytes: int) -> Pl
         f"{problem.name} on {gpu.name}: a given layout; code by layoutopt {__version__}",
         f"element offset = {to_text(node)}",
         f"{int(table.max()) + tile.storage.element_bytes} bytes, "
-        f"{tidy(sum(r.excess for r in reports))} excess wavefronts",
+        f"{rounded_count(sum(r.excess for r in reports))} excess wavefronts",
     ]
     return make_plan(
         with_loops(case.problem), gpu, units, table, reports=reports, layout=None, alignment_bytes=row,
