@@ -296,8 +296,17 @@ def test_families_in_the_way():
     assert "x0*32 + (x1 ^ x0), 4,096 bytes, no conflicts" in freed.message
 
 
-def test_command_line():
-    path = str(PROBLEMS / "transposes/leimao_vectorised_swizzled_f32.json")
+def test_command_line(tmp_path):
+    """Rows stored as vectors and columns loaded by words, of a 16x16 tile."""
+    data = {
+        "name": "vectors", "tile": {"shape": [16, 16], "element": "f32"}, "threads": 64,
+        "accesses": [
+            {"name": "rows", "op": "store", "bytes": 16, "index": ["tid // 4", "4*(tid % 4)"]},
+            {"name": "columns", "op": "load", "bytes": 4, "index": ["tid % 16", "tid // 16 + 4*i"], "for": {"i": 4}},
+        ],
+    }  # fmt: skip
+    path = tmp_path / "vectors.json"
+    path.write_text(json.dumps(data))
     done = layoutopt("explain", "sparse/tc_gnn_sddmm_x_16x8_tf32", "--json")
     assert done.returncode == 1
     data = json.loads(done.stdout)
@@ -305,7 +314,7 @@ def test_command_line():
     assert next(iter(data)) == "schema"
     text = layoutopt("explain", path)
     assert max(map(len, text.stdout.splitlines())) < 125
-    clash = "Clash: `store_rows_vec` and `load_cols` cannot both be free of conflicts; each can without the other."
+    clash = "Clash: `rows` and `columns` cannot both be free of conflicts; each can without the other."
     assert clash in " ".join(text.stdout.split())
     good = layoutopt("explain", str(PROBLEMS / "basics/scan_512_f32.json"))
     assert good.returncode == 0
