@@ -259,6 +259,13 @@ def test_an_access_may_be_wider_than_a_row_of_banks():
     assert (result.accesses[0].wavefronts, result.excess) == (8, 0)
 
 
+def test_an_explanation_counts_blocks_wider_than_a_row_of_banks():
+    words = " ".join(
+        explain(problem_of({"bytes": 16}, [4], 4, threads=LANES), budget=Budget(5), target=toy(2)).reasons
+    )
+    assert "which can lie in 1 of the 2 banks only: 4 wavefronts" in words
+
+
 def test_values_at_run_time_are_refused_where_an_access_is_wider_than_a_row_of_banks():
     access = {"name": "a", "op": "load", "bytes": 16, "index": ["4*v"], "any": {"v": 2}}
     tile = {"shape": [8], "element": "f32"}

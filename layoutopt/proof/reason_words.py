@@ -25,7 +25,7 @@ def counting_words(lanes: Trace, on: Board) -> Iterator[str]:
     for (a, k), found in seen.items():
         total = sum(least * weight for least, _, weight in found) / lanes.weight_unit
         words = max(count for _, count, _ in found)
-        wide, banks = k * on.bank_bytes, on.banks // k
+        wide, banks = k * on.bank_bytes, max(1, on.banks // k)
         holders = [
             f"`{t.name}`" for t in lanes.accesses if t.width_elements > 1 and t.operation.width_bytes >= wide
         ]
