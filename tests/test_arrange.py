@@ -22,9 +22,10 @@ from layoutopt.problems.answer import Status
 from layoutopt.problems.file import json_schema
 from layoutopt.problems.tile_set_file import load_any, tiles_from_data
 from layoutopt.problems.trace import trace
-from layoutopt.synthesis.arrange import arrange, groups
+from layoutopt.synthesis.arrange import arrange
 from layoutopt.synthesis.packing import Plan, least, pack
 from layoutopt.synthesis.solve import solve
+from layoutopt.synthesis.tile_groups import groups
 
 SMALL = [(2, 4), (3, 3), (2, 6), (4, 2), (3, 4), (2, 2, 2), (12,), (3, 5)]
 

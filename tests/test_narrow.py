@@ -12,7 +12,8 @@ from conftest import ROOT
 
 from layoutopt import load
 from layoutopt.budget import Budget
-from layoutopt.errors import ProblemFileError
+from layoutopt.emit.languages import emit, plan
+from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import evaluate, parse
 from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import element_expression, offset_expression
@@ -313,3 +314,22 @@ def test_bytes_torn_by_a_formula_are_named():
     tile = msgspec.structs.replace(from_data(S4), published=Published("x0*128 + (x1 ^ 1)", 4096))
     (row,) = [row for row in compare(tile, time_limit=5).rows if row.family == "published"]
     assert (row.status, row.reason) == (Status.INFEASIBLE, "the 2 elements of a byte do not stay together")
+
+
+def test_code_of_a_formula_counts_what_check_counts():
+    """Packed elements at a pitch in use: the address of an element is that of its byte."""
+    text = "x0*144 + x1"
+    asked = from_data(
+        {
+            "schema": "layoutopt.problem/1", "name": "pitch", "threads": 32,
+            "tile": {"shape": [8, 128], "element": "i4"},
+            "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["tid // 4", "8*(tid % 4)"]}],
+        }
+    )  # fmt: skip
+    planned = plan(asked, device("sm_90"), text)
+    audit = check(asked, text)
+    assert [a.report.wavefronts for a in planned.accesses] == [a.wavefronts for a in audit.accesses]
+    x0, x1 = np.indices((8, 128))
+    assert (planned.table == (x0 * 144 + x1) // 2).all()
+    with pytest.raises(LayoutError, match="gluon cannot express elements of less than a byte"):
+        emit("gluon", asked, device("sm_90"), text)

@@ -10,7 +10,8 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.escape import identifier
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.types import TileSet
-from layoutopt.synthesis.arrange import Arrangement, groups
+from layoutopt.synthesis.arrange import Arrangement
+from layoutopt.synthesis.tile_groups import groups
 
 
 def cuda_tiles(tile_set: TileSet, arrangement: Arrangement, gpu: Device) -> str:

@@ -19,6 +19,8 @@ def known_case(problem: Problem, gpu: Device, widths: Mapping[str, int] | None =
     for i, access in enumerate(problem.accesses):
         if access.any:
             raise ProblemFileError(
-                f"accesses[{i}].any", "values known only at run time are not supported here"
+                f"accesses[{i}].any",
+                "values known only at run time are not supported here; "
+                "`layoutopt solve` and `check` count them",
             )
     return case_of(problem, gpu, widths)

@@ -1,53 +1,32 @@
 """Several tiles in one block of memory: one layout for each, within a common budget.
 
-Each tile is an ordinary problem. Its **front** is the least excess that it can have as its bytes
-shrink: solved without a limit, then below the bytes of that answer, and so on. A combination takes
-one point of each front; its bytes are those of the tightest packing (`layoutopt.synthesis.packing`). The best
-combination has the least weighted excess within the budget, then the fewest bytes.
-
-Fronts are explored only as far as they matter. What is not yet explored of a front is an option as
-well, with bounds instead of values: no smaller than the elements, no better than the point before
-it. While the best combination contains such an option, it is explored; once it contains none, no
-combination is better. For two tiles and a budget of 9 bytes:
-
-    tile A  excess 0 in 6 bytes, then unexplored: more than 0 in 4 or 5
-    tile B  excess 0 in 5 bytes, then unexplored: more than 0 in 4
-
-No pair of known points fits. A's unexplored part with B's known point might (4 + 5): it is explored.
-
-Accesses narrower than a bank word have the same counts at every base of whole words, and some layouts at
-finer bases, too: those may begin there. A swizzled layout wants a base aligned to a row of banks. Where
-alignment costs bytes, a larger layout without swizzle may take less in all; each tile therefore has a
-second front, of layouts that need the alignment of their accesses only, explored where a swizzled layout of
-that alignment would win.
+Each tile is an ordinary problem with a front of layouts (`layoutopt.synthesis.fronts`), of less excess in
+more bytes. The answer is one layout of each, packed (`layoutopt.synthesis.packing`), and counted again where
+it lies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import partial
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from layoutopt.budget import Budget
-from layoutopt.engine.case import Case, case_of
 from layoutopt.errors import VerificationError
 from layoutopt.hardware.devices import Device, device
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, IndexCost, Proof, Result, Status
 from layoutopt.problems.tile_set_file import fields_of
-from layoutopt.problems.types import FAMILIES, Access, NamedTile, Problem, TileSet
+from layoutopt.problems.types import FAMILIES, Problem, TileSet
 from layoutopt.search.proposal import Ask
+from layoutopt.synthesis.fronts import Choice, Point, Unit, explore, plan_of, units_of
 from layoutopt.synthesis.packing import Plan, least, pack, rounded_up
 from layoutopt.synthesis.solve import solve_cases
 from layoutopt.synthesis.verify import INDEX_COST_MEASURE
 
 ARRANGEMENT_SCHEMA: Final = "layoutopt.arrangement/1"
-# Bases in a word at which a layout is counted, to place it at less than whole words.
-_MOST_BASES: Final = 4
 
 
 class PlacedTile(Struct, frozen=True):
@@ -126,11 +105,11 @@ def arrange(
         VerificationError: the conflict engine does not confirm the model; nothing is returned.
     """
     gpu = target or device(tile_set.target)
-    units = _units(tile_set, gpu)
-    plan = _plan(tile_set, units)
+    units = units_of(tile_set, gpu)
+    plan = plan_of(tile_set, units)
     time = budget or Budget(time_limit)
 
-    def solver(unit: _Unit, share: float, problem: Problem) -> Result:
+    def solver(unit: Unit, share: float, problem: Problem) -> Result:
         name = unit.tiles[0].name
         with fields_of(tile_set, *unit.tiles):
             ask = Ask(time.part(share), conflict_free, workers, lambda text: progress(f"{name}: {text}"))
@@ -142,370 +121,18 @@ def arrange(
         reason = f"the elements alone need {elements} bytes; layout.max_bytes is {limit} ({EVERY_LAYOUT})"
         nothing = Proof(Bound(0, EVERY_LAYOUT), Bound(elements, EVERY_LAYOUT))
         return Arrangement(tile_set.name, gpu.name, Status.INFEASIBLE, nothing, reason, max_bytes=limit)
-    choice = _explore(units, plan, limit, solver, time)
+    choice = explore(units, plan, limit, solver, time)
     return _arrangement(tile_set, gpu, units, plan, choice, elements)
 
 
-# The problem as parts ------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Unit:
-    """What gets one layout: a tile, or the tiles that share it.
-
-    Attributes:
-        tiles: the first gives the coordinates.
-        case: all accesses, in these coordinates.
-        plain_alignment: of a base at which any layout without a swizzle has its counts.
-        least_alignment: what every base needs: that of the elements, and the widest access.
-        front: layouts of any kind.
-        plain: layouts that need the plain alignment only, once they matter.
-    """
-
-    tiles: tuple[NamedTile, ...]
-    case: Case
-    plain_alignment: int
-    least_alignment: int
-    front: _Front = field(init=False)
-    plain: _Front | None = None
-
-    @property
-    def elements_bytes(self) -> int:
-        """Bytes of the elements of one stage."""
-        return self.case.lowered.tile.bytes
-
-    def bytes_at(self, stage: int, alignment: int) -> int:
-        """Bytes of all stages, where one takes `stage` bytes."""
-        return (self.tiles[0].stages - 1) * rounded_up(stage, alignment) + stage
-
-
-def groups(tile_set: TileSet) -> tuple[tuple[tuple[NamedTile, ...], Problem], ...]:
-    """The tiles that get one layout, and their accesses as one problem, in the order of the file.
-
-    The problem is in the coordinates of the group's first tile.
-    """
-    tiles = {tile.name: tile for tile in tile_set.tiles}
-    times = tile_set.overlay if tile_set.same_layout else ()
-    shared = tuple(tiles[name] for time in times for name in time)
-    members: list[tuple[NamedTile, ...]] = [(tile,) for tile in tile_set.tiles if tile not in shared]
-    members += [shared] if shared else []
-    members.sort(key=lambda group: min(map(tile_set.tiles.index, group)))
-    found = []
-    for group in members:
-        accesses = tuple(
-            _viewed(access, tile.shape, group[0].shape)
-            for tile in group
-            for access in tile_set.problem(tile).accesses
-        )
-        found.append((group, msgspec.structs.replace(tile_set.problem(group[0]), accesses=accesses)))
-    return tuple(found)
-
-
-def _units(tile_set: TileSet, gpu: Device) -> tuple[_Unit, ...]:
-    units = []
-    for group, problem in groups(tile_set):
-        for tile in group[1:]:  # in its own coordinates, where an index outside the tile shows
-            with fields_of(tile_set, tile):
-                case_of(tile_set.problem(tile), gpu)
-        with fields_of(tile_set, *group):
-            case = case_of(problem, gpu)
-        elements = case.problem.tile.element_alignment
-        widest = max(access.operation.width_bytes for access in case.accesses)
-        plain = max(case.alignment(swizzled=False), elements)
-        units.append(_Unit(group, case, plain, max(widest, elements)))
-    return tuple(units)
-
-
-def _viewed(access: Access, shape: tuple[int, ...], onto: tuple[int, ...]) -> Access:
-    """The access in the coordinates of a tile of shape `onto` that holds the same elements, row-major."""
-    if shape == onto:
-        return access
-    flat = "0"
-    for extent, text in zip(shape, access.index, strict=True):
-        flat = f"({flat})*{extent} + ({text})"
-    index, inner = [], 1
-    for d in reversed(range(len(onto))):
-        index.append(f"({flat}) // {inner}" + (f" % {onto[d]}" if d else ""))
-        inner *= onto[d]
-    return msgspec.structs.replace(access, index=tuple(reversed(index)))
-
-
-def _plan(tile_set: TileSet, units: Sequence[_Unit]) -> Plan:
-    number = {tile.name: i for i, unit in enumerate(units) for tile in unit.tiles}
-    if tile_set.same_layout:
-        return Plan(tuple(range(len(units))))
-    times = tuple(tuple(number[name] for name in time) for time in tile_set.overlay)
-    named = {i for time in times for i in time}
-    return Plan(tuple(i for i in range(len(units)) if i not in named), times)
-
-
-# Fronts --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Point:
-    """A layout of a front.
-
-    Attributes:
-        bytes: of one stage. Every smaller layout belongs to a later point.
-        alignment: of the base.
-        excess: weighted.
-        bound: proved lower bound of the weighted excess in as many bytes as the point was solved for.
-        operations: index cost.
-        result: the answer.
-    """
-
-    bytes: int
-    alignment: int
-    excess: Fraction
-    bound: Fraction
-    operations: int
-    result: Result
-
-
-@dataclass(slots=True)
-class _Front:
-    """Points of falling bytes, and what is known of the layouts that are smaller still.
-
-    Attributes:
-        problem: whose layouts.
-        points: so far.
-        rest: lower bound of the excess in fewer bytes, and 1 where it is exceeded; None: nothing is smaller.
-        stuck: the time ran out over what is smaller.
-        floor: lower bound of the weighted excess of every layout of any kind.
-    """
-
-    problem: Problem
-    points: list[_Point] = field(default_factory=list)
-    rest: tuple[Fraction, int] | None = (Fraction(0), 0)
-    stuck: bool = False
-    floor: Fraction = Fraction(0)
-    reason: str = ""
-
-    def explore(self, unit: _Unit, solver: Callable[[Problem], Result]) -> None:
-        """Find the next point."""
-        assert self.rest is not None
-        layout = self.problem.layout
-        if self.points:
-            layout = msgspec.structs.replace(layout, max_bytes=self.points[-1].bytes - 1)
-        result = solver(msgspec.structs.replace(self.problem, layout=layout))
-        proved = result.proof.objective
-        bound = max(_exact(proved.lower_bound), self.rest[0])
-        if proved.everywhere:
-            self.floor = max(self.floor, _exact(proved.lower_bound))
-        if result.layout is None:
-            self.reason = result.reason
-            self.stuck = result.status is not Status.INFEASIBLE
-            self.rest = (bound, 0) if self.stuck else None
-            return
-        assert result.bytes is not None
-        assert result.alignment_bytes is not None
-        assert result.weighted_excess is not None
-        excess = _exact(result.weighted_excess)
-        cost = result.proof.index_cost
-        operations = cost.value if cost else 0
-        alignment = _own_alignment(unit, result)
-        self.points.append(_Point(result.bytes, alignment, excess, bound, operations, result))
-        self.rest = (bound, 1) if result.status is Status.OPTIMAL else (bound, 0)
-        if result.bytes <= self.problem.tile.bytes:
-            self.rest = None
-
-
-def _own_alignment(unit: _Unit, result: Result) -> int:
-    """The least alignment of its base at which this layout has its counts: less than a word, for some."""
-    assert result.layout is not None
-    assert result.alignment_bytes is not None
-    alignment = max(result.alignment_bytes, unit.case.problem.tile.element_alignment)
-    if alignment > unit.plain_alignment:
-        return alignment  # a swizzle's row of banks
-    while alignment > max(unit.least_alignment, unit.plain_alignment // _MOST_BASES):
-        bases = range(alignment // 2, unit.plain_alignment, alignment)
-        if any(unit.case.measure(result.layout, base) != result.accesses for base in bases):
-            break
-        alignment //= 2
-    return alignment
-
-
-def _exact(value: float) -> Fraction:
-    """The decimal number that a weight was given as: sums of them then compare exactly."""
-    return Fraction(str(value))
-
-
-Key = tuple[Fraction, int, int, int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class _Option:
-    """What one unit may contribute to a combination.
-
-    Attributes:
-        size: bytes of all stages.
-        alignment: of the base.
-        excess: weighted, or a lower bound.
-        more: 1 where the excess is more than that, by an unknown amount.
-        operations: index cost.
-        point: the layout; None where there is only a bound.
-        front: what to explore to learn more; None for the front of plain layouts not begun.
-    """
-
-    size: int
-    alignment: int
-    excess: Fraction
-    more: int
-    operations: int
-    point: _Point | None
-    front: _Front | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """The best combination of known points; and of options when bounds stand for what is unknown."""
-
-    points: tuple[_Point, ...] | None
-    found: Key | None
-    bound: Key | None
-
-
-def _options(unit: _Unit, optimistic: bool) -> Iterator[_Option]:
-    """Points, and what is not known; with `optimistic`, bounds in place of points that are not proved."""
-    alignment = unit.least_alignment if optimistic else unit.plain_alignment
-    for front in (unit.front, unit.plain):
-        if front is None:
-            continue
-        for p in front.points:
-            excess = p.bound if optimistic else p.excess
-            size = unit.bytes_at(p.bytes, p.alignment)
-            yield _Option(size, p.alignment, excess, 0, p.operations, p, front)
-            searched = unit.plain is not None and p.alignment > unit.plain_alignment
-            if p.alignment > alignment and not searched:
-                size = unit.bytes_at(p.bytes, alignment)
-                yield _Option(size, alignment, excess, 0, 0, None, None)
-        if front.rest is not None and (optimistic or not front.stuck):
-            size = unit.bytes_at(unit.elements_bytes, 1)
-            yield _Option(size, alignment, *front.rest, 0, None, front)
-
-
-def _explore(
-    units: Sequence[_Unit],
-    plan: Plan,
-    limit: int | None,
-    solver: Callable[[_Unit, float, Problem], Result],
-    time: Budget,
-) -> _Choice:
-    """Explore fronts until the best combination is known."""
-    elements = [unit.bytes_at(unit.elements_bytes, 1) for unit in units]
-    for i, unit in enumerate(units):
-        unit.front = _Front(_within(unit, _room(i, unit, plan, elements, limit)))
-    while not time.spent:
-        chosen = _best(plan, [list(_options(unit, False)) for unit in units], limit)
-        if chosen is None:
-            break
-        unknown = [(unit, o) for unit, o in zip(units, chosen[1], strict=True) if o.point is None]
-        if not unknown:
-            break
-        for k, (unit, option) in enumerate(unknown):
-            front = option.front
-            if front is None:
-                layout = msgspec.structs.replace(
-                    unit.front.problem.layout, alignment_bytes=unit.plain_alignment
-                )
-                unit.plain = front = _Front(msgspec.structs.replace(unit.front.problem, layout=layout))
-            # All that is left for first points, half of it for later ones.
-            share = (0.5 if front.points else 1.0) / (len(unknown) - k)
-            front.explore(unit, partial(solver, unit, share))
-    known = [[o for o in _options(unit, False) if o.point is not None] for unit in units]
-    best = _best(plan, known, limit)
-    bound = _best(plan, [list(_options(unit, True)) for unit in units], limit)
-    points = None if best is None else tuple(o.point for o in best[1] if o.point is not None)
-    return _Choice(points, best and best[0], bound and bound[0])
-
-
-def _room(i: int, unit: _Unit, plan: Plan, elements: Sequence[int], limit: int | None) -> int | None:
-    """Bytes that a stage may take at most if every other tile takes no more than its elements."""
-    if limit is None:
-        return None
-    others = [0 if k == i else size for k, size in enumerate(elements)]
-    mine = tuple(time for time in plan.times if i in time)
-    return (limit - least(Plan(plan.always, mine or plan.times), others)) // unit.tiles[0].stages
-
-
-def _within(unit: _Unit, room: int | None) -> Problem:
-    layout = unit.case.problem.layout
-    limits = [size for size in (layout.max_bytes, room) if size is not None]
-    changed = msgspec.structs.replace(layout, max_bytes=min(limits, default=None))
-    return msgspec.structs.replace(unit.case.problem, layout=changed)
-
-
-def _best(
-    plan: Plan, options: Sequence[Sequence[_Option]], limit: int | None
-) -> tuple[Key, tuple[_Option, ...]] | None:
-    """The combination of least excess within the limit, then bytes, then unknowns, then index cost."""
-    ordered = [sorted(mine, key=lambda o: (o.excess, o.more, o.size, o.operations)) for mine in options]
-    if not all(ordered):
-        return None
-    smallest = [min(o.size for o in mine) for mine in ordered]
-    # Least excess of the units from i on; sums of pairs, compared as pairs.
-    least_excess = [(Fraction(0), 0)]
-    for mine in reversed(ordered):
-        least_excess.insert(0, (least_excess[0][0] + mine[0].excess, least_excess[0][1] + mine[0].more))
-    best: tuple[Key, tuple[_Option, ...]] | None = None
-
-    def extend(chosen: tuple[_Option, ...], excess: Fraction, more: int) -> None:
-        nonlocal best
-        i = len(chosen)
-        sizes = [*(o.size for o in chosen), *smallest[i:]]
-        lower = least(plan, sizes)
-        if limit is not None and lower > limit:
-            return
-        promise = (excess + least_excess[i][0], more + least_excess[i][1], lower)
-        if best is not None and promise > best[0][:3]:
-            return
-        if i < len(ordered):
-            for option in ordered[i]:
-                extend((*chosen, option), excess + option.excess, more + option.more)
-            return
-        size, _ = pack(plan, sizes, [o.alignment for o in chosen])
-        if limit is not None and size > limit:
-            return
-        unknown = sum(o.point is None for o in chosen)
-        key = (excess, more, size, unknown, sum(o.operations for o in chosen))
-        if best is None or key < best[0]:
-            best = key, chosen
-
-    extend((), Fraction(0), 0)
-    return best
-
-
-# The answer ----------------------------------------------------------------------------------------
-
-
 def _arrangement(
-    tile_set: TileSet, gpu: Device, units: Sequence[_Unit], plan: Plan, choice: _Choice, elements: int
+    tile_set: TileSet, gpu: Device, units: Sequence[Unit], plan: Plan, choice: Choice, elements: int
 ) -> Arrangement:
     limit = tile_set.layout.max_bytes
     scope = _scope(units, limit)
     floor = sum((unit.front.floor for unit in units), Fraction(0))
     if choice.points is None or choice.found is None:
-        reasons = [
-            f"tile {unit.tiles[0].name!r}: {unit.front.reason}"
-            for unit in units
-            if unit.front.reason and not unit.front.points
-        ]
-        infeasible = choice.bound is None
-        if not reasons:
-            reasons = [
-                f"no combination of layouts keeps to the constraints ({scope})"
-                if infeasible
-                else "out of time"
-            ]
-        return Arrangement(
-            tile_set.name,
-            gpu.name,
-            Status.INFEASIBLE if infeasible else Status.UNKNOWN,
-            Proof(Bound(0, EVERY_LAYOUT), Bound(elements, EVERY_LAYOUT)),
-            "; ".join(reasons),
-            max_bytes=limit,
-        )
+        return _nothing(tile_set, gpu, units, choice.bound is None, elements)
     points = choice.points
     total, bases = pack(
         plan,
@@ -553,28 +180,49 @@ def _arrangement(
     )
 
 
-def _scope(units: Sequence[_Unit], limit: int | None) -> str:
-    allowed = [frozenset(unit.case.problem.layout.families or FAMILIES) for unit in units]
-    if len(set(allowed)) == 1:
+def _nothing(
+    tile_set: TileSet, gpu: Device, units: Sequence[Unit], infeasible: bool, elements: int
+) -> Arrangement:
+    """No combination was found: why, tile by tile where a tile alone has no layout."""
+    limit = tile_set.layout.max_bytes
+    reasons = [
+        f"tile {unit.tiles[0].name!r}: {unit.front.reason}"
+        for unit in units
+        if unit.front.reason and not unit.front.points
+    ]
+    if not reasons and infeasible:
+        reasons = [f"no combination of layouts keeps to the constraints ({_scope(units, limit)})"]
+    return Arrangement(
+        tile_set.name,
+        gpu.name,
+        Status.INFEASIBLE if infeasible else Status.UNKNOWN,
+        Proof(Bound(0, EVERY_LAYOUT), Bound(elements, EVERY_LAYOUT)),
+        "; ".join(reasons) or "out of time",
+        max_bytes=limit,
+    )
+
+
+def _scope(units: Sequence[Unit], limit: int | None) -> str:
+    layouts = [unit.case.problem.layout for unit in units]
+    allowed = [frozenset(layout.families or FAMILIES) for layout in layouts]
+    if any(layout.must_be for layout in layouts):
+        scope = "the layouts that each tile may have"
+    elif len(set(allowed)) == 1:
         scope = "families " + ", ".join(f for f in FAMILIES if f in allowed[0])
     else:
         scope = "the families of each tile"
     return scope if limit is None else f"{scope} within {limit} bytes"
 
 
-def _proof(
-    units: Sequence[_Unit], points: Sequence[_Point], excess: Bound, size: Bound, exact: bool
-) -> Proof:
+def _proof(units: Sequence[Unit], points: Sequence[Point], excess: Bound, size: Bound, exact: bool) -> Proof:
     """Bounds of the whole. The index cost is proved only where no byte is lost to alignment or overlay.
 
     Where some are, a tile could be larger, and cheaper to index, for nothing.
     """
     costs = [p.result.proof.index_cost for p in points]
-    cost = IndexCost(
-        sum(c.value for c in costs if c is not None),
-        exact and all(c is not None and c.proved for c in costs),
-        INDEX_COST_MEASURE,
-    )
+    known = [cost for cost in costs if cost is not None]  # the hardware dictates the others
+    proved = exact and len(known) == len(costs) and all(cost.proved for cost in known)
+    cost = IndexCost(sum(c.value for c in known), proved, INDEX_COST_MEASURE) if known else None
     if all(p.result.proof.weighted_excess is None for p in points):
         return Proof(excess, size, cost)
     # Of the plain excess, only what no layout at all avoids is known.
@@ -587,7 +235,7 @@ def _number(value: Fraction) -> int | float:
     return int(value) if value.denominator == 1 else float(value)
 
 
-def _verify(unit: _Unit, part: PlacedTile) -> None:
+def _verify(unit: Unit, part: PlacedTile) -> None:
     """Count every access again where its tile lies, in each stage."""
     assert part.result.layout is not None
     for stage in range(part.stages):

@@ -1,0 +1,339 @@
+"""Fronts: for each tile, layouts of falling bytes and rising excess, explored as far as they matter.
+
+Each tile is an ordinary problem. Its **front** is the least excess that it can have as its bytes
+shrink: solved without a limit, then below the bytes of that answer, and so on. A combination takes
+one point of each front; its bytes are those of the tightest packing (`layoutopt.synthesis.packing`). The best
+combination has the least weighted excess within the budget, then the fewest bytes.
+
+Fronts are explored only as far as they matter. What is not yet explored of a front is an option as
+well, with bounds instead of values: no smaller than the elements, no better than the point before
+it. While the best combination contains such an option, it is explored; once it contains none, no
+combination is better. For two tiles and a budget of 9 bytes:
+
+    tile A  excess 0 in 6 bytes, then unexplored: more than 0 in 4 or 5
+    tile B  excess 0 in 5 bytes, then unexplored: more than 0 in 4
+
+No pair of known points fits. A's unexplored part with B's known point might (4 + 5): it is explored.
+
+Accesses narrower than a bank word have the same counts at every base of whole words, and some layouts at
+finer bases, too: those may begin there. A swizzled layout wants a base aligned to a row of banks. Where
+alignment costs bytes, a larger layout without swizzle may take less in all; each tile therefore has a
+second front, of layouts that need the alignment of their accesses only, explored where a swizzled layout of
+that alignment would win.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from layoutopt.budget import Budget
+from layoutopt.engine.case import Case, case_of
+from layoutopt.hardware.devices import Device
+from layoutopt.problems.answer import Result, Status
+from layoutopt.problems.tile_set_file import fields_of
+from layoutopt.problems.types import NamedTile, Problem, TileSet
+from layoutopt.synthesis.packing import Plan, least, pack, rounded_up
+from layoutopt.synthesis.tile_groups import groups
+
+# Bases in a word at which a layout is counted, to place it at less than whole words.
+_MOST_BASES: Final = 4
+
+
+@dataclass(slots=True)
+class Unit:
+    """What gets one layout: a tile, or the tiles that share it.
+
+    Attributes:
+        tiles: the first gives the coordinates.
+        case: all accesses, in these coordinates.
+        plain_alignment: of a base at which any layout without a swizzle has its counts.
+        least_alignment: what every base needs: that of the elements, and the widest access.
+        front: layouts of any kind.
+        plain: layouts that need the plain alignment only, once they matter.
+    """
+
+    tiles: tuple[NamedTile, ...]
+    case: Case
+    plain_alignment: int
+    least_alignment: int
+    front: Front = field(init=False)
+    plain: Front | None = None
+
+    @property
+    def elements_bytes(self) -> int:
+        """Bytes of the elements of one stage."""
+        return self.case.lowered.tile.bytes
+
+    def bytes_at(self, stage: int, alignment: int) -> int:
+        """Bytes of all stages, where one takes `stage` bytes."""
+        return (self.tiles[0].stages - 1) * rounded_up(stage, alignment) + stage
+
+
+def units_of(tile_set: TileSet, gpu: Device) -> tuple[Unit, ...]:
+    """What gets one layout, in the order of the file.
+
+    Raises:
+        ProblemFileError: a tile's accesses contradict it; the field is that of the file of all tiles.
+    """
+    units = []
+    for group, problem in groups(tile_set):
+        for tile in group[1:]:  # in its own coordinates, where an index outside the tile shows
+            with fields_of(tile_set, tile):
+                case_of(tile_set.problem(tile), gpu)
+        with fields_of(tile_set, *group):
+            case = case_of(problem, gpu)
+        elements = case.problem.tile.element_alignment
+        widest = max(access.operation.width_bytes for access in case.accesses)
+        plain = max(case.alignment(swizzled=False), elements)
+        units.append(Unit(group, case, plain, max(widest, elements)))
+    return tuple(units)
+
+
+def plan_of(tile_set: TileSet, units: Sequence[Unit]) -> Plan:
+    """Which units live when."""
+    number = {tile.name: i for i, unit in enumerate(units) for tile in unit.tiles}
+    if tile_set.same_layout:
+        return Plan(tuple(range(len(units))))
+    times = tuple(tuple(number[name] for name in time) for time in tile_set.overlay)
+    named = {i for time in times for i in time}
+    return Plan(tuple(i for i in range(len(units)) if i not in named), times)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A layout of a front.
+
+    Attributes:
+        bytes: of one stage. Every smaller layout belongs to a later point.
+        alignment: of the base.
+        excess: weighted.
+        bound: proved lower bound of the weighted excess in as many bytes as the point was solved for.
+        operations: index cost.
+        result: the answer.
+    """
+
+    bytes: int
+    alignment: int
+    excess: Fraction
+    bound: Fraction
+    operations: int
+    result: Result
+
+
+@dataclass(slots=True)
+class Front:
+    """Points of falling bytes, and what is known of the layouts that are smaller still.
+
+    Attributes:
+        problem: whose layouts.
+        points: so far.
+        rest: lower bound of the excess in fewer bytes, and 1 where it is exceeded; None: nothing is smaller.
+        stuck: the time ran out over what is smaller.
+        floor: lower bound of the weighted excess of every layout of any kind.
+    """
+
+    problem: Problem
+    points: list[Point] = field(default_factory=list)
+    rest: tuple[Fraction, int] | None = (Fraction(0), 0)
+    stuck: bool = False
+    floor: Fraction = Fraction(0)
+    reason: str = ""
+
+    def explore(self, unit: Unit, solver: Callable[[Problem], Result]) -> None:
+        """Find the next point."""
+        assert self.rest is not None
+        layout = self.problem.layout
+        if self.points:
+            layout = msgspec.structs.replace(layout, max_bytes=self.points[-1].bytes - 1)
+        result = solver(msgspec.structs.replace(self.problem, layout=layout))
+        proved = result.proof.objective
+        bound = max(exact(proved.lower_bound), self.rest[0])
+        if proved.everywhere:
+            self.floor = max(self.floor, exact(proved.lower_bound))
+        if result.layout is None:
+            self.reason = result.reason
+            self.stuck = result.status is not Status.INFEASIBLE
+            self.rest = (bound, 0) if self.stuck else None
+            return
+        assert result.bytes is not None
+        assert result.alignment_bytes is not None
+        assert result.weighted_excess is not None
+        excess = exact(result.weighted_excess)
+        cost = result.proof.index_cost
+        operations = cost.value if cost else 0
+        alignment = _own_alignment(unit, result)
+        self.points.append(Point(result.bytes, alignment, excess, bound, operations, result))
+        self.rest = (bound, 1) if result.status is Status.OPTIMAL else (bound, 0)
+        if result.bytes <= self.problem.tile.bytes:
+            self.rest = None
+
+
+def _own_alignment(unit: Unit, result: Result) -> int:
+    """The least alignment of its base at which this layout has its counts: less than a word, for some."""
+    assert result.layout is not None
+    assert result.alignment_bytes is not None
+    alignment = max(result.alignment_bytes, unit.case.problem.tile.element_alignment)
+    if alignment > unit.plain_alignment:
+        return alignment  # a swizzle's row of banks
+    while alignment > max(unit.least_alignment, unit.plain_alignment // _MOST_BASES):
+        bases = range(alignment // 2, unit.plain_alignment, alignment)
+        if any(unit.case.measure(result.layout, base) != result.accesses for base in bases):
+            break
+        alignment //= 2
+    return alignment
+
+
+def exact(value: float) -> Fraction:
+    """The decimal number that a weight was given as: sums of them then compare exactly."""
+    return Fraction(str(value))
+
+
+Key = tuple[Fraction, int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What one unit may contribute to a combination.
+
+    Attributes:
+        size: bytes of all stages.
+        alignment: of the base.
+        excess: weighted, or a lower bound.
+        more: 1 where the excess is more than that, by an unknown amount.
+        operations: index cost.
+        point: the layout; None where there is only a bound.
+        front: what to explore to learn more; None for the front of plain layouts not begun.
+    """
+
+    size: int
+    alignment: int
+    excess: Fraction
+    more: int
+    operations: int
+    point: Point | None
+    front: Front | None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The best combination of known points; and of options when bounds stand for what is unknown."""
+
+    points: tuple[Point, ...] | None
+    found: Key | None
+    bound: Key | None
+
+
+def _options(unit: Unit, optimistic: bool) -> Iterator[Option]:
+    """Points, and what is not known; with `optimistic`, bounds in place of points that are not proved."""
+    alignment = unit.least_alignment if optimistic else unit.plain_alignment
+    for front in (unit.front, unit.plain):
+        if front is None:
+            continue
+        for p in front.points:
+            excess = p.bound if optimistic else p.excess
+            size = unit.bytes_at(p.bytes, p.alignment)
+            yield Option(size, p.alignment, excess, 0, p.operations, p, front)
+            searched = unit.plain is not None and p.alignment > unit.plain_alignment
+            if p.alignment > alignment and not searched:
+                size = unit.bytes_at(p.bytes, alignment)
+                yield Option(size, alignment, excess, 0, 0, None, None)
+        if front.rest is not None and (optimistic or not front.stuck):
+            size = unit.bytes_at(unit.elements_bytes, 1)
+            yield Option(size, alignment, *front.rest, 0, None, front)
+
+
+def explore(
+    units: Sequence[Unit],
+    plan: Plan,
+    limit: int | None,
+    solver: Callable[[Unit, float, Problem], Result],
+    time: Budget,
+) -> Choice:
+    """Explore fronts until the best combination is known."""
+    elements = [unit.bytes_at(unit.elements_bytes, 1) for unit in units]
+    for i, unit in enumerate(units):
+        unit.front = Front(_within(unit, _room(i, unit, plan, elements, limit)))
+    while not time.spent:
+        chosen = _best(plan, [list(_options(unit, False)) for unit in units], limit)
+        if chosen is None:
+            break
+        unknown = [(unit, o) for unit, o in zip(units, chosen[1], strict=True) if o.point is None]
+        if not unknown:
+            break
+        for k, (unit, option) in enumerate(unknown):
+            front = option.front
+            if front is None:
+                layout = msgspec.structs.replace(
+                    unit.front.problem.layout, alignment_bytes=unit.plain_alignment
+                )
+                unit.plain = front = Front(msgspec.structs.replace(unit.front.problem, layout=layout))
+            # All that is left for first points, half of it for later ones.
+            share = (0.5 if front.points else 1.0) / (len(unknown) - k)
+            front.explore(unit, partial(solver, unit, share))
+    known = [[o for o in _options(unit, False) if o.point is not None] for unit in units]
+    best = _best(plan, known, limit)
+    bound = _best(plan, [list(_options(unit, True)) for unit in units], limit)
+    points = None if best is None else tuple(o.point for o in best[1] if o.point is not None)
+    return Choice(points, best and best[0], bound and bound[0])
+
+
+def _room(i: int, unit: Unit, plan: Plan, elements: Sequence[int], limit: int | None) -> int | None:
+    """Bytes that a stage may take at most if every other tile takes no more than its elements."""
+    if limit is None:
+        return None
+    others = [0 if k == i else size for k, size in enumerate(elements)]
+    mine = tuple(time for time in plan.times if i in time)
+    return (limit - least(Plan(plan.always, mine or plan.times), others)) // unit.tiles[0].stages
+
+
+def _within(unit: Unit, room: int | None) -> Problem:
+    layout = unit.case.problem.layout
+    limits = [size for size in (layout.max_bytes, room) if size is not None]
+    changed = msgspec.structs.replace(layout, max_bytes=min(limits, default=None))
+    return msgspec.structs.replace(unit.case.problem, layout=changed)
+
+
+def _best(
+    plan: Plan, options: Sequence[Sequence[Option]], limit: int | None
+) -> tuple[Key, tuple[Option, ...]] | None:
+    """The combination of least excess within the limit, then bytes, then unknowns, then index cost."""
+    ordered = [sorted(mine, key=lambda o: (o.excess, o.more, o.size, o.operations)) for mine in options]
+    if not all(ordered):
+        return None
+    smallest = [min(o.size for o in mine) for mine in ordered]
+    # Least excess of the units from i on; sums of pairs, compared as pairs.
+    least_excess = [(Fraction(0), 0)]
+    for mine in reversed(ordered):
+        least_excess.insert(0, (least_excess[0][0] + mine[0].excess, least_excess[0][1] + mine[0].more))
+    best: tuple[Key, tuple[Option, ...]] | None = None
+
+    def extend(chosen: tuple[Option, ...], excess: Fraction, more: int) -> None:
+        nonlocal best
+        i = len(chosen)
+        sizes = [*(o.size for o in chosen), *smallest[i:]]
+        lower = least(plan, sizes)
+        if limit is not None and lower > limit:
+            return
+        promise = (excess + least_excess[i][0], more + least_excess[i][1], lower)
+        if best is not None and promise > best[0][:3]:
+            return
+        if i < len(ordered):
+            for option in ordered[i]:
+                extend((*chosen, option), excess + option.excess, more + option.more)
+            return
+        size, _ = pack(plan, sizes, [o.alignment for o in chosen])
+        if limit is not None and size > limit:
+            return
+        unknown = sum(o.point is None for o in chosen)
+        key = (excess, more, size, unknown, sum(o.operations for o in chosen))
+        if best is None or key < best[0]:
+            best = key, chosen
+
+    extend((), Fraction(0), 0)
+    return best
