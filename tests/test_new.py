@@ -13,9 +13,9 @@ from test_cli import COMMAND, ENVIRONMENT, layoutopt
 
 from layoutopt.cli.new import KINDS as OFFERED
 from layoutopt.hardware.devices import device
+from layoutopt.hardware.fragments import executes, fragments
 from layoutopt.problems.catalogue import find, problems, short_names
 from layoutopt.problems.file import from_data, load
-from layoutopt.problems.named_accesses import executes, fragments
 from layoutopt.problems.starters import KINDS, Options, starter
 from layoutopt.problems.trace import trace
 from layoutopt.synthesis.solve import solve

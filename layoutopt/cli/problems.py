@@ -89,7 +89,7 @@ def _tile(tile: dict[str, Any]) -> str:
 
 
 def _fragments(as_json: bool) -> None:
-    from layoutopt.problems.named_accesses import fragments
+    from layoutopt.hardware.fragments import fragments
 
     if as_json:
         rows = [

@@ -11,6 +11,8 @@ import msgspec
 from layoutopt import json_data
 from layoutopt.errors import ProblemFileError
 from layoutopt.problems import catalogue, named_accesses
+from layoutopt.problems.copy_access import CopyAccess
+from layoutopt.problems.fragment_access import FragmentAccess
 from layoutopt.problems.types import ELEMENT_BYTES, PACKED_BITS, Constraints, Problem, Tile, TileSet
 
 MAX_FILE_BYTES = 8 << 20
@@ -95,7 +97,7 @@ def written_out(raw: Any) -> Any:
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a problem file, generated from the types."""
-    kinds = [Problem, TileSet, named_accesses.FragmentAccess, named_accesses.CopyAccess]
+    kinds = [Problem, TileSet, FragmentAccess, CopyAccess]
     (one, several, *named), components = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
     items = components["Problem"]["properties"]["accesses"]
     items["items"] = {"anyOf": [items["items"], *named]}

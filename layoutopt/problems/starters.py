@@ -14,7 +14,8 @@ from typing import Any
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import device
-from layoutopt.problems.named_accesses import Fragment, executes, expand, fragments
+from layoutopt.hardware.fragments import Fragment, executes, fragments
+from layoutopt.problems.named_accesses import expand
 from layoutopt.problems.types import ELEMENT_BYTES, PACKED_BITS, SCHEMA, Tile
 
 LANES = 32

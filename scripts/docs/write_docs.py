@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from layoutopt.hardware.devices import devices
+from layoutopt.hardware.fragments import fragments
 from layoutopt.problems.file import json_schema
-from layoutopt.problems.named_accesses import fragments
 from layoutopt.search.dictated import modes
 
 ROOT = Path(__file__).parents[2]

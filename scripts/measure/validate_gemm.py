@@ -160,7 +160,7 @@ def fragment_load(letter: str, op: str, outer: str) -> str:
 
 def program(element: str, a: dict, b: dict) -> str:
     """The source of one type's program, for the problems of its operands."""
-    from layoutopt.problems.named_accesses import fragments
+    from layoutopt.hardware.fragments import fragments
 
     kind, acc, element_type, sum_type, register_type = TYPES[element]
     (_, load_a), (_, load_b) = a["accesses"], b["accesses"]

@@ -25,8 +25,8 @@ from layoutopt.emit.languages import emit
 from layoutopt.engine.case import case_of
 from layoutopt.hardware import machine
 from layoutopt.hardware.devices import device
+from layoutopt.hardware.fragments import fragments
 from layoutopt.problems.file import from_data
-from layoutopt.problems.named_accesses import fragments
 from layoutopt.problems.trace import trace
 from layoutopt.search import dictated
 from layoutopt.synthesis.solve import solve

@@ -1,0 +1,178 @@
+"""Matrix fragments: what each lane of a matrix instruction holds of its operands.
+
+Data (`hardware/fragments.json`), from the PTX ISA and from AMD's tables.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Annotated, Final, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import Meta, Struct
+
+from layoutopt.expressions.grammar import evaluate, parse
+from layoutopt.hardware.devices import device
+
+IntArray = npt.NDArray[np.int64]
+Count = Annotated[int, Meta(ge=1)]
+
+BITS: Final = {
+    "b1": 1, "s4": 4, "u4": 4, "e2m1": 4, "s8": 8, "u8": 8, "e4m3": 8, "e5m2": 8,
+    "f16": 16, "bf16": 16, "f32": 32, "tf32": 32, "s32": 32, "f64": 64,
+}  # fmt: skip
+_ARCHITECTURE: Final = re.compile(r"sm_(\d+)|gfx([0-9a-f]+)")
+TargetName = Annotated[str, Meta(pattern=r"^(sm_[0-9]+|gfx[0-9a-f]+)(?!\n)$")]
+
+
+class Operand(Struct, frozen=True, forbid_unknown_fields=True):
+    """One operand of an instruction, as in `hardware/fragments.json`, which explains the fields."""
+
+    operand: str
+    elements: tuple[str, ...]
+    values: Count
+    at: dict[Literal["m", "n", "k"], Annotated[str, Meta(min_length=1)]]
+
+
+class Instruction(Struct, frozen=True, forbid_unknown_fields=True):
+    """A matrix instruction and where its operands live."""
+
+    name: str
+    shape: dict[Literal["m", "n", "k"], Count]
+    lanes: Literal[32, 64]
+    since: dict[str, TargetName]
+    source: str
+    operands: tuple[Operand, ...]
+    until: TargetName | None = None
+    warps: Literal[1, 4] = 1
+    note: str = ""
+
+
+class FragmentFile(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_": "schema"}):
+    """The data file."""
+
+    schema_: Literal["layoutopt.fragments/1"]
+    about: str
+    targets: str
+    instructions: tuple[Instruction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """What each lane of an instruction holds of one operand.
+
+    Attributes:
+        name: such as `mma.m16n8k16.A.f16`.
+        bits: of one value.
+        extent: of the operand, by coordinate, in the order of the operand's matrix.
+        at: int64, shape (lanes, warps, values), by coordinate.
+        lanes: lanes of a warp.
+        warps: warps that execute the instruction together.
+        since: the first target that executes the instruction with this element.
+        until: the last one of the same vendor; None for all later ones.
+        source: the document.
+        note: what else there is to know.
+    """
+
+    name: str
+    bits: int
+    extent: dict[str, int]
+    at: dict[str, IntArray]
+    lanes: int
+    warps: int
+    since: str
+    until: str | None
+    source: str
+    note: str
+
+    @property
+    def targets(self) -> str:
+        """The targets that execute the instruction, in words."""
+        if self.until == self.since:
+            return self.since
+        return f"{self.since} to {self.until}" if self.until else f"{self.since} and later"
+
+    @property
+    def matrices(self) -> int:
+        """Matrices that the lanes hold between them; the coordinates are those of a lane's own."""
+        return self.lanes * self.warps * self.values // math.prod(self.extent.values())
+
+    @property
+    def values(self) -> int:
+        """Values that each lane holds."""
+        return int(next(iter(self.at.values())).shape[2])
+
+
+def executes(held: Fragment, target: str) -> bool:
+    """Whether a target, by its name or an alias, executes the instruction that a fragment is of.
+
+    Raises:
+        ProblemFileError: no such target.
+    """
+    family, number = _generation(held.since)
+    of, given = _generation(_architecture(target))
+    return of == family and number <= given and (held.until is None or given <= _generation(held.until)[1])
+
+
+def _architecture(target: str) -> str:
+    """The name by architecture, such as sm_89 for ada, which one device of several generations has."""
+    known = device(target)
+    group = next((g.targets for g in known.limits if target.lower() in g.targets), ())
+    return next((name for name in (target.lower(), *group) if _ARCHITECTURE.match(name)), known.name)
+
+
+def _generation(architecture: str) -> tuple[str, int]:
+    """A family and a number that grows within it: sm_90a is sm 90, gfx90a gfx 0x90a."""
+    match = _ARCHITECTURE.match(architecture)
+    assert match is not None
+    return ("sm", int(match[1])) if match[1] else ("gfx", int(match[2], 16))
+
+
+def fragment(name: str) -> Fragment:
+    """The fragment called `name`.
+
+    Raises:
+        KeyError: there is none.
+    """
+    return fragments()[name]
+
+
+@cache
+def fragments() -> dict[str, Fragment]:
+    """Every fragment, by name, in the order of the data."""
+    data = resources.files("layoutopt.hardware").joinpath("fragments.json").read_bytes()
+    file = msgspec.json.decode(data, type=FragmentFile)
+    found = {}
+    for instruction in file.instructions:
+        for operand in instruction.operands:
+            env = {
+                "lane": np.arange(instruction.lanes)[:, None, None],
+                "warp": np.arange(instruction.warps)[None, :, None],
+                "i": np.arange(operand.values)[None, None, :],
+            }
+            shape = (instruction.lanes, instruction.warps, operand.values)
+            at: dict[str, IntArray] = {
+                c: np.broadcast_to(evaluate(parse(text, frozenset(env)), env), shape)
+                for c, text in operand.at.items()
+            }
+            for element in operand.elements:
+                name = f"{instruction.name}.{operand.operand}.{element}"
+                found[name] = Fragment(
+                    name=name,
+                    bits=BITS[element],
+                    extent={c: instruction.shape[c] for c in operand.at},
+                    at=at,
+                    lanes=instruction.lanes,
+                    warps=instruction.warps,
+                    since=instruction.since[element],
+                    until=instruction.until,
+                    source=instruction.source,
+                    note=instruction.note,
+                )
+    return found
