@@ -3,6 +3,7 @@ import threading
 import numpy as np
 import pytest
 
+import layoutopt.budget
 from layoutopt.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import device
 from layoutopt.model.cp_sat import Model, Outcome, _response
@@ -145,3 +146,24 @@ def test_many_loops_take_the_memory_of_few():
     )
     assert phases.elements.shape == (1, 32)
     assert phases.repeats.tolist() == phases.weight.tolist() == [1 << 19]
+
+
+class Ticks:
+    """A clock that goes on by as much each time that it is asked."""
+
+    def __init__(self, tick):
+        self.now, self.tick = 0.0, tick
+
+    def monotonic(self):
+        self.now += self.tick
+        return self.now
+
+
+def test_a_short_limit_is_used_for_pads_that_are_not_the_smallest(monkeypatch):
+    element = "(lane + 5*warp + 8*i) % 24"
+    access = {"name": "a", "op": "store", "bytes": 1, "for": {"i": 5}}
+    access["index"] = [f"{element} // 6", f"{element} // 3 % 2", f"{element} % 3"]
+    data = {"schema": "layoutopt.problem/1", "name": "p", "threads": 32, "accesses": [access]}
+    data["tile"] = {"shape": [4, 2, 3], "element": {"bytes": 13}}
+    monkeypatch.setattr(layoutopt.budget, "time", Ticks(1e-4))
+    assert layoutopt.solve(problem(data), time_limit=0.3).excess == 0

@@ -65,9 +65,10 @@ MAX_LOOKUP_FOR_BYTES = 512
 _STAGE_1_EFFORT = 0.2
 # What it gets to find the cheapest swizzle where one is known to exist.
 _POLISH_EFFORT = 0.2
-_FALLBACK_CANDIDATES = 200
-# Shares of the time left: to look at them, and to list the candidates of one kind before any is tried.
-_FALLBACK_SHARE, _GATHER_SHARE = 0.5, 0.2
+_FALLBACK_CANDIDATES = 4096
+_SEED = 1
+# Shares of the time left: to look at them, and of that to list them; to list other kinds before any is tried.
+_FALLBACK_SHARE, _PADS_SHARE, _GATHER_SHARE = 0.7, 0.4, 0.2
 # Smallest and least conflicting linearisations over which the usual swizzles are evaluated.
 _TEXTBOOK_CANDIDATES = 48
 
@@ -224,6 +225,7 @@ class _Search:
         self.floor, self.plain_floor = self._floor()
         self.tally = _Tally()
         self.level: _Found | None = None  # the best that reaches the floor
+        self.stream = self._candidates()
 
     def _floor(self) -> tuple[int, int]:
         """Excess that the counting bound leaves in every layout: weighted, and not."""
@@ -349,9 +351,12 @@ class _Search:
 
     def _reach_floor(self) -> _Found | None:
         deferred: list[Linearisation] = []
-        for candidate in self._candidates():
-            # Where nothing reaches the floor, the other half is for what comes nearest.
-            needed = 0.5 if self.level is None and not self.conflict_free else 0.0
+        for candidate in self.stream:
+            # Where nothing reaches the floor, the other half is for the swizzles that come nearest, or
+            # two fifths for pads that are not the smallest.
+            needed = 0.4 if self.field is None else 0.5
+            if self.level is not None or self.conflict_free:
+                needed = 0.0
             if self.budget.share_left <= needed and self.tally.unswizzled:
                 self._fall_back()
                 return self.level
@@ -488,14 +493,18 @@ class _Search:
         return SwizzleModel(phases, self.field, rules(candidate, self.field, self.tile))
 
     def _fall_back(self) -> None:
-        """Out of time: at least look at plain pads, which cost next to nothing to evaluate."""
+        """Out of time: look at plain pads, near and far, which cost next to nothing to evaluate."""
         self.tally.exhausted = False
-        pads = itertools.islice(padded(self.space, cuts=False), _FALLBACK_CANDIDATES)
-        for candidate in self.budget.part(_FALLBACK_SHARE).while_left(pads):
-            if not self._fits(candidate.span):
-                break
-            phases = phases_of(candidate, self.sets, self.tile)
-            self.tally.unswizzled.append(_Found(candidate, {}, phases.excess({}), candidate.operations))
+        time = self.budget.part(_FALLBACK_SHARE)
+        few = itertools.islice(padded(self.space, cuts=False), _FALLBACK_CANDIDATES)
+        pads = [pad for pad in time.part(_PADS_SHARE).while_left(few) if self._fits(pad.span)]
+        smallest = math.inf  # that reaches the floor
+        for k in time.while_left(np.random.default_rng(_SEED).permutation(len(pads)).tolist()):
+            candidate = pads[k]
+            if candidate.span < smallest:
+                excess = phases_of(candidate, self.sets, self.tile).excess({})
+                self.tally.unswizzled.append(_Found(candidate, {}, excess, candidate.operations))
+                smallest = candidate.span if excess == self.floor else smallest
 
     def _fits(self, span: int) -> bool:
         return self.limit is None or span * self.tile.element_bytes <= self.limit
@@ -573,6 +582,7 @@ class _Search:
                 if bound < best.excess or (bound == best.excess and candidate.span < best.candidate.span):
                     left.append((candidate, hint, bound))
             pending = left + pending[len(pending) if count is None else count :]
+        best = self._go_on(best)
         bound = min((bound for *_, bound in pending), default=best.excess)
         self.tally.undecided_span = min((candidate.span for candidate, *_ in pending), default=None)
         if not self.tally.exhausted:
@@ -583,6 +593,17 @@ class _Search:
             reason = "no layout of these families keeps to the constraints" if complete else "out of time"
             return self._none(reason, self.scope, complete)
         return self._proposal(best, max(self.floor, min(bound, best.excess)), operations_proved=False)
+
+    def _go_on(self, best: _Found) -> _Found:
+        """The best, after the candidates that stage 1 left when it had had its share of the time."""
+        for candidate in self.budget.while_left(self.stream if not self.tally.exhausted else ()):
+            if best.excess == self.floor:
+                break
+            found, _ = self._try(candidate, None, _STAGE_1_EFFORT)
+            plain = self.tally.unswizzled[-1]
+            fitting = [f for f in (best, found, plain) if f is not None and self._fits(f.candidate.span)]
+            best = min(fitting, key=lambda f: f.rank, default=best)
+        return best
 
     def _most_excess(self) -> int:
         """Weighted excess that no layout exceeds: every lane waits for every other."""
