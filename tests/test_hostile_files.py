@@ -8,8 +8,10 @@ import pytest
 
 from layoutopt import json_data
 from layoutopt.engine.records import count_lines
-from layoutopt.errors import ProblemFileError
+from layoutopt.errors import ExpressionError, ProblemFileError
+from layoutopt.expressions.grammar import parse
 from layoutopt.hardware.devices import device
+from layoutopt.imports import triton
 from layoutopt.imports.trace import accesses
 from layoutopt.problems.array_file import header, read_offsets
 from layoutopt.problems.file import from_data
@@ -50,6 +52,32 @@ def test_a_file_beyond_its_bound_is_refused_not_cut(tmp_path):
     assert json_data.read(path, 11) == b"x" * 11
     with pytest.raises(ProblemFileError, match="has more than 10 bytes"):
         json_data.read(path, 10)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "DistributedLinearLayout(reg_bases=[" + "[0,1]," * 60 + "], warp_bases=[], "
+        "lane_bases=[[0,1],[0,2],[0,4],[1,0],[2,0]])",
+        "DotOperandLayout(operand_index=0, k_width=1180591620717411303424, parent="
+        "NVMMADistributedLayout(version=[2, 0], warps_per_cta=[1, 1], instr_shape=[16, 8]))",
+        "NVMMADistributedLayout(version=[], warps_per_cta=[1, 1], instr_shape=[16, 8])",
+        "BlockedLayout(CTAsPerCGA=3)",
+        "BlockedLayout(a=" + "x" + ".a" * 900 + ")",
+        "BlockedLayout(a=1 + 0x" + "f" * 4000 + ")",
+    ],
+)
+def test_layouts_of_triton_without_end(text):
+    with pytest.raises(ProblemFileError, match="not a Triton layout"):
+        triton.thread_values(text, (16, 16))
+
+
+@pytest.mark.parametrize(
+    "text", ["x0" + ".a" * 1900, "x0 ** 0x" + "f" * 3900, "-" * 3000 + "x0", "f(" * 1000]
+)
+def test_expressions_without_end(text):
+    with pytest.raises(ExpressionError):
+        parse(text, frozenset(["x0"]))
 
 
 PROBLEM = {

@@ -12,6 +12,7 @@ from layoutopt.cli.files import FileCommand, InputPath, OutputPath, check_new, u
 from layoutopt.cli.new import extents
 from layoutopt.cli.output import note, say_file
 from layoutopt.errors import ProblemFileError
+from layoutopt.escape import shown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -251,9 +252,11 @@ def _order(text: str | None, rank: int) -> list[int]:
     if text is None:
         return list(range(rank))
     parts = text.split(",")
-    dims = [int(part) for part in parts if part.strip().isdecimal()]
+    dims = [int(part) for part in parts if part.strip().isdecimal() and len(part) < 9]
     if sorted(dims) != list(range(rank)) or len(parts) != rank:
-        raise click.BadParameter(f"expected each of 0..{rank - 1} once, got {text!r}", param_hint="--order")
+        raise click.BadParameter(
+            f"expected each of 0..{rank - 1} once, got {shown(text)!r}", param_hint="--order"
+        )
     return dims
 
 

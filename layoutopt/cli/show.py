@@ -13,11 +13,13 @@ import click
 from layoutopt.cli.files import FileCommand, InputPath, OutputPath, write_all
 from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, time_limit_option
 from layoutopt.cli.output import say_json
+from layoutopt.escape import shown
 
 if TYPE_CHECKING:
     from layoutopt.study.show import Views
 
 MIN_WIDTH, MAX_WIDTH = 80, 10_000
+MAX_DIGITS = 9
 
 
 class Drawn(InputPath):
@@ -120,8 +122,8 @@ def _iteration(text: str | None) -> dict[str, int]:
     values: dict[str, int] = {}
     for part in text.split(",") if text else ():
         name, equals, number = part.partition("=")
-        if not equals or not number.strip().isdecimal():
-            raise click.UsageError(f"--iteration: expected NAME=NUMBER, ..., not {part!r}")
+        if not equals or not number.strip().isdecimal() or len(number) > MAX_DIGITS:
+            raise click.UsageError(f"--iteration: expected NAME=NUMBER, ..., not {shown(part)!r}")
         if name.strip() in values:
             raise click.UsageError(f"--iteration: {name.strip()} is given twice")
         values[name.strip()] = int(number)

@@ -154,8 +154,9 @@ def parse(text: str, variables: frozenset[str]) -> Node:
                 return Op("if", (sub(body), sub(test), sub(orelse)))
             case ast.Call(func=ast.Name(id="min" | "max" as name), args=args, keywords=[]) if len(args) >= 2:
                 return Op(name, tuple(sub(a) for a in args))
+        at_fault = ast.get_source_segment(text.strip(), node) or ""
         raise ExpressionError(
-            f"{_quote(ast.unparse(node)[:60])} in {_quote(text)} is not allowed: only integers, + - * // %, "
+            f"{_quote(at_fault[:60])} in {_quote(text)} is not allowed: only integers, + - * // %, "
             "bit operations, comparisons, and/or/not, 'a if c else b', min and max"
         )
 

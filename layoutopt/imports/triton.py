@@ -30,6 +30,7 @@ Vector = tuple[int, ...]
 PARTS: Final = ("register", "lane", "warp")
 LANES: Final = 32
 MAX_VALUES: Final = 1 << 22
+MAX_BASES: Final = 22
 
 
 @dataclass
@@ -83,6 +84,8 @@ def thread_values(text: str, tile: Sequence[int]) -> IntArray:
     bases = _bases(layout, tuple(tile))
     if 1 << len(bases["lane"]) != LANES:
         raise _wrong(f"a warp has {LANES} threads, not {1 << len(bases['lane'])}")
+    if sum(map(len, bases.values())) > MAX_BASES:
+        raise _wrong(f"it has more than 2**{MAX_BASES} values")
     registers, lanes, warps = (_combinations(bases[part], len(tile)) for part in PARTS)
     threads = (warps[:, None] ^ lanes[None, :]).reshape(-1, len(tile))
     return threads[:, None] ^ registers[None, :]
@@ -254,7 +257,7 @@ class _Layout:
         return (
             self.integer("versionMajor")
             if "versionMajor" in self.fields
-            else self.integers("version", None)[0]
+            else next(iter(self.integers("version", None)), 0)
         )
 
 
@@ -298,7 +301,7 @@ def _layout(source: str, aliases: dict[str, _Layout]) -> _Layout:
                 fields = {_FIELDS.get(k.arg or "", k.arg or ""): read(k.value, depth + 1) for k in keywords}
                 _check_one_block(fields)
                 return _Layout(_KINDS.get(name, name), fields)
-        raise _wrong(f"cannot read {ast.unparse(node)[:60]!r}")
+        raise _wrong(f"cannot read {(ast.get_source_segment(python, node) or '')[:60]!r}")
 
     layout = read(tree)
     if not isinstance(layout, _Layout):
@@ -307,7 +310,8 @@ def _layout(source: str, aliases: dict[str, _Layout]) -> _Layout:
 
 
 def _check_one_block(fields: dict[str, Any]) -> None:
-    blocks = fields.get("CTAsPerCGA", [1])
+    given = fields.get("CTAsPerCGA", [1])
+    blocks = given if isinstance(given, list) and all(isinstance(n, int) for n in given) else [0]
     if fields.get("cga_layout") or fields.get("CGALayout") or fields.get("block") or math.prod(blocks) != 1:
         raise _wrong("it spreads a tensor over several blocks; shared memory is one block's")
 
