@@ -170,10 +170,7 @@ def make_plan(
     spellings = [Op("*", (offset, Const(scale))), *([] if swizzled is None else [swizzled])]
     accesses = []
     for access, part, report in zip(problem.accesses, lanes, reports, strict=True):
-        own = f"{name}_{identifier(access.name)}"
-        while not used.isdisjoint((own, *(f"{own}_{part_name}" for part_name in PARTS))):
-            own += "_"
-        used |= {own, *(f"{own}_{part_name}" for part_name in PARTS)}
+        own = _own_name(f"{name}_{identifier(access.name)}", used)
         accesses.append(_plan_access(own, access, part, report, problem, spellings, table, unit_bytes))
     # Only the instructions that take a 32-bit address have XOR applied to one that holds the tile's start.
     absolute = [a for a in accesses if not a.lanes.operation.does.by_pointer]
@@ -191,6 +188,14 @@ def make_plan(
         accesses=tuple(accesses),
         about=tuple(about),
     )
+
+
+def _own_name(name: str, used: set[str]) -> str:
+    """`name`, longer where it or what is named after it is used already; adds both to `used`."""
+    while not used.isdisjoint((name, *(f"{name}_{part}" for part in PARTS))):
+        name += "_"
+    used |= {name, *(f"{name}_{part}" for part in PARTS)}
+    return name
 
 
 # What the emitters name after the tile.

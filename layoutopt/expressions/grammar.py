@@ -111,33 +111,43 @@ def parse(text: str, variables: frozenset[str]) -> Node:
         raise ExpressionError(f"{_quote(text)} is not an expression: {error.msg}") from None
     except (RecursionError, MemoryError, ValueError):
         raise ExpressionError(f"{_quote(text)} is nested too deeply or holds invalid characters") from None
-    count = 0
+    return _Reader(text, variables).node(tree, 1)
 
-    def convert(node: ast.expr, depth: int) -> Node:
-        nonlocal count
-        count += 1
+
+class _Reader:
+    """Python's syntax tree as an expression, with the limits on both."""
+
+    def __init__(self, text: str, variables: frozenset[str]) -> None:
+        self.text = text.strip()
+        self.quoted = _quote(text)
+        self.variables = variables
+        self.count = 0
+
+    def node(self, node: ast.expr, depth: int) -> Node:
+        """`node`, which lies `depth` levels deep."""
+        self.count += 1
         if depth > MAX_DEPTH:
-            raise ExpressionError(f"{_quote(text)} is nested deeper than {MAX_DEPTH} levels")
-        if count > MAX_NODES:
-            raise ExpressionError(f"{_quote(text)} has more than {MAX_NODES} operators and operands")
+            raise ExpressionError(f"{self.quoted} is nested deeper than {MAX_DEPTH} levels")
+        if self.count > MAX_NODES:
+            raise ExpressionError(f"{self.quoted} has more than {MAX_NODES} operators and operands")
 
         def sub(child: ast.expr) -> Node:
-            return convert(child, depth + 1)
+            return self.node(child, depth + 1)
 
         match node:
             case ast.Constant(value=bool() | int() as value):
                 if abs(value) > MAX_VALUE:
-                    raise ExpressionError(f"{_quote(text)} holds a number beyond 2**62")
+                    raise ExpressionError(f"{self.quoted} holds a number beyond 2**62")
                 return Const(int(value))
             case ast.Name(id=name):
-                if name not in variables:
-                    known = ", ".join(sorted(variables))
-                    raise ExpressionError(f"unknown name {name!r} in {_quote(text)}; known here: {known}")
+                if name not in self.variables:
+                    known = ", ".join(sorted(self.variables))
+                    raise ExpressionError(f"unknown name {name!r} in {self.quoted}; known here: {known}")
                 return Var(name)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
                 return Op(_BINARY[type(op)], (sub(left), sub(right)))
             case ast.BinOp(op=ast.Div()):
-                raise ExpressionError(f"'/' in {_quote(text)} is not integer arithmetic: write '//'")
+                raise ExpressionError(f"'/' in {self.quoted} is not integer arithmetic: write '//'")
             case ast.UnaryOp(op=ast.UAdd(), operand=operand):
                 return sub(operand)
             case ast.UnaryOp(op=op, operand=operand):
@@ -154,13 +164,11 @@ def parse(text: str, variables: frozenset[str]) -> Node:
                 return Op("if", (sub(body), sub(test), sub(orelse)))
             case ast.Call(func=ast.Name(id="min" | "max" as name), args=args, keywords=[]) if len(args) >= 2:
                 return Op(name, tuple(sub(a) for a in args))
-        at_fault = ast.get_source_segment(text.strip(), node) or ""
+        at_fault = ast.get_source_segment(self.text, node) or ""
         raise ExpressionError(
-            f"{_quote(at_fault[:60])} in {_quote(text)} is not allowed: only integers, + - * // %, "
+            f"{_quote(at_fault[:60])} in {self.quoted} is not allowed: only integers, + - * // %, "
             "bit operations, comparisons, and/or/not, 'a if c else b', min and max"
         )
-
-    return convert(tree, 1)
 
 
 def parts(node: Node) -> tuple[Node, ...]:
@@ -211,72 +219,83 @@ def evaluate(node: Node, env: Mapping[str, IntArray], where: BoolArray | None = 
         ExpressionError: division by zero, a shift outside 0..62, or a value beyond +-2**62 at
             a position that counts; `position` is the first such place.
     """
-    shape = np.broadcast_shapes(*(a.shape for a in env.values()), () if where is None else where.shape)
+    return np.asarray(_Evaluation(node, env, where).run(node, where), np.int64)
 
-    def check(bad: BoolArray, mask: BoolArray | None, message: str) -> None:
+
+class _Evaluation:
+    """One expression over arrays; `mask` says which positions count, None all."""
+
+    def __init__(self, node: Node, env: Mapping[str, IntArray], where: BoolArray | None) -> None:
+        self.node = node
+        self.env = env
+        self.shape = np.broadcast_shapes(
+            *(a.shape for a in env.values()), () if where is None else where.shape
+        )
+
+    def check(self, bad: BoolArray, mask: BoolArray | None, message: str) -> None:
         if bad.any():
-            fault = np.broadcast_to(bad if mask is None else bad & mask, shape).ravel()
+            fault = np.broadcast_to(bad if mask is None else bad & mask, self.shape).ravel()
             if fault.any():
-                raise ExpressionError(f"{message} in {_quote(to_text(node))}", int(fault.argmax()))
+                raise ExpressionError(f"{message} in {_quote(to_text(self.node))}", int(fault.argmax()))
 
-    def run(node: Node, mask: BoolArray | None) -> Any:
+    def run(self, node: Node, mask: BoolArray | None) -> Any:
         match node:
             case Const(value):
                 return np.array(value, np.int64)
             case Var(name):
-                return env[name]
+                return self.env[name]
             case Lookup(values, index):
-                at = run(index, mask)
+                at = self.run(index, mask)
                 outside = (at < 0) | (at >= len(values))
-                check(outside, mask, f"an entry outside 0..{len(values) - 1}")
+                self.check(outside, mask, f"an entry outside 0..{len(values) - 1}")
                 return np.array(values, np.int64)[np.where(outside, 0, at)]
             case Op("if", (body, test, otherwise)):
-                chosen = run(test, mask) != 0
+                chosen = self.run(test, mask) != 0
                 yes = chosen if mask is None else chosen & mask
                 no = ~chosen if mask is None else ~chosen & mask
-                return np.where(chosen, run(body, yes), run(otherwise, no))
+                return np.where(chosen, self.run(body, yes), self.run(otherwise, no))
             case Op("and" | "or" as symbol, args):
-                result = run(args[0], mask) != 0
+                result = self.run(args[0], mask) != 0
                 for arg in args[1:]:
                     live = result if symbol == "and" else ~result
-                    value = run(arg, live if mask is None else live & mask) != 0
+                    value = self.run(arg, live if mask is None else live & mask) != 0
                     result = result & value if symbol == "and" else result | value
                 return result.astype(np.int64)
             case Op("min" | "max" as symbol, args):
-                result = run(args[0], mask)
+                result = self.run(args[0], mask)
                 for arg in args[1:]:
-                    result = (np.minimum if symbol == "min" else np.maximum)(result, run(arg, mask))
+                    result = (np.minimum if symbol == "min" else np.maximum)(result, self.run(arg, mask))
                 return result
             case Op(symbol, (arg,)):
-                value = run(arg, mask)
+                value = self.run(arg, mask)
                 return (
                     (value == 0).astype(np.int64)
                     if symbol == "not"
                     else (-value if symbol == "neg" else ~value)
                 )
             case Op(symbol, (left, right)):
-                return binary(symbol, run(left, mask), run(right, mask), mask)
+                return self.binary(symbol, self.run(left, mask), self.run(right, mask), mask)
         raise AssertionError(node)
 
-    def binary(symbol: str, a: Any, b: Any, mask: BoolArray | None) -> Any:
+    def binary(self, symbol: str, a: Any, b: Any, mask: BoolArray | None) -> Any:
         if symbol in ("//", "%"):
             zero = b == 0
-            check(zero, mask, "division by zero" if symbol == "//" else "remainder of a division by zero")
+            self.check(
+                zero, mask, "division by zero" if symbol == "//" else "remainder of a division by zero"
+            )
             b = np.where(zero, 1, b)
         elif symbol in ("<<", ">>"):
             wrong = (b < 0) | (b > MAX_SHIFT)
-            check(wrong, mask, f"shift outside 0..{MAX_SHIFT}")
+            self.check(wrong, mask, f"shift outside 0..{MAX_SHIFT}")
             b = np.where(wrong, 0, b)
         if symbol in ("+", "-", "*", "<<") and _may_leave(symbol, a, b):
             # In float64 the magnitude is right to 1 part in 2**52: enough to see 2**62 coming.
             high = _FLOAT[symbol](a.astype(np.float64), b.astype(np.float64))
             wide = np.abs(high) > float(MAX_VALUE)
             if wide.any():
-                check(wide, mask, "value beyond 2**62")
+                self.check(wide, mask, "value beyond 2**62")
                 a = np.where(wide, 0, a)
         return _ARRAY[symbol](a, b)
-
-    return np.asarray(run(node, where), np.int64)
 
 
 def _may_leave(symbol: str, a: IntArray, b: IntArray) -> bool:

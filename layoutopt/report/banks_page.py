@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from importlib import resources
 from string import Template
 from typing import Any, Final
@@ -24,7 +25,7 @@ from layoutopt.problems.words import tile_text
 from layoutopt.report import palette
 from layoutopt.report.banks_text import LayoutCost, default_colouring, summary
 from layoutopt.study.picture import instruction
-from layoutopt.study.show import Views
+from layoutopt.study.show import Shown, Views
 
 # Lane accesses that a page holds, 4 bytes each before base64; an access beyond its share is cut short.
 MAX_LANE_ACCESSES: Final = 1 << 18
@@ -57,23 +58,7 @@ def page(found: Views, colour_by: str | None) -> str:
         "lanes": gpu.lanes,
         "warps": warps,
         "accesses": accesses,
-        "layouts": [
-            {
-                "name": shown.name,
-                "offset": shown.offset or "a table",
-                "bytes": int(shown.table.max()) + problem.tile.storage.element_bytes,
-                "table": _packed(shown.table),
-                "wavefronts": [
-                    _packed(
-                        count_wavefronts(
-                            shown.table[access.element[rows]], access.active[rows], access.operation, gpu
-                        ).wavefronts
-                    )
-                    for access, rows in zip(found.lanes.accesses, kept, strict=True)
-                ],
-            }
-            for shown in found.layouts
-        ],
+        "layouts": [_layout(found, shown, kept) for shown in found.layouts],
         "start": {
             "access": chosen.access,
             "warp": chosen.warp,
@@ -92,6 +77,22 @@ def page(found: Views, colour_by: str | None) -> str:
         script=_part("page.js"),
         data=script(json.dumps(data, separators=(",", ":"))),
     )
+
+
+def _layout(found: Views, shown: Shown, kept: Sequence[slice]) -> dict[str, Any]:
+    """One layout, and the wavefronts of the instructions kept of every access."""
+    wavefronts = []
+    for access, rows in zip(found.lanes.accesses, kept, strict=True):
+        address = shown.table[access.element[rows]]
+        counts = count_wavefronts(address, access.active[rows], access.operation, found.gpu)
+        wavefronts.append(_packed(counts.wavefronts))
+    return {
+        "name": shown.name,
+        "offset": shown.offset or "a table",
+        "bytes": int(shown.table.max()) + found.problem.tile.storage.element_bytes,
+        "table": _packed(shown.table),
+        "wavefronts": wavefronts,
+    }
 
 
 def _access(found: Views, number: int, access: LaneTrace, iterations: range, warps: int) -> dict[str, Any]:

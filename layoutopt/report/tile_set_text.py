@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from layoutopt.problems.answer import Status
 from layoutopt.problems.types import TileSet
 from layoutopt.report.text import columns
@@ -14,10 +16,34 @@ def arrangement_report(tile_set: TileSet, arrangement: Arrangement) -> str:
     lines = [f"{tile_set.name}  {count} tile{'s' * (count > 1)}  on {arrangement.target}", ""]
     if not arrangement.tiles:
         return "\n".join([*lines, f"{arrangement.status}: {arrangement.reason}"]) + "\n"
-    tiles = {tile.name: tile for tile in tile_set.tiles}
-    rows = [("tile", "shape", "offset (elements)", "base", "stages", "stage", "used", "excess")]
-    accesses = [("access", "tile", "op", "wavefronts", "ideal", "bank_conflicts")]
     owner = {access.name: access.tile for access in tile_set.accesses}
+    accesses = [("access", "tile", "op", "wavefronts", "ideal", "bank_conflicts")]
+    accesses += [
+        (a.name, owner[a.name], a.op, str(a.wavefronts), str(a.ideal), str(a.bank_conflicts))
+        for part in arrangement.tiles
+        for a in part.result.accesses
+    ]
+    limit = f" of {arrangement.max_bytes:,}" if arrangement.max_bytes is not None else ""
+    lines += [
+        *columns(_tile_rows(tile_set, arrangement, owner), {0, 1, 2}),
+        "",
+        f"  bytes      {arrangement.bytes:,}{limit}",
+        f"  alignment  {arrangement.alignment_bytes} bytes",
+        "",
+        *columns(accesses, {0, 1, 2}),
+        "",
+        *_verdict(arrangement),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _tile_rows(
+    tile_set: TileSet, arrangement: Arrangement, owner: Mapping[str, str]
+) -> list[tuple[str, ...]]:
+    tiles = {tile.name: tile for tile in tile_set.tiles}
+    rows: list[tuple[str, ...]] = [
+        ("tile", "shape", "offset (elements)", "base", "stages", "stage", "used", "excess")
+    ]
     for part in arrangement.tiles:
         result = part.result
         for name in part.tiles:
@@ -26,12 +52,11 @@ def arrangement_report(tile_set: TileSet, arrangement: Arrangement) -> str:
             alike = f"as {part.tiles[0]}"
             if tile.shape != tiles[part.tiles[0]].shape:
                 alike += ", row-major"
-            first = name == part.tiles[0]
             rows.append(
                 (
                     name,
                     f"{'x'.join(map(str, tile.shape))} {element}",
-                    str(result.offset) if first else alike,
+                    str(result.offset) if name == part.tiles[0] else alike,
                     f"{part.base_bytes:,}",
                     str(part.stages),
                     f"{part.stage_bytes:,}",
@@ -39,36 +64,24 @@ def arrangement_report(tile_set: TileSet, arrangement: Arrangement) -> str:
                     str(sum(a.excess for a in result.accesses if owner[a.name] == name)),
                 )
             )
-        accesses += [
-            (a.name, owner[a.name], a.op, str(a.wavefronts), str(a.ideal), str(a.bank_conflicts))
-            for a in result.accesses
-        ]
-    limit = f" of {arrangement.max_bytes:,}" if arrangement.max_bytes is not None else ""
+    return rows
+
+
+def _verdict(arrangement: Arrangement) -> Iterator[str]:
+    """What was found, and what is proved of it."""
     proof = arrangement.proof
     what = f"{arrangement.excess} excess wavefronts remain" if arrangement.excess else "no bank conflicts"
     proved = "proved best" if arrangement.status is Status.OPTIMAL else "not proved best"
-    lines += [
-        *columns(rows, {0, 1, 2}),
-        "",
-        f"  bytes      {arrangement.bytes:,}{limit}",
-        f"  alignment  {arrangement.alignment_bytes} bytes",
-        "",
-        *columns(accesses, {0, 1, 2}),
-        "",
-        f"  {arrangement.status}: {what}, {proved}; verified at every lane and base",
-    ]
+    yield f"  {arrangement.status}: {what}, {proved}; verified at every lane and base"
     if proof.weighted_excess is not None:
         bound = proof.weighted_excess
-        lines += [
-            f"  weighted excess {arrangement.weighted_excess:g} >= {bound.lower_bound:g} in {bound.scope}"
-        ]
-    lines += [
+        yield f"  weighted excess {arrangement.weighted_excess:g} >= {bound.lower_bound:g} in {bound.scope}"
+    yield (
         f"  excess >= {proof.excess.lower_bound} in {proof.excess.scope}; "
-        f"bytes >= {proof.bytes.lower_bound:,} in {proof.bytes.scope}",
-    ]
+        f"bytes >= {proof.bytes.lower_bound:,} in {proof.bytes.scope}"
+    )
     if proof.index_cost is not None:
         least = "proved least" if proof.index_cost.proved else "not proved least"
-        lines += [f"  index cost {proof.index_cost.value} operations, {least} at this excess and size"]
+        yield f"  index cost {proof.index_cost.value} operations, {least} at this excess and size"
     if arrangement.reason:
-        lines += [f"  {arrangement.reason}"]
-    return "\n".join(lines) + "\n"
+        yield f"  {arrangement.reason}"
