@@ -42,7 +42,7 @@ class Broken(Exception):
 
 def require(holds, what):
     if not holds:
-        sys.exit(("WRONG: " + str(what)[:2000]).encode("ascii", "backslashreplace").decode())
+        sys.exit(("WRONG: " + str(what)[:500]).encode("ascii", "backslashreplace").decode())
 
 
 def shift(a, b):
