@@ -262,15 +262,24 @@ def case_under(problem: Problem, device: Device, layout: Layout | Node) -> Case:
 
 
 def _lowered(asked: Problem, problem: Problem, device: Device, budget: Budget | None = None) -> Case:
-    lowered, looped = stored(problem), with_loops(problem)
-    lanes = trace(looped, device, budget)
-    if lowered is not problem:  # whose accesses were just checked to start at whole bytes
-        lanes = trace(with_loops(lowered), device, budget)
-    chosen = choices(lowered, lanes, device)
-    accesses = tuple(
-        chosen.get(known.name, known) if chosen else known for known in _known(lanes.accesses, device)
-    )
-    return Case(asked, problem, lowered, device, lanes, accesses)
+    lowered = stored(problem)
+    if lowered is not problem:  # checks that the accesses start at whole bytes
+        trace(with_loops(problem), device, budget)
+    return Case(asked, problem, lowered, device, *counted(lowered, device, budget))
+
+
+def counted(
+    problem: Problem, device: Device, budget: Budget | None = None
+) -> tuple[Trace, tuple[CountedAccess, ...]]:
+    """What the accesses of a problem with one width for each touch, and the same able to count.
+
+    Raises:
+        OutOfTime: the time was over before the end.
+        ProblemFileError: the problem contradicts itself, or the device has no rule for an access.
+    """
+    lanes = trace(with_loops(problem), device, budget)
+    chosen = choices(problem, lanes, device)
+    return lanes, tuple(chosen.get(known.name, known) for known in _known(lanes.accesses, device))
 
 
 def _known(lanes: Sequence[LaneTrace], device: Device) -> tuple[KnownLanes, ...]:

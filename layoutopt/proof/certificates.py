@@ -23,6 +23,7 @@ from typing import Any, Final
 import msgspec
 
 from layoutopt.budget import Budget
+from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Digit
@@ -33,8 +34,8 @@ from layoutopt.model.placement import FreeAssignment
 from layoutopt.model.swizzle import SwizzleModel
 from layoutopt.model.swizzle_rules import last_block, rules, swizzle_field
 from layoutopt.problems.answer import EVERY_LAYOUT, Result, Status
-from layoutopt.problems.lower import stored, with_widths
-from layoutopt.problems.trace import Trace, trace
+from layoutopt.problems.lower import chosen_widths
+from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.proof.reason_data import question_data
 from layoutopt.proof.reasons import (
@@ -71,9 +72,8 @@ def certificate(problem: Problem, device: Device, result: Result) -> dict[str, A
     """
     check_certifiable(problem)
     asked = problem
-    widths = [a.bytes for a in result.accesses] or [None] * len(problem.accesses)
-    problem = stored(with_widths(problem, widths))
-    lanes = trace(problem, device)
+    case = case_of(problem, device, chosen_widths(problem, result))
+    problem, lanes = case.lowered, case.lanes
     bound = result.proof.objective
     subject = subject_of(problem.tile, device, lanes)
     unit = lanes.weight_unit

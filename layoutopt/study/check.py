@@ -10,13 +10,13 @@ import numpy as np
 from msgspec import Struct
 
 from layoutopt.engine.conflicts import Counts
-from layoutopt.engine.run_time_values import report_choices, rounded_count
+from layoutopt.engine.referee import CountedAccess, KnownLanes
+from layoutopt.engine.run_time_values import rounded_count
 from layoutopt.expressions.grammar import to_text
 from layoutopt.hardware.counters import counters
 from layoutopt.hardware.devices import Device, device
-from layoutopt.problems.answer import RESULT_SCHEMA, AccessReport, Result, Status
+from layoutopt.problems.answer import RESULT_SCHEMA, Result, Status
 from layoutopt.problems.lower import named_widths, width_choices
-from layoutopt.problems.trace import LaneTrace
 from layoutopt.problems.types import Problem
 from layoutopt.study import findings
 from layoutopt.study.findings import Finding
@@ -97,27 +97,25 @@ def check(
 
 
 def _audit(used: InUse, solver: Callable[[Problem], Result] | None) -> Audit:
-    accesses = used.lanes.accesses
-    counts = [used.count(used.table, a) for a in accesses]
+    accesses = used.accesses
+    counts = [access.count(used.table) for access in accesses]
     reports = tuple(_report(used, a, c) for a, c in zip(accesses, counts, strict=True))
+    known = [
+        (a.lanes, source, c)
+        for a, source, c in zip(accesses, used.problem.accesses, counts, strict=True)
+        if isinstance(a, KnownLanes)
+    ]
     wrong = [finding for kind in _WRONG for finding in kind(used)]
     weighted = rounded_count(
-        sum(
-            float(((c.wavefronts - c.ideal) * used.chosen.get(a.name, a).weight).sum())
-            for a, c in zip(accesses, counts, strict=True)
-        )
+        sum(float(((c.wavefronts - c.ideal) * a.weight).sum()) for a, c in zip(accesses, counts, strict=True))
     )
     found = [
         *wrong,
-        *(f for a, c in zip(accesses, counts, strict=True) for f in findings.worst(used, a, c)),
+        *(f for lanes, _, c in known for f in findings.worst(used, lanes, c)),
         *findings.unused(used),
         *idle_xor(used, counts),
         *alignment_note(used),
-        *(
-            f
-            for a, source, c in zip(accesses, used.problem.accesses, counts, strict=True)
-            for f in findings.fusion(used, a, source, c)
-        ),
+        *(f for lanes, source, c in known for f in findings.fusion(used, lanes, source, c)),
     ]
     excess = rounded_count(sum(r.excess for r in reports))
     weighted_excess = weighted / used.lanes.weight_unit
@@ -142,19 +140,15 @@ def _audit(used: InUse, solver: Callable[[Problem], Result] | None) -> Audit:
 _WRONG = (findings.overlaps, findings.unaligned, findings.vectors, findings.base, findings.outside)
 
 
-def _report(used: InUse, access: LaneTrace, counts: Counts) -> AuditedAccess:
-    choice = used.chosen.get(access.name)
-    if choice is not None:
-        base = report_choices(counts, choice)
+def _report(used: InUse, access: CountedAccess, counts: Counts) -> AuditedAccess:
+    base = access.report(counts)
+    if not isinstance(access, KnownLanes):
         # No counter shows a worst case or an expectation.
         return AuditedAccess(**msgspec.structs.asdict(base), least_cycles=0, counters={})
-    wavefronts, ideal = int(counts.wavefronts.sum()), int(counts.ideal.sum())
-    conflicts = int(counts.bank_conflicts.sum())
-    base = AccessReport(access.name, access.op, wavefronts, ideal, wavefronts - ideal, conflicts)
     least = used.gpu.rule(access.operation).least_cycles
     cycles = np.where(counts.phases > 0, np.maximum(counts.wavefronts, least), 0)
     return AuditedAccess(
         **msgspec.structs.asdict(base),
         least_cycles=int(cycles.sum()),
-        counters=counters(access.operation, wavefronts, conflicts),
+        counters=counters(access.operation, int(base.wavefronts), int(base.bank_conflicts)),
     )

@@ -124,7 +124,7 @@ def outside(used: InUse) -> Iterator[Finding]:
 def worst(used: InUse, access: LaneTrace, counts: Counts) -> Iterator[Finding]:
     """The instruction with the most excess, and in it the worst phase, lane by lane."""
     over, row = worst_instruction(counts)
-    if access.name in used.chosen or over <= 0:
+    if over <= 0:
         return
     address = used.table[access.element[row]]
     phases = witness(address.tolist(), access.active[row].tolist(), access.operation, used.gpu)
@@ -174,11 +174,7 @@ def unused(used: InUse) -> Iterator[Finding]:
 def fusion(used: InUse, access: LaneTrace, source: Access, counts: Counts) -> Iterator[Finding]:
     """What the counts become if the compiler fuses neighbouring iterations into a wider access."""
     operation = access.operation
-    if (
-        not (operation.does.narrows and operation.does.by_pointer)
-        or not access.active.any()
-        or access.name in used.chosen
-    ):
+    if not (operation.does.narrows and operation.does.by_pointer and access.active.any()):
         return
     shape = (*source.loops.values(), -1, used.gpu.lanes)
     address = used.table[access.element].reshape(shape)

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from layoutopt.engine.conflicts import Counts, count_wavefronts
-from layoutopt.engine.run_time_values import choices, count_choices
+from layoutopt.engine.case import counted
+from layoutopt.engine.conflicts import Counts
 from layoutopt.errors import ExpressionError, ProblemFileError
 from layoutopt.expressions.grammar import Node, evaluate, parse
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.alignment import base_alignment
 from layoutopt.problems.lower import with_loops
-from layoutopt.problems.trace import IntArray, LaneTrace, Trace, instruction_at, trace
+from layoutopt.problems.trace import IntArray, LaneTrace, instruction_at
 from layoutopt.problems.types import Problem
 
 AnyLayout = str | Layout | npt.NDArray[np.integer[Any]]
@@ -28,7 +28,7 @@ class InUse:
     Attributes:
         problem, tile, gpu: what was asked.
         lanes: the trace, lanes that choose in an iteration for each value.
-        chosen: what lanes may choose, by access name.
+        accesses: the same, each able to count; where lanes choose, over all their values.
         node: the formula, where the layout is one.
         bits: bit offset of every element, by row-major index, int64.
         table: the same in bytes.
@@ -40,9 +40,7 @@ class InUse:
         self.problem = problem
         self.tile = problem.tile
         self.gpu = gpu
-        self.looped = with_loops(problem)
-        self.lanes: Trace = trace(self.looped, self.gpu)
-        self.chosen = choices(problem, self.lanes, self.gpu)
+        self.lanes, self.accesses = counted(problem, gpu)
         self.node: Node | None = None
         self.bits = self._read(layout)
         self.table = self.bits // 8
@@ -96,28 +94,23 @@ class InUse:
         """Coordinates as text."""
         return f"({', '.join(map(str, self.coordinates(element)))})"
 
-    def count(self, table: IntArray, access: LaneTrace) -> Counts:
-        """What each instruction of an access costs under byte offsets."""
-        if access.name in self.chosen:
-            return count_choices(table, self.chosen[access.name])
-        return count_wavefronts(table[access.element], access.active, access.operation, self.gpu)
-
     def same_counts(self, offsets: IntArray, counts: Sequence[Counts]) -> bool:
         """Whether a layout costs the same everywhere, is as small, and is as sound."""
         bits = offsets * self.tile.element_bits
         table = bits // 8
         if len(np.unique(bits)) != len(bits) or self.bytes_to(bits) > self.size:
             return False
-        for access, old in zip(self.lanes.accesses, counts, strict=True):
+        for access in self.lanes.accesses:
             if (bits[access.element] % (8 * access.operation.width_bytes))[access.active].any():
                 return False
             for k in range(1, access.width_elements):
                 lanes = access.element[access.active]
                 if (bits[lanes + k] != bits[lanes] + k * self.tile.element_bits).any():
                     return False
-            if (self.count(table, access).wavefronts != old.wavefronts).any():
-                return False
-        return True
+        return all(
+            (access.count(table).wavefronts == old.wavefronts).all()
+            for access, old in zip(self.accesses, counts, strict=True)
+        )
 
     @property
     def alignment(self) -> int:
@@ -130,6 +123,6 @@ class InUse:
 
     def place(self, access: LaneTrace, row: int) -> str:
         """`name, warp w, i = 3` for an instruction of the trace."""
-        (source,) = [a for a in self.looped.accesses if a.name == access.name]
+        (source,) = [a for a in with_loops(self.problem).accesses if a.name == access.name]
         warp, iteration = instruction_at(source, row, -(-self.problem.threads // self.gpu.lanes))
         return f"{access.name}, warp {warp}" + "".join(f", {k} = {v}" for k, v in iteration.items())
