@@ -298,3 +298,37 @@ def test_a_better_table_is_named_in_the_unit_of_what_was_found():
     result = solve(from_data(data), target=toy.toy_device(4, 4))
     assert (result.excess, result.weighted_excess) == (4, 9)
     assert result.reason == "a table of offsets would have 2 weighted excess in 40 bytes"
+
+
+def test_a_table_fits_where_no_formula_does():
+    """Nine f32 a row, read in pairs: every formula needs a pad; a table keeps the pairs together in any order."""
+    data = {
+        "name": "pairs", "tile": {"shape": [4, 9], "element": "f32"}, "threads": 32,
+        "accesses": [
+            {"name": "pairs", "op": "load", "bytes": 8, "index": ["tid // 4 % 4", "2*(tid % 4)"]},
+            {"name": "words", "op": "load", "bytes": 4, "index": ["tid % 4", "tid // 4 % 9"]},
+        ],
+        "layout": {"max_bytes": 144},
+    }  # fmt: skip
+    result = solve(from_data(data))
+    assert (result.status is not Status.INFEASIBLE, result.bytes, result.family) == (True, 144, "table")
+    data["layout"]["families"] = ["none", "order", "pad"]
+    assert solve(from_data(data)).status is Status.INFEASIBLE
+    data["layout"] = {"max_bytes": 143}
+    assert solve(from_data(data)).status is Status.INFEASIBLE
+
+
+def test_infeasible_means_that_tables_were_refuted_too():
+    """A tile too large for tables: formulas give nothing, but that is not said of every layout."""
+    data = {
+        "name": "pairs", "tile": {"shape": [576, 9], "element": "f32"}, "threads": 32,
+        "accesses": [
+            {"name": "pairs", "op": "load", "bytes": 8, "index": ["tid + 32*r", "2*i"], "for": {"i": 4, "r": 18}}
+        ],
+        "layout": {"max_bytes": 576 * 36},
+    }  # fmt: skip
+    result = solve(from_data(data))
+    assert result.status is Status.UNKNOWN
+    assert "a table has at most 4,096 elements, the tile has 5,184" in result.reason
+    data["layout"]["order"] = [0, 1]  # tables have none
+    assert solve(from_data(data)).status is Status.INFEASIBLE

@@ -408,10 +408,13 @@ class _Search:
             size_bound = atoms * self._atom + self.tile.element_bytes
             atoms = atoms // row_atoms * row_atoms + row_atoms
         if max_bytes is not None and found.bytes is not None and found.bytes > max_bytes:
-            answer = self._solve(effort, atoms=max_bytes // self._atom, least=True)
-            if not _solved(answer):
-                return FreeAssignment(bound, bytes_bound=self.tile.bytes)
-            return self._assignment(bound, answer, self.tile.bytes)
+            packed = self._packed(bound)
+            fits = packed.bytes is not None and packed.bytes <= max_bytes
+            hint = packed.table if fits else None
+            answer = self._solve(effort, atoms=max_bytes // self._atom, least=True, hint=hint)
+            if _solved(answer):
+                return self._assignment(bound, answer, self.tile.bytes)
+            return packed if fits else FreeAssignment(bound, bytes_bound=self.tile.bytes)
         # The sizes between two row ends were not asked for one by one.
         return replace(found, bytes_bound=size_bound if most == bound else self.tile.bytes)
 
@@ -593,6 +596,18 @@ class _Search:
         excess = self.fixed + sum(p.weight * (_cost(p, position, self.chunks) - p.ideal) for p in self.phases)
         size = int(table.max()) + self.tile.element_bytes
         return FreeAssignment(bound, excess, table, size, bytes_bound)
+
+    def _packed(self, bound: int) -> FreeAssignment:
+        """One chunk after the other, wide ones first: no layout is smaller, whatever it costs."""
+        order = np.argsort(-self.chunks.size, kind="stable")
+        address = np.zeros(len(order), np.int64)
+        address[order] = np.cumsum(self.chunks.size[order]) - self.chunks.size[order]
+        table = (address[self.chunks.of] + self.chunks.place).reshape(self.tile.shape)
+        position = self._positions(table)
+        excess = self.fixed + sum(p.weight * (_cost(p, position, self.chunks) - p.ideal) for p in self.phases)
+        return FreeAssignment(
+            bound, excess, table, int(table.max()) + self.tile.element_bytes, self.tile.bytes
+        )
 
     def _stack(self, position: dict[int, int]) -> IntArray:
         """Addresses: in every column wide chunks first; chunks that meet nothing fill what is left."""

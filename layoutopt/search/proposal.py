@@ -41,9 +41,8 @@ class Proposal:
         family: the families it uses.
         weighted_excess: in units of `Trace.weight_unit`.
         bytes: last offset plus element size.
-        operations: index cost: operations of the linearisation plus three per distinct shift; None where
-            there is nothing to choose between.
-        operations_proved: no layout searched with this excess and these bytes has fewer.
+        operations: what the search takes the index to cost; None where there is nothing to choose between.
+        operations_proved: no layout searched with this excess and these bytes was taken to cost less.
         excess_bound: of the weighted excess.
         plain_floor: excess, weights not applied, that the counting bound leaves in every layout.
         bytes_bound: of the bytes at that excess.

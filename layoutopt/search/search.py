@@ -12,12 +12,14 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import numpy as np
 
 from layoutopt.budget import Budget
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import Device
+from layoutopt.layout.index_cost import index_cost, least_index_cost
 from layoutopt.layout.layout import Layout, Target
 from layoutopt.model.cp_sat import Outcome
 from layoutopt.model.linear_phases import Phases, phases_of
@@ -58,6 +60,12 @@ from layoutopt.search.walsh import Question, decide
 _ROUNDS = ((24, 0.05), (24, 0.5), (None, 0.05), (24, 5.0), (None, 0.5), (None, 5.0), (None, None))
 # Before this round a table is tried, with this effort: it may be the answer, and be proved to be.
 _TABLE_ROUND, _TABLE_EFFORT = 1, 2.0
+# Said of a layout whose index another may undercut, where the index comes first.
+_COST_LEFT: Final[dict[str, Any]] = {
+    "complete": False,
+    "operations_proved": False,
+    "reason": "that no index of these families is cheaper is not proved",
+}
 # Elements beyond which no kernel would want a table of offsets: to have less excess, and to save bytes.
 MAX_LOOKUP = 4096
 MAX_LOOKUP_FOR_BYTES = 512
@@ -124,14 +132,14 @@ def why_no_table(problem: Problem) -> str:
         return "tables are not among the families"
     if problem.layout.order is not None:
         return "a table has no order of dimensions, which the problem fixes"
-    if _stride_multiple(problem) > 1:
+    if stride_multiple(problem) > 1:
         return "a table has no pitch, which the problem wants to be a multiple"
     if elements > MAX_LOOKUP:
         return f"a table has at most {MAX_LOOKUP:,} elements, the tile has {elements:,}"
     return ""
 
 
-def _stride_multiple(problem: Problem) -> int:
+def stride_multiple(problem: Problem) -> int:
     """Elements of which every stride but the innermost is a multiple."""
     pitch = problem.layout.pitch_multiple_bytes or 1
     return pitch // math.gcd(pitch, problem.tile.element_bytes)
@@ -217,7 +225,8 @@ class _Search:
         # Row-major, of the family none, is where a table alone starts from.
         formulas = [f for f in FAMILIES if f in families and f != "table"] or ["none"]
         self.scope = "families " + ", ".join(formulas)
-        if self.minimise == "bytes":
+        # Where conflicts are ruled out, the fewest bytes without any are the aim anyway.
+        if self.minimise == "bytes" and not conflict_free:
             least = self._least_span() * size
             self.limit = least if self.limit is None else min(self.limit, least)
         if self.limit is not None:
@@ -250,8 +259,15 @@ class _Search:
             )
         if self.conflict_free and self.floor:
             return self._none("the counting bound: every layout has conflicts", EVERY_LAYOUT, True)
-        if self.minimise == "instructions":
-            return self._least_operations()
+        if self.minimise != "instructions":
+            return self._excess_first()
+        if (cheapest := self._least_operations()) is not None:
+            return cheapest
+        proposal = self._excess_first()
+        return proposal if proposal.layout is None else replace(proposal, **_COST_LEFT)
+
+    def _excess_first(self) -> Proposal:
+        """Least excess, then bytes, then index cost."""
         stage1 = self._reach_floor()
         if not self.tally.unswizzled:
             if self.budget.spent:
@@ -284,8 +300,11 @@ class _Search:
                 spans += [candidate.span, *self._reaches(candidate)[:1]]
         return min(spans, default=self.tile.elements)
 
-    def _least_operations(self) -> Proposal:
-        """The cheapest index (with `conflict_free`, that serves every phase), then excess, then bytes."""
+    def _least_operations(self) -> Proposal | None:
+        """The cheapest index (with `conflict_free`, that serves every phase), then excess, then bytes.
+
+        None where no layout was found that needs no swizzle, or one without conflicts.
+        """
         best: _Found | None = None
         least = least_operations(self.space)
         for candidate in self._by_operations():
@@ -302,12 +321,7 @@ class _Search:
                 best = found if best is None else min(best, found, key=lambda f: (f.operations, *f.rank))
             if best is not None and (best.operations, best.excess) <= (least, self.floor):
                 break  # what follows is larger
-        if best is None:
-            reason = "every layout of these families has conflicts, or takes too many bytes"
-            return self._none(
-                reason if self.tally.exhausted else "out of time", self.scope, self.tally.exhausted
-            )
-        return self._cheapest(best)
+        return None if best is None else self._cheapest(best)
 
     def _by_operations(self) -> Iterator[Linearisation]:
         """The candidates that a cheapest index may come from, by rising operations where that matters.
@@ -337,15 +351,22 @@ class _Search:
         return None
 
     def _cheapest(self, found: _Found) -> Proposal:
-        self.scope += f" with at most {found.operations} operations"
-        proved = self.tally.exhausted and found.cheapest
+        cost = index_cost(self._layout(found))
+        self.scope += f" with at most {cost} operations"
+        least = least_index_cost(self.tile.shape, bool(found.masks))
+        proved = self.tally.exhausted and found.cheapest and cost <= least
         bound = found.excess if proved else self.floor
         size = int(self._layout(found).table().max()) + self.tile.element_bytes
         self.tally.undecided_span = None if proved else self.tile.elements
         proposal = self._proposal(found, bound, operations_proved=proved)
         least = size if proved else self.tile.bytes
         scope = EVERY_LAYOUT if least == self.tile.bytes else self.scope
-        return replace(proposal, bytes_bound=Bound(least, scope), operations_proved=proved, complete=proved)
+        proposal = replace(proposal, bytes_bound=Bound(least, scope))
+        return (
+            replace(proposal, operations_proved=True, complete=True, reason="")
+            if proved
+            else replace(proposal, **_COST_LEFT)
+        )
 
     # Stage 1 -----------------------------------------------------------------------------------
 

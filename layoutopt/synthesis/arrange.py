@@ -17,6 +17,7 @@ from msgspec import Struct
 from layoutopt.budget import Budget
 from layoutopt.errors import VerificationError
 from layoutopt.hardware.devices import Device, device
+from layoutopt.layout.index_cost import MEASURE
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, IndexCost, Proof, Result, Status
 from layoutopt.problems.tile_set_file import fields_of
 from layoutopt.problems.types import FAMILIES, Problem, TileSet
@@ -24,7 +25,6 @@ from layoutopt.search.proposal import Ask
 from layoutopt.synthesis.fronts import Choice, Point, Unit, explore, plan_of, units_of
 from layoutopt.synthesis.packing import Plan, least, pack, rounded_up
 from layoutopt.synthesis.solve import solve_cases
-from layoutopt.synthesis.verify import INDEX_COST_MEASURE
 
 ARRANGEMENT_SCHEMA: Final = "layoutopt.arrangement/1"
 
@@ -222,7 +222,7 @@ def _proof(units: Sequence[Unit], points: Sequence[Point], excess: Bound, size: 
     costs = [p.result.proof.index_cost for p in points]
     known = [cost for cost in costs if cost is not None]  # the hardware dictates the others
     proved = exact and len(known) == len(costs) and all(cost.proved for cost in known)
-    cost = IndexCost(sum(c.value for c in known), proved, INDEX_COST_MEASURE) if known else None
+    cost = IndexCost(sum(c.value for c in known), proved, MEASURE) if known else None
     if all(p.result.proof.weighted_excess is None for p in points):
         return Proof(excess, size, cost)
     # Of the plain excess, only what no layout at all avoids is known.

@@ -17,7 +17,7 @@ from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import Problem
 from layoutopt.search import dictated
 from layoutopt.search.proposal import Ask, Progress, Proposal
-from layoutopt.search.search import search
+from layoutopt.search.search import search, why_no_table
 from layoutopt.synthesis import tables
 from layoutopt.synthesis.run_time_values import over_values
 from layoutopt.synthesis.sample import by_sample, is_large
@@ -144,14 +144,14 @@ def improved(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
         return proposal  # what holds for every layout is asked of all instructions together
     if case.chooses:
         proposal = over_values(case, proposal, ask)
-    elif tables.are_sought(case):
-        return tables.with_tables(case, proposal, ask)
+    elif tables.are_sought(case) or (proposal.layout is None and not why_no_table(case.lowered)):
+        return tables.not_refuted(case, tables.with_tables(case, proposal, ask), ask)
     else:
         proposal = tables.of_every_layout(case, proposal, ask)
     if "table" in (layout.families or ()):
         reasons = proposal.reason, f"no table was searched: {tables.why_none_is_searched(case)}"
         proposal = replace(proposal, reason="; ".join(filter(None, reasons)))
-    return proposal
+    return tables.not_refuted(case, proposal, ask)
 
 
 def best(answers: Sequence[Answer], all_there: bool = True) -> Result:

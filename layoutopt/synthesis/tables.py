@@ -14,7 +14,7 @@ from layoutopt.problems.answer import EVERY_LAYOUT, Bound
 from layoutopt.problems.types import FAMILIES, Family, Problem
 from layoutopt.proof.every_layout import EveryLayout, every_layout
 from layoutopt.search.proposal import Ask, Proposal
-from layoutopt.search.search import look_up, search, why_no_table
+from layoutopt.search.search import look_up, search, stride_multiple, why_no_table
 
 # Share of the time left that a search of all families may use, to start a table from.
 _HINT_SHARE: Final = 0.5
@@ -33,6 +33,25 @@ def why_none_is_searched(case: Case) -> str:
 def are_sought(case: Case) -> bool:
     """Whether the problem asks for tables, and they can be searched."""
     return "table" in (case.lowered.layout.families or ()) and not why_none_is_searched(case)
+
+
+def may_be_the_answer(problem: Problem) -> bool:
+    """Whether the constraints allow a table, be it too large to be searched."""
+    limits = problem.layout
+    strides = limits.order is not None or stride_multiple(problem) > 1
+    return "table" in (limits.families or FAMILIES) and not strides
+
+
+def not_refuted(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
+    """The proposal, where there is no layout, as infeasible only if no table is one, either."""
+    limit, bound = case.lowered.layout.max_bytes, proposal.excess_bound
+    if proposal.layout is not None or not proposal.complete or not may_be_the_answer(case.lowered):
+        return proposal
+    too_large = limit is not None and case.lowered.tile.bytes > limit
+    if too_large or (ask.conflict_free and bound.everywhere and bound.lower_bound > 0):
+        return proposal
+    reasons = proposal.reason, why_none_is_searched(case) or _TABLES_LEFT
+    return replace(proposal, complete=False, reason="; ".join(filter(None, reasons)))
 
 
 def within(problem: Problem, families: tuple[Family, ...] | None) -> Problem:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
@@ -14,16 +13,12 @@ from layoutopt.engine.run_time_values import rounded_count
 from layoutopt.errors import LayoutError, VerificationError
 from layoutopt.expressions.grammar import to_text
 from layoutopt.layout.formula import element_expression
+from layoutopt.layout.index_cost import MEASURE, index_cost, least_index_cost
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, IndexCost, Proof, Result, Status
 from layoutopt.problems.types import Objective
 from layoutopt.proof.reasons import COUNTING
 from layoutopt.search.proposal import Proposal
-
-INDEX_COST_MEASURE: Final = (
-    "integer operations of the linearisation, plus three per distinct shift of the swizzle, "
-    "plus four to seven for a rotation; a look-up counts one"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +98,11 @@ def _proof(case: Case, proposal: Proposal) -> Proof:
     weighted = Bound(case.in_weights(bound), scope) if case.has_weights else None
     cost = None
     if proposal.layout is not None and proposal.operations is not None:
-        cost = IndexCost(proposal.operations, proposal.operations_proved, INDEX_COST_MEASURE)
+        layout = case.as_elements(proposal.layout)
+        value = index_cost(layout)
+        swizzled = value == least_index_cost(layout.shape, swizzled=True) and proposal.operations_proved
+        least = value <= least_index_cost(layout.shape, swizzled=False) or swizzled
+        cost = IndexCost(value, least, MEASURE)
     # The search itself proves of every layout what counting gives.
     wider, evidence = None, COUNTING.evidence if bound and scope == EVERY_LAYOUT else ""
     if proposal.every_layout is not None:
