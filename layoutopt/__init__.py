@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+# Not out of `typing`: nothing is imported before the command line can catch an interrupt.
+TYPE_CHECKING = False
 __version__ = "0.1.0"
 __all__ = [
     "Arrangement",
@@ -21,6 +21,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from layoutopt.layout.layout import Layout
     from layoutopt.problems.answer import Result, Status
     from layoutopt.problems.file import load

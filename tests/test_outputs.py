@@ -189,6 +189,12 @@ def test_an_interrupt_while_modules_are_imported():
     )
     done = layoutopt("--help", code=code)
     assert (done.returncode, done.stderr) == (130, "")
+    # Before that, nothing that takes time is imported.
+    probe = "import sys; before = set(sys.modules); import layoutopt.cli; print(*set(sys.modules) - before)"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", probe], capture_output=True, text=True, env=ENVIRONMENT
+    )
+    assert set(done.stdout.split()) <= {"__future__", "layoutopt", "layoutopt.cli"}
 
 
 def test_errors_are_one_visible_line(tmp_path):
