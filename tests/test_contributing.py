@@ -91,7 +91,7 @@ shear = families.Family(
 )
 families.FAMILIES = (*families.FAMILIES, shear)
 families.NAMES = (*families.NAMES, "shear")
-from layoutopt.model import linearisations
+from layoutopt.model import linearisations, pads
 
 def streams(space, cuts):
     rows, columns = space.shape
@@ -99,7 +99,7 @@ def streams(space, cuts):
     span = (rows - 1) * (columns + 1) + columns
     yield (span, 2), lambda: iter([linearisations.Linearisation(digits, span, 2, "shear", False)])
 
-linearisations.PADDED["shear"] = streams
+pads.PADDED["shear"] = streams
 from layoutopt import solve
 from layoutopt.problems.file import from_data
 result = solve(from_data(json.loads(sys.argv[1])))

@@ -7,7 +7,8 @@ import pytest
 
 from layoutopt.hardware.devices import device
 from layoutopt.layout.families import FAMILIES, comparison_rows
-from layoutopt.model.linearisations import PADDED, padded, space_of
+from layoutopt.model.linearisations import space_of
+from layoutopt.model.pads import PADDED, padded
 from layoutopt.problems.file import load
 from layoutopt.problems.trace import trace
 from layoutopt.study.compare import compare
@@ -25,7 +26,7 @@ toy = families.Family(
 families.FAMILIES = (*families.FAMILIES, toy)
 families.NAMES = (*families.NAMES, "odd")
 
-from layoutopt.model import linearisations
+from layoutopt.model import linearisations, pads
 
 def odd_pitches(space, cuts):
     for plain in linearisations.unpadded(replace(space, families=frozenset(("none",))), 0):
@@ -35,7 +36,7 @@ def odd_pitches(space, cuts):
         candidate = replace(plain, digits=(outer, inner), span=span, family="odd", may_swizzle=False)
         yield (span, plain.operations), lambda: iter([candidate])
 
-linearisations.PADDED["odd"] = odd_pitches
+pads.PADDED["odd"] = odd_pitches
 
 # Nothing else is told of it.
 import json, sys

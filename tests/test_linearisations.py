@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import toy
 
-import layoutopt.model.linearisations
-from layoutopt.model.linearisations import Space, matrices, padded, rotated, unpadded
+import layoutopt.model.pads
+from layoutopt.model.linearisations import Space, matrices, rotated, unpadded
+from layoutopt.model.pads import padded
 
 BANKS = 4
 SPACES = {
@@ -102,9 +103,9 @@ def test_matrices_put_any_bits_where_the_bank_is_selected():
 
 
 def test_only_streams_that_are_looked_at_are_opened(monkeypatch):
-    module, made = layoutopt.model.linearisations, []
-    inner = module._candidate
-    monkeypatch.setattr(module, "_candidate", lambda *given: made.append(1) or inner(*given))
+    module, made = layoutopt.model.pads, []
+    inner = module.candidate_of
+    monkeypatch.setattr(module, "candidate_of", lambda *given: made.append(1) or inner(*given))
     families = frozenset(("none", "order", "pad", "interval", "rotate"))
     few = list(itertools.islice(padded(Space((4, 3, 2, 4, 3, 2), 1, (), 32, 1, None, families)), 50))
     assert [c.span for c in few] == sorted(c.span for c in few)

@@ -3,10 +3,10 @@
 A family is a way to choose the linearisation or the swizzle of a layout. What it is called, what it costs in
 words, its row in `compare`, its picture in docs/families.md and what `explain` takes away from a layout of it
 stand in its record. Which layouts it holds is a stream of candidates, which needs the tile and its accesses:
-`layoutopt.model.linearisations` has one for each family that places elements, `layoutopt.model.swizzle` the
-rules of those that flip bits.
+`layoutopt.model.linearisations` and `layoutopt.model.pads` have one for each family that places elements,
+`layoutopt.model.swizzle_rules` the rules of those that flip bits.
 
-To add one, write its record into `FAMILIES` and its candidates into `layoutopt.model.linearisations.PADDED`.
+To add one, write its record into `FAMILIES` and its candidates into `layoutopt.model.pads.PADDED`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Linearisations: every way to lay the tile out before the swizzle, as plain data.
 
 A candidate is a list of digits with strides. What each family adds stands in its record
-(`layoutopt.layout.families`); the candidates of a new one are one more entry of `PADDED`.
+(`layoutopt.layout.families`). Here are those without pads; `layoutopt.model.pads` has the others.
 
 The innermost digit keeps the widest vector contiguous. Strides keep every access aligned, digit by digit,
 that of the innermost included: 12-byte elements that 8-byte loads read lie two apart, which is a pad.
@@ -11,14 +11,11 @@ digit of one value binds nothing.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
-import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
-from typing import Final
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -31,13 +28,9 @@ IntArray = npt.NDArray[np.int64]
 
 Piece = tuple[int, int, int]  # (dim, divide, size)
 Structure = tuple[Piece, ...]  # slowest first
-# No candidate is below this by `by_cost`; and what gives them by rising span.
-Stream = tuple[tuple[int, int], Callable[[], Iterator["Linearisation"]]]
 
 MAX_DIGITS = 6
 MAX_CUTS = 2
-# Cuts, and how many strides are padded with them.
-_PADDED = ((0, 2), (1, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +174,8 @@ def space_of(problem: Problem, trace: Trace, period_bytes: int, families: Iterab
 
 def unpadded(space: Space, cuts: int) -> Iterator[Linearisation]:
     """Candidates with `cuts` cuts and no more padding than alignment demands."""
-    for structure in _structures(space, cuts):
-        candidate = _candidate(space, structure, (0,) * (len(structure) - 1))
+    for structure in structures(space, cuts):
+        candidate = candidate_of(space, structure, (0,) * (len(structure) - 1))
         if cuts == 0 and (candidate is None or candidate.span > math.prod(space.shape)):
             dense = _dense(space, structure)
             if dense is not None:
@@ -191,22 +184,14 @@ def unpadded(space: Space, cuts: int) -> Iterator[Linearisation]:
             yield candidate
 
 
-def unswizzled(space: Space) -> Iterator[Linearisation]:
-    """Every candidate of the families that flip no bits: those without pads, then pads by rising span."""
-    for cuts in range(MAX_CUTS + 1):
-        yield from unpadded(space, cuts)
-    yield from rotated(space)
-    yield from padded(space)
-
-
 def rotated(space: Space) -> Iterator[Linearisation]:
     """Candidates whose lines are rotated, with no more padding than alignment demands."""
     if "rotate" in space.families:
         for plain in unpadded(space, 0):
-            yield from _turned(space, plain)
+            yield from turned(space, plain)
 
 
-def _turned(space: Space, plain: Linearisation) -> Iterator[Linearisation]:
+def turned(space: Space, plain: Linearisation) -> Iterator[Linearisation]:
     """Every rotation of the lines of `plain`, where they lie at multiples of one pitch."""
     inner, step = plain.digits[-1], math.lcm(space.vector, space.multiple)
     if inner.stride != 1 or inner.size % step or inner.size == plain.span:
@@ -261,174 +246,20 @@ def least_matrix_operations(space: Space) -> int:
     return 2 * (pieces - 1) + 2 * (MAX_CUTS + 1)
 
 
-def padded(space: Space, cuts: bool = True) -> Iterator[Linearisation]:
-    """Candidates with at least one pad, by rising span; without `cuts`, of whole dimensions only."""
-    yield from _rising(
-        stream
-        for name, streams in PADDED.items()
-        if name in space.families
-        for stream in streams(space, cuts)
-    )
-
-
-def _pad_streams(space: Space, cuts: bool) -> Iterator[Stream]:
-    """One or two padded strides, or one beside a cut; with rotations, the lines at a padded pitch, too."""
-    for count_of_cuts, levels in _PADDED if cuts else _PADDED[:1]:
-        for structure in _structures(space, count_of_cuts):
-            if len(structure) > 1:
-                least = math.prod(space.shape) + structure[0][2] - 1
-                bound = least, _least_operations(structure, space.shape)
-                yield bound, partial(_pads_of, space, structure, levels)
-
-
-def _pads_of(space: Space, structure: Structure, levels: int) -> Iterator[Linearisation]:
-    """One structure with one pad, or up to `levels`, by rising span."""
-    elements, gaps = math.prod(space.shape), len(structure) - 1
-    moved = _moved(structure)
-    operations = _least_operations(structure, space.shape)
-    streams: list[Stream] = []
-    for gap in range(gaps):
-        bound = elements + moved[gap], operations
-        streams.append((bound, partial(_pad_stream, space, structure, (gap,), ())))
-    if levels == 2 and "rotate" in space.families:
-        bound = elements + moved[gaps - 1], operations
-        streams.append((bound, partial(_rotated_pads, space, structure)))
-    for outer, inner in itertools.combinations(range(gaps), 2) if levels == 2 else ():
-        pads = _pads(space, structure[inner])
-        bound = elements + moved[outer] + moved[inner] * pads[0], operations
-        streams.append((bound, partial(_pairs_of, space, structure, outer, inner)))
-    yield from _rising(streams)
-
-
-def _pairs_of(space: Space, structure: Structure, outer: int, inner: int) -> Iterator[Linearisation]:
-    """One structure with two pads, by rising span."""
-    elements, operations = math.prod(space.shape), _least_operations(structure, space.shape)
-    moved = _moved(structure)
-    streams = (
-        (
-            (elements + moved[outer] + moved[inner] * pad, operations),
-            partial(_pad_stream, space, structure, (outer, inner), (pad,)),
-        )
-        for pad in _pads(space, structure[inner])
-    )
-    yield from _rising(streams, sorted_bounds=True)
-
-
-def _moved(structure: Structure) -> list[int]:
-    """By how much a pad of one element on each stride moves the last element, at least."""
-    # It moves each of the runs that the stride and the slower ones make, but the first.
-    return [runs - 1 for runs in itertools.accumulate((size for _, _, size in structure), operator.mul)]
-
-
-def _rotated_pads(space: Space, structure: Structure) -> Iterator[Linearisation]:
-    for plain in _pad_stream(space, structure, (len(structure) - 2,), ()):
-        yield from _turned(space, plain)
-
-
-def _interval_streams(space: Space, cuts: bool) -> Iterator[Stream]:
-    """A pad after every N elements of a dense order."""
-    for structure in _structures(space, 0) if space.stride_multiple == 1 else ():
-        bound = math.prod(space.shape) + 1, _least_operations(structure, space.shape) + 2
-        yield bound, partial(_intervals_of, space, structure)
-
-
-def _intervals_of(space: Space, structure: Structure) -> Iterator[Linearisation]:
-    """One structure, where it is dense, with interval pads, by rising span."""
-    plain = _candidate(space, structure, (0,) * (len(structure) - 1))
-    if plain is None or plain.span != math.prod(space.shape):
-        return
-    yield from _rising(
-        (
-            (plain.span + (plain.span - 1) // every, plain.operations + 2),
-            partial(_interval_stream, space, plain, every),
-        )
-        for every in _intervals(space, plain)
-    )
-
-
-def _rising(streams: Iterable[Stream], *, sorted_bounds: bool = False) -> Iterator[Linearisation]:
-    """All candidates of the streams, each by rising span, in the order of `by_cost`.
-
-    Of equal candidates those of the first stream come first. A stream is opened when nothing below its
-    bound is left, and with `sorted_bounds` (they rise) not even asked for before: a tile of eight
-    dimensions has millions, of which few are ever looked at.
-    """
-    opens: dict[int, Callable[[], Iterator[Linearisation]]] = {}
-    # Span, operations and number of the stream, which no two share; then its first candidate and the rest.
-    heap: list[tuple[int, int, int, Linearisation | None, Iterator[Linearisation] | None]] = []
-    numbered = enumerate(streams)
-    for number, (bound, start) in itertools.islice(numbered, 1) if sorted_bounds else numbered:
-        opens[number] = start
-        heap.append((*bound, number, None, None))
-    heapq.heapify(heap)
-    while heap:
-        _, _, number, candidate, rest = heapq.heappop(heap)
-        if candidate is not None:
-            yield candidate
-        if rest is None:
-            rest = opens.pop(number)()
-            for later, (bound, start) in itertools.islice(numbered, 1):
-                opens[later] = start
-                heapq.heappush(heap, (*bound, later, None, None))
-        following = next(rest, None)
-        if following is not None:
-            heapq.heappush(heap, (*by_cost(following), number, following, rest))
-
-
 def least_operations(space: Space) -> int:
     """No candidate takes fewer operations, with whatever cuts and pads."""
-    return _least_operations(tuple((d, 1, extent) for d, extent in enumerate(space.shape)), space.shape)
+    return least_operations_of(tuple((d, 1, extent) for d, extent in enumerate(space.shape)), space.shape)
 
 
-def _least_operations(structure: Structure, shape: tuple[int, ...]) -> int:
+def least_operations_of(structure: Structure, shape: tuple[int, ...]) -> int:
     """No candidate of this structure takes fewer operations."""
-    return _least_operations_in_any_order(tuple(sorted(structure)), shape)
+    return _least_in_any_order(tuple(sorted(structure)), shape)
 
 
 @lru_cache(maxsize=64)
-def _least_operations_in_any_order(pieces: Structure, shape: tuple[int, ...]) -> int:
+def _least_in_any_order(pieces: Structure, shape: tuple[int, ...]) -> int:
     digits = [Digit(dim, divide, size, 2) for dim, divide, size in pieces]
     return _operations(digits, shape) - any(digit.size > 1 for digit in digits)
-
-
-def _intervals(space: Space, plain: Linearisation) -> list[int]:
-    """Powers of two from 2 on, and lengths that cut one dimension evenly; multiples of the widest vector.
-
-    Of the latter those are left out that pads of whole dimensions, or a pad beside a cut, are searched for.
-    """
-    found = {1 << bit for bit in range(1, plain.span.bit_length())}
-    pads = "pad" in space.families
-    cuts = pads and "split" in space.families and not space.order and len(space.shape) < MAX_DIGITS
-    for digit in plain.digits:
-        if not pads:
-            found |= {digit.stride, digit.stride * digit.size}
-        if not cuts:
-            found |= {digit.stride * cut for dim, cut in _cuts(space.shape) if dim == digit.dim}
-    return sorted(every for every in found if 1 < every < plain.span and every % space.vector == 0)
-
-
-def _interval_stream(space: Space, plain: Linearisation, every: int) -> Iterator[Linearisation]:
-    """A pad after every `every` elements, growing: spans rise."""
-    unit = space.multiple
-    if any(d.stride % unit for d in plain.digits[:-1]):
-        return
-    for extra in range(unit, max(space.period, unit + 1), unit):
-        yield replace(
-            plain,
-            span=plain.span + (plain.span - 1) // every * extra,
-            # A shift and an addition, perhaps a multiplication.
-            operations=plain.operations + 2 + (extra > 1),
-            family="interval" if plain.family == "none" else f"{plain.family}+interval",
-            may_swizzle=False,
-            interval=(every, extra),
-        )
-
-
-# What families with pads hold, in streams of rising span. The second argument says whether cuts may be used.
-PADDED: Final[dict[str, Callable[[Space, bool], Iterable[Stream]]]] = {
-    "pad": _pad_streams,
-    "interval": _interval_streams,
-}
 
 
 def by_cost(candidate: Linearisation) -> tuple[int, int]:
@@ -436,26 +267,8 @@ def by_cost(candidate: Linearisation) -> tuple[int, int]:
     return candidate.span, candidate.operations
 
 
-def _pads(space: Space, piece: Piece) -> range:
-    unit = space.unit(piece)
-    return range(unit, max(space.period, unit + 1), unit)
-
-
-def _pad_stream(
-    space: Space, structure: Structure, where: tuple[int, ...], fixed: tuple[int, ...]
-) -> Iterator[Linearisation]:
-    """One pad growing, the faster ones fixed: spans rise."""
-    for amount in _pads(space, structure[where[0]]):
-        pads = [0] * (len(structure) - 1)
-        for place, pad in zip(where, (amount, *fixed), strict=True):
-            pads[place] = pad
-        candidate = _candidate(space, structure, tuple(pads))
-        if candidate is None:
-            return
-        yield candidate
-
-
-def _structures(space: Space, cuts: int) -> Iterator[Structure]:
+def structures(space: Space, cuts: int) -> Iterator[Structure]:
+    """Every order of the pieces that the families allow, of coordinates cut so many times."""
     shape, families = space.shape, space.families
     if cuts == 0:
         base = space.order or tuple(range(len(shape)))
@@ -469,7 +282,7 @@ def _structures(space: Space, cuts: int) -> Iterator[Structure]:
         return
     if len(shape) + cuts > MAX_DIGITS:
         return
-    for cut_set in itertools.combinations(_cuts(shape), cuts):
+    for cut_set in itertools.combinations(cut_points(shape), cuts):
         pieces: list[Piece] = []
         for d, extent in enumerate(shape):
             at = sorted({1, extent, *(c for dim, c in cut_set if dim == d)})
@@ -480,11 +293,12 @@ def _structures(space: Space, cuts: int) -> Iterator[Structure]:
             yield from itertools.permutations(pieces)
 
 
-def _cuts(shape: tuple[int, ...]) -> list[tuple[int, int]]:
+def cut_points(shape: tuple[int, ...]) -> list[tuple[int, int]]:
+    """The dimensions and divisors at which coordinates may be cut."""
     return [(d, c) for d, extent in enumerate(shape) for c in range(2, extent) if extent % c == 0]
 
 
-def _candidate(space: Space, structure: Structure, pads: tuple[int, ...]) -> Linearisation | None:
+def candidate_of(space: Space, structure: Structure, pads: tuple[int, ...]) -> Linearisation | None:
     """Strides from the inside out; None if it tears a vector, needs a pad, or has a cut for nothing."""
     if not _keeps_vectors(space, structure):
         return None

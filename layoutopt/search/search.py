@@ -31,11 +31,11 @@ from layoutopt.model.linearisations import (
     least_matrix_operations,
     least_operations,
     matrices,
-    padded,
     rotated,
     space_of,
     unpadded,
 )
+from layoutopt.model.pads import padded
 from layoutopt.model.phases import PhaseSet, phase_sets
 from layoutopt.model.placement import FreeAssignment, free_assignment
 from layoutopt.model.swizzle import SHIFT_OPERATIONS, SwizzleModel

@@ -17,7 +17,8 @@ from layoutopt.expressions.count import operations
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Layout, Target
-from layoutopt.model.linearisations import Space, unpadded, unswizzled
+from layoutopt.model.linearisations import Space, unpadded
+from layoutopt.model.pads import unswizzled
 from layoutopt.problems.trace import Trace
 
 IntArray = npt.NDArray[np.int64]
