@@ -8,7 +8,7 @@ from conftest import PROBLEMS, answer_of
 from layoutopt.emit.languages import emit, plan
 from layoutopt.hardware.devices import device
 from layoutopt.problems.file import from_data, load
-from layoutopt.problems.lower import with_loops, with_widths
+from layoutopt.problems.lower import chosen_widths, with_loops, with_widths
 from layoutopt.problems.trace import trace
 from layoutopt.synthesis.solve import solve
 
@@ -28,7 +28,7 @@ def solved(path):
     problem = load(path)
     answer = answer_of(path)
     # What code is emitted for: the width chosen, and loops over values known only at run time.
-    problem = with_loops(with_widths(problem, [report.bytes for report in answer.accesses]))
+    problem = with_loops(with_widths(problem, chosen_widths(problem, answer)))
     return problem, device(problem.target), answer
 
 

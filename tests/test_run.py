@@ -18,7 +18,7 @@ from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS, counters
 from layoutopt.hardware.devices import device
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.file import from_data, load
-from layoutopt.problems.lower import whole
+from layoutopt.problems.lower import stored, with_widths
 
 RUNS = json.loads((ROOT / "tests/data/h200_runs.json").read_text())
 SMALL = ROOT / "problems/basics/transpose_16x32_f32.json"
@@ -36,7 +36,7 @@ def test_the_h200_counted_what_is_predicted():
     accesses = 0
     for entry in RUNS["runs"]:
         assert entry["distinct"]
-        problem = whole(load(ROOT / "problems" / entry["problem"]), {})
+        problem = stored(with_widths(load(ROOT / "problems" / entry["problem"]), {}))
         reports = predicted_today(problem, entry)
         for access in entry["accesses"]:
             assert access["values"] == "right"

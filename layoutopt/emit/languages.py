@@ -72,7 +72,7 @@ def plan(problem: Problem, gpu: Device, answer: Result | str, unit_bytes: int = 
     offset = offset_expression(layout)
     if isinstance(offset, Lookup):
         offset = replace(offset, name=f"{identifier(problem.name)}_lookup")
-    widths = [report.bytes for report in answer.accesses]
+    widths = chosen_widths(problem, answer)
     return make_plan(
         with_loops(with_widths(problem, widths)) if problem.accesses else problem,
         gpu,

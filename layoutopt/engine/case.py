@@ -233,8 +233,7 @@ def case_of(problem: Problem, device: Device, widths: Mapping[str, int] | None =
     Raises:
         ProblemFileError: as for `cases`, or a width is not one that the file allows.
     """
-    widths = widths or {}
-    return _lowered(problem, with_widths(problem, [widths.get(a.name) for a in problem.accesses]), device)
+    return _lowered(problem, with_widths(problem, widths or {}), device)
 
 
 def case_under(problem: Problem, device: Device, layout: Layout | Node) -> Case:

@@ -17,7 +17,7 @@ A width that may change becomes one problem for each choice, where a narrower ac
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final, TypeVar
 
 import msgspec
@@ -127,30 +127,29 @@ def width_choices(problem: Problem) -> list[Problem]:
     Raises:
         ProblemFileError: a list of widths makes no sense, or there are too many choices.
     """
-    lists = [
-        sorted(set(a.bytes), reverse=True) if isinstance(a.bytes, tuple) else [0] for a in problem.accesses
-    ]
+    lists = {
+        a.name: sorted(set(a.bytes), reverse=True) for a in problem.accesses if isinstance(a.bytes, tuple)
+    }
     total = 1
-    for widths in lists:
+    for widths in lists.values():
         total *= len(widths)
     if total > MAX_WIDTH_CHOICES:
         raise ProblemFileError(
             "accesses", f"{total} choices of widths are too many; at most {MAX_WIDTH_CHOICES} are compared"
         )
-    return [with_widths(problem, widths) for widths in itertools.product(*lists)]
+    chosen = itertools.product(*lists.values())
+    return [with_widths(problem, dict(zip(lists, widths, strict=True))) for widths in chosen]
 
 
-def with_widths(problem: Problem, widths: Sequence[int | None]) -> Problem:
-    """The problem with one width for each access; `widths` counts only where the file gives a list.
-
-    None stands for the widest.
+def with_widths(problem: Problem, widths: Mapping[str, int]) -> Problem:
+    """The problem with widths by access name where the file gives a list, the widest where left out.
 
     Raises:
         ProblemFileError: a width is not in the list, does not divide the widest, or tears elements.
     """
     accesses = tuple(
-        _with_width(access, width, problem.tile, f"accesses[{i}].bytes")
-        for i, (access, width) in enumerate(zip(problem.accesses, widths, strict=True))
+        _with_width(access, widths.get(access.name), problem.tile, f"accesses[{i}].bytes")
+        for i, access in enumerate(problem.accesses)
     )
     return replace(problem, accesses=accesses)
 
@@ -196,11 +195,6 @@ def with_loops(problem: Problem) -> Problem:
         return problem
     accesses = tuple(replace(a, loops={**a.loops, **a.any}, any={}) for a in problem.accesses)
     return replace(problem, accesses=accesses)
-
-
-def whole(problem: Problem, widths: Mapping[str, int]) -> Problem:
-    """The problem over bytes for packed elements, with widths by access name, the widest where left out."""
-    return stored(with_widths(problem, [widths.get(a.name) for a in problem.accesses]))
 
 
 def unstored(layout: Layout, problem: Problem) -> Layout:
