@@ -10,6 +10,7 @@ from layoutopt.model.cp_sat import Model, Outcome, _response
 from layoutopt.model.phases import phase_sets
 from layoutopt.problems.file import from_data as problem
 from layoutopt.problems.trace import Trace, trace
+from layoutopt.study.compare import compare
 
 
 def test_without_a_limit_there_is_always_time():
@@ -167,3 +168,14 @@ def test_a_short_limit_is_used_for_pads_that_are_not_the_smallest(monkeypatch):
     data["tile"] = {"shape": [4, 2, 3], "element": {"bytes": 13}}
     monkeypatch.setattr(layoutopt.budget, "time", Ticks(1e-4))
     assert layoutopt.solve(problem(data), time_limit=0.3).excess == 0
+
+
+def test_a_comparison_without_time_names_what_it_did_not_finish(monkeypatch):
+    access = {"name": "a", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 8}}
+    data = {"schema": "layoutopt.problem/1", "name": "p", "threads": 32, "accesses": [access]}
+    data["tile"] = {"shape": [32, 33], "element": "f32"}
+    monkeypatch.setattr(layoutopt.budget, "time", Ticks(1e-2))
+    rows = {row.family: row for row in compare(problem(data), time_limit=0.1).rows}
+    assert rows["pad"].status == "feasible"
+    assert rows["pad"].reason == "out of time"
+    assert rows["pad"].bytes is not None

@@ -22,7 +22,7 @@ from layoutopt.cli.output import end_progress, progress, say, say_json
     metavar="FILE",
     help="Draw bytes against wavefronts, as .svg or .png (needs matplotlib).",
 )
-@time_limit_option(10.0, "Seconds for each search.")
+@time_limit_option(10.0, "Seconds for the search over everything, and as many for the rest.")
 @device_file_option
 def command(
     problem: Path,

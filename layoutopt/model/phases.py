@@ -81,7 +81,7 @@ def phase_sets(trace: Trace, tile: Tile, device: Device) -> tuple[PhaseSet, ...]
 
 def _phases(access: LaneTrace, rule: PhaseRule) -> Iterator[tuple[IntArray, IntArray, IntArray]]:
     """Elements of phases, -1 for absent; their weights; and how often they are served."""
-    element, weight, repeats = _merged(np.where(access.active, access.element, -1), access.weight)
+    element, weight, repeats = merged(np.where(access.active, access.element, -1), access.weight)
     alone = np.ones(len(element), bool)
     if rule.merges_pairs:
         lanes = np.arange(element.shape[1])
@@ -95,7 +95,7 @@ def _phases(access: LaneTrace, rule: PhaseRule) -> Iterator[tuple[IntArray, IntA
         yield element[alone][:, lanes_together], weight[alone], repeats[alone]
 
 
-def _merged(rows: IntArray, weight: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+def merged(rows: IntArray, weight: IntArray) -> tuple[IntArray, IntArray, IntArray]:
     """Equal rows once, with their weight in all and how many they are; in the order in which they come."""
     mixed = rows.view(np.uint64) @ _MULTIPLIERS[: rows.shape[1]]
     _, first, inverse, count = np.unique(mixed, return_index=True, return_inverse=True, return_counts=True)

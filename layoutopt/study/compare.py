@@ -54,7 +54,7 @@ def compare(
     Args:
         problem: the tile and its accesses.
         target: the device, where it is not the one the problem names.
-        time_limit: seconds for each search; None for no limit.
+        time_limit: seconds for the search over everything, and as many for the rest; None for no limit.
         progress: called with a line of text from time to time.
 
     Raises:
@@ -73,7 +73,8 @@ class _Compare:
             problem, layout=msgspec.structs.replace(problem.layout, offset=None, minimise="excess")
         )
         self.gpu = gpu
-        self.time_limit = time_limit
+        # The search over everything may use half, the other rows the rest.
+        self.budget = Budget(None if time_limit is None else 2 * time_limit)
         self.progress = progress
         self.allowed = problem.layout.families or FAMILIES
         self.in_use = problem.layout.offset
@@ -115,7 +116,7 @@ class _Compare:
     def _solve(self, families: tuple[str, ...]) -> Result:
         """The best layout of these families, as far as the problem allows them."""
         chosen = tuple(f for f in families if f in self.allowed) or ("none",)
-        ask = Ask(Budget(self.time_limit), progress=self.progress)
+        ask = Ask(self.budget.part(0.5), progress=self.progress)
         layout = msgspec.structs.replace(self.case.asked.layout, families=chosen)
         if self.widths is not None or not self.case.widths:
             return solve_cases([self.case.constrained(layout)], ask)
@@ -140,8 +141,13 @@ class _Compare:
         space = replace(self.space, families=frozenset(f for f in together if f in ("none", *self.allowed)))
         layouts = COUNTED.get(name, plainly)(space, self.problem.tile.element_bytes)
         least = _least_excess(self.everything, self.case.lanes)
-        found, seconds = _timed(partial(best, layouts, self.counter, least, self.problem.layout.max_bytes))
-        return self._counted_row(name, mine[0], found, seconds)
+        limits = least, self.problem.layout.max_bytes, self.budget
+        found, seconds = _timed(partial(best, layouts, self.counter, *limits))
+        row = self._counted_row(name, mine[0], found, seconds)
+        if self.budget.spent:
+            status = Status.UNKNOWN if found is None else Status.FEASIBLE
+            row = msgspec.structs.replace(row, status=status, reason="out of time")
+        return row
 
     def _solved_row(self, family: str, title: str, result: Result, seconds: float) -> Row:
         row = Row(family, title, result.status, result.reason, seconds=seconds)

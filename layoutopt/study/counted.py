@@ -7,11 +7,13 @@ instructions of several layouts are counted together, and equal instructions onc
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.budget import Budget
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.expressions.count import operations
 from layoutopt.hardware.devices import Device
@@ -19,12 +21,15 @@ from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Layout, Target
 from layoutopt.model.linearisations import Space, unpadded
 from layoutopt.model.pads import unswizzled
+from layoutopt.model.phases import merged
 from layoutopt.problems.trace import Trace
 
 IntArray = npt.NDArray[np.int64]
 
 # Lane accesses counted in one go: the arrays of a batch stay in the cache.
 _BATCH_LANES = 1 << 18
+# And elements of all their tables, of 8 bytes each.
+_BATCH_ELEMENTS = 1 << 25
 
 
 class Counter:
@@ -35,8 +40,7 @@ class Counter:
         self._accesses = []
         for access in lanes.accesses:
             key = np.where(access.active, access.element, -1)
-            unique, inverse = np.unique(key, axis=0, return_inverse=True)
-            weight = np.bincount(inverse.reshape(-1), access.weight, len(unique)).astype(np.int64)
+            unique, weight, _ = merged(key, access.weight)
             self._accesses.append((unique, unique >= 0, weight, access.operation))
         self.lanes = sum(unique.size for unique, *_ in self._accesses)
 
@@ -52,7 +56,9 @@ class Counter:
         return total
 
 
-def best(layouts: Iterable[Layout], counter: Counter, floor: int, max_bytes: int | None) -> Layout | None:
+def best(
+    layouts: Iterable[Layout], counter: Counter, floor: int, max_bytes: int | None, budget: Budget
+) -> Layout | None:
     """The layout of least weighted excess, then bytes, then index operations; the first of equals.
 
     Args:
@@ -61,11 +67,15 @@ def best(layouts: Iterable[Layout], counter: Counter, floor: int, max_bytes: int
         floor: weighted excess that no layout undercuts. Where it is reached, larger layouts are not
             looked at, nor are costlier formulas beyond the batch at hand.
         max_bytes: larger layouts are left out.
+        budget: the time there is; the first layouts are looked at in any case.
     """
     found: tuple[tuple[int, int], Layout] | None = None
     cost = 0
-    size = max(1, _BATCH_LANES // max(1, counter.lanes))
     stream = iter(layouts)
+    if (first := next(stream, None)) is None:
+        return None
+    size = min(_BATCH_LANES // max(1, counter.lanes), _BATCH_ELEMENTS // math.prod(first.shape))
+    size, stream = max(1, size), itertools.chain((first,), stream)
     while batch := list(itertools.islice(stream, size)):
         tables = np.stack([layout.table().ravel() for layout in batch])
         ends = tables.max(axis=1)
@@ -78,6 +88,8 @@ def best(layouts: Iterable[Layout], counter: Counter, floor: int, max_bytes: int
             own = operations(offset_expression(layout))
             if found is None or rank < found[0] or own < cost:
                 found, cost = (rank, layout), own
+        if budget.spent:
+            break
     return found[1] if found is not None else None
 
 
