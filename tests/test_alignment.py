@@ -9,8 +9,9 @@ import pytest
 
 import layoutopt
 from layoutopt.budget import Budget
-from layoutopt.errors import ProblemFileError
-from layoutopt.hardware.devices import Device, PhaseRule
+from layoutopt.engine.case import case_of
+from layoutopt.errors import LayoutError, ProblemFileError
+from layoutopt.hardware.devices import Device, PhaseRule, device
 from layoutopt.problems.answer import EVERY_LAYOUT
 from layoutopt.problems.file import from_data
 from layoutopt.problems.tile_set_file import tiles_from_data
@@ -234,6 +235,23 @@ def test_the_base_keeps_words_whole_and_needs_no_more():
     audit = check(problem_of("f32", [8], 16, "4*tid", threads=2, layout={"alignment_bytes": 8}), "x0")
     assert [f.kind for f in audit.findings] == ["alignment"]
     assert str(audit.status) == "infeasible"
+
+
+def test_the_tiles_of_a_set_need_no_more_than_the_file_has():
+    tiles = [{"name": n, "shape": [8], "element": "f64"} for n in ("s", "t")]
+    accesses = [{"name": n, "tile": n, "op": "load", "bytes": 4, "index": ["tid"]} for n in ("s", "t")]
+    data = {"name": "two", "tiles": tiles, "threads": 8, "accesses": accesses}
+    assert layoutopt.arrange(tiles_from_data(data)).alignment_bytes == 8
+    assert layoutopt.arrange(tiles_from_data({**data, "layout": {"alignment_bytes": 4}})).alignment_bytes == 4
+
+
+def test_an_error_names_access_lane_and_address():
+    case = case_of(problem_of("f32", [8], 4, threads=8), device("sm_90"))
+    said = (
+        "access 'a' is misaligned: lane 3 of warp instruction 0 starts at byte 14, which is no multiple of 4"
+    )
+    with pytest.raises(LayoutError, match=said):
+        case.check(np.array([0, 4, 8, 14, 18, 22, 26, 30]))
 
 
 @pytest.mark.parametrize(

@@ -72,12 +72,6 @@ def check_table(table: IntArray, element_bytes: int, lanes: Trace, alignment: in
         raise LayoutError("an element lies before the base")
     if (np.diff(np.sort(table)) < element_bytes).any():
         raise LayoutError("elements overlap")
-    if (table % alignment).any():
-        element = int((table % alignment != 0).argmax())
-        raise LayoutError(
-            f"element {element} (row-major) starts at byte {int(table[element])}, "
-            f"which is no multiple of its alignment, {alignment}"
-        )
     for access in lanes.accesses:
         starts = access.starts
         if (table[starts] % access.operation.width_bytes).any():
@@ -85,6 +79,12 @@ def check_table(table: IntArray, element_bytes: int, lanes: Trace, alignment: in
         for k in range(1, access.width_elements):
             if (table[starts + k] != table[starts] + k * element_bytes).any():
                 raise LayoutError(f"access {access.name!r}: a vector is torn")
+    if (table % alignment).any():
+        element = int((table % alignment != 0).argmax())
+        raise LayoutError(
+            f"element {element} (row-major) starts at byte {int(table[element])}, "
+            f"which is no multiple of its alignment, {alignment}"
+        )
 
 
 def _misaligned(table: IntArray, access: LaneTrace) -> LayoutError:

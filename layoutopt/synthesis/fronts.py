@@ -53,7 +53,8 @@ class Unit:
         tiles: the first gives the coordinates.
         case: all accesses, in these coordinates.
         plain_alignment: of a base at which any layout without a swizzle has its counts.
-        least_alignment: what every base needs: that of the elements, and the widest access.
+        least_alignment: what every base needs: that of the elements, as far as the file's bases have it,
+            and the widest access.
         front: layouts of any kind.
         plain: layouts that need the plain alignment only, once they matter.
     """
@@ -88,7 +89,8 @@ def units_of(tile_set: TileSet, gpu: Device) -> tuple[Unit, ...]:
                 case_of(tile_set.problem(tile), gpu)
         with fields_of(tile_set, *group):
             case = case_of(problem, gpu)
-        elements = case.problem.tile.element_alignment
+        given = problem.layout.alignment_bytes
+        elements = min(case.problem.tile.element_alignment, given or 16)
         widest = max(access.operation.width_bytes for access in case.accesses)
         plain = max(case.alignment(swizzled=False), elements)
         units.append(Unit(group, case, plain, max(widest, elements)))
@@ -178,7 +180,7 @@ def _own_alignment(unit: Unit, result: Result) -> int:
     """The least alignment of its base at which this layout has its counts: less than a word, for some."""
     assert result.layout is not None
     assert result.alignment_bytes is not None
-    alignment = max(result.alignment_bytes, unit.case.problem.tile.element_alignment)
+    alignment = max(result.alignment_bytes, unit.least_alignment)
     if alignment > unit.plain_alignment:
         return alignment  # a swizzle's row of banks
     while alignment > max(unit.least_alignment, unit.plain_alignment // _MOST_BASES):
