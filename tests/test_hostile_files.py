@@ -280,6 +280,18 @@ def test_a_result_that_agrees_with_its_layout():
         ({"offset": "x0 int evil = 1; //"}, "offset"),
         ({"offset": None}, "offset"),
         ({"status": "infeasible"}, "status"),
+        (
+            {"proof": {**RESULT["proof"], "excess": {"lower_bound": 9, "scope": "every layout"}}},
+            "proof.excess.lower_bound",
+        ),
+        (
+            {"proof": {**RESULT["proof"], "bytes": {"lower_bound": 129, "scope": "every layout"}}},
+            "proof.bytes.lower_bound",
+        ),
+        (
+            {"proof": {**RESULT["proof"], "bytes": {"lower_bound": 128, "scope": "x" * 2000}}},
+            "proof.bytes.scope",
+        ),
         ({"layout": None}, "status"),
         ({"schema": "layoutopt.result/2"}, "schema"),
         ({"problem": "a\n#define evil"}, "problem"),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.types import Name
@@ -55,7 +55,7 @@ class Bound(Struct, frozen=True):
     """A proved lower bound and the set of layouts it holds for."""
 
     lower_bound: int | float
-    scope: str
+    scope: Annotated[str, Meta(max_length=1000)]
 
     @property
     def everywhere(self) -> bool:

@@ -72,6 +72,14 @@ def result_from_data(raw: Any) -> Result:
     alignment = result.alignment_bytes
     if alignment is None or alignment < 1 or alignment & (alignment - 1) or alignment > MAX_BYTES:
         raise ProblemFileError("alignment_bytes", f"expected a power of two, given {alignment}")
+    for field, bound, value in (
+        ("excess", result.proof.excess, result.excess),
+        ("bytes", result.proof.bytes, result.bytes),
+    ):
+        if value is not None and bound.lower_bound > value:
+            raise ProblemFileError(
+                f"proof.{field}.lower_bound", f"{bound.lower_bound} is more than what the layout has, {value}"
+            )
     _check_offset(layout, result.offset)
     for k, access in enumerate(result.accesses):
         if _total([access.ideal, access.excess]) != _total([access.wavefronts]) or access.excess < 0:
