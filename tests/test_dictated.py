@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
+from layoutopt import arrange, check
 from layoutopt.errors import ProblemFileError
 from layoutopt.problems.file import from_data
+from layoutopt.problems.tile_set_file import tiles_from_data
 from layoutopt.search.dictated import candidates, modes
 from layoutopt.synthesis.solve import solve
 
@@ -104,3 +106,36 @@ def test_what_cannot_be():
     assert "no layout of tma.128B holds this tile" in torn.reason
     assert solve(epilogue("rows", "stmatrix", must_be="tma.none"), conflict_free=True).status == "infeasible"
     assert solve(epilogue("rows", max_bytes=4096)).status == "infeasible"
+
+
+def test_run_time_values_are_counted_at_their_worst():
+    """Eight rows that choose one of eight columns each: no mode keeps every choice apart."""
+    data = msgspec.to_builtins(epilogue("rows", element="f16"))
+    data["accesses"] = [
+        {"name": "a", "op": "load", "bytes": 16, "index": ["tid % 8", "8*b"], "any": {"b": 8}}
+    ]
+    data["threads"] = 32
+    result = solve(from_data(data))
+    audit = check(from_data(data), result.layout)
+    assert result.excess == audit.excess == result.proof.excess.lower_bound == 4
+
+
+def test_tiles_may_be_dictated():
+    tile = {"name": "t", "shape": [64, 64], "element": "bf16", "layout": {"must_be": "tma.128B"}}
+    access = {"name": "a", "tile": "t", **STORES["own row"]}
+    found = arrange(tiles_from_data({"name": "ts", "threads": 128, "tiles": [tile], "accesses": [access]}))
+    assert (found.status, found.excess, found.bytes, found.alignment_bytes) == ("optimal", 0, 8192, 1024)
+    assert found.proof.index_cost is None, "nothing was minimised"
+
+
+def test_modes_keep_to_the_alignment_of_the_base():
+    result = solve(epilogue("own row", must_be="tma", alignment_bytes=256))
+    assert result.alignment_bytes <= 256
+    assert "tma.128B, x1 contiguous: needs a base at a multiple of 1024 bytes" in result.reason
+    assert solve(epilogue("rows", must_be="tma.128B", alignment_bytes=256)).status == "infeasible"
+
+
+def test_an_audit_is_not_bound_by_what_the_hardware_dictates():
+    audit = check(epilogue("own row"), "x0*64 + x1", solver=solve)
+    (fix,) = [finding for finding in audit.findings if finding.kind == "fix"]
+    assert fix.details["family"] == "tma.32B, x1 contiguous"

@@ -332,3 +332,18 @@ def test_infeasible_means_that_tables_were_refuted_too():
     assert "a table has at most 4,096 elements, the tile has 5,184" in result.reason
     data["layout"]["order"] = [0, 1]  # tables have none
     assert solve(from_data(data)).status is Status.INFEASIBLE
+
+
+def test_nothing_counts_and_no_time_is_left():
+    """An access of weight 0 binds what stays whole, and costs nothing wherever it lies."""
+    problem = from_data(
+        {
+            "name": "weightless", "tile": {"shape": [16, 31], "element": "i8"}, "threads": 32,
+            "accesses": [{"name": "a", "op": "cp.async", "bytes": 4, "index": ["tid // 4 % 16", "4*(tid % 7)"], "weight": 0}],
+        }
+    )  # fmt: skip
+    gpu = device("sm_90")
+    lanes = trace(problem, gpu)
+    sets = phase_sets(lanes, problem.tile, gpu)
+    found = free_assignment(sets, lanes, problem.tile, budget=Budget(0.0))
+    assert found is None or found.excess in (0, None)

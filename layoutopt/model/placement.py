@@ -356,6 +356,8 @@ class _Search:
         """What local search makes of a layout, of row-major where there is no hint."""
         flat = np.arange(self.tile.elements) * self.tile.element_bytes if hint is None else hint.ravel()
         start = self._positions(flat)
+        if not start:  # nothing counts
+            return self._placed_at({}, self.floor, self.tile.bytes)
         loads: dict[int, list[Load]] = {c: [] for c in self.placed}
         for number, phase in enumerate(self.phases):
             for c, place, times in phase.units:
