@@ -220,3 +220,15 @@ def test_a_terminal_without_unicode(tmp_path):
         [sys.executable, "-c", RUN, "problems", str(path), "--expanded"], capture_output=True, env=latin
     )
     assert json.loads(printed.stdout)["name"] == "a\u202e\u4f60"
+
+
+def test_count_prints_nothing_of_a_file_that_is_wrong_further_on(tmp_path):
+    good = json.dumps({"op": "ld.shared.b32", "byte_address": [4 * k for k in range(32)]}) + "\n"
+    path = tmp_path / "records.jsonl"
+    path.write_text(good * 5000 + "{")
+    done = layoutopt("count", path, "--json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "line 5001: not JSON" in done.stderr
+    path.write_text(good * 5000)
+    done = layoutopt("count", path, "--json")
+    assert (done.returncode, done.stdout.count("\n")) == (0, 5000)

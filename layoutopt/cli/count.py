@@ -5,10 +5,15 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
+import shutil
+import stat
 import sys
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -84,10 +89,10 @@ def _count_lines(file: io.BufferedReader, device: Device, as_json: bool) -> None
     from layoutopt.engine.records import Totals, count_lines
 
     totals: dict[str, Totals] = {}
-    with _decompressed(file) as read:
+    with _decompressed(file) as read, _printed(file) as out:
         for counts in count_lines(read, device):
             if as_json:
-                click.echo("".join(_json_lines(counts)), nl=False)
+                out("".join(_json_lines(counts)))
                 continue
             for op in dict.fromkeys(counts.ops):
                 rows = [i for i, other in enumerate(counts.ops) if other == op]
@@ -95,6 +100,22 @@ def _count_lines(file: io.BufferedReader, device: Device, as_json: bool) -> None
                 total.add(counts.wavefronts[rows], counts.ideal[rows], counts.bank_conflicts[rows])
     if not as_json:
         say(_table(list(totals.values())))
+
+
+@contextmanager
+def _printed(file: io.BufferedReader) -> Iterator[Callable[[str], object]]:
+    """Prints what follows from a file when all of it is known to be right, from a pipe as it comes."""
+    try:
+        whole = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+    except OSError:
+        whole = False  # standard input that is no file of the system
+    if not whole:
+        yield partial(click.echo, nl=False)
+        return
+    with tempfile.TemporaryFile("w+", encoding="ascii") as kept:
+        yield kept.write
+        kept.seek(0)
+        shutil.copyfileobj(kept, sys.stdout)
 
 
 def _json_lines(counts: RecordCounts) -> Iterator[str]:
