@@ -1,3 +1,5 @@
+import json
+import sys
 import threading
 
 import numpy as np
@@ -5,6 +7,7 @@ import pytest
 
 import layoutopt.budget
 from layoutopt.budget import Budget, OutOfTime
+from layoutopt.cli.process import call
 from layoutopt.hardware.devices import device
 from layoutopt.model.cp_sat import Model, Outcome, _response
 from layoutopt.model.phases import phase_sets
@@ -179,3 +182,17 @@ def test_a_comparison_without_time_names_what_it_did_not_finish(monkeypatch):
     assert rows["pad"].status == "feasible"
     assert rows["pad"].reason == "out of time"
     assert rows["pad"].bytes is not None
+
+
+@pytest.mark.parametrize("command", ["solve", "show", "compare", "explain"])
+def test_what_cannot_be_evaluated_in_time_ends_with_one_line(monkeypatch, capsys, tmp_path, command):
+    access = {"name": "a", "op": "load", "bytes": 4, "index": ["tid"], "for": {"i": 1 << 16}}
+    data = {"schema": "layoutopt.problem/1", "name": "p", "threads": 32, "accesses": [access]}
+    data["tile"] = {"shape": [32], "element": "f32"}
+    (tmp_path / "p.json").write_text(json.dumps(data))
+    monkeypatch.setattr(layoutopt.budget, "time", Ticks(1.0))
+    monkeypatch.setattr(sys, "argv", ["layoutopt", command, str(tmp_path / "p.json"), "--time-limit", "1"])
+    assert call() == 3
+    printed = capsys.readouterr()
+    assert "out of time" in printed.out + printed.err
+    assert "Traceback" not in printed.err

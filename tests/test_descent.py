@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from layoutopt.budget import Budget
 from layoutopt.model.descent import Load, descend
 
 
@@ -33,10 +34,10 @@ def cost(loads, floors, weights, banks, position):
 def test_never_worse_and_always_the_same(seed):
     given = case(seed)
     start = {c: int(np.random.default_rng(seed + 1).integers(8)) for c in given[0]}
-    found = descend(*given, start, 10)
-    assert found == descend(*given, start, 10)
+    found = descend(*given, start, 10, Budget())
+    assert found == descend(*given, start, 10, Budget())
     assert cost(*given, found) <= cost(*given, start)
-    assert descend(*given, start, 0) == start
+    assert descend(*given, start, 0, Budget()) == start
 
 
 def test_what_fits_is_found():
@@ -44,5 +45,5 @@ def test_what_fits_is_found():
     bank = np.arange(8)
     loads = {c: [Load(c // 8, bank, 1), Load(8 + c % 8, bank, 1)] for c in range(64)}
     ones = np.ones(16, np.int64)
-    found = descend(loads, ones, ones, 8, dict.fromkeys(loads, 0), 100)
+    found = descend(loads, ones, ones, 8, dict.fromkeys(loads, 0), 100, Budget())
     assert cost(loads, ones, ones, 8, found) <= 18

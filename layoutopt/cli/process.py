@@ -14,12 +14,14 @@ from typing import Final, NoReturn
 
 import click
 
+from layoutopt.budget import OutOfTime
 from layoutopt.cli.commands import main
 from layoutopt.cli.output import note
 from layoutopt.errors import LayoutoptError
 from layoutopt.escape import shown
 
 USAGE_ERROR: Final = 2
+OUT_OF_TIME: Final = 3
 INTERRUPTED: Final = 130
 _MAX_LINE_CHARACTERS: Final = 600
 
@@ -53,6 +55,9 @@ def call() -> int:
     except MemoryError:
         _fail("not enough memory for this problem")
         return USAGE_ERROR
+    except OutOfTime:
+        _fail("out of time while the accesses were evaluated; give a longer --time-limit")
+        return OUT_OF_TIME
     except LayoutoptError as error:
         _fail(str(error))
         return USAGE_ERROR

@@ -227,13 +227,19 @@ def cases(problem: Problem, device: Device, budget: Budget | None = None) -> Ite
         yield _lowered(problem, option, device, budget)
 
 
-def case_of(problem: Problem, device: Device, widths: Mapping[str, int] | None = None) -> Case:
-    """The problem with widths by access name, the widest where left out.
+def case_of(
+    problem: Problem,
+    device: Device,
+    widths: Mapping[str, int] | None = None,
+    budget: Budget | None = None,
+) -> Case:
+    """The problem with widths by access name, the widest where left out; traced within the budget.
 
     Raises:
+        OutOfTime: the time was over before the end.
         ProblemFileError: as for `cases`, or a width is not one that the file allows.
     """
-    return _lowered(problem, with_widths(problem, widths or {}), device)
+    return _lowered(problem, with_widths(problem, widths or {}), device, budget)
 
 
 def case_under(problem: Problem, device: Device, layout: Layout | Node) -> Case:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.budget import Budget
+
 IntArray = npt.NDArray[np.int64]
 
 _SEED = 20240907
@@ -42,6 +44,7 @@ def descend(
     banks: int,
     start: Mapping[int, int],
     sweeps: int,
+    budget: Budget,
 ) -> dict[int, int]:
     """Positions of weighted wavefronts no more than those of `start`.
 
@@ -52,6 +55,7 @@ def descend(
         banks: the most that a phase has.
         start: the position of each chunk.
         sweeps: how often every chunk moves; the same number gives the same answer.
+        budget: the time there is, asked before each sweep.
     """
     chance = np.random.default_rng(_SEED)
     chunks = sorted(loads)
@@ -65,7 +69,7 @@ def descend(
     scale = float(np.median(weights))
     best_cost, best = _wavefronts(held, floors, weights), dict(position)
     least = int((floors * weights).sum())
-    for sweep in range(sweeps):
+    for sweep in budget.while_left(range(sweeps)):
         warmth = scale * (_WARMEST * (_COLDEST / _WARMEST) ** (sweep / max(1, sweeps - 1)))
         order = chance.permutation(len(chunks))
         noise = chance.gumbel(0, warmth, (len(chunks), max(a.shape[1] for a in at.values())))

@@ -47,6 +47,8 @@ IntArray = npt.NDArray[np.int64]
 # Booleans, and terms of the load constraints, beyond which no model is built.
 MAX_BOOLEANS = 1 << 17
 MAX_TERMS = 1 << 22
+# What it takes, about, to write a term down and have the solver read it.
+_SECONDS_A_TERM = 2e-6
 # Pairs of lanes in all instructions, and clauses on the banks of two words, beyond which no lane order is
 # looked for.
 MAX_PAIRS = 1 << 20
@@ -320,8 +322,12 @@ class _Search:
     @property
     def too_large(self) -> bool:
         """Whether the model would be."""
-        terms = sum(self.positions[c] for p in self.phases for c, _, _ in p.units)
-        return sum(self.positions.values()) > MAX_BOOLEANS or terms > MAX_TERMS
+        return sum(self.positions.values()) > MAX_BOOLEANS or self._terms > MAX_TERMS
+
+    @property
+    def _terms(self) -> int:
+        """Terms of the load constraints."""
+        return sum(self.positions[c] for p in self.phases for c, _, _ in p.units)
 
     def _order(self) -> list[int]:
         """The chunks that meet others, from the widest phase outwards."""
@@ -370,7 +376,8 @@ class _Search:
             np.array([phase.weight for phase in self.phases]),
             max(phase.banks for phase in self.phases),
             start,
-            0 if self.budget.spent else int(sweeps * min(1.0, effort / _SWEPT_EFFORT)),
+            int(sweeps * min(1.0, effort / _SWEPT_EFFORT)),
+            self.budget,
         )
         return self._placed_at(self._renamed(position), self.floor, self.tile.bytes)
 
@@ -440,7 +447,7 @@ class _Search:
             most: weighted excess allowed.
             hint: byte offset of every element.
         """
-        if self.budget.spent:
+        if not self.budget.affords(self._terms * _SECONDS_A_TERM):
             return Answer(Outcome.UNKNOWN, (), 0, 0)
         model, _ = self._model(atoms=atoms, least=least, most=most, hint=hint)
         return model.solve(self.budget, self.workers, effort)

@@ -78,7 +78,7 @@ class _Compare:
         self.progress = progress
         self.allowed = problem.layout.families or FAMILIES
         self.in_use = problem.layout.offset
-        self.case = known_case(source, gpu)
+        self.case = known_case(source, gpu, budget=self.budget)
         self.widths: dict[str, int] | None = None  # not chosen yet
         self.everything, self.seconds = _timed(partial(self._solve, FAMILIES))
         self.widths = chosen_widths(problem, self.everything)

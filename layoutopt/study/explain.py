@@ -11,12 +11,13 @@ from layoutopt.problems.answer import EVERY_LAYOUT
 from layoutopt.problems.lower import chosen_widths
 from layoutopt.problems.types import Access, Problem
 from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, Search, subject_of
+from layoutopt.search.proposal import Ask
 from layoutopt.study.clash import Clashes, names
 from layoutopt.study.explanation import Explanation, Relaxation
 from layoutopt.study.known import known_case
 from layoutopt.study.phase_words import PhaseWords
 from layoutopt.study.relaxations import Relaxations
-from layoutopt.synthesis.solve import solve
+from layoutopt.synthesis.solve import solve, solve_cases
 
 # Share of the time that the first search may use; the questions after it have the rest.
 _SEARCH_SHARE: Final = 0.5
@@ -38,11 +39,16 @@ def explain(problem: Problem, *, budget: Budget, target: Device | None = None) -
 
 class _Explainer:
     def __init__(self, problem: Problem, gpu: Device, budget: Budget) -> None:
-        known_case(problem, gpu)  # what cannot be explained is refused before the search
+        self.case = known_case(problem, gpu, budget=budget)  # or refused before the search
         # A budget of its own, so that the search goes as it would without questions to follow.
-        self.result = solve(problem, target=gpu, budget=budget.part(_SEARCH_SHARE))
+        part = budget.part(_SEARCH_SHARE)
+        if self.case.widths:
+            self.result = solve(problem, target=gpu, budget=part)
+        else:
+            self.result = solve_cases([self.case], Ask(part))
         self.widths = chosen_widths(problem, self.result)
-        self.case = known_case(problem, gpu, self.widths)
+        if self.widths:
+            self.case = known_case(problem, gpu, self.widths)
         self.clashes = Clashes(self.case, budget)
 
     def run(self) -> Explanation:

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from layoutopt import json_data
+from layoutopt.budget import Budget
 from layoutopt.engine.case import Case
 from layoutopt.engine.witness import worst_instruction
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
@@ -22,9 +23,10 @@ from layoutopt.problems.result_file import layout_from_data
 from layoutopt.problems.trace import IntArray, Trace
 from layoutopt.problems.types import Problem
 from layoutopt.problems.words import widths_text
+from layoutopt.search.proposal import Ask
 from layoutopt.study.known import known_case
 from layoutopt.study.picture import Instruction, Picture, instruction, picture
-from layoutopt.synthesis.solve import solve
+from layoutopt.synthesis.solve import solve, solve_cases
 
 MAX_FILE_BYTES = 1 << 26
 SOLVED = "solved"
@@ -100,11 +102,13 @@ def views(
         ProblemFileError: there is no such layout, access, warp or iteration, or a file is wrong.
     """
     free = msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, offset=None))
-    known_case(free, gpu)  # what cannot be drawn is refused before the search
-    result = solve(free, target=gpu, time_limit=time_limit)
+    budget = Budget(time_limit)
+    case = known_case(free, gpu, budget=budget)  # what cannot be drawn is refused before the search
+    result = solve(free, target=gpu, budget=budget) if case.widths else solve_cases([case], Ask(budget))
     notes: list[str] = []
     widths = chosen_widths(problem, result)
-    case = known_case(free, gpu, widths)
+    if widths:
+        case = known_case(free, gpu, widths)
     problem = msgspec.structs.replace(case.problem, layout=problem.layout)
     if widths:
         notes.append(f"drawn with {widths_text(widths)}, as the solved layout has it")
