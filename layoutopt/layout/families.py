@@ -100,6 +100,7 @@ class Family(Struct, frozen=True):
         title: of that row, for people.
         beside: families that the layouts of that row may use, too.
         label: what a layout of the row is called.
+        shows_label: the text of `compare` says it, since the formula does not.
         parts: what of a layout the family brought, for "without this pad".
         counted: the row's best is found by counting every layout, not by the solver.
         special_case_of: the family that problem files and options name to allow it; empty for its own.
@@ -116,6 +117,7 @@ class Family(Struct, frozen=True):
     title: str = ""
     beside: tuple[str, ...] = ("none",)
     label: Callable[[Layout], str] = _pad_label
+    shows_label: bool = False
     parts: Callable[[Layout], Iterator[Part]] = _no_parts
     counted: bool = True
     special_case_of: str = ""
@@ -186,6 +188,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
         row="interval",
         title="best interval pad",
         label=_interval_label,
+        shows_label=True,
         parts=_interval,
     ),
     Family(
@@ -208,6 +211,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
         title="best CuTe swizzle",
         beside=("none", "order"),
         label=_cute_label,
+        shows_label=True,
         special_case_of="xor",
     ),
     Family(

@@ -6,6 +6,7 @@ import csv
 import io
 
 from layoutopt import escape
+from layoutopt.layout.families import FAMILIES
 from layoutopt.problems.answer import Status
 from layoutopt.problems.types import Problem
 from layoutopt.problems.words import tile_text, widths_text
@@ -126,10 +127,11 @@ def _notes(comparison: Comparison) -> list[str]:
     lines = []
     if any(row.status == Status.FEASIBLE for row in comparison.rows):
         lines.append("  ? found within the time limit, not proved best of its family")
+    shown = {"all", *(family.row for family in FAMILIES if family.shows_label)}
     labels = [
         f"{row.title} is {row.label}"
         for row in comparison.rows
-        if row.family in ("cute", "all", "interval") and row.label and row.wavefronts is not None
+        if row.family in shown and row.label and row.wavefronts is not None
     ]
     if labels:
         lines.append(f"  {'; '.join(labels)}")
