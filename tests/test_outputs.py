@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 
+import click
 import numpy as np
 import pytest
 from conftest import ROOT
@@ -204,6 +205,12 @@ def test_errors_are_one_visible_line(tmp_path):
             assert done.returncode == 2
             assert all(line.isprintable() for line in done.stderr.splitlines())
             assert len(done.stderr) < 2000
+
+
+@pytest.mark.parametrize("limit", ["99999999999999999999", "1e300", "inf", "nan", "-0.0"])
+def test_a_time_limit_that_no_clock_waits_for(limit):
+    with pytest.raises(click.BadParameter, match="expected seconds above 0"):
+        call("solve", PROBLEM, "--time-limit", limit)
 
 
 def test_a_terminal_without_unicode(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
     from layoutopt.problems.types import Problem, TileSet
 
 Command = TypeVar("Command", bound=Callable[..., object])
+
+MAX_SECONDS = 10**8  # three years, which every clock of the system can wait for
 
 
 class ProblemPath(InputPath):
@@ -61,8 +62,9 @@ class TargetName(click.types.StringParamType):
 
 
 def _seconds(ctx: click.Context, param: click.Parameter, value: float) -> float:
-    if not 0 < value < math.inf:
-        raise click.BadParameter(f"expected seconds above 0, got {value}", ctx, param)
+    if not 0 < value <= MAX_SECONDS:
+        above = f" and at most {MAX_SECONDS:,}" if value > MAX_SECONDS else ""
+        raise click.BadParameter(f"expected seconds above 0{above}, got {value}", ctx, param)
     return value
 
 
