@@ -17,6 +17,10 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
+_MOST_SECONDS = 366 * 86400.0
+"""A year is as good as no limit, and waiting for more than some hundred years is an error of its own."""
+
+
 class OutOfTime(Exception):
     """The budget was spent before there was anything to answer with."""
 
@@ -25,6 +29,7 @@ class Budget:
     """Time left; its parts end with it, and all stop together."""
 
     def __init__(self, seconds: float | None = None) -> None:
+        seconds = None if seconds is None else min(seconds, _MOST_SECONDS)
         self._total = seconds
         self._end = None if seconds is None else time.monotonic() + seconds
         self._stop = _Stop()
@@ -63,7 +68,9 @@ class Budget:
         """Share of the time that is left; 1 without a limit."""
         if self._stop.given:
             return 0.0
-        return 1.0 if not self._total or self.seconds is None else self.seconds / self._total
+        if self._total is None or self.seconds is None:
+            return 1.0
+        return self.seconds / self._total if self._total else 0.0
 
     @property
     def seconds(self) -> float | None:

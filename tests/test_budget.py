@@ -25,6 +25,19 @@ def test_without_a_limit_there_is_always_time():
     budget.check()
 
 
+def test_a_part_of_nothing_has_nothing_left():
+    """What comes after the time is over ends at once, whatever share of it is asked for."""
+    nothing = Budget(0).part(0.5)
+    assert nothing.spent
+    assert nothing.share_left == 0.0
+
+
+def test_any_limit_can_be_waited_for():
+    """Longer than a thread can wait is as long as it can."""
+    assert 1e6 < Budget(1e20).seconds + 1 < threading.TIMEOUT_MAX
+    assert Budget(float("inf")).part(0.5).seconds < threading.TIMEOUT_MAX
+
+
 def test_a_part_ends_before_the_whole_and_stops_with_it():
     whole = Budget(1000.0)
     part = whole.part(0.25)

@@ -200,3 +200,11 @@ def test_text_on_colours_can_be_read():
     assert min(contrast(ground, palette.ink_on(ground)) for ground in grounds) >= 4.4
     assert palette.lane_colour(0, 32) == "#00224E"
     assert palette.lane_colour(31, 32) == "#FEE838"
+
+
+def test_offsets_far_apart_are_refused(tmp_path):
+    """One cell a word would be gigabytes of empty picture."""
+    np.save(tmp_path / "t.npy", np.arange(1024).reshape(32, 32) * 4_000_012)
+    done = layoutopt("show", TRANSPOSE, "--layout", tmp_path / "t.npy")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "4,092,012,280 bytes; a picture shows 16,777,216 at most" in done.stderr

@@ -15,10 +15,13 @@ from msgspec import Struct
 
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.engine.witness import Served, serve
-from layoutopt.errors import VerificationError
+from layoutopt.errors import LayoutError, VerificationError
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.trace import IntArray, LaneTrace, instruction_at
 from layoutopt.problems.types import Problem
+
+MAX_BYTES = 1 << 24
+"""A picture has a cell for every word of the layout; nobody reads more."""
 
 
 class Instruction(Struct, frozen=True):
@@ -137,8 +140,12 @@ def picture(
     """Draw instruction `row` of `access` under byte offsets as `layoutopt.study.show.Shown` has them.
 
     Raises:
+        LayoutError: the layout takes more than MAX_BYTES.
         VerificationError: this module and the conflict engine count differently.
     """
+    size = int(table.max()) + problem.tile.storage.element_bytes
+    if size > MAX_BYTES:
+        raise LayoutError(f"the layout takes {size:,} bytes; a picture shows {MAX_BYTES:,} at most")
     rule = gpu.rule(access.operation)
     address = table[access.element[row]].tolist()
     active = access.active[row].tolist()
@@ -150,7 +157,6 @@ def picture(
             f"{access.name}: the picture serves {mine} wavefronts, "
             f"the engine counts {int(counts.wavefronts[row])}"
         )
-    size = int(table.max()) + problem.tile.storage.element_bytes
     return Picture(
         layout=layout,
         offset=offset,

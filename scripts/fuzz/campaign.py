@@ -32,6 +32,7 @@ def parser(text: str, count: int) -> argparse.ArgumentParser:
     )
     found.add_argument("--save", type=Path, default=Path("fuzz_findings"), help="folder for what fails")
     found.add_argument("--case", type=Path, help="run this saved case and nothing else")
+    found.add_argument("--slack", type=float, default=1, help="times the processor time that is allowed")
     found.add_argument("--no-shrink", action="store_true")
     return found
 
@@ -55,7 +56,7 @@ def run_cases(
             if arguments.case
             else make(random.Random(f"{arguments.seed}/{number}"))
         )
-        found = attempt(case, check, told)
+        found = attempt(case | {"slack": arguments.slack}, check, told)
         done += 1
         if found is not None:
             kind = re.sub(r"\d+", "0", found.kind)

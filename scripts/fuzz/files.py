@@ -288,19 +288,20 @@ def check(case: Case, folder: Path, told: Counter) -> None:
     script = None
     if command[0] == "CHECKER":
         command, script = command[1:], CHECKER
-    done = call(*command, folder=folder, cpu_s=CPU_S, script=script)
+    allowed_s = CPU_S * case.get("slack", 1)
+    done = call(*command, folder=folder, cpu_s=allowed_s, script=script)
     verb = "checker" if script else " ".join(command[:2]) if command[0] == "import" else command[0]
     told[f"{case['kind']}: exit {done.code}"] += 1
-    judge(verb, done, bool(script))
+    judge(verb, done, bool(script), allowed_s)
     outputs = {value for option, value in itertools.pairwise(command) if option in WRITES}
     left(verb, folder, files, outputs if done.code in (0, 1) else set())
 
 
-def judge(verb: str, done: Done, script: bool) -> None:
+def judge(verb: str, done: Done, script: bool, allowed_s: float) -> None:
     """The exit code, what was printed, and what it took."""
     error = done.err.strip()
     about = (done.command, done.code, error[-900:])
-    late = done.cpu_s > CPU_S or done.code in (-24, -9, -999)
+    late = done.cpu_s > allowed_s or done.code in (-24, -9, -999)
     require(not late, f"{verb}: processor time", (done.cpu_s, done.command))
     require(
         "Traceback" not in done.err,

@@ -46,7 +46,7 @@ class Session:
         extra = ["--device-file", self.device_file] if self.device_file else []
         limit = ["--time-limit", self.limit] if limited else []
         searches = 2 if arguments[0] in ("compare", "explain", "show") else 1
-        budget = searches * (2 * self.limit + 2)
+        budget = searches * (2 * self.limit + 2) * self.case.get("slack", 1)
         done = call(*arguments, *limit, *extra, folder=self.folder, cpu_s=budget)
         about = (done.command, done.code, done.err[-1200:])
         verb = done.command[0]
