@@ -474,3 +474,20 @@ def test_stages_of_bytes_begin_where_their_counts_hold():
     result = arrange(tiles_from_data(data))
     assert (str(result.status), result.bytes, result.excess) == ("optimal", 1906, 0)
     assert (result.alignment_bytes, [p.stage_bytes for p in result.tiles]) == (4, [637, 316])
+
+
+def test_a_scope_names_no_tables():
+    """The bounds of tiles too large for a table are of formulas: a table of one of them might be smaller."""
+    tiles = [{"name": name, "shape": [576, 9], "element": "f32"} for name in ("A", "B")]
+    accesses = [
+        {"name": name, "tile": name, "op": "load", "bytes": 8, "index": ["tid + 32*r", "2*i"], "for": {"i": 4, "r": 18}}
+        for name in ("A", "B")
+    ]  # fmt: skip
+    data = {"name": "two", "tiles": tiles, "threads": 32, "accesses": accesses}
+    result = arrange(tiles_from_data(data))
+    scope = result.proof.bytes.scope
+    assert (result.bytes > 2 * 576 * 36, scope.startswith("families none, order"), "table" in scope) == (
+        True,
+        True,
+        False,
+    )

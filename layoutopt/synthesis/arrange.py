@@ -208,7 +208,9 @@ def _scope(units: Sequence[Unit], limit: int | None) -> str:
     if any(layout.must_be for layout in layouts):
         scope = "the layouts that each tile may have"
     elif len(set(allowed)) == 1:
-        scope = "families " + ", ".join(f for f in FAMILIES if f in allowed[0])
+        # Bounds of single tiles are of formulas or of every layout; tables alone start from row-major.
+        formulas = [f for f in FAMILIES if f in allowed[0] and f != "table"] or ["none"]
+        scope = "families " + ", ".join(formulas)
     else:
         scope = "the families of each tile"
     return scope if limit is None else f"{scope} within {limit} bytes"
