@@ -68,6 +68,7 @@ class Placements:
     def __init__(self, tile: Tile, accesses: list[Access], parts: list[Block], room: int) -> None:
         self.tile, self.accesses, self.parts, self.room = tile, accesses, parts, room
         self.at = [0] * len(parts)
+        self.taken = bytearray(room)
 
     def table(self) -> list[int]:
         found = [0] * (self.tile.elements)
@@ -80,56 +81,64 @@ class Placements:
     def value(self) -> float:
         return cost(self.tile, self.accesses, self.table())
 
-    def free(self, part: Block, at: int, skip: int) -> bool:
-        return at + part.bytes <= self.room and all(
-            k == skip or at + part.bytes <= a or a + p.bytes <= at
-            for k, (p, a) in enumerate(zip(self.parts, self.at, strict=True))
-        )
+    def free(self, part: Block, at: int) -> bool:
+        return at + part.bytes <= self.room and not any(self.taken[at : at + part.bytes])
+
+    def put(self, k: int, at: int) -> None:
+        part = self.parts[k]
+        self.at[k] = at
+        self.taken[at : at + part.bytes] = b"\1" * part.bytes
+
+    def lift(self, k: int) -> None:
+        part = self.parts[k]
+        self.taken[self.at[k] : self.at[k] + part.bytes] = bytes(part.bytes)
 
     def pack(self, rng: random.Random) -> bool:
-        """A random first placement, or False where none was found."""
-        taken: list[tuple[int, int]] = []
+        """A random first placement, most blocks as low as they fit; False where none was found."""
+        lowest: dict[tuple[int, int, tuple[int, ...]], int] = {}
         for k in sorted(range(len(self.parts)), key=lambda k: (-self.parts[k].bytes, rng.random())):
             part = self.parts[k]
-            spots = [
-                base + r
-                for base in range(0, self.room, part.modulus)
-                for r in part.residues
-                if base + r + part.bytes <= self.room
-                and all(base + r + part.bytes <= a or b <= base + r for a, b in taken)
-            ]
-            if not spots:
+            like = (part.bytes, part.modulus, tuple(part.residues))
+            if rng.random() < 0.2:
+                at = self.anywhere(part, rng)
+                if self.free(part, at):
+                    self.put(k, at)
+                    continue
+            first = lowest.get(like, 0)
+            spots = (base + r for base in range(first, self.room, part.modulus) for r in part.residues)
+            at = next((spot for spot in spots if self.free(part, spot)), -1)
+            if at < 0:
                 return False
-            tight = rng.random() < 0.8
-            self.at[k] = spots[0] if tight else rng.choice(spots)
-            taken.append((self.at[k], self.at[k] + part.bytes))
+            lowest[like] = at - at % part.modulus
+            self.put(k, at)
         return True
 
+    def anywhere(self, part: Block, rng: random.Random) -> int:
+        return rng.randrange(0, self.room, part.modulus) + rng.choice(part.residues)
+
     def move(self, rng: random.Random) -> list[tuple[int, int]] | None:
-        """Move one block or swap two of a size; what to undo."""
+        """Move one block or swap two of a size; where they were, or None where that does not fit."""
         k = rng.randrange(len(self.parts))
         part = self.parts[k]
         if rng.random() < 0.5:
             other = rng.randrange(len(self.parts))
-            mate = self.parts[other]
-            if (
-                other == k
-                or mate.bytes != part.bytes
-                or not self.fits(part, self.at[other])
-                or not self.fits(mate, self.at[k])
-            ):
+            mate, mine, its = self.parts[other], self.at[k], self.at[other]
+            fit = its % part.modulus in part.residues and mine % mate.modulus in mate.residues
+            if other == k or mate.bytes != part.bytes or not fit:
                 return None
-            self.at[k], self.at[other] = self.at[other], self.at[k]
-            return [(k, self.at[other]), (other, self.at[k])]
-        at = rng.randrange(0, self.room, part.modulus) + rng.choice(part.residues)
-        if not self.free(part, at, k):
-            return None
-        old, self.at[k] = self.at[k], at
-        return [(k, old)]
+            self.at[k], self.at[other] = its, mine
+            return [(k, mine), (other, its)]
+        old, at = self.at[k], self.anywhere(part, rng)
+        self.lift(k)
+        fits = self.free(part, at)
+        self.put(k, at if fits else old)
+        return [(k, old)] if fits else None
 
-    @staticmethod
-    def fits(part: Block, at: int) -> bool:
-        return at % part.modulus in part.residues
+    def undo(self, moves: list[tuple[int, int]]) -> None:
+        for k, _ in moves:
+            self.lift(k)
+        for k, at in moves:
+            self.put(k, at)
 
 
 def better_placement(
@@ -152,8 +161,7 @@ def better_placement(
                 continue
             new = state.value()
             if new > value and rng.random() > math.exp((value - new) / 0.3):
-                for k, at in undo:
-                    state.at[k] = at
+                state.undo(undo)
                 still += 1
             else:
                 still = 0 if new < value else still + 1
