@@ -11,10 +11,10 @@ from layoutopt.engine.case import Case
 from layoutopt.hardware.operations import parse_operation
 from layoutopt.layout.layout import Layout
 from layoutopt.model.phases import phase_sets
-from layoutopt.model.placement import lane_order
 from layoutopt.problems.answer import Result
 from layoutopt.problems.trace import LaneTrace, Trace
 from layoutopt.problems.types import Access
+from layoutopt.proof.lane_order import lane_order
 from layoutopt.search.proposal import Ask
 from layoutopt.study.clash import QUESTION_SHARE, Clashes, names
 from layoutopt.study.explanation import Relaxation
