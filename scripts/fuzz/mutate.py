@@ -237,7 +237,15 @@ def near(value: object, rng: random.Random) -> object:
     """Something hostile, or something close to what it was."""
     if rng.random() < 0.35 and isinstance(value, int) and not isinstance(value, bool):
         return rng.choice(
-            [value + 1, value - 1, -value, 2 * value, value * 1000, value << 20, float(value), str(value)]
+            [
+                value + 1,
+                value - 1,
+                -value,
+                2 * value,
+                value * 1000,
+                value << 20,
+                value / 2**40 if abs(value) < 2**1000 else 0.5,
+            ]
         )
     if rng.random() < 0.35 and isinstance(value, str) and value:
         k = rng.randrange(len(value))
