@@ -299,7 +299,7 @@ def check(case: Case, folder: Path, told: Counter) -> None:
 
 def judge(verb: str, done: Done, script: bool, allowed_s: float) -> None:
     """The exit code, what was printed, and what it took."""
-    error = done.err.strip()
+    error = "\n".join(line for line in done.err.strip().split("\n") if not line.startswith("warning: "))
     about = (done.command, done.code, error[-900:])
     late = done.cpu_s > allowed_s or done.code in (-24, -9, -999)
     require(not late, f"{verb}: processor time", (done.cpu_s, done.command))

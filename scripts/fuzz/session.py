@@ -232,7 +232,7 @@ def options_of(options: list[str]) -> dict:
 
 
 def one_line(done: Done) -> None:
-    lines = done.err.strip("\n").split("\n")
+    lines = [line for line in done.err.strip("\n").split("\n") if not line.startswith("warning: ")]
     require(
         len(lines) == 1 and lines[0], f"{done.command[0]}: exit 2 with {len(lines)} lines", done.err[:600]
     )
