@@ -102,6 +102,13 @@ def test_matrices_put_any_bits_where_the_bank_is_selected():
         assert all(table[a ^ b] == table[a] ^ table[b] for a in range(16) for b in range(16))
 
 
+def test_a_column_of_bytes_is_a_matrix():
+    """The bits inside a word may be of any dimension where no vector needs them along the last."""
+    given = space((32, 1), 1, {"matrix"})
+    tables = [c.table((32, 1)).tolist() for c in matrices(given, inside=2, bank_bits=5)]
+    assert list(range(32)) in tables
+
+
 def test_only_streams_that_are_looked_at_are_opened(monkeypatch):
     module, made = layoutopt.model.pads, []
     inner = module.candidate_of

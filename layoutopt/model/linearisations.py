@@ -223,8 +223,8 @@ def matrices(space: Space, inside: int, bank_bits: int) -> Iterator[Linearisatio
     bits = [(d, b) for d in reversed(range(len(space.shape))) for b in range(space.shape[d].bit_length() - 1)]
     fixed, loose = bits[:low], bits[low:]
     count = max(0, min(inside + bank_bits - low, len(loose)))
-    if any(d != len(space.shape) - 1 for d, _ in fixed):
-        return
+    if any(d != len(space.shape) - 1 for d, _ in bits[: space.vector.bit_length() - 1]):
+        return  # a vector lies along the last dimension
     for chosen in itertools.combinations(loose, count):
         ordered = [*fixed, *chosen, *(bit for bit in loose if bit not in chosen)]
         digits: list[Digit] = []

@@ -42,7 +42,10 @@ class Broken(Exception):
 
 def require(holds, what):
     if not holds:
-        sys.exit(("WRONG: " + str(what)[:500]).encode("ascii", "backslashreplace").decode())
+        text = str(what)[:500]
+        sys.exit(
+            "WRONG: " + "".join(c if " " <= c <= "~" else c.encode("unicode_escape").decode() for c in text)
+        )
 
 
 def shift(a, b):
