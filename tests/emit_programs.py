@@ -50,6 +50,17 @@ def tabled():
     return problem, device(problem.target), answer
 
 
+PLANS = {}
+
+
+def planned(problem, gpu, answer):
+    """The plan, made once a run: it is by far the longest step of an emission."""
+    key = id(problem), id(answer)
+    if key not in PLANS:
+        PLANS[key] = problem, answer, plan(problem, gpu, answer)  # held, so that the ids stay theirs
+    return PLANS[key][-1]
+
+
 def code(language, problem, gpu, answer):
     return emit(language, problem, gpu, answer)
 
@@ -59,7 +70,7 @@ def expected(problem, gpu, answer):
 
     None where the predicate is false; ANY for lanes whose address a matrix instruction does not read.
     """
-    table = plan(problem, gpu, answer).table
+    table = planned(problem, gpu, answer).table
     values = list(map(int, table.ravel()))
     for lanes in trace(problem, gpu).accesses:
         shape = (-1, -(-problem.threads // gpu.lanes) * gpu.lanes)
@@ -72,20 +83,18 @@ def expected(problem, gpu, answer):
 
 def calls(problem, gpu, answer):
     """For each access: its function's name, its predicate's name or None, and its trip counts."""
-    planned = plan(problem, gpu, answer)
     return [
         (a.name, f"{a.name}_active" if a.active is not None else None, list(a.access.loops.values()))
-        for a in planned.accesses
+        for a in planned(problem, gpu, answer).accesses
     ]
 
 
 def visits(problem, gpu, answer, put, integer="uint32_t"):
     """C statements that hand every offset and every address to the macro `put`; inactive lanes give ~0."""
-    planned = plan(problem, gpu, answer)
     shape = problem.tile.shape
     nest = "".join(f"for ({integer} x{d} = 0; x{d} < {n}; ++x{d}) " for d, n in enumerate(shape))
     coordinates = ", ".join(f"x{d}" for d in range(len(shape)))
-    lines = [f"{nest}{put}({planned.name}_offset_bytes({coordinates}));"]
+    lines = [f"{nest}{put}({planned(problem, gpu, answer).name}_offset_bytes({coordinates}));"]
     for name, active, trips in calls(problem, gpu, answer):
         nest = "".join(f"for (int v{k} = 0; v{k} < {n}; ++v{k}) " for k, n in enumerate(trips))
         values = ", ".join(["t", *(f"v{k}" for k in range(len(trips)))])

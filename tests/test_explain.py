@@ -209,11 +209,11 @@ def test_the_search_has_the_time_that_solve_has(monkeypatch):
     """And a budget of its own: what solve finds depends on the share of its time that is left."""
     given = []
 
-    def search(problem, **options):
-        given.append((options["budget"].seconds, options["budget"].share_left))
+    def search(cases, ask):
+        given.append((ask.budget.seconds, ask.budget.share_left))
         raise ProblemFileError("stop", "here")
 
-    monkeypatch.setattr("layoutopt.study.explain.solve", search)
+    monkeypatch.setattr("layoutopt.study.explain.solve_cases", search)
     path = str(PROBLEMS / "basics/scan_512_f32.json")
     done = CliRunner().invoke(command, [path, "--time-limit", "40"])
     assert isinstance(done.exception, ProblemFileError)

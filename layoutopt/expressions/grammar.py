@@ -16,8 +16,9 @@ Values are int64; anything that leaves +-2**62 is an error, not a wrong answer.
 from __future__ import annotations
 
 import ast
+import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -58,6 +59,17 @@ class Op:
 
     symbol: str
     args: tuple[Node, ...]
+    # Kept, since rewriting looks the same deep expressions up over and over.
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.symbol, self.args)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[type[Op], tuple[str, tuple[Node, ...]]]:
+        return Op, (self.symbol, self.args)  # the hash of a text differs from process to process
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +202,8 @@ def with_parts(node: Node, change: Callable[[Node], Node]) -> Node:
     """`node` with `change` applied to each of its operands."""
     match node:
         case Op(symbol, args):
-            return Op(symbol, tuple(map(change, args)))
+            changed = tuple(map(change, args))
+            return node if all(map(operator.is_, changed, args)) else Op(symbol, changed)
         case Lookup(values, index, name):
             return Lookup(values, change(index), name)
     return node
