@@ -36,7 +36,7 @@ def toy_devices(rng: random.Random) -> dict:
     """A device file of one or two devices of a few lanes and banks."""
     devices = []
     for k in range(rng.choice([1, 1, 2])):
-        lanes, banks = rng.choice([2, 4, 4, 8, 16]), rng.choice([2, 4, 4, 8, 16])
+        lanes, banks = rng.choice([8, 8, 8, 16]), rng.choice([2, 4, 4, 8, 16])
         rows = [
             {"ops": ["load", "store"], "bytes": [1, 2, 4], "phase": lanes},
             {"ops": ["load", "store"], "bytes": [8], "phase": max(1, lanes // 2)},
