@@ -24,16 +24,14 @@ RUNS = json.loads((ROOT / "tests/data/h200_runs.json").read_text())
 SMALL = ROOT / "problems/basics/transpose_16x32_f32.json"
 
 
-# Replays of these count one wavefront more now and then: not all in one profiling run, nor in all runs.
-ONE_MORE = {
-    ("convolution/arrayfire_convolve_2d_5x5_f32.json", "ours", "taps"),
-    ("convolution/depthwise_5x5_7x7_f32.json", "ours", "taps"),
-}
+# Replays of a few accesses count one wavefront more now and then: not all in one profiling run, nor the same ones
+# from run to run. Those that did were profiled again.
+MOST_REPLAYED = 3
 
 
 def test_the_h200_counted_what_is_predicted():
     """Every access of every layout that was run: values right, counters as the engine predicts today."""
-    accesses = 0
+    accesses = replayed = 0
     for entry in RUNS["runs"]:
         assert entry["distinct"]
         problem = stored(with_widths(load(ROOT / "problems" / entry["problem"]), {}))
@@ -43,13 +41,15 @@ def test_the_h200_counted_what_is_predicted():
             operation, report = reports[access["name"]]
             predicted = counters(operation, report.wavefronts, report.bank_conflicts)
             measured = access["measured"]
-            if (entry["problem"], entry["layout"], access["name"]) in ONE_MORE:
+            if "measured_again" in access:
+                replayed += 1
                 for profile in (measured, *access["measured_again"]):
                     assert {profile[k] - predicted[k] for k in profile} <= {0, 1}
             else:
                 assert measured == {k: predicted[k] for k in measured}, (entry["problem"], access["name"])
             accesses += bool(measured)
     assert accesses > 700
+    assert replayed <= MOST_REPLAYED
 
 
 def predicted_today(problem, entry):
