@@ -42,7 +42,7 @@ def family_members(
             mask, places = _xor(tile, rng, places, banks)
             used.add("xor")
             what += f", xor {mask}"
-        yield Member(frozenset(used), f"order {dims}, {what}", [v * tile.size for v in places])
+        yield Member(frozenset(used or {"none"}), f"order {dims}, {what}", [v * tile.size for v in places])
 
 
 def _sizes(tile: Tile) -> list[int]:

@@ -162,6 +162,8 @@ class Session:
         row_bytes = max(a.rule.banks * a.rule.bank_bytes for a in asked.accesses)
         banks = (asked.accesses[0].rule.bank_bytes, row_bytes)
         for member in family_members(asked.tile, self.rng, families, banks, 25):
+            if not member.families <= families:
+                continue  # row-major, where that is not allowed by itself
             try:
                 for access in asked.accesses:
                     check_vectors(access, asked.tile, member.flat)
@@ -173,6 +175,7 @@ class Session:
     @staticmethod
     def obeys(asked: Question, layout: dict, member: Member) -> bool:
         if {"pitch_multiple_bytes", "order", "alignment_bytes"} & set(layout) and not member.families <= {
+            "none",
             "order",
             "pad",
         }:
