@@ -13,6 +13,9 @@ from click.testing import CliRunner
 
 from layoutopt.cli.commands import main
 from layoutopt.errors import LayoutoptError
+from layoutopt.problems.answer import Status
+from layoutopt.problems.file import from_data
+from layoutopt.synthesis.solve import solve
 
 
 def layout(**constraints):
@@ -181,3 +184,16 @@ def test_features_work_together_or_are_refused_by_name(names, tmp_path):
         assert [a["op"] for tile in solved["tiles"] for a in tile["result"]["accesses"]]
         return
     check_one_tile(run, solved, names)
+
+
+def test_conflicts_of_weight_0_are_conflicts():
+    """They cost nothing, so that no search looks at them; but a layout with them is not free of conflicts."""
+    data = {
+        "schema": "layoutopt.problem/1", "name": "weightless", "tile": {"shape": [4, 32], "element": "f32"},
+        "threads": 2, "layout": {"families": ["none"]},
+        "accesses": [{"name": "a", "op": "store", "bytes": 4, "index": ["tid % 4", "0"], "weight": 0}],
+    }  # fmt: skip
+    assert solve(from_data(data)).status is Status.OPTIMAL
+    refused = solve(from_data(data), conflict_free=True)
+    assert refused.status is Status.UNKNOWN
+    assert "weight 0" in refused.reason

@@ -77,7 +77,7 @@ def solve_cases(found: Iterable[Case], ask: Ask) -> Result:
             check_solvable(case)
             proposal = source_of(case)(case, ask)
             proposal = improved(case, proposal, ask)
-            answers.append(verified(case, proposal))
+            answers.append(verified(case, proposal, conflict_free=ask.conflict_free))
     except OutOfTime:
         if not answers:
             raise

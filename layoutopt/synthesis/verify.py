@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from layoutopt.problems.answer import EVERY_LAYOUT, Bound, IndexCost, Proof, Res
 from layoutopt.problems.types import Objective
 from layoutopt.proof.reasons import COUNTING
 from layoutopt.search.proposal import Proposal
+
+_WEIGHTLESS: Final = "conflicts remain in accesses of weight 0, which are not part of what is searched"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +39,11 @@ class Answer:
     minimise: Objective
 
 
-def verified(case: Case, proposal: Proposal) -> Answer:
+def verified(case: Case, proposal: Proposal, *, conflict_free: bool = False) -> Answer:
     """The proposal as a result, with what the conflict engine counts at every lane. The only way to one.
+
+    With `conflict_free`, a layout with conflicts is none: those of accesses of weight 0, at which the search
+    does not look, leave the question open.
 
     Raises:
         VerificationError: the layout does not hold the tile, or costs other than was promised.
@@ -49,6 +55,9 @@ def verified(case: Case, proposal: Proposal) -> Answer:
         return Answer(Result(name, target, status, proof, proposal.reason), 0, case.asked.layout.minimise)
     counts = _counts(case, layout, proposal)
     reports = case.reports(counts)
+    if conflict_free and any(report.excess for report in reports):
+        unknown = Result(name, target, Status.UNKNOWN, proof, _WEIGHTLESS)
+        return Answer(unknown, 0, case.asked.layout.minimise)
     shown = case.as_elements(layout)
     result = Result(
         problem=name,
