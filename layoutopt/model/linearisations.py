@@ -271,16 +271,13 @@ def structures(space: Space, cuts: int) -> Iterator[Structure]:
     """Every order of the pieces that the families allow, of coordinates cut so many times."""
     shape, families = space.shape, space.families
     if cuts == 0:
-        base = space.order or tuple(range(len(shape)))
-        orders = itertools.permutations(base) if "order" in families and not space.order else iter([base])
-        for order in orders:
-            structure = tuple((d, 1, shape[d]) for d in order)
-            if families - {"split", "matrix"}:
-                yield structure
+        base = tuple((d, 1, shape[d]) for d in space.order or range(len(shape)))
+        if families - {"split", "matrix"}:
+            yield from _orders(base) if "order" in families and not space.order else iter([base])
         return
     if "split" not in families or space.order:
         return
-    if len(shape) + cuts > MAX_DIGITS:
+    if sum(1 for extent in shape if extent > 1) + cuts > MAX_DIGITS:
         return
     for cut_set in itertools.combinations(cut_points(shape), cuts):
         pieces: list[Piece] = []
@@ -290,7 +287,17 @@ def structures(space: Space, cuts: int) -> Iterator[Structure]:
                 break
             pieces += [(d, low, high // low) for low, high in itertools.pairwise(at)][::-1] or [(d, 1, 1)]
         else:
-            yield from itertools.permutations(pieces)
+            yield from _orders(pieces)
+
+
+def _orders(pieces: Sequence[Piece]) -> Iterator[Structure]:
+    """Every order of the pieces; those of one value, whose stride nobody takes, stay where they are."""
+    places = [place for place, (_, _, size) in enumerate(pieces) if size > 1]
+    for order in itertools.permutations(places):
+        arranged = list(pieces)
+        for place, piece in zip(places, order, strict=True):
+            arranged[place] = pieces[piece]
+        yield tuple(arranged)
 
 
 def cut_points(shape: tuple[int, ...]) -> list[tuple[int, int]]:

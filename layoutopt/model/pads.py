@@ -67,17 +67,18 @@ def _pad_streams(space: Space, cuts: bool) -> Iterator[Stream]:
 
 def _pads_of(space: Space, structure: Structure, levels: int) -> Iterator[Linearisation]:
     """One structure with one pad, or up to `levels`, by rising span."""
-    elements, gaps = math.prod(space.shape), len(structure) - 1
+    elements = math.prod(space.shape)
+    gaps = [gap for gap, (_, _, size) in enumerate(structure[:-1]) if size > 1]
     moved = _moved(structure)
     operations = least_operations_of(structure, space.shape)
     streams: list[Stream] = []
-    for gap in range(gaps):
+    for gap in gaps:
         bound = elements + moved[gap], operations
         streams.append((bound, partial(_pad_stream, space, structure, (gap,), ())))
     if levels == 2 and "rotate" in space.families:
-        bound = elements + moved[gaps - 1], operations
+        bound = elements + moved[-2], operations
         streams.append((bound, partial(_rotated_pads, space, structure)))
-    for outer, inner in itertools.combinations(range(gaps), 2) if levels == 2 else ():
+    for outer, inner in itertools.combinations(gaps, 2) if levels == 2 else ():
         pads = _pads(space, structure[inner])
         bound = elements + moved[outer] + moved[inner] * pads[0], operations
         streams.append((bound, partial(_pairs_of, space, structure, outer, inner)))
