@@ -17,7 +17,7 @@ import msgspec
 from layoutopt.cli.files import FileCommand, OutputPath, write_all
 from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, time_limit_option
 from layoutopt.cli.output import end_progress, note, progress, say, say_json
-from layoutopt.problems.answer import Result, Status
+from layoutopt.problems.answer import METHODS, Method, Result, Status
 from layoutopt.problems.types import FAMILIES, OBJECTIVES, Objective, Problem, TileSet
 
 if TYPE_CHECKING:
@@ -60,6 +60,13 @@ CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNK
 @click.option(
     "--alignment", type=click.IntRange(1), metavar="N", help="Alignment that the base has, in bytes."
 )
+@click.option(
+    "--method",
+    type=click.Choice(METHODS),
+    default="auto",
+    show_default=True,
+    help="model: one CP-SAT model decides pads, order and XOR masks; auto: counting and spectra first.",
+)
 @click.option("--conflict-free", is_flag=True, help="Make any conflict infeasible.")
 @device_file_option
 def command(
@@ -75,6 +82,7 @@ def command(
     max_bytes: int | None,
     pitch_multiple: int | None,
     alignment: int | None,
+    method: Method,
     conflict_free: bool,
     device_file: Path | None,
 ) -> int:
@@ -107,6 +115,8 @@ def command(
 
         if certificate is not None:
             raise click.UsageError("--certificate: there is none for several tiles")
+        if method != "auto":
+            raise click.UsageError("--method: of several tiles, each is solved by auto")
         work = partial(
             arrange,
             loaded,
@@ -120,7 +130,7 @@ def command(
         from layoutopt.proof.certificates import check_certifiable
 
         check_certifiable(loaded)
-    result = solve_interruptibly(loaded, gpu, time_limit, workers, conflict_free)
+    result = solve_interruptibly(loaded, gpu, time_limit, workers, conflict_free, method)
     text = None
     if result.layout is not None and (code is not None or not as_json):
         text = _code(loaded, result, gpu)
@@ -178,7 +188,12 @@ def _constrained(problem: P, **given: Any) -> P:
 
 
 def solve_interruptibly(
-    problem: Problem, gpu: Device, time_limit: float, workers: int, conflict_free: bool
+    problem: Problem,
+    gpu: Device,
+    time_limit: float,
+    workers: int,
+    conflict_free: bool,
+    method: Method = "auto",
 ) -> Result:
     """Solve, so that Ctrl-C gives the best layout so far."""
     from layoutopt.synthesis.solve import solve
@@ -189,6 +204,7 @@ def solve_interruptibly(
         target=gpu,
         workers=workers,
         conflict_free=conflict_free,
+        method=method,
         progress=progress("searching"),
     )
     return _interruptibly(work, time_limit)

@@ -14,6 +14,7 @@ from layoutopt.engine.run_time_values import ChoiceTrace
 from layoutopt.errors import LayoutError
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation
+from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import AccessReport
 from layoutopt.problems.trace import LaneTrace, Trace
 
@@ -50,6 +51,22 @@ class KnownLanes:
         wavefronts, ideal = int(counts.wavefronts.sum()), int(counts.ideal.sum())
         conflicts = int(counts.bank_conflicts.sum())
         return AccessReport(self.name, self.lanes.op, wavefronts, ideal, wavefronts - ideal, conflicts)
+
+
+@dataclass(frozen=True, slots=True)
+class Referee:
+    """The instructions that count, for those who propose one layout after another."""
+
+    lanes: Trace
+    device: Device
+
+    def excess(self, layout: Layout) -> int:
+        """The weighted excess, in units of `Trace.weight_unit`."""
+        table, total = layout.table().ravel(), 0
+        for access in self.lanes.accesses:
+            counts = KnownLanes(access, self.device).count(table)
+            total += int(((counts.wavefronts - counts.ideal) * access.weight).sum())
+        return total
 
 
 # One access, able to `count` a table and to `report` the counts: its elements are known, or lanes choose.

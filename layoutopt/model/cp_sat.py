@@ -109,6 +109,37 @@ class Model:
             f"domain:[{-(2**62)},{bound}]}}}}"
         )
 
+    def linear(
+        self, terms: Sequence[tuple[int, int]], domain: Sequence[int], only_if: Sequence[int] = ()
+    ) -> None:
+        """The sum of coefficient * variable over `(variable, coefficient)` lies in `domain`.
+
+        Args:
+            terms: variables, not negated, and their coefficients.
+            domain: lowest and highest value of each interval, rising.
+            only_if: literals; where one is false, nothing is asked.
+        """
+        names, coefficients = zip(*terms, strict=True) if terms else ((), ())
+        given = f"enforcement_literal:[{_join(only_if)}] " if only_if else ""
+        self._constraints.append(
+            f"constraints{{{given}linear{{vars:[{_join(names)}] coeffs:[{_join(coefficients)}] "
+            f"domain:[{_join(domain)}]}}}}"
+        )
+
+    def copy(self) -> Model:
+        """A model of its own with all that this one has so far; variables keep their numbers."""
+        other = Model()
+        other._domains = list(self._domains)
+        other._constraints = list(self._constraints)
+        other._objective = list(self._objective)
+        other._hint = dict(self._hint)
+        return other
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """How many variables and constraints there are."""
+        return len(self._domains), len(self._constraints)
+
     def minimise(self, terms: Sequence[tuple[int, int]]) -> None:
         """Minimise the sum of coefficient * variable over `(variable, coefficient)`."""
         self._objective = list(terms)

@@ -236,7 +236,7 @@ def matrices(space: Space, inside: int, bank_bits: int) -> Iterator[Linearisatio
         digits += [Digit(d, 1, 1, 1 << len(bits)) for d, extent in enumerate(space.shape) if extent == 1]
         digits.reverse()
         span = 1 << len(bits)
-        yield Linearisation(tuple(digits), span, _operations(digits, space.shape), "matrix", True)
+        yield Linearisation(tuple(digits), span, offset_operations(digits, space.shape), "matrix", True)
 
 
 def least_matrix_operations(space: Space) -> int:
@@ -259,7 +259,7 @@ def least_operations_of(structure: Structure, shape: tuple[int, ...]) -> int:
 @lru_cache(maxsize=64)
 def _least_in_any_order(pieces: Structure, shape: tuple[int, ...]) -> int:
     digits = [Digit(dim, divide, size, 2) for dim, divide, size in pieces]
-    return _operations(digits, shape) - any(digit.size > 1 for digit in digits)
+    return offset_operations(digits, shape) - any(digit.size > 1 for digit in digits)
 
 
 def by_cost(candidate: Linearisation) -> tuple[int, int]:
@@ -336,7 +336,7 @@ def candidate_of(space: Space, structure: Structure, pads: tuple[int, ...]) -> L
     allowed = "xor" in space.families and not (cut and padded) and sum(1 for p in pads if p) <= 1
     span = sum((d.size - 1) * d.stride for d in digits) + 1
     return Linearisation(
-        tuple(digits), span, _operations(digits, space.shape), "+".join(names) or "none", allowed
+        tuple(digits), span, offset_operations(digits, space.shape), "+".join(names) or "none", allowed
     )
 
 
@@ -366,13 +366,13 @@ def _dense(space: Space, structure: Structure) -> Linearisation | None:
         return None
     digits.reverse()
     natural = [d.dim for d in digits] == sorted(d.dim for d in digits)
-    operations = _operations(digits, space.shape)
+    operations = offset_operations(digits, space.shape)
     return Linearisation(
         tuple(digits), stride, operations, "none" if natural else "order", "xor" in space.families
     )
 
 
-def _operations(digits: list[Digit], shape: tuple[int, ...]) -> int:
+def offset_operations(digits: Sequence[Digit], shape: tuple[int, ...]) -> int:
     """Integer operations of the offset: a division, a remainder, a multiplication, an addition."""
     count = len([d for d in digits if d.size > 1]) - 1
     for d in digits:

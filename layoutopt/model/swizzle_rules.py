@@ -27,6 +27,18 @@ IntArray = npt.NDArray[np.int64]
 Masks = dict[int, int]  # target bit -> source mask, in bits of the word offset
 
 
+def distances(masks: Masks) -> int:
+    """How many different distances bits move over: each is a shift, a mask and an XOR."""
+    return len(
+        {
+            source - target
+            for target, mask in masks.items()
+            for source in range(mask.bit_length())
+            if mask >> source & 1
+        }
+    )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Field:
     """Where a swizzle may act, in bits of the word offset.

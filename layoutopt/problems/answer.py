@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import enum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
 from msgspec import Meta, Struct
 
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.types import Name
+
+Method = Literal["auto", "model"]
+METHODS: Final[tuple[Method, ...]] = get_args(Method)
 
 RESULT_SCHEMA: Final = "layoutopt.result/1"
 # The scope of what holds for every placement of the elements that keeps their alignment and every access
@@ -98,8 +101,35 @@ class Proof(Struct, frozen=True):
         return self.weighted_excess or self.excess
 
 
+class ModelGrowth(Struct, frozen=True):
+    """What it took one model to decide pads, order and XOR masks.
+
+    Attributes:
+        rounds: how often it was solved.
+        written_out: linearisations whose constraints it had in the end; all others it knew by their bytes.
+        rejected: proposals that the conflict engine did not confirm, or that needed writing out first.
+        variables: of the last round.
+        constraints: of the last round.
+    """
+
+    rounds: int
+    written_out: int
+    rejected: int
+    variables: int
+    constraints: int
+
+
 class Result(Struct, frozen=True, rename={"schema_": "schema"}):
-    """The answer to a problem. Without a layout (infeasible, unknown) the layout's fields are null."""
+    """The answer to a problem. Without a layout (infeasible, unknown) the layout's fields are null.
+
+    Attributes:
+        method: how layouts were sought, "auto" or "model".
+        decided_by: what decided that nothing is better: "counting" (bounds, or every layout was counted),
+            "walsh" (spectra refuted every smaller swizzle), "cp-sat" (it refuted at least one), "placement"
+            (CP-SAT over all placements), "clique", "parity", or "hardware" (it dictates the layout); null
+            where nothing did.
+        model: what `method` "model" took, where that was asked.
+    """
 
     problem: Name
     target: Name
@@ -115,6 +145,9 @@ class Result(Struct, frozen=True, rename={"schema_": "schema"}):
     excess: int | float | None = None
     weighted_excess: float | None = None
     accesses: tuple[AccessReport, ...] = ()
+    method: Method = "auto"
+    decided_by: str | None = None
+    model: ModelGrowth | None = None
     schema_: str = RESULT_SCHEMA
 
     def to_json(self) -> dict[str, Any]:

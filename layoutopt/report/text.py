@@ -54,6 +54,13 @@ def report(problem: Problem, result: Result) -> str:
     if proof.index_cost is not None:
         proved = "proved least" if proof.index_cost.proved else "not proved least"
         lines += [f"  index cost {proof.index_cost.value} operations, {proved} at this excess and size"]
+    if result.model is not None:
+        grown = result.model
+        lines += [
+            f"  one model: rounds {grown.rounds}, linearisations written out {grown.written_out}, "
+            f"proposals rejected {grown.rejected}, variables {grown.variables}, "
+            f"constraints {grown.constraints}"
+        ]
     if result.reason:
         lines += [f"  {result.reason}"]
     return "\n".join(lines) + "\n"

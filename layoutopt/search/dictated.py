@@ -111,6 +111,7 @@ def propose(case: Case, ask: Ask) -> Proposal:
         reason=reason,
         alignment_bytes=found.candidate.alignment_bytes if found else None,
         plain_bound=Bound(min((r.plain for r in ranked), default=0), scope),
+        decided_by="hardware",
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from layoutopt.budget import Budget
 from layoutopt.layout.layout import Layout
-from layoutopt.problems.answer import Bound
+from layoutopt.problems.answer import Bound, Method, ModelGrowth
 
 Progress = Callable[[str], None]
 
@@ -24,12 +24,14 @@ class Ask:
         conflict_free: any excess is infeasible.
         workers: solver threads.
         progress: called with a line of text from time to time.
+        method: "model" where one CP-SAT model decides pads, order and XOR masks; "auto" for what is fastest.
     """
 
     budget: Budget = field(default_factory=Budget)
     conflict_free: bool = False
     workers: int = 1
     progress: Progress = _silent
+    method: Method = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class Proposal:
         plain_bound: of the excess, weights not applied, where more is known than the other two say.
         every_layout: proved lower bound of the weighted excess of every layout, and what it rests on, where
             that was asked.
+        decided_by: see `Result.decided_by`; it counts where `complete`.
+        model: what one model of everything took, where it was asked.
     """
 
     layout: Layout | None
@@ -68,3 +72,5 @@ class Proposal:
     alignment_bytes: int | None = None
     plain_bound: Bound | None = None
     every_layout: tuple[int, str] | None = None
+    decided_by: str = ""
+    model: ModelGrowth | None = None

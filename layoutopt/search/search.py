@@ -17,11 +17,13 @@ from typing import Any, Final
 import numpy as np
 
 from layoutopt.budget import Budget
+from layoutopt.engine.referee import Referee
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.index_cost import index_cost, least_index_cost
 from layoutopt.layout.layout import Layout, Target
 from layoutopt.model.cp_sat import Outcome
+from layoutopt.model.layout_model import Choice
 from layoutopt.model.linear_phases import Phases, phases_of
 from layoutopt.model.linearisations import (
     MAX_CUTS,
@@ -37,12 +39,14 @@ from layoutopt.model.linearisations import (
 )
 from layoutopt.model.pads import padded
 from layoutopt.model.phases import PhaseSet, phase_sets
+from layoutopt.model.pitches import BEYOND, MOST_ELEMENTS, most_elements
 from layoutopt.model.placement import FreeAssignment, free_assignment
 from layoutopt.model.swizzle import SHIFT_OPERATIONS, SwizzleModel
 from layoutopt.model.swizzle_rules import (
     Field,
     Masks,
     Rules,
+    distances,
     last_block,
     rules,
     shortened,
@@ -50,9 +54,10 @@ from layoutopt.model.swizzle_rules import (
     textbook,
 )
 from layoutopt.problems.alignment import base_alignment
-from layoutopt.problems.answer import EVERY_LAYOUT, Bound
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Method, ModelGrowth
 from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import FAMILIES, Problem, Tile
+from layoutopt.search.joint import Growth, needs_no_list, smallest
 from layoutopt.search.proposal import Progress, Proposal
 from layoutopt.search.walsh import Question, decide
 
@@ -69,6 +74,8 @@ _COST_LEFT: Final[dict[str, Any]] = {
 # Elements beyond which no kernel would want a table of offsets: to have less excess, and to save bytes.
 MAX_LOOKUP = 4096
 MAX_LOOKUP_FOR_BYTES = 512
+# Share of the time that one model of everything gets where excess is allowed.
+_MODEL_SHARE = 0.5
 # What it gets in stage 1 before the next candidate is looked at.
 _STAGE_1_EFFORT = 0.2
 # What it gets to find the cheapest swizzle where one is known to exist.
@@ -99,6 +106,8 @@ class _Tally:
     """What the stages leave open."""
 
     undecided_span: int | None = None  # smallest candidate that stage 1 left open
+    refuted: int = 0  # no layout of the families has this excess or less than this
+    deciders: set[str] = field(default_factory=set)  # who refuted swizzles, beside counting
     exhausted: bool = True  # every candidate of the families was looked at
     unswizzled: list[_Found] = field(default_factory=list)
 
@@ -113,16 +122,17 @@ def search(
     workers: int,
     progress: Progress,
     counted: Trace | None = None,
+    method: Method = "auto",
 ) -> Proposal:
     """Find the layout with the least weighted excess, then bytes, then index cost.
 
     `counted` are the instructions of `trace` whose excess counts, where not all of them: the others bind
-    vectors only.
+    vectors only. `method` is that of `Ask`.
 
     Raises:
         ProblemFileError: no access has an active lane, or the constraints contradict the accesses.
     """
-    return _Search(problem, device, trace, conflict_free, budget, workers, progress, counted).run()
+    return _Search(problem, device, trace, conflict_free, budget, workers, progress, counted, method).run()
 
 
 def why_no_table(problem: Problem) -> str:
@@ -163,6 +173,7 @@ def look_up(tile: Tile, free: FreeAssignment, proposal: Proposal) -> Proposal:
         excess_bound=Bound(free.bound, EVERY_LAYOUT),
         bytes_bound=Bound(free.bytes_bound if free.excess == free.bound else tile.bytes, EVERY_LAYOUT),
         complete=free.complete,
+        decided_by="placement",
         reason="" if free.complete else "stopped before the proof was complete",
     )
 
@@ -194,7 +205,11 @@ class _Search:
         workers: int,
         progress: Progress,
         counted: Trace | None = None,
+        method: Method = "auto",
     ) -> None:
+        self.method = method
+        self.model: ModelGrowth | None = None
+        self.engine = Referee(counted or trace, device)
         self.tile = problem.tile
         self.trace = trace
         self.may_look_up = not why_no_table(problem)
@@ -251,6 +266,19 @@ class _Search:
         return weighted, plain
 
     def run(self) -> Proposal:
+        """The answer, and who decided it."""
+        proposal = self._answer()
+        return replace(
+            proposal, decided_by=proposal.decided_by or self._decided_by(proposal), model=self.model
+        )
+
+    def _decided_by(self, proposal: Proposal) -> str:
+        everywhere = proposal.excess_bound.everywhere and proposal.bytes_bound.everywhere
+        if not self.tally.deciders or (everywhere and proposal.layout is not None):
+            return "counting"
+        return "cp-sat" if "cp-sat" in self.tally.deciders else "walsh"
+
+    def _answer(self) -> Proposal:
         if self.limit is not None and self.tile.bytes > self.limit:
             return self._none(
                 f"the elements alone need {self.tile.bytes} bytes; max_bytes is {self.limit}",
@@ -371,6 +399,59 @@ class _Search:
     # Stage 1 -----------------------------------------------------------------------------------
 
     def _reach_floor(self) -> _Found | None:
+        return self._by_model() if self.method == "model" else self._by_candidates()
+
+    def _by_model(self) -> _Found | None:
+        """Pads, order and masks decided by one model, until the conflict engine confirms what it proposes."""
+        every_pitch = most_elements(self.space)
+        if self.limit is not None:
+            every_pitch = min(every_pitch, self.limit // self.tile.element_bytes)
+        growth = Growth(
+            self.space,
+            self.field,
+            self.sets,
+            self.tile,
+            min(every_pitch, MOST_ELEMENTS),
+            ideal=self.conflict_free,
+            holds=lambda choice: self.engine.excess(self._layout(self._chosen(choice))) == self.floor,
+            budget=self.budget,
+            patience=self.budget if self.conflict_free else self.budget.part(_MODEL_SHARE),
+            progress=self.progress,
+        )
+        every = unpadded(self.space, 0) if needs_no_list(self.space) else self._candidates()
+        reached = smallest(growth, every)
+        self.model = reached.growth
+        self.tally.deciders.add("cp-sat")
+        self.tally.exhausted = self.tally.exhausted and reached.proved
+        if reached.choice is not None:
+            self.level = self._chosen(reached.choice)
+            self.tally.unswizzled.append(self.level)
+        else:
+            self.tally.exhausted = self.tally.exhausted and every_pitch <= MOST_ELEMENTS
+            self.tally.refuted = self.floor + 1 if self.tally.exhausted else 0
+            self._count_plain()
+        return self.level
+
+    def _chosen(self, choice: Choice) -> _Found:
+        masks, candidate = choice.masks, choice.candidate
+        operations = candidate.operations + SHIFT_OPERATIONS * distances(masks)
+        # Of other families what is as small and cheaper is not sought.
+        cheapest = choice.cheapest and not self.space.families & BEYOND
+        return _Found(candidate, masks, self.floor, operations, cheapest)
+
+    def _count_plain(self) -> None:
+        """All candidates without their swizzles, as far as time allows, where none reaches the floor."""
+        part = self.budget.part(_GATHER_SHARE)
+        for candidate in self.stream:
+            excess = phases_of(candidate, self.sets, self.tile).excess({})
+            self.tally.unswizzled.append(_Found(candidate, {}, excess, candidate.operations))
+            if self.conflict_free:
+                return
+            if part.spent:
+                self._fall_back()
+                return
+
+    def _by_candidates(self) -> _Found | None:
         deferred: list[Linearisation] = []
         for candidate in self.stream:
             # Where nothing reaches the floor, the other half is for the swizzles that come nearest, or
@@ -483,6 +564,7 @@ class _Search:
         given = rules(candidate, self.field, self.tile)
         outcome, hint = decide(self._question(phases, ceilings, given), self.budget)
         if outcome is Outcome.INFEASIBLE:
+            self.tally.deciders.add("walsh")
             return None, True
         known = hint if outcome is Outcome.FEASIBLE else None
         model = SwizzleModel(phases, self.field, given)
@@ -490,6 +572,8 @@ class _Search:
             effort = min(effort or _POLISH_EFFORT, _POLISH_EFFORT)
         solution = model.solve_targets(ceilings, self.budget, effort, known)
         solved = solution.outcome in (Outcome.OPTIMAL, Outcome.FEASIBLE)
+        if not solved and known is None:
+            self.tally.deciders.add("cp-sat")
         masks = solution.masks if solved else known
         found = None if masks is None else self._swizzled(candidate, phases, masks)
         if found is not None and solution.outcome is not Outcome.OPTIMAL:
@@ -589,7 +673,7 @@ class _Search:
         # The smallest candidates in turn with the most promising.
         order = dict.fromkeys(c for pair in zip(by_promise, by_size, strict=True) for c in pair)
         pending = [
-            (replace(candidate, span=reach), hints.get(candidate), self.floor)
+            (replace(candidate, span=reach), hints.get(candidate), max(self.floor, self.tally.refuted))
             for candidate in order
             for reach in self._reaches(candidate)
         ]
@@ -607,7 +691,7 @@ class _Search:
         bound = min((bound for *_, bound in pending), default=best.excess)
         self.tally.undecided_span = min((candidate.span for candidate, *_ in pending), default=None)
         if not self.tally.exhausted:
-            bound = self.floor
+            bound = max(self.floor, self.tally.refuted)
             self.tally.undecided_span = self.tile.elements
         if best is nothing:
             complete = self.tally.exhausted and not pending
@@ -679,6 +763,7 @@ class _Search:
         self.progress(f"{candidate.family}, excess at most {most}")
         # Several workers only where nothing but the proved minimum counts: the rest depends on luck.
         workers = self.workers if effort is None else 1
+        self.tally.deciders.add("cp-sat")
         solution = self._model(candidate, phases).solve_excess(most, self.budget, workers, effort, hint)
         if solution.outcome is Outcome.INFEASIBLE:
             return best, most + 1
@@ -697,13 +782,7 @@ class _Search:
     def _swizzled(self, candidate: Linearisation, phases: Phases, masks: Masks) -> _Found:
         assert self.field is not None
         plain, masks = masks, shortened(candidate, self.field, self.tile, masks)
-        shifts = {
-            source - target
-            for target, mask in masks.items()
-            for source in range(mask.bit_length())
-            if mask >> source & 1
-        }
-        operations = candidate.operations + SHIFT_OPERATIONS * len(shifts)
+        operations = candidate.operations + SHIFT_OPERATIONS * distances(masks)
         # Which row operations are cheapest together with the masks, nobody asked.
         return _Found(candidate, masks, phases.excess(masks), operations, cheapest=masks == plain)
 

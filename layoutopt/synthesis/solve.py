@@ -12,7 +12,7 @@ from layoutopt.budget import Budget, OutOfTime
 from layoutopt.engine.case import Case, cases
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import Device, device
-from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
+from layoutopt.problems.answer import EVERY_LAYOUT, METHODS, Bound, Method, Proof, Result, Status
 from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import Problem
 from layoutopt.search import dictated
@@ -37,6 +37,7 @@ def solve(
     target: Device | None = None,
     budget: Budget | None = None,
     progress: Progress = lambda _: None,
+    method: Method = "auto",
 ) -> Result:
     """The layout of least weighted excess, then bytes, then index cost, verified by the engine.
 
@@ -48,13 +49,18 @@ def solve(
         target: the device, where it is not the one the problem names.
         budget: replaces `time_limit`, for callers that stop the search from another thread.
         progress: called with a line of text from time to time.
+        method: "model": one CP-SAT model decides pads, order and XOR masks, and refutes what is smaller;
+            "auto": the same answer, by counting and spectra as far as they go.
 
     Raises:
         ProblemFileError: the problem contradicts itself.
+        ValueError: there is no such method.
         VerificationError: the conflict engine does not confirm the model; nothing is returned.
     """
+    if method not in METHODS:
+        raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
     gpu = target or device(problem.target)
-    ask = Ask(budget or Budget(time_limit), conflict_free, workers, progress)
+    ask = Ask(budget or Budget(time_limit), conflict_free, workers, progress, method)
     try:
         return solve_cases(cases(problem, gpu, ask.budget), ask)
     except OutOfTime:
@@ -82,7 +88,7 @@ def solve_cases(found: Iterable[Case], ask: Ask) -> Result:
         if not answers:
             raise
         all_there = False
-    return best(answers, all_there)
+    return msgspec.structs.replace(best(answers, all_there), method=ask.method)
 
 
 def check_solvable(case: Case) -> None:
@@ -116,6 +122,8 @@ def formulas(case: Case, ask: Ask) -> Proposal:
         raise ProblemFileError(
             "layout.minimise", "instructions cannot come first where values are known only at run time"
         )
+    if ask.method == "model" and problem.layout.minimise == "instructions":
+        raise ProblemFileError("layout.minimise", "instructions cannot come first with the method 'model'")
     if tables.are_sought(case):  # afterwards
         families = tuple(f for f in problem.layout.families or () if f != "table")
         problem = tables.within(problem, families or ("none",))
@@ -130,6 +138,7 @@ def formulas(case: Case, ask: Ask) -> Proposal:
             workers=ask.workers,
             progress=ask.progress,
             counted=counted,
+            method=ask.method,
         )
 
     return by_sample(case, ask, searched) if is_large(case) else searched()
@@ -168,7 +177,8 @@ def best(answers: Sequence[Answer], all_there: bool = True) -> Result:
     if all_there and not unknown and all(a is least or _decided(a, least) for a in found):
         return least.result
     result = least.result
-    return msgspec.structs.replace(result, status=Status.FEASIBLE, reason=result.reason or _WIDTHS_LEFT)
+    reason = result.reason or _WIDTHS_LEFT
+    return msgspec.structs.replace(result, status=Status.FEASIBLE, reason=reason, decided_by=None)
 
 
 def _rank(answer: Answer) -> tuple[float, ...]:

@@ -92,9 +92,9 @@ def of_every_layout(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
         return proposal
     proposal = replace(proposal, excess_bound=Bound(general.bound, EVERY_LAYOUT))
     if proposal.layout is None:
-        return replace(proposal, complete=True, reason=_by(general))
+        return replace(proposal, complete=True, reason=_by(general), decided_by=_decider(general))
     if general.bound == proposal.weighted_excess and proposal.bytes == case.lowered.tile.bytes:
-        proposal = replace(proposal, complete=True, reason="")
+        proposal = replace(proposal, complete=True, reason="", decided_by=_decider(general))
     return proposal
 
 
@@ -111,6 +111,12 @@ def _worth_asking(case: Case, proposal: Proposal, ask: Ask) -> int | None:
 
 def _by(general: EveryLayout) -> str:
     return f"every layout has conflicts, by {general.evidence}"
+
+
+def _decider(general: EveryLayout) -> str:
+    """The first word of its evidence, as `Result.decided_by` has it."""
+    kind = general.evidence.partition(":")[0]
+    return "placement" if kind == "solver" else kind
 
 
 # Where tables are asked for ----------------------------------------------------------------------
@@ -156,7 +162,11 @@ def with_tables(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     if known is None:
         if ask.conflict_free and bound:
             return replace(
-                proposal, excess_bound=Bound(bound, EVERY_LAYOUT), complete=True, reason=_by(general)
+                proposal,
+                excess_bound=Bound(bound, EVERY_LAYOUT),
+                complete=True,
+                reason=_by(general),
+                decided_by=_decider(general),
             )
         return replace(proposal, complete=False, reason=f"{proposal.reason}; {_TABLES_LEFT}")
     return _the_better(case, proposal, known, bound, general.free)
@@ -203,7 +213,13 @@ def _the_better(
         return look_up(tile, best, proposal)
     if best.complete:
         proposal = replace(proposal, excess_bound=Bound(bound, EVERY_LAYOUT))
-        return replace(proposal, bytes_bound=Bound(least, EVERY_LAYOUT), complete=True, reason="")
+        return replace(
+            proposal,
+            bytes_bound=Bound(least, EVERY_LAYOUT),
+            complete=True,
+            reason="",
+            decided_by="placement",
+        )
     if bound >= proposal.excess_bound.lower_bound:
         proposal = replace(proposal, excess_bound=Bound(bound, EVERY_LAYOUT))
     return replace(proposal, complete=False, reason=_TABLES_LEFT)

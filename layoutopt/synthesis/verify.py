@@ -50,9 +50,13 @@ def verified(case: Case, proposal: Proposal, *, conflict_free: bool = False) -> 
     """
     name, target, proof = case.asked.name, case.device.name, _proof(case, proposal)
     layout = proposal.layout
+    decided_by = proposal.decided_by if proposal.complete else None
     if layout is None:
         status = Status.INFEASIBLE if proposal.complete else Status.UNKNOWN
-        return Answer(Result(name, target, status, proof, proposal.reason), 0, case.asked.layout.minimise)
+        result = Result(
+            name, target, status, proof, proposal.reason, decided_by=decided_by, model=proposal.model
+        )
+        return Answer(result, 0, case.asked.layout.minimise)
     counts = _counts(case, layout, proposal)
     reports = case.reports(counts)
     if conflict_free and any(report.excess for report in reports):
@@ -74,6 +78,8 @@ def verified(case: Case, proposal: Proposal, *, conflict_free: bool = False) -> 
         excess=rounded_count(sum(r.excess for r in reports)),
         weighted_excess=proposal.weighted_excess / case.lanes.weight_unit,
         accesses=reports,
+        decided_by=decided_by,
+        model=proposal.model,
     )
     wavefronts = round(case.weighted_wavefronts(counts) / case.lanes.weight_unit, 6)
     return Answer(result, wavefronts, case.asked.layout.minimise)

@@ -1,0 +1,306 @@
+"""The choice of a layout as one CP-SAT model: pitches, dimension order and XOR masks are its variables.
+
+    offset(x) = X(sum of x_d * pitch_d),   X(v) = v ^ sum over targets t of parity(v & mask_t) << t
+
+    variable            meaning
+    pitch_d, ...        pitches and dimension order: see `layoutopt.model.pitches`
+    plain               the pitches count; otherwise one of the listed linearisations does (a split, a
+                        rotation, an interval pad, ...), each with a literal of its own
+    y                   conjunction of `plain` and the `at` of some dimensions: one linearisation, as far as
+                        they go; or the literal of a listed one
+    mask_{t,s}          source bit s flips target bit t; s lies above t, so X is unit triangular
+    parity_{t,v}        parity(mask_t & v), along a trie over v: one XOR a step
+    e_d                 words at the XOR difference d share a bank; no linearisation is part of it
+    used                elements that the layout takes
+
+Which differences occur depends on the pitches, so a linearisation's are in the model only once it is
+*written out*. Before that the model knows what it takes, and is right to propose it; after that it knows
+which masks it needs. Since pitches range over all integers, nothing has to be listed to be sure that
+nothing smaller was overlooked:
+
+    solve -> a proposal not written out   -> count it; if it is not good enough, write it out, solve again
+          -> a proposal that is           -> nothing better exists
+
+A rule each, with its constraint:
+
+    one at a time    at most one of (e_d, y, y', ...) for the linearisations y, y', ... in which d occurs:
+                     no word pair of a phase that must not conflict shares a bank
+    ceilings         y => the words that share a bank with w are at most c - 1, where a phase may cost c
+    whole vectors    y => parity_{t,v} = 0 where a flip of t by v would tear a vector
+    last block       y and a pattern of flips of a last block that is not full => used >= what that takes
+
+A phase whose coordinates are 0 in a dimension does not depend on its pitch: its constraints are written once
+for the other pitches, with a `y` of their own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from layoutopt.budget import Budget, OutOfTime
+from layoutopt.model.cp_sat import Outcome
+from layoutopt.model.linear_phases import Phases, phases_of
+from layoutopt.model.linearisations import Linearisation, Space
+from layoutopt.model.masks import Swizzle
+from layoutopt.model.phases import PhaseSet
+from layoutopt.model.pitches import FAR, PitchModel, pitches_of, row_major_operations
+from layoutopt.model.swizzle import SHIFT_OPERATIONS
+from layoutopt.model.swizzle_rules import Field, Masks, last_block, rules, shortened
+from layoutopt.problems.types import Tile
+
+# Weights in the objective: an element used, an operation of the index, a mask bit, two dimensions turned.
+_ELEMENT, _OPERATION, _BIT, _TURN = 1 << 26, 1 << 14, 1 << 5, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the model proposes.
+
+    Attributes:
+        candidate: the linearisation; its span is what the layout takes, if all is written out.
+        masks: of the swizzle, by target bit, in bits of the word offset.
+        cheapest: whether these are the masks of the model, which asked for the cheapest; else row operations
+            were added.
+        written: whether it was written out.
+    """
+
+    candidate: Linearisation
+    masks: Masks
+    cheapest: bool
+    written: bool
+
+
+class LayoutModel(PitchModel):
+    """Pitches, order and masks: the smallest layout under which every phase keeps to its ceiling."""
+
+    def __init__(
+        self,
+        space: Space,
+        field: Field | None,
+        sets: Sequence[PhaseSet],
+        tile: Tile,
+        most: int,
+        *,
+        ideal: bool,
+    ) -> None:
+        """Everything but the linearisations, which `write_out` adds.
+
+        Args:
+            space: what bounds the pitches.
+            field: where a swizzle may act; None for none.
+            sets: the phases.
+            tile: the tile.
+            most: elements that the layout may take.
+            ideal: whether a phase may cost only what an even spread costs, or the counting bound where that
+                is more.
+        """
+        self.block = space.period if field is not None else 1
+        super().__init__(space, most + self.block - 1)
+        self.tile = tile
+        self.field = field
+        self.ideal = ideal
+        self.swizzle = Swizzle(self.model, field) if field is not None else None
+        self._parts = list(_by_dimensions(sets, tile))
+        self._used = self.model.integer(1, most)
+        self._listed: dict[Linearisation, int] = {}
+        self.written: dict[Linearisation, int] = {}
+        self._shorter = self.model.boolean()
+        self._saving: list[int] = []
+        self._reaches: dict[int, int] = {}
+        # (part, lowest target, literal of the shared bank) -> the linearisations in which it occurs.
+        self._occurs: dict[tuple[int, int, int], list[int]] = {}
+        self._partly: set[tuple[int, tuple[int, ...]]] = set()
+        self._flats: dict[int, int] = {}
+        self.size = 0, 0  # variables and constraints of the last question
+        beyond = [(self._used, 1), *((pitch, -steps) for pitch, steps in self.span_terms)]
+        self.model.linear(beyond, [1, FAR], [self.plain, -self._shorter - 1])
+
+    def least_used(self, candidate: Linearisation) -> int:
+        """Elements that a layout over this linearisation takes at least, whatever its swizzle."""
+        field = self.field if candidate.may_swizzle else None
+        last = last_block(candidate, field, self.tile) if field is not None else None
+        return candidate.span if last is None else min(last.reach.values())
+
+    def allow(self, candidate: Linearisation) -> None:
+        """Allow a linearisation that pitches do not describe."""
+        if candidate not in self._listed:
+            literal = self._listed[candidate] = self.model.boolean()
+            self.model.linear([(self._used, 1)], [candidate.span, FAR], [literal, -self._shorter - 1])
+
+    def write_out(self, candidate: Linearisation) -> None:
+        """Add what holds if this is the linearisation."""
+        if candidate in self.written:
+            return
+        listed = self._listed.get(candidate)
+        pitches = pitches_of(candidate, len(self.space.shape))
+        y = listed if listed is not None else self.chosen(pitches, self.dims)
+        self.written[candidate] = y
+        low, flat = 0, []
+        if self.swizzle is not None:
+            low = self.swizzle.field.targets.stop
+            if candidate.may_swizzle:
+                low = self._keep_vectors(candidate, y)
+            if low > self.swizzle.field.targets.start:
+                flat = [self._flat(low)]
+                self.model.clause([-y - 1, *flat])
+        for number, (dims, sets) in enumerate(self._parts):
+            mine = y
+            if listed is None:
+                own = [d for d in self.dims if d in dims]
+                key = number, (low, *(pitches[d] for d in own))
+                if key in self._partly:
+                    continue
+                self._partly.add(key)
+                mine = self.model.conjunction([self.chosen(pitches, own), *flat])
+            self._hold(number, phases_of(candidate, sets, self.tile), mine, low)
+
+    def _keep_vectors(self, candidate: Linearisation, y: int) -> int:
+        """Rules `whole vectors` and `last block`; the lowest target that may be flipped."""
+        assert self.swizzle is not None
+        assert self.field is not None
+        given = rules(candidate, self.field, self.tile)
+        low = given.targets.start if len(given.targets) else self.field.targets.stop
+        for target, offsets in given.still:
+            for offset in offsets:
+                parity = self.swizzle.parity(target, offset & self.field.sources(target))
+                if parity is not None:
+                    self.model.clause((-y - 1, -parity - 1))
+        last = last_block(candidate, self.field, self.tile)
+        if last is None:
+            return low
+        if min(last.reach.values()) < candidate.span:
+            self._saving.append(y)
+        for pattern, reach in last.reach.items():
+            differs = self.swizzle.differs(last.sources, pattern)
+            if differs is not None:
+                self.model.clause((-y - 1, *differs, self._at_least(reach)))
+        return low
+
+    def _flat(self, low: int) -> int:
+        """A literal under which no target below `low` is flipped."""
+        if low not in self._flats:
+            self._flats[low] = self.model.boolean()
+        return self._flats[low]
+
+    def _at_least(self, reach: int) -> int:
+        """A literal that makes `used` at least `reach`."""
+        if reach not in self._reaches:
+            literal = self._reaches[reach] = self.model.boolean()
+            self.model.linear([(self._used, 1)], [reach, FAR], [literal])
+        return self._reaches[reach]
+
+    def _hold(self, number: int, phases: Phases, y: int, low: int) -> None:
+        """Rules `one at a time` and `ceilings`."""
+        ceilings = phases.ideal if self.ideal else phases.target
+        if self.swizzle is None:
+            if (phases.costs({}) > ceilings).any():
+                self.model.clause((-y - 1,))
+            return
+        differences: set[tuple[int, int, int]] = set()
+        for k, ceiling in enumerate(ceilings.tolist()):
+            words = phases.held(k)
+            if len(words) <= ceiling:
+                continue
+            bits = int(phases.bank_bits[k]), max(low, int(phases.chunk_bits[k]))
+            if ceiling == 1:
+                pairs = itertools.combinations(words, 2)
+                differences.update((u ^ v, *bits) for u, v in pairs)
+            else:
+                self._ceiling(words, *bits, ceiling, y)
+        for difference, bank_bits, least in sorted(differences):
+            same = self.swizzle.shared_bank(difference, bank_bits, least)
+            if same is None:
+                continue
+            if same is True:
+                self.model.clause((-y - 1,))
+                return
+            self._occurs.setdefault((number, low, same), []).append(y)
+
+    def _ceiling(self, words: tuple[int, ...], bank_bits: int, low: int, ceiling: int, y: int) -> None:
+        for terms, constant in self._loads(words, bank_bits, low):
+            self.model.linear(terms, [-(FAR), ceiling - 1 - constant], [y])
+
+    def _loads(
+        self, words: tuple[int, ...], bank_bits: int, low: int
+    ) -> Iterator[tuple[list[tuple[int, int]], int]]:
+        """For each word, terms and a constant whose sum is how many others share its bank."""
+        assert self.swizzle is not None
+        for row in sorted({tuple(sorted(u ^ v for v in words)[1:]) for u in words}):
+            terms: dict[int, int] = {}
+            constant = 0
+            for difference in row:
+                shared = self.swizzle.shared_bank(difference, bank_bits, low)
+                if shared is True:
+                    constant += 1
+                elif shared is not None:
+                    terms[shared] = terms.get(shared, 0) + 1
+            yield list(terms.items()), constant
+
+    def solve(self, budget: Budget) -> Choice | None:
+        """The smallest layout that nothing written out forbids, then the cheapest; None where there is none.
+
+        Raises:
+            OutOfTime: the time is over.
+        """
+        question = self.model.copy()
+        for (*_, same), linearisations in self._occurs.items():
+            question.at_most_one([same, *linearisations])
+        cost = [(inside, _TURN) for inside in self.turned]
+        if self.swizzle is not None:
+            cost += self.swizzle.index_cost(question, _OPERATION * SHIFT_OPERATIONS, _BIT)
+        if self._listed:
+            # Only then do linearisations differ in operations.
+            plain = _OPERATION * row_major_operations(self.space.shape)
+            cost += [(self.plain, plain), *((y, _OPERATION * c.operations) for c, y in self._listed.items())]
+        question.minimise([(self._used, _ELEMENT), *cost])
+        question.clause([-self._shorter - 1, *self._saving])
+        question.exactly_one([self.plain, *self._listed.values()])
+        if self.swizzle is not None:
+            for low, flat in self._flats.items():
+                for target, bit in self.swizzle.mask_bits():
+                    if target < low:
+                        question.clause((-flat - 1, -bit - 1))
+        self.size = question.size
+        answer = question.solve(budget)
+        if answer.outcome is Outcome.INFEASIBLE:
+            return None
+        if answer.outcome is not Outcome.OPTIMAL:
+            raise OutOfTime
+        candidate = next((c for c, y in self._listed.items() if answer.values[y]), None)
+        candidate = candidate or self._linearisation(answer.values)
+        used = answer.values[self._used]
+        candidate, written = replace(candidate, span=used), candidate in self.written
+        masks: Masks = {}
+        if self.swizzle is not None:
+            highest = int(candidate.table(self.tile.shape).max()) * self.tile.element_bytes
+            masks = self.swizzle.masks(answer.values, (highest // self.swizzle.field.word_bytes).bit_length())
+            shorter = shortened(candidate, self.swizzle.field, self.tile, masks)
+            return Choice(candidate, shorter, shorter == masks, written)
+        return Choice(candidate, {}, True, written)
+
+
+def _by_dimensions(
+    sets: Sequence[PhaseSet], tile: Tile
+) -> Iterator[tuple[frozenset[int], tuple[PhaseSet, ...]]]:
+    """The phases by the dimensions in which some coordinate of theirs is not 0."""
+    groups: dict[tuple[bool, ...], list[PhaseSet]] = {}
+    for phases in sets:
+        present = phases.elements >= 0
+        coordinates = np.unravel_index(np.where(present, phases.elements, 0), tile.shape)
+        varies = np.stack([(c != 0).any(axis=1) for c in coordinates], axis=1)
+        for key in sorted(set(map(tuple, varies.tolist()))):
+            rows = (varies == key).all(axis=1)
+            part = replace(
+                phases,
+                elements=phases.elements[rows],
+                weight=phases.weight[rows],
+                repeats=phases.repeats[rows],
+                floor=phases.floor[rows],
+            )
+            groups.setdefault(key, []).append(part)
+    for key, parts in groups.items():
+        yield frozenset(d for d, used in enumerate(key) if used), tuple(parts)

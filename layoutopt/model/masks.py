@@ -1,0 +1,112 @@
+"""XOR masks as variables: mask bits, parities along a trie, and which differences share a bank.
+
+mask_{t,s}      a boolean: source bit s flips target bit t
+parity_{t,v}    parity(mask_t & v): one XOR a step of a trie over v (clear the lowest set bit)
+shared_{d}      whether words at the XOR difference d share a bank. One-sided: true where they do, which is
+                all that a bound from above needs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from layoutopt.model.cp_sat import Model
+from layoutopt.model.swizzle_rules import Field, Masks
+
+
+class Swizzle:
+    """The masks of one model, whatever the linearisation."""
+
+    def __init__(self, model: Model, field: Field) -> None:
+        self.model = model
+        self.field = field
+        self._bits: dict[tuple[int, int], int] = {}
+        self._parity: dict[tuple[int, int], int] = {}
+        self._shared: dict[tuple[int, int, int], int | Literal[True] | None] = {}
+
+    def mask_bits(self) -> Iterator[tuple[int, int]]:
+        """Target and literal of every mask bit that some parity reads."""
+        for (target, _), bit in self._bits.items():
+            yield target, bit
+
+    def parity(self, target: int, bits: int) -> int | None:
+        """The literal `parity(mask_target & bits)`; None for no bits, where it is 0."""
+        if not bits:
+            return None
+        key = target, bits
+        if key not in self._parity:
+            low = bits & -bits
+            source = target, low.bit_length() - 1
+            if source not in self._bits:
+                self._bits[source] = self.model.boolean()
+            rest = self.parity(target, bits ^ low)
+            own = self._bits[source]
+            self._parity[key] = own if rest is None else self.model.xor(rest, own)
+        return self._parity[key]
+
+    def shared_bank(self, difference: int, bank_bits: int, low: int) -> int | Literal[True] | None:
+        """A literal that is true where words at `difference` share a bank; None if they never do.
+
+        Args:
+            difference: of two word offsets, as an XOR.
+            bank_bits: log2 of the banks.
+            low: bits below this do not tell words of this phase apart, or are never flipped.
+        """
+        key = difference, bank_bits, low
+        if key not in self._shared:
+            self._shared[key] = self._shared_bank(difference, bank_bits, low)
+        return self._shared[key]
+
+    def _shared_bank(self, difference: int, bank_bits: int, low: int) -> int | Literal[True] | None:
+        if difference & ((1 << min(low, bank_bits)) - 1):
+            return None
+        agree = []
+        for bit in range(low, bank_bits):
+            parity = self.parity(bit, difference & self.field.sources(bit))
+            flipped = difference >> bit & 1
+            if parity is not None:
+                agree.append(parity if flipped else -parity - 1)
+            elif flipped:
+                return None
+        if not agree:
+            return True
+        shared = self.model.boolean()
+        self.model.clause([*(-literal - 1 for literal in agree), shared])
+        return shared
+
+    def differs(self, sources: int, pattern: int) -> list[int] | None:
+        """Literals of which one is true where words with these sources are flipped otherwise than `pattern`.
+
+        None where no mask flips them so.
+        """
+        literals = []
+        for bit in self.field.targets:
+            wanted = pattern >> bit & 1
+            parity = self.parity(bit, sources & self.field.sources(bit))
+            if parity is not None:
+                literals.append(-parity - 1 if wanted else parity)
+            elif wanted:
+                return None
+        return literals
+
+    def index_cost(self, model: Model, shift: int, single: int) -> list[tuple[int, int]]:
+        """Terms of an objective: `shift` for each distinct distance, `single` for each mask bit."""
+        distances: dict[int, list[int]] = {}
+        for (target, source), bit in self._bits.items():
+            distances.setdefault(source - target, []).append(bit)
+        terms = [(bit, single) for bit in self._bits.values()]
+        for _, bits in sorted(distances.items()):
+            used = model.boolean()
+            terms.append((used, shift))
+            for bit in bits:
+                model.clause((-bit - 1, used))
+        return terms
+
+    def masks(self, values: Sequence[int], bits: int) -> Masks:
+        """The masks in a solution, without sources above the lowest `bits` bits, which no offset has."""
+        masks: Masks = {}
+        for (target, source), bit in sorted(self._bits.items()):
+            if values[bit] and source < bits:
+                masks[target] = masks.get(target, 0) | 1 << source
+        return masks

@@ -1,0 +1,222 @@
+"""Pitches and dimension order as CP-SAT variables: every layout of whole dimensions, by rising span.
+
+pitch_d      elements from one x_d to the next: as few as alignment allows for exactly one dimension, else a
+             multiple of what keeps every access aligned
+inside_ab    pitch_b >= extent_a * pitch_a, or the converse: all pairs together are the order
+at_{d,v}     pitch_d = v, for values that were written out
+plain        the pitches count; otherwise a linearisation that they do not describe does
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from layoutopt.budget import Budget, OutOfTime
+from layoutopt.layout.layout import Digit
+from layoutopt.model.cp_sat import Model, Outcome
+from layoutopt.model.linearisations import Linearisation, Space, offset_operations
+
+FAR: Final = 1 << 40  # beyond every sum here
+MOST_ELEMENTS: Final = 1 << 32  # that a model may be asked about, lest its sums overflow
+
+# Families in which every layout cuts a coordinate, and those that pitches do not describe.
+CUTTING: Final = frozenset({"split", "matrix"})
+BEYOND: Final = CUTTING | {"rotate", "interval"}
+
+Pitches = tuple[int, ...]  # elements, by dimension; 0 where the extent is 1
+
+
+class PitchModel:
+    """Pitches and order alone: which linearisations there are, by rising span."""
+
+    def __init__(self, space: Space, most: int) -> None:
+        """`most` bounds the span, in elements."""
+        self.space = space
+        self.most = most
+        self.model = Model()
+        self.dims = [d for d, extent in enumerate(space.shape) if extent > 1]
+        self._at: dict[tuple[int, int], int] = {}
+        self.plain = self.model.boolean()
+        if not space.families - CUTTING:
+            self.model.clause([-self.plain - 1])
+        self.pitch = {d: self.model.integer(1, max(1, (most - 1) // (space.shape[d] - 1))) for d in self.dims}
+        self.turned: list[int] = []  # true where a later dimension lies around an earlier one
+        self._innermost()
+        self._nested()
+        self._near()
+        self.span_terms = [(self.pitch[d], space.shape[d] - 1) for d in self.dims]
+        dense = [math.prod(space.shape) - 1] * 2 if "pad" not in space.families else [0, most - 1]
+        self.model.linear(self.span_terms, dense, [self.plain])
+
+    @property
+    def _order(self) -> tuple[int, ...] | None:
+        """Dimensions from slowest to fastest, where they are fixed."""
+        if self.space.order is not None:
+            return self.space.order
+        return None if "order" in self.space.families else tuple(range(len(self.space.shape)))
+
+    def _innermost(self) -> None:
+        """One dimension runs fastest, the last where vectors lie along it; all keep accesses aligned."""
+        space, model = self.space, self.model
+        first = self.first = {d: model.boolean() for d in self.dims}
+        if self.dims:
+            model.exactly_one(list(first.values()))
+        if space.vector > 1:
+            self._runs_fastest(len(space.shape) - 1)
+        if self._order is not None:
+            for d in [d for d in self._order if d in first][-1:]:
+                self._runs_fastest(d)
+        for d in self.dims:
+            piece = d, 1, space.shape[d]
+            least = space.alignment_unit(piece)
+            if least > 1 and space.vector > 1:  # it would tear vectors
+                model.clause([-first[d] - 1, -self.plain - 1])
+            model.linear([(self.pitch[d], 1)], [least, least], [first[d], self.plain])
+            unit = space.unit(piece)
+            if unit > 1:
+                if unit > self.most:
+                    model.clause([first[d], -self.plain - 1])
+                    continue
+                count = model.integer(0, self.most // unit)
+                model.linear([(self.pitch[d], 1), (count, -unit)], [0, 0], [-first[d] - 1, self.plain])
+
+    def _runs_fastest(self, d: int) -> None:
+        self.model.clause([self.first[d], -self.plain - 1])
+
+    def _nested(self) -> None:
+        """Of two dimensions one lies inside the other."""
+        order = self._order
+        shape = self.space.shape
+        for a, b in itertools.combinations(self.dims, 2):
+            inside = self.model.boolean()
+            self.turned.append(inside)
+            far, within = [0, FAR], self.plain
+            self.model.linear([(self.pitch[b], 1), (self.pitch[a], -shape[a])], far, [inside, within])
+            self.model.linear(
+                [(self.pitch[a], 1), (self.pitch[b], -shape[b])], far, [-inside - 1, self.plain]
+            )
+            if order is not None:
+                self.model.clause([inside if order.index(a) > order.index(b) else -inside - 1])
+
+    def _near(self) -> None:
+        """A pad is less than one bank period: every dimension follows another one so closely."""
+        space, model = self.space, self.model
+        for b in self.dims:
+            unit = space.unit((b, 1, space.shape[b]))
+            most = unit - 1 + max(unit, (space.period - 1) // unit * unit)
+            follows = [self.first[b]]
+            for a in self.dims:
+                if a != b:
+                    follows.append(near := model.boolean())
+                    gap = [(self.pitch[b], 1), (self.pitch[a], -space.shape[a])]
+                    model.linear(gap, [0, min(most, FAR)], [near, self.plain])
+            model.clause(follows)
+
+    def at(self, d: int, value: int) -> int:
+        """A literal: pitch_d = value."""
+        if (d, value) not in self._at:
+            literal = self._at[d, value] = self.model.boolean()
+            self.model.linear([(self.pitch[d], 1)], [value, value], [literal])
+            self.model.linear([(self.pitch[d], 1)], [0, value - 1, value + 1, FAR], [-literal - 1])
+        return self._at[d, value]
+
+    def chosen(self, pitches: Pitches, dims: Sequence[int]) -> int:
+        """A literal: these dimensions have these pitches."""
+        return self.model.conjunction([self.plain, *(self.at(d, pitches[d]) for d in dims)])
+
+    def forbid(self, candidate: Linearisation) -> None:
+        """Not these pitches again."""
+        pitches = pitches_of(candidate, len(self.space.shape))
+        self.model.clause([-self.at(d, pitches[d]) - 1 for d in self.dims])
+
+    def next(self, budget: Budget, most: int, least: int = 1) -> Linearisation | None:
+        """The one of least span, from `least` to `most`, that is not forbidden; None where there is none.
+
+        Raises:
+            OutOfTime: the time is over.
+        """
+        question = self.model.copy()
+        question.clause([self.plain])
+        question.linear(self.span_terms, [least - 1, most - 1])
+        question.minimise(self.span_terms)
+        answer = question.solve(budget)
+        if answer.outcome is Outcome.INFEASIBLE:
+            return None
+        if answer.outcome is not Outcome.OPTIMAL:
+            raise OutOfTime
+        return self._linearisation(answer.values)
+
+    def _linearisation(self, values: Sequence[int]) -> Linearisation:
+        """The pitches in a solution."""
+        pitches = (values[self.pitch[d]] if d in self.pitch else 0 for d in range(len(self.space.shape)))
+        return linearisation(tuple(pitches), self.space)
+
+
+def linearisation(pitches: Pitches, space: Space) -> Linearisation:
+    """Pitches as digits, slowest first."""
+    shape = space.shape
+    # A dimension of one element has no pitch of its own: any stride will do, the span is what reads well.
+    span = 1 + sum((extent - 1) * pitch for extent, pitch in zip(shape, pitches, strict=True))
+    inner = [d for d in range(len(shape)) if pitches[d] == 1] or [len(shape) - 1]
+    strides = _declared(shape, pitches)
+    order = sorted(range(len(shape)), key=lambda d: (-strides[d], d in inner, d))
+    digits = tuple(Digit(d, 1, shape[d], strides[d]) for d in order)
+    names = [] if order == sorted(order) else ["order"]
+    names += ["pad"] if span > math.prod(shape) else []
+    return Linearisation(
+        digits,
+        span,
+        offset_operations(digits, shape),
+        "+".join(names) or "none",
+        "xor" in space.families,
+    )
+
+
+def described(candidate: Linearisation, space: Space) -> bool:
+    """Whether pitches describe it: whole dimensions, each of its strides aligned by itself."""
+    if candidate.turn or candidate.interval[0] or not space.families - CUTTING:
+        return False
+    if candidate.may_swizzle and "xor" not in space.families:  # of a matrix
+        return False
+    digits = [d for d in candidate.digits if d.size > 1]
+    if any(d.size != space.shape[d.dim] for d in digits):
+        return False
+    units = [space.unit((d.dim, 1, d.size)) for d in digits]
+    if digits:
+        inner = digits[-1]
+        units[-1] = space.alignment_unit((inner.dim, 1, inner.size))
+        if inner.stride != units[-1]:
+            return False
+    return not any(d.stride % unit for d, unit in zip(digits, units, strict=True))
+
+
+def most_elements(space: Space) -> int:
+    """Elements that no layout of pitches exceeds."""
+    elements, gaps = math.prod(space.shape), max(0, len(space.shape) - 1)
+    pieces = [(d, 1, extent) for d, extent in enumerate(space.shape)]
+    unit = max(space.period, *(max(space.unit(p), space.alignment_unit(p)) for p in pieces))
+    return elements + elements * 2 * unit * (gaps + 1)
+
+
+def row_major_operations(shape: tuple[int, ...]) -> int:
+    """Operations of an offset of pitches, the same for all: a multiplication and an addition for each."""
+    return 2 * max(0, sum(1 for extent in shape if extent > 1) - 1)
+
+
+def pitches_of(candidate: Linearisation, dims: int) -> Pitches:
+    """The pitches of a linearisation of whole dimensions."""
+    strides = {d.dim: d.stride for d in candidate.digits if d.size > 1}
+    return tuple(strides.get(d, 0) for d in range(dims))
+
+
+def _declared(shape: tuple[int, ...], pitches: Pitches) -> list[int]:
+    """Strides of all dimensions: those of one element lie where row-major order puts them."""
+    strides = list(pitches)
+    for d in reversed(range(len(shape))):
+        if shape[d] == 1:
+            inner = [strides[k] * shape[k] for k in range(d + 1, len(shape))]
+            strides[d] = max(inner, default=1)
+    return strides
