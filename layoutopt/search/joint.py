@@ -88,6 +88,12 @@ class Growth:
         """The time left for what is being sought."""
         return self._patience if self.best is None else self._budget
 
+    def may_hold(self, candidate: Linearisation) -> bool:
+        """Whether it reaches the floor, or some masks over it might: where none can be, counting says no."""
+        if self.model.swizzle is not None and candidate.may_swizzle:
+            return True
+        return self.holds(Choice(candidate, {}, cheapest=True, written=False))
+
     def allow(self, candidates: Sequence[Linearisation]) -> None:
         """Allow linearisations that pitches do not describe."""
         for candidate in candidates:
@@ -200,5 +206,5 @@ def _worthwhile(growth: Growth, listed: Iterator[Linearisation]) -> Iterator[Lin
         least = candidate.span - growth.model.block + 1
         if least > growth.most or (growth.best is not None and least >= growth.best.candidate.span):
             return
-        if not described(candidate, growth.space):
+        if not described(candidate, growth.space) and growth.may_hold(candidate):
             yield candidate
