@@ -156,8 +156,12 @@ class Model:
             hint = f"solution_hint{{vars:[{_join(self._hint)}] values:[{_join(self._hint.values())}]}}"
         return variables + "".join(self._constraints) + objective + hint
 
-    def solve(self, budget: Budget, workers: int = 1, effort: float | None = None) -> Answer:
+    def solve(
+        self, budget: Budget, workers: int = 1, effort: float | None = None, *, presolve: bool = True
+    ) -> Answer:
         """Solve within `budget`, and within `effort` in the solver's deterministic time.
+
+        Small models that are solved again and again are faster without `presolve`.
 
         One worker and a fixed seed make the solution, and not only its value, reproducible.
         """
@@ -173,7 +177,7 @@ class Model:
         # No LP: the models are clauses and parities. Ctrl-C is handled by whoever owns the budget.
         parameters.parse_text_format(
             f"num_workers:{workers} random_seed:{SEED} linearization_level:{0 if workers == 1 else 1} "
-            f"symmetry_level:0 catch_sigint_signal:false{limit}"
+            f"symmetry_level:0 catch_sigint_signal:false cp_model_presolve:{str(presolve).lower()}{limit}"
         )
         wrapper: Any = cp.SolveWrapper()
         wrapper.set_parameters(parameters)

@@ -265,7 +265,8 @@ class LayoutModel(PitchModel):
                     if target < low:
                         question.clause((-flat - 1, -bit - 1))
         self.size = question.size
-        answer = question.solve(budget)
+        # Thousands of idle literals of a list need it.
+        answer = question.solve(budget, presolve=bool(self._listed))
         if answer.outcome is Outcome.INFEASIBLE:
             return None
         if answer.outcome is not Outcome.OPTIMAL:

@@ -142,7 +142,7 @@ class PitchModel:
         question.clause([self.plain])
         question.linear(self.span_terms, [least - 1, most - 1])
         question.minimise(self.span_terms)
-        answer = question.solve(budget)
+        answer = question.solve(budget, presolve=False)
         if answer.outcome is Outcome.INFEASIBLE:
             return None
         if answer.outcome is not Outcome.OPTIMAL:
