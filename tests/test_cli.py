@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
+from layoutopt.cli.output import LatestProgress
+
 TRANSPOSE = ROOT / "problems" / "basics" / "transpose_32x32_f32.json"
 DIAGONALS = ROOT / "problems" / "basics" / "diagonals_32x32_f32.json"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
@@ -297,6 +299,21 @@ def test_interrupt_gives_the_best_so_far():
     assert running.returncode == 1
     assert json.loads(out)["status"] == "feasible"
     assert b"stopping with the best layout so far\r\n" in said
+
+
+def test_a_terminal_that_takes_no_more_text_holds_no_search_up(monkeypatch):
+    """The thread that searches writes nothing; who waits for it does."""
+    written = []
+    monkeypatch.setattr(
+        "layoutopt.cli.output.progress", lambda what: lambda text: written.append((what, text))
+    )
+    shown = LatestProgress("searching")
+    for k in range(1000):
+        shown(str(k))
+    assert not written
+    shown.show()
+    shown.show()
+    assert written == [("searching", "999")]
 
 
 def test_help_names_every_command_and_loads_no_solver():

@@ -39,6 +39,25 @@ def progress(what: str) -> Callable[[str], None]:
     return lambda text: click.echo(f"\r\x1b[K{what}: {terminal(text[:60])}", nl=False, err=True)
 
 
+class LatestProgress:
+    """Progress of a thread, shown by another: a terminal that takes no more text must not stop the work."""
+
+    def __init__(self, what: str) -> None:
+        self._show = progress(what)
+        self._latest = self._shown = ""
+
+    def __call__(self, text: str) -> None:
+        """Note how far the work is."""
+        self._latest = text
+
+    def show(self) -> None:
+        """Show the latest, if it is new."""
+        text = self._latest
+        if text != self._shown:
+            self._shown = text
+            self._show(text)
+
+
 def end_progress() -> None:
     """Clear the line of `progress`."""
     if sys.stderr.isatty():

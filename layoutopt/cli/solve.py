@@ -9,14 +9,14 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 import msgspec
 
 from layoutopt.cli.files import FileCommand, OutputPath, write_all
 from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, time_limit_option
-from layoutopt.cli.output import end_progress, note, progress, say, say_json
+from layoutopt.cli.output import LatestProgress, end_progress, note, say, say_json
 from layoutopt.problems.answer import METHODS, Method, Result, Status
 from layoutopt.problems.types import FAMILIES, OBJECTIVES, Objective, Problem, TileSet
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 P = TypeVar("P", bound=Problem | TileSet)
 Answer = TypeVar("Answer")
+
+_SHOWN_EVERY_SECONDS: Final = 0.1
 
 CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNKNOWN: 3}
 
@@ -123,7 +125,6 @@ def command(
             target=gpu,
             workers=workers,
             conflict_free=conflict_free,
-            progress=progress("searching"),
         )
         return finish(loaded, _interruptibly(work, time_limit), gpu, as_json, table, code)
     if certificate is not None:
@@ -205,22 +206,23 @@ def solve_interruptibly(
         workers=workers,
         conflict_free=conflict_free,
         method=method,
-        progress=progress("searching"),
     )
     return _interruptibly(work, time_limit)
 
 
 def _interruptibly(solve: Callable[..., Answer], time_limit: float) -> Answer:
-    """Solve in a thread, so that Ctrl-C reaches the solver in mid-search."""
+    """Solve in a thread, so that Ctrl-C reaches the solver in mid-search and no terminal can hold it up."""
     from layoutopt.budget import Budget
 
     budget = Budget(time_limit)
     outcome: list[Answer | BaseException] = []
     done = threading.Event()
 
+    shown = LatestProgress("searching")
+
     def work() -> None:
         try:
-            outcome.append(solve(budget=budget))
+            outcome.append(solve(budget=budget, progress=shown))
         except BaseException as error:  # handed to the main thread
             outcome.append(error)
         finally:
@@ -229,12 +231,13 @@ def _interruptibly(solve: Callable[..., Answer], time_limit: float) -> Answer:
     threading.Thread(target=work, daemon=True).start()
     while not done.is_set():
         try:
-            done.wait()
+            done.wait(_SHOWN_EVERY_SECONDS)
+            shown.show()
         except KeyboardInterrupt:
             if budget.stopped:
                 raise
-            note("stopping with the best layout so far")
             budget.stop()
+            note("stopping with the best layout so far")
     end_progress()
     answer = outcome[0]
     if isinstance(answer, BaseException):
