@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import shutil
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -25,7 +26,8 @@ _ANSWERS = "LAYOUTOPT_TEST_ANSWERS"
 
 
 def pytest_configure(config):
-    """Tests call nvcc by its name, wherever it is."""
+    """Tests call nvcc by its name, wherever it is; and programs hear Ctrl-C where a background job would not."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     nvcc = find_tool("nvcc")
     if nvcc is not None and shutil.which("nvcc") is None:
         os.environ["PATH"] += os.pathsep + str(Path(nvcc).parent)
