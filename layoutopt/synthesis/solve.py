@@ -16,8 +16,9 @@ from layoutopt.problems.answer import EVERY_LAYOUT, METHODS, Bound, Method, Proo
 from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import Problem
 from layoutopt.search import dictated
+from layoutopt.search.as_table import why_no_table
 from layoutopt.search.proposal import Ask, Progress, Proposal
-from layoutopt.search.search import search, why_no_table
+from layoutopt.search.search import search
 from layoutopt.synthesis import tables
 from layoutopt.synthesis.run_time_values import over_values
 from layoutopt.synthesis.sample import by_sample, is_large

@@ -13,8 +13,9 @@ from layoutopt.model.placement import FreeAssignment
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound
 from layoutopt.problems.types import FAMILIES, Family, Problem
 from layoutopt.proof.every_layout import EveryLayout, every_layout
+from layoutopt.search.as_table import as_table, stride_multiple, why_no_table
 from layoutopt.search.proposal import Ask, Proposal
-from layoutopt.search.search import look_up, search, stride_multiple, why_no_table
+from layoutopt.search.search import search
 
 # Share of the time left that a search of all families may use, to start a table from.
 _HINT_SHARE: Final = 0.5
@@ -83,7 +84,7 @@ def of_every_layout(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     free = general.free
     if free is not None and free.excess is not None and free.excess < enough:
         if not why_no_table(case.lowered):
-            return look_up(case.lowered.tile, free, proposal)
+            return as_table(case.lowered.tile, free, proposal)
         weighted = "weighted " if case.has_weights else ""
         excess = case.in_weights(free.excess)
         better = f"a table of offsets would have {excess:g} {weighted}excess in {free.bytes:,} bytes"
@@ -210,7 +211,7 @@ def _the_better(
     best = FreeAssignment(bound, known.excess, known.offsets, known.bytes, least)
     mine = _rank(case, proposal.weighted_excess, proposal.bytes)
     if proposal.layout is None or _rank(case, known.excess, known.bytes) < mine:
-        return look_up(tile, best, proposal)
+        return as_table(tile, best, proposal)
     if best.complete:
         proposal = replace(proposal, excess_bound=Bound(bound, EVERY_LAYOUT))
         return replace(

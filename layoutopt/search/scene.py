@@ -1,0 +1,324 @@
+"""One search: what is asked, which candidates there are, and what all its stages do with one of them."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from layoutopt.budget import Budget
+from layoutopt.engine.referee import Referee
+from layoutopt.errors import ProblemFileError
+from layoutopt.hardware.devices import Device
+from layoutopt.layout.layout import Layout, Target
+from layoutopt.model.cp_sat import Outcome
+from layoutopt.model.linear_phases import Phases, phases_of
+from layoutopt.model.linearisations import (
+    MAX_CUTS,
+    IntArray,
+    Linearisation,
+    by_cost,
+    least_matrix_operations,
+    matrices,
+    rotated,
+    space_of,
+    unpadded,
+)
+from layoutopt.model.pads import padded
+from layoutopt.model.phases import PhaseSet, phase_sets
+from layoutopt.model.placement import free_assignment
+from layoutopt.model.swizzle import SHIFT_OPERATIONS, SwizzleModel
+from layoutopt.model.swizzle_rules import (
+    Field,
+    Masks,
+    Rules,
+    distances,
+    last_block,
+    rules,
+    shortened,
+    swizzle_field,
+)
+from layoutopt.problems.alignment import base_alignment
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound
+from layoutopt.problems.trace import Trace
+from layoutopt.problems.types import FAMILIES, Problem
+from layoutopt.search.as_table import as_table, why_no_table
+from layoutopt.search.found import Found, Tally
+from layoutopt.search.proposal import Progress, Proposal
+from layoutopt.search.walsh import Question, decide
+
+# What it gets to find the cheapest swizzle where one is known to exist.
+_POLISH_EFFORT = 0.2
+# What a table gets, which may be the answer and be proved to be.
+_TABLE_EFFORT = 2.0
+_FALLBACK_CANDIDATES = 4096
+_SEED = 1
+# Shares of the time left: to look at them, and of that to list them; to list other kinds before any is tried.
+_FALLBACK_SHARE, _PADS_SHARE, GATHER_SHARE = 0.7, 0.4, 0.2
+
+
+class Scene:
+    """The problem as every stage of a search sees it."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        device: Device,
+        trace: Trace,
+        conflict_free: bool,
+        budget: Budget,
+        workers: int,
+        progress: Progress,
+        counted: Trace | None = None,
+    ) -> None:
+        self.engine = Referee(counted or trace, device)
+        self.tile = problem.tile
+        self.trace = trace
+        self.may_look_up = not why_no_table(problem)
+        self.budget = budget
+        self.workers = workers
+        self.progress = progress
+        self.conflict_free = conflict_free
+        self.limit = problem.layout.max_bytes
+        self.sets: tuple[PhaseSet, ...] = phase_sets(counted or trace, self.tile, device)
+        families = problem.layout.families or FAMILIES
+        alignment = problem.layout.alignment_bytes
+        needed = base_alignment(trace, device, swizzled=False)
+        if alignment is not None and alignment < needed:
+            widest = max(a.operation.width_bytes for a in trace.accesses)
+            what = f"the {widest}-byte accesses need" if widest == needed else "counts that hold need"
+            raise ProblemFileError("layout.alignment_bytes", f"{what} {needed}, not {alignment}")
+        row_bytes = (
+            max(s.rule.banks * s.rule.bank_bytes for s in self.sets)
+            if self.sets
+            else device.banks * device.bank_bytes
+        )
+        size = self.tile.element_bytes
+        self.space = space_of(problem, trace, row_bytes, families)
+        self.field: Field | None = None
+        if {"xor", "matrix"} & set(families) and self.sets and (alignment is None or alignment >= row_bytes):
+            self.field = swizzle_field(self.sets, self.tile, trace)
+        self.minimise = problem.layout.minimise
+        # Row-major, of the family none, is where a table alone starts from.
+        formulas = [f for f in FAMILIES if f in families and f != "table"] or ["none"]
+        self.scope = "families " + ", ".join(formulas)
+        # Where conflicts are ruled out, the fewest bytes without any are the aim anyway.
+        if self.minimise == "bytes" and not conflict_free:
+            least = self._least_span() * size
+            self.limit = least if self.limit is None else min(self.limit, least)
+        if self.limit is not None:
+            self.scope += f" within {self.limit} bytes"
+        self.floor, self.plain_floor = self._floor()
+        self.tally = Tally()
+        self.stream = self.candidates()
+
+    def _floor(self) -> tuple[int, int]:
+        """Excess that the counting bound leaves in every layout: weighted, and not."""
+        weighted = plain = 0
+        for s in self.sets:
+            chunk_words = max(1, s.width_bytes // s.rule.bank_bytes)
+            requests = chunk_words if s.rule.split_words else 1
+            distinct = s.elements >= 0
+            distinct[:, 1:] &= s.elements[:, 1:] != s.elements[:, :-1]
+            ideal = -(-distinct.sum(axis=1) * chunk_words // (s.rule.banks * requests))
+            over = np.maximum(s.floor - ideal, 0)
+            weighted += int((s.weight * over).sum()) * requests
+            plain += int((s.repeats * over).sum()) * requests
+        return weighted, plain
+
+    def _least_span(self) -> int:
+        """Elements of the smallest layout in the families."""
+        spans = []
+        for cuts in range(MAX_CUTS + 1):
+            for candidate in unpadded(self.space, cuts):
+                if candidate.span == self.tile.elements:
+                    return candidate.span
+                spans += [candidate.span, *self.reaches(candidate)[:1]]
+        return min(spans, default=self.tile.elements)
+
+    @property
+    def block(self) -> int:
+        """Elements by which a swizzle may shorten or lengthen a layout, at most."""
+        return self.space.period if self.field is not None else 1
+
+    def fits(self, span: int) -> bool:
+        """Whether a layout of so many elements is small enough."""
+        return self.limit is None or span * self.tile.element_bytes <= self.limit
+
+    def reaches(self, candidate: Linearisation) -> list[int]:
+        """Sizes that a swizzle over `candidate` can give, in elements, rising; empty for no swizzle."""
+        if self.field is None or not candidate.may_swizzle:
+            return []
+        last = last_block(candidate, self.field, self.tile)
+        sizes = [candidate.span] if last is None else sorted(set(last.reach.values()))
+        return [size for size in sizes if self.fits(size)]
+
+    def candidates(self) -> Iterator[Linearisation]:
+        """All candidates by rising span, then operations, as lazily as can be."""
+        rest: list[Linearisation] = []
+        for cuts in range(MAX_CUTS + 1):
+            tight: list[Linearisation] = []
+            candidates = unpadded(self.space, cuts)
+            part = self.budget.part(GATHER_SHARE)
+            for candidate in itertools.chain(candidates, rotated(self.space)) if cuts == 0 else candidates:
+                (tight if candidate.span == self.tile.elements else rest).append(candidate)
+                if part.spent:
+                    self.tally.exhausted = False
+                    break
+            yield from sorted(tight, key=by_cost)
+        yield from self._matrices()
+        for candidate in heapq.merge(sorted(rest, key=by_cost), padded(self.space), key=by_cost):
+            if self.fits(candidate.span - self.block + 1):
+                yield candidate
+
+    def _matrices(self) -> Iterator[Linearisation]:
+        """Bit matrices, unless they can only be dearer than what is known."""
+        field, shape = self.field, self.tile.shape
+        if field is None or "matrix" not in self.space.families or self.space.order:
+            return
+        if any(extent & (extent - 1) for extent in shape) or self.space.stride_multiple > 1:
+            return
+        if self.tally.level is not None and self.tally.level.operations <= least_matrix_operations(
+            self.space
+        ):
+            return
+        word_elements = field.word_bytes // math.gcd(field.word_bytes, self.tile.element_bytes)
+        inside = (word_elements.bit_length() - 1) if word_elements > 1 else 0
+        yield from matrices(self.space, inside, len(field.targets))
+
+    def swizzle(
+        self,
+        candidate: Linearisation,
+        phases: Phases,
+        ceilings: IntArray,
+        effort: float | None,
+    ) -> tuple[Found | None, bool]:
+        """The cheapest swizzle over `candidate` within the ceilings; and whether its existence is sure."""
+        assert self.field is not None
+        given = rules(candidate, self.field, self.tile)
+        outcome, hint = decide(self._question(phases, ceilings, given), self.budget)
+        if outcome is Outcome.INFEASIBLE:
+            self.tally.deciders.add("walsh")
+            return None, True
+        known = hint if outcome is Outcome.FEASIBLE else None
+        model = SwizzleModel(phases, self.field, given)
+        if known is not None:
+            effort = min(effort or _POLISH_EFFORT, _POLISH_EFFORT)
+        solution = model.solve_targets(ceilings, self.budget, effort, known)
+        solved = solution.outcome in (Outcome.OPTIMAL, Outcome.FEASIBLE)
+        if not solved and known is None:
+            self.tally.deciders.add("cp-sat")
+        masks = solution.masks if solved else known
+        found = None if masks is None else self.swizzled(candidate, phases, masks)
+        if found is not None and solution.outcome is not Outcome.OPTIMAL:
+            found = replace(found, cheapest=False)
+        return found, known is not None or solution.outcome in (Outcome.OPTIMAL, Outcome.INFEASIBLE)
+
+    def _question(self, phases: Phases, ceilings: IntArray, given: Rules) -> Question:
+        assert self.field is not None
+        return Question(
+            phases.words,
+            phases.chunk_bits,
+            phases.bank_bits,
+            ceilings,
+            given.targets,
+            self.field.first_source,
+            given.still,
+            given.last,
+        )
+
+    def swizzled(self, candidate: Linearisation, phases: Phases, masks: Masks) -> Found:
+        """A layout with these masks, shortened to what `candidate` may take."""
+        assert self.field is not None
+        plain, masks = masks, shortened(candidate, self.field, self.tile, masks)
+        operations = candidate.operations + SHIFT_OPERATIONS * distances(masks)
+        # Which row operations are cheapest together with the masks, nobody asked.
+        return Found(candidate, masks, phases.excess(masks), operations, cheapest=masks == plain)
+
+    def fall_back(self) -> None:
+        """Out of time: look at plain pads, near and far, which cost next to nothing to evaluate."""
+        self.tally.exhausted = False
+        time = self.budget.part(_FALLBACK_SHARE)
+        few = itertools.islice(padded(self.space, cuts=False), _FALLBACK_CANDIDATES)
+        pads = [pad for pad in time.part(_PADS_SHARE).while_left(few) if self.fits(pad.span)]
+        smallest = math.inf  # that reaches the floor
+        for k in time.while_left(np.random.default_rng(_SEED).permutation(len(pads)).tolist()):
+            candidate = pads[k]
+            if candidate.span < smallest:
+                excess = phases_of(candidate, self.sets, self.tile).excess({})
+                self.tally.unswizzled.append(Found(candidate, {}, excess, candidate.operations))
+                smallest = candidate.span if excess == self.floor else smallest
+
+    def by_table(self, best: Found) -> Proposal | None:
+        """The best table, where it is proved to be, and better than formulas so far."""
+        if not self.may_look_up:
+            return None
+        free = free_assignment(
+            self.sets,
+            self.trace,
+            self.tile,
+            budget=self.budget,
+            effort=_TABLE_EFFORT,
+            max_bytes=self.limit,
+            hint=self.layout(best).table() if self.fits(best.candidate.span) else None,
+        )
+        if free is None or not free.complete or free.excess is None or free.bytes is None:
+            return None
+        if (free.excess, free.bytes) >= (best.excess, best.candidate.span * self.tile.element_bytes):
+            return None
+        return as_table(self.tile, free, self.proposal(best, self.floor, operations_proved=False))
+
+    def layout(self, found: Found) -> Layout:
+        """What was found, as a layout."""
+        size = self.tile.element_bytes
+        swizzle = []
+        if found.masks:
+            assert self.field is not None
+            word_bytes = self.field.word_bytes
+            for bit, mask in sorted(found.masks.items()):
+                # A bit of the word offset is this bit of the element offset.
+                swizzle.append(
+                    Target(((1 << bit) * word_bytes // size).bit_length() - 1, mask * word_bytes // size)
+                )
+        return found.candidate.layout(self.tile.shape, size, tuple(swizzle))
+
+    def proposal(self, found: Found, excess_bound: int, *, operations_proved: bool) -> Proposal:
+        """What was found as an answer, under a proved bound of the excess."""
+        layout = self.layout(found)
+        used = int(layout.table().max()) + self.tile.element_bytes
+        bound_scope = EVERY_LAYOUT if excess_bound <= self.floor else self.scope
+        complete = found.excess == excess_bound
+        bytes_bound, bytes_scope = self.tile.bytes, EVERY_LAYOUT
+        if used > self.tile.bytes and complete:
+            span = self.tally.undecided_span
+            open_bytes = used if span is None else min(used, span * self.tile.element_bytes)
+            if open_bytes > self.tile.bytes:
+                bytes_bound, bytes_scope = open_bytes, self.scope
+        complete = complete and used == bytes_bound
+        family = found.candidate.family
+        if found.masks:
+            family = "xor" if family == "none" else family + "+xor"
+        return Proposal(
+            layout,
+            family,
+            found.excess,
+            used,
+            found.operations,
+            operations_proved and complete,
+            Bound(min(excess_bound, found.excess), bound_scope),
+            self.plain_floor,
+            Bound(bytes_bound, bytes_scope),
+            complete,
+            "" if complete else "stopped before the proof was complete",
+        )
+
+    def none(self, reason: str, scope: str, complete: bool) -> Proposal:
+        """No layout, for a reason that holds in a scope."""
+        return Proposal(
+            None, "", 0, 0, 0, False, Bound(self.floor, EVERY_LAYOUT), self.plain_floor,
+            Bound(self.tile.bytes, EVERY_LAYOUT), complete, f"{reason} ({scope})",
+        )  # fmt: skip
