@@ -123,3 +123,15 @@ def test_public_names():
     ]
     for name in layoutopt.__all__:
         assert getattr(layoutopt, name) is not None
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_a_module_and_a_function_are_one_idea(module):
+    source = MODULES[module].read_text()
+    assert len(source.splitlines()) <= 450
+    long = [
+        node.name
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno >= 60
+    ]
+    assert not long

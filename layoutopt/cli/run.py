@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -70,20 +70,23 @@ def command(
     distinct, runs = machine.run(program(planned), expected, card)
     good = distinct and all(r.agrees for r in runs)
     if as_json:
-        import msgspec
-
-        data = {
-            "schema": "layoutopt.run/1",
-            "problem": planned.problem.name,
-            "gpu": msgspec.to_builtins(card),
-            "distinct": distinct,
-            "accesses": [msgspec.to_builtins(r) for r in runs],
-            "agrees": good,
-        }
-        say_json(data)
+        say_json(_json(planned, card, distinct, runs, good))
     else:
         say(_table(planned, card, distinct, runs, good))
     return 0 if good else 1
+
+
+def _json(plan: Plan, card: Gpu, distinct: bool, runs: list[Run], good: bool) -> dict[str, Any]:
+    import msgspec
+
+    return {
+        "schema": "layoutopt.run/1",
+        "problem": plan.problem.name,
+        "gpu": msgspec.to_builtins(card),
+        "distinct": distinct,
+        "accesses": [msgspec.to_builtins(r) for r in runs],
+        "agrees": good,
+    }
 
 
 def _table(plan: Plan, card: Gpu, distinct: bool, runs: list[Run], good: bool) -> str:

@@ -112,26 +112,33 @@ def command(
     )
     gpu = problem_device(loaded, device_file)
     if isinstance(loaded, TileSet):
-        from layoutopt.cli.tiles import finish
-        from layoutopt.synthesis.arrange import arrange
-
         if certificate is not None:
             raise click.UsageError("--certificate: there is none for several tiles")
         if method != "auto":
             raise click.UsageError("--method: of several tiles, each is solved by auto")
-        work = partial(
-            arrange,
-            loaded,
-            target=gpu,
-            workers=workers,
-            conflict_free=conflict_free,
-        )
+        from layoutopt.cli.tiles import finish
+        from layoutopt.synthesis.arrange import arrange
+
+        work = partial(arrange, loaded, target=gpu, workers=workers, conflict_free=conflict_free)
         return finish(loaded, _interruptibly(work, time_limit), gpu, as_json, table, code)
     if certificate is not None:
         from layoutopt.proof.certificates import check_certifiable
 
         check_certifiable(loaded)
     result = solve_interruptibly(loaded, gpu, time_limit, workers, conflict_free, method)
+    return _finish(loaded, result, gpu, as_json, table, code, certificate)
+
+
+def _finish(
+    loaded: Problem,
+    result: Result,
+    gpu: Device,
+    as_json: bool,
+    table: Path | None,
+    code: Path | None,
+    certificate: Path | None,
+) -> int:
+    """Write what is asked for, print the answer; the exit code."""
     text = None
     if result.layout is not None and (code is not None or not as_json):
         text = _code(loaded, result, gpu)
