@@ -14,7 +14,7 @@ from layoutopt.hardware.devices import device
 from layoutopt.problems.file import from_data, load
 from layoutopt.problems.trace import trace
 from layoutopt.proof.every_layout import every_layout
-from layoutopt.proof.obstructions import board, counting_excess, find_clique, find_parity
+from layoutopt.proof.obstructions import _combination, board, counting_excess, find_clique, find_parity
 from layoutopt.proof.reasons import CLIQUE, COUNTING, PARITY, Search, subject_of
 
 BASICS = ROOT / "problems" / "basics"
@@ -213,3 +213,12 @@ def test_reasons_check_themselves():
             (modulus, weight), *rest = found.combinations
             changed = {**weight, min(weight): weight[min(weight)] + 1}
             assert not reason.check(subject, replace(found, combinations=((modulus, changed), *rest)))
+
+
+def test_parity_asks_the_clock():
+    """Three pairs of three words: no bank has one word of each. Out of time nothing is claimed."""
+    triangle = {0: [0, 1], 1: [0, 2], 2: [1, 2]}
+    assert _combination(triangle, Budget()) is not None
+    stopped = Budget()
+    stopped.stop()
+    assert _combination(triangle, stopped) is None

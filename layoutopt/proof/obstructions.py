@@ -27,6 +27,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.budget import Budget
 from layoutopt.hardware.devices import Device, PhaseRule
 from layoutopt.problems.alignment import blocks
 from layoutopt.problems.trace import LaneTrace, Trace
@@ -320,14 +321,18 @@ def _clique(meets: list[int], size: int) -> list[int] | None:
 # Parity ---------------------------------------------------------------------------------------
 
 
-def find_parity(on: Board, most_phases: int = MAX_PARITY_PHASES) -> Parity | None:
+def find_parity(
+    on: Board, most_phases: int = MAX_PARITY_PHASES, budget: Budget | None = None
+) -> Parity | None:
     """Phases that fill a view and cannot all be free of conflicts, by arithmetic; None if none.
 
     Args:
         on: the words and the phases.
         most_phases: views that more phases fill are left out, for the time grows with their cube.
+        budget: the time there is; what was found by then is found.
     """
     best: Parity | None = None
+    budget = budget or Budget()
     for view in on.views():
         banks = on.banks // view[0]
         full = {}
@@ -337,17 +342,21 @@ def find_parity(on: Board, most_phases: int = MAX_PARITY_PHASES) -> Parity | Non
                 full[i] = held
         if not full or len(full) > most_phases:
             continue
-        first = _combination(full)
+        first = _combination(full, budget)
         if first is None:
             continue
-        found = _strengthened(on, view, full, first)
+        found = _strengthened(on, view, full, first, budget)
         if best is None or found.excess > best.excess:
             best = found
     return best
 
 
 def _strengthened(
-    on: Board, view: tuple[int, int], full: dict[int, list[int]], first: tuple[int, dict[int, int]]
+    on: Board,
+    view: tuple[int, int],
+    full: dict[int, list[int]],
+    first: tuple[int, dict[int, int]],
+    budget: Budget,
 ) -> Parity:
     """More combinations until no phase is in all of them: then two phases must have a conflict."""
     combinations = [first]
@@ -355,7 +364,7 @@ def _strengthened(
     one = min(on.phases[i].weight for i in common)
     while common:
         left_out = min(common)
-        another = _combination({i: held for i, held in full.items() if i != left_out})
+        another = _combination({i: held for i, held in full.items() if i != left_out}, budget)
         if another is None:
             return Parity(view, (first,), one)
         combinations.append(another)
@@ -364,8 +373,8 @@ def _strengthened(
     return Parity(view, tuple(combinations), weights[0] + weights[1])
 
 
-def _combination(full: dict[int, list[int]]) -> tuple[int, dict[int, int]] | None:
-    """A modulus and weights that contradict one word of every phase in each bank; None if none do.
+def _combination(full: dict[int, list[int]], budget: Budget) -> tuple[int, dict[int, int]] | None:
+    """A modulus and weights that contradict one word of every phase in each bank; None if none were found.
 
     Gaussian elimination of `sum over the words of a phase of x_w = 1` over the 2-adic integers, to
     64 bits: the pivot always has the fewest factors of two, so a row whose left side is divisible by
@@ -381,7 +390,7 @@ def _combination(full: dict[int, list[int]]) -> tuple[int, dict[int, int]] | Non
     # Right side, then how the row is made of the phases.
     right = np.concatenate([np.ones((count, 1), np.uint64), np.eye(count, dtype=np.uint64)], axis=1)
     todo = list(range(count))
-    while todo:
+    while todo and not budget.spent:
         twos = _lowest_bit(left[todo])
         flat = int(np.where(twos == 0, np.uint64(2**64 - 1), twos).argmin())
         n, c = todo[flat // len(words)], flat % len(words)

@@ -193,7 +193,8 @@ CLIQUE: Final[Reason[Clique]] = Reason(
 def _find_parity(subject: Subject, search: Search) -> Parity | None:
     if subject.board is None or search.budget.spent:
         return None
-    return find_parity(subject.board, _BRIEF_PARITY_PHASES if search.briefly else MAX_PARITY_PHASES)
+    most = _BRIEF_PARITY_PHASES if search.briefly else MAX_PARITY_PHASES
+    return find_parity(subject.board, most, search.budget)
 
 
 def _parity_data(subject: Subject, problem: Problem, found: Parity) -> dict[str, Any]:

@@ -82,7 +82,7 @@ class Clashes:
         if not any(a.active.any() for a in lanes.accesses):
             return True
         subject = subject_of(smaller.tile, self.case.device, lanes)
-        if any(reason.find(subject, Search(Budget())) is not None for reason in BY_HAND):
+        if any(reason.find(subject, Search(self.budget)) is not None for reason in BY_HAND):
             return False
         free = msgspec.structs.replace(self.case.lowered.layout, families=None, max_bytes=None)
         smaller = msgspec.structs.replace(smaller, layout=free)

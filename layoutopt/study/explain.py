@@ -102,7 +102,7 @@ class _Explainer:
         clique: dict[str, Any] | None = None
         sentences: list[str] = []
         for reason in BY_HAND:
-            found = reason.find(subject, Search(Budget()))
+            found = reason.find(subject, Search(self.clashes.budget))
             if found is None:
                 continue
             sentences += reason.words(subject, case.problem, found)
