@@ -320,3 +320,26 @@ def test_public_functions_stay_functions():
     assert layoutopt.arrange(tile_set).bytes == layoutopt.arrange(tile_set).bytes == 32
     assert callable(layoutopt.solve)
     assert callable(layoutopt.check)
+
+
+def test_a_scope_says_that_padded_strides_are_aligned_one_by_one():
+    """An interval pad that aligns the only access by the sum of its strides takes 979 bytes."""
+    data = {
+        "schema": "layoutopt.problem/1", "name": "eleven", "tile": {"shape": [16, 1, 5], "element": {"bytes": 11, "align": 1}},
+        "threads": 1, "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["15 - tid", "0", "0"]}],
+    }  # fmt: skip
+    proof = solve(from_data(data)).proof
+    assert proof.bytes.lower_bound > 979
+    assert proof.bytes.scope.endswith("matrix, each stride aligned")
+
+
+def test_a_table_keeps_the_elements_of_a_byte_together():
+    data = {
+        "schema": "layoutopt.problem/1", "name": "bits", "tile": {"shape": [4, 16], "element": "u1"}, "threads": 1,
+        "accesses": [{"name": "a", "op": "load", "bytes": 1, "index": ["0", "0"]}],
+    }  # fmt: skip
+    table = np.arange(8).repeat(8).reshape(4, 16)
+    assert check(from_data(data), table).excess == 0
+    table[1, 2] = 66
+    with pytest.raises(ProblemFileError, match="do not stay together"):
+        check(from_data(data), table)

@@ -53,6 +53,8 @@ from layoutopt.search.walsh import Question, decide
 
 # What it gets to find the cheapest swizzle where one is known to exist.
 _POLISH_EFFORT = 0.2
+# Families whose strides may have pads.
+_PADDED_FAMILIES = frozenset(("pad", "interval", "split"))
 # What a table gets, which may be the answer and be proved to be.
 _TABLE_EFFORT = 2.0
 _FALLBACK_CANDIDATES = 4096
@@ -106,6 +108,9 @@ class Scene:
         # Row-major, of the family none, is where a table alone starts from.
         formulas = [f for f in FAMILIES if f in families and f != "table"] or ["none"]
         self.scope = "families " + ", ".join(formulas)
+        if self.space.starts and set(formulas) & _PADDED_FAMILIES:
+            # Padded strides that keep accesses aligned only together are not among the candidates.
+            self.scope += ", each stride aligned"
         # Where conflicts are ruled out, the fewest bytes without any are the aim anyway.
         if self.minimise == "bytes" and not conflict_free:
             least = self._least_span() * size

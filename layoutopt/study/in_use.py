@@ -75,7 +75,11 @@ class InUse:
             raise ProblemFileError(field, f"expected a table of shape {self.tile.shape}, got {layout.shape}")
         if not np.issubdtype(layout.dtype, np.integer):
             raise ProblemFileError(field, f"expected a table of integers, got {layout.dtype}")
-        return 8 * layout.astype(np.int64).ravel() + self._place_in_byte()
+        offsets = layout.astype(np.int64).ravel()
+        packed = self.tile.packed
+        if (offsets != offsets[::packed].repeat(packed)).any():
+            raise ProblemFileError(field, f"the {packed} elements of a byte do not stay together")
+        return 8 * offsets + self._place_in_byte()
 
     def _place_in_byte(self) -> IntArray:
         """Bit of its byte at which each element starts."""
