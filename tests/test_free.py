@@ -202,11 +202,11 @@ def test_a_table_that_is_asked_for_holds_what_formulas_of_any_family_give(famili
 
 def test_a_table_that_was_not_searched_to_the_end_is_not_proved_away():
     result = solve(rows_columns_diagonals(31, 32, families=["none", "pad", "table"]), time_limit=1e-3)
-    assert result.status is Status.FEASIBLE
-    assert result.reason in (
-        "tables of offsets were not searched to the end",
-        "stopped before the proof was complete",
-    )
+    # On a busy machine not even the accesses are evaluated in a millisecond.
+    assert result.status in (Status.FEASIBLE, Status.UNKNOWN)
+    left = ("tables of offsets were not searched to the end", "stopped before the proof", "out of time")
+    assert any(words in result.reason for words in left)
+    assert result.decided_by is None
 
 
 def test_a_table_too_large_to_be_asked_for_is_named():
