@@ -247,9 +247,7 @@ class _Questions:
 
     def _placed_at(self, position: dict[int, int], bound: int, bytes_bound: int) -> FreeAssignment:
         table = self._stack(position)
-        excess = self.model.fixed + sum(
-            p.weight * (p.cost(position, self.chunks) - p.ideal) for p in self.model.phases
-        )
+        excess = self.model.excess_of(position)
         size = int(table.max()) + self.tile.element_bytes
         return FreeAssignment(bound, excess, table, size, bytes_bound)
 
@@ -260,9 +258,7 @@ class _Questions:
         address[order] = np.cumsum(self.chunks.size[order]) - self.chunks.size[order]
         table = (address[self.chunks.of] + self.chunks.place).reshape(self.tile.shape)
         position = self.model.positions_of(table)
-        excess = self.model.fixed + sum(
-            p.weight * (p.cost(position, self.chunks) - p.ideal) for p in self.model.phases
-        )
+        excess = self.model.excess_of(position)
         return FreeAssignment(
             bound, excess, table, int(table.max()) + self.tile.element_bytes, self.tile.bytes
         )

@@ -73,9 +73,7 @@ class ReachFloor:
             self.scene.tile,
             min(every_pitch, MOST_ELEMENTS),
             ideal=self.scene.conflict_free,
-            holds=lambda choice: (
-                self.scene.engine.excess(self.scene.layout(self._chosen(choice))) == self.scene.floor
-            ),
+            holds=self._holds,
             budget=self.scene.budget,
             patience=self.scene.budget if self.scene.conflict_free else self.scene.budget.part(_MODEL_SHARE),
             progress=self.scene.progress,
