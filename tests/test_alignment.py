@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import layoutopt
-from layoutopt.budget import Budget
 from layoutopt.engine.case import case_of
 from layoutopt.errors import LayoutError, ProblemFileError
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, PhaseRule, device
 from layoutopt.problems.answer import EVERY_LAYOUT
 from layoutopt.problems.file import from_data

@@ -5,9 +5,9 @@ import threading
 import numpy as np
 import pytest
 
-import layoutopt.budget
-from layoutopt.budget import Budget, OutOfTime
+import layoutopt.ground.budget
 from layoutopt.cli.process import call
+from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import device
 from layoutopt.model.cp_sat import Model, Outcome, _response
 from layoutopt.model.phases import phase_sets
@@ -182,7 +182,7 @@ def test_a_short_limit_is_used_for_pads_that_are_not_the_smallest(monkeypatch):
     access["index"] = [f"{element} // 6", f"{element} // 3 % 2", f"{element} % 3"]
     data = {"schema": "layoutopt.problem/1", "name": "p", "threads": 32, "accesses": [access]}
     data["tile"] = {"shape": [4, 2, 3], "element": {"bytes": 13}}
-    monkeypatch.setattr(layoutopt.budget, "time", Ticks(1e-4))
+    monkeypatch.setattr(layoutopt.ground.budget, "time", Ticks(1e-4))
     assert layoutopt.solve(problem(data), time_limit=0.3).excess == 0
 
 
@@ -190,7 +190,7 @@ def test_a_comparison_without_time_names_what_it_did_not_finish(monkeypatch):
     access = {"name": "a", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 8}}
     data = {"schema": "layoutopt.problem/1", "name": "p", "threads": 32, "accesses": [access]}
     data["tile"] = {"shape": [32, 33], "element": "f32"}
-    monkeypatch.setattr(layoutopt.budget, "time", Ticks(1e-2))
+    monkeypatch.setattr(layoutopt.ground.budget, "time", Ticks(1e-2))
     rows = {row.family: row for row in compare(problem(data), time_limit=0.1).rows}
     assert rows["pad"].status == "feasible"
     assert rows["pad"].reason == "out of time"
@@ -203,7 +203,7 @@ def test_what_cannot_be_evaluated_in_time_ends_with_one_line(monkeypatch, capsys
     data = {"schema": "layoutopt.problem/1", "name": "p", "threads": 32, "accesses": [access]}
     data["tile"] = {"shape": [32], "element": "f32"}
     (tmp_path / "p.json").write_text(json.dumps(data))
-    monkeypatch.setattr(layoutopt.budget, "time", Ticks(1.0))
+    monkeypatch.setattr(layoutopt.ground.budget, "time", Ticks(1.0))
     monkeypatch.setattr(sys, "argv", ["layoutopt", command, str(tmp_path / "p.json"), "--time-limit", "1"])
     assert call() == 3
     printed = capsys.readouterr()

@@ -10,7 +10,7 @@ from pysat.solvers import Solver
 from test_brute_force import random_case
 from test_free import every_placement
 
-from layoutopt.budget import Budget
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
 from layoutopt.model.cp_sat import Model, Outcome
 from layoutopt.model.phases import phase_sets

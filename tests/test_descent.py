@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from layoutopt.budget import Budget
+from layoutopt.ground.budget import Budget
 from layoutopt.model.descent import Load, descend
 
 

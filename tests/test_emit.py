@@ -16,9 +16,9 @@ from layoutopt.emit.languages import emit, plan
 from layoutopt.emit.registry import LANGUAGES
 from layoutopt.engine.case import case_of
 from layoutopt.errors import LayoutError, ProblemFileError
-from layoutopt.escape import comment, identifier
 from layoutopt.expressions.grammar import Const, Op, Var, evaluate, parse, to_text
 from layoutopt.expressions.simplify import simplify
+from layoutopt.ground.escape import comment, identifier
 from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import offset_expression, swizzled_offset
 from layoutopt.layout.layout import Digit, Layout, Target

@@ -8,9 +8,9 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from layoutopt import escape
 from layoutopt.emit.languages import emit
 from layoutopt.emit.registry import LANGUAGES
+from layoutopt.ground import escape
 from layoutopt.hardware.devices import device
 from layoutopt.problems.file import from_data
 from layoutopt.report import banks_page, banks_svg, banks_text, comparison_text

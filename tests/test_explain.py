@@ -11,10 +11,10 @@ from conftest import ROOT
 from test_certificates import planes
 from test_cli import layoutopt
 
-from layoutopt.budget import Budget
 from layoutopt.cli.explain import command
 from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, PhaseRule
 from layoutopt.layout.families import without_each_part
 from layoutopt.layout.layout import Digit, Layout, Target

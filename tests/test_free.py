@@ -10,8 +10,8 @@ import toy
 from conftest import ROOT
 from test_brute_force import random_case
 
-from layoutopt.budget import Budget
 from layoutopt.engine.conflicts import count_wavefronts
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import EFFORT, free_assignment

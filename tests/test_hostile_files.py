@@ -6,10 +6,10 @@ import json
 import numpy as np
 import pytest
 
-from layoutopt import json_data
 from layoutopt.engine.records import count_lines
 from layoutopt.errors import ExpressionError, ProblemFileError
 from layoutopt.expressions.grammar import parse
+from layoutopt.ground import json_data
 from layoutopt.hardware.devices import device
 from layoutopt.imports import triton
 from layoutopt.imports.trace import accesses

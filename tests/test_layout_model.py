@@ -8,7 +8,7 @@ import pytest
 import toy
 from test_brute_force import random_case
 
-from layoutopt.budget import Budget
+from layoutopt.ground.budget import Budget
 from layoutopt.layout.layout import Digit
 from layoutopt.model.layout_model import LayoutModel
 from layoutopt.model.linear_phases import phases_of

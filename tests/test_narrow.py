@@ -11,10 +11,10 @@ import toy
 from conftest import ROOT
 
 from layoutopt import load
-from layoutopt.budget import Budget
 from layoutopt.emit.languages import emit, plan
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import evaluate, parse
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import element_expression, offset_expression
 from layoutopt.layout.layout import Digit, Layout, Target

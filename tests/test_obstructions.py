@@ -9,7 +9,7 @@ import toy
 from conftest import ROOT
 from test_free import every_placement, tiny
 
-from layoutopt.budget import Budget
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
 from layoutopt.problems.file import from_data, load
 from layoutopt.problems.trace import trace

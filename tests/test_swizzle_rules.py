@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from layoutopt.budget import Budget
+from layoutopt.ground.budget import Budget
 from layoutopt.layout.layout import Digit
 from layoutopt.model.cp_sat import Outcome
 from layoutopt.model.linear_phases import Phases

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from layoutopt.budget import Budget
+from layoutopt.ground.budget import Budget
 from layoutopt.model.cp_sat import Outcome
 from layoutopt.search.walsh import Question, decide
 

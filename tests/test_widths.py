@@ -9,9 +9,9 @@ import subprocess
 import pytest
 
 from layoutopt import check
-from layoutopt.budget import Budget
 from layoutopt.emit.languages import emit
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import Status
 from layoutopt.problems.file import from_data

@@ -44,7 +44,7 @@ def command(
     """
     if offset is not None and table is not None:
         raise click.UsageError("--offset and --table both give the layout; use one")
-    from layoutopt.budget import Budget
+    from layoutopt.ground.budget import Budget
     from layoutopt.problems.answer import Result, Status
     from layoutopt.problems.array_file import read_offsets
     from layoutopt.problems.file import load

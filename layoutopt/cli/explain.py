@@ -24,7 +24,7 @@ def command(problem: Path, as_json: bool, time_limit: float, device_file: Path |
     Example:
       layoutopt explain problems/transposes/leimao_vectorised_swizzled_f32.json
     """
-    from layoutopt.budget import Budget
+    from layoutopt.ground.budget import Budget
     from layoutopt.problems.file import load
     from layoutopt.study.explain import explain
 

@@ -12,7 +12,7 @@ from layoutopt.cli.files import FileCommand, InputPath, OutputPath, check_new, u
 from layoutopt.cli.new import extents
 from layoutopt.cli.output import note, say_file
 from layoutopt.errors import ProblemFileError
-from layoutopt.escape import shown
+from layoutopt.ground.escape import shown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,7 +91,7 @@ def triton(**options: Any) -> int:
 
     text = options.pop("layout")
     if text.startswith("@"):
-        from layoutopt.json_data import read
+        from layoutopt.ground.json_data import read
 
         text = read(text[1:], MAX_TEXT_BYTES).decode("utf-8", "replace")
     return _thread_values(thread_values, layout=text, **options)
@@ -139,7 +139,7 @@ def _thread_values(
 
 def _add(into: Path, access: dict[str, Any], tile: tuple[tuple[int, ...], str], threads: int) -> None:
     """Add an access of so many threads to a problem file that has this tile."""
-    from layoutopt.json_data import read
+    from layoutopt.ground.json_data import read
     from layoutopt.problems.file import MAX_FILE_BYTES, from_data, parsed
 
     shape, element = tile
@@ -198,8 +198,8 @@ def trace(
         raise click.UsageError("the layout in use is needed: give --offset or --table")
     assert element is not None
     assert threads is not None
+    from layoutopt.ground.json_data import read
     from layoutopt.imports.trace import accesses
-    from layoutopt.json_data import read
     from layoutopt.problems.types import ELEMENT_BYTES
 
     shape = extents(tile)

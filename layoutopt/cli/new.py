@@ -9,7 +9,7 @@ import click
 from layoutopt.cli.files import FileCommand, OutputPath, check_new, write_all
 from layoutopt.cli.options import TargetName
 from layoutopt.cli.output import note, say_file
-from layoutopt.escape import shown
+from layoutopt.ground.escape import shown
 
 KINDS = ("transpose", "gemm", "attention", "conv", "stencil", "blank")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from layoutopt.escape import json_text, terminal
+from layoutopt.ground.escape import json_text, terminal
 
 
 def say(text: str) -> None:

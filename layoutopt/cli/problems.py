@@ -42,7 +42,7 @@ def command(problem: Path | None, expanded: bool, fragments: bool, as_json: bool
 
 
 def _print(problem: Path, expanded: bool, as_json: bool) -> None:
-    from layoutopt.json_data import parse
+    from layoutopt.ground.json_data import parse
     from layoutopt.problems.file import from_data, read, written_out
     from layoutopt.problems.text import problem_text
     from layoutopt.problems.tile_set_file import tiles_from_data

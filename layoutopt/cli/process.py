@@ -14,11 +14,11 @@ from typing import Final, NoReturn
 
 import click
 
-from layoutopt.budget import OutOfTime
 from layoutopt.cli.commands import main
 from layoutopt.cli.output import note
 from layoutopt.errors import LayoutoptError
-from layoutopt.escape import shown
+from layoutopt.ground.budget import OutOfTime
+from layoutopt.ground.escape import shown
 
 USAGE_ERROR: Final = 2
 OUT_OF_TIME: Final = 3

@@ -13,7 +13,7 @@ import click
 from layoutopt.cli.files import FileCommand, InputPath, OutputPath, write_all
 from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, time_limit_option
 from layoutopt.cli.output import say_json
-from layoutopt.escape import shown
+from layoutopt.ground.escape import shown
 
 if TYPE_CHECKING:
     from layoutopt.study.show import Views

@@ -219,7 +219,7 @@ def solve_interruptibly(
 
 def _interruptibly(solve: Callable[..., Answer], time_limit: float) -> Answer:
     """Solve in a thread, so that Ctrl-C reaches the solver in mid-search and no terminal can hold it up."""
-    from layoutopt.budget import Budget
+    from layoutopt.ground.budget import Budget
 
     budget = Budget(time_limit)
     outcome: list[Answer | BaseException] = []

@@ -10,8 +10,8 @@ from typing import Final
 from layoutopt.emit.c_text import to_c
 from layoutopt.emit.forms import UNROLLED
 from layoutopt.emit.plan import BASE, AccessPlan, Plan
-from layoutopt.escape import comment
 from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, substituted
+from layoutopt.ground.escape import comment
 
 
 @dataclass(frozen=True, slots=True)

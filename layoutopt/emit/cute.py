@@ -10,9 +10,9 @@ import numpy.typing as npt
 from layoutopt.emit.c_text import to_c
 from layoutopt.emit.plan import Plan
 from layoutopt.errors import VerificationError
-from layoutopt.escape import comment
 from layoutopt.expressions.grammar import Var, evaluate
 from layoutopt.expressions.simplify import simplify
+from layoutopt.ground.escape import comment
 from layoutopt.layout.formula import stages
 from layoutopt.layout.layout import Layout
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from layoutopt.emit.plan import Plan
 from layoutopt.errors import LayoutError
-from layoutopt.escape import comment
+from layoutopt.ground.escape import comment
 
 IntArray = npt.NDArray[np.int64]
 

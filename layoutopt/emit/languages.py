@@ -15,8 +15,8 @@ from layoutopt.emit.registry import LANGUAGES, Language
 from layoutopt.engine.case import case_of, case_under
 from layoutopt.engine.run_time_values import rounded_count
 from layoutopt.errors import ExpressionError, LayoutError
-from layoutopt.escape import identifier
 from layoutopt.expressions.grammar import Const, Lookup, Op, evaluate, parse, to_text
+from layoutopt.ground.escape import identifier
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import offset_expression
 from layoutopt.problems.answer import Result

@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from layoutopt.emit.forms import Form, FormSearch, over_tid
 from layoutopt.errors import VerificationError
-from layoutopt.escape import identifier
 from layoutopt.expressions.grammar import (
     Const,
     Node,
@@ -22,6 +21,7 @@ from layoutopt.expressions.grammar import (
     to_text,
 )
 from layoutopt.expressions.simplify import Range, simplify
+from layoutopt.ground.escape import identifier
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import swizzled_offset
 from layoutopt.layout.layout import Layout

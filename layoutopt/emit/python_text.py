@@ -6,8 +6,8 @@ import keyword
 from collections.abc import Iterable
 
 from layoutopt.emit.plan import BASE, AccessPlan, Plan
-from layoutopt.escape import comment
 from layoutopt.expressions.grammar import Node, Var, substituted, to_text
+from layoutopt.ground.escape import comment
 
 
 def header(plan: Plan) -> list[str]:

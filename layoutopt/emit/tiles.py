@@ -7,7 +7,7 @@ import re
 from layoutopt import __version__
 from layoutopt.emit.languages import emit
 from layoutopt.errors import ProblemFileError
-from layoutopt.escape import identifier
+from layoutopt.ground.escape import identifier
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.types import TileSet
 from layoutopt.synthesis.arrange import Arrangement

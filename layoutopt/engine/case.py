@@ -30,13 +30,13 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from layoutopt.budget import Budget
 from layoutopt.engine.conflicts import Counts, IntArray
 from layoutopt.engine.referee import CountedAccess, KnownLanes, check_table
 from layoutopt.engine.run_time_values import ChoiceTrace, choices, rounded_count
 from layoutopt.engine.witness import worst_instruction
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import Node
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.alignment import base_alignment

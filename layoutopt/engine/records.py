@@ -27,10 +27,10 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from layoutopt import json_data
 from layoutopt.engine.conflicts import CHUNK_INSTRUCTIONS, addressing_lanes, count_wavefronts
 from layoutopt.errors import ProblemFileError, VerificationError
-from layoutopt.escape import shown
+from layoutopt.ground import json_data
+from layoutopt.ground.escape import shown
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation, parse_operation
 from layoutopt.problems import array_file

@@ -26,8 +26,8 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
-from layoutopt import json_data
 from layoutopt.errors import DisputedRuleWarning, ProblemFileError
+from layoutopt.ground import json_data
 from layoutopt.hardware.operations import KINDS, Operation
 
 DEFAULT_TARGET: Final = "sm_90"

@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta, Struct
 
-from layoutopt import json_data
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import to_text
+from layoutopt.ground import json_data
 from layoutopt.hardware.operations import Operation, parse_operation
 from layoutopt.imports.threads import fit_threads, guard
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from layoutopt.budget import Budget
+from layoutopt.ground.budget import Budget
 
 SEED = 1
 

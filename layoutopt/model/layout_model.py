@@ -41,7 +41,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from layoutopt.budget import Budget, OutOfTime
+from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.model.cp_sat import Outcome
 from layoutopt.model.linear_phases import Phases, phases_of
 from layoutopt.model.linearisations import Linearisation, Space

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from layoutopt.budget import Budget, OutOfTime
+from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.layout.layout import Digit
 from layoutopt.model.cp_sat import Model, Outcome
 from layoutopt.model.linearisations import Linearisation, Space, offset_operations

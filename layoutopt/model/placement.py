@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from layoutopt.budget import Budget
+from layoutopt.ground.budget import Budget
 from layoutopt.model.chunks import bound_chunks, free_phases
 from layoutopt.model.cp_sat import Answer, Outcome
 from layoutopt.model.descent import Load, descend

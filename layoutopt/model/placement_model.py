@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from layoutopt.budget import Budget
+from layoutopt.ground.budget import Budget
 from layoutopt.model.chunks import Chunks, FreePhase
 from layoutopt.model.cp_sat import Answer, Model, Outcome
 from layoutopt.problems.types import Tile

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from layoutopt.budget import Budget
+from layoutopt.ground.budget import Budget
 from layoutopt.model.cp_sat import Answer, Model, Outcome
 from layoutopt.model.linear_phases import Phases
 from layoutopt.model.swizzle_rules import Field, Masks, Rules

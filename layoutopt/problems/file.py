@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from layoutopt import json_data
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground import json_data
 from layoutopt.problems import catalogue, named_accesses
 from layoutopt.problems.copy_access import CopyAccess
 from layoutopt.problems.fragment_access import FragmentAccess

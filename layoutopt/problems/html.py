@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from layoutopt.escape import xml as escape
+from layoutopt.ground.escape import xml as escape
 
 __all__ = ["escape", "table", "titled"]
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from layoutopt import json_data
+from layoutopt.ground import json_data
 from layoutopt.problems import copy_access, fragment_access
 from layoutopt.problems.copy_access import CopyAccess
 from layoutopt.problems.fragment_access import FragmentAccess

@@ -12,10 +12,10 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from layoutopt import json_data
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
-from layoutopt.escape import shown
 from layoutopt.expressions.grammar import evaluate, parse, to_text
+from layoutopt.ground import json_data
+from layoutopt.ground.escape import shown
 from layoutopt.layout.formula import element_expression
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import RESULT_SCHEMA, Result, Status

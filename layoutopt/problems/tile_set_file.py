@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from layoutopt import json_data
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground import json_data
 from layoutopt.problems.file import check, from_data, parsed, read
 from layoutopt.problems.types import Constraints, NamedTile, Problem, TileSet
 

@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from layoutopt.budget import Budget
 from layoutopt.errors import ExpressionError, ProblemFileError
 from layoutopt.expressions.grammar import evaluate, parse
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation, parse_operation
 from layoutopt.problems.types import Access, Problem, Tile

@@ -22,9 +22,9 @@ from typing import Any, Final
 
 import msgspec
 
-from layoutopt.budget import Budget
 from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Digit
 from layoutopt.model.linear_phases import phases_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from layoutopt.budget import Budget
 from layoutopt.errors import VerificationError
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.model.placement import FreeAssignment, IntArray
 from layoutopt.problems.trace import Trace

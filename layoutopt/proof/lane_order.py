@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from layoutopt.budget import Budget
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import PhaseRule
 from layoutopt.model.chunks import bound_chunks, free_phases
 from layoutopt.model.phases import PhaseSet

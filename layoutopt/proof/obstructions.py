@@ -27,7 +27,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from layoutopt.budget import Budget
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, PhaseRule
 from layoutopt.problems.alignment import blocks
 from layoutopt.problems.trace import LaneTrace, Trace

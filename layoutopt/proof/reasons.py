@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from layoutopt.budget import Budget
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import EFFORT, FreeAssignment, IntArray, free_assignment

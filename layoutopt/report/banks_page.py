@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from layoutopt.engine.conflicts import count_wavefronts
-from layoutopt.escape import script, xml
+from layoutopt.ground.escape import script, xml
 from layoutopt.hardware.devices import PhaseRule
 from layoutopt.problems.trace import LaneTrace
 from layoutopt.problems.words import tile_text

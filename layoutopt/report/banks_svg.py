@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from layoutopt.escape import xml as escape
+from layoutopt.ground.escape import xml as escape
 from layoutopt.problems.words import tile_text
 from layoutopt.report import palette
 from layoutopt.report.banks_text import default_colouring, meeting_text, picture_costs, summary

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from layoutopt.escape import terminal
+from layoutopt.ground.escape import terminal
 from layoutopt.problems.words import tile_text
 from layoutopt.report import palette
 from layoutopt.study.picture import Cell, Line, Meeting, Picture, instruction_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
-from layoutopt import escape
+from layoutopt.ground import escape
 from layoutopt.layout.families import FAMILIES
 from layoutopt.problems.answer import Status
 from layoutopt.problems.types import Problem

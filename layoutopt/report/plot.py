@@ -6,7 +6,7 @@ import io
 import textwrap
 from typing import Any
 
-from layoutopt.escape import xml_text
+from layoutopt.ground.escape import xml_text
 from layoutopt.study.comparison import Comparison, Row
 
 # Okabe and Ito's palette, told apart with every common colour blindness.

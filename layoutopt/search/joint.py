@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from layoutopt.budget import Budget, OutOfTime
+from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.model.layout_model import Choice, LayoutModel
 from layoutopt.model.linearisations import Linearisation, Space, by_cost
 from layoutopt.model.phases import PhaseSet

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from layoutopt.budget import Budget
+from layoutopt.ground.budget import Budget
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Bound, Method, ModelGrowth
 

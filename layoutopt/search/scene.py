@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from layoutopt.budget import Budget
 from layoutopt.engine.referee import Referee
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout, Target
 from layoutopt.model.cp_sat import Outcome

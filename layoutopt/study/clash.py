@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
-from layoutopt.budget import Budget
 from layoutopt.engine.case import Case
+from layoutopt.ground.budget import Budget
 from layoutopt.problems.trace import trace
 from layoutopt.problems.types import Access
 from layoutopt.proof.every_layout import every_layout

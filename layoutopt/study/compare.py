@@ -15,13 +15,13 @@ from typing import Any, Final
 
 import msgspec
 
-from layoutopt.budget import Budget
 from layoutopt.engine.case import cases
 from layoutopt.engine.witness import witness, worst_instruction
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.count import operations
 from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, substituted, to_text
 from layoutopt.expressions.simplify import simplify
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, device
 from layoutopt.hardware.occupancy import occupancy
 from layoutopt.layout.families import Family, comparison_rows

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from layoutopt.budget import Budget
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.expressions.count import operations
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Layout, Target

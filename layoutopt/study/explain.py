@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from layoutopt.budget import Budget
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, device
 from layoutopt.model.placement import FreeAssignment
 from layoutopt.problems.answer import EVERY_LAYOUT

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from layoutopt.budget import Budget
 from layoutopt.engine.case import Case, case_of
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.types import Problem
 

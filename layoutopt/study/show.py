@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from layoutopt import json_data
-from layoutopt.budget import Budget
 from layoutopt.engine.case import Case
 from layoutopt.engine.witness import worst_instruction
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import parse, to_text
+from layoutopt.ground import json_data
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import element_expression, offset_expression
 from layoutopt.layout.layout import row_major

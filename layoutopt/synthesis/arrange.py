@@ -14,8 +14,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from layoutopt.budget import Budget
 from layoutopt.errors import VerificationError
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, device
 from layoutopt.layout.index_cost import MEASURE
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, IndexCost, Proof, Result, Status

@@ -32,8 +32,8 @@ from typing import Final
 
 import msgspec
 
-from layoutopt.budget import Budget
 from layoutopt.engine.case import Case, case_of
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Result, Status
 from layoutopt.problems.tile_set_file import fields_of

@@ -8,9 +8,9 @@ from typing import Final
 
 import msgspec
 
-from layoutopt.budget import Budget, OutOfTime
 from layoutopt.engine.case import Case, cases
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device, device
 from layoutopt.problems.answer import EVERY_LAYOUT, METHODS, Bound, Method, Proof, Result, Status
 from layoutopt.problems.trace import Trace

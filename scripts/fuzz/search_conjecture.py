@@ -15,7 +15,7 @@ import argparse
 import itertools
 import random
 
-from layoutopt.budget import Budget
+from layoutopt.ground.budget import Budget
 from layoutopt.model.cp_sat import Model, Outcome
 
 # Generator rows of the octacode, a code over the integers modulo 4 that is its own dual

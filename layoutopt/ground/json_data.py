@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.escape import shown
+from layoutopt.ground.escape import shown
 
 T = TypeVar("T")
 
