@@ -5,7 +5,7 @@ import shutil
 
 from conftest import PROBLEMS, answer_of
 
-from layoutopt.emit.languages import emit, plan
+from layoutopt.codegen.languages import emit, plan
 from layoutopt.hardware.devices import device
 from layoutopt.problems.file import from_data, load
 from layoutopt.problems.lower import chosen_widths, with_loops, with_widths

@@ -25,7 +25,7 @@ ROOMS = (
     "proof",
     "synthesis",
     "study",
-    "emit",
+    "codegen",
     "report",
     "cli",
 )

@@ -14,7 +14,7 @@ from conftest import ROOT, TILE_SETS
 from test_brute_force import random_case
 from test_cli import layoutopt
 
-from layoutopt.emit.tiles import cuda_tiles
+from layoutopt.codegen.tiles import cuda_tiles
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import device

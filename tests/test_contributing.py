@@ -15,7 +15,7 @@ from test_cli import ENVIRONMENT
 
 from layoutopt import check, solve
 from layoutopt.cli import commands, import_
-from layoutopt.emit import registry
+from layoutopt.codegen import registry
 from layoutopt.hardware import operations
 from layoutopt.hardware.devices import load_devices
 from layoutopt.problems.answer import Status
@@ -120,13 +120,13 @@ def test_a_family():
 
 
 def test_a_language(tmp_path, monkeypatch):
-    module = types.ModuleType("layoutopt.emit.words")
+    module = types.ModuleType("layoutopt.codegen.words")
     module.emit = lambda plan: f"{plan.name} takes {plan.bytes} bytes\n"
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setitem(
         registry.LANGUAGES, "words", registry.Language("words", "Words", ".txt", "a sentence")
     )
-    from layoutopt.emit.languages import emit
+    from layoutopt.codegen.languages import emit
     from layoutopt.hardware.devices import device
 
     problem = from_data(transpose(8))

@@ -10,10 +10,10 @@ import pytest
 from conftest import PROBLEMS, ROOT
 from emit_programs import GCC, GXX, SOLVED, code, expected, same, solved, tabled, visits
 
-from layoutopt.emit.cost import instructions
-from layoutopt.emit.forms import moved_bits
-from layoutopt.emit.languages import emit, plan
-from layoutopt.emit.registry import LANGUAGES
+from layoutopt.codegen.cost import instructions
+from layoutopt.codegen.forms import moved_bits
+from layoutopt.codegen.languages import emit, plan
+from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.engine.case import case_of
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import Const, Op, Var, evaluate, parse, to_text
@@ -340,7 +340,7 @@ def test_random_problems(tmp_path):
 def test_every_language_stands_in_one_table():
     import importlib
 
-    folder = {path.stem for path in (ROOT / "layoutopt" / "emit").glob("*.py")}
+    folder = {path.stem for path in (ROOT / "layoutopt" / "codegen").glob("*.py")}
     for name, language in LANGUAGES.items():
         assert name == language.name
         assert name in folder

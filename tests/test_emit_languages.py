@@ -18,8 +18,8 @@ import pytest
 from conftest import ROOT, problem_id
 from emit_programs import FORMULAS, GXX, SOLVED, calls, code, expected, same, solved, tabled, visits
 
-from layoutopt.emit.cute import swizzle_of
-from layoutopt.emit.languages import plan
+from layoutopt.codegen.cute import swizzle_of
+from layoutopt.codegen.languages import plan
 from layoutopt.errors import LayoutError
 from layoutopt.hardware.devices import device
 from layoutopt.layout.layout import Digit, Layout, Target

@@ -8,8 +8,8 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from layoutopt.emit.languages import emit
-from layoutopt.emit.registry import LANGUAGES
+from layoutopt.codegen.languages import emit
+from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.ground import escape
 from layoutopt.hardware.devices import device
 from layoutopt.problems.file import from_data

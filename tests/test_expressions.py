@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layoutopt.emit.c_text import to_c
+from layoutopt.codegen.c_text import to_c
 from layoutopt.errors import ExpressionError
 from layoutopt.expressions.grammar import MAX_VALUE, Const, Op, Var, evaluate, names, parse, to_text
 from layoutopt.expressions.simplify import bounds, simplify

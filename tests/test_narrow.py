@@ -11,7 +11,7 @@ import toy
 from conftest import ROOT
 
 from layoutopt import load
-from layoutopt.emit.languages import emit, plan
+from layoutopt.codegen.languages import emit, plan
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import evaluate, parse
 from layoutopt.ground.budget import Budget

@@ -9,8 +9,8 @@ import pytest
 from conftest import PROBLEMS, ROOT
 from emit_programs import solved
 
-from layoutopt.emit.languages import plan
-from layoutopt.emit.selftest import program
+from layoutopt.codegen.languages import plan
+from layoutopt.codegen.selftest import program
 from layoutopt.engine.case import case_of
 from layoutopt.errors import LayoutError
 from layoutopt.hardware import machine as gpu

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from layoutopt import check
-from layoutopt.emit.languages import emit
+from layoutopt.codegen.languages import emit
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device

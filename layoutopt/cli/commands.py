@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import click
 
 from layoutopt import __version__
-from layoutopt.emit.registry import LANGUAGES
+from layoutopt.codegen.registry import LANGUAGES
 
 
 class Command(NamedTuple):

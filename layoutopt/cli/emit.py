@@ -10,7 +10,7 @@ from layoutopt.cli.answer import answer_of, answer_options
 from layoutopt.cli.files import FileCommand, OutputPath, write_all
 from layoutopt.cli.options import ProblemPath
 from layoutopt.cli.output import note, say_json
-from layoutopt.emit.registry import LANGUAGES
+from layoutopt.codegen.registry import LANGUAGES
 
 _LIST = "\b\nLanguages:\n" + "\n".join(
     f"  {known.name:<9} {known.title}, {known.suffix}: {known.summary}" for known in LANGUAGES.values()
@@ -57,10 +57,10 @@ def command(
     if found.code is not None:
         note(f"no layout: {found.reason}")
         return found.code
-    from layoutopt.emit.languages import emit, run_plan
+    from layoutopt.codegen.languages import emit, run_plan
 
     if self_test:
-        from layoutopt.emit.selftest import program
+        from layoutopt.codegen.selftest import program
 
         text = program(run_plan(found.problem, found.device, found.answer))
     else:

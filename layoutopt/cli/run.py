@@ -12,7 +12,7 @@ from layoutopt.cli.options import ProblemPath
 from layoutopt.cli.output import note, say, say_json
 
 if TYPE_CHECKING:
-    from layoutopt.emit.plan import Plan
+    from layoutopt.codegen.plan import Plan
     from layoutopt.hardware.machine import Gpu, Run
 
 
@@ -47,8 +47,8 @@ def command(
     if found.code is not None:
         note(f"no layout: {found.reason}")
         return found.code
-    from layoutopt.emit.languages import run_plan
-    from layoutopt.emit.selftest import program
+    from layoutopt.codegen.languages import run_plan
+    from layoutopt.codegen.selftest import program
     from layoutopt.hardware.counters import counters
     from layoutopt.hardware.devices import device
 

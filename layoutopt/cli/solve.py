@@ -253,7 +253,7 @@ def _interruptibly(solve: Callable[..., Answer], time_limit: float) -> Answer:
 
 
 def _code(problem: Problem, result: Result, gpu: Device) -> str:
-    from layoutopt.emit.languages import emit
+    from layoutopt.codegen.languages import emit
 
     return emit("cuda", problem, gpu, result)
 

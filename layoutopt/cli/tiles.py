@@ -29,7 +29,7 @@ def finish(
     """Write the files asked for and print the answer; returns the exit code."""
     text = None
     if arrangement.tiles and (code is not None or not as_json):
-        from layoutopt.emit.tiles import cuda_tiles
+        from layoutopt.codegen.tiles import cuda_tiles
 
         text = cuda_tiles(tile_set, arrangement, gpu)
     outputs = {}

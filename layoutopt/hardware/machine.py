@@ -1,6 +1,6 @@
 """Run self-tests on the GPU of this machine: values, cycles and the profiler's counters.
 
-Programs are those of `layoutopt.emit.selftest`. Everything is written to a temporary folder, which is
+Programs are those of `layoutopt.codegen.selftest`. Everything is written to a temporary folder, which is
 removed afterwards.
 """
 

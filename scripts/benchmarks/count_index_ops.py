@@ -23,12 +23,12 @@ from pathlib import Path
 
 import msgspec
 
-from layoutopt.emit import cuda, cute
-from layoutopt.emit.c_family import arguments, parameter
-from layoutopt.emit.c_text import to_c
-from layoutopt.emit.forms import over_tid
-from layoutopt.emit.languages import run_plan
-from layoutopt.emit.plan import AccessPlan, Plan
+from layoutopt.codegen import cuda, cute
+from layoutopt.codegen.c_family import arguments, parameter
+from layoutopt.codegen.c_text import to_c
+from layoutopt.codegen.forms import over_tid
+from layoutopt.codegen.languages import run_plan
+from layoutopt.codegen.plan import AccessPlan, Plan
 from layoutopt.expressions.grammar import Const, Op, Var, substituted
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.machine import find_tool

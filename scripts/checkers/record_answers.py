@@ -19,7 +19,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from layoutopt.cli.commands import main as layoutopt
-from layoutopt.emit.registry import LANGUAGES
+from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.problems.catalogue import problems
 
 LIMIT = "20"

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from layoutopt.emit import c, cuda, numba
-from layoutopt.emit.plan import Plan, make_plan
+from layoutopt.codegen import c, cuda, numba
+from layoutopt.codegen.plan import Plan, make_plan
 from layoutopt.errors import LayoutoptError
 from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import offset_expression

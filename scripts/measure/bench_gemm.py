@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from layoutopt.emit import cuda, cute
-from layoutopt.emit.languages import plan
+from layoutopt.codegen import cuda, cute
+from layoutopt.codegen.languages import plan
 from layoutopt.hardware.devices import device
 from layoutopt.problems.file import from_data
 from layoutopt.synthesis.solve import solve

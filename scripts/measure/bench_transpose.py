@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from layoutopt.emit import cuda
-from layoutopt.emit.languages import plan
+from layoutopt.codegen import cuda
+from layoutopt.codegen.languages import plan
 from layoutopt.hardware.devices import device
 from layoutopt.problems.file import from_data
 from layoutopt.problems.types import Problem

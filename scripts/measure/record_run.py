@@ -28,8 +28,8 @@ _PROFILES = 3
 
 
 def write(folder: Path) -> None:
-    from layoutopt.emit.languages import run_plan
-    from layoutopt.emit.selftest import program
+    from layoutopt.codegen.languages import run_plan
+    from layoutopt.codegen.selftest import program
     from layoutopt.expressions.grammar import to_text
     from layoutopt.hardware.counters import counters
     from layoutopt.hardware.devices import device

@@ -140,7 +140,7 @@ def effective(header: str) -> list[str]:
 
 def operand(element: str, letter: str) -> tuple[dict, str, str]:
     """The problem that `new gemm` writes, the offset of its layout and the emitted header."""
-    from layoutopt.emit.languages import emit
+    from layoutopt.codegen.languages import emit
     from layoutopt.hardware.devices import device
     from layoutopt.problems.file import from_data
     from layoutopt.problems.starters import Options, starter

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from on_gpu import CONFLICTS_SUM, ELSEWHERE_SUM, RAW_PAGE, WAVEFRONTS_SUM, counted, run
 
-from layoutopt.emit.languages import emit
+from layoutopt.codegen.languages import emit
 from layoutopt.engine.case import case_of
 from layoutopt.hardware import machine
 from layoutopt.hardware.devices import device

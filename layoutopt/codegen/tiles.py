@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from layoutopt import __version__
-from layoutopt.emit.languages import emit
+from layoutopt.codegen.languages import emit
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import identifier
 from layoutopt.hardware.devices import Device

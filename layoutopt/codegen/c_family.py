@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from layoutopt.emit.c_text import to_c
-from layoutopt.emit.forms import UNROLLED
-from layoutopt.emit.plan import BASE, AccessPlan, Plan
+from layoutopt.codegen.c_text import to_c
+from layoutopt.codegen.forms import UNROLLED
+from layoutopt.codegen.plan import BASE, AccessPlan, Plan
 from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, substituted
 from layoutopt.ground.escape import comment
 

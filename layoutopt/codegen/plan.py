@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from layoutopt.emit.forms import Form, FormSearch, over_tid
+from layoutopt.codegen.forms import Form, FormSearch, over_tid
 from layoutopt.errors import VerificationError
 from layoutopt.expressions.grammar import (
     Const,

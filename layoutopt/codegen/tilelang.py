@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from layoutopt.emit.plan import Plan
-from layoutopt.emit.python_text import header, headline
+from layoutopt.codegen.plan import Plan
+from layoutopt.codegen.python_text import header, headline
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import Node, Op, to_text
 

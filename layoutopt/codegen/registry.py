@@ -27,7 +27,7 @@ class Language(NamedTuple):
     @property
     def module(self) -> str:
         """Where it is emitted."""
-        return f"layoutopt.emit.{self.name}"
+        return f"layoutopt.codegen.{self.name}"
 
 
 _ALL: Final = (

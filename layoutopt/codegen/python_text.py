@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 from collections.abc import Iterable
 
-from layoutopt.emit.plan import BASE, AccessPlan, Plan
+from layoutopt.codegen.plan import BASE, AccessPlan, Plan
 from layoutopt.expressions.grammar import Node, Var, substituted, to_text
 from layoutopt.ground.escape import comment
 

@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from layoutopt.emit.cost import instructions
+from layoutopt.codegen.cost import instructions
 from layoutopt.errors import ExpressionError
 from layoutopt.expressions.grammar import (
     Const,

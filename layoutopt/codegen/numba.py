@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from layoutopt.emit.plan import BASE, AccessPlan, Plan
-from layoutopt.emit.python_text import header, headline, parameter, text
+from layoutopt.codegen.plan import BASE, AccessPlan, Plan
+from layoutopt.codegen.python_text import header, headline, parameter, text
 from layoutopt.expressions.grammar import Const, Op, Var, to_text
 
 _TYPES: Final = {

@@ -12,11 +12,11 @@ from __future__ import annotations
 from functools import reduce
 from typing import Final
 
-from layoutopt.emit import cuda
-from layoutopt.emit.c_family import arguments, loop_nest, parameter, parameters
-from layoutopt.emit.c_text import to_c
-from layoutopt.emit.forms import over_tid
-from layoutopt.emit.plan import AccessPlan, Plan
+from layoutopt.codegen import cuda
+from layoutopt.codegen.c_family import arguments, loop_nest, parameter, parameters
+from layoutopt.codegen.c_text import to_c
+from layoutopt.codegen.forms import over_tid
+from layoutopt.codegen.plan import AccessPlan, Plan
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import Const, Node, Op, Var, substituted
 

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from layoutopt.emit.plan import Plan
+from layoutopt.codegen.plan import Plan
 from layoutopt.errors import LayoutError
 from layoutopt.ground.escape import comment
 

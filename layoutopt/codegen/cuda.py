@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from layoutopt.emit.c_family import (
+from layoutopt.codegen.c_family import (
     Dialect,
     arguments,
     loop_nest,
@@ -12,7 +12,7 @@ from layoutopt.emit.c_family import (
     source,
     stepped,
 )
-from layoutopt.emit.plan import AccessPlan, Plan
+from layoutopt.codegen.plan import AccessPlan, Plan
 from layoutopt.hardware.operations import Operation
 
 TYPES: Final = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from layoutopt.emit.c_family import Dialect, arguments, parameters, source
-from layoutopt.emit.plan import AccessPlan, Plan
+from layoutopt.codegen.c_family import Dialect, arguments, parameters, source
+from layoutopt.codegen.plan import AccessPlan, Plan
 
 _TYPES: Final = {
     "i8": "char", "u8": "uchar", "i16": "short", "u16": "ushort", "i32": "int", "u32": "uint",

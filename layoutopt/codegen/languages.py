@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from layoutopt import __version__
-from layoutopt.emit.plan import Plan, make_plan
-from layoutopt.emit.registry import LANGUAGES, Language
+from layoutopt.codegen.plan import Plan, make_plan
+from layoutopt.codegen.registry import LANGUAGES, Language
 from layoutopt.engine.case import case_of, case_under
 from layoutopt.engine.run_time_values import rounded_count
 from layoutopt.errors import ExpressionError, LayoutError

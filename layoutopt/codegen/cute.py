@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from layoutopt.emit.c_text import to_c
-from layoutopt.emit.plan import Plan
+from layoutopt.codegen.c_text import to_c
+from layoutopt.codegen.plan import Plan
 from layoutopt.errors import VerificationError
 from layoutopt.expressions.grammar import Var, evaluate
 from layoutopt.expressions.simplify import simplify

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from layoutopt.emit.c_family import Dialect, source
-from layoutopt.emit.cuda import declaration, pointer_pieces, prologue
-from layoutopt.emit.plan import AccessPlan, Plan
+from layoutopt.codegen.c_family import Dialect, source
+from layoutopt.codegen.cuda import declaration, pointer_pieces, prologue
+from layoutopt.codegen.plan import AccessPlan, Plan
 
 
 def emit(plan: Plan) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from layoutopt.emit.c_family import Dialect, arguments, parameters, source
-from layoutopt.emit.plan import AccessPlan, Plan
+from layoutopt.codegen.c_family import Dialect, arguments, parameters, source
+from layoutopt.codegen.plan import AccessPlan, Plan
 
 _TYPES: Final = {
     "i8": "int8_t", "u8": "uint8_t", "i16": "int16_t", "u16": "uint16_t", "i32": "int32_t",
