@@ -243,7 +243,8 @@ def test_command_line(tmp_path):
     assert data["schema"] == "layoutopt.result/1"
     assert "proof" not in data
     assert (data["excess"], data["offset"], data["bytes"]) == (992, "x0*32 + x1", 4096)
-    assert [f["kind"] for f in data["findings"]] == ["conflict", "fix"]
+    assert [f["kind"] for f in data["findings"]] == ["conflict", "edit", "fix"]
+    assert data["edit"]["text"] == "change 32 to 33"
     table = tmp_path / "t.npy"
     np.save(table, 4 * (np.arange(32)[:, None] * 33 + np.arange(32)))
     assert layoutopt("check", TRANSPOSE, "--table", table, "--no-fix").returncode == 0

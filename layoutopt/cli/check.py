@@ -62,7 +62,7 @@ def command(
         return solve(changed, budget=budget, target=gpu)
 
     layout = read_offsets(table, loaded.tile.shape, "--table") if table is not None else offset
-    audit = check(loaded, layout, target=gpu, solver=None if no_fix else solver)
+    audit = check(loaded, layout, target=gpu, solver=None if no_fix else solver, budget=budget.part(0.2))
     if as_json:
         say_json(audit.to_json())
     else:

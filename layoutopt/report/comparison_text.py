@@ -18,7 +18,8 @@ _MAX_ACCESS_COLUMNS = 4
 _CSV_FIELDS = (
     "family", "title", "status", "label", "offset", "excess", "ways", "wavefronts", "ideal",
     "weighted_wavefronts", "bytes", "declared_bytes", "alignment_bytes", "blocks_per_sm",
-    "blocks_by_shared_memory", "limited_by", "pipeline_stages", "index_ops", "pareto", "seconds", "reason",
+    "blocks_by_shared_memory", "limited_by", "pipeline_stages", "index_ops", "edit", "pareto", "seconds",
+    "reason",
 )  # fmt: skip
 
 
@@ -135,6 +136,7 @@ def _notes(comparison: Comparison) -> list[str]:
     ]
     if labels:
         lines.append(f"  {'; '.join(labels)}")
+    lines += [f"  {row.title}: {row.edit}" for row in comparison.rows if row.edit is not None]
     if comparison.widths:
         lines.append(f"  every row with {widths_text(comparison.widths)}, as the best layout of all has it")
     return lines

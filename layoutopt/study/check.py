@@ -13,6 +13,7 @@ from layoutopt.engine.conflicts import Counts
 from layoutopt.engine.referee import CountedAccess, KnownLanes
 from layoutopt.engine.run_time_values import rounded_count
 from layoutopt.expressions.grammar import to_text
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.counters import counters
 from layoutopt.hardware.devices import Device, device
 from layoutopt.problems.answer import RESULT_SCHEMA, Result, Status
@@ -20,7 +21,7 @@ from layoutopt.problems.lower import named_widths, width_choices
 from layoutopt.problems.types import Problem
 from layoutopt.study import findings
 from layoutopt.study.findings import Finding
-from layoutopt.study.fix import fix
+from layoutopt.study.fix import EditedLayout, edit_finding, edited, fix
 from layoutopt.study.idle_xor import alignment_note, idle_xor
 from layoutopt.study.in_use import AnyLayout, InUse
 
@@ -41,7 +42,12 @@ class AuditedAccess(Struct, frozen=True, omit_defaults=True):
 
 
 class Audit(Struct, frozen=True, rename={"schema_": "schema"}):
-    """The outcome. `status` is infeasible where the layout cannot hold the tile at all."""
+    """The outcome.
+
+    Attributes:
+        status: infeasible where the layout cannot hold the tile at all.
+        edit: the nearest edit of the layout that is better; None where there is none, or none was sought.
+    """
 
     problem: str
     target: str
@@ -54,6 +60,7 @@ class Audit(Struct, frozen=True, rename={"schema_": "schema"}):
     weighted_excess: float
     accesses: tuple[AuditedAccess, ...]
     findings: tuple[Finding, ...]
+    edit: EditedLayout | None
     schema_: str = RESULT_SCHEMA
 
     def to_json(self) -> dict[str, Any]:
@@ -68,6 +75,7 @@ def check(
     *,
     target: Device | None = None,
     solver: Callable[[Problem], Result] | None = None,
+    budget: Budget | None = None,
 ) -> Audit:
     """Audit `layout` under the accesses of `problem`.
 
@@ -77,7 +85,8 @@ def check(
             byte offsets in the shape of the tile. None takes the file's `layout.offset`, else its
             `published.offset`.
         target: the device, where it is not the one the problem names.
-        solver: finds the cheapest fix; None leaves that finding out.
+        solver: finds the cheapest fix; None leaves that finding and the nearest edit out.
+        budget: the time that the search for the nearest edit has; None for no limit.
 
     Raises:
         ProblemFileError: there is no layout to check, or it cannot be read.
@@ -91,12 +100,12 @@ def check(
             (a.status is Status.INFEASIBLE, sum(access.wavefronts for access in a.accesses)) for a in audits
         ]
         chosen = options[totals.index(min(totals))]
-        audit = _audit(InUse(chosen, layout, gpu), solver)
+        audit = _audit(InUse(chosen, layout, gpu), solver, budget)
         return msgspec.structs.replace(audit, accesses=named_widths(audit.accesses, problem, chosen))
-    return _audit(InUse(options[0], layout, gpu), solver)
+    return _audit(InUse(options[0], layout, gpu), solver, budget)
 
 
-def _audit(used: InUse, solver: Callable[[Problem], Result] | None) -> Audit:
+def _audit(used: InUse, solver: Callable[[Problem], Result] | None, budget: Budget | None = None) -> Audit:
     accesses = used.accesses
     counts = [access.count(used.table) for access in accesses]
     reports = tuple(_report(used, a, c) for a, c in zip(accesses, counts, strict=True))
@@ -119,7 +128,10 @@ def _audit(used: InUse, solver: Callable[[Problem], Result] | None) -> Audit:
     ]
     excess = rounded_count(sum(r.excess for r in reports))
     weighted_excess = weighted / used.lanes.weight_unit
+    edit = None
     if solver is not None:
+        edit = edited(used, excess, budget or Budget(None))
+        found += [edit_finding(used, edit)] if edit is not None else []
         found += fix(used, excess, weighted_excess, bool(wrong), solver)
     return Audit(
         used.problem.name,
@@ -133,6 +145,7 @@ def _audit(used: InUse, solver: Callable[[Problem], Result] | None) -> Audit:
         weighted_excess,
         reports,
         tuple(found),
+        edit,
     )
 
 

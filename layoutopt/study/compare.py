@@ -36,7 +36,9 @@ from layoutopt.search.proposal import Ask
 from layoutopt.study.advice import mark_pareto, recommend
 from layoutopt.study.comparison import Comparison, Row, RowAccess, by_wavefronts
 from layoutopt.study.counted import COUNTED, Counter, best, plainly
+from layoutopt.study.edits import strides_of
 from layoutopt.study.known import known_case
+from layoutopt.study.nearest_edit import nearest_edit
 from layoutopt.synthesis.solve import solve_cases
 
 ALL: Final = "all"
@@ -108,6 +110,7 @@ class _Compare:
                     "published", "published", "published.offset", published.offset, published.bytes
                 )
             )
+        given += self._edits()
         marked = mark_pareto(given)
         return Comparison(
             problem.name, self.gpu.name, problem.threads, marked, recommend(marked), self.widths or {}
@@ -177,6 +180,27 @@ class _Compare:
         except LayoutError as error:
             return Row(family, title, Status.INFEASIBLE, str(error), offset=text)
         return self._row(Row(family, title, "given"), node, table, declared or 0, _has_xor(node))
+
+    def _edits(self) -> Iterator[Row]:
+        """The nearest edit of the layout in use, else of the published one, where one is better."""
+        published = self.case.problem.published
+        text = self.in_use or (published.offset if published is not None else None)
+        if text is None:
+            return
+        node = parse(text, frozenset(f"x{d}" for d in range(len(self.problem.tile.shape))))
+        found, seconds = _timed(partial(nearest_edit, node, self.case, self.budget))
+        if found is not None:
+            row = Row("edit", "nearest edit", "given", edit=found.edit.text, seconds=seconds)
+            after = found.edit.node
+            declared = self._declared(after)
+            yield self._row(row, after, self.case.table(after), declared, _has_xor(after))
+
+    def _declared(self, node: Node) -> int:
+        """Bytes of an array with every pitch in full, where the formula has pitches; 0 elsewhere."""
+        tile = self.case.problem.tile
+        strides = strides_of(node, len(tile.shape)) or ()
+        full = max((s * n for s, n in zip(strides, tile.shape, strict=False)), default=0)
+        return full * tile.element_bits // 8
 
     def _guesses(self) -> Iterator[Row]:
         """One vector of pad, and column ^ row: what people write without looking."""

@@ -51,6 +51,7 @@ class Row(Struct, frozen=True):
         blocks_by_shared_memory: by shared memory alone.
         limited_by: what decides blocks_per_sm.
         pipeline_stages: copies of the tile that fit in one block.
+        edit: what to change in the layout in use, such as "change 129 to 132", where the row is that edit.
         seconds: time that the row took.
         pareto: no other row is better in wavefronts or bytes and as good in the other.
         accesses: one by one.
@@ -75,6 +76,7 @@ class Row(Struct, frozen=True):
     blocks_by_shared_memory: int | None = None
     limited_by: str | None = None
     pipeline_stages: int | None = None
+    edit: str | None = None
     seconds: float = 0.0
     pareto: bool = False
     accesses: tuple[RowAccess, ...] = ()

@@ -6,12 +6,60 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 
+from layoutopt.engine.case import case_of
 from layoutopt.engine.run_time_values import rounded_count
+from layoutopt.expressions.grammar import to_text
+from layoutopt.ground.budget import Budget
 from layoutopt.problems.answer import Result
 from layoutopt.problems.types import Constraints, Problem
 from layoutopt.study.findings import Finding
 from layoutopt.study.in_use import InUse
+from layoutopt.study.nearest_edit import nearest_edit
+
+
+class EditedLayout(Struct, frozen=True):
+    """The nearest edit of a layout in use.
+
+    Attributes:
+        text: what to change, such as "change 129 to 132".
+        offset: the formula after it, element offset over x0, x1, ...
+        excess: wavefronts above ideal that are left.
+        bytes: to the end of the last element.
+        saved_wavefronts: less than before.
+    """
+
+    text: str
+    offset: str
+    excess: int | float
+    bytes: int
+    saved_wavefronts: int | float
+
+
+def edited(used: InUse, excess: int | float, budget: Budget) -> EditedLayout | None:
+    """The nearest edit of a layout in use that is a formula, where one is better than it."""
+    if used.node is None:
+        return None
+    case = case_of(used.problem, used.gpu)
+    found = nearest_edit(used.node, case, budget)
+    if found is None:
+        return None
+    left = rounded_count(sum(report.excess for report in case.measure(found.edit.node)))
+    saved = rounded_count(excess - left)
+    return EditedLayout(found.edit.text, to_text(found.edit.node), left, found.bytes, saved)
+
+
+def edit_finding(used: InUse, edit: EditedLayout) -> Finding:
+    """The same for people."""
+    size = edit.bytes - used.size
+    gain = [f"saves {edit.saved_wavefronts:,} wavefronts"] if edit.saved_wavefronts > 0 else []
+    gain += [f"{'costs' if size > 0 else 'saves'} {abs(size):,} bytes"] if size else []
+    return Finding(
+        "edit",
+        f"{edit.text}: {edit.offset}" + (f"; {', '.join(gain)}" if gain else ""),
+        details=msgspec.to_builtins(edit),
+    )
 
 
 def fix(

@@ -1,0 +1,246 @@
+"""Small changes of an offset formula, as a kernel's author would make them by hand.
+
+    another constant      x0*129 + x1   ->   x0*132 + x1                change 129 to 132
+    order with a pad      x0*32 + x1    ->   x1*33 + x0                 store x1 slowest: x1*33 + x0
+    one mask more         x0*32 + x1    ->   x0*32 + (x1 ^ x0 % 8 * 4)  XOR x0 % 8 * 4 into x1
+
+Whether a change gives a layout at all, and what it costs, is for those to find out who ask for it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from layoutopt.expressions.grammar import Const, Node, Op, Var, to_text, with_parts
+from layoutopt.expressions.simplify import simplify, sum_terms, weighted_sum
+from layoutopt.problems.types import Tile
+
+# Kinds of edits, the smallest first.
+KINDS: Final = ("constant", "mask", "order")
+
+# Every order of more dimensions than these would be too many.
+_MAX_ORDERED: Final = 4
+# Constants of a formula beyond which none is changed: their pairs with values are too many.
+_MAX_CONSTANTS: Final = 8
+
+Path = tuple[int, ...]
+
+
+class Edit(Struct, frozen=True):
+    """One change.
+
+    Attributes:
+        kind: one of `KINDS`.
+        node: the formula after it, element offset over x0, x1, ...
+        text: what to do, in a few words; `{offset}` is not part of it.
+        distance: how far it is from the formula before; of the same kind, the smaller is nearer.
+    """
+
+    kind: str
+    node: Node
+    text: str
+    distance: float
+
+
+def edits(node: Node, tile: Tile, vector: int, period: int) -> Iterator[Edit]:
+    """All changes of `node` that are tried, the smallest kind first.
+
+    Args:
+        node: element offset over x0, x1, ...
+        tile: what it lays out.
+        vector: elements of the widest access, which stay together.
+        period: elements after which the banks repeat.
+    """
+    yield from _other_constants(node, period)
+    yield from _added_pads(node, tile, period)
+    yield from _masks(node, tile, vector, period)
+    yield from _orders(node, tile, period)
+
+
+# Constants ---------------------------------------------------------------------------------------
+
+
+def _other_constants(node: Node, period: int) -> Iterator[Edit]:
+    """Another stride, and those of slower dimensions with it; another divisor, twice or half as large."""
+    found = list(_constants(node))[:_MAX_CONSTANTS]
+    strides = sorted({value for _, symbol, value in found if symbol == "*"})
+    for value in strides:
+        for other in range(max(1, value - period), value + period + 1):
+            if other != value:
+                yield from _restrided(node, found, value, other)
+    for path, symbol, value in found:
+        for shift in (-3, -2, -1, 1, 2, 3) if symbol != "*" else ():
+            other = value << shift if shift > 0 else value >> -shift
+            if other > 1 and (value % other == 0 or other % value == 0):
+                changed = _with(node, {path: other})
+                yield Edit("constant", changed, f"change {_shown(symbol, value, other)}", abs(shift) / 64)
+
+
+def _shown(symbol: str, value: int, other: int) -> str:
+    return f"{value} to {other}" if symbol == "*" else f"{symbol} {value} to {symbol} {other}"
+
+
+def _restrided(node: Node, found: Sequence[tuple[Path, str, int]], value: int, other: int) -> Iterator[Edit]:
+    """`value` as `other`: wherever it is a factor, alone and with the strides that are multiples of it."""
+    places = [path for path, symbol, factor in found if symbol == "*" and factor == value]
+    slower = {
+        path: factor // value * other + factor % value
+        for path, symbol, factor in found
+        if symbol == "*" and factor >= 2 * value > 2
+    }
+    text = f"change {value} to {other}"
+    if len(places) > 1:
+        for path in places:
+            one = _with(node, {path: other})
+            yield Edit("constant", one, f"change one {value} to {other}", abs(other - value) / value)
+    everywhere = dict.fromkeys(places, other)
+    yield Edit("constant", _with(node, everywhere), text, abs(other - value) / value)
+    if slower:
+        more = sorted({(_at(node, path), changed) for path, changed in slower.items()})
+        texts = "".join(f" and {before} to {after}" for before, after in more)
+        yield Edit("constant", _with(node, everywhere | slower), text + texts, abs(other - value) / value)
+
+
+def _constants(node: Node, path: Path = ()) -> Iterator[tuple[Path, str, int]]:
+    """Every constant that a product, a division or a remainder has: where, of which operator, its value."""
+    if isinstance(node, Op):
+        for k, arg in enumerate(node.args):
+            right = node.symbol == "*" or (node.symbol in ("//", "%") and k == 1)
+            if right and isinstance(arg, Const) and arg.value > 0:
+                yield (*path, k), node.symbol, arg.value
+            yield from _constants(arg, (*path, k))
+
+
+def _with(node: Node, values: dict[Path, int]) -> Node:
+    """`node` with other constants at these places."""
+    if () in values:
+        return Const(values[()])
+    if not values or not isinstance(node, Op):
+        return node
+    inner: dict[int, dict[Path, int]] = {}
+    for (k, *rest), value in values.items():
+        inner.setdefault(k, {})[tuple(rest)] = value
+    return Op(node.symbol, tuple(_with(arg, inner.get(k, {})) for k, arg in enumerate(node.args)))
+
+
+def _at(node: Node, path: Path) -> int:
+    for k in path:
+        assert isinstance(node, Op)
+        node = node.args[k]
+    assert isinstance(node, Const)
+    return node.value
+
+
+# Pads, masks and orders --------------------------------------------------------------------------
+
+
+def _ranges(tile: Tile) -> dict[str, tuple[int, int]]:
+    return {f"x{d}": (0, extent - 1) for d, extent in enumerate(tile.shape)}
+
+
+def _added_pads(node: Node, tile: Tile, period: int) -> Iterator[Edit]:
+    """Of a tile of one dimension, which has no pitch: a pad after every so many elements."""
+    if len([extent for extent in tile.shape if extent > 1]) != 1 or node != _row_major(tile):
+        return
+    (name,) = (f"x{d}" for d, extent in enumerate(tile.shape) if extent > 1)
+    for shift in range(2, period.bit_length() + 1):
+        term = Op("//", (Var(name), Const(1 << shift)))
+        yield Edit("constant", Op("+", (node, term)), f"add {to_text(term)}", 1 / (1 << shift))
+
+
+def _row_major(tile: Tile) -> Node:
+    strides = [math.prod(tile.shape[d + 1 :]) for d in range(len(tile.shape))]
+    return weighted_sum((s, Var(f"x{d}")) for d, s in enumerate(strides) if tile.shape[d] > 1)
+
+
+def _masks(node: Node, tile: Tile, vector: int, period: int) -> Iterator[Edit]:
+    """Bits of a coordinate, or of the offset itself, XORed into the offset or into the fastest coordinate."""
+    low, high = (vector - 1).bit_length(), (period - 1).bit_length()
+    ranges = _ranges(tile)
+    last = Var(f"x{len(tile.shape) - 1}")
+    alone = _stands_alone(node, last)
+    sources = [(Var(name), top) for name, (_, top) in ranges.items() if top]
+    for source, top in sources:
+        for start, bits in _fields(top.bit_length(), high - low):
+            for to in range(low, high - bits + 1):
+                field = _field(source, start, bits, to)
+                flip = simplify(field, ranges)
+                text = to_text(flip)
+                distance = bits + start / 64
+                if alone and source != last and 1 << (to + bits) <= tile.shape[-1]:
+                    inner = _replaced(node, last, Op("^", (last, flip)))
+                    yield Edit("mask", inner, f"XOR {text} into {last.name}", distance)
+                whole = Op("^", (node, flip))
+                yield Edit("mask", whole, f"XOR {text} into the offset", distance + 0.5)
+
+
+def _fields(width: int, most: int) -> Iterator[tuple[int, int]]:
+    """First bit and number of bits of every run in so many bits."""
+    for start in range(width):
+        for bits in range(1, min(width - start, most) + 1):
+            yield start, bits
+
+
+def _field(source: Node, start: int, bits: int, to: int) -> Node:
+    run = Op("%", (Op("//", (source, Const(1 << start))), Const(1 << bits)))
+    return Op("*", (run, Const(1 << to)))
+
+
+def _stands_alone(node: Node, variable: Var) -> bool:
+    """Whether the formula is a sum with `variable` itself as a term, and nowhere else."""
+    terms = sum_terms(node, 1)
+    return (1, variable) in terms and sum(_mentions(term, variable) for _, term in terms) == 1
+
+
+def _mentions(node: Node, variable: Var) -> int:
+    if node == variable:
+        return 1
+    return sum(_mentions(arg, variable) for arg in node.args) if isinstance(node, Op) else 0
+
+
+def _replaced(node: Node, variable: Var, value: Node) -> Node:
+    if node == variable:
+        return value
+    return with_parts(node, lambda part: _replaced(part, variable, value))
+
+
+def strides_of(node: Node, dimensions: int) -> tuple[int, ...] | None:
+    """The stride of each coordinate where the formula is a sum of multiples of them, else None."""
+    strides = dict.fromkeys((f"x{d}" for d in range(dimensions)), 0)
+    for factor, term in sum_terms(node, 1):
+        if not isinstance(term, Var):
+            return None
+        strides[term.name] += factor
+    return tuple(strides.values())
+
+
+def _orders(node: Node, tile: Tile, period: int) -> Iterator[Edit]:
+    """Every other order of the dimensions, dense or with one pad of less than a period of the banks."""
+    strides = strides_of(node, len(tile.shape))
+    wide = [d for d, extent in enumerate(tile.shape) if extent > 1]
+    if strides is None or not 2 <= len(wide) <= _MAX_ORDERED:
+        return
+    now = sorted(wide, key=lambda d: -strides[d])
+    for order in itertools.permutations(now):
+        if list(order) != now:
+            yield _ordered(order, 0, 0, tile)
+            for padded, pad in itertools.product(range(len(order) - 1), range(1, period)):
+                yield _ordered(order, padded, pad, tile)
+
+
+def _ordered(order: tuple[int, ...], padded: int, pad: int, tile: Tile) -> Edit:
+    """Dimensions from slowest to fastest; the stride of the dimension at `padded` has a pad."""
+    stride, terms = 1, []
+    for k, d in reversed(list(enumerate(order))):
+        stride += pad if k == padded else 0
+        terms.append((stride, Var(f"x{d}")))
+        stride *= tile.shape[d]
+    node = weighted_sum(reversed(terms))
+    slowest = ", ".join(f"x{d}" for d in order)
+    what = f" with a pad of {pad}" if pad else ""
+    return Edit("order", node, f"order the dimensions {slowest}{what}", 1 + pad / 1024)

@@ -1,0 +1,147 @@
+"""The nearest edit of a layout in use: the smallest change that serves the accesses as well as any edit does.
+
+Every edit of `layoutopt.study.edits` is counted by the conflict engine. Of each kind, the one with the fewest
+wavefronts, then bytes, then the smallest change is looked at closely; of those, the smallest kind that costs
+no more than the best.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from msgspec import Struct
+
+from layoutopt.engine.case import Case
+from layoutopt.errors import ExpressionError, LayoutError
+from layoutopt.expressions.grammar import Node
+from layoutopt.ground.budget import Budget
+from layoutopt.problems.trace import IntArray
+from layoutopt.problems.types import Constraints
+from layoutopt.study.counted import Counter
+from layoutopt.study.edits import KINDS, Edit, edits, strides_of
+
+# What a family must be allowed for.
+_NEEDS = {"constant": "pad", "mask": "xor", "order": "order"}
+
+# Lane accesses, and elements of tables, that are counted in one go.
+_BATCH_LANES = 1 << 18
+_BATCH_ELEMENTS = 1 << 22
+
+
+class Nearest(Struct, frozen=True):
+    """An edit that serves the accesses.
+
+    Attributes:
+        edit: what to change.
+        excess: weighted excess of the layout after it, in units of the trace.
+        bytes: to the end of the last element.
+    """
+
+    edit: Edit
+    excess: float
+    bytes: int
+
+
+def nearest_edit(
+    node: Node,
+    case: Case,
+    budget: Budget,
+    *,
+    cost: Callable[[Node, IntArray], float] | None = None,
+) -> Nearest | None:
+    """The nearest edit of `node` that is better than it; None where there is none.
+
+    Better is less weighted excess, or as much in fewer bytes; anything is better than a formula that
+    is no layout of the tile.
+
+    Args:
+        node: element offset of `case.problem` over x0, x1, ...
+        case: the tile and its accesses, with one width for each.
+        budget: the time there is.
+        cost: of a formula and its byte offsets, by which kinds of edits are compared; excess where left out.
+    """
+    before = _measured(case, Edit("constant", node, "", 0.0))
+    best = [
+        found
+        for kind in KINDS
+        if (found := _best_of(kind, node, case, budget)) is not None
+        and (before is None or (found.excess, found.bytes) < (before.excess, before.bytes))
+    ]
+    if not best:
+        return None
+    prices = [
+        found.excess if cost is None else cost(found.edit.node, case.table(found.edit.node)) for found in best
+    ]
+    return next(found for found, price in zip(best, prices, strict=True) if price <= min(prices))
+
+
+def _best_of(kind: str, node: Node, case: Case, budget: Budget) -> Nearest | None:
+    """The edit of this kind with the least excess, then bytes, then distance, that is a layout."""
+    allowed = case.problem.layout
+    if allowed.must_be is not None or _NEEDS[kind] not in (allowed.families or _NEEDS.values()):
+        return None
+    if kind == "order" and allowed.order is not None:
+        return None
+    tile = case.problem.tile
+    vector = max(access.width_elements for access in case.lanes.accesses) * tile.packed
+    rules = [case.device.rule(access.operation) for access in case.lanes.accesses]
+    period = max(rule.banks * rule.bank_bytes for rule in rules) * 8 // tile.element_bits
+    tried = (edit for edit in edits(node, tile, vector, max(2, period)) if edit.kind == kind)
+    kept = (edit for edit in tried if _obeys(edit, allowed, len(tile.shape), tile.storage.element_bytes))
+    counted = sorted(_counted(kept, case, budget), key=lambda c: c[:3])
+    for _, end, _, edit in counted:
+        if allowed.max_bytes is not None and end > allowed.max_bytes:
+            continue
+        found = _measured(case, edit)
+        if found is not None:
+            return found
+        if budget.spent:
+            return None
+    return None
+
+
+def _counted(tried: Iterator[Edit], case: Case, budget: Budget) -> Iterator[tuple[int, int, float, Edit]]:
+    """Excess of the lanes that are known, bytes, distance and the edit, of every edit that gives offsets."""
+    counter = Counter(case.certain, case.device)
+    size = min(_BATCH_LANES // max(1, counter.lanes), _BATCH_ELEMENTS // case.lowered.tile.elements)
+    seen: set[bytes] = set()
+    while batch := list(itertools.islice(tried, max(1, size))):
+        usable = []
+        for edit in batch:
+            try:
+                table = case.table(edit.node)
+            except (ExpressionError, LayoutError):
+                continue
+            key = table.tobytes()
+            if key not in seen and table.min() >= 0:
+                seen.add(key)
+                usable.append((edit, table))
+        if usable:
+            excess = counter.excess(np.stack([table for _, table in usable]))
+            for (edit, table), over in zip(usable, excess.tolist(), strict=True):
+                yield over, case.size(table), edit.distance, edit
+        if budget.spent:
+            return
+
+
+def _measured(case: Case, edit: Edit) -> Nearest | None:
+    """What an edit costs; None where it is no layout of the tile."""
+    try:
+        table = case.table(edit.node)
+        case.check(table)
+    except (ExpressionError, LayoutError):
+        return None
+    return Nearest(edit, case.weighted_excess(case.count(table)), case.size(table))
+
+
+def _obeys(edit: Edit, allowed: Constraints, dimensions: int, element_bytes: int) -> bool:
+    """Whether every stride but the innermost is the multiple that the file asks for."""
+    multiple = allowed.pitch_multiple_bytes
+    if multiple is None or edit.kind == "mask":
+        return True
+    strides = strides_of(edit.node, dimensions)
+    if strides is None:
+        return False
+    return all(stride * element_bytes % multiple == 0 for stride in sorted(s for s in strides if s)[1:])
