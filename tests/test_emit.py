@@ -10,18 +10,18 @@ import pytest
 from conftest import PROBLEMS, ROOT
 from emit_programs import GCC, GXX, SOLVED, code, expected, same, solved, tabled, visits
 
-from layoutopt.codegen.cost import instructions
-from layoutopt.codegen.forms import moved_bits
 from layoutopt.codegen.languages import emit, plan
 from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.engine.case import case_of
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import Const, Op, Var, evaluate, parse, to_text
+from layoutopt.expressions.instructions import instructions
 from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.escape import comment, identifier
 from layoutopt.hardware.devices import device
-from layoutopt.layout.formula import offset_expression, swizzled_offset
+from layoutopt.layout.formula import flipped_spelling, offset_expression
 from layoutopt.layout.layout import Digit, Layout, Target
+from layoutopt.problems.address_forms import moved_bits
 from layoutopt.problems.answer import Bound, Proof, Result, Status
 from layoutopt.problems.file import from_data, load
 from layoutopt.problems.types import Problem
@@ -288,8 +288,9 @@ def test_the_cheapest_form_is_taken():
     swizzle = Layout(
         (64, 64), 4, (Digit(0, 1, 64, 68), Digit(1, 1, 64, 1)), tuple(Target(b, 32 << b) for b in range(3))
     )
-    assert to_text(swizzled_offset(swizzle, 4)) == "(x0*68 + x1)*4 ^ (x0*68 + x1)*4 // 32 & 28"
-    assert swizzled_offset(swizzle, 3) is None
+    flipped = flipped_spelling(offset_expression(swizzle), (64, 64), 4)
+    assert to_text(flipped) == "(x0*68 + x1)*4 ^ (x0*68 + x1)*4 // 32 & 28"
+    assert flipped_spelling(offset_expression(swizzle), (64, 64), 3) is None
 
 
 def test_a_dividend_that_no_active_thread_makes_negative_is_not_corrected():
@@ -340,7 +341,7 @@ def test_random_problems(tmp_path):
 def test_every_language_stands_in_one_table():
     import importlib
 
-    folder = {path.stem for path in (ROOT / "layoutopt" / "codegen").glob("*.py")}
+    folder = {path.stem for path in (ROOT / "layoutopt" / "emit").glob("*.py")}
     for name, language in LANGUAGES.items():
         assert name == language.name
         assert name in folder

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from layoutopt.codegen.c_text import to_c
-from layoutopt.codegen.forms import UNROLLED
 from layoutopt.codegen.plan import BASE, AccessPlan, Plan
 from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, substituted
 from layoutopt.ground.escape import comment
+from layoutopt.problems.address_forms import UNROLLED
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,23 +10,21 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from layoutopt.codegen.forms import Form, FormSearch, over_tid
 from layoutopt.errors import VerificationError
 from layoutopt.expressions.grammar import (
     Const,
     Node,
-    Op,
     evaluate,
-    substituted,
     to_text,
 )
-from layoutopt.expressions.simplify import Range, simplify
+from layoutopt.expressions.simplify import Range
 from layoutopt.ground.escape import identifier
 from layoutopt.hardware.devices import Device
-from layoutopt.layout.formula import swizzled_offset
 from layoutopt.layout.layout import Layout
+from layoutopt.problems.address_forms import Form
 from layoutopt.problems.answer import AccessReport
-from layoutopt.problems.trace import LaneTrace, environment, expression_ranges, trace
+from layoutopt.problems.index_code import IndexCode, index_code
+from layoutopt.problems.trace import LaneTrace, trace
 from layoutopt.problems.types import Access, Problem
 
 IntArray = npt.NDArray[np.int64]
@@ -48,18 +46,29 @@ class AccessPlan:
         access: as in the problem.
         lanes: its trace.
         report: what it costs.
-        form: how its address is computed.
-        active: the predicate over `tid` and loop variables, or None.
-        ranges: of `tid` and the loop variables.
+        code: how its address is computed.
     """
 
     name: str
     access: Access
     lanes: LaneTrace
     report: AccessReport
-    form: Form
-    active: Node | None
-    ranges: dict[str, Range]
+    code: IndexCode
+
+    @property
+    def form(self) -> Form:
+        """How its address is computed."""
+        return self.code.form
+
+    @property
+    def active(self) -> Node | None:
+        """The predicate over `tid` and loop variables, or None."""
+        return self.code.active
+
+    @property
+    def ranges(self) -> dict[str, Range]:
+        """Of `tid` and the loop variables."""
+        return self.code.ranges
 
     @property
     def hoisting(self) -> str:
@@ -165,13 +174,11 @@ def make_plan(
     name = identifier(problem.name)
     lanes = trace(problem, gpu).accesses
     used = {f"{name}_{suffix}" for suffix in _OWN_NAMES}
-    scale = problem.tile.storage.element_bytes // unit_bytes
-    swizzled = swizzled_offset(layout, scale) if layout is not None else None
-    spellings = [Op("*", (offset, Const(scale))), *([] if swizzled is None else [swizzled])]
-    accesses = []
-    for access, part, report in zip(problem.accesses, lanes, reports, strict=True):
-        own = _own_name(f"{name}_{identifier(access.name)}", used)
-        accesses.append(_plan_access(own, access, part, report, problem, spellings, table, unit_bytes))
+    codes = index_code(problem, lanes, offset, table, unit_bytes)
+    accesses = [
+        AccessPlan(_own_name(f"{name}_{identifier(a.name)}", used), a, part, report, code)
+        for a, part, report, code in zip(problem.accesses, lanes, reports, codes, strict=True)
+    ]
     # Only the instructions that take a 32-bit address have XOR applied to one that holds the tile's start.
     absolute = [a for a in accesses if not a.lanes.operation.does.by_pointer]
     flips = reduce(lambda a, b: a | b, (a.form.flip_bits * unit_bytes for a in absolute), 0)
@@ -215,32 +222,3 @@ def _alignment(least: int, layout: Layout | None, flips: int) -> int:
         return least
     period = (1 << max(t.mask.bit_length() for t in layout.swizzle)) * layout.element_bytes
     return max(least, period) if period <= _MAX_PERIOD_BYTES else least
-
-
-def _plan_access(
-    name: str,
-    access: Access,
-    lanes: LaneTrace,
-    report: AccessReport,
-    problem: Problem,
-    spellings: Sequence[Node],
-    table: IntArray,
-    unit: int,
-) -> AccessPlan:
-    warp = lanes.element.shape[1]
-    env = environment(access, problem.threads, warp)
-    shape = np.broadcast_shapes(*(values.shape for values in env.values()))
-    # The trace pads the last warp; beyond the last thread nothing is active.
-    active = lanes.active.reshape(shape[0], -1)[:, : problem.threads]
-    element = lanes.element.reshape(shape[0], -1)[:, : problem.threads]
-    wanted = np.where(active, table.ravel()[element] // unit, 0)
-    ranges = expression_ranges(access, problem, warp)
-    ranges = {"tid": ranges["tid"], **{v: ranges[v] for v in access.loops}}
-
-    predicate = None if access.where is None else simplify(over_tid(access.where, access, warp), ranges)
-    index = {f"x{d}": over_tid(str(text), access, warp) for d, text in enumerate(access.index)}
-    search = FormSearch(access, env, active, wanted, ranges, predicate)
-    form = search.cheapest([substituted(spelling, index) for spelling in spellings])
-    if form is None or not search.right(form.address):
-        raise VerificationError(f"the address of access {access.name!r} does not equal the table")
-    return AccessPlan(name, access, lanes, report, form, predicate, ranges)

@@ -38,12 +38,15 @@ from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import Node
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
+from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.alignment import base_alignment
 from layoutopt.problems.answer import AccessReport
+from layoutopt.problems.index_code import IndexCode, index_code
 from layoutopt.problems.lower import (
     Report,
     byte_table,
+    bytes_formula,
     named_widths,
     stored,
     unstored,
@@ -117,6 +120,23 @@ class Case:
         """
         tile = self.lowered.tile
         check_table(table, tile.element_bytes, self.lanes, self.problem.tile.element_alignment)
+
+    def index_code(self, layout: Layout | Node) -> tuple[IndexCode, ...]:
+        """How each access of `lowered` computes its addresses, and in how many instructions.
+
+        Args:
+            layout: as for `table`.
+
+        Raises:
+            ExpressionError: the formula cannot be evaluated.
+            LayoutError: as for `table`.
+        """
+        table = self.table(layout)
+        if isinstance(layout, Layout):
+            offset = offset_expression(self.as_bytes(layout))
+        else:
+            offset = bytes_formula(layout, self.problem.tile)
+        return index_code(with_loops(self.lowered), self.lanes.accesses, offset, table)
 
     def alignment(self, swizzled: bool) -> int:
         """Bytes of which the base must be a multiple: see `layoutopt.problems.alignment.base_alignment`."""

@@ -7,13 +7,15 @@ of one coordinate, and the targets lie in the field of one digit, there is a sho
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
 
 import msgspec
+import numpy as np
 
-from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, with_parts
+from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, evaluate, parts, with_parts
 from layoutopt.expressions.simplify import Range, simplify
-from layoutopt.layout.layout import Digit, Layout, Target, tight_digits
+from layoutopt.layout.layout import Digit, IntArray, Layout, Target, tight_digits
 
 
 def coordinate_ranges(layout: Layout) -> dict[str, Range]:
@@ -63,18 +65,78 @@ def offset_expression(layout: Layout) -> Node:
     return simplify(_sum(parts), ranges)
 
 
-def swizzled_offset(layout: Layout, factor: int) -> Node | None:
-    """`factor` times the offset, written as a linear offset with some of its own bits flipped.
+def flipped_spelling(offset: Node, shape: tuple[int, ...], factor: int) -> Node | None:
+    """`factor` times an element offset, as a linear offset with some of its own bits flipped.
 
-    Longer than `offset_expression` over coordinates, but what a thread's coordinates give may shrink to
-    a multiple of its index. None where nothing is flipped, or where the factor is no power of two.
+    Longer than an XOR of coordinates, but what a thread's coordinates give may shrink to a multiple of its
+    index. The linear offset is `offset` without what is XORed.
+
+    Args:
+        offset: over x0, x1, ...
+        shape: of the tile.
+        factor: of the result.
+
+    Returns:
+        The spelling; None where nothing is flipped, where the flips are no function of higher bits of the
+        linear offset, or where the factor is no power of two.
     """
-    step = factor.bit_length() - 1
-    if not layout.swizzle or layout.packed > 1 or factor != 1 << step:
+    if factor & (factor - 1) or not _has_xor(offset):
         return None
-    plain = offset_expression(msgspec.structs.replace(layout, swizzle=()))
-    linear = simplify(_scaled(plain, factor), coordinate_ranges(layout))
-    return _flipped(layout, linear, step)
+    env = {f"x{d}": g for d, g in enumerate(np.indices(shape, dtype=np.int64, sparse=True))}
+    ranges = {f"x{d}": (0, extent - 1) for d, extent in enumerate(shape)}
+    for side in (0, 1):
+        plain = _without_xor(offset, side)
+        before, after = (np.broadcast_to(evaluate(node, env), shape).ravel() for node in (plain, offset))
+        flips = _sources(before, before ^ after)
+        if flips:
+            return _flipped(flips, simplify(_scaled(plain, factor), ranges), factor.bit_length() - 1)
+    return None
+
+
+def _has_xor(node: Node) -> bool:
+    return (isinstance(node, Op) and node.symbol == "^") or any(map(_has_xor, parts(node)))
+
+
+def _without_xor(node: Node, side: int) -> Node:
+    """`node` with one side in the place of every XOR."""
+    match node:
+        case Op("^", args):
+            return _without_xor(args[side], side)
+    return with_parts(node, lambda part: _without_xor(part, side))
+
+
+def _sources(values: IntArray, flips: IntArray) -> dict[int, int] | None:
+    """Target bits by the distance to the higher bit of `values` that flips them; None where there are none.
+
+    Args:
+        values: int64, at least 0.
+        flips: what is XORed to each.
+    """
+    if values.min() < 0 or flips.min() < 0:
+        return None
+    rows, flips = values.copy(), flips.copy()
+    pivots: list[tuple[int, int, int]] = []
+    for bit in reversed(range(int(values.max()).bit_length())):
+        held = np.flatnonzero(rows >> bit & 1)
+        if len(held):
+            row, flip = int(rows[held[0]]), int(flips[held[0]])
+            rows[held] ^= row
+            flips[held] ^= flip
+            pivots.append((bit, row, flip))
+    if flips.any():
+        return None
+    columns: dict[int, int] = {}
+    distances: dict[int, int] = {}
+    for bit, row, flip in reversed(pivots):
+        for lower, column in columns.items():
+            flip ^= column if row >> lower & 1 else 0
+        columns[bit] = flip
+        for target in range(flip.bit_length()):
+            if flip >> target & 1:
+                if target >= bit:
+                    return None
+                distances[bit - target] = distances.get(bit - target, 0) | 1 << target
+    return distances or None
 
 
 def stages(layout: Layout) -> list[Node]:
@@ -93,20 +155,27 @@ def stages(layout: Layout) -> list[Node]:
         every, extra = layout.interval
         found.append(Op("+", (v, _scaled(Op("//", (v, Const(every))), extra))))
     if layout.swizzle:
-        found.append(_flipped(layout, v, 0))
+        found.append(_flipped(_swizzle_sources(layout), v, 0))
     return found
 
 
-def _flipped(layout: Layout, linear: Node, step: int) -> Node:
-    """`linear`, the linear offset shifted left by `step`, with the swizzle's bits flipped by its own."""
+def _swizzle_sources(layout: Layout) -> dict[int, int]:
+    """Target bits by the distance to the bit that flips them."""
     distances: dict[int, int] = {}
     for target in layout.swizzle:
         for source in range(target.mask.bit_length()):
             if target.mask >> source & 1:
-                bit = 1 << (target.bit + step)
-                distances[source - target.bit] = distances.get(source - target.bit, 0) | bit
+                distances[source - target.bit] = distances.get(source - target.bit, 0) | 1 << target.bit
+    return distances
+
+
+def _flipped(distances: Mapping[int, int], linear: Node, step: int) -> Node:
+    """`linear`, the linear offset shifted left by `step`, with bits flipped by higher ones of its own.
+
+    `distances`: target bits of the offset before the shift, by the distance to the bit that flips them.
+    """
     flips = [
-        Op("&", (Op("//", (linear, Const(1 << distance))), Const(mask)))
+        Op("&", (Op("//", (linear, Const(1 << distance))), Const(mask << step)))
         for distance, mask in sorted(distances.items())
     ]
     return reduce(_xor, flips, linear)

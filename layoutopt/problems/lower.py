@@ -59,14 +59,20 @@ def stored(problem: Problem) -> Problem:
 
 def over_bytes(offset: str, tile: Tile) -> str:
     """An offset of packed elements as the offset of the bytes that hold them."""
-    names = [f"x{d}" for d in range(len(tile.shape))]
-    last = Var(names[-1])
+    return to_text(bytes_formula(parse(offset, frozenset(f"x{d}" for d in range(len(tile.shape)))), tile))
+
+
+def bytes_formula(offset: Node, tile: Tile) -> Node:
+    """The same of a formula that is read already; itself where elements are whole bytes."""
+    if tile.packed == 1:
+        return offset
+    last = Var(f"x{len(tile.shape) - 1}")
     first = Op("*", (last, Const(tile.packed)))
 
     def moved(node: Node) -> Node:
         return first if node == last else with_parts(node, moved)
 
-    return to_text(Op("//", (moved(parse(offset, frozenset(names))), Const(tile.packed))))
+    return Op("//", (moved(offset), Const(tile.packed)))
 
 
 def byte_table(offset: Node, tile: Tile) -> IntArray:

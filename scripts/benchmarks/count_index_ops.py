@@ -26,12 +26,12 @@ import msgspec
 from layoutopt.codegen import cuda, cute
 from layoutopt.codegen.c_family import arguments, parameter
 from layoutopt.codegen.c_text import to_c
-from layoutopt.codegen.forms import over_tid
 from layoutopt.codegen.languages import run_plan
 from layoutopt.codegen.plan import AccessPlan, Plan
 from layoutopt.expressions.grammar import Const, Op, Var, substituted
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.machine import find_tool
+from layoutopt.problems.address_forms import over_tid
 from layoutopt.problems.catalogue import of_one_tile
 from layoutopt.problems.file import load
 from layoutopt.synthesis.solve import solve

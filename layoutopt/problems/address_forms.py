@@ -25,7 +25,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from layoutopt.codegen.cost import instructions
 from layoutopt.errors import ExpressionError
 from layoutopt.expressions.grammar import (
     Const,
@@ -39,6 +38,7 @@ from layoutopt.expressions.grammar import (
     substituted,
     to_text,
 )
+from layoutopt.expressions.instructions import instructions
 from layoutopt.expressions.simplify import Range, bounds, simplify, weighted_sum
 from layoutopt.problems.types import Access
 
@@ -234,6 +234,12 @@ class FormSearch:
 
         A base that holds no loop variable is computed once even where a compiler does not unroll.
         """
+        cost = sum(self.cost(form))
+        whole = instructions([form.address], self.ranges, form.positive)
+        return cost, len(form.inside), whole, len(to_text(form.address))
+
+    def cost(self, form: Form) -> tuple[int, int]:
+        """Instructions of one pass: of what no loop changes, and of all iterations after that."""
         unrolled = math.prod(self.loops.values()) <= UNROLLED
         loops = list(self.loops) if unrolled else []
         nodes, known = [], set()
@@ -242,9 +248,10 @@ class FormSearch:
             nodes.append(simplify(substituted(form.address, values), self.ranges))
             known |= {simplify(substituted(node, values), self.ranges) for node in form.positive}
         before = _without(form.address, set(self.loops)) if self.apart and form.inside else None
-        whole = instructions([form.address], self.ranges, form.positive)
         cost = instructions(nodes, self.ranges, known, before)
-        return cost, len(form.inside), whole, len(to_text(form.address))
+        fixed = _without(form.address, set(self.loops))
+        once = min(cost, instructions(fixed, self.ranges, form.positive))
+        return once, cost - once
 
 
 def _without(node: Node, variables: Set[str]) -> list[Node]:

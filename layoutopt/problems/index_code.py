@@ -1,0 +1,131 @@
+"""The index code of accesses: how each address is computed, and what that costs. The one definition.
+
+An address is a base, computed once for a thread, and what the access's loops change of it; see
+`layoutopt.problems.address_forms`. Its cost is counted in integer instructions as NVIDIA's compiler selects
+them (`layoutopt.expressions.instructions`), for one thread and one pass over the access's loops:
+
+    base = tid*132, address = base + 4*i          one instruction: the addend goes into the instruction
+    base = tid*128, address = base ^ 4*i          one, and one for each i but 0
+
+The cost depends on the table of offsets and its formula alone, so that it is the same wherever a layout
+comes from. `scripts/benchmarks/index_machine_code.py` compares it with machine code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from layoutopt.errors import VerificationError
+from layoutopt.expressions.grammar import Const, Node, Op, substituted
+from layoutopt.expressions.simplify import Range, simplify
+from layoutopt.layout.formula import flipped_spelling
+from layoutopt.problems.address_forms import Form, FormSearch, over_tid
+from layoutopt.problems.trace import LaneTrace, environment, expression_ranges
+from layoutopt.problems.types import Access, Problem
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Instructions:
+    """Integer instructions of one access's addresses, for one thread and one pass over its loops.
+
+    Attributes:
+        once: what no loop of the access changes.
+        looped: of all iterations together, after that.
+        iterations: of one pass.
+    """
+
+    once: int
+    looped: int
+    iterations: int
+
+    @property
+    def total(self) -> int:
+        """Of the whole pass."""
+        return self.once + self.looped
+
+    @property
+    def per_iteration(self) -> float:
+        """Of one iteration, on average, beside what is computed once."""
+        return self.looped / self.iterations
+
+
+@dataclass(frozen=True, slots=True)
+class IndexCode:
+    """How one access computes its addresses, relative to the start of the tile.
+
+    Attributes:
+        form: base, flips and steps.
+        active: the predicate over `tid` and loop variables, or None.
+        ranges: of `tid` and the loop variables.
+        instructions: what the form costs; the predicate is not counted.
+    """
+
+    form: Form
+    active: Node | None
+    ranges: dict[str, Range]
+    instructions: Instructions
+
+
+def index_code(
+    problem: Problem,
+    lanes: Sequence[LaneTrace],
+    offset: Node,
+    table: IntArray,
+    unit_bytes: int = 1,
+) -> tuple[IndexCode, ...]:
+    """The cheapest index code found for every access of a layout.
+
+    Args:
+        problem: of whole bytes, one width for each access, no values known only at run time.
+        lanes: what its accesses touch.
+        offset: element offset over x0, x1, ...
+        table: the layout: byte offsets, int64, in the shape of the tile or by row-major index.
+        unit_bytes: unit of the addresses; it divides every one of them.
+
+    Raises:
+        VerificationError: an address would not equal the table. Our bug.
+    """
+    scale = problem.tile.storage.element_bytes // unit_bytes
+    spellings: list[Node] = [Op("*", (offset, Const(scale)))]
+    flipped = flipped_spelling(offset, problem.tile.shape, scale)
+    if flipped is not None:
+        spellings.append(flipped)
+    return tuple(
+        _of_access(access, part, problem, spellings, table, unit_bytes)
+        for access, part in zip(problem.accesses, lanes, strict=True)
+    )
+
+
+def _of_access(
+    access: Access,
+    lanes: LaneTrace,
+    problem: Problem,
+    spellings: Sequence[Node],
+    table: IntArray,
+    unit: int,
+) -> IndexCode:
+    warp = lanes.element.shape[1]
+    env = environment(access, problem.threads, warp)
+    shape = np.broadcast_shapes(*(values.shape for values in env.values()))
+    # The trace pads the last warp; beyond the last thread nothing is active.
+    active = lanes.active.reshape(shape[0], -1)[:, : problem.threads]
+    element = lanes.element.reshape(shape[0], -1)[:, : problem.threads]
+    wanted = np.where(active, table.ravel()[element] // unit, 0)
+    ranges = expression_ranges(access, problem, warp)
+    ranges = {"tid": ranges["tid"], **{v: ranges[v] for v in access.loops}}
+
+    predicate = None if access.where is None else simplify(over_tid(access.where, access, warp), ranges)
+    index = {f"x{d}": over_tid(str(text), access, warp) for d, text in enumerate(access.index)}
+    search = FormSearch(access, env, active, wanted, ranges, predicate)
+    form = search.cheapest([substituted(spelling, index) for spelling in spellings])
+    if form is None or not search.right(form.address):
+        raise VerificationError(f"the address of access {access.name!r} does not equal the table")
+    once, looped = search.cost(form)
+    return IndexCode(form, predicate, ranges, Instructions(once, looped, math.prod(access.loops.values())))

@@ -1,0 +1,68 @@
+"""Index code: what an access's address costs, wherever the layout comes from."""
+
+import numpy as np
+import pytest
+
+from layoutopt.codegen.languages import run_plan
+from layoutopt.engine.case import case_of
+from layoutopt.expressions.grammar import evaluate, parse, to_text
+from layoutopt.hardware.devices import device
+from layoutopt.layout.formula import flipped_spelling
+from layoutopt.problems.file import from_data
+from layoutopt.synthesis.solve import solve
+
+
+def transpose(element="f32"):
+    return from_data(
+        {
+            "name": "transpose",
+            "tile": {"shape": [32, 32], "element": element},
+            "threads": 256,
+            "accesses": [
+                {"name": "rows", "op": "store", "bytes": 4, "index": ["tid // 32 + 8*i", "tid % 32"], "for": {"i": 4}},
+                {"name": "columns", "op": "load", "bytes": 4, "index": ["tid % 32", "tid // 32 + 8*i"], "for": {"i": 4}},
+            ],
+        }
+    )  # fmt: skip
+
+
+def test_an_addend_is_free_and_a_flip_is_not():
+    case = case_of(transpose(), device("sm_90"))
+    pad, flip = (parse(text, frozenset(("x0", "x1"))) for text in ("x0*33 + x1", "x0*32 + (x1 ^ x0)"))
+    assert [code.instructions.looped for code in case.index_code(pad)] == [0, 0]
+    assert [code.instructions.looped for code in case.index_code(flip)] == [3, 3]
+    assert [code.instructions.iterations for code in case.index_code(flip)] == [4, 4]
+
+
+def test_the_same_number_for_a_result_its_formula_and_the_code():
+    problem, gpu = transpose(), device("sm_90")
+    result = solve(problem)
+    case = case_of(problem, gpu)
+    numbers = [
+        [code.instructions for code in case.index_code(result.layout)],
+        [code.instructions for code in case.index_code(parse(result.offset, frozenset(("x0", "x1"))))],
+        [access.code.instructions for access in run_plan(problem, gpu, result).accesses],
+        [access.code.instructions for access in run_plan(problem, gpu, result.offset).accesses],
+    ]
+    assert all(mine == numbers[0] for mine in numbers)
+
+
+@pytest.mark.parametrize(
+    ("offset", "shape"),
+    [
+        ("x0*64 + (x1 ^ x0 % 8 * 8)", (128, 64)),
+        ("x0*36 + x1 ^ (x0*36 + x1) // 32 % 4", (30, 33)),
+        ("(x0 % 4 * 2 ^ x1) + x0*32", (32, 32)),
+    ],
+)
+def test_flips_are_found_as_bits_of_the_linear_offset(offset, shape):
+    node = parse(offset, frozenset(("x0", "x1")))
+    env = {f"x{d}": g for d, g in enumerate(np.indices(shape, sparse=True))}
+    found = flipped_spelling(node, shape, 4)
+    assert (evaluate(found, env) == 4 * evaluate(node, env)).all()
+    assert "&" in to_text(found)
+
+
+@pytest.mark.parametrize("offset", ["x0*32 + x1", "x0 ^ x1", "x0*32 + (x1 ^ x0*x0 % 32)"])
+def test_no_flips_of_higher_bits(offset):
+    assert flipped_spelling(parse(offset, frozenset(("x0", "x1"))), (32, 32), 4) is None
