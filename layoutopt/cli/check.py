@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from layoutopt.cli.files import InputPath
-from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, time_limit_option
+from layoutopt.cli.options import device_file_option, problem_device, time_limit_option
 from layoutopt.cli.output import say, say_json
+from layoutopt.cli.several import answer_each, problems_argument
+
+if TYPE_CHECKING:
+    from layoutopt.problems.templates import Value
 
 
 @click.command("check")
-@click.argument("problem", type=ProblemPath())
+@problems_argument
 @click.option("--offset", metavar="EXPR", help="The layout: element offset over x0, x1, ...")
 @click.option(
     "--table",
@@ -25,7 +31,8 @@ from layoutopt.cli.output import say, say_json
 @time_limit_option(10.0, "Seconds to search for a better layout.")
 @device_file_option
 def command(
-    problem: Path,
+    problems: tuple[Path, ...],
+    over: dict[str, tuple[Value, ...]],
     offset: str | None,
     table: Path | None,
     as_json: bool,
@@ -38,20 +45,45 @@ def command(
     Without --offset or --table it is the file's layout.offset, else its published.offset.
     Exit code 1: there are conflicts, or the layout cannot hold the tile.
 
+    PROBLEMS are files, folders, - for standard input, or names of the catalogue, each audited for itself.
+
     \b
     Example:
       layoutopt check problems/basics/transpose_32x32_f32.json --offset "x0*32 + x1"
     """
     if offset is not None and table is not None:
         raise click.UsageError("--offset and --table both give the layout; use one")
+    work = partial(
+        _audited,
+        offset=offset,
+        table=table,
+        as_json=as_json,
+        no_fix=no_fix,
+        time_limit=time_limit,
+        device_file=device_file,
+    )
+    return answer_each(problems, over, work, as_json=as_json)
+
+
+def _audited(
+    data: Any,
+    *,
+    offset: str | None,
+    table: Path | None,
+    as_json: bool,
+    no_fix: bool,
+    time_limit: float,
+    device_file: Path | None,
+) -> int:
+    """Audit the layout of one problem and print what comes out; the exit code."""
     from layoutopt.ground.budget import Budget
     from layoutopt.problems.answer import Result, Status
     from layoutopt.problems.array_file import read_offsets
-    from layoutopt.problems.file import load
+    from layoutopt.problems.file import from_data
     from layoutopt.problems.types import Problem
     from layoutopt.study.check import check
 
-    loaded = load(problem)
+    loaded = from_data(data)
     gpu = problem_device(loaded, device_file)
 
     budget = Budget(time_limit)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from layoutopt.cli.files import FileCommand, OutputPath, write_all
-from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, time_limit_option
+from layoutopt.cli.options import device_file_option, problem_device, time_limit_option
 from layoutopt.cli.output import end_progress, progress, say, say_json
+from layoutopt.cli.several import answer_each, problems_argument
+
+if TYPE_CHECKING:
+    from layoutopt.problems.templates import Value
+    from layoutopt.study.comparison import Comparison
 
 
 @click.command("compare", cls=FileCommand)
-@click.argument("problem", type=ProblemPath())
+@problems_argument
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print a Markdown table.")
@@ -25,7 +32,8 @@ from layoutopt.cli.output import end_progress, progress, say, say_json
 @time_limit_option(10.0, "Seconds for the search over everything, and as many for the rest.")
 @device_file_option
 def command(
-    problem: Path,
+    problems: tuple[Path, ...],
+    over: dict[str, tuple[Value, ...]],
     as_json: bool,
     as_csv: bool,
     as_markdown: bool,
@@ -37,6 +45,8 @@ def command(
 
     Exit code 0: the recommended layout has no conflicts; 1: it has, or there is none.
 
+    PROBLEMS are files, folders, - for standard input, or names of the catalogue, each compared for itself.
+
     \b
     Example:
       layoutopt compare problems/basics/transpose_32x32_f32.json --plot front.svg
@@ -46,29 +56,29 @@ def command(
     kind = plot.suffix.removeprefix(".").lower() if plot is not None else ""
     if plot is not None and kind not in ("svg", "png"):
         raise click.UsageError(f"--plot: expected a name in .svg or .png, not {str(plot)!r}")
-    from layoutopt.problems.file import load
+    form = "json" if as_json else "csv" if as_csv else "markdown" if as_markdown else "text"
+    work = partial(_compared, form=form, plot=plot, time_limit=time_limit, device_file=device_file)
+    one_only = {"--plot": plot, "--csv": as_csv}
+    return answer_each(problems, over, work, as_json=as_json, one_only=one_only)
+
+
+def _compared(data: Any, *, form: str, plot: Path | None, time_limit: float, device_file: Path | None) -> int:
+    """Compare the layouts of one problem and print them; the exit code."""
+    from layoutopt.problems.file import from_data
     from layoutopt.report import comparison_text
     from layoutopt.study.compare import compare
 
-    loaded = load(problem)
+    loaded = from_data(data)
     gpu = problem_device(loaded, device_file)
     result = compare(loaded, target=gpu, time_limit=time_limit, progress=progress("comparing"))
     end_progress()
     if plot is not None:
-        from layoutopt.report.plot import chart
-
-        try:
-            picture = chart(result, kind)
-        except ImportError as error:
-            raise click.UsageError(
-                f"--plot needs matplotlib ({error}): pip install 'layoutopt[plot]'"
-            ) from None
-        write_all({plot: picture})
-    if as_json:
+        _draw(result, plot)
+    if form == "json":
         say_json(result.to_json())
-    elif as_csv:
+    elif form == "csv":
         say(comparison_text.csv_text(result))
-    elif as_markdown:
+    elif form == "markdown":
         say(comparison_text.markdown(loaded, result))
     else:
         say(comparison_text.text(loaded, result))
@@ -76,3 +86,13 @@ def command(
         return 3 if any(row.status == "unknown" for row in result.rows) else 1
     (taken,) = [row for row in result.rows if row.family == result.recommendation.family]
     return 1 if taken.excess else 0
+
+
+def _draw(result: Comparison, plot: Path) -> None:
+    from layoutopt.report.plot import chart
+
+    try:
+        picture = chart(result, plot.suffix.removeprefix(".").lower())
+    except ImportError as error:
+        raise click.UsageError(f"--plot needs matplotlib ({error}): pip install 'layoutopt[plot]'") from None
+    write_all({plot: picture})

@@ -63,9 +63,10 @@ class FileCommand(click.Command):
             seen: dict[object, str] = {}
             for param, value in given:
                 if isinstance(param.type, InputPath) and value is not None:
-                    read = param.type.file(value)
-                    if read is not None:
-                        seen[_identity(read)] = _option(param)
+                    for one in value if isinstance(value, tuple) else (value,):
+                        read = param.type.file(one)
+                        if read is not None:
+                            seen[_identity(read)] = _option(param)
             for param, path in outputs:
                 identity = _identity(path)
                 if identity is not None and identity in seen:

@@ -10,20 +10,14 @@ import sys
 import threading
 import warnings
 from types import FrameType
-from typing import Final, NoReturn
+from typing import NoReturn
 
 import click
 
 from layoutopt.cli.commands import main
+from layoutopt.cli.failures import FAILURES, INTERRUPTED, MAX_LINE_CHARACTERS, USAGE_ERROR, failure, one_line
 from layoutopt.cli.output import note
-from layoutopt.errors import LayoutoptError
-from layoutopt.ground.budget import OutOfTime
 from layoutopt.ground.escape import shown
-
-USAGE_ERROR: Final = 2
-OUT_OF_TIME: Final = 3
-INTERRUPTED: Final = 130
-_MAX_LINE_CHARACTERS: Final = 600
 
 
 class _Terminated(BaseException):
@@ -35,7 +29,7 @@ def call() -> int:
     _open_streams()
     _end_by_exception()
     # Warnings, of disputed hardware rules, are one line without the place in our source.
-    warnings.showwarning = lambda message, *_: note(f"warning: {_line(str(message))}")
+    warnings.showwarning = lambda message, *_: note(f"warning: {one_line(str(message))}")
     try:
         code = main(standalone_mode=False)
         sys.stdout.flush()
@@ -52,15 +46,10 @@ def call() -> int:
         _drop_output()
         _fail(f"cannot write the output: {error.strerror}")
         return USAGE_ERROR
-    except MemoryError:
-        _fail("not enough memory for this problem")
-        return USAGE_ERROR
-    except OutOfTime:
-        _fail("out of time while the accesses were evaluated; give a longer --time-limit")
-        return OUT_OF_TIME
-    except LayoutoptError as error:
-        _fail(str(error))
-        return USAGE_ERROR
+    except FAILURES as error:
+        message, code = failure(error)
+        _fail(message)
+        return code
     except _Terminated as end:
         number = end.args[0]
         signal.signal(number, signal.SIG_DFL)
@@ -119,16 +108,12 @@ def _show(error: click.ClickException) -> None:
     text = io.StringIO()
     error.show(file=text)
     for line in text.getvalue().splitlines():
-        note(shown(line, _MAX_LINE_CHARACTERS))
+        note(shown(line, MAX_LINE_CHARACTERS))
 
 
 def _fail(message: str) -> None:
     gone = "" if _has_working_directory() else "the working directory was removed; "
-    note(f"error: {gone}{_line(message)}")
-
-
-def _line(message: str) -> str:
-    return shown(" ".join(message.split()), _MAX_LINE_CHARACTERS)
+    note(f"error: {gone}{one_line(message)}")
 
 
 def _has_working_directory() -> bool:

@@ -7,6 +7,7 @@ import json
 import math
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -15,13 +16,15 @@ import click
 import msgspec
 
 from layoutopt.cli.files import FileCommand, OutputPath, write_all
-from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, time_limit_option
+from layoutopt.cli.options import device_file_option, problem_device, time_limit_option
 from layoutopt.cli.output import LatestProgress, end_progress, note, say, say_json
+from layoutopt.cli.several import answer_each, problems_argument
 from layoutopt.problems.answer import METHODS, Method, Result, Status
 from layoutopt.problems.types import FAMILIES, OBJECTIVES, Objective, Problem, TileSet
 
 if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device
+    from layoutopt.problems.templates import Value
 
 P = TypeVar("P", bound=Problem | TileSet)
 Answer = TypeVar("Answer")
@@ -32,7 +35,7 @@ CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNK
 
 
 @click.command("solve", cls=FileCommand)
-@click.argument("problem", type=ProblemPath())
+@problems_argument
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @click.option(
     "--table",
@@ -72,7 +75,8 @@ CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNK
 @click.option("--conflict-free", is_flag=True, help="Make any conflict infeasible.")
 @device_file_option
 def command(
-    problem: Path,
+    problems: tuple[Path, ...],
+    over: dict[str, tuple[Value, ...]],
     as_json: bool,
     table: Path | None,
     code: Path | None,
@@ -90,43 +94,77 @@ def command(
 ) -> int:
     """Find the layout with the fewest wavefronts, then the fewest bytes, then the cheapest index.
 
-    PROBLEM is a problem file or the name of one in the catalogue. Ctrl-C stops the search with the
-    best layout so far. Of a file with several tiles, the table is an .npz archive with one array for
-    each, and the code one header for all.
+    PROBLEMS are problem files, folders of them, - for standard input (one, or one a line), or names of
+    the catalogue; each is answered for itself. Ctrl-C stops the search with the best layout so far, and
+    nothing is searched after it. Of a file with several tiles, the table is an .npz archive with one array
+    for each, and the code one header for all.
 
     \b
     Example:
       layoutopt solve problems/basics/transpose_32x32_f32.json --code tile.cuh
     """
-    from layoutopt.problems.tile_set_file import load_any
+    asked = Asked(as_json, table, code, certificate, time_limit, workers, conflict_free, method, device_file)
+    allowed = _named_families(families) if families is not None else None
 
-    loaded = load_any(problem)
-    if families is not None:
-        loaded = _with_families(loaded, families)
-    loaded = _constrained(
-        loaded,
-        minimise=minimise,
-        max_bytes=max_bytes,
-        pitch_multiple_bytes=pitch_multiple,
-        alignment_bytes=alignment,
-    )
-    gpu = problem_device(loaded, device_file)
-    if isinstance(loaded, TileSet):
-        if certificate is not None:
+    def answer(data: Any) -> int:
+        loaded = any_from_data(data)
+        if allowed is not None:
+            loaded = _with_families(loaded, allowed)
+        loaded = _constrained(
+            loaded,
+            minimise=minimise,
+            max_bytes=max_bytes,
+            pitch_multiple_bytes=pitch_multiple,
+            alignment_bytes=alignment,
+        )
+        return asked.answer(loaded)
+
+    from layoutopt.problems.tile_set_file import any_from_data
+
+    one_only = {"--table": table, "--code": code, "--certificate": certificate}
+    return answer_each(problems, over, answer, as_json=as_json, one_only=one_only, stopped=asked.stopped)
+
+
+@dataclass
+class Asked:
+    """What is asked of every problem; see the options."""
+
+    as_json: bool
+    table: Path | None
+    code: Path | None
+    certificate: Path | None
+    time_limit: float
+    workers: int
+    conflict_free: bool
+    method: Method
+    device_file: Path | None
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    def answer(self, problem: Problem | TileSet) -> int:
+        """Solve, write what is asked for, print the answer; the exit code."""
+        gpu = problem_device(problem, self.device_file)
+        if isinstance(problem, TileSet):
+            return self._arranged(problem, gpu)
+        if self.certificate is not None:
+            from layoutopt.proof.certificates import check_certifiable
+
+            check_certifiable(problem)
+        result = solve_interruptibly(
+            problem, gpu, self.time_limit, self.workers, self.conflict_free, self.method, self.stopped
+        )
+        return _finish(problem, result, gpu, self.as_json, self.table, self.code, self.certificate)
+
+    def _arranged(self, tiles: TileSet, gpu: Device) -> int:
+        if self.certificate is not None:
             raise click.UsageError("--certificate: there is none for several tiles")
-        if method != "auto":
+        if self.method != "auto":
             raise click.UsageError("--method: of several tiles, each is solved by auto")
         from layoutopt.cli.tiles import finish
         from layoutopt.synthesis.arrange import arrange
 
-        work = partial(arrange, loaded, target=gpu, workers=workers, conflict_free=conflict_free)
-        return finish(loaded, _interruptibly(work, time_limit), gpu, as_json, table, code)
-    if certificate is not None:
-        from layoutopt.proof.certificates import check_certifiable
-
-        check_certifiable(loaded)
-    result = solve_interruptibly(loaded, gpu, time_limit, workers, conflict_free, method)
-    return _finish(loaded, result, gpu, as_json, table, code, certificate)
+        work = partial(arrange, tiles, target=gpu, workers=self.workers, conflict_free=self.conflict_free)
+        found = _interruptibly(work, self.time_limit, self.stopped)
+        return finish(tiles, found, gpu, self.as_json, self.table, self.code)
 
 
 def _finish(
@@ -161,11 +199,15 @@ def _finish(
     return 1 if result.excess else CODES[result.status]
 
 
-def _with_families(problem: P, families: str) -> P:
+def _named_families(families: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in families.split(","))
     for name in names:
         if name not in FAMILIES:
             raise click.UsageError(f"--families: unknown family {name!r}; known: {', '.join(FAMILIES)}")
+    return names
+
+
+def _with_families(problem: P, names: tuple[str, ...]) -> P:
     allowed = problem.layout.families
     if allowed is not None and (outside := [n for n in names if n not in allowed]):
         raise click.UsageError(
@@ -202,8 +244,9 @@ def solve_interruptibly(
     workers: int,
     conflict_free: bool,
     method: Method = "auto",
+    stopped: threading.Event | None = None,
 ) -> Result:
-    """Solve, so that Ctrl-C gives the best layout so far."""
+    """Solve, so that Ctrl-C gives the best layout so far and sets `stopped`."""
     from layoutopt.synthesis.solve import solve
 
     work = partial(
@@ -214,10 +257,12 @@ def solve_interruptibly(
         conflict_free=conflict_free,
         method=method,
     )
-    return _interruptibly(work, time_limit)
+    return _interruptibly(work, time_limit, stopped)
 
 
-def _interruptibly(solve: Callable[..., Answer], time_limit: float) -> Answer:
+def _interruptibly(
+    solve: Callable[..., Answer], time_limit: float, stopped: threading.Event | None = None
+) -> Answer:
     """Solve in a thread, so that Ctrl-C reaches the solver in mid-search and no terminal can hold it up."""
     from layoutopt.ground.budget import Budget
 
@@ -244,6 +289,8 @@ def _interruptibly(solve: Callable[..., Answer], time_limit: float) -> Answer:
             if budget.stopped:
                 raise
             budget.stop()
+            if stopped is not None:
+                stopped.set()
             note("stopping with the best layout so far")
     end_progress()
     answer = outcome[0]

@@ -10,7 +10,7 @@ import msgspec
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground import json_data
-from layoutopt.problems import catalogue, named_accesses
+from layoutopt.problems import catalogue, named_accesses, templates
 from layoutopt.problems.copy_access import CopyAccess
 from layoutopt.problems.fragment_access import FragmentAccess
 from layoutopt.problems.types import ELEMENT_BYTES, PACKED_BITS, Constraints, Problem, Tile, TileSet
@@ -73,6 +73,7 @@ def from_data(raw: Any) -> Problem:
     Raises:
         ProblemFileError: the data is not a problem; `field` says where.
     """
+    raw = templates.single(raw)
     if isinstance(raw, dict) and "tiles" in raw and "tile" not in raw:
         raise ProblemFileError("tiles", "one `tile` is expected here; `layoutopt solve` takes several")
     problem = json_data.convert(written_out(raw), Problem)
@@ -101,10 +102,11 @@ def json_schema() -> dict[str, Any]:
     (one, several, *named), components = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
     items = components["Problem"]["properties"]["accesses"]
     items["items"] = {"anyOf": [items["items"], *named]}
+    components["Template"] = templates.JSON_SCHEMA
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "layoutopt problem",
-        "anyOf": [one, several],
+        "anyOf": [one, several, {"$ref": "#/$defs/Template"}],
         "$defs": components,
     }
     data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(schema))

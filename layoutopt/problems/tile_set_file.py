@@ -12,6 +12,7 @@ import msgspec
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground import json_data
+from layoutopt.problems import templates
 from layoutopt.problems.file import check, from_data, parsed, read
 from layoutopt.problems.types import Constraints, NamedTile, Problem, TileSet
 
@@ -25,7 +26,15 @@ def load_any(path: str | Path) -> Problem | TileSet:
     Raises:
         ProblemFileError: the file cannot be read or does not hold a problem; `field` says where.
     """
-    raw = parsed(read(path))
+    return any_from_data(parsed(read(path)))
+
+
+def any_from_data(raw: Any) -> Problem | TileSet:
+    """A problem of one tile or of several from decoded JSON data.
+
+    Raises:
+        ProblemFileError: the data is not a problem; `field` says where.
+    """
     return tiles_from_data(raw) if isinstance(raw, dict) and "tiles" in raw else from_data(raw)
 
 
@@ -35,7 +44,7 @@ def tiles_from_data(raw: Any) -> TileSet:
     Raises:
         ProblemFileError: the data is not such a problem; `field` says where.
     """
-    tile_set = json_data.convert(raw, TileSet)
+    tile_set = json_data.convert(templates.single(raw), TileSet)
     check_tiles(tile_set)
     return tile_set
 

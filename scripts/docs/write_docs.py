@@ -95,6 +95,7 @@ def format_page() -> str:
         "TileSet",
         "NamedTile",
         "TileAccess",
+        "Template",
     )
     names = [*order, *sorted(set(schema["$defs"]) - set(order))]
     for name in names:
