@@ -20,6 +20,7 @@ ROOMS = (
     "problems",
     "imports",
     "engine",
+    "kernels",
     "model",
     "search",
     "proof",

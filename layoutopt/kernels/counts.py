@@ -1,0 +1,173 @@
+"""What each shared-memory instruction of a launch costs, counted by the conflict engine.
+
+Addresses are gathered and counted some thousands of warp instructions at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from layoutopt.engine.conflicts import addressing_lanes, count_wavefronts
+from layoutopt.hardware.devices import Device
+from layoutopt.kernels.program import Memory, Program
+from layoutopt.kernels.registers import Stopped
+from layoutopt.kernels.values import Bools
+
+IntArray = npt.NDArray[np.int64]
+
+BATCH_ROWS: Final = 4096
+# Warp instructions whose addresses are kept for imports, an instruction of the program.
+MOST_TRACED_ROWS: Final = 1 << 16
+
+
+@dataclass(slots=True)
+class Tally:
+    """Totals of one instruction.
+
+    Attributes:
+        executions: warp instructions, with those of which every lane is off.
+        wavefronts, ideal, phases: of those that are known.
+        unknown: warp instructions with a lane of which it is unknown where or whether.
+        best, worst: wavefronts that those may take.
+        worst_row: addresses and lanes of the warp instruction with most conflicts, which has
+            `worst_conflicts`.
+        low, high: first byte and end of what is touched.
+    """
+
+    executions: int = 0
+    wavefronts: int = 0
+    ideal: int = 0
+    phases: int = 0
+    unknown: int = 0
+    best: int = 0
+    worst: int = 0
+    worst_conflicts: int = -1
+    worst_row: tuple[IntArray, Bools] | None = None
+    low: int = 1 << 62
+    high: int = 0
+
+    def add(self, other: Tally, times: int) -> None:
+        """Add what another launch, or part of it, did so many times."""
+        for name in ("executions", "wavefronts", "ideal", "phases", "unknown", "best", "worst"):
+            setattr(self, name, getattr(self, name) + times * getattr(other, name))
+        if other.worst_conflicts > self.worst_conflicts:
+            self.worst_conflicts, self.worst_row = other.worst_conflicts, other.worst_row
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """One step of some warps of the first block: warp numbers, addresses, lanes."""
+
+    warps: IntArray
+    address: IntArray
+    lanes: Bools
+    order: int
+
+
+@dataclass(slots=True)
+class Counter:
+    """A recorder (see `machine`) that counts.
+
+    Attributes:
+        program, gpu: what runs where.
+        warps: of a block.
+        traced: addresses are kept of the first block.
+        strict: the first doubt ends the evaluation.
+        tallies: by index of the step.
+        doubts: why the counts may differ from what runs, by index of the step.
+        traces: what the first block did, by index of the step.
+    """
+
+    program: Program
+    gpu: Device
+    warps: int
+    traced: bool = False
+    strict: bool = False
+    tallies: dict[int, Tally] = field(default_factory=dict)
+    doubts: dict[str, int] = field(default_factory=dict)
+    traces: dict[int, list[Execution]] = field(default_factory=dict)
+    _waiting: dict[int, list[tuple[IntArray, Bools]]] = field(default_factory=dict)
+    _rows: dict[int, int] = field(default_factory=dict)
+    _clock: int = 0
+
+    def uncertain(self, index: int, why: str) -> None:
+        """The counts may differ from what runs."""
+        self.doubts.setdefault(why, index)
+        if self.strict:
+            raise Stopped(why)
+
+    def access(
+        self, index: int, rows: IntArray, address: IntArray, lanes: Bools, unsure: Bools | None
+    ) -> None:
+        """One step of these warps; `unsure` are lanes of which it is unknown where or whether."""
+        tally = self.tallies.setdefault(index, Tally())
+        tally.executions += len(rows)
+        self._clock += 1
+        action = self.program.steps[index].action
+        assert isinstance(action, Memory)
+        if action.operation is None:
+            return
+        if unsure is not None:
+            doubtful = unsure.any(axis=1)
+            self._doubtful(tally, action, (lanes | unsure)[doubtful], lanes[doubtful])
+            rows, address, lanes = rows[~doubtful], address[~doubtful], lanes[~doubtful]
+        if self.traced:
+            self._trace(index, rows, address, lanes)
+        if lanes.any():
+            self._waiting.setdefault(index, []).append((address, lanes))
+            self._rows[index] = self._rows.get(index, 0) + len(address)
+            if self._rows[index] >= BATCH_ROWS:
+                self._count(index)
+
+    def _doubtful(self, tally: Tally, action: Memory, most: Bools, least: Bools) -> None:
+        """Bounds: all lanes at one address; each at another word of one bank."""
+        assert action.operation is not None
+        together = np.zeros(most.shape, np.int64)
+        tally.unknown += len(most)
+        tally.best += int(count_wavefronts(together, least, action.operation, self.gpu).wavefronts.sum())
+        row_bytes = self.gpu.banks * self.gpu.bank_bytes
+        apart = np.broadcast_to(np.arange(most.shape[1]) * row_bytes * 2, most.shape)
+        tally.worst += int(count_wavefronts(apart, most, action.operation, self.gpu).wavefronts.sum())
+
+    def _trace(self, index: int, rows: IntArray, address: IntArray, lanes: Bools) -> None:
+        first = rows < self.warps
+        if first.any():
+            kept = self.traces.setdefault(index, [])
+            if sum(len(e.warps) for e in kept[-1:]) * len(kept) <= MOST_TRACED_ROWS:
+                kept.append(Execution(rows[first], address[first], lanes[first], self._clock))
+
+    def finish(self) -> None:
+        """Count what is left."""
+        for index in list(self._waiting):
+            self._count(index)
+
+    def _count(self, index: int) -> None:
+        waiting = self._waiting.pop(index, [])
+        self._rows[index] = 0
+        if not waiting:
+            return
+        action = self.program.steps[index].action
+        assert isinstance(action, Memory)
+        assert action.operation is not None
+        address = np.concatenate([np.broadcast_to(a, one.shape) for a, one in waiting])
+        lanes = np.concatenate([one for _, one in waiting])
+        used = addressing_lanes(lanes, action.operation)
+        address = np.where(used, address, 0)
+        counts = count_wavefronts(address, lanes, action.operation, self.gpu)
+        tally = self.tallies[index]
+        tally.wavefronts += int(counts.wavefronts.sum())
+        tally.ideal += int(counts.ideal.sum())
+        tally.phases += int(counts.phases.sum())
+        conflicts = counts.bank_conflicts
+        worst = int(conflicts.argmax())
+        if conflicts[worst] > tally.worst_conflicts:
+            tally.worst_conflicts = int(conflicts[worst])
+            tally.worst_row = (address[worst].copy(), used[worst].copy())
+        touched = address[used]
+        tally.low = min(tally.low, int(touched.min()))
+        tally.high = max(tally.high, int(touched.max()) + action.operation.width_bytes)

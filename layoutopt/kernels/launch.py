@@ -1,0 +1,202 @@
+"""One launch of a kernel: its block, grid, arguments and buffers, as the kernel finds them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from layoutopt.errors import ProblemFileError
+from layoutopt.ground.escape import shown
+from layoutopt.kernels.program import (
+    GLOBAL_BASE,
+    GLOBAL_STEP,
+    LOCAL_WINDOW,
+    SHARED_WINDOW,
+    STACK_BYTES,
+    Parameter,
+    Program,
+)
+
+MAX_THREADS: Final = 1024
+MAX_SHARED_BYTES: Final = 1 << 18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What the host says when it launches.
+
+    Attributes:
+        block: threads along x, y, z.
+        grid: blocks along x, y, z.
+        arguments: numbers of parameters, by position or name; floats as their bits.
+        shared_bytes: dynamic shared memory.
+        buffers: contents of what pointer parameters point to, by position or name.
+    """
+
+    block: tuple[int, int, int]
+    grid: tuple[int, int, int] = (1, 1, 1)
+    arguments: Mapping[str, int | float | str] = field(default_factory=dict)
+    shared_bytes: int = 0
+    buffers: Mapping[str, npt.NDArray[np.generic]] = field(default_factory=dict)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+    @property
+    def warps(self) -> int:
+        """Warps of a block."""
+        return -(-self.threads // 32)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the grid."""
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+
+def checked(launch: Launch) -> Launch:
+    """The launch, if there can be such a one.
+
+    Raises:
+        ProblemFileError: a size is out of range.
+    """
+    if not 0 < launch.threads <= MAX_THREADS or min(launch.block) < 1:
+        raise ProblemFileError("--block", f"expected 1 to {MAX_THREADS} threads, got {launch.threads}")
+    if min(launch.grid) < 1 or launch.grid[0] >= 1 << 31 or max(launch.grid[1:]) > 65535:
+        raise ProblemFileError("--grid", f"expected up to 2147483647,65535,65535 blocks, got {launch.grid}")
+    if not 0 <= launch.shared_bytes <= MAX_SHARED_BYTES:
+        raise ProblemFileError(
+            "--shared", f"expected 0 to {MAX_SHARED_BYTES} bytes, got {launch.shared_bytes}"
+        )
+    return launch
+
+
+@dataclass(frozen=True, slots=True)
+class BankLayout:
+    """Where the driver puts what kernels read from constant bank 0 (facts read off compiled code)."""
+
+    block: int
+    grid: int
+    stack: int
+    shared_window: int | None
+    local_window: int | None
+    first_parameter: int
+
+
+_OLD: Final = BankLayout(0x0, 0xC, 0x28, 0x18, 0x20, 0x160)
+_HOPPER: Final = BankLayout(0x0, 0xC, 0x28, None, 0x20, 0x210)
+_BLACKWELL: Final = BankLayout(0x360, 0x370, 0x37C, None, None, 0x380)
+
+
+def bank_layout(target: str) -> BankLayout:
+    """The layout of constant bank 0 on a GPU named `sm_NN`."""
+    digits = "".join(c for c in target.removeprefix("sm_") if c.isdigit())
+    number = int(digits or 90)
+    return _OLD if number < 90 else _HOPPER if number < 100 else _BLACKWELL
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The parameters as bytes.
+
+    Attributes:
+        content: bytes from the first parameter on.
+        given: which of them are known.
+        buffers: contents of global memory by address.
+        missing: positions of the parameters that are not known.
+    """
+
+    content: bytes
+    given: npt.NDArray[np.bool_]
+    buffers: Mapping[int, bytes]
+    missing: tuple[int, ...]
+
+
+def arguments(program: Program, launch: Launch) -> Arguments:
+    """Put the launch's arguments where the kernel's parameters lie.
+
+    A pointer whose value is not given points to memory of its own, aligned to 256 bytes, as cudaMalloc gives
+    it.
+
+    Raises:
+        ProblemFileError: an argument names no parameter, or does not fit it.
+    """
+    parameters = program.parameters or ()
+    size = max((p.offset + p.size for p in parameters), default=0)
+    content, given = bytearray(size), np.zeros(size, bool)
+    numbers = {_position(parameters, key, "--arg"): value for key, value in launch.arguments.items()}
+    contents = {_position(parameters, key, "--data"): value for key, value in launch.buffers.items()}
+    buffers, missing = {}, []
+    for k, parameter in enumerate(parameters):
+        value = numbers.get(k)
+        if k in contents or value == "pointer" or (value is None and parameter.pointer):
+            if parameter.size != 8:
+                raise ProblemFileError("--data", f"parameter {k} has {parameter.size} bytes: no pointer")
+            base = GLOBAL_BASE + k * GLOBAL_STEP
+            data = struct.pack("<Q", base)
+            if k in contents:
+                buffers[base] = np.ascontiguousarray(contents[k]).tobytes()
+        elif value is None:
+            missing.append(k)
+            continue
+        else:
+            data = _packed(value, parameter, k)
+        content[parameter.offset : parameter.offset + len(data)] = data
+        given[parameter.offset : parameter.offset + len(data)] = True
+    return Arguments(bytes(content), given, buffers, tuple(missing))
+
+
+def _position(parameters: tuple[Parameter, ...], key: str, option: str) -> int:
+    names = [p.name for p in parameters]
+    position = int(key) if key.isdecimal() and len(key) < 6 else names.index(key) if key in names else -1
+    if 0 <= position < len(parameters):
+        return position
+    known = f"parameters 0 to {len(parameters) - 1}" if parameters else "no parameters"
+    named = ", ".join(name for name in names if name)
+    raise ProblemFileError(
+        option, f"{shown(key)!r} is no parameter; there are {known}" + (f" ({named})" if named else "")
+    )
+
+
+def _packed(value: int | float | str, parameter: Parameter, position: int) -> bytes:
+    if isinstance(value, str):
+        raise ProblemFileError("--arg", f"parameter {position}: expected a number or pointer, got {value!r}")
+    if isinstance(value, float):
+        if parameter.size not in (4, 8):
+            raise ProblemFileError("--arg", f"parameter {position} has {parameter.size} bytes: no float")
+        return struct.pack("<f" if parameter.size == 4 else "<d", value)
+    bits = 8 * parameter.size
+    if not -(1 << (bits - 1)) <= value < 1 << bits:
+        raise ProblemFileError(
+            "--arg", f"parameter {position} has {parameter.size} bytes; {value} does not fit"
+        )
+    return (value & ((1 << bits) - 1)).to_bytes(parameter.size, "little")
+
+
+def constant_bank(program: Program, launch: Launch, given: Arguments) -> tuple[bytes, npt.NDArray[np.bool_]]:
+    """Constant bank 0 of the launch and which of its bytes are known."""
+    base = program.parameter_base
+    size = max(base + len(given.content), 0x400)
+    content, known = bytearray(size), np.zeros(size, bool)
+
+    def put(at: int | None, data: bytes) -> None:
+        if at is not None:
+            content[at : at + len(data)] = data
+            known[at : at + len(data)] = True
+
+    if program.form == "sass":
+        layout = bank_layout(program.target)
+        put(layout.block, struct.pack("<3I", *launch.block))
+        put(layout.grid, struct.pack("<3I", *launch.grid))
+        put(layout.stack, struct.pack("<I", STACK_BYTES))
+        put(layout.shared_window, struct.pack("<Q", SHARED_WINDOW << 32))
+        put(layout.local_window, struct.pack("<Q", LOCAL_WINDOW << 32))
+    content[base : base + len(given.content)] = given.content
+    known[base : base + len(given.content)] |= given.given
+    return bytes(content), known

@@ -1,0 +1,304 @@
+"""The machine: all warps of some blocks, step by step, as arrays over warps and lanes.
+
+The group at the lowest step goes first, so that warps stay together. Only steps that matter are executed
+(`relevance`). What shared memory is asked goes to a `Recorder`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from layoutopt.errors import ProblemFileError
+from layoutopt.ground.budget import Budget
+from layoutopt.kernels import groups as converged
+from layoutopt.kernels.groups import Barriers, Group, Meetings
+from layoutopt.kernels.launch import Arguments, Launch
+from layoutopt.kernels.memory_steps import MemorySteps, Recorder
+from layoutopt.kernels.program import (
+    Across,
+    Barrier,
+    Compute,
+    Exit,
+    Forget,
+    Jump,
+    Leave,
+    Mark,
+    Meet,
+    Memory,
+    Program,
+    Refused,
+    Restore,
+    Save,
+    Step,
+)
+from layoutopt.kernels.registers import Registers, Stopped
+from layoutopt.kernels.relevance import Relevance
+from layoutopt.kernels.values import Bools, Value, unknown, whole
+
+IntArray = npt.NDArray[np.int64]
+
+ASK_THE_CLOCK_EVERY: Final = 256
+
+
+class TooManySteps(Exception):
+    """More steps than allowed; the argument is the step that was to be executed."""
+
+
+class Machine:
+    """Some blocks of a launch.
+
+    Args:
+        program: the kernel.
+        relevance: which steps to execute, which memories to keep.
+        launch: sizes.
+        given: its arguments.
+        blocks: int64, shape (blocks, 3): block indices; None for one block whose indices are unknown.
+        recorder: who is told.
+        most_steps: steps that may be executed.
+        budget: the time there is.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        relevance: Relevance,
+        launch: Launch,
+        given: Arguments,
+        blocks: IntArray | None,
+        recorder: Recorder,
+        most_steps: int,
+        budget: Budget,
+    ) -> None:
+        self.steps_left = most_steps
+        self.at = 0
+        self._budget = budget
+        self._steps = program.steps
+        self._next = _following(relevance.matters)
+        self._cells = Registers(program, launch, given, blocks)
+        self._meetings = Meetings(self._cells.rows)
+        self._barriers = Barriers(self._cells.blocks, self._cells.warps)
+        self._ready: list[Group] = []
+        self._by_address = {step.address: k for k, step in enumerate(self._steps)}
+        self._memory = MemorySteps(self._cells, recorder, given, relevance.kept)
+
+    def run(self) -> None:
+        """Execute until every lane has exited.
+
+        Raises:
+            Stopped: it cannot be known how to go on.
+            TooManySteps: the limit is reached.
+            ProblemFileError: an instruction that matters is not known.
+        """
+        self._put(Group(0, np.arange(self._cells.rows), self._cells.live.copy()))
+        while self._ready:
+            self._ready.sort(key=lambda group: group.at)
+            group = self._ready.pop(0)
+            until = self._ready[0].at if self._ready else len(self._steps)
+            self._advance(group, until)
+            if not self._ready:
+                self._release()
+        if self._meetings.waiting or self._barriers.waiting:
+            at = min([*self._meetings.waiting, *(group.at for group in self._barriers.waiting)])
+            raise Stopped(f"lanes wait for ever at {self._cells.named(at)}")
+
+    def _put(self, group: Group | None) -> None:
+        if group is None:
+            return
+        group.at = self._next[group.at]
+        converged.joined(self._ready, group)
+
+    def _release(self) -> None:
+        """Let those go on for whom everybody has come."""
+        for group in self._meetings.complete(self._cells.live):
+            self._put(group)
+        for group, met in self._barriers.complete(self._cells.live):
+            for block, warps in met:
+                self._memory.met(block, warps)
+            self._put(group)
+
+    def _advance(self, group: Group, until: int) -> None:
+        """Execute a group up to a step where others stand, or until it parts, waits or ends."""
+        group.full = len(group.rows) == self._cells.rows and bool((group.lanes | ~self._cells.live).all())
+        at = group.at
+        while at < len(self._steps):
+            if self.steps_left <= 0:
+                raise TooManySteps(self._cells.named(at))
+            self.steps_left -= 1
+            if self.steps_left % ASK_THE_CLOCK_EVERY == 0:
+                self._budget.check()
+            step = self._steps[at]
+            self.at = group.at = at
+            match step.action:
+                case Compute() | Across() | Forget():
+                    self._compute(group, step)
+                case Memory():
+                    lanes, unsure = self._cells.taking(group, step)
+                    self._memory.execute(group, at, step, lanes, unsure)
+                case Save(name):
+                    self._save(group, step, name)
+                case Refused(what):
+                    raise ProblemFileError("", what)
+                case _:
+                    following = self._control(group, step)
+                    if following is None:
+                        return
+                    at = self._next[following]
+                    if at >= until:
+                        break
+                    continue
+            at = self._next[at + 1]
+            if at >= until:
+                break
+        if at < len(self._steps):
+            group.at = at
+            self._put(group)
+        else:
+            raise Stopped("the code ends without EXIT")
+
+    def _compute(self, group: Group, step: Step) -> None:
+        lanes, unsure = self._cells.taking(group, step)
+        if not lanes.any() and unsure is None and lanes is not group.lanes:
+            return
+        match step.action:
+            case Compute(function):
+                results = function(*(self._cells.read(group, source) for source in step.sources))
+            case Across(function):
+                taking = lanes if unsure is None else lanes | unsure
+                results = function(taking, *(self._cells.read(group, source) for source in step.sources))
+                if unsure is not None:
+                    results = tuple(unknown(64) for _ in results)
+            case _:
+                results = tuple(unknown(64) for _ in step.dests)
+        for cell, value in zip(step.dests, results, strict=True):
+            self._cells.write(group, cell, value, lanes, unsure)
+
+    def _save(self, group: Group, step: Step, name: str) -> None:
+        lanes, _ = self._cells.taking(group, step)
+        saved = self._meetings.saved(name, group)
+        self._meetings.restore(name, Group(group.at, group.rows, lanes), np.zeros((1, 1), np.uint64))
+        self._cells.write(group, step.dests[0], Value(saved), lanes, None)
+
+    def _control(self, group: Group, step: Step) -> int | None:
+        """The step after a step of control where the whole group goes on, else None."""
+        at = group.at
+        lanes, unsure = self._cells.taking(group, step)
+        action = step.action
+        if unsure is not None and not isinstance(action, Jump):
+            raise Stopped(f"whether {self._cells.named(at)} is executed depends on an unknown value")
+        if not lanes.any() and not isinstance(action, Jump):
+            return at + 1
+        match action:
+            case Jump():
+                return self._jump(group, step, lanes, unsure)
+            case Exit():
+                self._exit(group, lanes)
+                self._put(converged.part(group, group.lanes & ~lanes, at + 1))
+                return None
+            case Mark(name):
+                self._meetings.mark(name, Group(at, group.rows, lanes))
+            case Restore(name):
+                whom = self._cells.number(group, step.sources[0], lanes).astype(np.uint64)
+                self._meetings.restore(name, Group(at, group.rows, lanes), whom)
+            case Leave(name):
+                self._meetings.leave(name, Group(at, group.rows, lanes))
+                self._release()
+            case Meet(name):
+                return self._meet(group, step, name, lanes)
+            case Barrier():
+                self._arrive(group, step, action, lanes)
+                self._put(converged.part(group, group.lanes & ~lanes, at + 1))
+                self._release()
+                return None
+        return at + 1
+
+    def _meet(self, group: Group, step: Step, name: str | None, lanes: Bools) -> int | None:
+        here = converged.part(group, lanes, group.at)
+        assert here is not None
+        if name is not None:
+            whom = self._meetings.saved(name, here)
+        else:
+            asked = self._cells.number(group, step.sources[0], lanes)
+            whom = asked[lanes.any(axis=1)].astype(np.uint64)
+        passes = self._meetings.arrive(here, name, whom, self._cells.live)
+        if passes and lanes is group.lanes:
+            return group.at + 1
+        if passes:
+            here.at += 1
+            self._put(here)
+        self._put(converged.part(group, group.lanes & ~lanes, group.at + 1))
+        self._release()
+        return None
+
+    def _exit(self, group: Group, lanes: Bools) -> None:
+        self._cells.live[group.rows] &= ~lanes
+        self._release()
+
+    def _arrive(self, group: Group, step: Step, action: Barrier, lanes: Bools) -> None:
+        numbers, counts = np.zeros(len(group.rows), np.int64), np.full(len(group.rows), -1)
+        first = lanes.argmax(axis=1)[:, None]
+        for k, source in enumerate(step.sources):
+            column = np.take_along_axis(self._cells.number(group, source, lanes), first, axis=1)[:, 0]
+            numbers, counts = (column, counts) if k == 0 else (numbers, column)
+        for number, count in {*zip(numbers.tolist(), counts.tolist(), strict=True)}:
+            here = lanes & ((numbers == number) & (counts == count))[:, None]
+            some = converged.part(group, here, group.at)
+            if some is None:
+                continue
+            self._barriers.arrive(some, int(number), None if count < 0 else int(count), action.waits)
+            if not action.waits:
+                self._put(Group(group.at + 1, some.rows, some.lanes))
+
+    def _jump(self, group: Group, step: Step, lanes: Bools, unsure: Bools | None) -> int | None:
+        action = step.action
+        assert isinstance(action, Jump)
+        at = group.at
+        if action.target is None:
+            return self._return(group, step, lanes)
+        if action.none_left:
+            masks = self._cells.number(group, step.sources[0], lanes)
+            whole_group = converged.masks(group.lanes) == masks.astype(np.uint64)
+            lanes = lanes & ~whole_group
+        else:
+            for source in step.sources:
+                value = self._cells.read(group, source)
+                hidden = whole(value)
+                if hidden is not None:
+                    maybe = (lanes if unsure is None else lanes | unsure) & hidden
+                    unsure = maybe if maybe.any() or unsure is not None else None
+                    lanes = lanes & ~hidden
+                lanes = lanes & (value.bits != 0)
+        if action.together and unsure is None:
+            lanes = group.lanes & lanes.any(axis=1, keepdims=True)
+        if unsure is not None and unsure.any():
+            raise Stopped(f"{self._cells.named(at)} depends on an unknown value")
+        stay = group.lanes & ~lanes
+        if not lanes.any():
+            return at + 1
+        if not stay.any():
+            return action.target
+        self._put(converged.part(group, stay, at + 1))
+        self._put(converged.part(group, lanes, action.target))
+        return None
+
+    def _return(self, group: Group, step: Step, lanes: Bools) -> int | None:
+        """Go where the source says, each group of lanes with one address together."""
+        addresses = self._cells.number(group, step.sources[0], lanes)
+        self._put(converged.part(group, group.lanes & ~lanes, group.at + 1))
+        for address in np.unique(addresses[lanes]).tolist():
+            if address not in self._by_address:
+                raise Stopped(f"{self._cells.named(group.at)} leaves the kernel")
+            here = lanes & (addresses == address)
+            self._put(converged.part(group, here, self._by_address[address]))
+        return None
+
+
+def _following(matters: Sequence[bool]) -> list[int]:
+    """For each index, and the end, the first step from there on that matters."""
+    found = [len(matters)] * (len(matters) + 1)
+    for k in range(len(matters) - 1, -1, -1):
+        found[k] = k if matters[k] else found[k + 1]
+    return found

@@ -1,0 +1,327 @@
+"""A kernel as steps that do not depend on the instruction set.
+
+A reader of SASS or PTX turns every instruction into a `Step`: which cells (registers, predicates) it reads
+and
+writes, and what it does, one of the actions below. Everything else here works on steps alone: what matters
+(`relevance`), execution (`machine`), counting.
+
+Cells are names. A name that begins with U is a uniform register, one value a warp, written whatever the
+active
+lanes are. Names that begin with `$` are set before the first step and never written: `$tid.x`, `$ntid.x`,
+`$ctaid.x`, `$nctaid.x` (and y, z), `$laneid`, `$warpid`, `$false`, and `$c0.528`, the word at byte 528 of
+constant bank 0 (64-bit operands are two of them).
+
+Predicates are values of one bit. A step's guard applies to all that it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from layoutopt.hardware.operations import Operation
+from layoutopt.kernels.values import Value
+
+Operand = Value | str
+Space = Literal["shared", "global", "local", "constant", "generic"]
+
+# The high word of generic addresses of shared memory: one that no pointer to global memory has.
+SHARED_WINDOW: Final = 0x7A00
+LOCAL_WINDOW: Final = 0x7B00
+# The most shared memory that a block of any GPU can have, and the part that the system keeps.
+MOST_SHARED_BYTES: Final = (227 + 1) << 10
+# Where launches put buffers in global memory, one after another.
+GLOBAL_BASE: Final = 0x7F0000000000
+GLOBAL_STEP: Final = 1 << 36
+# Local memory of a thread: the stack pointer begins at its end.
+STACK_BYTES: Final = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of the source."""
+
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A predicate that lets a step happen.
+
+    Attributes:
+        cell: the predicate.
+        negated: it happens where the predicate is 0.
+    """
+
+    cell: str
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Results out of the sources of the same lane: `function(*sources)` gives one value a destination."""
+
+    function: Callable[..., tuple[Value, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Across:
+    """Results out of all active lanes' sources: shuffles, votes, R2UR.
+
+    `function(active, *sources)`; active is bool, shape (warps, 32), sources broadcast to it.
+    """
+
+    function: Callable[..., tuple[Value, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Results that are not modelled: the destinations become unknown."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """An instruction that touches memory.
+
+    The sources are the address (64 bits for global and generic memory, else 32), then what is stored, in
+    units of `unit_bytes`. Destinations take what is loaded, likewise.
+
+    Attributes:
+        kind: what it does; `copy` is cp.async, whose sources are the shared address, then the global one.
+        space: which memory; of a copy, that which is written.
+        width_bytes: at each lane's address.
+        unit_bytes: bytes of each source or destination; narrower values are extended.
+        signed: loads of less than a unit extend the sign.
+        operation: how the hardware serves it, for `layoutopt.engine.conflicts`; None where it is not counted.
+        counter: `ld`, `st`, `atom`: the profiler's total it enters; None for none of them.
+        executed: of the profiler's `inst_executed_op_shared_*`, the same.
+        combine: of an atomic: the new content out of the old and the sources.
+        commutes: of an atomic: the order of its executions does not change what is left.
+        doubled: of a compare-and-swap: wavefronts count twice, conflicts once.
+        read_only: memory that the kernel does not change.
+    """
+
+    kind: Literal["load", "store", "atomic", "copy", "ldmatrix", "stmatrix"]
+    space: Space
+    width_bytes: int
+    unit_bytes: int = 4
+    signed: bool = False
+    operation: Operation | None = None
+    counter: Literal["ld", "st", "atom"] | None = None
+    executed: Literal["ld", "st", "atom"] | None = None
+    combine: Callable[..., Value] | None = None
+    commutes: bool = False
+    doubled: bool = False
+    read_only: bool = False
+    bank: int = 0
+    """Of constant memory: which bank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """A branch: to a step (`target`), or to the address in the first source (a return).
+
+    Attributes:
+        target: index of a step; None where the source says.
+        together: all active lanes jump if the guard and the conditions hold in any of them.
+        none_left: BRA.DIV: jumps where the active lanes are not the mask in the first source.
+    Further sources are predicates that must all be 1.
+    """
+
+    target: int | None
+    together: bool = False
+    none_left: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """The lanes end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Remember the active lanes, who will meet at the `Meet` of the same name (BSSY)."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Meet:
+    """Wait for the lanes remembered under the name, then go on as one group (BSYNC).
+
+    Without a name: wait for the lanes of the mask in the first source (WARPSYNC).
+    """
+
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The active lanes will not come to the `Meet` of this name (BREAK)."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """The mask of lanes remembered under the name goes into the destination; nobody is remembered then."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """The mask in the source is remembered under the name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """Warps of a block wait for each other. Sources: the barrier's number, then the number of threads.
+
+    Attributes:
+        waits: False for those that only arrive.
+        counted: the second source is there; otherwise all warps that have not exited come.
+    """
+
+    waits: bool = True
+    counted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """Neither results nor order matter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An instruction that is not known: it must not matter.
+
+    The step's destinations are all cells that it may write.
+
+    Attributes:
+        what: why, in one line.
+        always: it matters whatever it writes, as it may change the way or touch shared memory.
+    """
+
+    what: str
+    always: bool = False
+
+
+Action = (
+    Compute
+    | Across
+    | Forget
+    | Memory
+    | Jump
+    | Exit
+    | Mark
+    | Meet
+    | Leave
+    | Save
+    | Restore
+    | Barrier
+    | Nothing
+    | Refused
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One instruction.
+
+    Attributes:
+        address: in the code, as listings print it.
+        text: as listings print it.
+        action: what it does.
+        sources: constants and cells.
+        dests: cells.
+        guard: when it happens; None for always.
+        place: line of the source, where known.
+    """
+
+    address: int
+    text: str
+    action: Action
+    sources: tuple[Operand, ...] = ()
+    dests: tuple[str, ...] = ()
+    guard: Guard | None = None
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a kernel.
+
+    Attributes:
+        offset: in bytes, from the first one.
+        size: in bytes.
+        name: where known, else empty.
+        pointer: whether it is a pointer; None where nobody says.
+    """
+
+    offset: int
+    size: int
+    name: str = ""
+    pointer: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """A declared array in shared memory: bytes [start, start + size) of the window.
+
+    Attributes:
+        name: of the source.
+        start: first byte, as addresses count.
+        size: in bytes.
+        element_bytes: where known, else 0.
+    """
+
+    name: str
+    start: int
+    size: int
+    element_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A kernel that can be launched.
+
+    Attributes:
+        name: as the binary has it.
+        title: demangled.
+        target: of `hardware.devices`, such as `sm_90`.
+        form: `sass` or `ptx`.
+        steps: in the order of their addresses; jumps go to indices.
+        parameters: in order; None where the file does not say.
+        parameter_base: where the first one lies in constant bank 0.
+        constants: initial contents of the constant banks, by number.
+        static_bytes: end of static shared memory, where dynamic begins; None where not known.
+        arrays: declared in shared memory, where known.
+    """
+
+    name: str
+    title: str
+    target: str
+    form: Literal["sass", "ptx"]
+    steps: tuple[Step, ...]
+    parameters: tuple[Parameter, ...] | None = None
+    parameter_base: int = 0
+    constants: Mapping[int, bytes] = field(default_factory=dict)
+    static_bytes: int | None = None
+    arrays: tuple[Array, ...] = ()
+
+    def shared_end(self, dynamic_bytes: int) -> int:
+        """Bytes of the shared window that a block of a launch may use."""
+        return MOST_SHARED_BYTES if self.static_bytes is None else self.static_bytes + dynamic_bytes
+
+
+def cells(step: Step) -> tuple[str, ...]:
+    """The cells that a step reads."""
+    read = tuple(source for source in step.sources if isinstance(source, str))
+    return (*read, step.guard.cell) if step.guard is not None else read

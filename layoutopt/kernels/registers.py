@@ -1,0 +1,153 @@
+"""Registers and predicates of all lanes: what a group of lanes reads and writes."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from layoutopt.kernels.groups import Group
+from layoutopt.kernels.launch import Arguments, Launch, constant_bank
+from layoutopt.kernels.memory import Bytes
+from layoutopt.kernels.program import Operand, Program, Step
+from layoutopt.kernels.values import Bools, Value, known, made, select, unknown, whole
+
+IntArray = npt.NDArray[np.int64]
+
+
+class Stopped(Exception):
+    """The evaluation cannot go on; the argument says why, for the verdict."""
+
+
+class Registers:
+    """What every lane of some blocks has in its cells.
+
+    Args:
+        program: the kernel.
+        launch: sizes.
+        given: its arguments.
+        blocks: int64, shape (blocks, 3): block indices; None for one block whose indices are unknown.
+
+    Attributes:
+        rows: warps in all; those of a block stand together.
+        live: bool, shape (rows, 32): lanes that have not exited.
+        banks: constant memory.
+    """
+
+    def __init__(self, program: Program, launch: Launch, given: Arguments, blocks: IntArray | None) -> None:
+        self.program, self.launch = program, launch
+        self.blocks = 1 if blocks is None else len(blocks)
+        self.warps = launch.warps
+        self.rows = self.blocks * self.warps
+        thread = np.arange(self.warps * 32).reshape(self.warps, 32)
+        self.live: Bools = np.tile(thread < launch.threads, (self.blocks, 1))
+        self._cells = _special(launch, blocks, thread, self.blocks)
+        content, certain = constant_bank(program, launch, given)
+        self.banks = {0: Bytes(1, len(content), content)}
+        for start in np.flatnonzero(~certain).tolist():
+            self.banks[0].hide(0, start, 1)
+        self.banks |= {n: Bytes(1, len(c), c) for n, c in program.constants.items() if n}
+
+    def named(self, index: int) -> str:
+        """A step, for people."""
+        step = self.program.steps[index]
+        place = f" ({step.place.file}:{step.place.line})" if step.place is not None else ""
+        return f"{step.text.split()[0]} at 0x{step.address:x}{place}"
+
+    def read(self, group: Group, operand: Operand) -> Value:
+        """What the rows of a group have in a cell."""
+        if not isinstance(operand, str):
+            return operand
+        value = self._cells.get(operand)
+        if value is None:
+            value = self._first(operand)
+        if group.full or len(value.bits) == 1:
+            return value
+        hidden = value.unknown
+        if hidden is not None and len(hidden) > 1:
+            hidden = hidden[group.rows]
+        return Value(value.bits[group.rows], hidden)
+
+    def _first(self, cell: str) -> Value:
+        """A cell that nobody wrote yet: constant memory, or unknown."""
+        if cell.startswith("$c"):
+            bank, _, offset = cell[2:].partition(".")
+            memory = self.banks.get(int(bank))
+            if memory is not None:
+                zero = np.zeros((1, 1), np.int64)
+                value = memory.load(zero, zero + int(offset), 4)
+                self._cells[cell] = value
+                return value
+        return unknown(64)
+
+    def write(self, group: Group, cell: str, value: Value, lanes: Bools, unsure: Bools | None) -> None:
+        """Give a cell a value in these lanes; where that is unsure, what the old and the new agree on."""
+        uniform = cell.startswith("U")
+        if uniform:
+            sure: Bools = np.asarray(lanes.any(axis=1, keepdims=True))
+            unsure = None if unsure is None else np.asarray(unsure.any(axis=1, keepdims=True))
+        else:
+            sure = lanes
+        if group.full and unsure is None and (lanes is group.lanes or bool((sure | ~self.live).all())):
+            self._cells[cell] = value
+            return
+        doubt = None if unsure is None else unsure.astype(np.uint64)
+        condition = made(sure.astype(np.uint64), doubt, 1)
+        old = self.read(group, cell)
+        new = select(condition, value, old)
+        shape = (self.rows, 1 if uniform else 32)
+        whole_old = self._cells.get(cell) or unknown(64)
+        bits = np.array(np.broadcast_to(whole_old.bits, shape))
+        bits[group.rows] = new.bits
+        hidden = None
+        if whole_old.unknown is not None or new.unknown is not None:
+            zero = np.zeros((1, 1), np.uint64)
+            hidden = np.array(
+                np.broadcast_to(zero if whole_old.unknown is None else whole_old.unknown, shape)
+            )
+            hidden[group.rows] = zero if new.unknown is None else new.unknown
+        self._cells[cell] = made(bits, hidden, 64)
+
+    def taking(self, group: Group, step: Step) -> tuple[Bools, Bools | None]:
+        """Lanes whose guard is true, and those whose guard is unknown (None: no such lane)."""
+        if step.guard is None:
+            return group.lanes, None
+        value = self.read(group, step.guard.cell)
+        hidden = whole(value)
+        true = (value.bits == 0) if step.guard.negated else (value.bits != 0)
+        if hidden is None:
+            if true.all():
+                return group.lanes, None
+            return group.lanes & true, None
+        unsure = group.lanes & hidden
+        return group.lanes & true & ~hidden, unsure if unsure.any() else None
+
+    def number(self, group: Group, operand: Operand, lanes: Bools) -> IntArray:
+        """Known numbers of the lanes that take part, shape (rows, 32).
+
+        Raises:
+            Stopped: one is unknown.
+        """
+        value = self.read(group, operand)
+        hidden = whole(value)
+        if hidden is not None and (hidden & lanes).any():
+            raise Stopped(f"an operand of {self.named(group.at)} is unknown")
+        return np.broadcast_to(value.bits, lanes.shape).astype(np.int64)
+
+
+def _special(launch: Launch, blocks: IntArray | None, thread: IntArray, count: int) -> dict[str, Value]:
+    """Cells that are set before the first step."""
+    x, y, _ = launch.block
+    place = {"x": thread % x, "y": thread // x % y, "z": thread // (x * y)}
+    found = {f"$tid.{axis}": known(np.tile(table, (count, 1))) for axis, table in place.items()}
+    for k, axis in enumerate("xyz"):
+        one = np.ones((1, 1), np.int64)
+        found[f"$ntid.{axis}"] = known(one * launch.block[k])
+        found[f"$nctaid.{axis}"] = known(one * launch.grid[k])
+        if blocks is not None:
+            found[f"$ctaid.{axis}"] = known(np.repeat(blocks[:, k], launch.warps)[:, None])
+        else:
+            found[f"$ctaid.{axis}"] = unknown() if launch.grid[k] > 1 else known(one * 0)
+    found["$laneid"] = known(thread[:1] % 32)
+    found["$warpid"] = known(np.tile(thread[:, :1] // 32, (count, 1)))
+    found["$false"] = known(np.zeros((1, 1), np.int64))
+    return found

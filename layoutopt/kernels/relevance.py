@@ -1,0 +1,167 @@
+"""What shared-memory accesses depend on: the backward slice of their addresses and of all control.
+
+A cell matters before a step if some path from there reads it, before it is written, in a step that matters.
+Steps of control, barriers and shared-memory accesses always matter; a step that computes does if one of its
+results does. Stores matter to memory from which something that matters is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from layoutopt.kernels.program import (
+    Across,
+    Compute,
+    Exit,
+    Forget,
+    Jump,
+    Memory,
+    Nothing,
+    Operand,
+    Program,
+    Refused,
+    Save,
+    Step,
+)
+
+
+class Relevance(NamedTuple):
+    """What to execute.
+
+    Attributes:
+        matters: one a step.
+        kept: memories whose contents matter: `shared`, `local`, `global`.
+    """
+
+    matters: tuple[bool, ...]
+    kept: frozenset[str]
+
+
+def relevance(program: Program, spaces: Iterable[str] = ("shared", "local")) -> Relevance:
+    """What matters of a program.
+
+    Args:
+        program: the kernel.
+        spaces: memories whose contents can be known; `global` where buffers are given.
+    """
+    allowed = frozenset(spaces)
+    kept: frozenset[str] = frozenset()
+    while True:
+        matters = _marked(program.steps, kept)
+        wanted = {
+            space
+            for step, needed in zip(program.steps, matters, strict=True)
+            if needed and isinstance(step.action, Memory) and step.dests
+            for space in _read_spaces(step.action)
+        }
+        found = frozenset(wanted) & allowed
+        if found <= kept:
+            return Relevance(matters, kept)
+        kept |= found
+
+
+def _read_spaces(action: Memory) -> tuple[str, ...]:
+    if action.kind not in ("load", "atomic"):
+        return ()
+    return ("shared", "local", "global") if action.space == "generic" else (action.space,)
+
+
+def successors(steps: tuple[Step, ...]) -> list[tuple[int, ...]]:
+    """Steps that may follow each step; a return may go behind every call, and to every loaded address."""
+    after_calls = tuple(_behind_calls(steps))
+    found = []
+    for k, step in enumerate(steps):
+        action = step.action
+        following: tuple[int, ...] = (k + 1,) if k + 1 < len(steps) else ()
+        if isinstance(action, Jump):
+            targets = (action.target,) if action.target is not None else after_calls
+            always = step.guard is None and not step.sources and not action.none_left
+            always = always or (action.target is None and step.guard is None)
+            following = targets if always else (*following, *targets)
+        elif isinstance(action, Exit) and step.guard is None:
+            following = ()
+        found.append(following)
+    return found
+
+
+def _behind_calls(steps: tuple[Step, ...]) -> list[int]:
+    """Steps whose address some instruction puts into a register: where returns may go."""
+    index = {step.address: k for k, step in enumerate(steps)}
+    numbers: set[int] = set()
+    if not any(isinstance(step.action, Jump) and step.action.target is None for step in steps):
+        return []
+    for step in steps:
+        for source in step.sources:
+            if not isinstance(source, str) and source.unknown is None and source.bits.size == 1:
+                numbers.add(int(source.bits.flat[0]))
+    return sorted(index[number] for number in numbers if number in index)
+
+
+def _marked(steps: tuple[Step, ...], kept: frozenset[str]) -> tuple[bool, ...]:
+    count = len(steps)
+    before: list[frozenset[str]] = [frozenset()] * count
+    following = successors(steps)
+    preceding: list[list[int]] = [[] for _ in range(count)]
+    for k, targets in enumerate(following):
+        for target in targets:
+            preceding[target].append(k)
+    matters = [False] * count
+    todo = list(range(count))
+    queued = [True] * count
+    while todo:
+        k = todo.pop()
+        queued[k] = False
+        after: frozenset[str] = frozenset().union(*(before[target] for target in following[k]))
+        matters[k], read = _needed(steps[k], after, kept)
+        live = after
+        if steps[k].dests and steps[k].guard is None and matters[k]:
+            live = live - frozenset(steps[k].dests)
+        live = live | read
+        if live != before[k]:
+            before[k] = live
+            for other in preceding[k]:
+                if not queued[other]:
+                    queued[other] = True
+                    todo.append(other)
+    return tuple(matters)
+
+
+def _needed(step: Step, after: frozenset[str], kept: frozenset[str]) -> tuple[bool, frozenset[str]]:
+    """Whether a step matters, given the cells that matter after it, and the cells that it then reads."""
+    action = step.action
+    results = not after.isdisjoint(step.dests)
+    guard = frozenset((step.guard.cell,)) if step.guard is not None else frozenset[str]()
+    match action:
+        case Nothing():
+            return False, frozenset()
+        case Compute() | Across():
+            return results, _cells(step.sources) | guard if results else frozenset()
+        case Forget() | Save():
+            return results or isinstance(action, Save), guard
+        case Refused(_, always):
+            return results or always, guard
+        case Memory():
+            return _memory_needed(step, action, results, kept, guard)
+    return True, _cells(step.sources) | guard
+
+
+def _memory_needed(
+    step: Step, action: Memory, results: bool, kept: frozenset[str], guard: frozenset[str]
+) -> tuple[bool, frozenset[str]]:
+    counted = action.space in ("shared", "generic")
+    changes = action.kind in ("store", "atomic", "copy", "stmatrix")
+    follows = changes and (action.space in kept or (action.space == "generic" and bool(kept)))
+    loads = results and (action.space != "global" or "global" in kept)
+    if not (counted or follows or results):
+        return False, frozenset()
+    read = guard
+    if counted or follows or loads:
+        read |= _cells(step.sources[:1])
+    if follows:
+        read |= _cells(step.sources[1:])
+    return True, read
+
+
+def _cells(operands: Iterable[Operand]) -> frozenset[str]:
+    return frozenset(operand for operand in operands if isinstance(operand, str))

@@ -1,0 +1,154 @@
+"""The machine that evaluates kernels, on programs written by hand."""
+
+from functools import partial
+
+import numpy as np
+
+from layoutopt.hardware.devices import device
+from layoutopt.hardware.operations import Operation
+from layoutopt.kernels import values
+from layoutopt.kernels.evaluate import evaluate
+from layoutopt.kernels.launch import Launch
+from layoutopt.kernels.program import (
+    Barrier,
+    Compute,
+    Exit,
+    Guard,
+    Jump,
+    Mark,
+    Meet,
+    Memory,
+    Program,
+    Step,
+)
+
+LOAD = Memory("load", "shared", 4, operation=Operation("load", 4), counter="ld", executed="ld")
+STORE = Memory("store", "shared", 4, operation=Operation("store", 4), counter="st", executed="st")
+
+
+def program(*actions):
+    steps = []
+    for k, (action, sources, dests, *guard) in enumerate(actions):
+        steps.append(
+            Step(
+                address=16 * k,
+                text=f"STEP{k}",
+                action=action,
+                sources=sources,
+                dests=dests,
+                guard=Guard(*guard) if guard else None,
+            )
+        )
+    return Program(name="p", title="p", target="sm_90", form="ptx", steps=tuple(steps))
+
+
+def add(*constants):
+    return Compute(lambda *v: (values.add(*v, *map(values.constant, constants)),))
+
+
+def shifted(by):
+    return Compute(lambda v: (values.shift_left(v, values.constant(by)),))
+
+
+def less(than):
+    return Compute(lambda v: (values.less(v, values.constant(than)),))
+
+
+count = partial(evaluate, gpu=device("sm_90"))
+
+
+def test_a_column_is_32_way():
+    p = program(
+        (shifted(7), ("$tid.x",), ("a",)),
+        (STORE, ("a", values.ZERO), ()),
+        (Exit(), (), ()),
+    )
+    found = count(p, Launch(block=(64, 1, 1), grid=(3, 5, 1)))
+    tally = found.tallies[1]
+    assert found.certain
+    assert found.evaluated_blocks == 1
+    assert (tally.executions, tally.wavefronts, tally.phases) == (30, 960, 30)
+
+
+def test_blocks_that_differ_are_all_evaluated():
+    p = program(
+        (shifted(2), ("$ctaid.x",), ("b",)),
+        (Compute(lambda a, b: (values.multiply(a, b),)), ("$tid.x", "b"), ("a",)),
+        (LOAD, ("a",), ("x",)),
+        (Exit(), (), ()),
+    )
+    found = count(p, Launch(block=(32, 1, 1), grid=(5, 1, 1)))
+    # Strides of 0 to 4 words.
+    assert found.tallies[2].wavefronts == 1 + 1 + 2 + 1 + 4
+    assert found.certain
+
+
+def test_divergent_groups_execute_apart_until_they_meet():
+    p = program(
+        (shifted(2), ("$tid.x",), ("a",)),
+        (less(5), ("$tid.x",), ("p",)),
+        (Mark("B0"), (), ()),
+        (Jump(5), (), (), "p"),
+        (LOAD, ("a",), ("x",)),
+        (LOAD, ("a",), ("x",)),
+        (Meet("B0"), (), ()),
+        (LOAD, ("a",), ("x",)),
+        (Exit(), (), ()),
+    )
+    found = count(p, Launch(block=(32, 1, 1)))
+    assert [found.tallies[k].executions for k in (4, 5, 7)] == [1, 2, 1]
+
+
+def test_a_loop_with_a_trip_count_of_its_own_for_each_thread():
+    p = program(
+        (Compute(lambda v: (v,)), ("$tid.x",), ("i",)),
+        (LOAD, ("i",), ("x",)),
+        (add(4), ("i",), ("i",)),
+        (less(64), ("i",), ("p",)),
+        (Jump(1), (), (), "p"),
+        (Exit(), (), ()),
+    )
+    found = count(p, Launch(block=(64, 1, 1)))
+    assert found.tallies[1].executions == 16 + 8
+
+
+def test_unknown_addresses_are_doubted_and_bounded():
+    p = program(
+        (Memory("load", "global", 4), (values.constant(0, 64),), ("a",)),
+        (LOAD, ("a",), ("x",)),
+        (Exit(), (), ()),
+    )
+    found = count(p, Launch(block=(40, 1, 1)))
+    tally = found.tallies[1]
+    assert not found.certain
+    assert (tally.unknown, tally.best, tally.worst) == (2, 2, 40)
+
+
+def test_values_go_through_shared_memory_after_a_barrier():
+    p = program(
+        (shifted(2), ("$tid.x",), ("a",)),
+        (STORE, ("a", "a"), ()),
+        (Barrier(), (values.ZERO,), ()),
+        (Compute(lambda v: (values.differ(v, values.constant(4 * 63)),)), ("a",), ("a",)),
+        (LOAD, ("a",), ("b",)),
+        (LOAD, ("b",), ("c",)),
+        (Exit(), (), ()),
+    )
+    assert count(p, Launch(block=(64, 1, 1))).certain
+    racy = program(*((a, s, d) for k, (a, s, d) in enumerate(_plain(p)) if k != 2))
+    assert not count(racy, Launch(block=(64, 1, 1))).certain
+
+
+def _plain(p):
+    return [(step.action, step.sources, step.dests) for step in p.steps]
+
+
+def test_what_is_known_of_unknown_bits():
+    unsure = values.Value(np.array([[8]], np.uint64), np.array([[4]], np.uint64))  # 8 or 12
+    total = values.add(unsure, values.constant(3))
+    assert int(total.bits[0, 0] & 3) == 3
+    assert int(total.unknown[0, 0] & 3) == 0
+    assert values.less(unsure, values.constant(13)).unknown is None
+    assert values.less(unsure, values.constant(12)).unknown is not None
+    assert values.multiply(unsure, values.ZERO).unknown is None
+    assert values.both(unsure, values.constant(3)).unknown is None
