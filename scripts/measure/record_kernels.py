@@ -8,8 +8,8 @@ needs a GPU, nvcc and ncu, and writes counters.json;
 
 needs nvcc and cuobjdump, and rewrites the SASS texts.
 
-Every kernel is compiled with the flags below and launched as its own first lines say. A kernel that fails is
-recorded with its error, and the others go on in a new process. `code` is a digest of the machine code that
+Every kernel is compiled with the flags below and launched as its own first lines say. A kernel that fails or
+hangs is recorded with its error. `code` is a digest of the machine code that
 ran: the SASS texts begin with the same digest, so that a record can be told from one of another compiler.
 """
 
@@ -17,11 +17,15 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import re
+import signal
 import struct
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +37,8 @@ from layoutopt.hardware import machine
 
 FLAGS = ("-std=c++17", "-O3", "-lineinfo")
 REPEAT = 3
+GROUP = 8  # kernels a run of the profiler: one that hangs takes few others with it
+SECONDS_A_RUN = 40
 # Some kernels are also kept for other architectures: of these, nothing is measured.
 ALSO = {
     "sm_80": ("transpose_plain", "gemm_cp_async", "integer_division", "scan_tree", "gemm_registers"),
@@ -83,17 +89,13 @@ def write_sass() -> None:
             path.write_text("\n".join([head, *(line for line in lines if line)]) + "\n")
 
 
-def launch_all(folder: Path) -> None:
-    """Launch every cubin of a folder; what the profiler watches. Progress goes to the file `done` there."""
+def launch_all(folder: Path, names: Sequence[str]) -> None:
+    """Launch these cubins of a folder, one after the other; what the profiler watches."""
     device = collection.Device()
-    skip = set((folder / "done").read_text().split("\n")) if (folder / "done").exists() else set()
-    for kernel in collection.launches():
-        cubin = folder / f"{kernel.name}.sm_90.cubin"
-        if kernel.name in skip or not cubin.exists():
-            continue
-        with (folder / "done").open("a") as done:  # before the launch: a fault ends this process
-            done.write(f"{kernel.name}\n")
-        device.run(device.function(cubin, kernel.symbol), kernel, REPEAT)
+    kernels = {kernel.name: kernel for kernel in collection.launches()}
+    for name in names:
+        cubin = folder / f"{name}.sm_90.cubin"
+        device.run(device.function(cubin, kernels[name].symbol), kernels[name], REPEAT)
 
 
 def metrics() -> list[str]:
@@ -103,37 +105,39 @@ def metrics() -> list[str]:
     return [name for name in wanted if name.removesuffix(".sum") in known]
 
 
-def profile(folder: Path, names: list[str]) -> dict[str, Any]:
-    """Counters by kernel: a list of a dict for each launch, or the text of an error."""
+def watched(command: list[Any]) -> tuple[str, str]:
+    """What a command printed and complained of; one that hangs is ended with all that it started."""
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            return process.communicate(timeout=SECONDS_A_RUN)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return "", f"no end after {SECONDS_A_RUN} s"
+
+
+def profile(folder: Path, kernels: list[str], names: list[str]) -> dict[str, Any]:
+    """Counters by kernel: a list of a dict for each launch, or the text of an error.
+
+    Several kernels share a run of the profiler; where one of them fails, each has a run of its own.
+    """
     found: dict[str, Any] = {}
-    expected = [
-        kernel for kernel in collection.launches() if (folder / f"{kernel.name}.sm_90.cubin").exists()
-    ]
-    while len(found) < len(expected):
-        before = len(found)
-        command = [
-            tool("ncu"),
-            "--metrics",
-            ",".join(names),
-            *RAW_PAGE,
-            sys.executable,
-            __file__,
-            "--launch",
-            folder,
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
-        rows = machine.launches(done.stdout)
-        started = (folder / "done").read_text().split() if (folder / "done").exists() else []
-        for name in started[before:]:
+    groups = [kernels[k : k + GROUP] for k in range(0, len(kernels), GROUP)]
+    while groups:
+        group = groups.pop(0)
+        watch = [tool("ncu"), "--metrics", ",".join(names), *RAW_PAGE]
+        printed, errors = watched([*watch, sys.executable, __file__, "--launch", folder, *group])
+        rows = machine.launches(printed)
+        if len(rows) != REPEAT * len(group) and len(group) > 1:
+            print(f"one by one: {' '.join(group)}: {errors.strip()[-300:]}", flush=True)
+            groups = [*([name] for name in group), *groups]
+            continue
+        for name in group:
             mine, rows = rows[:REPEAT], rows[REPEAT:]
-            counters = [
-                {metric.removesuffix(".sum"): counted(row, metric) for metric in names} for row in mine
-            ]
-            complete = len(mine) == REPEAT
-            found[name] = counters if complete else f"launch failed: {done.stderr.strip()[-300:]}"
-            print(name, counters[0] if complete else found[name], flush=True)
-        if len(started) == before:
-            sys.exit(f"ncu failed: {(done.stdout + done.stderr).strip()[-2000:]}")
+            counters = [{m.removesuffix(".sum"): counted(row, m) for m in names} for row in mine]
+            found[name] = counters if len(mine) == REPEAT else f"launch failed: {errors.strip()[-300:]}"
+            print(name, counters[0] if counters else found[name], flush=True)
     return found
 
 
@@ -143,12 +147,16 @@ def record(out: Path) -> None:
     rows = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for kernel in kernels:
-            try:
-                compile_kernel(kernel, folder, "sm_90")
-            except subprocess.CalledProcessError as error:
-                print(f"{kernel.name}: nvcc failed ({error.returncode})", flush=True)
-        found = profile(folder, metrics())
+        with ThreadPoolExecutor() as pool:
+            compiling = [pool.submit(compile_kernel, kernel, folder, "sm_90") for kernel in kernels]
+            for kernel, future in zip(kernels, compiling, strict=True):
+                try:
+                    future.result()
+                except subprocess.CalledProcessError as error:
+                    print(f"{kernel.name}: nvcc failed ({error.returncode})", flush=True)
+        print(f"compiled {len(kernels)} kernels", flush=True)
+        compiled = [k.name for k in kernels if (folder / f"{k.name}.sm_90.cubin").exists()]
+        found = profile(folder, compiled, metrics())
         for kernel in kernels:
             if kernel.name not in found:
                 continue
@@ -172,13 +180,13 @@ def main() -> None:
     steps.add_argument("--out", type=Path, metavar="FOLDER", help="record counters.json there")
     steps.add_argument("--write-sass", action="store_true", help="rewrite the SASS texts of the collection")
     steps.add_argument(
-        "--launch", type=Path, metavar="FOLDER", help="launch the cubins of a folder, as --out does"
+        "--launch", nargs="+", metavar="FOLDER NAME", help="launch these cubins of a folder, as --out does"
     )
     args = parser.parse_args()
     if args.write_sass:
         write_sass()
     elif args.launch:
-        launch_all(args.launch)
+        launch_all(Path(args.launch[0]), args.launch[1:])
     else:
         record(args.out)
 
