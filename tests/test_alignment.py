@@ -12,7 +12,7 @@ from layoutopt.engine.case import case_of
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, PhaseRule, device
-from layoutopt.problems.answer import EVERY_LAYOUT
+from layoutopt.problems.answer import EVERY_LAYOUT, Status
 from layoutopt.problems.file import from_data
 from layoutopt.problems.tile_set_file import tiles_from_data
 from layoutopt.problems.trace import trace
@@ -343,3 +343,21 @@ def test_a_table_keeps_the_elements_of_a_byte_together():
     table[1, 2] = 66
     with pytest.raises(ProblemFileError, match="do not stay together"):
         check(from_data(data), table)
+
+
+@pytest.mark.parametrize(
+    ("size", "shape", "index", "layout", "offset"),
+    [
+        (10, [9, 7], ["tid % 8", "0"], {"families": ["none", "rotate"]}, "x0*7 + (x1 + x0) % 7"),
+        (6, [8, 6], ["tid % 8", "tid % 2"], {"families": ["none", "pad"], "max_bytes": 335}, "x0*7 + x1"),
+    ],
+)
+def test_layouts_that_are_not_searched_are_not_refuted(size, shape, index, layout, offset):
+    """Their strides keep 4-byte accesses aligned in sum only; there is no other layout."""
+    data = {
+        "name": "n", "tile": {"shape": shape, "element": {"bytes": size}}, "threads": 8, "layout": layout,
+        "accesses": [{"name": "a", "op": "store", "bytes": 4, "index": index}],
+    }  # fmt: skip
+    assert check(from_data(data), offset).excess == 0
+    found = solve(from_data(data))
+    assert (found.status, "each stride aligned" in found.reason) == (Status.UNKNOWN, True)

@@ -6,14 +6,20 @@ import numpy as np
 import pytest
 
 import layoutopt.ground.budget
+import layoutopt.search.scene
+import layoutopt.study.counted
 from layoutopt.cli.process import call
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import device
+from layoutopt.layout.formula import offset_expression
 from layoutopt.model.cp_sat import Model, Outcome, _response
+from layoutopt.model.linearisations import space_of
+from layoutopt.model.pads import padded
 from layoutopt.model.phases import phase_sets
 from layoutopt.problems.file import from_data as problem
 from layoutopt.problems.trace import Trace, trace
 from layoutopt.study.compare import compare
+from layoutopt.synthesis.solve import solve
 
 
 def test_without_a_limit_there_is_always_time():
@@ -209,3 +215,47 @@ def test_what_cannot_be_evaluated_in_time_ends_with_one_line(monkeypatch, capsys
     printed = capsys.readouterr()
     assert "out of time" in printed.out + printed.err
     assert "Traceback" not in printed.err
+
+
+def nothing_is_asked_of(shape, **layout):
+    access = {"name": "a", "op": "store", "bytes": 1, "index": ["0"] * len(shape)}
+    tile = {"shape": shape, "element": {"bytes": 3}}
+    return problem({"name": "n", "tile": tile, "threads": 1, "accesses": [access], "layout": layout})
+
+
+def test_candidates_end_where_none_that_follows_can_fit(monkeypatch):
+    """Millions of pads of four strides are larger than the tile's own bytes."""
+    taken = []
+
+    def counted(*arguments):
+        for candidate in padded(*arguments):
+            taken.append(candidate)
+            assert len(taken) < 100
+            yield candidate
+
+    monkeypatch.setattr(layoutopt.search.scene, "padded", counted)
+    assert solve(nothing_is_asked_of([6, 2, 4, 6], max_bytes=864)).bytes == 864
+
+
+def test_formulas_are_made_of_the_best_layouts_only(monkeypatch):
+    """Thousands of splits and pads are counted in one batch; few of them are as small as the best."""
+    made = []
+    monkeypatch.setattr(
+        layoutopt.study.counted,
+        "offset_expression",
+        lambda layout: made.append(layout) or offset_expression(layout),
+    )
+    found = nothing_is_asked_of([4, 8])
+    case = layouts_of(found)
+    best = layoutopt.study.counted.best(*case, 0, None, Budget())
+    assert best.table().max() == 93
+    assert {layout.table().max() for layout in made} == {93}
+    made.clear()
+    layoutopt.study.counted.best(*layouts_of(found), 0, None, Budget(0))
+    assert len(made) == 1
+
+
+def layouts_of(found):
+    lanes = trace(found, device("sm_90"))
+    space = space_of(found, lanes, 128, ("none", "order", "pad", "split"))
+    return layoutopt.study.counted.plainly(space, 3), layoutopt.study.counted.Counter(lanes, device("sm_90"))

@@ -314,6 +314,38 @@ def test_a_bound_by_counting_rests_on_the_alignment_of_elements(element, widths,
     assert "arithmetic gives 0" in text
 
 
+def test_counting_holds_for_each_access_by_its_own_banks(tmp_path):
+    """Sixteen words a multiple of 16 bytes apart: a store sees 8 of its 32 banks, a load 16 of its 64."""
+    accesses = [
+        {"name": "a", "op": "load", "bytes": 16, "index": ["tid", "0"]},
+        {"name": "b", "op": "store", "bytes": 1, "index": ["tid", "0"]},
+    ]
+    tile = {"shape": [24, 16], "element": "f32"}
+    data = {"name": "g", "target": "gfx950", "tile": tile, "threads": 16, "accesses": accesses}
+    problem = from_data(data)
+    given = certificate(problem, device("gfx950"), solve(problem))
+    assert given["bound"]["excess"] == 1
+    code, text = checked(data, given, tmp_path)
+    assert (code, text.count(": checked")) == (0, 3), text
+
+
+def test_counting_counts_equal_addresses_where_they_are_served_one_by_one(tmp_path):
+    """Two lanes add to each of two words in two banks: two wavefronts where the words alone need one."""
+    access = {"name": "a", "op": "atomic", "bytes": 4, "index": ["tid // 2"]}
+    data = {
+        "name": "t",
+        "target": "toy",
+        "tile": {"shape": [2], "element": "f32"},
+        "threads": 4,
+        "accesses": [access],
+    }
+    gpu, problem = toy.toy_device(4, 2), from_data(data)
+    given = certificate(problem, gpu, solve(problem, target=gpu))
+    assert given["bound"]["excess"] == 1
+    code, text = checked(data, given, tmp_path)
+    assert (code, text.count(": checked")) == (0, 3), text
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -123,3 +123,33 @@ def test_a_table_is_not_to_be_written():
     table = next(padded(Space((4, 4), 1, (), 4, 1, None, frozenset(("pad",))))).table((4, 4))
     with pytest.raises(ValueError, match="read-only"):
         table[0] = 1
+
+
+def test_a_dimension_of_one_element_may_run_fastest_and_be_padded():
+    """Order (1, 0) of a 1x5 tile: a pad of each line of one element is a stride of the others."""
+    found = {c.span for c in padded(space((1, 5), 1, {"none", "order", "pad"}))}
+    assert found == {1 + 4 * (1 + pad) for pad in range(1, BANKS)}
+    assert not list(padded(space((1, 5), 1, {"none", "pad"})))
+
+
+def test_what_is_aligned_in_sum_only_is_known_to_be_left_out():
+    generator = np.random.default_rng(1)
+    seen = set()
+    for _ in range(150):
+        shape = tuple(generator.choice([1, 2, 3, 5], generator.integers(1, 4)).tolist())
+        starts = tuple(
+            (
+                int(generator.choice([2, 4])),
+                generator.integers(0, shape, (generator.integers(1, 5), len(shape))).T,
+            )
+            for _ in range(2)
+        )
+        given = Space(shape, 1, starts, BANKS, 1, None, frozenset({"none", "pad"}))
+        units = [given.alignment_unit((d, 1, extent)) for d, extent in enumerate(shape)]
+        beyond = any(
+            given.aligned_in_sum(strides) and any(s % unit for s, unit in zip(strides, units, strict=True))
+            for strides in itertools.product(range(given.multiple), repeat=len(shape))
+        )
+        assert given.leaves_out == beyond
+        seen.add(beyond)
+    assert seen == {False, True}

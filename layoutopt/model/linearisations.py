@@ -143,6 +143,38 @@ class Space:
         """Whether every access is aligned, given one stride for each dimension."""
         return not any((strides @ rest % multiple).any() for multiple, rest in self._residues)
 
+    @cached_property
+    def leaves_out(self) -> bool:
+        """Whether some layouts of the families keep every access aligned and are not among the candidates."""
+        if self.vector == 1 and self.starts and {"interval", "rotate"} & self.families:
+            return True  # where a line or an interval starts, its stride need not be aligned
+        return bool({"pad", "split"} & self.families) and self._sums_beyond
+
+    @property
+    def _sums_beyond(self) -> bool:
+        """Whether strides can be aligned in sum that are not each by itself.
+
+        Modulo m = 2**k (widths are powers of two), the strides aligned by themselves are m to the power of
+        their number, divided by each one's unit. Those aligned in sum solve a linear system: eliminated
+        with the pivot of fewest factors two, a pivot p leaves gcd(p, m) values.
+        """
+        m, pivots = self.multiple, []
+        rows = np.concatenate(
+            [rest.T * (m // multiple) for multiple, rest in self._residues] or [np.zeros((0, 1), np.int64)]
+        )
+        units = [math.gcd(m, self.alignment_unit((d, 1, n))) for d, n in enumerate(self.shape)]
+        while rows.size and (rows % m).any():
+            rows = np.unique(rows % m, axis=0)
+            powers = np.gcd(rows, m)
+            k, d = np.unravel_index(int(powers.argmin()), rows.shape)
+            pivot, pivot_row = int(powers[k, d]), rows[k]
+            odd = pow(int(pivot_row[d]) // pivot, -1, m)
+            factors = rows[:, d] // pivot * odd
+            rows = np.delete(rows - factors[:, None] * pivot_row, d, axis=1)
+            pivots.append(pivot)
+        together = math.prod(pivots) * m ** (len(self.shape) - len(pivots))
+        return bool(together > math.prod(m // unit for unit in units))
+
 
 def space_of(problem: Problem, trace: Trace, period_bytes: int, families: Iterable[str]) -> Space:
     """What bounds the candidates of a problem.

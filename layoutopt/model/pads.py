@@ -63,22 +63,38 @@ def _pad_streams(space: Space, cuts: bool) -> Iterator[Stream]:
                 least = math.prod(space.shape) + structure[0][2] - 1
                 bound = least, least_operations_of(structure, space.shape)
                 yield bound, partial(_pads_of, space, structure, levels)
+                if (turned_in := _around_one(space, structure)) is not None:
+                    yield bound, partial(_pads_of, space, turned_in, levels, around_one=True)
 
 
-def _pads_of(space: Space, structure: Structure, levels: int) -> Iterator[Linearisation]:
-    """One structure with one pad, or up to `levels`, by rising span."""
+def _around_one(space: Space, structure: Structure) -> Structure | None:
+    """With a dimension of one element inside: the pad of such a line is a stride of what lies around it."""
+    single = next((piece for piece in structure if piece[2] == 1), None)
+    barred = single is None or structure[-1][2] == 1 or space.vector > 1
+    if single is None or barred or "order" not in space.families or space.order:
+        return None
+    return (*(piece for piece in structure if piece is not single), single)
+
+
+def _pads_of(
+    space: Space, structure: Structure, levels: int, *, around_one: bool = False
+) -> Iterator[Linearisation]:
+    """One structure with one pad, or up to `levels`, by rising span; `around_one`: of the innermost, too."""
     elements = math.prod(space.shape)
     gaps = [gap for gap, (_, _, size) in enumerate(structure[:-1]) if size > 1]
+    inners = [len(structure) - 2] if around_one else gaps
     moved = _moved(structure)
     operations = least_operations_of(structure, space.shape)
     streams: list[Stream] = []
-    for gap in gaps:
+    for gap in inners:
         bound = elements + moved[gap], operations
         streams.append((bound, partial(_pad_stream, space, structure, (gap,), ())))
-    if levels == 2 and "rotate" in space.families:
+    if levels == 2 and "rotate" in space.families and not around_one:
         bound = elements + moved[-2], operations
         streams.append((bound, partial(_rotated_pads, space, structure)))
-    for outer, inner in itertools.combinations(gaps, 2) if levels == 2 else ():
+    for outer, inner in itertools.product(gaps, inners) if levels == 2 else ():
+        if outer >= inner:
+            continue
         pads = _pads(space, structure[inner])
         bound = elements + moved[outer] + moved[inner] * pads[0], operations
         streams.append((bound, partial(_pairs_of, space, structure, outer, inner)))

@@ -53,8 +53,8 @@ from layoutopt.search.walsh import Question, decide
 
 # What it gets to find the cheapest swizzle where one is known to exist.
 _POLISH_EFFORT = 0.2
-# Families whose strides may have pads.
-_PADDED_FAMILIES = frozenset(("pad", "interval", "split"))
+# Families whose strides may have pads, or their lines be turned.
+_PADDED_FAMILIES = frozenset(("pad", "interval", "split", "rotate"))
 # What a table gets, which may be the answer and be proved to be.
 _TABLE_EFFORT = 2.0
 _FALLBACK_CANDIDATES = 4096
@@ -109,7 +109,7 @@ class Scene:
         formulas = [f for f in FAMILIES if f in families and f != "table"] or ["none"]
         self.scope = "families " + ", ".join(formulas)
         if self.space.starts and set(formulas) & _PADDED_FAMILIES:
-            # Padded strides that keep accesses aligned only together are not among the candidates.
+            # Strides and turns that keep accesses aligned only together are not among the candidates.
             self.scope += ", each stride aligned"
         # Where conflicts are ruled out, the fewest bytes without any are the aim anyway.
         if self.minimise == "bytes" and not conflict_free:
@@ -177,8 +177,9 @@ class Scene:
             yield from sorted(tight, key=by_cost)
         yield from self._matrices()
         for candidate in heapq.merge(sorted(rest, key=by_cost), padded(self.space), key=by_cost):
-            if self.fits(candidate.span - self.block + 1):
-                yield candidate
+            if not self.fits(candidate.span - self.block + 1):
+                return  # nor does any that follows
+            yield candidate
 
     def _matrices(self) -> Iterator[Linearisation]:
         """Bit matrices, unless they can only be dearer than what is known."""
@@ -323,6 +324,8 @@ class Scene:
 
     def none(self, reason: str, scope: str, complete: bool) -> Proposal:
         """No layout, for a reason that holds in a scope."""
+        if scope == self.scope and self.space.leaves_out:
+            complete = False
         return Proposal(
             None, "", 0, 0, 0, False, Bound(self.floor, EVERY_LAYOUT), self.plain_floor,
             Bound(self.tile.bytes, EVERY_LAYOUT), complete, f"{reason} ({scope})",

@@ -75,21 +75,24 @@ def best(
     if (first := next(stream, None)) is None:
         return None
     size = min(_BATCH_LANES // max(1, counter.lanes), _BATCH_ELEMENTS // math.prod(first.shape))
-    size, stream = max(1, size), itertools.chain((first,), stream)
-    while batch := list(itertools.islice(stream, size)):
+    batch = [first, *itertools.islice(budget.while_left(stream), max(0, size - 1))]
+    while batch:
         tables = np.stack([layout.table().ravel() for layout in batch])
         ends = tables.max(axis=1)
         if found is not None and found[0][0] <= floor and int(ends.min()) >= found[0][1]:
             break
-        for layout, excess, end in zip(batch, counter.excess(tables).tolist(), ends.tolist(), strict=True):
-            rank = (excess, end)
-            if (max_bytes is not None and end >= max_bytes) or (found is not None and rank > found[0]):
-                continue
-            own = operations(offset_expression(layout))
-            if found is None or rank < found[0] or own < cost:
-                found, cost = (rank, layout), own
-        if budget.spent:
-            break
+        ranks = list(zip(counter.excess(tables).tolist(), ends.tolist(), strict=True))
+        fitting = [rank for rank in ranks if max_bytes is None or rank[1] < max_bytes]
+        least = min(fitting, default=None)
+        if least is not None and (found is None or least <= found[0]):
+            # Formulas cost far more than counts: only of layouts that none beats in bytes and excess.
+            for layout in (layout for layout, rank in zip(batch, ranks, strict=True) if rank == least):
+                if found is not None and found[0] == least and budget.spent:
+                    break
+                own = operations(offset_expression(layout))
+                if found is None or least < found[0] or own < cost:
+                    found, cost = (least, layout), own
+        batch = list(itertools.islice(budget.while_left(stream), max(1, size)))
     return found[1] if found is not None else None
 
 

@@ -221,7 +221,7 @@ def again(session: Session, answer: dict, asked: Question, table: np.ndarray, wo
             ("excess", "weighted_excess", "bytes") if workers > 1 else ("offset", "excess", "bytes", "layout")
         )
         differ = [k for k in keys if answer[k] != other[k]]
-        near = done.cpu_s > 0.5 * session.limit
+        near = max(session.solve_wall_s, done.wall_s) > 0.5 * session.limit
         if workers == 1 and near and not {"excess", "bytes"} & set(differ):
             return  # the time limit may have cut the search for the cheaper index
         require(

@@ -282,9 +282,14 @@ def _pairs(address: dict[int, int], bit: int, lanes: int) -> bool:
 def _busiest(words: list[int], rule: Rule) -> tuple[int, int]:
     banks = defaultdict(list)
     for word in words:
-        banks[word % rule.banks].append(word // (rule.banks if rule.row_words == 1 else rule.row_words))
+        banks[word % rule.banks].append(_row(word, rule))
     busy = max(len(rows if rule.by_lane else set(rows)) for rows in banks.values())
     return busy, -(-sum(len(set(rows)) for rows in banks.values()) // rule.banks)
+
+
+def _row(word: int, rule: Rule) -> int:
+    """Words of a bank in one row are served together."""
+    return word // (rule.banks if rule.row_words == 1 else rule.row_words)
 
 
 def _worst(phase: tuple[int, ...], issue: Issue, access: Access, table: list[int], base: int) -> int:
@@ -293,7 +298,7 @@ def _worst(phase: tuple[int, ...], issue: Issue, access: Access, table: list[int
     for lane in phase:
         for start in issue.first.get(lane, ()):
             word = (table[start] + base) // rule.bank_bytes
-            wanted[word % rule.banks].setdefault(lane, set()).add(word // rule.banks)
+            wanted[word % rule.banks].setdefault(lane, set()).add(_row(word, rule))
     if not wanted:
         return 0
     most = len if rule.by_lane else _matching

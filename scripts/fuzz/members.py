@@ -14,11 +14,20 @@ from evaluate import Tile
 
 @dataclass(frozen=True)
 class Member:
-    """A layout: the families it needs, what it is, its byte offsets."""
+    """A layout: the families it needs, what it is, its byte offsets, and what it is made of.
+
+    `steps`: bytes of the stride of each dimension; `extra`: of a turn or of a pad after every so many.
+    """
 
     families: frozenset[str]
     what: str
     flat: list[int]
+    steps: dict[int, int]
+    extra: int = 0
+
+
+# What it is, the place of every element, the stride of each dimension, and the turn or further pad.
+Made = tuple[str, list[int], dict[int, int], int]
 
 
 def family_members(
@@ -34,7 +43,7 @@ def family_members(
             used.add("order")
         makers = [f for f in (_pad, _interval, _rotate) if f.__name__[1:] in families]
         maker = rng.choice([_dense, *makers, *makers])
-        what, places = maker(tile, rng, dims, banks[1] // tile.size or 1)
+        what, places, steps, extra = maker(tile, rng, dims, banks[1] // tile.size or 1)
         if maker is not _dense:
             used.add(maker.__name__[1:])
         swizzled = maker in (_dense, _pad, _rotate)
@@ -42,7 +51,10 @@ def family_members(
             mask, places = _xor(tile, rng, places, banks)
             used.add("xor")
             what += f", xor {mask}"
-        yield Member(frozenset(used or {"none"}), f"order {dims}, {what}", [v * tile.size for v in places])
+        flat = [v * tile.size for v in places]
+        sizes = {d: step * tile.size for d, step in steps.items()}
+        what = f"order {dims}, {what}"
+        yield Member(frozenset(used or {"none"}), what, flat, sizes, extra * tile.size)
 
 
 def _sizes(tile: Tile) -> list[int]:
@@ -67,28 +79,30 @@ def _steps(tile: Tile, dims: list[int], pads: dict[int, int]) -> dict[int, int]:
     return steps
 
 
-def _dense(tile: Tile, rng: random.Random, dims: list[int], row: int) -> tuple[str, list[int]]:
-    return "dense", _places(tile, _steps(tile, dims, {}))
+def _dense(tile: Tile, rng: random.Random, dims: list[int], row: int) -> Made:
+    steps = _steps(tile, dims, {})
+    return "dense", _places(tile, steps), steps, 0
 
 
-def _pad(tile: Tile, rng: random.Random, dims: list[int], row: int) -> tuple[str, list[int]]:
+def _pad(tile: Tile, rng: random.Random, dims: list[int], row: int) -> Made:
     pads = {d: rng.randint(1, row) for d in rng.sample(dims[1:], min(1, len(dims) - 1))}
-    return f"pads {pads}", _places(tile, _steps(tile, dims, pads))
+    steps = _steps(tile, dims, pads)
+    return f"pads {pads}", _places(tile, steps), steps, 0
 
 
-def _interval(tile: Tile, rng: random.Random, dims: list[int], row: int) -> tuple[str, list[int]]:
+def _interval(tile: Tile, rng: random.Random, dims: list[int], row: int) -> Made:
     every, extra = rng.choice([8, 16, 32, 64]), rng.randint(1, row)
-    dense = _places(tile, _steps(tile, dims, {}))
-    return f"{extra} after every {every}", [v + v // every * extra for v in dense]
+    steps = _steps(tile, dims, {})
+    places = [v + v // every * extra for v in _places(tile, steps)]
+    return f"{extra} after every {every}", places, steps, extra
 
 
-def _rotate(tile: Tile, rng: random.Random, dims: list[int], row: int) -> tuple[str, list[int]]:
+def _rotate(tile: Tile, rng: random.Random, dims: list[int], row: int) -> Made:
     line = _sizes(tile)[dims[-1]]
     turn = rng.randrange(line)
-    dense = _places(tile, _steps(tile, dims, {}))
-    return f"lines turned by {turn}", [
-        v // line * line + (v % line + turn * (v // line)) % line for v in dense
-    ]
+    steps = _steps(tile, dims, {})
+    places = [v // line * line + (v % line + turn * (v // line)) % line for v in _places(tile, steps)]
+    return f"lines turned by {turn}", places, steps, turn
 
 
 def _xor(tile: Tile, rng: random.Random, places: list[int], banks: tuple[int, int]) -> tuple[dict, list[int]]:

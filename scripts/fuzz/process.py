@@ -15,6 +15,7 @@ import select
 import signal
 import sys
 import tempfile
+import time
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,7 @@ class Done:
     out: str
     err: str
     cpu_s: float
+    wall_s: float
     memory_bytes: int
 
 
@@ -61,7 +63,7 @@ def call(
         inp.seek(0)
         sys.stdout.flush()
         sys.stderr.flush()
-        pid = os.fork()
+        began, pid = time.monotonic(), os.fork()
         if pid == 0:
             _become(command, folder, (inp.fileno(), out.fileno(), err.fileno()), int(cpu_s) + 1, script)
         code, usage = _wait(pid)
@@ -73,6 +75,7 @@ def call(
             out.read().decode("utf-8", "replace"),
             err.read().decode("utf-8", "replace"),
             usage.ru_utime + usage.ru_stime,
+            time.monotonic() - began,
             usage.ru_maxrss * 1024,
         )
 
