@@ -78,12 +78,12 @@ def test_the_excess_is_what_counting_finds():
         model._loads(model._phases[0])  # so that there are bits to fix
         for phase in model._phases[1:]:
             model._loads(phase)
-        assert fixed(model, masks).solve_excess(excess, Budget(), 1, None).value == excess
+        assert fixed(model, masks).solve_index_cost(excess, Budget(), None).outcome is Outcome.OPTIMAL
         if excess:
             model = SwizzleModel(given, FIELD, FREE)
             for phase in model._phases:
                 model._loads(phase)
-            tight = fixed(model, masks).solve_excess(excess - 1, Budget(), 1, None)
+            tight = fixed(model, masks).solve_index_cost(excess - 1, Budget(), None)
             assert tight.outcome is Outcome.INFEASIBLE
 
 

@@ -46,7 +46,7 @@ class Solution:
     Attributes:
         outcome: the solver's word.
         masks: the swizzle, where there is one.
-        value: the objective: index cost (shifts, bits), or weighted excess.
+        value: the objective: index cost (shifts, bits).
         bound: proved lower bound of the objective.
     """
 
@@ -124,39 +124,21 @@ class SwizzleModel:
         for row in sorted(rows):
             self._forbid(*row)
 
-    def solve_excess(
-        self, most: int, budget: Budget, workers: int, effort: float | None, hint: Masks | None = None
+    def solve_index_cost(
+        self, most: int, budget: Budget, effort: float | None, hint: Masks | None = None
     ) -> Solution:
-        """The swizzle of least weighted excess, if that is at most `most`; `hint` is tried first."""
+        """The cheapest swizzle whose weighted excess is at most `most`; `hint` is tried first."""
         terms = []
         offset = 0
         for phase in self._phases:
             offset += phase.weight * phase.ideal
-            if len(phase.words) == 1:
-                offset -= phase.weight
-                continue
             wavefronts = self._model.integer(1, len(phase.words))
             terms.append((wavefronts, phase.weight))
             for load, constant in self._loads(phase):
                 self._model.at_most([*load, (wavefronts, -1)], -1 - constant)
         self._model.at_most(terms, most + offset)
-        self._model.minimise(terms)
         self._hint(hint)
-        answer = self._model.solve(budget, workers, effort)
-        return self._solution(answer, answer.objective - offset, answer.bound - offset)
-
-    def solve_index_cost(self, most: int, budget: Budget) -> Solution:
-        """The cheapest swizzle whose weighted excess is at most `most`."""
-        terms = []
-        offset = 0
-        for phase in self._phases:
-            offset += phase.weight * phase.ideal
-            wavefronts = self._model.integer(1, len(phase.words))
-            terms.append((wavefronts, phase.weight))
-            for load, constant in self._loads(phase):
-                self._model.at_most([*load, (wavefronts, -1)], -1 - constant)
-        self._model.at_most(terms, most + offset)
-        return self._minimise_index_cost(budget, None)
+        return self._minimise_index_cost(budget, effort)
 
     def _hint(self, masks: Masks | None) -> None:
         if masks is not None:

@@ -125,9 +125,9 @@ class Result(Struct, frozen=True, rename={"schema_": "schema"}):
     Attributes:
         method: how layouts were sought, "auto" or "model".
         decided_by: what decided that nothing is better: "counting" (bounds, or every layout was counted),
-            "walsh" (spectra refuted every smaller swizzle), "cp-sat" (it refuted at least one), "placement"
-            (CP-SAT over all placements), "clique", "parity", or "hardware" (it dictates the layout); null
-            where nothing did.
+            "walsh" (spectra refuted every smaller swizzle), "tree" (branch and bound over masks refuted at
+            least one), "cp-sat" (it did), "placement" (CP-SAT over all placements), "clique", "parity", or
+            "hardware" (it dictates the layout); null where nothing did.
         model: what `method` "model" took, where that was asked.
     """
 

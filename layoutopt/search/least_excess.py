@@ -1,97 +1,188 @@
-"""The least weighted excess over all candidates, where none reaches the bounds."""
+"""The least weighted excess over all candidates, where none reaches the bounds.
+
+Every linearisation is asked for less than the best so far, the most promising and the smallest in turn; the
+bound is what makes the questions easy. Method "auto" asks a search tree (`layoutopt.search.mask_tree`), and
+CP-SAT where that is too large; method "model" asks CP-SAT alone, a few linearisations at a time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from layoutopt.model.cp_sat import Outcome
+from layoutopt.model.excess_model import ExcessModel
 from layoutopt.model.linear_phases import Phases, phases_of
 from layoutopt.model.linearisations import Linearisation, by_cost
 from layoutopt.model.swizzle import SwizzleModel
-from layoutopt.model.swizzle_rules import Masks, rules, textbook
+from layoutopt.model.swizzle_rules import last_block, rules, textbook
+from layoutopt.problems.answer import Method
 from layoutopt.search.found import Found, by_cost_then_digits
+from layoutopt.search.mask_tree import Question, least_excess
 from layoutopt.search.proposal import Proposal
 from layoutopt.search.reach_floor import STAGE_1_EFFORT, ReachFloor
 from layoutopt.search.scene import Scene
 
-# Rounds of stage 2: how many candidates, most promising first, and the deterministic time that each gets.
-_ROUNDS = ((24, 0.05), (24, 0.5), (None, 0.05), (24, 5.0), (None, 0.5), (None, 5.0), (None, None))
-# Before this round a table is tried: it may be the answer, and be proved to be.
-_TABLE_ROUND = 1
+# Classes that the tree may count for one linearisation, round by round: about 0.02, 0.2 and 4 s.
+_TREE_STEPS = (1 << 22, 1 << 26, 1 << 30)
+# Linearisations in one CP-SAT model, and its deterministic time, round by round.
+_BATCHES: tuple[tuple[int, float | None], ...] = ((8, 2.0), (1, 10.0), (1, None))
+# After so many linearisations a table is tried: it may be the answer, and be proved to be.
+_BEFORE_TABLE = 24
 # Smallest and least conflicting linearisations over which the usual swizzles are evaluated.
 _TEXTBOOK_CANDIDATES = 48
+# Deterministic time to make the index of the answer cheaper.
+_POLISH_EFFORT = 2.0
 
 
 class LeastExcess:
-    """Stage 2: one swizzle model for each candidate, under the best so far."""
+    """Stage 2: all linearisations under the best so far."""
 
-    def __init__(self, scene: Scene, stage1: ReachFloor) -> None:
+    def __init__(self, scene: Scene, stage1: ReachFloor, method: Method) -> None:
         self.scene, self.tally = scene, scene.tally
         self.stage1 = stage1
+        self.method = method
 
     def run(self) -> Proposal:
         """The best layout found, and what is proved of it."""
         fitting = [f for f in self.tally.unswizzled if self.scene.fits(f.candidate.span)]
         # Where only swizzles fit: worse than every one of them, and no answer.
         nothing = replace(self.tally.unswizzled[0], excess=1 + self._most_excess())
-        best = min(fitting, key=lambda f: f.rank, default=nothing)
-        hints: dict[Linearisation, Masks] = {}
-        nearest = dict.fromkeys(
-            found.candidate
-            for key in (lambda f: by_cost(f.candidate), lambda f: f.rank)
-            for found in sorted(self.tally.unswizzled, key=key)[:_TEXTBOOK_CANDIDATES]
-        )
-        promise = {f.candidate: f.excess for f in self.tally.unswizzled}
-        for candidate in nearest:
-            for found in self._textbook(candidate):
-                if found.excess < promise[candidate]:
-                    promise[candidate], hints[candidate] = found.excess, found.masks
-                best = min(best, found, key=lambda f: f.rank)
-        by_size = sorted(promise, key=by_cost_then_digits)
-        by_promise = sorted(by_size, key=promise.__getitem__)
-        # The smallest candidates in turn with the most promising.
-        order = dict.fromkeys(c for pair in zip(by_promise, by_size, strict=True) for c in pair)
+        self.best = min(fitting, key=lambda f: f.rank, default=nothing)
+        left = self._in_turn()
+        if self.method == "auto":
+            self._usual_swizzles()
+            first, rest = left[:_BEFORE_TABLE], left[_BEFORE_TABLE:]
+            first = self._by_tree(first, _TREE_STEPS[0])
+        else:
+            first, rest = [], left
+        if (answer := self.scene.by_table(self.best)) is not None:
+            return answer
+        left = first + rest
+        for steps in _TREE_STEPS if self.method == "auto" else ():
+            left = self._by_tree(left, steps)
+        for size, effort in _BATCHES:
+            left = self._by_model(left, size, effort)
+        left = [candidate for candidate in left if self._may_be_better(candidate)]
+        self._go_on()
+        return self._proposal(left, nothing)
+
+    def _proposal(self, left: Sequence[Linearisation], nothing: Found) -> Proposal:
+        """The best as an answer; nobody knows whether one of those that are `left` is better."""
         known = max(self.scene.floor, self.tally.refuted)
-        pending = [
-            (replace(candidate, span=reach), hints.get(candidate), known)
-            for candidate in order
-            for reach in self.scene.reaches(candidate)
-        ]
-        # Every candidate gets a little effort before any gets much: good layouts come early.
-        for number, (count, effort) in enumerate(_ROUNDS):
-            if number == _TABLE_ROUND and (answer := self.scene.by_table(best)) is not None:
-                return answer
-            left = []
-            for candidate, hint, bound in pending[:count]:
-                best, bound = self._improve(candidate, hint, best, bound, effort)
-                if bound < best.excess or (bound == best.excess and candidate.span < best.candidate.span):
-                    left.append((candidate, hint, bound))
-            pending = left + pending[len(pending) if count is None else count :]
-        best = self._go_on(best)
-        bound = min((bound for *_, bound in pending), default=best.excess)
-        self.tally.undecided_span = min((candidate.span for candidate, *_ in pending), default=None)
+        bound = known if left or not self.tally.exhausted else self.best.excess
+        spans = [reach for candidate in left for reach in self.scene.reaches(candidate)[:1]]
+        self.tally.undecided_span = min(spans, default=None)
         if not self.tally.exhausted:
-            bound = max(self.scene.floor, self.tally.refuted)
             self.tally.undecided_span = self.scene.tile.elements
-        if best is nothing:
-            complete = self.tally.exhausted and not pending
+        if self.best is nothing:
+            complete = self.tally.exhausted and not left
             reason = "no layout of these families keeps to the constraints" if complete else "out of time"
             return self.scene.none(reason, self.scene.scope, complete)
-        return self.scene.proposal(
-            best, max(self.scene.floor, min(bound, best.excess)), operations_proved=False
-        )
+        best = self._polished(self.best)
+        return self.scene.proposal(best, max(known, min(bound, best.excess)), operations_proved=False)
 
-    def _go_on(self, best: Found) -> Found:
-        """The best, after the candidates that stage 1 left when it had had its share of the time."""
-        for candidate in self.scene.budget.while_left(self.scene.stream if not self.tally.exhausted else ()):
-            if best.excess == self.scene.floor:
-                break
+    def _in_turn(self) -> list[Linearisation]:
+        """Linearisations that a swizzle may lie over: the smallest in turn with the most promising."""
+        promise = {f.candidate: f.excess for f in self.tally.unswizzled if self.scene.reaches(f.candidate)}
+        by_size = sorted(promise, key=by_cost_then_digits)
+        by_promise = sorted(by_size, key=promise.__getitem__)
+        return list(dict.fromkeys(c for pair in zip(by_promise, by_size, strict=True) for c in pair))
+
+    def _may_be_better(self, candidate: Linearisation) -> bool:
+        """Whether nothing that is known rules out that a swizzle over it is better than the best."""
+        known = max(self.scene.floor, self.tally.refuted)
+        smaller = self.scene.reaches(candidate)[0] < self.best.candidate.span
+        return known < self.best.excess or (known == self.best.excess and smaller)
+
+    @property
+    def _below(self) -> tuple[int, int]:
+        return self.best.excess, self.best.candidate.span
+
+    @property
+    def _most(self) -> int | None:
+        limit = self.scene.limit
+        return None if limit is None else limit // self.scene.tile.element_bytes
+
+    def _by_tree(self, candidates: Sequence[Linearisation], steps: int) -> list[Linearisation]:
+        """Ask the tree; those that it did not decide."""
+        left = []
+        for candidate in candidates:
+            if not self._may_be_better(candidate):
+                continue
+            if self.scene.budget.spent:
+                left.append(candidate)
+                continue
+            self.tally.deciders.add("tree")
+            self._say(candidate)
+            field, tile = self.scene.field, self.scene.tile
+            assert field is not None
+            phases = phases_of(candidate, self.scene.sets, tile)
+            given, last = rules(candidate, field, tile), last_block(candidate, field, tile)
+            question = Question(phases, field, given, last, candidate.span, self._most, self._below)
+            searched = least_excess(question, steps, self.scene.budget)
+            if searched.best is not None:
+                exact = replace(candidate, span=searched.best.used)
+                self._consider(self.scene.swizzled(exact, phases, searched.best.masks))
+            if not searched.complete:
+                left.append(candidate)
+        return left
+
+    def _by_model(
+        self, candidates: Sequence[Linearisation], size: int, effort: float | None
+    ) -> list[Linearisation]:
+        """Ask CP-SAT, so many linearisations at a time; those that it did not decide."""
+        left: list[Linearisation] = []
+        for start in range(0, len(candidates), size):
+            batch = [c for c in candidates[start : start + size] if self._may_be_better(c)]
+            if not batch:
+                continue
+            if self.scene.budget.spent:
+                left += batch
+                continue
+            self.tally.deciders.add("cp-sat")
+            self._say(batch[0])
+            phases = [phases_of(candidate, self.scene.sets, self.scene.tile) for candidate in batch]
+            assert self.scene.field is not None
+            members = list(zip(batch, phases, strict=True))
+            model = ExcessModel(members, self.scene.field, self.scene.tile, self._below, self._most)
+            least = model.solve(self.scene.budget, effort)
+            if least.masks is not None:
+                exact = replace(batch[least.number], span=least.used)
+                self._consider(self.scene.swizzled(exact, phases[least.number], least.masks))
+            if least.outcome not in (Outcome.OPTIMAL, Outcome.INFEASIBLE):
+                left += batch
+        return left
+
+    def _consider(self, found: Found) -> None:
+        self.best = min(self.best, found, key=lambda f: f.rank)
+
+    def _say(self, candidate: Linearisation) -> None:
+        self.scene.progress(f"{candidate.family}, excess below {self.best.excess}")
+
+    def _polished(self, found: Found) -> Found:
+        """The same excess and bytes with the cheapest masks over its linearisation that are found soon."""
+        if not found.masks or self.scene.budget.spent:
+            return found
+        assert self.scene.field is not None
+        phases = phases_of(found.candidate, self.scene.sets, self.scene.tile)
+        given = rules(found.candidate, self.scene.field, self.scene.tile)
+        model = SwizzleModel(phases, self.scene.field, given)
+        cheap = model.solve_index_cost(found.excess, self.scene.budget, _POLISH_EFFORT, found.masks)
+        if not cheap.masks:
+            return found
+        return min(found, self.scene.swizzled(found.candidate, phases, cheap.masks), key=lambda f: f.rank)
+
+    def _go_on(self) -> None:
+        """Look at the candidates that stage 1 left when it had had its share of the time."""
+        rest = self.scene.stream if not self.tally.exhausted else ()
+        for candidate in self.scene.budget.while_left(rest):
+            if self.best.excess == self.scene.floor:
+                return
             found, _ = self.stage1.attempt(candidate, None, STAGE_1_EFFORT)
-            plain = self.tally.unswizzled[-1]
-            fitting = [f for f in (best, found, plain) if f is not None and self.scene.fits(f.candidate.span)]
-            best = min(fitting, key=lambda f: f.rank, default=best)
-        return best
+            for other in (found, self.tally.unswizzled[-1]):
+                if other is not None and self.scene.fits(other.candidate.span):
+                    self._consider(other)
 
     def _most_excess(self) -> int:
         """Weighted excess that no layout exceeds: every lane waits for every other."""
@@ -100,8 +191,19 @@ class LeastExcess:
             for s in self.scene.sets
         )
 
+    def _usual_swizzles(self) -> None:
+        """Evaluate `Swizzle<B, M, S>` over a few linearisations: a good start that costs little."""
+        orders = (lambda f: by_cost(f.candidate), lambda f: f.rank)
+        nearest = dict.fromkeys(
+            found.candidate
+            for key in orders
+            for found in sorted(self.tally.unswizzled, key=key)[:_TEXTBOOK_CANDIDATES]
+        )
+        for candidate in nearest:
+            for found in self._textbook(candidate):
+                self._consider(found)
+
     def _textbook(self, candidate: Linearisation) -> Iterator[Found]:
-        """The usual swizzles over `candidate`: a good start, for it costs little to evaluate them."""
         phases: Phases | None = None
         for reach in self.scene.reaches(candidate):
             assert self.scene.field is not None
@@ -113,34 +215,3 @@ class LeastExcess:
                 if self.scene.budget.spent:
                     return
                 yield self.scene.swizzled(exact, phases, masks)
-
-    def _improve(
-        self, candidate: Linearisation, hint: Masks | None, best: Found, bound: int, effort: float | None
-    ) -> tuple[Found, int]:
-        """Try to beat `best` with a swizzle over `candidate`; the new best, and its proved bound."""
-        most = best.excess if candidate.span < best.candidate.span else best.excess - 1
-        if most < bound:
-            return best, most + 1
-        if self.scene.budget.spent:
-            return best, bound
-        phases = phases_of(candidate, self.scene.sets, self.scene.tile)
-        self.scene.progress(f"{candidate.family}, excess at most {most}")
-        # Several workers only where nothing but the proved minimum counts: the rest depends on luck.
-        workers = self.scene.workers if effort is None else 1
-        self.tally.deciders.add("cp-sat")
-        solution = self._model(candidate, phases).solve_excess(most, self.scene.budget, workers, effort, hint)
-        if solution.outcome is Outcome.INFEASIBLE:
-            return best, most + 1
-        bound = max(bound, solution.bound)
-        if solution.outcome is Outcome.UNKNOWN:
-            return best, bound
-        if solution.outcome is Outcome.OPTIMAL:
-            bound = solution.value
-            cheap = self._model(candidate, phases).solve_index_cost(solution.value, self.scene.budget)
-            solution = cheap if cheap.masks else solution
-        found = self.scene.swizzled(candidate, phases, solution.masks)
-        return min(best, found, key=lambda f: f.rank), bound
-
-    def _model(self, candidate: Linearisation, phases: Phases) -> SwizzleModel:
-        assert self.scene.field is not None
-        return SwizzleModel(phases, self.scene.field, rules(candidate, self.scene.field, self.scene.tile))

@@ -88,7 +88,7 @@ class _Search:
         everywhere = proposal.excess_bound.everywhere and proposal.bytes_bound.everywhere
         if not self.tally.deciders or (everywhere and proposal.layout is not None):
             return "counting"
-        return "cp-sat" if "cp-sat" in self.tally.deciders else "walsh"
+        return next(name for name in ("cp-sat", "tree", "walsh") if name in self.tally.deciders)
 
     def _answer(self) -> Proposal:
         if self.scene.limit is not None and self.scene.tile.bytes > self.scene.limit:
@@ -129,4 +129,4 @@ class _Search:
             complete = self.tally.undecided_span is None and self.tally.exhausted
             reason = "every layout of these families has conflicts" if complete else "out of time"
             return self.scene.none(reason, self.scene.scope, complete)
-        return LeastExcess(self.scene, reach).run()
+        return LeastExcess(self.scene, reach, self.method).run()

@@ -1,0 +1,301 @@
+"""The XOR masks of least excess over one linearisation, by branch and bound.
+
+A swizzle's bank bits are rows r_t = bit t + mask_t of the word offset. Rows are chosen one by one. After k
+of them the words of a phase lie in 2^k classes, and words of a class meet in one of banks / 2^k banks:
+
+    rows chosen     classes of a phase of 8 words on 8 banks        wavefronts at least
+    none            {0 1 2 3 4 5 6 7}                               ceil(8 / 8) = 1
+    r               {0 1 2 3 6} {4 5 7}                             ceil(5 / 4) = 2
+    r, s            {0 1 6} {2 3} {4} {5 7}                         ceil(3 / 2) = 2
+    all three       {0} {1 6} {2} {3} {4} {5} {7} {}                2, which is exact
+
+So the largest class bounds what a phase costs, whatever the rows to come: a class of n words that shares b
+banks puts ceil(n / b) into one of them. The sum over all phases, weighted, bounds the excess. It is asked of
+every mask that each row still to be chosen may have, and the row with the fewest that stay below the best so
+far is chosen next. A class is a bit for each lane, so that a bound is an AND and a count of bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from layoutopt.ground.budget import Budget
+from layoutopt.model.linear_phases import Phases
+from layoutopt.model.swizzle_rules import Field, LastBlock, Masks, Rules
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+Lanes = npt.NDArray[Any]  # uint32 or uint64: a bit for each lane
+
+# Masks times phases that a table holds at most, and the entries that are counted at once.
+_MAX_TABLE = 1 << 23
+_CHUNK = 1 << 21
+_MAX_LANES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Swizzled:
+    """What masks over a linearisation give: weighted excess, and the elements that the layout takes."""
+
+    excess: int
+    used: int
+    masks: Masks
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """The best that was found below the bound, if any; and whether nothing better exists."""
+
+    best: Swizzled | None
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Which masks have the least excess, then the fewest elements, below what is known?
+
+    Attributes:
+        phases: of the linearisation.
+        field: where a swizzle acts.
+        given: what it must obey, but for the last block.
+        last: the last block, where a swizzle changes what it takes.
+        span: elements that the layout takes otherwise.
+        most: elements that it may take; None for any number.
+        below: excess and elements of the best so far.
+    """
+
+    phases: Phases
+    field: Field
+    given: Rules
+    last: LastBlock | None
+    span: int
+    most: int | None
+    below: tuple[int, int]
+
+    def used(self, flips: int) -> int:
+        """Elements that the layout takes if these bits of the last block are flipped."""
+        return self.span if self.last is None else self.last.reach[flips]
+
+    @property
+    def least_used(self) -> int:
+        """Elements that it takes at least."""
+        return self.span if self.last is None else min(self.last.reach.values())
+
+
+def least_excess(question: Question, steps: int, budget: Budget) -> Searched:
+    """The best below the bound.
+
+    Args:
+        question: what is asked.
+        steps: classes counted at most; the same number gives the same answer.
+        budget: the time there is.
+    """
+    tree = _Tree(question, steps, budget)
+    try:
+        tree.run()
+    except _OutOfSteps:
+        return Searched(tree.best, complete=False)
+    return Searched(tree.best, complete=True)
+
+
+class _OutOfSteps(Exception):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """The masks that one bank bit may have, and what each makes of the phases.
+
+    Attributes:
+        masks: in bits of the word offset, shape (masks,).
+        lanes: the lanes of each phase whose bank bit it sets, shape (masks, phases).
+    """
+
+    masks: IntArray
+    lanes: Lanes
+
+    def only(self, kept: BoolArray) -> _Row:
+        return _Row(self.masks[kept], self.lanes[kept])
+
+
+class _Tree:
+    def __init__(self, question: Question, steps: int, budget: Budget) -> None:
+        self.question, self.budget = question, budget
+        self.steps = steps
+        self.best: Swizzled | None = None
+        phases = question.phases
+        self.words, self.weight, self.ideal = phases.words, phases.weight, phases.ideal
+        self.least = np.maximum(phases.ideal, phases.target)
+        self.low, self.high = phases.chunk_bits, phases.bank_bits
+        self.constant = 0
+
+    def run(self) -> None:
+        """Search it all: `best`.
+
+        Raises:
+            _OutOfSteps: it is too large, or the time is over; `best` may hold something.
+        """
+        self._drop_certain()
+        rows = self._rows()
+        taken = np.zeros(len(self.words), np.int64)  # rows that a phase saw
+        self._descend(rows, self._everybody()[None], taken, {})
+
+    def _drop_certain(self) -> None:
+        """Phases that cost the same under all masks only add to the excess."""
+        count = (self.words >= 0).sum(axis=1)
+        binding = count > self.least
+        self.constant = int((self.weight * (self.least - self.ideal))[~binding].sum())
+        self.words = self.words[binding]
+        self.weight, self.ideal, self.least = self.weight[binding], self.ideal[binding], self.least[binding]
+        self.low, self.high = self.low[binding], self.high[binding]
+
+    # Tables -----------------------------------------------------------------------------------
+
+    def _everybody(self) -> Lanes:
+        return self._lanes(np.ones_like(self.words))
+
+    def _lanes(self, bits: IntArray) -> Lanes:
+        """The lanes with a word and a bit set, shape (phases,)."""
+        count = self.words.shape[1]
+        kind = np.uint32 if count <= 32 else np.uint64
+        held: Lanes = (bits & 1).astype(kind) * (self.words >= 0)
+        lanes: Lanes = np.left_shift(held, np.arange(count, dtype=kind)).sum(axis=1, dtype=kind)
+        return lanes
+
+    def _rows(self) -> dict[int, _Row]:
+        """What each bank bit may be, by bit."""
+        question = self.question
+        sources = self._sources()
+        if self.words.shape[1] > _MAX_LANES or len(self.words) << len(sources) > _MAX_TABLE:
+            raise _OutOfSteps
+        masks = np.zeros(1, np.int64)
+        flips = self._lanes(np.zeros_like(self.words))[None]
+        for bit in sources:
+            masks = np.concatenate([masks, masks | 1 << bit])
+            flips = np.concatenate([flips, flips ^ self._lanes(self.words >> bit)])
+        rows = {}
+        for bit in range(question.field.targets.stop):
+            seen = (self.low <= bit) & (bit < self.high)
+            allowed = masks & ~question.field.sources(bit) == 0
+            if bit not in question.given.targets:
+                allowed = masks == 0
+            for target, offsets in question.given.still:
+                for offset in offsets if target == bit else ():
+                    allowed &= np.bitwise_count(masks & offset) % 2 == 0
+            if not seen.any():
+                allowed = self._first_of_each_flip(masks, allowed)
+            lanes = np.where(seen, flips ^ self._lanes(self.words >> bit), 0).astype(flips.dtype)
+            rows[bit] = _Row(masks, lanes).only(allowed)
+        return rows
+
+    def _first_of_each_flip(self, masks: IntArray, allowed: BoolArray) -> BoolArray:
+        """Of masks that no phase tells apart, one that flips the last block and one that does not."""
+        last = 0 if self.question.last is None else self.question.last.sources
+        flips = np.bitwise_count(masks & last) % 2
+        first = np.zeros_like(allowed)
+        for flip in (0, 1):
+            first[np.flatnonzero(allowed & (flips == flip))[:1]] = True
+        return first
+
+    def _sources(self) -> list[int]:
+        """Source bits over which every mask tells words apart as some mask over all bits does."""
+        question = self.question
+        first = question.field.first_source
+        parts = np.unique(self.words[self.words >= 0] >> first).tolist()
+        parts += [offset >> first for _, offsets in question.given.still for offset in offsets]
+        parts += [] if question.last is None else [question.last.sources >> first]
+        if first < int(self.high.max()):  # not every row may read all of them
+            top = max(parts, default=0).bit_length()
+            return list(range(first, first + top))
+        pivots: dict[int, int] = {}
+        for part in parts:
+            while part:
+                top = part.bit_length() - 1
+                if top not in pivots:
+                    pivots[top] = part
+                    break
+                part ^= pivots[top]
+        return [first + bit for bit in sorted(pivots)]
+
+    # Bounds -----------------------------------------------------------------------------------
+
+    def _over(self, largest: IntArray, taken: IntArray) -> Any:
+        """Weighted excess at least, of the largest classes after so many rows; sums over the last axis."""
+        wavefronts = -((-largest << taken) >> (self.high - self.low))
+        return (np.maximum(wavefronts, self.least) - self.ideal) @ self.weight
+
+    def _bounds(self, classes: Lanes, row: _Row, taken: IntArray) -> IntArray:
+        """Weighted excess at least, for every mask of the row; `taken` counts it, too."""
+        self.steps -= len(row.masks) * classes.size
+        if self.steps < 0 or self.budget.spent:
+            raise _OutOfSteps
+        sizes = np.bitwise_count(classes)
+        bounds = np.empty(len(row.masks), np.int64)
+        at_once = max(1, _CHUNK // max(1, classes.size))
+        for start in range(0, len(bounds), at_once):
+            ones = np.bitwise_count(classes & row.lanes[start : start + at_once, None])
+            largest = np.maximum(ones, sizes - ones).max(axis=1).astype(np.int64)
+            bounds[start : start + at_once] = self._over(largest, taken)
+        return bounds + self.constant
+
+    # Rows -------------------------------------------------------------------------------------
+
+    @property
+    def _most(self) -> int:
+        """Excess that is still of interest."""
+        excess, used = self._below
+        return excess if self.question.least_used < used else excess - 1
+
+    @property
+    def _below(self) -> tuple[int, int]:
+        return self.question.below if self.best is None else (self.best.excess, self.best.used)
+
+    def _descend(self, rows: dict[int, _Row], classes: Lanes, taken: IntArray, masks: Masks) -> None:
+        """Choose one more row in every way that is still of interest.
+
+        Args:
+            rows: those to be chosen.
+            classes: the lanes of each class, shape (classes, phases).
+            taken: rows that each phase saw.
+            masks: chosen so far.
+        """
+        left: dict[int, tuple[_Row, IntArray]] = {}
+        for bit, row in rows.items():
+            bounds = self._bounds(classes, row, taken + self._seen(bit))
+            kept = bounds <= self._most
+            if not kept.any():
+                return
+            left[bit] = row.only(kept), bounds[kept]
+        bit = min(left, key=lambda b: (len(left[b][1]), -b))
+        row, bounds = left.pop(bit)
+        others = {b: other for b, (other, _) in left.items()}
+        for k in np.argsort(bounds, kind="stable").tolist():
+            if bounds[k] > self._most:
+                return
+            chosen = {**masks, bit: int(row.masks[k])}
+            if not others:
+                self._leaf(int(bounds[k]), chosen)
+                continue
+            ones = classes & row.lanes[k]
+            split = np.concatenate([ones, classes ^ ones])
+            self._descend(others, split, taken + self._seen(bit), chosen)
+
+    def _seen(self, bit: int) -> IntArray:
+        seen: IntArray = ((self.low <= bit) & (bit < self.high)).astype(np.int64)
+        return seen
+
+    def _leaf(self, excess: int, masks: Masks) -> None:
+        """All rows are chosen: this excess is exact."""
+        question = self.question
+        flips = 0
+        if question.last is not None:
+            flips = sum(
+                1 << bit for bit, mask in masks.items() if (mask & question.last.sources).bit_count() & 1
+            )
+        used = question.used(flips)
+        if (question.most is None or used <= question.most) and (excess, used) < self._below:
+            self.best = Swizzled(excess, used, {bit: mask for bit, mask in masks.items() if mask})

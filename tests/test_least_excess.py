@@ -1,0 +1,121 @@
+"""The least excess of a few linearisations, by the tree and by the model, against every mask."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+from test_swizzle_rules import moved
+
+from layoutopt.ground.budget import Budget
+from layoutopt.layout.layout import Digit
+from layoutopt.model.cp_sat import Outcome
+from layoutopt.model.excess_model import ExcessModel
+from layoutopt.model.linear_phases import Phases
+from layoutopt.model.linearisations import Linearisation
+from layoutopt.model.swizzle_rules import Field, last_block, rules
+from layoutopt.problems.types import Tile
+from layoutopt.search.mask_tree import Question, least_excess
+
+BANK_BITS = 2
+
+
+def pitched(rows, columns, pitch):
+    digits = (Digit(0, 1, rows, pitch), Digit(1, 1, columns, 1))
+    return Linearisation(digits, (rows - 1) * pitch + columns, 3, "pad", True)
+
+
+def random_phases(chance, candidate, shape, subsets):
+    """The same elements together under any linearisation; a vector of two words counts by its first."""
+    table = candidate.table(shape)
+    words = [sorted(int(table[e]) for e in subset) for subset, *_ in subsets]
+    lanes = max(map(len, words))
+    rows = np.array([[-1] * (lanes - len(w)) + w for w in words])
+    chunk, weight = (np.array([subset[k] for subset in subsets]) for k in (1, 2))
+    banks = 1 << (BANK_BITS - chunk)
+    ideal = -(-np.array([len(set(w)) for w in words]) // banks)
+    return Phases(rows, chunk, np.full_like(chunk, BANK_BITS), weight, ideal, np.ones_like(ideal))
+
+
+def random_question(seed):
+    """Linearisations of one tile, their phases, the field, and what accesses keep whole."""
+    chance = random.Random(seed)
+    rows, columns = chance.choice([(5, 4), (4, 6), (7, 3), (3, 8), (8, 4)])
+    tile = Tile((rows, columns), "f32")
+    vectors = columns % 2 == 0 and chance.random() < 0.5
+    heads = range(0, rows * columns, 2) if vectors else range(rows * columns)
+    subsets = []
+    for _ in range(chance.randint(1, 4)):
+        chunk = 1 if vectors and chance.random() < 0.6 else 0
+        among = heads if chunk else range(rows * columns)
+        subsets.append((chance.sample(among, chance.randint(2, 6)), chunk, chance.choice([1, 1, 2, 5])))
+    starts = sorted({e for subset, chunk, _ in subsets if chunk for e in subset})
+    held = ((1, np.array(starts)),) if starts else ()
+    field = Field(range(BANK_BITS), BANK_BITS, 4, range(0), held)
+    step = 2 if vectors else 1
+    pitches = chance.sample(range(columns, columns + 4 * step, step), 2)
+    batch = [pitched(rows, columns, pitch) for pitch in pitches]
+    return tile, field, [(c, random_phases(chance, c, tile.shape, subsets)) for c in batch], starts
+
+
+def every_mask(candidate, phases, tile, starts):
+    """(excess, elements) under every mask that keeps the vectors whole."""
+    table = candidate.table(tile.shape).tolist()
+    top = max(table).bit_length()
+    for chosen in itertools.product(range(0, 1 << top, 1 << BANK_BITS), repeat=BANK_BITS):
+        masks = dict(enumerate(chosen))
+        offsets = [moved(word, masks) for word in table]
+        if all(offsets[s] % 2 == 0 and offsets[s + 1] == offsets[s] + 1 for s in starts):
+            yield phases.excess(masks), max(offsets) + 1
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_tree_and_model_find_the_least_of_all_masks(block):
+    better = 0
+    for seed in range(25 * block, 25 * block + 25):
+        tile, field, batch, starts = random_question(seed)
+        reachable = [min(every_mask(c, phases, tile, starts)) for c, phases in batch]
+        plain = [(phases.excess({}), c.span) for c, phases in batch]
+        best = min(reachable)
+        better += best < min(plain)
+        for below in (min(plain), (best[0], best[1] + 1), best):
+            expected = best if best < below else None
+            found = below
+            for candidate, phases in batch:
+                given, last = rules(candidate, field, tile), last_block(candidate, field, tile)
+                question = Question(phases, field, given, last, candidate.span, None, found)
+                answer = least_excess(question, 1 << 30, Budget())
+                assert answer.complete
+                if answer.best is not None:
+                    found = answer.best.excess, answer.best.used
+                    assert phases.excess(answer.best.masks) == answer.best.excess, seed
+            assert (found if found < below else None) == expected, (seed, below)
+            least = ExcessModel(batch, field, tile, below, None).solve(Budget(), None)
+            assert (least.outcome is Outcome.INFEASIBLE) == (expected is None), (seed, below)
+            if expected is not None:
+                assert (least.excess, least.used) == expected, (seed, below)
+                assert batch[least.number][1].excess(least.masks) == least.excess, seed
+    assert better > 5
+
+
+def test_no_layout_takes_more_than_it_may():
+    tile, field, batch, starts = random_question(3)
+    for candidate, phases in batch:
+        every = sorted(every_mask(candidate, phases, tile, starts), key=lambda found: found[1])
+        for most in sorted({used for _, used in every}):
+            expected = min(found for found in every if found[1] <= most)
+            given, last = rules(candidate, field, tile), last_block(candidate, field, tile)
+            question = Question(phases, field, given, last, candidate.span, most, (1000, 0))
+            found = least_excess(question, 1 << 30, Budget()).best
+            assert (found.excess, found.used) == expected
+            least = ExcessModel([(candidate, phases)], field, tile, (1000, 0), most).solve(Budget(), None)
+            assert (least.excess, least.used) == expected
+
+
+def test_a_tree_out_of_steps_says_so():
+    tile, field, batch, _ = random_question(1)
+    candidate, phases = batch[0]
+    given, last = rules(candidate, field, tile), last_block(candidate, field, tile)
+    question = Question(phases, field, given, last, candidate.span, None, (1000, 0))
+    assert not least_excess(question, 1, Budget()).complete
+    assert least_excess(question, 1 << 20, Budget()).complete
