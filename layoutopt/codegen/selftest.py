@@ -90,11 +90,12 @@ def _position(access: AccessPlan) -> str:
     return text
 
 
-def _guard(access: AccessPlan) -> str:
+def condition(access: AccessPlan) -> str:
+    """Whether a thread takes part, in C++."""
     return f"{access.name}_active({arguments(access)})" if access.active is not None else "true"
 
 
-def _instruction(access: AccessPlan, address: str) -> str:
+def access_instruction(access: AccessPlan, address: str) -> str:
     """The access as one PTX instruction on registers v[0..3]; `cell` is its source in global memory."""
     operation = access.lanes.operation
     does, width = operation.does, operation.width_bytes
@@ -138,7 +139,7 @@ def _instruction(access: AccessPlan, address: str) -> str:
 
 def _kernels(plan: Plan, index: int, access: AccessPlan) -> str:
     operation = access.lanes.operation
-    name, guard = plan.name, _guard(access)
+    name, guard = plan.name, condition(access)
     words = operation.matrices or max(1, operation.width_bytes // 4)
     address = f"smem + {access.name}_bytes({arguments(access)})"
     if access.form.has_step:
@@ -149,12 +150,12 @@ def _kernels(plan: Plan, index: int, access: AccessPlan) -> str:
     store_cell = f"for (int word = 0; word < {words}; ++word) cell[word] = v[word];"
     values = [
         f"uint32_t* cell = cells + 4 * (THREADS * (size_t){_position(access)} + tid);",
-        f"if ({guard}) {{ {load_cell} {_instruction(access, address)} {store_cell} }}",
+        f"if ({guard}) {{ {load_cell} {access_instruction(access, address)} {store_cell} }}",
     ]
     wait = ['asm volatile("cp.async.wait_all;" ::: "memory");'] if operation.does.copies else []
     # What is loaded must be used, or the assembler leaves the load out.
     use = " sum ^= v[0] ^ v[1] ^ v[2] ^ v[3];" if operation.does.returns else ""
-    alone = [f"if ({guard}) {{ {_instruction(access, address)}{use} }}"]
+    alone = [f"if ({guard}) {{ {access_instruction(access, address)}{use} }}"]
     base = [f"    const uint32_t base = {access.name}_base(tid); (void)base;"] if access.form.has_step else []
     where = f"{index}"
     lines = [
@@ -196,7 +197,7 @@ def _run(plan: Plan, index: int, access: AccessPlan) -> str:
     operation = access.lanes.operation
     name, report = plan.name, access.report
     element = f"{name}_element_{index}({arguments(access)})"
-    visit = [f"if ({_guard(access)}) visit({_position(access)}, tid, {element});"]
+    visit = [f"if ({condition(access)}) visit({_position(access)}, tid, {element});"]
     loops = loop_nest(
         access,
         ["for (int tid = 0; tid < @THREADS@; ++tid) {", *(f"    {v}" for v in visit), "}"],

@@ -61,6 +61,40 @@ class Run(Struct, frozen=True):
         return self.values_right and (self.measured is None or self.measured == self.predicted)
 
 
+class Times(Struct, frozen=True):
+    """Cycles of one pass of a block through all accesses of a layout; see `layoutopt.codegen.passes`.
+
+    Attributes:
+        row: number of the layout in the program.
+        blocks: how many fit on a multiprocessor.
+        registers: of a thread.
+        once, kept: of one block alone; addresses computed in every pass, or kept where they do not change.
+        once_together, kept_together: of each of as many blocks as fit on every multiprocessor.
+        accesses: of each access, once.
+    """
+
+    row: int
+    blocks: int
+    registers: int
+    once: float
+    once_together: float
+    kept: float
+    kept_together: float
+    accesses: tuple[float, ...]
+
+
+def parse_times(output: str) -> list[Times]:
+    """Read what a program of `layoutopt.codegen.passes` prints."""
+    rows = [line.split("\t")[1:] for line in output.splitlines() if line.startswith("pass\t")]
+    times = []
+    for row in rows:
+        number, blocks, registers = map(int, row[:3])
+        once, together, kept, kept_together = map(float, row[3:7])
+        each = tuple(map(float, row[7].split(",")))
+        times.append(Times(number, blocks, registers, once, together, kept, kept_together, each))
+    return times
+
+
 def find_tool(name: str) -> str | None:
     """A CUDA tool: on PATH, as the extra `cuda` installs it, or where NVIDIA's installers put it."""
     profilers = sorted(glob.glob("/opt/nvidia/nsight-compute/*"), reverse=True)

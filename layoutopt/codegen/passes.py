@@ -1,0 +1,176 @@
+"""A CUDA program that times whole passes: several layouts of one tile, one after the other.
+
+One pass of a block executes all accesses in the order of the problem, each by its emitted address and in all
+of its iterations, with a barrier after each. A layout has one kernel, in two modes:
+
+    once    what a pass computes is computed in every pass, as a block does that comes once
+    kept    what does not change from pass to pass may be kept, as in a main loop
+
+each by one block, and by as many blocks as fit on every multiprocessor, together.
+
+`times` of `layoutopt.hardware.machine` reads what it prints: a line for each layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from layoutopt.codegen import cuda
+from layoutopt.codegen.c_family import arguments, loop_nest, parameter
+from layoutopt.codegen.plan import AccessPlan, Plan
+from layoutopt.codegen.selftest import access_instruction, condition
+
+REPEATS: Final = 64
+
+
+def program(plans: Sequence[Plan]) -> str:
+    """The text of the program; `nvcc -arch=native` compiles it.
+
+    Args:
+        plans: the layouts, all of one tile with the same threads; their names differ.
+    """
+    headers = [cuda.emit(plan).replace("#pragma once\n", "") for plan in plans]
+    kernels = [_kernel(plan) for plan in plans]
+    runs = [
+        f"    time({k}, {plan.name}_pass<0>, {plan.name}_pass<1>, {plan.bytes}, {len(plan.accesses)});"
+        for k, plan in enumerate(plans)
+    ]
+    text = _PROGRAM
+    for key, value in {
+        "HEADERS": "\n".join(headers),
+        "KERNELS": "\n".join(kernels),
+        "RUNS": "\n".join(runs),
+        "THREADS": str(plans[0].problem.threads),
+        "REPEATS": str(REPEATS),
+    }.items():
+        text = text.replace(f"@{key}@", value)
+    return text
+
+
+def _kernel(plan: Plan) -> str:
+    """Both modes; with `split`, the cycles of each access follow those of the pass."""
+    parts = []
+    for number, access in enumerate(plan.accesses):
+        parts += _access(access, number)
+    return "\n".join(
+        [
+            "template <int KEPT>",
+            f"__global__ void __launch_bounds__({plan.problem.threads})",
+            f"{plan.name}_pass(uint32_t* cells, int repeats, long long* cycles, int split) {{",
+            "    extern __shared__ __align__(1024) unsigned char tile[];",
+            "    const uint32_t smem = static_cast<uint32_t>(__cvta_generic_to_shared(tile));",
+            "    int tid = threadIdx.x;",
+            "    uint32_t v[4] = {cells[tid], cells[tid + 1], cells[tid + 2], cells[tid + 3]}, sum = 0;",
+            f"    int spent[{len(plan.accesses)}] = {{}};",
+            "    __syncthreads();",
+            "    const long long start = clock64();",
+            "    #pragma unroll 1",
+            "    for (int repeat = 0; repeat < repeats; ++repeat) {",
+            '        if (!KEPT) asm volatile("" : "+r"(tid));',
+            "        int last = split ? clock() : 0;",
+            *parts,
+            "    }",
+            "    const long long end = clock64();",
+            "    if (threadIdx.x == 0) {",
+            f"        long long* at = cycles + blockIdx.x * {len(plan.accesses) + 1};",
+            "        at[0] = end - start;",
+            f"        for (int k = 0; k < {len(plan.accesses)}; ++k) at[k + 1] = spent[k];",
+            "    }",
+            "    cells[threadIdx.x] = sum ^ v[0] ^ v[1] ^ v[2] ^ v[3];",
+            "}",
+        ]
+    )
+
+
+def _access(access: AccessPlan, number: int) -> list[str]:
+    """All iterations of one access, then the barrier."""
+    operation = access.lanes.operation
+    address = f"smem + {access.name}_bytes({arguments(access)})"
+    base = []
+    if access.form.has_step:
+        step = ", ".join(map(parameter, access.access.loops))
+        address = f"smem + {access.name}_step(base, {step})"
+        base = [f"            const uint32_t base = {access.name}_base(tid); (void)base;"]
+    # What is loaded must be used, or the assembler leaves the load out.
+    use = " sum ^= v[0] ^ v[1] ^ v[2] ^ v[3];" if operation.does.returns else ""
+    body = [f"if ({condition(access)}) {{ {access_instruction(access, address)}{use} }}"]
+    cell = [f"            const uint32_t* cell = cells + {operation.width_bytes // 4} * tid;"]
+    wait = ['            asm volatile("cp.async.wait_all;" ::: "memory");']
+    return [
+        "        {",
+        *base,
+        *(cell if operation.does.copies else []),
+        *loop_nest(access, body, "            ", "#pragma unroll"),
+        *(wait if operation.does.copies else []),
+        "            __syncthreads();",
+        f"            if (split) {{ const int now = clock(); spent[{number}] += now - last; last = now; }}",
+        "        }",
+    ]
+
+
+_PROGRAM: Final = r"""// Cycles of passes. nvcc -std=c++17 -arch=native -o passes passes.cu && ./passes
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+@HEADERS@
+
+namespace {
+
+#define CHECK(call) do { cudaError_t e = (call); if (e != cudaSuccess) { \
+    std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(e)); std::exit(3); } } while (0)
+
+@KERNELS@
+
+typedef void (*Pass)(uint32_t*, int, long long*, int);
+
+// Mean cycles of a pass over all blocks, then of each access, of the second of two launches.
+std::vector<double> launch(Pass kernel, int blocks, int bytes, int accesses, int split) {
+    std::vector<long long> cycles(size_t(blocks) * (accesses + 1));
+    uint32_t* d_cells; long long* d_cycles;
+    CHECK(cudaMalloc(&d_cells, 65536)); CHECK(cudaMemset(d_cells, 0, 65536));
+    CHECK(cudaMalloc(&d_cycles, cycles.size() * 8));
+    for (int again = 0; again < 2; ++again) {
+        kernel<<<blocks, @THREADS@, bytes>>>(d_cells, @REPEATS@, d_cycles, split);
+        CHECK(cudaGetLastError());
+    }
+    CHECK(cudaMemcpy(cycles.data(), d_cycles, cycles.size() * 8, cudaMemcpyDeviceToHost));
+    CHECK(cudaFree(d_cells)); CHECK(cudaFree(d_cycles));
+    std::vector<double> mean(accesses + 1);
+    for (size_t k = 0; k < cycles.size(); ++k)
+        mean[k % (accesses + 1)] += double(cycles[k]) / blocks / @REPEATS@;
+    return mean;
+}
+
+void time(int row, Pass once, Pass kept, int bytes, int accesses) {
+    for (Pass kernel : {once, kept}) {
+        CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+        CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100));
+    }
+    int fit = 0, processors = 0;
+    cudaFuncAttributes attributes;
+    CHECK(cudaFuncGetAttributes(&attributes, once));
+    CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, once, @THREADS@, bytes));
+    CHECK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0));
+    std::printf("pass\t%d\t%d\t%d", row, fit, attributes.numRegs);
+    for (Pass kernel : {once, kept})
+        for (int blocks : {1, fit * processors})
+            std::printf("\t%.1f", launch(kernel, blocks, bytes, accesses, 0)[0]);
+    const std::vector<double> split = launch(once, 1, bytes, accesses, 1);
+    for (int k = 1; k <= accesses; ++k) std::printf(k > 1 ? ",%.1f" : "\t%.1f", split[k]);
+    std::printf("\n");
+    std::fflush(stdout);
+}
+
+}  // namespace
+
+// A line a layout: its number; blocks that fit on a multiprocessor; registers of a thread; cycles of a pass,
+// once by one block and together, kept by one block and together; cycles of each access, once by one block.
+int main() {
+@RUNS@
+    CHECK(cudaDeviceSynchronize());
+    return 0;
+}
+"""

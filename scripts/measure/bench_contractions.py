@@ -1,0 +1,171 @@
+"""Time the main loop of RAFT's contractions (64x64 distances by 256 threads) with layouts of its tiles.
+
+    python scripts/measure/bench_contractions.py --write FOLDER     here: solve, write one program a type
+    python scripts/measure/bench_contractions.py --measure FOLDER   on the GPU: contractions.json
+
+In f32 and f64: the published pad, which is what `layoutopt compare` recommends, and the XOR in fewer bytes
+that `layoutopt solve` finds, both with the emitted pieces. The kernels are otherwise the same; their sums are
+compared.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import msgspec
+import on_gpu
+
+KERNEL = r"""
+__global__ void __launch_bounds__(256) NAME_kernel(const T* x, const T* y, T* out) {
+    extern __shared__ __align__(1024) unsigned char memory[];
+    constexpr int tile = (NAME_bytes + 127) / 128 * 128;
+    const int tid = threadIdx.x;
+    x += (blockIdx.x / 16 * 64 + tid / 8) * K + VEC * (tid % 8);
+    y += (blockIdx.x % 16 * 64 + tid / 8) * K + VEC * (tid % 8);
+    V xs[2], ys[2];
+    auto fetch = [&](int at) {
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            xs[i] = *reinterpret_cast<const V*>(x + 32 * i * K + at);
+            ys[i] = *reinterpret_cast<const V*>(y + 32 * i * K + at);
+        }
+    };
+    auto keep = [&](unsigned char* page) {
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            *reinterpret_cast<V*>(NAME_sts(page, tid, i)) = xs[i];
+            *reinterpret_cast<V*>(NAME_sts(page + tile, tid, i)) = ys[i];
+        }
+    };
+    T acc[4][4] = {};
+    fetch(0);
+    keep(memory);
+    __syncthreads();
+    #pragma unroll 1
+    for (int at = 0, page = 0; at < K; at += 8 * VEC, page ^= 1) {
+        if (at + 8 * VEC < K) fetch(at + 8 * VEC);
+        unsigned char* here = memory + page * 2 * tile;
+        #pragma unroll
+        for (int k = 0; k < 8; ++k) {
+            union { V v; T t[VEC]; } a[4], b[4];
+            #pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                a[i].v = *reinterpret_cast<const V*>(NAME_lds_x(here, tid, k, i));
+                b[i].v = *reinterpret_cast<const V*>(NAME_lds_y(here + tile, tid, k, i));
+            }
+            #pragma unroll
+            for (int i = 0; i < 4; ++i)
+                #pragma unroll
+                for (int j = 0; j < 4; ++j)
+                    #pragma unroll
+                    for (int v = 0; v < VEC; ++v) acc[i][j] += a[i].t[v] * b[j].t[v];
+        }
+        if (at + 8 * VEC < K) keep(memory + (page ^ 1) * 2 * tile);
+        __syncthreads();
+    }
+    T sum = 0;
+    #pragma unroll
+    for (int i = 0; i < 4; ++i)
+        #pragma unroll
+        for (int j = 0; j < 4; ++j) sum += acc[i][j] * T(1 + j + 4 * i);
+    out[blockIdx.x * 256 + tid] = sum;
+}
+"""
+MAIN = r"""
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+typedef void (*Kernel)(const T*, const T*, T*);
+int main() {
+    const int blocks = 256 * 8;
+    std::vector<T> host(2048 * 4 * size_t(K));
+    for (size_t k = 0; k < host.size(); ++k) host[k] = T((k * 2654435761u >> 9) % 9) / 8 - T(0.5);
+    T *x, *y, *out;
+    cudaMalloc(&x, host.size() * sizeof(T)); cudaMalloc(&y, host.size() * sizeof(T));
+    cudaMalloc(&out, blocks * 256 * sizeof(T));
+    cudaMemcpy(x, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice);
+    std::reverse(host.begin(), host.end());
+    cudaMemcpy(y, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice);
+    struct Run { const char* name; Kernel kernel; int bytes; std::vector<float> times; std::vector<T> sums; };
+    Run runs[] = {
+        {"pad", pad_kernel, pad_bytes, {}, {}}, {"xor", xor_kernel, xor_bytes, {}, {}}};
+    cudaEvent_t start, stop; cudaEventCreate(&start); cudaEventCreate(&stop);
+    for (int round = 0; round < 120; ++round)  // interleaved: clocks drift
+        for (auto& run : runs) {
+            const int shared = (run.bytes + 127) / 128 * 128 * 4;
+            cudaFuncSetAttribute(run.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+            cudaEventRecord(start); run.kernel<<<blocks, 256, shared>>>(x, y, out); cudaEventRecord(stop);
+            cudaEventSynchronize(stop);
+            float ms; cudaEventElapsedTime(&ms, start, stop);
+            if (round >= 20) run.times.push_back(ms);
+            if (round == 0) {
+                run.sums.resize(blocks * 256);
+                cudaMemcpy(run.sums.data(), out, blocks * 256 * sizeof(T), cudaMemcpyDeviceToHost);
+            }
+        }
+    for (auto& run : runs) {
+        std::sort(run.times.begin(), run.times.end());
+        cudaFuncAttributes attributes; cudaFuncGetAttributes(&attributes, run.kernel);
+        const int shared = (run.bytes + 127) / 128 * 128 * 4;
+        int fit = 0;
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, run.kernel, 256, shared);
+        std::printf("time\t%s\t%.2f\t%d\t%d\t%d\t%s\n", run.name, run.times[run.times.size() / 2] * 1000,
+                    attributes.numRegs, fit, int(run.sums == runs[0].sums),
+                    cudaGetErrorString(cudaGetLastError()));
+    }
+}
+"""
+TYPES = {
+    "f32": ("raft/contractions_64x32_f32", "float", "float4", 4),
+    "f64": ("raft/contractions_64x16_f64", "double", "double2", 2),
+}
+
+
+def write(folder: Path) -> None:
+    from layoutopt.codegen import cuda
+    from layoutopt.codegen.languages import plan
+    from layoutopt.hardware.devices import device
+    from layoutopt.problems.catalogue import of_one_tile
+    from layoutopt.problems.file import load
+    from layoutopt.synthesis.solve import solve
+
+    folder.mkdir(parents=True, exist_ok=True)
+    gpu, entries = device("sm_90"), []
+    for kind, (name, element, vector, count) in TYPES.items():
+        problem = load(of_one_tile()[name])
+        assert problem.published is not None
+        offsets = {"pad": problem.published.offset, "xor": str(solve(problem).offset)}
+        constants = f"constexpr int K = {4096 // count}, VEC = {count};"
+        text = [f"using T = {element}; using V = {vector};", constants]
+        for layout, offset in offsets.items():
+            planned = plan(msgspec.structs.replace(problem, name=layout), gpu, offset)
+            text += [cuda.emit(planned).replace("#pragma once", ""), KERNEL.replace("NAME", layout)]
+        (folder / f"{kind}.cu").write_text("\n".join([*text, MAIN]))
+        entries.append({"problem": f"{name}.json", "element": kind, "offsets": offsets})
+    (folder / "entries.json").write_text(json.dumps(entries))
+
+
+def measure(folder: Path) -> None:
+    entries = json.loads((folder / "entries.json").read_text())
+    for entry in entries:
+        program = Path("/tmp") / f"layoutopt_contractions_{entry['element']}"
+        on_gpu.run("nvcc", *on_gpu.compile_flags(), "-o", program, folder / f"{entry['element']}.cu")
+        done = subprocess.run([program], check=True, stdout=subprocess.PIPE, text=True)
+        rows = [line.split("\t")[1:] for line in done.stdout.splitlines()]
+        entry["layouts"] = [
+            {"layout": name, "microseconds": float(time), "registers": int(registers), "blocks": int(blocks),
+             "same_sums": same == "1"}
+            for name, time, registers, blocks, same, _ in rows
+        ]  # fmt: skip
+        print(entry, flush=True)
+    head = {
+        "about": "The main loop of RAFT's contractions with two layouts of its tiles: median time.",
+        "provenance": on_gpu.provenance("bench_contractions.py"),
+    }
+    (folder / "contractions.json").write_text(on_gpu.record(head, "kernels", entries))
+
+
+if __name__ == "__main__":
+    on_gpu.write_or_measure(__doc__, write, measure)

@@ -1,0 +1,106 @@
+"""Time the layouts that one chooses from, every problem of the catalogue, on a GPU.
+
+    python scripts/measure/record_times.py --write FOLDER     here: compare, and write one program a problem
+    python scripts/measure/record_times.py --measure FOLDER   on the GPU: compile, run: times.json
+
+The published layout, ours, the best pad, the best XOR, row-major and the nearest edit, in one program a
+problem (`layoutopt.codegen.passes`). The second step needs nvcc, numpy and msgspec; no solver.
+`tests/data/h200_times.json` is what it wrote; `scripts/measure/fit_time.py` fits the estimate to it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import on_gpu
+
+from layoutopt.errors import LayoutError, ProblemFileError
+from layoutopt.hardware import machine
+
+_FAMILIES = ("published", "all", "pad", "xor", "none", "edit")
+
+
+def write(folder: Path) -> None:
+    from layoutopt.codegen.languages import run_plan
+    from layoutopt.codegen.passes import program
+    from layoutopt.hardware.devices import device
+    from layoutopt.problems.catalogue import of_one_tile
+    from layoutopt.problems.file import load
+    from layoutopt.study.compare import compare
+
+    folder.mkdir(parents=True, exist_ok=True)
+    gpu, entries = device("sm_90"), []
+    for name, path in of_one_tile().items():
+        problem = load(path)
+        try:
+            comparison = compare(problem, target=gpu, time_limit=10)
+        except ProblemFileError as error:  # values known only at run time
+            print(f"{name}: {error}", file=sys.stderr)
+            continue
+        found: dict[str, list[str]] = {}
+        for row in comparison.rows:
+            if row.family in _FAMILIES and row.offset and row.wavefronts and "lookup" not in row.offset:
+                found.setdefault(row.offset, []).append(row.family)
+        plans, rows = [], []
+        for offset, families in found.items():
+            named = msgspec.structs.replace(problem, name=f"row {len(plans)}", target=gpu.name)
+            try:
+                plans.append(run_plan(named, gpu, offset))
+            except LayoutError as error:
+                print(f"{name} {offset}: {error}", file=sys.stderr)
+                continue
+            rows.append({"layouts": families, "offset": offset})
+        (folder / f"{len(entries):03}.cu").write_text(program(plans))
+        entries.append({"problem": f"{name}.json", "rows": rows})
+        print(name, len(rows), flush=True)
+    (folder / "entries.json").write_text(json.dumps(entries))
+    print(f"{len(entries)} programs, {sum(len(e['rows']) for e in entries)} layouts")
+
+
+def measure(folder: Path) -> None:
+    entries = json.loads((folder / "entries.json").read_text())
+    flags, build = on_gpu.compile_flags(), Path("/tmp/layoutopt_record_times")
+    build.mkdir(exist_ok=True)
+    start = time.monotonic()
+
+    def compiled(number: int) -> Path | None:
+        out = build / f"{number:03}"
+        try:
+            on_gpu.run("nvcc", *flags, "-o", out, folder / f"{number:03}.cu", stderr=subprocess.DEVNULL)
+        except subprocess.CalledProcessError:
+            print(f"nvcc refuses {number:03}.cu, {entries[number]['problem']}", flush=True)
+            return None
+        return out
+
+    with ThreadPoolExecutor() as pool:
+        programs = list(pool.map(compiled, range(len(entries))))
+    print(f"compiled in {time.monotonic() - start:.0f} s", flush=True)
+    for entry, program in zip(entries, programs, strict=True):
+        try:
+            done = subprocess.run([program or ""], capture_output=True, text=True, check=False, timeout=60)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            print(entry["problem"], error, flush=True)
+            continue
+        for found in machine.parse_times(done.stdout):
+            entry["rows"][found.row] |= msgspec.to_builtins(found)
+        missing = [row["offset"] for row in entry["rows"] if "once" not in row]
+        if missing:
+            print(f"{entry['problem']}: no times of {missing}: {done.stderr.strip()[:300]}", flush=True)
+    print(f"ran in {time.monotonic() - start:.0f} s", flush=True)
+    head = {
+        "about": "The layouts to choose from, every problem of the catalogue: cycles of one pass of a block "
+        "over all accesses, computing its addresses in every pass (once) or keeping what does not change "
+        "(kept), by one block alone and by as many as fit on every multiprocessor (together).",
+        "provenance": on_gpu.provenance("record_times.py"),
+    }
+    (folder / "times.json").write_text(on_gpu.record(head, "problems", entries))
+
+
+if __name__ == "__main__":
+    on_gpu.write_or_measure(__doc__, write, measure)
