@@ -72,18 +72,26 @@ def measure(folder: Path) -> None:
     def compiled(number: int) -> Path | None:
         out = build / f"{number:03}"
         try:
-            on_gpu.run("nvcc", *flags, "-o", out, folder / f"{number:03}.cu", stderr=subprocess.DEVNULL)
-        except subprocess.CalledProcessError:
+            source = folder / f"{number:03}.cu"
+            on_gpu.run("nvcc", *flags, "-o", out, source, stderr=subprocess.DEVNULL, timeout=60)
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
             print(f"nvcc refuses {number:03}.cu, {entries[number]['problem']}", flush=True)
             return None
+        print(f"{time.monotonic() - start:.0f} s: compiled {entries[number]['problem']}", flush=True)
         return out
 
     with ThreadPoolExecutor() as pool:
         programs = list(pool.map(compiled, range(len(entries))))
     print(f"compiled in {time.monotonic() - start:.0f} s", flush=True)
+    head = {
+        "about": "The layouts to choose from, every problem of the catalogue: cycles of one pass of a block "
+        "over all accesses, computing its addresses in every pass (once) or keeping what does not change "
+        "(kept), by one block alone and by as many as fit on every multiprocessor (together).",
+        "provenance": on_gpu.provenance("record_times.py"),
+    }
     for entry, program in zip(entries, programs, strict=True):
         try:
-            done = subprocess.run([program or ""], capture_output=True, text=True, check=False, timeout=60)
+            done = subprocess.run([program or ""], capture_output=True, text=True, check=False, timeout=15)
         except (OSError, subprocess.TimeoutExpired) as error:
             print(entry["problem"], error, flush=True)
             continue
@@ -92,14 +100,8 @@ def measure(folder: Path) -> None:
         missing = [row["offset"] for row in entry["rows"] if "once" not in row]
         if missing:
             print(f"{entry['problem']}: no times of {missing}: {done.stderr.strip()[:300]}", flush=True)
+        (folder / "times.json").write_text(on_gpu.record(head, "problems", entries))
     print(f"ran in {time.monotonic() - start:.0f} s", flush=True)
-    head = {
-        "about": "The layouts to choose from, every problem of the catalogue: cycles of one pass of a block "
-        "over all accesses, computing its addresses in every pass (once) or keeping what does not change "
-        "(kept), by one block alone and by as many as fit on every multiprocessor (together).",
-        "provenance": on_gpu.provenance("record_times.py"),
-    }
-    (folder / "times.json").write_text(on_gpu.record(head, "problems", entries))
 
 
 if __name__ == "__main__":
