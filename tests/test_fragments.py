@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.fit import fit
 from layoutopt.expressions.grammar import evaluate
+from layoutopt.expressions.threads import fit_threads
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.fragments import fragments
-from layoutopt.imports.threads import fit_threads
 from layoutopt.problems.file import from_data, written_out
 from layoutopt.problems.trace import trace
 

@@ -11,11 +11,11 @@ from test_cli import layoutopt
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import evaluate, parse, to_text
+from layoutopt.expressions.threads import fit_threads, guard
 from layoutopt.hardware.devices import device
 from layoutopt.imports import cute, triton
-from layoutopt.imports.tables import access_of
-from layoutopt.imports.threads import fit_threads, guard
 from layoutopt.problems.file import from_data
+from layoutopt.problems.thread_values import access_of
 from layoutopt.problems.trace import trace
 
 with gzip.open(ROOT / "tests/data/peer_layouts.jsonl.gz", "rt") as file:

@@ -109,7 +109,7 @@ def _thread_values(
     into: Path | None,
     output: Path | None,
 ) -> int:
-    from layoutopt.imports.tables import access_of
+    from layoutopt.problems.thread_values import access_of
     from layoutopt.problems.types import ELEMENT_BYTES
 
     if into is not None and output is not None:

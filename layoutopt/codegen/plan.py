@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -172,6 +173,7 @@ def make_plan(
     if (values * problem.tile.storage.element_bytes != table).any():
         raise VerificationError(f"the offset {to_text(offset)} does not equal the table")
     name = identifier(problem.name)
+    problem, reports, about = _with_formulas(problem, reports, about)
     lanes = trace(problem, gpu).accesses
     used = {f"{name}_{suffix}" for suffix in _OWN_NAMES}
     codes = index_code(problem, lanes, offset, table, unit_bytes)
@@ -195,6 +197,25 @@ def make_plan(
         accesses=tuple(accesses),
         about=tuple(about),
     )
+
+
+def _with_formulas(
+    problem: Problem, reports: Sequence[AccessReport], about: Sequence[str]
+) -> tuple[Problem, list[AccessReport], list[str]]:
+    """The accesses that formulas give, what they cost, and a line about each of the others."""
+    tables = [access.name for access in problem.accesses if _has_table(access)]
+    kept = tuple(access for access in problem.accesses if access.name not in tables)
+    told = [f"no code for addresses of {access}: a table gives its lanes" for access in tables]
+    return (
+        msgspec.structs.replace(problem, accesses=kept),
+        [report for report in reports if report.name not in tables],
+        [*about, *told],
+    )
+
+
+def _has_table(access: Access) -> bool:
+    """Whether an expression of the access looks something up."""
+    return any("[" in str(text) for text in (*access.index, access.where or ""))
 
 
 def _own_name(name: str, used: set[str]) -> str:

@@ -46,7 +46,8 @@ def _to_sympy(node: Node, opaque: dict[str, Any]) -> Any:
             return sympy.Integer(value)
         case Var(name):
             return sympy.Symbol(name, integer=True, nonnegative=True)
-        case Lookup(_, index, name):
+        case Lookup(values, index, name):
+            name = name or f"table_{hash(values):x}"
             opaque[f"@{name}"] = node
             return _opaque(name, opaque)(_to_sympy(index, opaque))
         case Op(symbol, args):

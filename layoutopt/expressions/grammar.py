@@ -9,6 +9,7 @@ precedence, `//` and `%` are Python's (division rounds down). Nothing is ever `e
     bits             & | ^ ~ << >>
     comparisons      < <= > >= == !=   (chains too), giving 0 or 1
     logic            and or not, `a if c else b`, min(...), max(...)
+    tables           [0, 2, 1, 3][tid // 8], of integer literals
 
 Values are int64; anything that leaves +-2**62 is an error, not a wrong answer.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -34,6 +36,8 @@ MAX_DEPTH: Final = 60
 MAX_NODES: Final = 1000
 MAX_VALUE: Final = 2**62
 MAX_SHIFT: Final = 62
+MAX_ENTRIES: Final = 1 << 16  # of all tables of an expression together
+_MAX_TABLE_CHARACTERS: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """An entry of a constant table. Only layouts hold one: the grammar has no way to write it."""
+    """An entry of a constant table, which is written out where it has no name."""
 
     values: tuple[int, ...]
     index: Node
@@ -113,7 +117,7 @@ def parse(text: str, variables: frozenset[str]) -> Node:
         ExpressionError: the text is too long or too deep, is no expression, or uses something
             outside the grammar or an unknown name.
     """
-    if len(text) > MAX_CHARACTERS:
+    if _length(text) > MAX_CHARACTERS:
         raise ExpressionError(f"an expression has at most {MAX_CHARACTERS} characters, not {len(text)}")
     if not text.strip():
         raise ExpressionError("expected an integer expression, got an empty text")
@@ -126,6 +130,13 @@ def parse(text: str, variables: frozenset[str]) -> Node:
     return _Reader(text, variables).node(tree, 1)
 
 
+def _length(text: str) -> int:
+    """Characters of a text, those of its tables left out where they are not too many."""
+    if len(text) <= MAX_CHARACTERS or len(text) > _MAX_TABLE_CHARACTERS:
+        return len(text)
+    return len(re.sub(r"\[[-\d\s,]*\]", "", text))
+
+
 class _Reader:
     """Python's syntax tree as an expression, with the limits on both."""
 
@@ -134,6 +145,7 @@ class _Reader:
         self.quoted = _quote(text)
         self.variables = variables
         self.count = 0
+        self.entries = 0
 
     def node(self, node: ast.expr, depth: int) -> Node:
         """`node`, which lies `depth` levels deep."""
@@ -174,13 +186,31 @@ class _Reader:
                 return Op("and" if isinstance(op, ast.And) else "or", tuple(sub(v) for v in values))
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 return Op("if", (sub(body), sub(test), sub(orelse)))
+            case ast.Subscript(value=ast.List(elts=entries), slice=index) if entries:
+                return Lookup(self.table(entries), sub(index), "")
             case ast.Call(func=ast.Name(id="min" | "max" as name), args=args, keywords=[]) if len(args) >= 2:
                 return Op(name, tuple(sub(a) for a in args))
         at_fault = ast.get_source_segment(self.text, node) or ""
         raise ExpressionError(
             f"{_quote(at_fault[:60])} in {self.quoted} is not allowed: only integers, + - * // %, "
-            "bit operations, comparisons, and/or/not, 'a if c else b', min and max"
+            "bit operations, comparisons, and/or/not, 'a if c else b', min, max and tables of integers"
         )
+
+    def table(self, entries: list[ast.expr]) -> tuple[int, ...]:
+        """The entries of a table."""
+        self.entries += len(entries)
+        if self.entries > MAX_ENTRIES:
+            raise ExpressionError(f"the tables of {self.quoted} have more than {MAX_ENTRIES:,} entries")
+        return tuple(map(self.entry, entries))
+
+    def entry(self, node: ast.expr) -> int:
+        """One of them."""
+        sign = 1
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            node, sign = node.operand, -1
+        if not (isinstance(node, ast.Constant) and type(node.value) is int and node.value <= MAX_VALUE):
+            raise ExpressionError(f"a table in {self.quoted} holds something else than integers up to 2**62")
+        return sign * node.value
 
 
 def parts(node: Node) -> tuple[Node, ...]:
@@ -365,8 +395,8 @@ def to_text(node: Node) -> str:
                 return str(value) if value >= 0 or minimum <= 12 else f"({value})"
             case Var(name):
                 return name
-            case Lookup(_, index, name):
-                return f"{name}[{write(index, 1)}]"
+            case Lookup(values, index, name):
+                return f"{name or list(values)}[{write(index, 1)}]"
             case Op(symbol, args):
                 rank = _PRECEDENCE[symbol]
                 text = body(symbol, args, rank)

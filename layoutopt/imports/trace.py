@@ -21,9 +21,9 @@ from msgspec import Meta, Struct
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import to_text
+from layoutopt.expressions.threads import fit_threads, guard
 from layoutopt.ground import json_data
 from layoutopt.hardware.operations import Operation, parse_operation
-from layoutopt.imports.threads import fit_threads, guard
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

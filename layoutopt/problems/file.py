@@ -11,6 +11,7 @@ import msgspec
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground import json_data
 from layoutopt.problems import catalogue, named_accesses, templates
+from layoutopt.problems.array_access import ArrayAccess, BasesAccess
 from layoutopt.problems.copy_access import CopyAccess
 from layoutopt.problems.fragment_access import FragmentAccess
 from layoutopt.problems.types import ELEMENT_BYTES, PACKED_BITS, Constraints, Problem, Tile, TileSet
@@ -93,12 +94,12 @@ def written_out(raw: Any) -> Any:
     others = {"accesses": [{"name": "any", "op": "load", "index": ["0"]}]}
     head = json_data.convert({**raw, **others}, Problem)
     _check_element(head.tile)
-    return {**raw, "accesses": named_accesses.expand(accesses, head.tile, head.threads)}
+    return {**raw, "accesses": named_accesses.expand(accesses, head)}
 
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a problem file, generated from the types."""
-    kinds = [Problem, TileSet, FragmentAccess, CopyAccess]
+    kinds = [Problem, TileSet, FragmentAccess, CopyAccess, ArrayAccess, BasesAccess]
     (one, several, *named), components = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
     items = components["Problem"]["properties"]["accesses"]
     items["items"] = {"anyOf": [items["items"], *named]}

@@ -1,52 +1,64 @@
-"""Named accesses: matrix fragments and block copies, written out as ordinary accesses.
+"""Named accesses: matrix fragments, block copies and arrays, written out as ordinary accesses.
 
     {"name": "A", "op": "ldmatrix.x4", "fragment": "mma.m16n8k16.A.f16",
      "warps": [4, 2], "repeat": {"m": 2, "k": 4}}
     {"name": "fill", "op": "cp.async", "copy": {"bytes": 16, "threads": 256}}
 
-They exist in problem files only: `expand` replaces each by an `Access` with index expressions before
-anything else reads the problem. What lane holds what is data (`hardware/fragments.json`, from the PTX ISA
-and from AMD's tables). A fragment's `index` is over its coordinates m, n, k beside the usual
-variables, so `["n", "k"]` is a B tile stored by columns of B, `["s", "m", "k"]` one stage of several,
-and `["m // 8", "m % 8 + r", "k"]` an implicit GEMM.
+and accesses by arrays (`layoutopt.problems.array_access`). They exist in problem files only: `expand`
+replaces each by an `Access` with index expressions before anything else reads the problem. What lane holds
+what is data (`hardware/fragments.json`, from the PTX ISA and from AMD's tables). A fragment's `index` is over
+its coordinates m, n, k beside the usual variables, so `["n", "k"]` is a B tile stored by columns of B,
+`["s", "m", "k"]` one stage of several, and `["m // 8", "m % 8 + r", "k"]` an implicit GEMM.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from layoutopt.ground import json_data
-from layoutopt.problems import copy_access, fragment_access
+from layoutopt.problems import array_access, copy_access, fragment_access
 from layoutopt.problems.copy_access import CopyAccess
 from layoutopt.problems.fragment_access import FragmentAccess
-from layoutopt.problems.types import Access, Tile
+from layoutopt.problems.types import Access, Problem
 
 
-def expand(accesses: list[Any], tile: Tile, threads: int) -> list[Any]:
+def expand(accesses: list[Any], head: Problem) -> list[Any]:
     """Decoded accesses, every named one written out as the data of an ordinary one.
+
+    Args:
+        accesses: decoded.
+        head: a problem with their tile, threads and target; its own accesses do not matter.
 
     Raises:
         ProblemFileError: a named access is wrong, or cannot do what it says.
     """
     return [
-        _expanded(access, f"accesses[{i}]", tile, threads) if is_named(access) else access
+        _expanded(access, f"accesses[{i}]", head) if is_named(access) else access
         for i, access in enumerate(accesses)
     ]
 
 
 def is_named(access: Any) -> bool:
-    """Whether decoded data is meant as a fragment or a copy."""
-    return isinstance(access, dict) and ("fragment" in access or "copy" in access)
+    """Whether decoded data is meant as a fragment, a copy, or an access by arrays."""
+    return isinstance(access, dict) and not _KEYS.isdisjoint(access)
 
 
-def _expanded(access: dict[str, Any], place: str, tile: Tile, threads: int) -> dict[str, Any]:
+_KEYS: Final = frozenset(("fragment", "copy", "coordinates", "bases"))
+
+
+def _expanded(access: dict[str, Any], place: str, head: Problem) -> dict[str, Any]:
+    tile, threads = head.tile, head.threads
     if "fragment" in access:
         named = json_data.convert(access, FragmentAccess, place)
         plain = fragment_access.written_out(named, place, tile, threads)
-    else:
+    elif "copy" in access:
         plain = copy_access.written_out(json_data.convert(access, CopyAccess, place), place, tile, threads)
+    elif "bases" in access:
+        plain = array_access.from_bases(access, place, head)
+    else:
+        plain = array_access.from_coordinates(access, place, head)
     left_out = {f.encode_name: f.default for f in msgspec.structs.fields(Access)} | {"for": {}, "any": {}}
     data = msgspec.to_builtins(plain)
     return {key: value for key, value in data.items() if key not in left_out or value != left_out[key]}

@@ -16,7 +16,7 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.fragments import Fragment, executes, fragments
 from layoutopt.problems.named_accesses import expand
-from layoutopt.problems.types import ELEMENT_BYTES, PACKED_BITS, SCHEMA, Tile
+from layoutopt.problems.types import ELEMENT_BYTES, PACKED_BITS, SCHEMA, Problem, Tile
 
 LANES = 32
 
@@ -419,7 +419,7 @@ def _moved(name: str, fragment: dict[str, Any], tile: Tile, threads: int, option
     for instruction in tries:
         access = {"name": name, **instruction, **fragment}
         try:
-            expand([access], tile, threads)
+            expand([access], Problem("any", tile, threads, (), target=options.target))
         except ProblemFileError:
             continue
         return access

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import Const, Node, Op, to_text
 from layoutopt.expressions.simplify import simplify
-from layoutopt.imports.threads import fit_threads
+from layoutopt.expressions.threads import fit_threads
 
 IntArray = npt.NDArray[np.int64]
 
@@ -20,7 +20,15 @@ WIDTHS: Final = (16, 8, 4, 2, 1)
 
 
 def access_of(
-    table: IntArray, shape: Sequence[int], element_bytes: int, name: str, op: str, width_bytes: int | None
+    table: IntArray,
+    shape: Sequence[int],
+    element_bytes: int,
+    name: str,
+    op: str,
+    width_bytes: int | None,
+    *,
+    lanes: int = LANES,
+    bytes_field: str = "--bytes",
 ) -> dict[str, Any]:
     """The access in which every thread touches all its values, the widest pieces first.
 
@@ -31,6 +39,8 @@ def access_of(
         name: of the access.
         op: of the access; a matrix op is no thread-value layout and is refused by the reader.
         width_bytes: bytes a thread moves at once; None for the widest that the layout allows.
+        lanes: of a warp.
+        bytes_field: what gives the width, for errors.
 
     Raises:
         ProblemFileError: the values are not `width_bytes` together, or follow no formula.
@@ -47,12 +57,12 @@ def access_of(
             break
     else:
         raise ProblemFileError(
-            "--bytes",
+            bytes_field,
             f"the values of {name!r} do not lie {width_bytes} bytes together along the last dimension",
         )
     pieces = starts.shape[1]
     axes = {"i": pieces} if pieces > 1 else {}
-    index = _index(starts, shape, axes)
+    index = _index(starts, shape, axes, lanes)
     if index is None:
         raise ProblemFileError(
             "", f"no formula over tid, lane, warp and a loop gives the elements of {name!r}"
@@ -63,11 +73,11 @@ def access_of(
     return access | {"index": list(map(to_text, index))} | ({"for": axes} if axes else {})
 
 
-def _index(starts: IntArray, shape: Sequence[int], axes: dict[str, int]) -> list[Node] | None:
+def _index(starts: IntArray, shape: Sequence[int], axes: dict[str, int], lanes: int) -> list[Node] | None:
     """A formula for each coordinate: by itself, else out of one for the place in the tile."""
 
     def formula(values: IntArray) -> Node | None:
-        return fit_threads(np.asarray(values, np.int64), LANES, np.ones(values.shape, bool))
+        return fit_threads(np.asarray(values, np.int64), lanes, np.ones(values.shape, bool))
 
     coordinates = np.unravel_index(starts, tuple(shape))
     alone = [formula(values) for values in coordinates]
@@ -75,8 +85,8 @@ def _index(starts: IntArray, shape: Sequence[int], axes: dict[str, int]) -> list
         return [node for node in alone if node is not None]
     ranges = {
         "tid": (0, len(starts) - 1),
-        "lane": (0, min(len(starts), LANES) - 1),
-        "warp": (0, (len(starts) - 1) // LANES),
+        "lane": (0, min(len(starts), lanes) - 1),
+        "warp": (0, (len(starts) - 1) // lanes),
         **{name: (0, extent - 1) for name, extent in axes.items()},
     }
     for order in (range(len(shape)), range(len(shape))[::-1]):
