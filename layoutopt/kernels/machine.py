@@ -263,8 +263,8 @@ class Machine:
             whole_group = converged.masks(group.lanes) == masks.astype(np.uint64)
             lanes = lanes & ~whole_group
         else:
-            for source in step.sources:
-                value = self._cells.read(group, source)
+            asked = tuple(self._cells.read(group, source) for source in step.sources)
+            for value in asked if action.condition is None else action.condition(*asked):
                 hidden = whole(value)
                 if hidden is not None:
                     maybe = (lanes if unsure is None else lanes | unsure) & hidden

@@ -53,7 +53,8 @@ class MemorySteps:
         """One memory instruction of a group."""
         action = step.action
         assert isinstance(action, Memory)
-        place = self._cells.read(group, step.sources[0])
+        parts = [self._cells.read(group, source) for source in step.sources[: action.places]]
+        place = parts[0] if action.place is None else action.place(*parts)
         space: str = action.space
         if space == "generic":
             space, place = self._where(group, index, place, lanes, unsure)
@@ -224,7 +225,7 @@ class MemorySteps:
         if action.kind == "atomic":
             self._atomic(group, step, action, memory, row, address, sure)
             return
-        sources = step.sources[1:] if action.kind == "store" else ()
+        sources = step.sources[action.places :] if action.kind == "store" else ()
         for k in range(max(1, action.width_bytes // action.unit_bytes)):
             width = min(action.unit_bytes, action.width_bytes)
             value = self._cells.read(group, sources[k]) if k < len(sources) else unknown(8 * width)
@@ -288,7 +289,7 @@ class MemorySteps:
     ) -> None:
         """Lanes one after another; what is returned is unknown where the order decides it."""
         width = action.width_bytes
-        sources = [self._cells.read(group, source) for source in step.sources[1:]]
+        sources = [self._cells.read(group, source) for source in step.sources[action.places :]]
         late = (
             self._writers.unsure(
                 np.broadcast_to(row, (len(group.rows), 1))[:, 0],

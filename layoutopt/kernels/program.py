@@ -103,6 +103,9 @@ class Memory:
         commutes: of an atomic: the order of its executions does not change what is left.
         doubled: of a compare-and-swap: wavefronts count twice, conflicts once.
         read_only: memory that the kernel does not change.
+        bank: of constant memory: which bank.
+        places: so many sources, the first, make the address.
+        place: how they do; None where one source is it.
     """
 
     kind: Literal["load", "store", "atomic", "copy", "ldmatrix", "stmatrix"]
@@ -118,7 +121,8 @@ class Memory:
     doubled: bool = False
     read_only: bool = False
     bank: int = 0
-    """Of constant memory: which bank."""
+    places: int = 1
+    place: Callable[..., Value] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +133,13 @@ class Jump:
         target: index of a step; None where the source says.
         together: all active lanes jump if the guard and the conditions hold in any of them.
         none_left: BRA.DIV: jumps where the active lanes are not the mask in the first source.
-    Further sources are predicates that must all be 1.
+        condition: predicates out of the sources; without it they are the sources. All must be 1.
     """
 
     target: int | None
     together: bool = False
     none_left: bool = False
+    condition: Callable[..., tuple[Value, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

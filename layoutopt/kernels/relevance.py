@@ -157,9 +157,9 @@ def _memory_needed(
         return False, frozenset()
     read = guard
     if counted or follows or loads:
-        read |= _cells(step.sources[:1])
+        read |= _cells(step.sources[: action.places])
     if follows:
-        read |= _cells(step.sources[1:])
+        read |= _cells(step.sources[action.places :])
     return True, read
 
 

@@ -1,0 +1,147 @@
+"""What a cubin says of its kernels beside their code: parameters, shared memory, constants.
+
+A cubin is a 64-bit little-endian ELF file. Every number in it is checked before it is used as a place or a
+size.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from layoutopt.errors import ProblemFileError
+from layoutopt.kernels.program import Parameter
+
+MAX_BYTES: Final = 256 << 20
+MAX_SECTIONS: Final = 1 << 16
+MAX_CONSTANT_BYTES: Final = 1 << 16
+MAX_PARAMETER_BYTES: Final = 1 << 15
+
+_NO_BITS: Final = 8
+_GLOBAL_POINTER: Final = 5
+# Attributes of .nv.info (NVIDIA does not document them; cuobjdump -elf prints them by name).
+_PARAMETER: Final = 0x17
+_PARAMETER_BANK: Final = 0x0A
+_SIZED: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section: its name, contents (empty where it has none in the file) and size."""
+
+    name: str
+    content: bytes
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelInfo:
+    """What is known of one kernel.
+
+    Attributes:
+        parameters: in order.
+        base: where they begin in constant bank 0; None where not said.
+        static_bytes: end of static shared memory; None where the kernel has no such section.
+        constants: contents of other banks, by number.
+    """
+
+    parameters: tuple[Parameter, ...]
+    base: int | None
+    static_bytes: int | None
+    constants: dict[int, bytes]
+
+
+def is_elf(data: bytes) -> bool:
+    """Whether the file is an ELF file."""
+    return data[:4] == b"\x7fELF"
+
+
+def is_cubin(data: bytes) -> bool:
+    """Whether it holds code of NVIDIA GPUs only (machine 190)."""
+    return is_elf(data) and len(data) >= 64 and struct.unpack_from("<H", data, 18)[0] == 190
+
+
+def sections(data: bytes) -> list[Section]:
+    """The sections of a file.
+
+    Raises:
+        ProblemFileError: it is broken.
+    """
+    if not is_elf(data) or len(data) < 64 or data[4] != 2 or data[5] != 1:
+        raise ProblemFileError("", "no 64-bit ELF file")
+    start = struct.unpack_from("<Q", data, 40)[0]
+    size, count, names = struct.unpack_from("<HHH", data, 58)
+    if size < 64 or count > MAX_SECTIONS or start > len(data) or start + size * count > len(data):
+        raise ProblemFileError("", "broken ELF file: its table of sections lies outside")
+    heads = [struct.unpack_from("<IIQQQQ", data, start + k * size) for k in range(count)]
+    if names >= count:
+        raise ProblemFileError("", "broken ELF file: it has no names of sections")
+    texts = _content(data, heads[names])
+    return [
+        Section(_text(texts, head[0]), _content(data, head), head[5] if head[5] < 1 << 40 else 0)
+        for head in heads
+    ]
+
+
+def _content(data: bytes, head: tuple[int, ...]) -> bytes:
+    kind, offset, size = head[1], head[4], head[5]
+    if kind == _NO_BITS or size == 0:
+        return b""
+    if offset > len(data) or size > len(data) - offset:
+        raise ProblemFileError("", "broken ELF file: a section lies outside")
+    return data[offset : offset + size]
+
+
+def _text(texts: bytes, at: int) -> str:
+    end = texts.find(b"\0", at)
+    return texts[at:end].decode("utf-8", "replace") if at < len(texts) and end >= 0 else ""
+
+
+def kernel_info(found: list[Section], name: str) -> KernelInfo:
+    """What the sections of a cubin say of a kernel.
+
+    Raises:
+        ProblemFileError: they are broken.
+    """
+    by_name = {section.name: section for section in found}
+    parameters: dict[int, Parameter] = {}
+    base = None
+    info = by_name.get(f".nv.info.{name}")
+    for attribute, payload in _attributes(info.content if info is not None else b""):
+        if attribute == _PARAMETER and len(payload) >= 12:
+            _, ordinal, offset, bits = struct.unpack_from("<IHHI", payload)
+            size, space = bits >> 18, bits >> 8 & 15
+            if offset + size > MAX_PARAMETER_BYTES:
+                raise ProblemFileError("", f"broken cubin: parameter {ordinal} of {size} bytes at {offset}")
+            pointer = True if space == _GLOBAL_POINTER and size == 8 else None
+            parameters[ordinal] = Parameter(offset, size, pointer=pointer)
+        elif attribute == _PARAMETER_BANK and len(payload) >= 8:
+            base = struct.unpack_from("<H", payload, 4)[0]
+    if sorted(parameters) != list(range(len(parameters))):
+        raise ProblemFileError("", "broken cubin: the parameters are not numbered from 0")
+    constants: dict[int, bytes] = {}
+    for section in found:
+        match = re.fullmatch(r"\.nv\.constant(\d{1,2})(?:\.(.*))?", section.name)
+        if match and int(match[1]) and match[2] in (None, name):
+            constants[int(match[1])] = section.content[:MAX_CONSTANT_BYTES]
+    shared = by_name.get(f".nv.shared.{name}")
+    return KernelInfo(
+        tuple(parameters[k] for k in range(len(parameters))),
+        base,
+        shared.size if shared is not None else None,
+        constants,
+    )
+
+
+def _attributes(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """Attributes with their payloads."""
+    at = 0
+    while at + 4 <= len(content):
+        form, attribute, value = struct.unpack_from("<BBH", content, at)
+        at += 4
+        if form == _SIZED:
+            yield attribute, content[at : at + value]
+            at += value

@@ -1,0 +1,170 @@
+"""Kernel files of every kind: which tool reads which, and the kernels in them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from layoutopt.errors import MachineError, ProblemFileError
+from layoutopt.ground import json_data
+from layoutopt.ground.escape import shown
+from layoutopt.hardware.machine import find_tool
+from layoutopt.kernels import elf, sass
+from layoutopt.kernels.names import base_name
+from layoutopt.kernels.program import Program
+
+MAX_BYTES: Final = 256 << 20
+DEFAULT_TARGET: Final = "sm_90"
+_SECONDS: Final = 300
+SUFFIXES: Final = (".cubin", ".sass", ".cu", ".ptx", ".fatbin", ".exe", ".so", ".o")
+
+
+def is_kernel(path: Path) -> bool:
+    """Whether a file is a kernel, not a problem: by its suffix."""
+    return path.suffix.lower() in SUFFIXES
+
+
+def programs(path: Path, target: str | None = None, options: Sequence[str] = ()) -> tuple[Program, ...]:
+    """The kernels of a file.
+
+    Args:
+        path: a cubin, a listing, a source, PTX, or a file with cubins in it.
+        target: the GPU to compile for, or whose cubin to take, or of a listing that does not say.
+        options: for nvcc.
+
+    Raises:
+        ProblemFileError: it cannot be read.
+        MachineError: a tool is missing or fails.
+    """
+    if path.suffix.lower() == ".cu":
+        return _from_source(path, target or DEFAULT_TARGET, options)
+    data = json_data.read(path, MAX_BYTES)
+    if elf.is_cubin(data):
+        return _from_cubin(data)
+    if elf.is_elf(data) or path.suffix.lower() in (".fatbin", ".exe", ".so", ".o"):
+        return _from_container(path, target)
+    text = data.decode("utf-8", "replace")
+    if path.suffix.lower() == ".ptx" or re.search(r"^\s*\.address_size\s", text, re.M):
+        raise ProblemFileError("", "PTX is not read yet")
+    if "\0" in text:
+        raise ProblemFileError("", f"{shown(str(path))} is neither a cubin nor text")
+    return sass.from_text(text, target)
+
+
+def chosen(found: Sequence[Program], entry: str | None) -> Program:
+    """The kernel that `--entry` names: its name in the binary, in C++, or without types.
+
+    Raises:
+        ProblemFileError: none or several are meant.
+    """
+    forms: tuple[Callable[[Program], str], ...] = (
+        lambda p: p.name,
+        lambda p: p.title,
+        lambda p: p.title.split("(")[0].removeprefix("void "),
+        lambda p: base_name(p.title),
+    )
+    if entry is None and len(found) == 1:
+        return found[0]
+    for form in forms if entry is not None else ():
+        matching = [program for program in found if form(program) == entry]
+        if len(matching) == 1:
+            return matching[0]
+        if matching:
+            break
+    some = ", ".join(shown(p.title) for p in found[:8]) + (", ..." if len(found) > 8 else "")
+    if not found:
+        raise ProblemFileError("", "no kernel in the file")
+    given = "several kernels" if entry is None else f"{shown(entry)!r} is none or several of the kernels"
+    raise ProblemFileError("--entry", f"{given}: {some}")
+
+
+def _from_cubin(data: bytes) -> tuple[Program, ...]:
+    elf.sections(data)
+    with tempfile.TemporaryDirectory(prefix="layoutopt-") as name:
+        path = Path(name) / "kernel.cubin"
+        path.write_bytes(data)
+        listing = run_tool("nvdisasm", ["-g", "-c", str(path)])
+    return sass.from_cubin(data, listing)
+
+
+def _from_container(path: Path, target: str | None) -> tuple[Program, ...]:
+    """Executables, libraries, objects and fat binaries: cuobjdump takes the cubins out."""
+    with tempfile.TemporaryDirectory(prefix="layoutopt-") as name:
+        run_tool("cuobjdump", ["-xelf", "all", str(path.resolve())], folder=name)
+        cubins = sorted(Path(name).glob("*.cubin"))
+        if target is not None:
+            cubins = [cubin for cubin in cubins if f".{target}." in cubin.name]
+        if not cubins:
+            wanted = f" for {target}" if target is not None else ""
+            raise ProblemFileError("", f"no machine code of a GPU{wanted} in {shown(str(path))}")
+        targets = sorted({cubin.name.split(".")[-2] for cubin in cubins})
+        if len(targets) > 1:
+            raise ProblemFileError("--target", f"the file has code of several GPUs: {', '.join(targets)}")
+        found = [program for cubin in cubins for program in _from_cubin(cubin.read_bytes())]
+    by_name = {program.name: program for program in found}
+    return tuple(by_name.values())
+
+
+def _from_source(path: Path, target: str, options: Sequence[str]) -> tuple[Program, ...]:
+    return _from_cubin(compile_source(path, target, options))
+
+
+def compile_source(path: Path, target: str, options: Sequence[str] = (), form: str = "cubin") -> bytes:
+    """A CUDA source compiled with line information, to a cubin or to PTX.
+
+    Raises:
+        ProblemFileError: nvcc refuses it.
+        MachineError: there is no nvcc.
+    """
+    if not re.fullmatch(r"sm_\d{2,3}[af]?", target):
+        raise ProblemFileError("--target", f"expected a GPU of NVIDIA such as sm_90, got {shown(target)!r}")
+    json_data.read(path, MAX_BYTES)
+    with tempfile.TemporaryDirectory(prefix="layoutopt-") as name:
+        output = Path(name) / f"kernel.{form}"
+        command = [
+            "-lineinfo",
+            f"-{form}",
+            f"-arch={target}",
+            "-o",
+            str(output),
+            *options,
+            str(path.resolve()),
+        ]
+        run_tool("nvcc", command)
+        if not output.exists():
+            raise ProblemFileError("", f"nvcc wrote nothing for {shown(str(path))}")
+        return output.read_bytes()
+
+
+def run_tool(tool: str, arguments: Sequence[str], folder: str | None = None) -> str:
+    """What a tool of the CUDA toolkit prints.
+
+    Raises:
+        MachineError: it is not on this machine.
+        ProblemFileError: it fails.
+    """
+    program = find_tool(tool)
+    if program is None:
+        raise MachineError(f"{tool} is not on this machine (pip install 'layoutopt[cuda]' brings it)")
+    try:
+        done = subprocess.run(
+            [program, *arguments],
+            capture_output=True,
+            check=False,
+            timeout=_SECONDS,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        raise ProblemFileError("", f"{tool} takes longer than {_SECONDS} seconds") from None
+    if done.returncode:
+        text = (done.stderr or done.stdout).decode("utf-8", "replace")
+        lines = [line for line in text.splitlines() if "error" in line.lower() or "fatal" in line.lower()]
+        raise ProblemFileError(
+            "", f"{tool} fails: {shown(' '.join((lines or text.splitlines() or ['?'])[0].split()), 300)}"
+        )
+    return done.stdout.decode("utf-8", "replace")

@@ -1,0 +1,93 @@
+"""Names of kernels as people write them, and what they say of parameters."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+from functools import cache
+from typing import Any
+
+
+@cache
+def _demangler() -> Any:
+    """The C++ runtime's own function; None where there is no such library."""
+    for name in ("libstdc++.so.6", "libc++abi.so.1", "libc++abi.dylib"):
+        try:
+            function = ctypes.CDLL(name).__cxa_demangle
+        except (OSError, AttributeError):
+            continue
+        function.restype = ctypes.c_void_p
+        function.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)]
+        return function
+    return None
+
+
+@cache
+def demangled(name: str) -> str:
+    """The name in C++; as it is where it is none of C++ or nothing here can read it."""
+    function = _demangler()
+    if function is None or not name.startswith("_Z") or len(name) > 1 << 14 or "\0" in name:
+        return name
+    status = ctypes.c_int()
+    found = function(name.encode("utf-8", "replace"), None, None, ctypes.byref(status))
+    if status.value or not found:
+        return name
+    text = ctypes.string_at(found).decode("utf-8", "replace")
+    ctypes.CDLL(None).free(ctypes.c_void_p(found))
+    return text
+
+
+def base_name(title: str) -> str:
+    """`kernel` out of `void space::kernel<float, 3>(float*, int)`."""
+    head = _before(title, "(")
+    head = _before(head, "<")
+    return head.split(" ")[-1].split("::")[-1]
+
+
+def _before(text: str, opening: str) -> str:
+    """The text up to an opening bracket that stands in no other bracket."""
+    depth = 0
+    for k, character in enumerate(text):
+        if character == opening and depth == 0 and k:
+            return text[:k]
+        depth += (character in "<(") - (character in ">)")
+    return text
+
+
+def parameter_types(title: str) -> list[str] | None:
+    """The types of the parameters in a demangled name; None where it has none."""
+    if not title.endswith(")"):
+        return None
+    depth, start, parts, end = 0, None, [], len(title) - 1
+    for k in range(end, -1, -1):
+        character = title[k]
+        depth += (character in ")>") - (character in "(<")
+        if depth == 1 and character == ",":
+            parts.append(title[k + 1 : end].strip())
+            end = k
+        elif depth == 0:
+            start = k
+            break
+    if start is None:
+        return None
+    parts.append(title[start + 1 : end].strip())
+    types = parts[::-1]
+    return [] if types in ([""], ["void"]) else types
+
+
+# Sizes of types by their names in demangled text.
+SIZES = {
+    "bool": 1, "char": 1, "signed char": 1, "unsigned char": 1, "short": 2, "unsigned short": 2, "__half": 2,
+    "__nv_bfloat16": 2, "int": 4, "unsigned int": 4, "float": 4, "long": 8, "unsigned long": 8,
+    "long long": 8, "unsigned long long": 8, "double": 8,
+}  # fmt: skip
+
+
+def is_pointer(kind: str) -> bool:
+    """Whether a type of a demangled name is a pointer."""
+    return kind.removesuffix(" __restrict").removesuffix(" const").endswith("*")
+
+
+def type_size(kind: str) -> int | None:
+    """Bytes of a parameter of this type; None where its name does not say."""
+    return 8 if is_pointer(kind) else SIZES.get(kind)

@@ -1,0 +1,275 @@
+"""Floating point in machine code: what integer arithmetic, and tests of loaded data, need of it.
+
+32-bit floats are evaluated as numpy does, multiply-add through 64 bits; the rest is unknown. Integer
+division goes through MUFU.RCP, whose last bit its corrections repair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from layoutopt.kernels import values
+from layoutopt.kernels.program import Forget
+from layoutopt.kernels.sass_integers import (
+    Builder,
+    Built,
+    compute,
+    forget,
+    predicate_slots,
+    shape,
+    slots,
+)
+from layoutopt.kernels.sass_operands import Source, UnreadableOperand, predicate, register, word
+from layoutopt.kernels.sass_text import Instruction
+from layoutopt.kernels.values import Value
+
+Floats = npt.NDArray[np.float32]
+
+
+def _float(text: str) -> Source:
+    """A 32-bit float; a sign and bars act on its sign bit."""
+    sign = text.startswith("-") and not text[1:2].isdigit() and text[1:].upper() not in ("INF", "QNAN")
+    inner = text[1:] if sign else text
+    bars = inner.startswith("|")
+    source = word(inner.strip("|"))
+    top = values.constant(0x80000000)
+
+    def read(*parts: Value) -> Value:
+        value = source.value(*parts)
+        if bars:
+            value = values.both(value, values.constant(0x7FFFFFFF))
+        return values.differ(value, top) if sign else value
+
+    return Source(source.operands, read)
+
+
+def _arithmetic(function: Callable[..., Any], count: int) -> Builder:
+    """A float out of `count` floats."""
+
+    def build(instruction: Instruction) -> Built:
+        form = shape(instruction)
+        if len(form.sources) != count or form.carries or any(predicate_slots(form.results, 2)):
+            raise UnreadableOperand("floats of another form")
+        flushes, saturates = instruction.has("FTZ"), instruction.has("SAT")
+
+        def run(*parts: Value) -> tuple[Value, ...]:
+            numbers = [values.as_floats(part) for part in parts]
+            if flushes:
+                numbers = [_flushed(one) for one in numbers]
+            with np.errstate(all="ignore"):
+                result = np.asarray(function(*numbers), np.float32)
+                if saturates:
+                    result = np.clip(result, np.float32(0), np.float32(1))
+            if flushes:
+                result = _flushed(result)
+            return (values.from_floats(result, *parts),)
+
+        return compute(slots(form.dest), [_float(text) for text in form.sources], run)
+
+    return build
+
+
+def _flushed(numbers: Floats) -> Floats:
+    return np.where(np.abs(numbers) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), numbers), numbers)
+
+
+def _fused(a: Floats, b: Floats, c: Floats) -> npt.NDArray[np.float64]:
+    return a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)
+
+
+def _special(instruction: Instruction) -> Built:
+    """MUFU."""
+    functions: dict[str, Callable[[Any], Any]] = {
+        "RCP": lambda x: 1.0 / x,
+        "RSQ": lambda x: 1.0 / np.sqrt(x),
+        "SQRT": np.sqrt,
+        "EX2": np.exp2,
+        "LG2": np.log2,
+        "SIN": np.sin,
+        "COS": np.cos,
+        "TANH": np.tanh,
+    }
+    form = shape(instruction)
+    name = next((m for m in instruction.modifiers if m in functions), "")
+    if not name or instruction.has("F16", "RCP64H", "RSQ64H"):
+        return forget(1)(instruction)
+
+    def run(part: Value) -> tuple[Value, ...]:
+        with np.errstate(all="ignore"):
+            result = functions[name](values.as_floats(part).astype(np.float64)).astype(np.float32)
+        return (values.from_floats(result, part),)
+
+    return compute(slots(form.dest), [_float(form.sources[0])], run)
+
+
+def _from_integer(instruction: Instruction) -> Built:
+    """I2F: to the nearest float, or upwards (RP) as integer division does."""
+    form = shape(instruction)
+    kinds = [
+        m
+        for m in instruction.modifiers
+        if m in ("U8", "S8", "U16", "S16", "U32", "S32", "U64", "S64", "F64", "F16")
+    ]
+    if any(m in ("F64", "F16", "U64", "S64", "U8", "S8", "U16", "S16") for m in kinds):
+        return forget(2 if "F64" in kinds else 1)(instruction)
+    unsigned = "U32" in kinds
+
+    def run(part: Value) -> tuple[Value, ...]:
+        exact = part.bits.astype(np.float64) if unsigned else values.signed(part.bits, 32).astype(np.float64)
+        result = exact.astype(np.float32)
+        if instruction.has("RP"):
+            result = np.where(result < exact, np.nextafter(result, np.float32(np.inf)), result)
+        elif instruction.has("RM", "RZ"):
+            away = np.abs(result) > np.abs(exact) if instruction.has("RZ") else result > exact
+            toward = np.float32(0) if instruction.has("RZ") else np.float32(-np.inf)
+            result = np.where(away, np.nextafter(result, toward), result)
+        return (values.from_floats(result, part),)
+
+    return compute(slots(form.dest), [word(form.sources[0])], run)
+
+
+def _to_integer(instruction: Instruction) -> Built:
+    """F2I: rounded as it says, clamped to the range."""
+    form = shape(instruction)
+    if instruction.has("F64", "U64", "S64", "F16", "U8", "S8", "U16", "S16", "64"):
+        return forget(2)(instruction)
+    unsigned = instruction.has("U32")
+    rounding: Callable[[Any], Any] = np.rint
+    for name, function in (("TRUNC", np.trunc), ("FLOOR", np.floor), ("CEIL", np.ceil)):
+        if instruction.has(name):
+            rounding = function
+
+    def run(part: Value) -> tuple[Value, ...]:
+        number = values.as_floats(part).astype(np.float64)
+        low, high = (0, (1 << 32) - 1) if unsigned else (-(1 << 31), (1 << 31) - 1)
+        whole = np.clip(rounding(np.nan_to_num(number, nan=0.0, posinf=high, neginf=low)), low, high)
+        bits = whole.astype(np.int64).view(np.uint64)
+        return (values.mapped(lambda *_: bits, 32, part),)
+
+    return compute(slots(form.dest), [_float(form.sources[0])], run)
+
+
+def _compare(instruction: Instruction) -> Built:
+    """FSETP: ordered comparisons are false, those with U true, where a number is none."""
+    form = shape(instruction, has_dest=False)
+    known = {
+        "LT": np.less,
+        "LE": np.less_equal,
+        "GT": np.greater,
+        "GE": np.greater_equal,
+        "EQ": np.equal,
+        "NE": np.not_equal,
+    }
+    name = next((m for m in instruction.modifiers if m.removesuffix("U") in known or m in ("NUM", "NAN")), "")
+    joint = next((m for m in instruction.modifiers if m in ("AND", "OR", "XOR")), "AND")
+    if not name or len(form.sources) != 2 or len(form.carries) != 1:
+        raise UnreadableOperand("a comparison of another form")
+    flushes = instruction.has("FTZ")
+
+    def run(a: Value, b: Value, other: Value) -> tuple[Value, ...]:
+        x, y = (values.as_floats(part) for part in (a, b))
+        if flushes:
+            x, y = _flushed(x), _flushed(y)
+        unordered = np.isnan(x) | np.isnan(y)
+        if name in ("NUM", "NAN"):
+            holds = ~unordered if name == "NUM" else unordered
+        else:
+            holds = known[name.removesuffix("U")](x, y)
+            holds = (holds | unordered) if name.endswith("U") else (holds & ~unordered)
+        value = values.mapped(lambda *_: holds.astype(np.uint64), 1, a, b)
+        join = {"AND": values.both, "OR": values.either, "XOR": values.differ}[joint]
+        return join(value, other, 1), join(values.invert(value, 1), other, 1)
+
+    sources = [*(_float(text) for text in form.sources), predicate(form.carries[0])]
+    return compute(predicate_slots(form.results, 2), sources, run)
+
+
+def _choose(instruction: Instruction) -> Built:
+    """FMNMX and FSEL."""
+    form = shape(instruction)
+    if len(form.sources) != 2 or len(form.carries) != 1 or any(predicate_slots(form.results, 2)):
+        raise UnreadableOperand("a choice of another form")
+    extreme = instruction.opcode == "FMNMX"
+
+    def run(a: Value, b: Value, first: Value) -> tuple[Value, ...]:
+        if not extreme:
+            return (values.select(first, a, b),)
+        x, y = values.as_floats(a), values.as_floats(b)
+        least = values.from_floats(np.fmin(x, y), a, b)
+        greatest = values.from_floats(np.fmax(x, y), a, b)
+        return (values.select(first, least, greatest),)
+
+    sources = [*(_float(text) for text in form.sources), predicate(form.carries[0])]
+    return compute(slots(form.dest), sources, run)
+
+
+def _halves(instruction: Instruction) -> Built:
+    """HFMA2.MMA d, -RZ, RZ, hi, lo loads a constant of two 16-bit floats; the rest is not evaluated."""
+    operands = instruction.operands
+    if len(operands) == 5 and operands[1].lstrip("-") == "RZ" and operands[2].lstrip("-") == "RZ":
+        try:
+            high, low = (np.float16(float(text.lower().replace("qnan", "nan"))) for text in operands[3:])
+        except ValueError:
+            return forget(1)(instruction)
+        bits = int(high.view(np.uint16)) << 16 | int(low.view(np.uint16))
+        return compute(slots(operands[0]), [], lambda: (values.constant(bits),))
+    return forget(1)(instruction)
+
+
+def _matrix_product(instruction: Instruction) -> Built:
+    """Tensor cores: as many registers as the shape and the type of the result say."""
+    operands = instruction.operands
+    name = operands[0].split(".")[0]
+    count = 4
+    size = next((m for m in instruction.modifiers if "x" in m and m[0].isdigit()), "")
+    if instruction.opcode.endswith("GMMA") and size:
+        count = int(size.split("x")[1]) // 2
+    cells = tuple(c for c in (register(name, k) for k in range(count)) if isinstance(c, str))
+    return Built(Forget("tensor cores are not evaluated"), (), cells)
+
+
+FLOATS: Final[Mapping[str, Builder]] = {
+    "DADD": forget(2),
+    "DFMA": forget(2),
+    "DMUL": forget(2),
+    "DSETP": forget(0),
+    "DMNMX": forget(2),
+    "DMMA": _matrix_product,
+    "F2F": forget(2),
+    "F2FP": forget(1),
+    "F2I": _to_integer,
+    "F2IP": forget(1),
+    "FADD": _arithmetic(lambda a, b: a + b, 2),
+    "FCHK": forget(0),
+    "FFMA": _arithmetic(_fused, 3),
+    "FMNMX": _choose,
+    "FMUL": _arithmetic(lambda a, b: a * b, 2),
+    "FRND": forget(2),
+    "FSEL": _choose,
+    "FSET": forget(1),
+    "FSETP": _compare,
+    "FSWZADD": forget(1),
+    "HADD2": forget(1),
+    "HFMA2": _halves,
+    "HGMMA": _matrix_product,
+    "HMMA": _matrix_product,
+    "HMNMX2": forget(1),
+    "HMUL2": forget(1),
+    "HSET2": forget(1),
+    "HSETP2": forget(0),
+    "I2F": _from_integer,
+    "I2FP": _from_integer,
+    "I2IP": forget(1),
+    "IDP": forget(1),
+    "IGMMA": _matrix_product,
+    "IMMA": _matrix_product,
+    "MOVM": forget(1),
+    "MUFU": _special,
+    "QGMMA": _matrix_product,
+    "VABSDIFF": forget(1),
+    "VABSDIFF4": forget(1),
+}

@@ -1,0 +1,149 @@
+"""Machine code as text: what `cuobjdump -sass` and `nvdisasm -c` print, instruction by instruction."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from layoutopt.errors import ProblemFileError
+from layoutopt.ground.escape import shown
+from layoutopt.kernels.program import Place
+
+MAX_INSTRUCTIONS: Final = 1 << 20
+
+_INSTRUCTION: Final = re.compile(r"\s*/\*([0-9a-f]{4,8})\*/\s+([^;]*?)\s*;")
+_FUNCTION: Final = re.compile(r"\s*Function : (\S+)\s*$|\.text\.(\S+):\s*$")
+_LABEL: Final = re.compile(r"(\.L_[\w$]+|\$[\w$.]+|[A-Za-z_][\w$.]*):\s*$")
+_TARGET: Final = re.compile(r"sm_(\d{2,3}[af]?)\b|\bEF_CUDA_SM(\d{2,3})")
+_LINE: Final = re.compile(r'\s*//## File "([^"]*)", line (\d{1,8})( inlined at)?')
+_TEXT: Final = re.compile(
+    r"(?:@(!?)(U?P(?:\d|T))\s+)?([A-Z][A-Z0-9_]*)((?:\.[A-Za-z0-9_]+)*)(?:\s+(.*))?$", re.S
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One line.
+
+    Attributes:
+        address: in the function.
+        text: without the address.
+        opcode: such as `IMAD`.
+        modifiers: such as `("WIDE", "U32")`.
+        operands: as printed, `.reuse` left out.
+        guard: predicate and whether it is negated; None without.
+        place: line of the source.
+    """
+
+    address: int
+    text: str
+    opcode: str
+    modifiers: tuple[str, ...]
+    operands: tuple[str, ...]
+    guard: tuple[str, bool] | None = None
+    place: Place | None = None
+
+    def has(self, *names: str) -> bool:
+        """Whether one of the modifiers is there."""
+        return any(name in self.modifiers for name in names)
+
+
+@dataclass(slots=True)
+class Function:
+    """The code of one kernel, or of a function that is called.
+
+    Attributes:
+        name: as the binary has it.
+        target: such as `sm_90`.
+        instructions: in order.
+        labels: addresses.
+    """
+
+    name: str
+    target: str
+    instructions: list[Instruction] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)
+
+
+def functions(text: str) -> list[Function]:
+    """The functions of a listing.
+
+    Raises:
+        ProblemFileError: it holds none, or a line of code cannot be read.
+    """
+    found: list[Function] = []
+    target = ""
+    place: Place | None = None
+    inlined = False
+    pending: list[str] = []
+    count = 0
+    for number, line in enumerate(text.splitlines(), 1):
+        if match := _INSTRUCTION.match(line):
+            if not found:
+                found.append(Function("kernel", target))
+            count += 1
+            if count > MAX_INSTRUCTIONS:
+                raise ProblemFileError("", f"more than {MAX_INSTRUCTIONS:,} instructions")
+            address = int(match[1], 16)
+            for label in pending:
+                found[-1].labels[label] = address
+            pending = []
+            found[-1].instructions.append(_instruction(address, match[2], place, number))
+        elif match := _FUNCTION.match(line):
+            name = match[1] or match[2]
+            found.append(Function(name, target))
+            place, pending = None, []
+        elif match := _LINE.match(line):
+            # Inlined code: the first line is its own, those that follow say where it was called.
+            if not inlined:
+                place = Place(match[1], int(match[2]))
+            inlined = match[3] is not None
+        elif match := _LABEL.match(line):
+            pending.append(match[1])
+        elif (match := _TARGET.search(line)) and (
+            "target" in line or "code for" in line or "EF_CUDA" in line
+        ):
+            target = f"sm_{match[1] or match[2]}"
+            if found and not found[-1].instructions:
+                found[-1].target = target
+    kernels = [function for function in found if function.instructions]
+    if not kernels:
+        raise ProblemFileError("", "no machine code: expected what cuobjdump -sass or nvdisasm -c prints")
+    return [_ordered(function) for function in kernels]
+
+
+def _ordered(function: Function) -> Function:
+    addresses = [instruction.address for instruction in function.instructions]
+    if any(b <= a for a, b in itertools.pairwise(addresses)):
+        raise ProblemFileError(shown(function.name), "the addresses of its instructions do not rise")
+    return function
+
+
+def _instruction(address: int, text: str, place: Place | None, number: int) -> Instruction:
+    match = _TEXT.match(text.strip())
+    if match is None:
+        raise ProblemFileError(f"line {number}", f"no instruction: {shown(text)!r}")
+    negated, predicate, opcode, modifiers, rest = match.groups()
+    operands = tuple(part.replace(".reuse", "") for part in _split(rest or ""))
+    guard = (predicate, bool(negated)) if predicate else None
+    return Instruction(
+        address, " ".join(text.split()), opcode, tuple(modifiers.split(".")[1:]), operands, guard, place
+    )
+
+
+def _split(text: str) -> Iterator[str]:
+    """Operands: commas separate them, but not inside brackets."""
+    depth, start = 0, 0
+    for k, character in enumerate(text):
+        if character in "[({":
+            depth += 1
+        elif character in "])}":
+            depth -= 1
+        elif character == "," and depth == 0:
+            yield text[start:k].strip()
+            start = k + 1
+    if text[start:].strip():
+        yield text[start:].strip()
