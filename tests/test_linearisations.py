@@ -7,7 +7,7 @@ import pytest
 import toy
 
 import layoutopt.model.pads
-from layoutopt.model.linearisations import Space, matrices, rotated, unpadded
+from layoutopt.model.linearisations import Space, candidate_of, matrices, rotated, unpadded
 from layoutopt.model.pads import padded
 
 BANKS = 4
@@ -153,3 +153,16 @@ def test_what_is_aligned_in_sum_only_is_known_to_be_left_out():
         assert given.leaves_out == beyond
         seen.add(beyond)
     assert seen == {False, True}
+
+
+def test_streams_open_when_their_first_candidate_is_next(monkeypatch):
+    """Where 8-byte accesses keep 9-byte elements eight apart, no pair of pads is small: few are looked into."""
+    made = []
+    monkeypatch.setattr(
+        layoutopt.model.pads, "candidate_of", lambda *given: made.append(given) or candidate_of(*given)
+    )
+    shape = (2, 8, 4, 4, 2, 2)
+    starts = ((8, np.array(list(np.ndindex(shape))).T),)
+    given = Space(shape, 1, starts, 128, 1, None, frozenset({"none", "order", "pad"}))
+    assert len(list(itertools.islice(padded(given), 10))) == 10
+    assert len(made) < 2000

@@ -339,21 +339,14 @@ def cut_points(shape: tuple[int, ...]) -> list[tuple[int, int]]:
 
 def candidate_of(space: Space, structure: Structure, pads: tuple[int, ...]) -> Linearisation | None:
     """Strides from the inside out; None if it tears a vector, needs a pad, or has a cut for nothing."""
-    if not _keeps_vectors(space, structure):
+    if not keeps_vectors(space, structure):
         return None
     digits: list[Digit] = []
-    needed, padded, inner = 1, any(pads), True
-    for (dim, divide, size), pad in zip(reversed(structure), (0, *reversed(pads)), strict=True):
-        piece = dim, divide, size
-        if inner and size > 1:
-            unit, inner = space.alignment_unit(piece), False
-            if unit + pad > 1 and space.vector > 1:
-                return None
-        else:
-            unit = space.unit(piece)
-        stride = -(-needed // unit) * unit + pad
+    needed, padded = 1, any(pads)
+    strides = strides_of(structure, stride_units(space, structure), pads)
+    for (dim, divide, size), stride in zip(reversed(structure), strides, strict=True):
         if stride > needed:
-            if "pad" not in space.families:
+            if "pad" not in space.families or (needed == 1 and size > 1 and space.vector > 1):
                 return None
             padded = True
         elif digits and dim == digits[-1].dim and divide == digits[-1].divide * digits[-1].size:
@@ -372,7 +365,25 @@ def candidate_of(space: Space, structure: Structure, pads: tuple[int, ...]) -> L
     )
 
 
-def _keeps_vectors(space: Space, structure: Structure) -> bool:
+def stride_units(space: Space, structure: Structure) -> list[int]:
+    """What the stride of each digit must be a multiple of; slowest first."""
+    units = [space.unit(piece) for piece in structure]
+    inner = max((k for k, (_, _, size) in enumerate(structure) if size > 1), default=0)
+    units[inner] = space.alignment_unit(structure[inner])
+    return units
+
+
+def strides_of(structure: Structure, units: Sequence[int], pads: Sequence[int]) -> list[int]:
+    """The least strides with these pads on top of each but the last digit's; fastest first."""
+    needed, strides = 1, []
+    for k in range(len(structure) - 1, -1, -1):
+        stride = -(-needed // units[k]) * units[k] + (pads[k] if k < len(pads) else 0)
+        strides.append(stride)
+        needed = stride * structure[k][2]
+    return strides
+
+
+def keeps_vectors(space: Space, structure: Structure) -> bool:
     """Whether the innermost digit that has more than one value holds whole vectors."""
     if space.vector == 1:
         return True
@@ -383,7 +394,7 @@ def _keeps_vectors(space: Space, structure: Structure) -> bool:
 
 def _dense(space: Space, structure: Structure) -> Linearisation | None:
     """The dimensions in this order without a pad, where every access is aligned in sum; else None."""
-    if not _keeps_vectors(space, structure):
+    if not keeps_vectors(space, structure):
         return None
     digits: list[Digit] = []
     stride = 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-import operator
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -24,8 +23,11 @@ from layoutopt.model.linearisations import (
     by_cost,
     candidate_of,
     cut_points,
+    keeps_vectors,
     least_operations_of,
     rotated,
+    stride_units,
+    strides_of,
     structures,
     turned,
     unpadded,
@@ -60,7 +62,8 @@ def _pad_streams(space: Space, cuts: bool) -> Iterator[Stream]:
     for count_of_cuts, levels in _PADDED if cuts else _PADDED[:1]:
         for structure in structures(space, count_of_cuts):
             if len(structure) > 1:
-                least = math.prod(space.shape) + structure[0][2] - 1
+                # Where alignment demands pads of its own, it may swallow what others move.
+                least = _spans(space, structure)({}) + min(size for _, _, size in structure) - 1
                 bound = least, least_operations_of(structure, space.shape)
                 yield bound, partial(_pads_of, space, structure, levels)
                 if (turned_in := _around_one(space, structure)) is not None:
@@ -80,34 +83,35 @@ def _pads_of(
     space: Space, structure: Structure, levels: int, *, around_one: bool = False
 ) -> Iterator[Linearisation]:
     """One structure with one pad, or up to `levels`, by rising span; `around_one`: of the innermost, too."""
-    elements = math.prod(space.shape)
     gaps = [gap for gap, (_, _, size) in enumerate(structure[:-1]) if size > 1]
     inners = [len(structure) - 2] if around_one else gaps
-    moved = _moved(structure)
+    if not keeps_vectors(space, structure):
+        return
+    span = _spans(space, structure)
     operations = least_operations_of(structure, space.shape)
     streams: list[Stream] = []
     for gap in inners:
-        bound = elements + moved[gap], operations
+        bound = span({gap: _pads(space, structure[gap])[0]}), operations
         streams.append((bound, partial(_pad_stream, space, structure, (gap,), ())))
     if levels == 2 and "rotate" in space.families and not around_one:
-        bound = elements + moved[-2], operations
+        bound = span({}), operations
         streams.append((bound, partial(_rotated_pads, space, structure)))
     for outer, inner in itertools.product(gaps, inners) if levels == 2 else ():
         if outer >= inner:
             continue
-        pads = _pads(space, structure[inner])
-        bound = elements + moved[outer] + moved[inner] * pads[0], operations
+        firsts = {gap: _pads(space, structure[gap])[0] for gap in (outer, inner)}
+        bound = span(firsts), operations
         streams.append((bound, partial(_pairs_of, space, structure, outer, inner)))
     yield from _rising(streams)
 
 
 def _pairs_of(space: Space, structure: Structure, outer: int, inner: int) -> Iterator[Linearisation]:
     """One structure with two pads, by rising span."""
-    elements, operations = math.prod(space.shape), least_operations_of(structure, space.shape)
-    moved = _moved(structure)
+    operations = least_operations_of(structure, space.shape)
+    span, first = _spans(space, structure), _pads(space, structure[outer])[0]
     streams = (
         (
-            (elements + moved[outer] + moved[inner] * pad, operations),
+            (span({outer: first, inner: pad}), operations),
             partial(_pad_stream, space, structure, (outer, inner), (pad,)),
         )
         for pad in _pads(space, structure[inner])
@@ -115,10 +119,16 @@ def _pairs_of(space: Space, structure: Structure, outer: int, inner: int) -> Ite
     yield from _rising(streams, sorted_bounds=True)
 
 
-def _moved(structure: Structure) -> list[int]:
-    """By how much a pad of one element on each stride moves the last element, at least."""
-    # It moves each of the runs that the stride and the slower ones make, but the first.
-    return [runs - 1 for runs in itertools.accumulate((size for _, _, size in structure), operator.mul)]
+def _spans(space: Space, structure: Structure) -> Callable[[dict[int, int]], int]:
+    """A function: the span with these pads, whether or not there is such a candidate."""
+    units = stride_units(space, structure)
+    sizes = [size for _, _, size in reversed(structure)]
+
+    def span(pads: dict[int, int]) -> int:
+        strides = strides_of(structure, units, [pads.get(gap, 0) for gap in range(len(structure))])
+        return 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+
+    return span
 
 
 def _rotated_pads(space: Space, structure: Structure) -> Iterator[Linearisation]:
