@@ -209,12 +209,30 @@ def test_occupancy_by_the_documented_arithmetic():
     assert (most.blocks, most.limited_by, most.stages) == (1, "shared memory", 1)
     assert occupancy((227 << 10) + 1, 128, 128, h100, "sm_90").blocks == 0
     assert occupancy(1024, 128, 32, h100, "sm_90").limited_by == "block slots"
+    # 2048 threads of 33 registers: a warp takes 1280 of 16384 in a quarter, 12 warps there, 48 in all.
+    assert occupancy(1024, 16, 256, h100, "sm_90", registers=32).blocks == 8
+    held = occupancy(1024, 16, 256, h100, "sm_90", registers=33)
+    assert (held.blocks, held.limited_by) == (6, "registers")
+    assert occupancy(1024, 16, 256, h100, "sm_90", registers=255).blocks == 1
+    assert occupancy(1024, 128, 128, h100, "h100", other_bytes=47 << 10).blocks == 4
     # Chips that share the rules but not the size.
     assert occupancy(20_000, 16, 32, device("a100"), "A100").blocks == 7
     assert occupancy(20_000, 16, 32, device("rtx40"), "rtx40").blocks == 4
     assert occupancy(64, 16, 64, mi250, "mi250").blocks == 32
     assert occupancy(64, 16, 128, mi250, "mi250").blocks == 16
     assert occupancy(64, 16, 128, device("sm_80"), "sm_88") is None
+
+
+def test_what_else_a_block_takes_is_in_the_file(problem_file):
+    """Two blocks of 100 KiB fit beside tiles of 4 KiB; by registers, one of 512 threads."""
+    tile, threads = {"shape": [32, 32], "element": "f32"}, 512
+    accesses = [{"name": "a", "op": "load", "bytes": 4, "index": ["tid // 32", "lane"]}]
+    memory = {"other_shared_bytes": 100 << 10}
+    row = compare(load(problem_file(tile=tile, threads=threads, accesses=accesses, block=memory))).rows[0]
+    assert (row.blocks_per_sm, row.limited_by, row.pipeline_stages) == (2, "shared memory", 31)
+    registers = {"registers": 72}
+    row = compare(load(problem_file(tile=tile, threads=threads, accesses=accesses, block=registers))).rows[0]
+    assert (row.blocks_per_sm, row.limited_by) == (1, "registers")
 
 
 def test_limits_of_a_device_file(tmp_path):

@@ -104,6 +104,8 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
         source: where the numbers come from.
         reserved_bytes_per_block: what every block takes beyond what it asks for.
         single_warp_blocks: resident blocks of one warp each, where that is another number.
+        registers: of 32 bits, for all resident threads; None where not known. A warp gets a multiple of 256,
+            out of a quarter of them.
     """
 
     targets: Annotated[tuple[DeviceName, ...], Meta(min_length=1)]
@@ -115,6 +117,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     source: Annotated[str, Meta(min_length=1)]
     reserved_bytes_per_block: Annotated[int, Meta(ge=0)] = 0
     single_warp_blocks: Positive | None = None
+    registers: Positive | None = None
 
 
 @dataclass(frozen=True, slots=True)

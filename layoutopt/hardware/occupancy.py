@@ -1,7 +1,7 @@
-"""How many blocks fit on a multiprocessor, as far as shared memory, threads and block slots decide.
+"""How many blocks fit on a multiprocessor: shared memory, threads, block slots and, where known, registers.
 
 The arithmetic of NVIDIA's `cuda_occupancy.h`: a block takes its bytes and what the driver reserves,
-rounded up to the allocation unit. Registers are not known here, so the numbers are upper bounds.
+rounded up to the allocation unit. Where the registers of a thread are not known, the numbers are upper bounds.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from msgspec import Struct
 
 from layoutopt.hardware.devices import Device, Limits
 
+_REGISTER_UNIT = 256  # of a warp, cuda_occupancy.h, compute capability 3.0 and later
+_SUB_PARTITIONS = 4  # of a multiprocessor; each has its share of the registers
+
 
 class Occupancy(Struct, frozen=True):
     """What fits.
@@ -17,7 +20,7 @@ class Occupancy(Struct, frozen=True):
     Attributes:
         blocks: resident blocks of one multiprocessor; 0 where not even one fits.
         by_shared_memory: resident blocks if shared memory were the only limit.
-        limited_by: shared memory, threads or block slots; what decides `blocks`.
+        limited_by: shared memory, threads, block slots or registers; what decides `blocks`.
         stages: copies of the tile, each at the base alignment, that fit in one block.
     """
 
@@ -28,9 +31,16 @@ class Occupancy(Struct, frozen=True):
 
 
 def occupancy(
-    tile_bytes: int, alignment_bytes: int, threads: int, gpu: Device, target: str
+    tile_bytes: int,
+    alignment_bytes: int,
+    threads: int,
+    gpu: Device,
+    target: str,
+    *,
+    other_bytes: int = 0,
+    registers: int | None = None,
 ) -> Occupancy | None:
-    """Blocks and stages of a kernel whose only shared memory is the tile.
+    """Blocks and stages of a kernel.
 
     Args:
         tile_bytes: what the layout takes.
@@ -38,6 +48,8 @@ def occupancy(
         threads: of the block.
         gpu: the device.
         target: the name by which it was asked for, which picks the chip.
+        other_bytes: shared memory of the block beside the tile.
+        registers: of a thread; None where not known.
 
     Returns:
         None where the chip's limits are not in the device data.
@@ -49,18 +61,25 @@ def occupancy(
     slots = limits.blocks
     if warps == 1 and limits.single_warp_blocks is not None:
         slots = limits.single_warp_blocks
-    by_memory = _by_shared_memory(tile_bytes, limits)
+    by_memory = _by_shared_memory(tile_bytes + other_bytes, limits)
     # The first of equals is named: what the reader can change comes first.
-    options = (
+    options = [
         ("shared memory", by_memory),
         ("threads", limits.threads // gpu.lanes // warps),
         ("block slots", slots),
-    )
+    ]
+    if registers is not None and limits.registers is not None:
+        options.append(("registers", _by_registers(registers * gpu.lanes, warps, limits.registers)))
     limited_by, blocks = min(options, key=lambda option: option[1])
     step = -(-tile_bytes // alignment_bytes) * alignment_bytes
-    rest = limits.shared_bytes_per_block - tile_bytes
+    rest = limits.shared_bytes_per_block - tile_bytes - other_bytes
     stages = 1 + rest // step if rest >= 0 else 0
     return Occupancy(blocks, by_memory, limited_by, stages)
+
+
+def _by_registers(of_a_warp: int, warps: int, registers: int) -> int:
+    taken = -(-of_a_warp // _REGISTER_UNIT) * _REGISTER_UNIT
+    return registers // _SUB_PARTITIONS // taken * _SUB_PARTITIONS // warps
 
 
 def _by_shared_memory(tile_bytes: int, limits: Limits) -> int:

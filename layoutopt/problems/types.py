@@ -227,6 +227,17 @@ class KnownOptimum(Struct, frozen=True, forbid_unknown_fields=True):
     bytes: Positive
 
 
+class Block(Struct, frozen=True, forbid_unknown_fields=True):
+    """What else a block of the kernel takes, which decides how many fit on a multiprocessor."""
+
+    other_shared_bytes: Annotated[
+        int, Meta(ge=0, le=1 << 20, description="Shared memory of the block beside the tile")
+    ] = 0
+    registers: Annotated[
+        Positive | None, Meta(description="Registers of a thread, as the compiler reports them")
+    ] = None
+
+
 class Problem(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_": "schema"}):
     """A tile and every access to it."""
 
@@ -237,6 +248,7 @@ class Problem(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
     schema_: Literal["layoutopt.problem/1"] = SCHEMA
     target: Annotated[str, Meta(description="The GPU, such as sm_90")] = "sm_90"
     layout: Constraints = Constraints()
+    block: Block = Block()
     notes: str | None = None
     published: Published | None = None
     known_optimum: KnownOptimum | None = None

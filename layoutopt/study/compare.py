@@ -255,7 +255,15 @@ class _Compare:
         if wrong:
             return msgspec.structs.replace(row, **filled, status=Status.INFEASIBLE, reason=wrong)
         accesses, weighted = self._cost(table, formula)
-        fits = occupancy(size, alignment, problem.threads, self.gpu, problem.target)
+        fits = occupancy(
+            size,
+            alignment,
+            problem.threads,
+            self.gpu,
+            problem.target,
+            other_bytes=problem.block.other_shared_bytes,
+            registers=problem.block.registers,
+        )
         return msgspec.structs.replace(
             row,
             **filled,
