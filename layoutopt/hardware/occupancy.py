@@ -1,7 +1,7 @@
 """How many blocks fit on a multiprocessor: shared memory, threads, block slots and, where known, registers.
 
 The arithmetic of NVIDIA's `cuda_occupancy.h`: a block takes its bytes and what the driver reserves,
-rounded up to the allocation unit. Where the registers of a thread are not known, the numbers are upper bounds.
+rounded up to the allocation unit. Where the registers of a thread are not known, these are upper bounds.
 """
 
 from __future__ import annotations
