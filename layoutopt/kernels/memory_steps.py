@@ -62,7 +62,9 @@ class MemorySteps:
         doubt = unsure
         if hidden is not None and (lanes & hidden).any():
             doubt = (lanes & hidden) if unsure is None else unsure | (lanes & hidden)
-        address = np.broadcast_to(place.bits, lanes.shape).astype(np.int64)
+        address = place.bits.astype(np.int64)
+        if space != "constant":
+            address = np.broadcast_to(address, lanes.shape)
         if space == "shared":
             self._tell(group, index, action, address, lanes, doubt)
         if not self._holds(space):

@@ -9,7 +9,7 @@ from layoutopt.kernels.groups import Group
 from layoutopt.kernels.launch import Arguments, Launch, constant_bank
 from layoutopt.kernels.memory import Bytes
 from layoutopt.kernels.program import Operand, Program, Step
-from layoutopt.kernels.values import Bools, Value, known, made, select, unknown, whole
+from layoutopt.kernels.values import Bits, Bools, Value, known, made, select, unknown, whole
 
 IntArray = npt.NDArray[np.int64]
 
@@ -51,7 +51,7 @@ class Registers:
         """A step, for people."""
         step = self.program.steps[index]
         place = f" ({step.place.file}:{step.place.line})" if step.place is not None else ""
-        return f"{step.text.split()[0]} at 0x{step.address:x}{place}"
+        return f"{step.text.split(';')[0].removeprefix('@').split()[0]} at 0x{step.address:x}{place}"
 
     def read(self, group: Group, operand: Operand) -> Value:
         """What the rows of a group have in a cell."""
@@ -83,6 +83,7 @@ class Registers:
         """Give a cell a value in these lanes; where that is unsure, what the old and the new agree on."""
         uniform = cell.startswith("U")
         if uniform:
+            value = _of_first(value, lanes)
             sure: Bools = np.asarray(lanes.any(axis=1, keepdims=True))
             unsure = None if unsure is None else np.asarray(unsure.any(axis=1, keepdims=True))
         else:
@@ -132,6 +133,18 @@ class Registers:
         if hidden is not None and (hidden & lanes).any():
             raise Stopped(f"an operand of {self.named(group.at)} is unknown")
         return np.broadcast_to(value.bits, lanes.shape).astype(np.int64)
+
+
+def _of_first(value: Value, lanes: Bools) -> Value:
+    """What the first of the lanes of each warp has, as a uniform register takes it."""
+    if value.bits.shape[1] == 1 and (value.unknown is None or value.unknown.shape[1] == 1):
+        return value
+    first = lanes.argmax(axis=1)[:, None]
+
+    def chosen(bits: Bits) -> Bits:
+        return np.take_along_axis(np.broadcast_to(bits, lanes.shape), first, axis=1)
+
+    return made(chosen(value.bits), None if value.unknown is None else chosen(value.unknown), 64)
 
 
 def _special(launch: Launch, blocks: IntArray | None, thread: IntArray, count: int) -> dict[str, Value]:

@@ -267,7 +267,9 @@ def select(condition: Value, yes: Value, no: Value) -> Value:
         )
     lanes = whole(condition)
     if lanes is not None:
-        disagree = (yes.bits ^ no.bits) | (_either(yes.unknown, no.unknown) or _nothing())
+        disagree = yes.bits ^ no.bits
+        for one in (yes.unknown, no.unknown):
+            disagree = disagree if one is None else disagree | one
         hidden = np.where(lanes, disagree, _ZERO if hidden is None else hidden)
     return made(bits, hidden, 64)
 

@@ -1,0 +1,133 @@
+"""What instructions of machine code do across the lanes of a warp."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from layoutopt.kernels import values
+from layoutopt.kernels.lanes import shuffle, vote
+from layoutopt.kernels.program import Across, Compute, Nothing
+from layoutopt.kernels.sass_integers import Builder, Built, compute, forget, predicate_slots, shape, slots
+from layoutopt.kernels.sass_operands import UnreadableOperand, is_predicate, joined, predicate, word
+from layoutopt.kernels.sass_text import Instruction
+from layoutopt.kernels.values import Bits, Bools, Value
+
+
+def _first_lane(instruction: Instruction) -> Built:
+    """R2UR: the value of the first active lane."""
+    operands = [text for text in instruction.operands if not is_predicate(text)]
+    source = word(operands[1])
+
+    def function(active: Bools, value: Value) -> tuple[Value, ...]:
+        chosen = active.argmax(axis=1)[:, None]
+
+        def first(bits: Bits) -> Bits:
+            return np.take_along_axis(np.broadcast_to(bits, active.shape), chosen, axis=1)
+
+        hidden = None if value.unknown is None else first(value.unknown)
+        return (values.made(first(value.bits), hidden, 32),)
+
+    if source.value(values.TRUE) is not values.TRUE:
+        raise UnreadableOperand(operands[1])
+    slot = slots(operands[0])[0]
+    if slot is None:
+        return Built(Compute(lambda *_: ()), (), ())
+    return Built(Across(function), source.operands, (slot,))
+
+
+def _shuffle(instruction: Instruction) -> Built:
+    """SHFL: another lane's value, as PTX defines it."""
+    form = shape(instruction)
+    mode = next((m for m in instruction.modifiers if m in ("IDX", "UP", "DOWN", "BFLY")), "")
+    if len(form.sources) != 3 or not mode:
+        raise UnreadableOperand("SHFL of another form")
+    where = [*slots(form.dest), *predicate_slots(form.results, 1)]
+    inner = compute(where, [word(text) for text in form.sources], lambda a, b, c: (a, b))
+    sources, read = joined([word(text) for text in form.sources])
+    kept = [k for k, slot in enumerate(where) if slot is not None]
+
+    def function(active: Bools, *parts: Value) -> tuple[Value, ...]:
+        results = shuffle(active, mode, *read(parts))
+        return tuple(results[k] for k in kept)
+
+    return Built(Across(function), sources, inner.dests)
+
+
+def _vote(instruction: Instruction) -> Built:
+    """VOTE: whether all or any lane's predicate holds, and of which lanes."""
+    mode = next((m for m in instruction.modifiers if m in ("ALL", "ANY", "EQ")), "")
+    if not mode:
+        raise UnreadableOperand("VOTE of another form")
+    operands = list(instruction.operands)
+    asked = operands.pop()
+    registers = [text for text in operands if not is_predicate(text)]
+    where = [
+        *(slots(registers[0]) if registers else [None]),
+        *predicate_slots([text for text in operands if is_predicate(text)], 1),
+    ]
+    source = predicate(asked)
+    kept = [k for k, slot in enumerate(where) if slot is not None]
+
+    def function(active: Bools, *parts: Value) -> tuple[Value, ...]:
+        results = vote(active, mode, source.value(*parts))
+        return tuple(results[k] for k in kept)
+
+    return Built(Across(function), source.operands, tuple(slot for slot in where if slot is not None))
+
+
+def _elect(instruction: Instruction) -> Built:
+    """ELECT: true in one active lane, the first."""
+    texts = [text for text in instruction.operands if is_predicate(text)]
+    registers = [text for text in instruction.operands if not is_predicate(text)]
+    where = [*predicate_slots(texts[:1], 1), *(slots(registers[0]) if registers else [None])]
+    kept = [k for k, slot in enumerate(where) if slot is not None]
+
+    def function(active: Bools) -> tuple[Value, ...]:
+        first = active.argmax(axis=1)[:, None]
+        chosen = (np.arange(32) == first) & active
+        results = (Value(chosen.astype(np.uint64)), Value(first.astype(np.uint64)))
+        return tuple(results[k] for k in kept)
+
+    return Built(Across(function), (), tuple(slot for slot in where if slot is not None))
+
+
+def _reduce(instruction: Instruction) -> Built:
+    """REDUX: one number out of all active lanes'."""
+    operators: dict[str, tuple[np.ufunc, int]] = {
+        "OR": (np.bitwise_or, 0),
+        "XOR": (np.bitwise_xor, 0),
+        "SUM": (np.add, 0),
+        "MAX": (np.maximum, 0),
+        "MIN": (np.minimum, 0xFFFFFFFF),
+    }
+    name = next((m for m in instruction.modifiers if m in operators), "")
+    if not name or (instruction.has("S32") and name in ("MIN", "MAX")):
+        return forget(1)(instruction)
+    source = word(instruction.operands[1])
+    combine, neutral = operators[name]
+
+    def function(active: Bools, *parts: Value) -> tuple[Value, ...]:
+        value = source.value(*parts)
+        if value.unknown is not None and (active & (value.unknown != 0)).any():
+            return (values.unknown(),)
+        numbers = np.where(active, np.broadcast_to(value.bits, active.shape), np.uint64(neutral))
+        return (Value(combine.reduce(numbers, axis=1, keepdims=True) & values.mask(32)),)
+
+    where = slots(instruction.operands[0])
+    if where[0] is None:
+        return Built(Nothing())
+    return Built(Across(function), source.operands, (where[0],))
+
+
+LANES: Final[Mapping[str, Builder]] = {
+    "ELECT": _elect,
+    "MATCH": forget(1),
+    "R2UR": _first_lane,
+    "REDUX": _reduce,
+    "SHFL": _shuffle,
+    "VOTE": _vote,
+    "VOTEU": _vote,
+}
