@@ -195,7 +195,7 @@ def test_a_short_limit_is_used_for_pads_that_are_not_the_smallest(monkeypatch):
 def test_a_comparison_without_time_names_what_it_did_not_finish(monkeypatch):
     access = {"name": "a", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 8}}
     data = {"schema": "layoutopt.problem/1", "name": "p", "threads": 32, "accesses": [access]}
-    data["tile"] = {"shape": [32, 33], "element": "f32"}
+    data["tile"] = {"shape": [32, 32], "element": "f32"}
     monkeypatch.setattr(layoutopt.ground.budget, "time", Ticks(1e-2))
     rows = {row.family: row for row in compare(problem(data), time_limit=0.1).rows}
     assert rows["pad"].status == "feasible"

@@ -172,7 +172,7 @@ def pitched(shape, order, vector, banks, families, count, starts):
             table.append(
                 sum(x[d] // low % size * s for (d, low, size), s in zip(order, strides, strict=True))
             )
-        swizzled = "xor" in families and not (count and gaps) and sum(p > 0 for p in pads) <= 1
+        swizzled = "xor" in families and not (count and gaps)
         yield table, max(table) + 1, swizzled
 
 

@@ -217,8 +217,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     Family(
         name="xor",
         heading="swizzles",
-        adds="a swizzle over row-major, dimension order, one pad, a rotation without pad, or a cut "
-        "without pad",
+        adds="a swizzle over row-major, dimension order, pads, a rotation without pad, or a cut without pad",
         bytes="none",
         index="a shift, a mask and an XOR for each distance that bits move",
         picture="x0*4 + (x1 ^ x0)",

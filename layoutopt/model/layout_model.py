@@ -41,19 +41,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from layoutopt.ground.budget import Budget, OutOfTime
-from layoutopt.model.cp_sat import Outcome
+from layoutopt.ground.budget import Budget
+from layoutopt.model.cp_sat import Answer, Model, Outcome
 from layoutopt.model.linear_phases import Phases, phases_of
 from layoutopt.model.linearisations import Linearisation, Space
 from layoutopt.model.masks import Swizzle
 from layoutopt.model.phases import PhaseSet
-from layoutopt.model.pitches import FAR, PitchModel, pitches_of, row_major_operations
+from layoutopt.model.pitches import FAR, PitchVariables, pitches_of, row_major_operations
 from layoutopt.model.swizzle import SHIFT_OPERATIONS
-from layoutopt.model.swizzle_rules import Field, Masks, last_block, rules, shortened
+from layoutopt.model.swizzle_rules import Field, Masks, distances, last_block, rules, shortened
 from layoutopt.problems.types import Tile
 
 # Weights in the objective: an element used, an operation of the index, a mask bit, two dimensions turned.
 _ELEMENT, _OPERATION, _BIT, _TURN = 1 << 26, 1 << 14, 1 << 5, 1
+# Listed linearisations beyond which presolve pays: most of their literals are idle.
+_MANY_LISTED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +63,9 @@ class Choice:
     """What the model proposes.
 
     Attributes:
-        candidate: the linearisation; its span is what the layout takes, if all is written out.
-        masks: of the swizzle, by target bit, in bits of the word offset.
-        cheapest: whether these are the masks of the model, which asked for the cheapest; else row operations
-            were added.
+        candidate: the linearisation; its span is what the layout takes.
+        masks: of the swizzle, by target bit, in bits of the word offset; none where it is not written out.
+        cheapest: whether no masks are known to be cheaper.
         written: whether it was written out.
     """
 
@@ -73,8 +74,18 @@ class Choice:
     cheapest: bool
     written: bool
 
+    @property
+    def operations(self) -> int:
+        """What the index costs."""
+        return self.candidate.operations + SHIFT_OPERATIONS * distances(self.masks)
 
-class LayoutModel(PitchModel):
+    @property
+    def rank(self) -> tuple[int, int]:
+        """What comes first is better."""
+        return self.candidate.span, self.operations
+
+
+class LayoutModel:
     """Pitches, order and masks: the smallest layout under which every phase keeps to its ceiling."""
 
     def __init__(
@@ -99,7 +110,10 @@ class LayoutModel(PitchModel):
                 is more.
         """
         self.block = space.period if field is not None else 1
-        super().__init__(space, most + self.block - 1)
+        self.model = Model()
+        self.space = space
+        self.pitches = PitchVariables(self.model, space, most + self.block - 1)
+        self.plain = self.pitches.plain
         self.tile = tile
         self.field = field
         self.ideal = ideal
@@ -116,7 +130,7 @@ class LayoutModel(PitchModel):
         self._partly: set[tuple[int, tuple[int, ...]]] = set()
         self._flats: dict[int, int] = {}
         self.size = 0, 0  # variables and constraints of the last question
-        beyond = [(self._used, 1), *((pitch, -steps) for pitch, steps in self.span_terms)]
+        beyond = [(self._used, 1), *((pitch, -steps) for pitch, steps in self.pitches.span_terms)]
         self.model.linear(beyond, [1, FAR], [self.plain, -self._shorter - 1])
 
     def least_used(self, candidate: Linearisation) -> int:
@@ -137,7 +151,7 @@ class LayoutModel(PitchModel):
             return
         listed = self._listed.get(candidate)
         pitches = pitches_of(candidate, len(self.space.shape))
-        y = listed if listed is not None else self.chosen(pitches, self.dims)
+        y = listed if listed is not None else self.pitches.chosen(pitches, self.pitches.dims)
         self.written[candidate] = y
         low, flat = 0, []
         if self.swizzle is not None:
@@ -150,12 +164,12 @@ class LayoutModel(PitchModel):
         for number, (dims, sets) in enumerate(self._parts):
             mine = y
             if listed is None:
-                own = [d for d in self.dims if d in dims]
+                own = [d for d in self.pitches.dims if d in dims]
                 key = number, (low, *(pitches[d] for d in own))
                 if key in self._partly:
                     continue
                 self._partly.add(key)
-                mine = self.model.conjunction([self.chosen(pitches, own), *flat])
+                mine = self.model.conjunction([self.pitches.chosen(pitches, own), *flat])
             self._hold(number, phases_of(candidate, sets, self.tile), mine, low)
 
     def _keep_vectors(self, candidate: Linearisation, y: int) -> int:
@@ -240,23 +254,46 @@ class LayoutModel(PitchModel):
                     terms[shared] = terms.get(shared, 0) + 1
             yield list(terms.items()), constant
 
-    def solve(self, budget: Budget) -> Choice | None:
-        """The smallest layout that nothing written out forbids, then the cheapest; None where there is none.
+    def at_most(self, used: int) -> None:
+        """Rule out what takes more elements."""
+        self.model.linear([(self._used, 1)], [1, used])
 
-        Raises:
-            OutOfTime: the time is over.
+    def forbid(self, candidate: Linearisation) -> None:
+        """Rule out a linearisation of pitches."""
+        self.pitches.forbid(candidate)
+
+    def solve(
+        self,
+        budget: Budget,
+        *,
+        effort: float | None = None,
+        index: bool = True,
+        most: int | None = None,
+        hint: Choice | None = None,
+    ) -> tuple[Outcome, Choice | None]:
+        """The smallest layout that nothing written out forbids, then the one of the cheapest index.
+
+        Args:
+            budget: the time there is.
+            effort: deterministic time; None for no limit.
+            index: whether the index counts.
+            most: elements that it may take, where fewer than the model allows.
+            hint: a layout that does.
         """
+        question = self._question(index, most)
+        if hint is not None:
+            self._hint(question, hint)
+        self.size = question.size
+        answer = question.solve(budget, effort=effort, presolve=len(self._listed) > _MANY_LISTED)
+        if not answer.values:
+            return answer.outcome, None
+        return answer.outcome, self._choice(answer, index)
+
+    def _question(self, index: bool, most: int | None) -> Model:
+        """All that is written out, with the constraints that grow with it, and the objective."""
         question = self.model.copy()
         for (*_, same), linearisations in self._occurs.items():
             question.at_most_one([same, *linearisations])
-        cost = [(inside, _TURN) for inside in self.turned]
-        if self.swizzle is not None:
-            cost += self.swizzle.index_cost(question, _OPERATION * SHIFT_OPERATIONS, _BIT)
-        if self._listed:
-            # Only then do linearisations differ in operations.
-            plain = _OPERATION * row_major_operations(self.space.shape)
-            cost += [(self.plain, plain), *((y, _OPERATION * c.operations) for c, y in self._listed.items())]
-        question.minimise([(self._used, _ELEMENT), *cost])
         question.clause([-self._shorter - 1, *self._saving])
         question.exactly_one([self.plain, *self._listed.values()])
         if self.swizzle is not None:
@@ -264,24 +301,51 @@ class LayoutModel(PitchModel):
                 for target, bit in self.swizzle.mask_bits():
                     if target < low:
                         question.clause((-flat - 1, -bit - 1))
-        self.size = question.size
-        # Thousands of idle literals of a list need it.
-        answer = question.solve(budget, presolve=bool(self._listed))
-        if answer.outcome is Outcome.INFEASIBLE:
-            return None
-        if answer.outcome is not Outcome.OPTIMAL:
-            raise OutOfTime
-        candidate = next((c for c, y in self._listed.items() if answer.values[y]), None)
-        candidate = candidate or self._linearisation(answer.values)
-        used = answer.values[self._used]
-        candidate, written = replace(candidate, span=used), candidate in self.written
+        if most is not None:
+            question.linear([(self._used, 1)], [1, most])
+        question.minimise([(self._used, _ELEMENT), *(self._index_cost(question) if index else ())])
+        return question
+
+    def _index_cost(self, question: Model) -> list[tuple[int, int]]:
+        cost = [(inside, _TURN) for inside in self.pitches.turned]
+        if self.swizzle is not None:
+            cost += self.swizzle.index_cost(question, _OPERATION * SHIFT_OPERATIONS, _BIT)
+        if self._listed:
+            # Only then do linearisations differ in operations.
+            plain = _OPERATION * row_major_operations(self.space.shape)
+            cost += [(self.plain, plain), *((y, _OPERATION * c.operations) for c, y in self._listed.items())]
+        return cost
+
+    def _hint(self, question: Model, known: Choice) -> None:
+        """Have the solver try a layout first."""
+        span = known.candidate.span
+        exact = {replace(c, span=span): y for c, y in self._listed.items()}.get(known.candidate)
+        question.hint(self._used, span)
+        question.hint(self.plain, int(exact is None))
+        for listed in self._listed.values():
+            question.hint(listed, int(listed == exact))
+        pitches = pitches_of(known.candidate, len(self.space.shape))
+        for d, pitch in self.pitches.pitch.items() if exact is None else ():
+            question.hint(pitch, pitches[d])
+        if self.swizzle is not None:
+            self.swizzle.hint(question, known.masks)
+
+    def _choice(self, answer: Answer, index: bool) -> Choice:
+        """The layout in a solution."""
+        listed = next((c for c, y in self._listed.items() if answer.values[y]), None)
+        candidate = listed or self.pitches.linearisation(answer.values)
+        best = index and answer.outcome is Outcome.OPTIMAL
+        if candidate not in self.written:
+            return Choice(candidate, {}, best, written=False)
+        candidate = replace(candidate, span=answer.values[self._used])
         masks: Masks = {}
         if self.swizzle is not None:
             highest = int(candidate.table(self.tile.shape).max()) * self.tile.element_bytes
             masks = self.swizzle.masks(answer.values, (highest // self.swizzle.field.word_bytes).bit_length())
             shorter = shortened(candidate, self.swizzle.field, self.tile, masks)
-            return Choice(candidate, shorter, shorter == masks, written)
-        return Choice(candidate, {}, True, written)
+            best = best and shorter == masks  # which row operations are cheapest with them, nobody asked
+            masks = shorter
+        return Choice(candidate, masks, best, written=True)
 
 
 def _by_dimensions(

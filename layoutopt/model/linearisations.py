@@ -358,7 +358,7 @@ def candidate_of(space: Space, structure: Structure, pads: tuple[int, ...]) -> L
     natural = [d for d, _, _ in structure] == sorted(d for d, _, _ in structure)
     names = ["split"] if cut else ([] if natural else ["order"])
     names += ["pad"] if padded else []
-    allowed = "xor" in space.families and not (cut and padded) and sum(1 for p in pads if p) <= 1
+    allowed = "xor" in space.families and not (cut and padded)
     span = sum((d.size - 1) * d.stride for d in digits) + 1
     return Linearisation(
         tuple(digits), span, offset_operations(digits, space.shape), "+".join(names) or "none", allowed

@@ -103,6 +103,11 @@ class Swizzle:
                 model.clause((-bit - 1, used))
         return terms
 
+    def hint(self, model: Model, masks: Masks) -> None:
+        """Have the solver try these masks first."""
+        for (target, source), bit in self._bits.items():
+            model.hint(bit, masks.get(target, 0) >> source & 1)
+
     def masks(self, values: Sequence[int], bits: int) -> Masks:
         """The masks in a solution, without sources above the lowest `bits` bits, which no offset has."""
         masks: Masks = {}

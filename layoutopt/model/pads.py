@@ -6,7 +6,6 @@ The candidates of a new family (`layoutopt.layout.families`) are one more entry 
 from __future__ import annotations
 
 import heapq
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -17,7 +16,6 @@ from layoutopt.model.linearisations import (
     MAX_CUTS,
     MAX_DIGITS,
     Linearisation,
-    Piece,
     Space,
     Structure,
     by_cost,
@@ -32,11 +30,10 @@ from layoutopt.model.linearisations import (
     turned,
     unpadded,
 )
+from layoutopt.model.pitches import by_span, most_elements, row_major_operations
 
 # No candidate is below this by `by_cost`; and what gives them by rising span.
 Stream = tuple[tuple[int, int], Callable[[], Iterator[Linearisation]]]
-# Cuts, and how many strides are padded with them.
-_PADDED = ((0, 2), (1, 1))
 
 
 def unswizzled(space: Space) -> Iterator[Linearisation]:
@@ -58,65 +55,29 @@ def padded(space: Space, cuts: bool = True) -> Iterator[Linearisation]:
 
 
 def _pad_streams(space: Space, cuts: bool) -> Iterator[Stream]:
-    """One or two padded strides, or one beside a cut; with rotations, the lines at a padded pitch, too."""
-    for count_of_cuts, levels in _PADDED if cuts else _PADDED[:1]:
-        for structure in structures(space, count_of_cuts):
+    """Pads on whole dimensions, or one beside a cut; with rotations, the lines at a padded pitch, too."""
+    least, cost = math.prod(space.shape), row_major_operations(space.shape)
+    yield (least, cost), partial(by_span, space, most_elements(space), padded=True)
+    if "rotate" in space.families:
+        for structure in structures(space, 0):
             if len(structure) > 1:
-                # Where alignment demands pads of its own, it may swallow what others move.
-                least = _spans(space, structure)({}) + min(size for _, _, size in structure) - 1
-                bound = least, least_operations_of(structure, space.shape)
-                yield bound, partial(_pads_of, space, structure, levels)
-                if (turned_in := _around_one(space, structure)) is not None:
-                    yield bound, partial(_pads_of, space, turned_in, levels, around_one=True)
+                yield (_spans(space, structure)({}), cost), partial(_rotated_pads, space, structure)
+    for structure in structures(space, 1) if cuts else ():
+        # Where alignment demands pads of its own, it may swallow what others move.
+        least = _spans(space, structure)({}) + min(size for _, _, size in structure) - 1
+        yield (least, least_operations_of(structure, space.shape)), partial(_pads_of, space, structure)
 
 
-def _around_one(space: Space, structure: Structure) -> Structure | None:
-    """With a dimension of one element inside: the pad of such a line is a stride of what lies around it."""
-    single = next((piece for piece in structure if piece[2] == 1), None)
-    barred = single is None or structure[-1][2] == 1 or space.vector > 1
-    if single is None or barred or "order" not in space.families or space.order:
-        return None
-    return (*(piece for piece in structure if piece is not single), single)
-
-
-def _pads_of(
-    space: Space, structure: Structure, levels: int, *, around_one: bool = False
-) -> Iterator[Linearisation]:
-    """One structure with one pad, or up to `levels`, by rising span; `around_one`: of the innermost, too."""
-    gaps = [gap for gap, (_, _, size) in enumerate(structure[:-1]) if size > 1]
-    inners = [len(structure) - 2] if around_one else gaps
+def _pads_of(space: Space, structure: Structure) -> Iterator[Linearisation]:
+    """One structure with one pad, by rising span."""
     if not keeps_vectors(space, structure):
         return
-    span = _spans(space, structure)
-    operations = least_operations_of(structure, space.shape)
-    streams: list[Stream] = []
-    for gap in inners:
-        bound = span({gap: _pads(space, structure[gap])[0]}), operations
-        streams.append((bound, partial(_pad_stream, space, structure, (gap,), ())))
-    if levels == 2 and "rotate" in space.families and not around_one:
-        bound = span({}), operations
-        streams.append((bound, partial(_rotated_pads, space, structure)))
-    for outer, inner in itertools.product(gaps, inners) if levels == 2 else ():
-        if outer >= inner:
-            continue
-        firsts = {gap: _pads(space, structure[gap])[0] for gap in (outer, inner)}
-        bound = span(firsts), operations
-        streams.append((bound, partial(_pairs_of, space, structure, outer, inner)))
-    yield from _rising(streams)
-
-
-def _pairs_of(space: Space, structure: Structure, outer: int, inner: int) -> Iterator[Linearisation]:
-    """One structure with two pads, by rising span."""
-    operations = least_operations_of(structure, space.shape)
-    span, first = _spans(space, structure), _pads(space, structure[outer])[0]
-    streams = (
-        (
-            (span({outer: first, inner: pad}), operations),
-            partial(_pad_stream, space, structure, (outer, inner), (pad,)),
-        )
-        for pad in _pads(space, structure[inner])
+    span, operations = _spans(space, structure), least_operations_of(structure, space.shape)
+    yield from _rising(
+        ((span({gap: space.unit(piece)}), operations), partial(_pad_stream, space, structure, gap))
+        for gap, piece in enumerate(structure[:-1])
+        if piece[2] > 1
     )
-    yield from _rising(streams, sorted_bounds=True)
 
 
 def _spans(space: Space, structure: Structure) -> Callable[[dict[int, int]], int]:
@@ -132,7 +93,7 @@ def _spans(space: Space, structure: Structure) -> Callable[[dict[int, int]], int
 
 
 def _rotated_pads(space: Space, structure: Structure) -> Iterator[Linearisation]:
-    for plain in _pad_stream(space, structure, (len(structure) - 2,), ()):
+    for plain in _pad_stream(space, structure, len(structure) - 2):
         yield from turned(space, plain)
 
 
@@ -157,18 +118,16 @@ def _intervals_of(space: Space, structure: Structure) -> Iterator[Linearisation]
     )
 
 
-def _rising(streams: Iterable[Stream], *, sorted_bounds: bool = False) -> Iterator[Linearisation]:
+def _rising(streams: Iterable[Stream]) -> Iterator[Linearisation]:
     """All candidates of the streams, each by rising span, in the order of `by_cost`.
 
     Of equal candidates those of the first stream come first. A stream is opened when nothing below its
-    bound is left, and with `sorted_bounds` (they rise) not even asked for before: a tile of eight
-    dimensions has millions, of which few are ever looked at.
+    bound is left: a tile of eight dimensions has millions, of which few are ever looked at.
     """
     opens: dict[int, Callable[[], Iterator[Linearisation]]] = {}
     # Span, operations and number of the stream, which no two share; then its first candidate and the rest.
     heap: list[tuple[int, int, int, Linearisation | None, Iterator[Linearisation] | None]] = []
-    numbered = enumerate(streams)
-    for number, (bound, start) in itertools.islice(numbered, 1) if sorted_bounds else numbered:
+    for number, (bound, start) in enumerate(streams):
         opens[number] = start
         heap.append((*bound, number, None, None))
     heapq.heapify(heap)
@@ -176,11 +135,7 @@ def _rising(streams: Iterable[Stream], *, sorted_bounds: bool = False) -> Iterat
         _, _, number, candidate, rest = heapq.heappop(heap)
         if candidate is not None:
             yield candidate
-        if rest is None:
-            rest = opens.pop(number)()
-            for later, (bound, start) in itertools.islice(numbered, 1):
-                opens[later] = start
-                heapq.heappush(heap, (*bound, later, None, None))
+        rest = rest or opens.pop(number)()
         following = next(rest, None)
         if following is not None:
             heapq.heappush(heap, (*by_cost(following), number, following, rest))
@@ -219,19 +174,12 @@ def _interval_stream(space: Space, plain: Linearisation, every: int) -> Iterator
         )
 
 
-def _pads(space: Space, piece: Piece) -> range:
-    unit = space.unit(piece)
-    return range(unit, max(space.period, unit + 1), unit)
-
-
-def _pad_stream(
-    space: Space, structure: Structure, where: tuple[int, ...], fixed: tuple[int, ...]
-) -> Iterator[Linearisation]:
-    """One pad growing, the faster ones fixed: spans rise."""
-    for amount in _pads(space, structure[where[0]]):
+def _pad_stream(space: Space, structure: Structure, gap: int) -> Iterator[Linearisation]:
+    """One pad growing: spans rise."""
+    unit = space.unit(structure[gap])
+    for amount in range(unit, max(space.period, unit + 1), unit):
         pads = [0] * (len(structure) - 1)
-        for place, pad in zip(where, (amount, *fixed), strict=True):
-            pads[place] = pad
+        pads[gap] = amount
         candidate = candidate_of(space, structure, tuple(pads))
         if candidate is None:
             return

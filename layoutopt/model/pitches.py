@@ -1,42 +1,44 @@
-"""Pitches and dimension order as CP-SAT variables: every layout of whole dimensions, by rising span.
+"""Pitches and dimension order: as CP-SAT variables, and one after the other.
 
 pitch_d      elements from one x_d to the next: as few as alignment allows for exactly one dimension, else a
              multiple of what keeps every access aligned
 inside_ab    pitch_b >= extent_a * pitch_a, or the converse: all pairs together are the order
 at_{d,v}     pitch_d = v, for values that were written out
 plain        the pitches count; otherwise a linearisation that they do not describe does
+
+`by_span` says what the next smallest ones are, where many are written out at once.
 """
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.layout.layout import Digit
-from layoutopt.model.cp_sat import Model, Outcome
-from layoutopt.model.linearisations import Linearisation, Space, offset_operations
+from layoutopt.model.cp_sat import Model
+from layoutopt.model.linearisations import Linearisation, Piece, Space, offset_operations
 
 FAR: Final = 1 << 40  # beyond every sum here
 MOST_ELEMENTS: Final = 1 << 32  # that a model may be asked about, lest its sums overflow
 
-# Families in which every layout cuts a coordinate, and those that pitches do not describe.
+# Families in which every layout cuts a coordinate, and those whose layouts pitches and masks describe.
 CUTTING: Final = frozenset({"split", "matrix"})
-BEYOND: Final = CUTTING | {"rotate", "interval"}
+WITHIN: Final = frozenset({"none", "order", "pad", "xor", "table"})
 
 Pitches = tuple[int, ...]  # elements, by dimension; 0 where the extent is 1
 
 
-class PitchModel:
-    """Pitches and order alone: which linearisations there are, by rising span."""
+class PitchVariables:
+    """The pitches and the order in one model."""
 
-    def __init__(self, space: Space, most: int) -> None:
+    def __init__(self, model: Model, space: Space, most: int) -> None:
         """`most` bounds the span, in elements."""
         self.space = space
         self.most = most
-        self.model = Model()
+        self.model = model
         self.dims = [d for d, extent in enumerate(space.shape) if extent > 1]
         self._at: dict[tuple[int, int], int] = {}
         self.plain = self.model.boolean()
@@ -51,13 +53,6 @@ class PitchModel:
         dense = [math.prod(space.shape) - 1] * 2 if "pad" not in space.families else [0, most - 1]
         self.model.linear(self.span_terms, dense, [self.plain])
 
-    @property
-    def _order(self) -> tuple[int, ...] | None:
-        """Dimensions from slowest to fastest, where they are fixed."""
-        if self.space.order is not None:
-            return self.space.order
-        return None if "order" in self.space.families else tuple(range(len(self.space.shape)))
-
     def _innermost(self) -> None:
         """One dimension runs fastest, the last where vectors lie along it; all keep accesses aligned."""
         space, model = self.space, self.model
@@ -66,16 +61,19 @@ class PitchModel:
             model.exactly_one(list(first.values()))
         if space.vector > 1:
             self._runs_fastest(len(space.shape) - 1)
-        if self._order is not None:
-            for d in [d for d in self._order if d in first][-1:]:
+        if (order := fixed_order(space)) is not None:
+            for d in [d for d in order if d in first][-1:]:
                 self._runs_fastest(d)
         for d in self.dims:
             piece = d, 1, space.shape[d]
             least = space.alignment_unit(piece)
             if least > 1 and space.vector > 1:  # it would tear vectors
                 model.clause([-first[d] - 1, -self.plain - 1])
-            model.linear([(self.pitch[d], 1)], [least, least], [first[d], self.plain])
             unit = space.unit(piece)
+            terms = [(self.pitch[d], 1)]
+            if single_inside(space) is not None:
+                terms.append((model.integer(0, _most_steps(space, piece)), -unit))
+            model.linear(terms, [least, least], [first[d], self.plain])
             if unit > 1:
                 if unit > self.most:
                     model.clause([first[d], -self.plain - 1])
@@ -88,7 +86,7 @@ class PitchModel:
 
     def _nested(self) -> None:
         """Of two dimensions one lies inside the other."""
-        order = self._order
+        order = fixed_order(self.space)
         shape = self.space.shape
         for a, b in itertools.combinations(self.dims, 2):
             inside = self.model.boolean()
@@ -128,40 +126,116 @@ class PitchModel:
         return self.model.conjunction([self.plain, *(self.at(d, pitches[d]) for d in dims)])
 
     def forbid(self, candidate: Linearisation) -> None:
-        """Not these pitches again."""
+        """Not these pitches."""
         pitches = pitches_of(candidate, len(self.space.shape))
-        self.model.clause([-self.at(d, pitches[d]) - 1 for d in self.dims])
+        self.model.clause([-self.plain - 1, *(-self.at(d, pitches[d]) - 1 for d in self.dims)])
 
-    def next(self, budget: Budget, most: int, least: int = 1) -> Linearisation | None:
-        """The one of least span, from `least` to `most`, that is not forbidden; None where there is none.
-
-        Raises:
-            OutOfTime: the time is over.
-        """
-        question = self.model.copy()
-        question.clause([self.plain])
-        question.linear(self.span_terms, [least - 1, most - 1])
-        question.minimise(self.span_terms)
-        answer = question.solve(budget, presolve=False)
-        if answer.outcome is Outcome.INFEASIBLE:
-            return None
-        if answer.outcome is not Outcome.OPTIMAL:
-            raise OutOfTime
-        return self._linearisation(answer.values)
-
-    def _linearisation(self, values: Sequence[int]) -> Linearisation:
+    def linearisation(self, values: Sequence[int]) -> Linearisation:
         """The pitches in a solution."""
         pitches = (values[self.pitch[d]] if d in self.pitch else 0 for d in range(len(self.space.shape)))
         return linearisation(tuple(pitches), self.space)
+
+
+def fixed_order(space: Space) -> tuple[int, ...] | None:
+    """Dimensions from slowest to fastest, where they are fixed."""
+    if space.order is not None:
+        return space.order
+    return None if "order" in space.families else tuple(range(len(space.shape)))
+
+
+def single_inside(space: Space) -> int | None:
+    """A dimension of one element that may run fastest, so that even the innermost pitch may be padded."""
+    if "pad" not in space.families or space.vector > 1:
+        return None
+    order = fixed_order(space)
+    may_run_fastest = range(len(space.shape)) if order is None else order[-1:]
+    return next((d for d in reversed(may_run_fastest) if space.shape[d] == 1), None)
+
+
+def _most_steps(space: Space, piece: Piece) -> int:
+    """Steps that a pad may take: it is less than a period of the banks, or one step."""
+    unit = space.unit(piece)
+    return len(range(unit, max(space.period, unit + 1), unit))
+
+
+def by_span(space: Space, most: int, *, padded: bool = False) -> Iterator[Linearisation]:
+    """Every layout of pitches that takes at most so many elements, by rising span; as lazily as can be.
+
+    With `padded`, only those with more padding than alignment demands.
+
+    A pad more never makes a layout shorter. So the next smallest is among those known that have one step of
+    one pad more than the smallest, or is an order of which nothing was looked at.
+    """
+    if not space.families - CUTTING:
+        return
+    dims = [d for d, extent in enumerate(space.shape) if extent > 1]
+    fixed = fixed_order(space)
+    orders = itertools.permutations(dims) if fixed is None else [tuple(d for d in fixed if d in dims)]
+    least = math.prod(space.shape)
+    unopened = iter(enumerate(orders))
+    most = most if "pad" in space.families else min(most, least)
+    # Span, number of the order, pads in steps from the inside out, the lowest that may still grow, order.
+    heap: list[tuple[int, int, tuple[int, ...], int, tuple[int, ...]]] = []
+    while True:
+        while not heap or heap[0][0] > least:
+            number, order = next(unopened, (-1, ()))
+            if number < 0:
+                break
+            pads = (0,) * len(order)
+            if (pitches := _strides(space, order, pads)) is not None:
+                heapq.heappush(heap, (_span(space, pitches), number, pads, 0, order))
+        if not heap or heap[0][0] > most:
+            return
+        _, number, pads, lowest, order = heapq.heappop(heap)
+        pitches = _strides(space, order, pads)
+        assert pitches is not None
+        if any(pads) or not padded:
+            yield linearisation(pitches, space)
+        innermost = 0 if single_inside(space) is not None else 1
+        for k in range(max(lowest, innermost), len(pads)) if "pad" in space.families else ():
+            d = order[-k - 1]
+            if pads[k] < _most_steps(space, (d, 1, space.shape[d])):
+                more = (*pads[:k], pads[k] + 1, *pads[k + 1 :])
+                grown = _strides(space, order, more)
+                assert grown is not None
+                heapq.heappush(heap, (_span(space, grown), number, more, k, order))
+
+
+def _strides(space: Space, order: tuple[int, ...], pads: tuple[int, ...]) -> Pitches | None:
+    """The pitches of an order, slowest first, with pads in steps, from the inside out; None if it tears."""
+    pitches = [0] * len(space.shape)
+    needed = 1
+    for place, d in enumerate(reversed(order)):
+        piece = d, 1, space.shape[d]
+        unit = space.unit(piece)
+        if place:
+            pitches[d] = -(-needed // unit) * unit + pads[place] * unit
+        else:
+            pitches[d] = space.alignment_unit(piece) + pads[place] * unit
+            if space.vector > 1 and (pitches[d] > 1 or d != len(space.shape) - 1):
+                return None
+        needed = pitches[d] * space.shape[d]
+    return tuple(pitches)
+
+
+def _span(space: Space, pitches: Pitches) -> int:
+    """Elements from the first to the last."""
+    return 1 + sum((extent - 1) * pitch for extent, pitch in zip(space.shape, pitches, strict=True))
 
 
 def linearisation(pitches: Pitches, space: Space) -> Linearisation:
     """Pitches as digits, slowest first."""
     shape = space.shape
     # A dimension of one element has no pitch of its own: any stride will do, the span is what reads well.
-    span = 1 + sum((extent - 1) * pitch for extent, pitch in zip(shape, pitches, strict=True))
+    span = _span(space, pitches)
     inner = [d for d in range(len(shape)) if pitches[d] == 1] or [len(shape) - 1]
     strides = _declared(shape, pitches)
+    single = single_inside(space)
+    innermost = min(((pitch, d) for d, pitch in enumerate(pitches) if pitch), default=None)
+    if single is not None and innermost is not None:
+        pitch, d = innermost
+        if pitch > space.alignment_unit((d, 1, shape[d])):
+            strides[single] = 1  # the pad is one of its lines
     order = sorted(range(len(shape)), key=lambda d: (-strides[d], d in inner, d))
     digits = tuple(Digit(d, 1, shape[d], strides[d]) for d in order)
     names = [] if order == sorted(order) else ["order"]
@@ -181,15 +255,21 @@ def described(candidate: Linearisation, space: Space) -> bool:
         return False
     if candidate.may_swizzle and "xor" not in space.families:  # of a matrix
         return False
+    if candidate.span > math.prod(space.shape) and "pad" not in space.families:
+        return False
     digits = [d for d in candidate.digits if d.size > 1]
     if any(d.size != space.shape[d.dim] for d in digits):
+        return False
+    order = fixed_order(space)
+    if order is not None and [d.dim for d in digits] != [d for d in order if space.shape[d] > 1]:
         return False
     units = [space.unit((d.dim, 1, d.size)) for d in digits]
     if digits:
         inner = digits[-1]
         units[-1] = space.alignment_unit((inner.dim, 1, inner.size))
-        if inner.stride != units[-1]:
+        if inner.stride != units[-1] and single_inside(space) is None:
             return False
+        units[-1] = math.gcd(units[-1], space.unit((inner.dim, 1, inner.size)))
     return not any(d.stride % unit for d, unit in zip(digits, units, strict=True))
 
 

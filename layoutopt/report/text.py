@@ -54,7 +54,7 @@ def report(problem: Problem, result: Result) -> str:
     if proof.index_cost is not None:
         proved = "proved least" if proof.index_cost.proved else "not proved least"
         lines += [f"  index cost {proof.index_cost.value} operations, {proved} at this excess and size"]
-    if result.model is not None:
+    if result.model is not None and result.method == "model":
         grown = result.model
         lines += [
             f"  one model: rounds {grown.rounds}, linearisations written out {grown.written_out}, "

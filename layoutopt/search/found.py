@@ -56,13 +56,6 @@ class Tally:
     growth: ModelGrowth | None = None
 
 
-def better(a: Found | None, b: Found | None) -> Found | None:
-    """The better of two, where there are two."""
-    if a is None or b is None:
-        return a or b
-    return min(a, b, key=lambda f: f.rank)
-
-
 def by_cost_then_digits(candidate: Linearisation) -> tuple[object, ...]:
     """A total order, so that the search does not depend on the order of a set."""
     return (

@@ -2,11 +2,14 @@
 
     propose   CP-SAT picks pitches, order and masks (`layoutopt.model.layout_model`)
     verify    a linearisation that was not written out is counted
-    grow      where it does not do, it is written out, with the next smallest ones: 1, 3, 7, ... of them
+    grow      where it does not do, it is written out, with those as small, then the 3, 7, ... next smallest
 
 It ends when a proposal that was written out comes back: nothing better exists among all pitches within the
 bound. Where a last block that is not full may be moved by the swizzle, a linearisation of a larger span can
 still take fewer elements, so those are written out before the answer counts as the smallest.
+
+The rules of `layoutopt.search.presolve` come before a linearisation is written out: one that is refuted is
+forbidden instead, and a layout that is known bounds the others.
 """
 
 from __future__ import annotations
@@ -16,16 +19,23 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from layoutopt.ground.budget import Budget, OutOfTime
+from layoutopt.model.cp_sat import Outcome
 from layoutopt.model.layout_model import Choice, LayoutModel
 from layoutopt.model.linearisations import Linearisation, Space, by_cost
 from layoutopt.model.phases import PhaseSet
-from layoutopt.model.pitches import BEYOND, PitchModel, described
+from layoutopt.model.pitches import WITHIN, by_span, described
+from layoutopt.model.swizzle import SHIFT_OPERATIONS
 from layoutopt.model.swizzle_rules import Field
 from layoutopt.problems.answer import ModelGrowth
 from layoutopt.problems.types import Tile
+from layoutopt.search.verdict import Judge, Verdict
 
 # Linearisations that join the model at once where pitches do not do; twice as many each time.
 _FIRST_LISTED = 32
+# As small as a proposal that is not good enough, they are written out with it, for each would be proposed.
+_MOST_ALIKE = 32
+# Deterministic time for the cheapest index; where it does not do, the fewest bytes are found first.
+_INDEX_EFFORT = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +43,7 @@ class Reached:
     """What the model decided.
 
     Attributes:
-        choice: the layout, the span of its linearisation what it takes; None where none reaches the floor.
+        choice: the layout; None where none reaches the floor.
         proved: whether nothing smaller does; without a choice, whether nothing within the bound does.
         growth: what it took.
     """
@@ -56,8 +66,8 @@ class Growth:
         *,
         ideal: bool,
         holds: Callable[[Choice], bool],
+        judge: Judge,
         budget: Budget,
-        patience: Budget,
         progress: Callable[[str], None],
     ) -> None:
         """Nothing is solved yet.
@@ -70,35 +80,80 @@ class Growth:
             most: elements that the layout may take.
             ideal: see `LayoutModel`.
             holds: whether a choice does, counted by somebody else.
+            judge: see `Judge`.
             budget: the time there is.
-            patience: the part of it after which there must be some layout.
             progress: told of each round.
         """
         self.model = LayoutModel(space, field, sets, tile, most, ideal=ideal)
-        self.ahead = PitchModel(space, most + self.model.block - 1)
+        self._ahead = by_span(space, most + self.model.block - 1)
+        self._next = next(self._ahead, None)
         self.space, self.tile, self.most = space, tile, most
-        self.holds, self.progress = holds, progress
-        self._budget, self._patience = budget, patience
-        self.waiting: list[Linearisation] = []  # listed ones that were not written out, the cheapest last
+        self.holds, self.judge, self.progress = holds, judge, progress
+        self.budget = budget
+        self._looked_at: set[Linearisation] = set()
+        self.pending = True  # something may have come that `run` has not seen
+        self._waiting: list[Linearisation] = []  # listed ones that were not written out, the cheapest last
         self.rounds = self.rejected = 0
         self.best: Choice | None = None  # it holds
 
     @property
-    def budget(self) -> Budget:
-        """The time left for what is being sought."""
-        return self._patience if self.best is None else self._budget
+    def bound(self) -> int:
+        """Elements that a layout may take and be of use."""
+        return self.most if self.best is None else self.best.candidate.span
 
-    def may_hold(self, candidate: Linearisation) -> bool:
-        """Whether it reaches the floor, or some masks over it might: where none can be, counting says no."""
-        if self.model.swizzle is not None and candidate.may_swizzle:
-            return True
-        return self.holds(Choice(candidate, {}, cheapest=True, written=False))
+    @property
+    def farthest(self) -> int:
+        """Elements of the largest linearisation over which a swizzle may be of use."""
+        return self.bound + self.model.block - 1
 
-    def allow(self, candidates: Sequence[Linearisation]) -> None:
-        """Allow linearisations that pitches do not describe."""
-        for candidate in candidates:
-            self.model.allow(candidate)
-        self.waiting = sorted([*self.waiting, *candidates], key=by_cost, reverse=True)
+    def start(self) -> bool:
+        """Look at the pitches that take the tile's own bytes before anything is solved; whether one does.
+
+        Theorem: nothing is smaller, and of pitches without an XOR none has a cheaper index.
+        """
+        self._look_at_following(self.tile.elements, 0)
+        return self.best is not None and self.best.rank == (
+            self.tile.elements,
+            self.best.candidate.operations,
+        )
+
+    def may_be_better(self, candidate: Linearisation) -> bool:
+        """Whether something over it may be smaller than the best, or as small and cheaper."""
+        if candidate.span < self.bound or self.best is None:
+            return candidate.span - self.model.block < self.bound
+        size, cost = self.best.rank
+        if candidate.span == size and (candidate.operations < cost or size == self.tile.elements):
+            return candidate.operations < cost
+        return self.model.least_used(candidate) <= self._swizzled_bound(candidate)
+
+    def _swizzled_bound(self, candidate: Linearisation) -> int:
+        """Elements that a swizzled layout over it may take and be of use."""
+        dearer = self.best is not None and candidate.operations + SHIFT_OPERATIONS >= self.best.operations
+        return self.bound - dearer
+
+    def _verdict(self, candidate: Linearisation) -> Verdict:
+        return self.judge(candidate, self.bound, self._swizzled_bound(candidate))
+
+    def join(self, candidate: Linearisation) -> bool:
+        """Allow a linearisation that pitches do not describe, unless it is known to be of no use."""
+        verdict = self._verdict(candidate)
+        if verdict.refuted:
+            return False
+        known = verdict.known
+        if known is None and not (self.model.swizzle is not None and candidate.may_swizzle):
+            known = Choice(candidate, {}, cheapest=True, written=False)
+            if candidate.span > self.bound or not self.holds(known):
+                return False
+        self.pending = True
+        self.model.allow(candidate)
+        if known is not None and known.masks:
+            self.model.write_out(candidate)
+        else:
+            self._waiting.append(candidate)
+            self._waiting.sort(key=by_cost, reverse=True)
+        if known is not None:
+            self._keep(known)
+        return True
 
     def run(self) -> None:
         """Find the smallest layout in which every phase keeps to its ceiling, then the cheapest: `best`.
@@ -106,26 +161,24 @@ class Growth:
         Raises:
             OutOfTime: the time is over; `best` holds, and something smaller may.
         """
+        self.pending = False
         batch = 1
         while True:
-            self.budget.check()
-            self.rounds += 1
-            choice = self.model.solve(self.budget)
+            choice = self._proposal()
             if choice is None:
-                if not self._write_past(self.most):
+                if not self._look_past(self.bound):
                     return
                 continue
             size = choice.candidate.span * self.tile.element_bytes
             self.progress(f"round {self.rounds}: {size} bytes, {len(self.model.written)} written out")
-            # Masks of what is not written out may tear its vectors.
-            if not choice.written and (choice.masks or not self.holds(choice)):
+            if not choice.written and not self.holds(choice):
                 self.rejected += 1
-                self._write_out(choice.candidate)
-                self._write_following(batch - 1)
+                self._look_at(choice.candidate)
+                self._look_at_following(choice.candidate.span, batch - 1)
                 batch = 2 * batch + 1
                 continue
             self.best = choice
-            if choice.candidate.span == self.tile.elements or not self._write_past(choice.candidate.span):
+            if choice.candidate.span == self.tile.elements or not self._look_past(choice.candidate.span):
                 return
 
     def reached(self, proved: bool) -> Reached:
@@ -134,60 +187,127 @@ class Growth:
         grown = ModelGrowth(self.rounds, len(self.model.written), self.rejected, variables, constraints)
         return Reached(self.best, proved, grown)
 
-    def _write_out(self, candidate: Linearisation) -> None:
+    def _proposal(self) -> Choice | None:
+        """What the model takes to be smallest, then cheapest; None where it knows that nothing is left.
+
+        Raises:
+            OutOfTime: the time is over.
+        """
+        self.budget.check()
+        self.rounds += 1
+        outcome, choice = self.model.solve(self.budget, effort=_INDEX_EFFORT, hint=self.best)
+        if outcome in (Outcome.OPTIMAL, Outcome.INFEASIBLE):
+            return choice
+        # To find the cheapest index takes long, so the fewest bytes come first.
+        smallest = self.best
+        if smallest is None or smallest.candidate.span > self.tile.elements:
+            outcome, smallest = self.model.solve(self.budget, index=False, hint=choice or self.best)
+            if outcome is Outcome.INFEASIBLE:
+                return None
+            if outcome is not Outcome.OPTIMAL or smallest is None:
+                raise OutOfTime
+            span = smallest.candidate.span
+            _, choice = self.model.solve(self.budget, effort=_INDEX_EFFORT, most=span, hint=smallest)
+        return min((c for c in (smallest, choice) if c is not None), key=lambda c: c.rank)
+
+    def _keep(self, known: Choice) -> None:
+        """A layout that does: nothing larger is of use any more."""
+        if (self.best is None or known.rank < self.best.rank) and self.holds(known):
+            self.best = known
+            self.model.at_most(known.candidate.span)
+
+    def _look_at(self, candidate: Linearisation) -> None:
+        """Write it out, unless it is known which layouts over it there are."""
+        if candidate in self._waiting:
+            self._waiting.remove(candidate)
+            self.model.write_out(candidate)
+            return
+        self._looked_at.add(candidate)
+        verdict = self._verdict(candidate)
+        if verdict.known is not None and not verdict.known.masks:
+            self._keep(verdict.known)
+            shorter = self.model.least_used(candidate) < candidate.span
+            if not shorter or self.judge(candidate, *[candidate.span - 1] * 2).refuted:
+                return  # as it is, it does
+        if verdict.refuted:
+            self.model.forbid(candidate)
+            return
         self.model.write_out(candidate)
-        if candidate in self.waiting:
-            self.waiting.remove(candidate)
-        else:
-            self.ahead.forbid(candidate)
+        if verdict.known is not None:
+            self._keep(verdict.known)
 
-    def _write_following(self, count: int) -> None:
-        """The next smallest, of listed ones and of pitches."""
-        following = self.ahead.next(self.budget, self.most) if count else None
+    def _look_at_following(self, span: int, count: int) -> None:
+        """The following pitches that are not larger, and the next smallest linearisations of any kind."""
+        alike = 0
+        while (following := self._following()) is not None and following.span <= span and alike < _MOST_ALIKE:
+            self._look_at(following)
+            alike += 1
         for _ in range(count):
-            self.budget.check()
-            if self.waiting and (following is None or by_cost(self.waiting[-1]) <= by_cost(following)):
-                self._write_out(self.waiting[-1])
-            elif following is not None:
-                self._write_out(following)
-                following = self.ahead.next(self.budget, self.most)
+            following = self._following()
+            if self._waiting and (following is None or by_cost(self._waiting[-1]) <= by_cost(following)):
+                following = self._waiting[-1]
+            if following is None or following.span >= self.bound + self.model.block:
+                return
+            self._look_at(following)
 
-    def _write_past(self, used: int) -> bool:
+    def _following(self) -> Linearisation | None:
+        """The smallest of the pitches that were not looked at."""
+        self.budget.check()
+        while self._next is not None and self._next in self._looked_at:
+            self._next = next(self._ahead, None)
+        return self._next
+
+    def _look_past(self, used: int) -> bool:
         """Write out what a swizzle might make smaller than `used`, or as small; whether there is any."""
-        grown = False
-        block = self.model.block
-        while (following := self.ahead.next(self.budget, used + block - 1, used)) is not None:
-            self.ahead.forbid(following)
-            if self.model.least_used(following) <= used:
-                self.model.write_out(following)
-                grown = True
-        for candidate in list(self.waiting):
-            if candidate.span >= used >= self.model.least_used(candidate):
-                self._write_out(candidate)
-                grown = True
-        return grown
+        before = len(self.model.written)
+        while (following := self._following()) is not None and following.span < used + self.model.block:
+            if self.may_be_better(following):
+                self._look_at(following)
+            else:
+                self._looked_at.add(following)
+        for candidate in list(self._waiting):
+            if candidate.span >= used and self.may_be_better(candidate):
+                self._look_at(candidate)
+        return len(self.model.written) > before
 
 
-def smallest(growth: Growth, listed: Iterator[Linearisation]) -> Reached:
+class Listed:
+    """Linearisations by rising span; whoever stops, for want of time or not, loses none."""
+
+    def __init__(self, every: Iterator[Linearisation]) -> None:
+        self._every = every
+        self._next: Linearisation | None = None
+
+    def up_to(self, span: int, check: Callable[[], None]) -> Iterator[Linearisation]:
+        """Those that take no more, but for what was asked for before; `check` may stop it before each."""
+        while True:
+            check()
+            self._next = self._next or next(self._every, None)
+            if self._next is None or self._next.span > span:
+                return
+            candidate, self._next = self._next, None
+            yield candidate
+
+
+def smallest(growth: Growth, listed: Listed, *, presolved: bool) -> Reached:
     """The smallest layout over pitches and listed linearisations.
 
     Pitches come first. What pitches do not describe joins the model in growing numbers, as long as it can be
-    smaller than what is known.
+    better than what is known; where rules judge it, that of the tile's own bytes before any pad.
 
     Args:
-        growth: the model, with nothing listed.
+        growth: the model.
         listed: all linearisations by rising span and operations, those that pitches describe among them.
+        presolved: whether rules judge linearisations.
     """
-    size = _FIRST_LISTED
     try:
-        growth.run()
-        while growth.best is None or growth.best.candidate.span != growth.tile.elements:
-            batch = list(itertools.islice(_worthwhile(growth, listed), size))
-            if not batch:
-                break
-            growth.allow(batch)
+        if presolved:
+            if growth.start():
+                return growth.reached(proved=True)
+            _join(growth, listed, growth.tile.elements)
+        if growth.pending:
             growth.run()
-            size *= 2
+        _join(growth, listed, None)
     except OutOfTime:
         return growth.reached(proved=False)
     return growth.reached(proved=True)
@@ -195,16 +315,37 @@ def smallest(growth: Growth, listed: Iterator[Linearisation]) -> Reached:
 
 def needs_no_list(space: Space) -> bool:
     """Whether pitches describe every linearisation, but those without pads that are aligned in sum only."""
-    # A dimension of one element inside another has a pad of its own among the candidates.
-    return not space.families & BEYOND and not ("pad" in space.families and 1 in space.shape)
+    return space.families <= WITHIN
 
 
-def _worthwhile(growth: Growth, listed: Iterator[Linearisation]) -> Iterator[Linearisation]:
-    """Those that may be smaller than the best; what is as small and cheaper is not sought among them."""
-    for candidate in listed:
-        growth.budget.check()
-        least = candidate.span - growth.model.block + 1
-        if least > growth.most or (growth.best is not None and least >= growth.best.candidate.span):
+def _join(growth: Growth, listed: Listed, most: int | None) -> None:
+    """Let those join that may be better than the best; the model is solved with each few of them.
+
+    They come with rising costs, so once there is a layout, the first ones most often rule out the others.
+
+    Args:
+        growth: the model.
+        listed: linearisations by rising span.
+        most: elements of the largest; None for as many as may be of use, where the model is complete without.
+    """
+    if growth.best is not None and growth.pending:
+        growth.run()
+    size = 1 if growth.best is not None else _FIRST_LISTED
+    while True:
+        worthwhile = _worthwhile(growth, listed, growth.farthest if most is None else most)
+        if not list(itertools.islice(worthwhile, size)):
             return
-        if not described(candidate, growth.space) and growth.may_hold(candidate):
-            yield candidate
+        if growth.best is not None or most is None:
+            growth.run()
+            size *= 2
+
+
+def _worthwhile(growth: Growth, listed: Listed, most: int) -> Iterator[Linearisation]:
+    """Those that may be smaller than the best, or as small and cheaper; they join the model."""
+    for candidate in listed.up_to(most, lambda: growth.budget.check()):
+        if not described(candidate, growth.space) and growth.may_be_better(candidate):
+            before = growth.best
+            if growth.join(candidate):
+                yield candidate
+            if growth.best is not before:
+                return

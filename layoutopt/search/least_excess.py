@@ -20,7 +20,7 @@ from layoutopt.problems.answer import Method
 from layoutopt.search.found import Found, by_cost_then_digits
 from layoutopt.search.mask_tree import Question, least_excess
 from layoutopt.search.proposal import Proposal
-from layoutopt.search.reach_floor import STAGE_1_EFFORT, ReachFloor
+from layoutopt.search.reach_floor import ReachFloor
 from layoutopt.search.scene import Scene
 
 # Classes that the tree may count for one linearisation, round by round: about 0.02, 0.2 and 4 s.
@@ -174,15 +174,11 @@ class LeastExcess:
         return min(found, self.scene.swizzled(found.candidate, phases, cheap.masks), key=lambda f: f.rank)
 
     def _go_on(self) -> None:
-        """Look at the candidates that stage 1 left when it had had its share of the time."""
-        rest = self.scene.stream if not self.tally.exhausted else ()
-        for candidate in self.scene.budget.while_left(rest):
-            if self.best.excess == self.scene.floor:
-                return
-            found, _ = self.stage1.attempt(candidate, None, STAGE_1_EFFORT)
-            for other in (found, self.tally.unswizzled[-1]):
-                if other is not None and self.scene.fits(other.candidate.span):
-                    self._consider(other)
+        """Have stage 1 go on where it had had its share of the time."""
+        if self.tally.exhausted or self.scene.budget.spent or self.best.excess == self.scene.floor:
+            return
+        if (found := self.stage1.run()) is not None:
+            self._consider(found)
 
     def _most_excess(self) -> int:
         """Weighted excess that no layout exceeds: every lane waits for every other."""

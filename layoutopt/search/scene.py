@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -119,7 +119,6 @@ class Scene:
             self.scope += f" within {self.limit} bytes"
         self.floor, self.plain_floor = self._floor()
         self.tally = Tally()
-        self.stream = self.candidates()
 
     def _floor(self) -> tuple[int, int]:
         """Excess that the counting bound leaves in every layout: weighted, and not."""
@@ -162,8 +161,11 @@ class Scene:
         sizes = [candidate.span] if last is None else sorted(set(last.reach.values()))
         return [size for size in sizes if self.fits(size)]
 
-    def candidates(self) -> Iterator[Linearisation]:
-        """All candidates by rising span, then operations, as lazily as can be."""
+    def candidates(self, known: Callable[[], int | None] = lambda: None) -> Iterator[Linearisation]:
+        """All candidates by rising span, then operations, as lazily as can be.
+
+        `known` says what the index of a known layout of the tile's own bytes costs.
+        """
         rest: list[Linearisation] = []
         for cuts in range(MAX_CUTS + 1):
             tight: list[Linearisation] = []
@@ -175,22 +177,20 @@ class Scene:
                     self.tally.exhausted = False
                     break
             yield from sorted(tight, key=by_cost)
-        yield from self._matrices()
+        yield from self._matrices(known())
         for candidate in heapq.merge(sorted(rest, key=by_cost), padded(self.space), key=by_cost):
             if not self.fits(candidate.span - self.block + 1):
                 return  # nor does any that follows
             yield candidate
 
-    def _matrices(self) -> Iterator[Linearisation]:
+    def _matrices(self, known: int | None) -> Iterator[Linearisation]:
         """Bit matrices, unless they can only be dearer than what is known."""
         field, shape = self.field, self.tile.shape
         if field is None or "matrix" not in self.space.families or self.space.order:
             return
         if any(extent & (extent - 1) for extent in shape) or self.space.stride_multiple > 1:
             return
-        if self.tally.level is not None and self.tally.level.operations <= least_matrix_operations(
-            self.space
-        ):
+        if known is not None and known <= least_matrix_operations(self.space):
             return
         word_elements = field.word_bytes // math.gcd(field.word_bytes, self.tile.element_bytes)
         inside = (word_elements.bit_length() - 1) if word_elements > 1 else 0

@@ -108,8 +108,8 @@ class _Search:
 
     def _excess_first(self) -> Proposal:
         """Least excess, then bytes, then index cost."""
-        reach = ReachFloor(self.scene)
-        stage1 = reach.by_model() if self.method == "model" else reach.by_candidates()
+        reach = ReachFloor(self.scene, presolved=self.method == "auto")
+        stage1 = reach.run()
         if not self.tally.unswizzled:
             if self.scene.budget.spent:
                 return self.scene.none("out of time", self.scene.scope, False)

@@ -1,0 +1,121 @@
+"""What is known of linearisations before CP-SAT is asked: the rules of the method `auto`.
+
+Each rule looks at one linearisation and decides what the model would decide, at less cost: that no masks
+over it reach the ceilings (it is forbidden, instead of written out), or that some do (they bound the bytes,
+and are a hint). What no rule decides is written out. The method `model` has no rules.
+
+    rule      what it decides
+    dense     layouts of the tile's own bytes are looked at before the model is made
+    counted   a linearisation as it is; one over which no XOR may lie
+    spectra   whether an XOR over it exists, and one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from layoutopt.model.cp_sat import Outcome
+from layoutopt.model.layout_model import Choice
+from layoutopt.model.linear_phases import Phases, phases_of
+from layoutopt.model.linearisations import IntArray, Linearisation
+from layoutopt.model.swizzle_rules import rules, shortened
+from layoutopt.search.found import Found
+from layoutopt.search.scene import Scene
+from layoutopt.search.verdict import Verdict
+from layoutopt.search.walsh import Question, decide
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One linearisation, for the rules.
+
+    Attributes:
+        candidate: it.
+        most: elements that a layout of use takes at most.
+        reach: the most that a swizzled one of use may take; None where there is none.
+        phases: the phases under it.
+        costs: wavefronts of each without a swizzle.
+        ceilings: what each may cost.
+    """
+
+    candidate: Linearisation
+    most: int
+    reach: int | None
+    phases: Phases
+    costs: IntArray
+    ceilings: IntArray
+
+
+Rule = Callable[[Scene, Look], Verdict | None]
+
+
+def counted(scene: Scene, look: Look) -> Verdict | None:
+    """Count the linearisation as it is.
+
+    Theorem: wavefronts are a function of the layout. A linearisation over which no swizzle may lie is one
+    layout: counting its phases decides it. Where one keeps to the ceilings as it is, a swizzle over it only
+    makes the index dearer, or the last block shorter.
+    """
+    if (look.costs <= look.ceilings).all() and look.candidate.span <= look.most:
+        return Verdict(known=Choice(look.candidate, {}, cheapest=True, written=False))
+    return Verdict(refuted=True) if look.reach is None else None
+
+
+def spectra(scene: Scene, look: Look) -> Verdict | None:
+    """Ask the Walsh spectra of the phases for a swizzle over the linearisation.
+
+    Theorem: see `layoutopt.search.walsh`. A phase of n words keeps to its ceiling c only if every sum of rows
+    of the swizzle's bank matrix splits its words so evenly that |W| <= c * banks - n. Where no choice of rows
+    passes, there is no swizzle; where one passes and keeps to the ceilings, there is.
+    """
+    assert scene.field is not None
+    assert look.reach is not None
+    roomy = replace(look.candidate, span=look.reach)
+    given = rules(roomy, scene.field, scene.tile)
+    phases = look.phases
+    question = Question(
+        phases.words,
+        phases.chunk_bits,
+        phases.bank_bits,
+        look.ceilings,
+        given.targets,
+        scene.field.first_source,
+        given.still,
+        given.last,
+    )
+    outcome, masks = decide(question, scene.budget)
+    if outcome is Outcome.INFEASIBLE:
+        scene.tally.deciders.add("walsh")
+        return Verdict(refuted=True)
+    if outcome is not Outcome.FEASIBLE:
+        return None
+    masks = shortened(roomy, scene.field, scene.tile, masks)
+    return Verdict(known=Choice(roomy, masks, cheapest=False, written=True))
+
+
+RULES: Final[dict[str, Rule]] = {"counted": counted, "spectra": spectra}
+
+
+class Presolve:
+    """The rules, asked of one linearisation after the other."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+
+    def __call__(self, candidate: Linearisation, most: int, most_swizzled: int) -> Verdict:
+        """See `layoutopt.search.verdict.Judge`."""
+        scene = self.scene
+        phases = phases_of(candidate, scene.sets, scene.tile)
+        costs = phases.costs({})
+        plain = Found(candidate, {}, phases.excess_at(costs), candidate.operations)
+        scene.tally.unswizzled.append(plain)
+        reach = max((r for r in scene.reaches(candidate) if r <= most_swizzled), default=None)
+        ceilings = phases.ideal if scene.conflict_free else phases.target
+        look = Look(candidate, most, reach, phases, costs, ceilings)
+        verdicts = (rule(scene, look) for rule in RULES.values())
+        verdict = next((v for v in verdicts if v is not None), None)
+        if verdict is None:
+            scene.tally.deciders.add("cp-sat")
+        return verdict or Verdict()
