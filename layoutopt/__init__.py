@@ -6,43 +6,69 @@ from __future__ import annotations
 TYPE_CHECKING = False
 __version__ = "0.1.0"
 __all__ = [
+    "Access",
     "Arrangement",
+    "Audit",
+    "Comparison",
+    "Explanation",
     "Layout",
     "Problem",
     "Result",
     "Status",
+    "Tile",
     "TileSet",
     "__version__",
     "arrange",
     "check",
+    "compare",
+    "emit",
+    "explain",
     "load",
+    "load_all",
     "load_any",
+    "problem",
     "solve",
 ]
 
 if TYPE_CHECKING:
     from typing import Any
 
+    from layoutopt.codegen.python import emit
     from layoutopt.layout.layout import Layout
     from layoutopt.problems.answer import Result, Status
     from layoutopt.problems.file import load
+    from layoutopt.problems.python import load_all, problem
     from layoutopt.problems.tile_set_file import load_any
-    from layoutopt.problems.types import Problem, TileSet
-    from layoutopt.study.check import check
+    from layoutopt.problems.types import Access, Problem, Tile, TileSet
+    from layoutopt.study.check import Audit, check
+    from layoutopt.study.compare import compare
+    from layoutopt.study.comparison import Comparison
+    from layoutopt.study.explain import explain
+    from layoutopt.study.explanation import Explanation
     from layoutopt.synthesis.arrange import Arrangement, arrange
     from layoutopt.synthesis.solve import solve
 
 _HOMES = {
+    "Access": "layoutopt.problems.types",
     "Arrangement": "layoutopt.synthesis.arrange",
+    "Audit": "layoutopt.study.check",
+    "Comparison": "layoutopt.study.comparison",
+    "Explanation": "layoutopt.study.explanation",
     "Layout": "layoutopt.layout.layout",
     "Problem": "layoutopt.problems.types",
     "Result": "layoutopt.problems.answer",
     "Status": "layoutopt.problems.answer",
+    "Tile": "layoutopt.problems.types",
     "TileSet": "layoutopt.problems.types",
     "arrange": "layoutopt.synthesis.arrange",
     "check": "layoutopt.study.check",
+    "compare": "layoutopt.study.compare",
+    "emit": "layoutopt.codegen.python",
+    "explain": "layoutopt.study.explain",
     "load": "layoutopt.problems.file",
+    "load_all": "layoutopt.problems.python",
     "load_any": "layoutopt.problems.tile_set_file",
+    "problem": "layoutopt.problems.python",
     "solve": "layoutopt.synthesis.solve",
 }
 

@@ -109,17 +109,27 @@ def test_heavy_libraries_have_one_importer():
 
 def test_public_names():
     assert layoutopt.__all__ == [
+        "Access",
         "Arrangement",
+        "Audit",
+        "Comparison",
+        "Explanation",
         "Layout",
         "Problem",
         "Result",
         "Status",
+        "Tile",
         "TileSet",
         "__version__",
         "arrange",
         "check",
+        "compare",
+        "emit",
+        "explain",
         "load",
+        "load_all",
         "load_any",
+        "problem",
         "solve",
     ]
     for name in layoutopt.__all__:

@@ -6,8 +6,11 @@ import enum
 from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 from msgspec import Meta, Struct
 
+from layoutopt.errors import LayoutError
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.types import Name
 
@@ -154,6 +157,32 @@ class Result(Struct, frozen=True, rename={"schema_": "schema"}):
         """The result as JSON-ready data, the schema first."""
         data: dict[str, Any] = msgspec.to_builtins(self)
         return {"schema": data.pop("schema"), **data}
+
+    def table(self) -> npt.NDArray[np.int64]:
+        """Byte offset of every element, int64, in the shape of the tile.
+
+        Raises:
+            LayoutError: there is no layout.
+        """
+        return self._found().table()
+
+    def to_sympy(self) -> Any:
+        """The element offset as a sympy expression over the integers x0, x1, ...
+
+        Bit operations are functions that come out as numbers once their arguments are numbers.
+
+        Raises:
+            LayoutError: there is no layout.
+        """
+        from layoutopt.expressions.expand import as_sympy
+        from layoutopt.layout.formula import element_expression
+
+        return as_sympy(element_expression(self._found()))
+
+    def _found(self) -> Layout:
+        if self.layout is None:
+            raise LayoutError(f"there is no layout: {self.status}, {self.reason}")
+        return self.layout
 
     def _repr_html_(self) -> str:
         """The answer in a line, its proof, and what each access costs."""

@@ -23,18 +23,25 @@ from layoutopt.synthesis.solve import solve, solve_cases
 _SEARCH_SHARE: Final = 0.5
 
 
-def explain(problem: Problem, *, budget: Budget, target: Device | None = None) -> Explanation:
+def explain(
+    problem: Problem,
+    *,
+    time_limit: float | None = None,
+    target: Device | None = None,
+    budget: Budget | None = None,
+) -> Explanation:
     """Solve `problem` and say why the answer is what it is.
 
     Args:
         problem: what to explain.
-        budget: the time there is; the search may use half of it, the questions after it the rest.
+        time_limit: seconds, of which the search may use half; None for no limit.
         target: the device, where it is not the one the problem names.
+        budget: replaces `time_limit`, for callers that stop the search from another thread.
 
     Raises:
         ProblemFileError: the problem contradicts itself.
     """
-    return _Explainer(problem, target or device(problem.target), budget).run()
+    return _Explainer(problem, target or device(problem.target), budget or Budget(time_limit)).run()
 
 
 class _Explainer:

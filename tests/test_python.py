@@ -1,0 +1,111 @@
+"""What Python callers get: problems from dicts and arrays, functions with typed results."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+import layoutopt
+from layoutopt.errors import LayoutError, ProblemFileError
+
+ROWS = {"name": "rows", "op": "store", "bytes": 4, "index": ("i", "lane"), "for": {"i": np.int64(32)}}
+COLUMNS = np.stack(np.broadcast_arrays(np.arange(32)[None, :], np.arange(32)[:, None]), axis=-1)
+
+
+def transpose(**more):
+    columns = {
+        "name": "columns",
+        "op": "load",
+        "bytes": 4,
+        "coordinates": COLUMNS,
+        "active": np.ones((32, 32), bool),
+    }
+    return layoutopt.problem(
+        {"name": "p", "tile": {"shape": (np.int32(32), 32), "element": "f32"}, "accesses": (ROWS, columns)},
+        threads=32,
+        **more,
+    )
+
+
+def test_a_problem_from_dicts_arrays_and_keywords():
+    problem = transpose(target="sm_80", name="mine")
+    assert isinstance(problem, layoutopt.Problem)
+    assert (problem.name, problem.target, problem.tile.shape) == ("mine", "sm_80", (32, 32))
+    assert problem.accesses[1].index == ("lane", "i")
+    typed = layoutopt.problem(tile=problem.tile, threads=32, accesses=problem.accesses, target="sm_80")
+    assert typed.name == "tile"
+    assert typed.accesses == problem.accesses
+    with pytest.raises(ProblemFileError, match="thread"):
+        layoutopt.problem(tile=problem.tile, thread=32, accesses=[])
+
+
+def test_functions_give_typed_results():
+    problem = transpose()
+    result = layoutopt.solve(problem)
+    assert isinstance(result, layoutopt.Result)
+    assert result.to_json()["status"] == "optimal"
+    assert (result.table() == result.layout.byte_offset(*np.indices((32, 32)))).all()
+    assert isinstance(layoutopt.check(problem, result.layout), layoutopt.Audit)
+    assert isinstance(layoutopt.compare(problem), layoutopt.Comparison)
+    assert layoutopt.explain(problem, time_limit=10).conflict_free is True
+    assert "p_offset_bytes" in layoutopt.emit(problem, result)
+    assert layoutopt.emit(problem, lang="c") == layoutopt.emit(problem, result, lang="c")
+    assert "x0 * 33 + x1" in layoutopt.emit(problem, "x0*33 + x1", lang="c")
+    with pytest.raises(ProblemFileError, match="lang: expected one of cuda"):
+        layoutopt.emit(problem, lang="fortran")
+
+
+def test_formulas_for_sympy_are_numbers_where_their_arguments_are():
+    result = layoutopt.solve(transpose())
+    formula = result.to_sympy()
+    assert {str(symbol) for symbol in formula.free_symbols} == {"x0", "x1"}
+    for point in ((0, 0), (3, 5), (31, 30)):
+        assert formula.subs({"x0": point[0], "x1": point[1]}) * 4 == result.table()[point]
+    infeasible = layoutopt.solve(transpose(layout={"max_bytes": 8}))
+    with pytest.raises(LayoutError, match="there is no layout: infeasible"):
+        infeasible.table()
+
+
+def test_load_all_takes_files_dicts_and_templates(tmp_path):
+    template = {
+        "params": {"N": [8, 16]},
+        "tile": {"shape": ["N", 32], "element": "f32"},
+        "threads": 32,
+        "accesses": [ROWS | {"for": {"i": "N"}}],
+    }
+    found = layoutopt.load_all(template, "transpose_16x32_f32", transpose())
+    assert [p.tile.shape for p in found] == [(8, 32), (16, 32), (16, 32), (32, 32)]
+    assert [p.name for p in found[:2]] == ["tile N=8", "tile N=16"]
+    assert len(layoutopt.load_all(template, over={"N": [4]})) == 1
+    with pytest.raises(ProblemFileError, match="no file and no problem"):
+        layoutopt.load_all("no such problem")
+
+
+def test_threads_do_not_disturb_each_other():
+    names = ["transpose_16x32_f32", "transpose_32x32_f32", "gemm_a_128x32_f16", "transpose_16x32_f32"]
+
+    def answer(name):
+        return layoutopt.solve(layoutopt.load(name)).to_json()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(answer, names)) == list(map(answer, names))
+
+
+def test_import_loads_nothing():
+    code = "import sys; before = set(sys.modules); import layoutopt; print(sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert set(eval(done.stdout)) <= {"layoutopt", "__future__"}
+
+
+def test_the_page_for_compiler_authors_runs(capsys):
+    page = (ROOT / "docs" / "compiler-authors.md").read_text()
+    space = {}
+    for block in page.split("```python\n")[1:]:
+        exec(block.split("```")[0], space)
+        assert space["result"].excess == 0
+    printed = capsys.readouterr().out
+    assert "optimal" in printed
+    assert "smem_a" in printed
