@@ -15,6 +15,7 @@ import numpy.typing as npt
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget
 from layoutopt.kernels import groups as converged
+from layoutopt.kernels.detours import Detours
 from layoutopt.kernels.groups import Barriers, Group, Meetings
 from layoutopt.kernels.launch import Arguments, Launch
 from layoutopt.kernels.memory_steps import MemorySteps, Recorder
@@ -31,11 +32,13 @@ from layoutopt.kernels.program import (
     Memory,
     Program,
     Refused,
+    Rejoin,
     Restore,
     Save,
     Step,
 )
 from layoutopt.kernels.registers import Registers, Stopped
+from layoutopt.kernels.rejoin import Rejoins
 from layoutopt.kernels.relevance import Relevance
 from layoutopt.kernels.values import Bools, Value, unknown, whole
 
@@ -78,8 +81,10 @@ class Machine:
         self._budget = budget
         self._steps = program.steps
         self._next = _following(relevance.matters)
+        self._detours = Detours(program.steps, relevance)
         self._cells = Registers(program, launch, given, blocks)
         self._meetings = Meetings(self._cells.rows)
+        self._rejoins = Rejoins(self._cells.rows)
         self._barriers = Barriers(self._cells.blocks, self._cells.warps)
         self._ready: list[Group] = []
         self._by_address = {step.address: k for k, step in enumerate(self._steps)}
@@ -101,8 +106,9 @@ class Machine:
             self._advance(group, until)
             if not self._ready:
                 self._release()
-        if self._meetings.waiting or self._barriers.waiting:
-            at = min([*self._meetings.waiting, *(group.at for group in self._barriers.waiting)])
+        if self._meetings.waiting or self._rejoins.waiting or self._barriers.waiting:
+            lanes = (*self._meetings.waiting, *self._rejoins.waiting)
+            at = min([*lanes, *(group.at for group in self._barriers.waiting)])
             raise Stopped(f"lanes wait for ever at {self._cells.named(at)}")
 
     def _put(self, group: Group | None) -> None:
@@ -114,6 +120,8 @@ class Machine:
     def _release(self) -> None:
         """Let those go on for whom everybody has come."""
         for group in self._meetings.complete(self._cells.live):
+            self._put(group)
+        for group in self._rejoins.complete(self._cells.live):
             self._put(group)
         for group, met in self._barriers.complete(self._cells.live):
             for block, warps in met:
@@ -208,6 +216,8 @@ class Machine:
                 self._release()
             case Meet(name):
                 return self._meet(group, step, name, lanes)
+            case Rejoin():
+                return self._rejoin(group)
             case Barrier():
                 self._arrive(group, step, action, lanes)
                 self._put(converged.part(group, group.lanes & ~lanes, at + 1))
@@ -230,6 +240,15 @@ class Machine:
             here.at += 1
             self._put(here)
         self._put(converged.part(group, group.lanes & ~lanes, group.at + 1))
+        self._release()
+        return None
+
+    def _rejoin(self, group: Group) -> int | None:
+        waits = self._rejoins.arrive(group)
+        if not waits.any():
+            return group.at + 1
+        if not waits.all():
+            self._put(Group(group.at + 1, group.rows[~waits], group.lanes[~waits]))
         self._release()
         return None
 
@@ -274,15 +293,27 @@ class Machine:
         if action.together and unsure is None:
             lanes = group.lanes & lanes.any(axis=1, keepdims=True)
         if unsure is not None and unsure.any():
-            raise Stopped(f"{self._cells.named(at)} depends on an unknown value")
+            return self._detour(group)
         stay = group.lanes & ~lanes
         if not lanes.any():
             return at + 1
         if not stay.any():
             return action.target
+        if action.joins is not None:
+            parted: Bools = np.asarray(stay.any(axis=1) & lanes.any(axis=1))
+            self._rejoins.part(group, parted, action.joins)
         self._put(converged.part(group, stay, at + 1))
         self._put(converged.part(group, lanes, action.target))
         return None
+
+    def _detour(self, group: Group) -> int:
+        """All lanes go where the ways of a branch on an unknown value meet, if nothing between matters."""
+        detour = self._detours.around(group.at)
+        if detour is None:
+            raise Stopped(f"{self._cells.named(group.at)} depends on an unknown value")
+        for cell in detour.cells:
+            self._cells.write(group, cell, unknown(64), group.lanes, None)
+        return detour.meet
 
     def _return(self, group: Group, step: Step, lanes: Bools) -> int | None:
         """Go where the source says, each group of lanes with one address together."""

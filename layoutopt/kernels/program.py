@@ -134,12 +134,19 @@ class Jump:
         together: all active lanes jump if the guard and the conditions hold in any of them.
         none_left: BRA.DIV: jumps where the active lanes are not the mask in the first source.
         condition: predicates out of the sources; without it they are the sources. All must be 1.
+        joins: index of the `Rejoin` where lanes that part here go on together.
     """
 
     target: int | None
     together: bool = False
     none_left: bool = False
     condition: Callable[..., tuple[Value, ...]] | None = None
+    joins: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rejoin:
+    """Lanes that a `Jump` parted wait for each other, if this is where they join."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +231,7 @@ Action = (
     | Forget
     | Memory
     | Jump
+    | Rejoin
     | Exit
     | Mark
     | Meet

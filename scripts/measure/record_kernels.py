@@ -4,9 +4,9 @@
 
 needs a GPU, nvcc and ncu, and writes counters.json;
 
-    python3 scripts/measure/record_kernels.py --write-sass
+    python3 scripts/measure/record_kernels.py --write-texts
 
-needs nvcc and cuobjdump, and rewrites the SASS texts.
+needs nvcc and cuobjdump, and rewrites the SASS and PTX beside them.
 
 Every kernel is compiled with the flags below and launched as its own first lines say. A kernel that fails or
 hangs is recorded with its error. `code` is a digest of the machine code that
@@ -74,8 +74,8 @@ def code_digest(cubin: bytes, symbol: str) -> str:
     raise SystemExit(f"no code of {symbol}")
 
 
-def write_sass() -> None:
-    """Rewrite the SASS texts, without the encodings and with single spaces."""
+def write_texts() -> None:
+    """Rewrite the SASS, without the encodings and with single spaces, and the PTX."""
     kernels = {kernel.name: kernel for kernel in collection.launches()}
     wanted = [(name, "sm_90") for name in kernels] + [(n, arch) for arch, some in ALSO.items() for n in some]
     with tempfile.TemporaryDirectory() as folder:
@@ -87,6 +87,9 @@ def write_sass() -> None:
             head = f"// code {code_digest(cubin.read_bytes(), kernels[name].symbol)}"
             path = collection.KERNELS / f"{name}.{arch}.sass"
             path.write_text("\n".join([head, *(line for line in lines if line)]) + "\n")
+    for kernel in kernels.values():
+        command = [tool("nvcc"), "-std=c++17", "-O3", "-arch=sm_90", "-ptx", "-o", f"{kernel.name}.ptx"]
+        subprocess.run([*command, kernel.source.name], check=True, cwd=kernel.source.parent)
 
 
 def launch_all(folder: Path, names: Sequence[str]) -> None:
@@ -178,13 +181,15 @@ def main() -> None:
     )
     steps = parser.add_mutually_exclusive_group(required=True)
     steps.add_argument("--out", type=Path, metavar="FOLDER", help="record counters.json there")
-    steps.add_argument("--write-sass", action="store_true", help="rewrite the SASS texts of the collection")
+    steps.add_argument(
+        "--write-texts", action="store_true", help="rewrite the machine code and PTX of the collection"
+    )
     steps.add_argument(
         "--launch", nargs="+", metavar="FOLDER NAME", help="launch these cubins of a folder, as --out does"
     )
     args = parser.parse_args()
-    if args.write_sass:
-        write_sass()
+    if args.write_texts:
+        write_texts()
     elif args.launch:
         launch_all(Path(args.launch[0]), args.launch[1:])
     else:

@@ -14,7 +14,7 @@ extern "C" __global__ void pipeline(const float* in, float* out, int steps) {
         for (int s = 0; s < steps; ++s) {
             asm volatile("bar.sync %0, 128;" ::"r"(1 + s % 2) : "memory");
             for (int k = 0; k < 8; ++k) sum += stage[s % 2][lane % 16][(warp * 8 + k) % 32];
-            if (s + 2 < steps) asm volatile("bar.sync %0, 128;" ::"r"(3 + s % 2) : "memory");
+            if (s + 2 < steps) asm volatile("bar.arrive %0, 128;" ::"r"(3 + s % 2) : "memory");
         }
         out[threadIdx.x - 32] = sum;
     }

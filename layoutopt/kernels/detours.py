@@ -1,0 +1,87 @@
+"""Branches on unknown values that do not matter: what lies between them and where their ways meet is passed
+over.
+
+Slow paths of divisions, waits and searches are such branches: nothing between them and the meeting point
+touches shared memory, waits for others or ends. Registers written between are unknown afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from layoutopt.kernels.flow import post_dominators
+from layoutopt.kernels.program import (
+    Across,
+    Compute,
+    Forget,
+    Jump,
+    Mark,
+    Meet,
+    Memory,
+    Nothing,
+    Refused,
+    Rejoin,
+    Step,
+)
+from layoutopt.kernels.relevance import Relevance, successors
+
+
+class Detour(NamedTuple):
+    """Where all ways of a branch meet, and the cells that are written between."""
+
+    meet: int
+    cells: tuple[str, ...]
+
+
+class Detours:
+    """Detours around branches of a program, found when they are asked for."""
+
+    def __init__(self, steps: tuple[Step, ...], relevance: Relevance) -> None:
+        self._steps, self._relevance = steps, relevance
+        self._following: list[tuple[int, ...]] = []
+        self._meets: list[int | None] = []
+        self._found: dict[int, Detour | None] = {}
+
+    def around(self, index: int) -> Detour | None:
+        """The way around a branch; None where something between matters."""
+        if not self._meets:
+            self._following = successors(self._steps)
+            self._meets = post_dominators(self._following)
+        if index not in self._found:
+            self._found[index] = self._around(index)
+        return self._found[index]
+
+    def _around(self, index: int) -> Detour | None:
+        meet = self._meets[index]
+        if meet is None:
+            return None
+        seen, todo = {index}, [k for k in self._following[index] if k != meet]
+        while todo:
+            k = todo.pop()
+            if k not in seen:
+                seen.add(k)
+                todo += [other for other in self._following[k] if other != meet]
+        between = [self._steps[k] for k in sorted(seen)]
+        if not all(self._passable(step) for step in between):
+            return None
+        marked = {step.action.name for step in between if isinstance(step.action, Mark)}
+        met = {step.action.name for step in between if isinstance(step.action, Meet)}
+        if not met <= marked:
+            return None
+        cells = {cell: None for step in between for cell in step.dests}
+        return Detour(meet, tuple(cells))
+
+    def _passable(self, step: Step) -> bool:
+        action = step.action
+        match action:
+            case Compute() | Across() | Forget() | Nothing() | Rejoin() | Mark() | Meet():
+                return True
+            case Jump(target):
+                return target is not None
+            case Refused(_, always):
+                return not always
+            case Memory():
+                if action.space in ("shared", "generic"):
+                    return False
+                return action.kind == "load" or action.space not in self._relevance.kept
+        return False
