@@ -13,7 +13,7 @@ from layoutopt.errors import MachineError, ProblemFileError
 from layoutopt.ground import json_data
 from layoutopt.ground.escape import shown
 from layoutopt.hardware.machine import find_tool
-from layoutopt.kernels import elf, sass
+from layoutopt.kernels import elf, ptx_program, sass
 from layoutopt.kernels.names import base_name
 from layoutopt.kernels.program import Program
 
@@ -49,7 +49,7 @@ def programs(path: Path, target: str | None = None, options: Sequence[str] = ())
         return _from_container(path, target)
     text = data.decode("utf-8", "replace")
     if path.suffix.lower() == ".ptx" or re.search(r"^\s*\.address_size\s", text, re.M):
-        raise ProblemFileError("", "PTX is not read yet")
+        return ptx_program.programs(text, shown(str(path)))
     if "\0" in text:
         raise ProblemFileError("", f"{shown(str(path))} is neither a cubin nor text")
     return sass.from_text(text, target)

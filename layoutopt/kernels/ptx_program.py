@@ -14,6 +14,7 @@ from typing import Final
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.kernels.flow import post_dominators
+from layoutopt.kernels.names import demangled
 from layoutopt.kernels.program import (
     GLOBAL_BASE,
     STACK_BYTES,
@@ -128,7 +129,7 @@ class _Flat:
             raise ProblemFileError(self._entry.name, f"expected at most {STACK_BYTES} bytes of local memory")
         return Program(
             name=self._entry.name,
-            title=self._entry.name,
+            title=demangled(self._entry.name),
             target=self._module.target,
             form="ptx",
             steps=steps,
