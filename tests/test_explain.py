@@ -284,7 +284,8 @@ def test_other_clashes_are_named():
     found = explain(from_data(data), budget=Budget(20))
     assert (found.clashing_accesses, found.clash_is_minimal) == (("v2", "col"), True)
     assert found.other_clashes == (("v4", "col"), ("v4", "v2"))
-    assert found.relaxations == ()
+    # None alone helps, but two together.
+    assert [(r.kind, r.access, r.with_access) for r in found.relaxations] == [("narrower", "v4", "v2")]
     assert "without one of them, there still clash" in explanation_report(from_data(data), found)
 
 
@@ -324,3 +325,40 @@ def test_command_line(tmp_path):
 @pytest.mark.parametrize("option", [["--time-limit", "0"], ["--time-limit", "x"]])
 def test_wrong_options(option):
     assert layoutopt("explain", str(PROBLEMS / "basics/scan_512_f32.json"), *option).returncode == 2
+
+
+def test_it_starts_from_the_layout_in_use():
+    """Published, or the file's own; what would mend it is said as an edit."""
+    found = explained("cutlass/cute_tutorial_sgemm_tn_8x128")
+    assert found.reasons[0].startswith("In use, x0*129 + x1: `cp_async_4B`")
+    assert [(r.kind, r.message) for r in found.relaxations] == [
+        ("edit", "change 129 to 132: x0*132 + x1 has no conflicts, 4,208 bytes")
+    ]
+    own = explained("basics/transpose_32x32_f32", offset="x0*32 + x1")
+    assert own.reasons[0].startswith("In use, x0*32 + x1: `columns`")
+    good = explained("basics/transpose_32x32_f32")
+    assert good.reasons[0].startswith("Row-major: `columns`")
+    assert good.reasons[-1] == "The layout in use, x0*33 + x1, has no conflicts."
+    torn = explained("basics/gemm_a_128x32_f16", offset="x0*33 + x1")
+    assert "cannot hold this tile" in torn.reasons[0]
+    with pytest.raises(ProblemFileError, match=r"layout\.offset"):
+        explained("basics/transpose_32x32_f32", offset="x0*32 +")
+
+
+def test_two_widths_where_one_does_not_help():
+    """Rows are moved by two accesses of 16 bytes; columns need both to be narrower."""
+    data = {
+        "name": "pair", "tile": {"shape": [32, 32], "element": "f32"}, "threads": 32,
+        "accesses": [
+            {"name": "in", "op": "store", "bytes": 16, "index": ["tid // 8 + 4*i", "4*(tid % 8)"], "for": {"i": 8}},
+            {"name": "out", "op": "load", "bytes": 16, "index": ["tid // 8 + 4*i", "4*(tid % 8)"], "for": {"i": 8}},
+            {"name": "columns", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 32}},
+        ],
+    }  # fmt: skip
+    found = explain(from_data(data), budget=Budget(20))
+    pairs = [r for r in found.relaxations if r.with_access is not None]
+    assert [(r.kind, r.access, r.with_access) for r in pairs] == [("narrower", "in", "out")]
+    assert pairs[0].message == (
+        "`in` as 4 accesses of 4 bytes each and `out` as 4 accesses of 4 bytes each: "
+        "a layout free of conflicts exists"
+    )

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
+import msgspec
+
+from layoutopt.errors import ExpressionError, ProblemFileError
+from layoutopt.expressions.grammar import Node, parse, to_text
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, device
 from layoutopt.model.placement import FreeAssignment
@@ -12,9 +17,10 @@ from layoutopt.problems.lower import chosen_widths
 from layoutopt.problems.types import Access, Problem
 from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, Search, subject_of
 from layoutopt.search.proposal import Ask
-from layoutopt.study.clash import Clashes, names
+from layoutopt.study.clash import QUESTION_SHARE, Clashes, names
 from layoutopt.study.explanation import Explanation, Relaxation
 from layoutopt.study.known import known_case
+from layoutopt.study.nearest_edit import nearest_edit
 from layoutopt.study.phase_words import PhaseWords
 from layoutopt.study.relaxations import Relaxations
 from layoutopt.synthesis.solve import solve, solve_cases
@@ -44,8 +50,30 @@ def explain(
     return _Explainer(problem, target or device(problem.target), budget or Budget(time_limit)).run()
 
 
+def _in_use(problem: Problem) -> Node | None:
+    """The file's layout in use, else the published one.
+
+    Raises:
+        ProblemFileError: it cannot be read.
+    """
+    texts = {"layout.offset": problem.layout.offset}
+    if problem.published is not None:
+        texts["published.offset"] = problem.published.offset
+    for field, text in texts.items():
+        if text is not None:
+            try:
+                return parse(text, frozenset(f"x{d}" for d in range(len(problem.tile.shape))))
+            except ExpressionError as error:
+                raise ProblemFileError(field, error.reason) from None
+    return None
+
+
 class _Explainer:
     def __init__(self, problem: Problem, gpu: Device, budget: Budget) -> None:
+        self.in_use = _in_use(problem)
+        problem = msgspec.structs.replace(
+            problem, layout=msgspec.structs.replace(problem.layout, offset=None)
+        )
         self.case = known_case(problem, gpu, budget=budget)  # or refused before the search
         # A budget of its own, so that the search goes as it would without questions to follow.
         part = budget.part(_SEARCH_SHARE)
@@ -63,13 +91,13 @@ class _Explainer:
         free = bool(result.layout is not None and result.excess == 0)
         verdict: bool | None = True if free else None
         bound = result.proof.objective
-        clique, reasons = None, list(PhaseWords(case).why(result))
+        clique, reasons = None, list(PhaseWords(case).why(result, self.in_use))
         if bound.lower_bound > 0 or (result.layout is None and result.proof.excess.lower_bound > 0):
             verdict = False
         clash: list[Access] = []
         minimal = False
         others: list[tuple[str, ...]] = []
-        relaxations: list[Relaxation] = []
+        relaxations = list(self._edit())
         give_up = Relaxations(case, self.clashes)
         every = bound.everywhere or (
             result.proof.every_layout is not None and result.proof.every_layout.lower_bound > 0
@@ -81,9 +109,11 @@ class _Explainer:
             reasons += more
             clash, minimal = self.clashes.smallest(case.lowered.accesses)
             others = self.clashes.others(clash)
-            relaxations += give_up.of_accesses(clash)
+            relaxations += give_up.of_accesses(clash, others)
         if result.layout is not None and not free:
             relaxations += give_up.lane_orders(case.as_bytes(result.layout), clash)
+            if not any(r.kind in ("narrower", "lane_order") for r in relaxations):
+                relaxations += give_up.narrower_with_order(clash)
         return Explanation(
             case.problem.name,
             case.device.name,
@@ -101,6 +131,15 @@ class _Explainer:
             tuple(reasons),
             self.widths,
         )
+
+    def _edit(self) -> Iterator[Relaxation]:
+        """The nearest edit of the layout in use, where it leaves no conflict."""
+        if self.in_use is None:
+            return
+        found = nearest_edit(self.in_use, self.case, self.clashes.budget.part(QUESTION_SHARE))
+        if found is not None and not found.excess:
+            after = to_text(found.edit.node)
+            yield Relaxation("edit", f"{found.edit.text}: {after} has no conflicts, {found.bytes:,} bytes")
 
     def _why_none(self) -> tuple[dict[str, Any] | None, list[str]]:
         """Why every layout has conflicts: the clique as data, if that is a reason, and sentences."""

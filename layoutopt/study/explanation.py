@@ -11,11 +11,12 @@ EXPLANATION_SCHEMA: Final = "layoutopt.explanation/1"
 
 
 class Relaxation(Struct, frozen=True):
-    """Something to give up, after which a layout without conflicts exists.
+    """Something to change or to give up, after which a layout without conflicts exists.
 
     Attributes:
-        kind: drop_access, narrower, lane_order, families or max_bytes.
+        kind: edit, drop_access, narrower, lane_order, families or max_bytes.
         access: what it concerns, if an access.
+        with_access: the access to make narrower with it, where one change alone does not help.
         message: for people.
         order: of a lane_order: lane k is to do what lane order[k] does now, in every warp.
     """
@@ -24,6 +25,7 @@ class Relaxation(Struct, frozen=True):
     message: str
     access: str | None = None
     order: tuple[int, ...] = ()
+    with_access: str | None = None
 
 
 class Explanation(Struct, frozen=True, rename={"schema_": "schema"}):

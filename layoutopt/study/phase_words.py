@@ -12,6 +12,7 @@ from layoutopt.engine.case import Case
 from layoutopt.engine.conflicts import IntArray
 from layoutopt.engine.witness import PhaseWitness, witness
 from layoutopt.errors import LayoutError
+from layoutopt.expressions.grammar import Node, to_text
 from layoutopt.layout.families import without_each_part
 from layoutopt.layout.layout import Layout, row_major
 from layoutopt.problems.answer import Result
@@ -28,40 +29,63 @@ class PhaseWords:
 
     case: Case
 
-    def why(self, result: Result) -> Iterator[str]:
-        """Row-major's worst phase, the same phase now, and what each part of the layout buys."""
+    def why(self, result: Result, in_use: Node | None = None) -> Iterator[str]:
+        """The worst phase before, the same phase now, and what each part of the layout buys.
+
+        Args:
+            result: what was found.
+            in_use: the layout to start from, element offset over x0, x1, ...; row-major where there is none,
+                or where that has no conflicts.
+
+        Raises:
+            ExpressionError: the formula cannot be evaluated.
+        """
+        used = in_use
+        if in_use is not None and self._unsound(in_use) is None:
+            used = in_use if any(a.excess > 0 for a in self.case.measure(in_use)) else None
+        plain: Layout | Node
         plain = row_major(self.case.lowered.tile.shape, self.case.lowered.tile.element_bytes)
+        name, what = "Row-major", "Row-major, with no pad and no swizzle,"
+        if used is not None:
+            plain, name, what = used, f"In use, {to_text(used)}", f"The layout in use, {to_text(used)},"
         problem = self._unsound(plain)
         if problem is not None:
-            yield f"Row-major, with no pad and no swizzle, cannot hold this tile: {problem}."
-        before = self.case.measure(plain)
-        worst = max(range(len(before)), key=lambda k: before[k].excess)
-        place = None
-        if before[worst].excess > 0:
-            place = self.case.worst(worst, self.case.table(plain))
-            yield from self._phase(plain, worst, place, "Row-major")
-        elif problem is None:
-            yield "Row-major, with no pad and no swizzle, has no conflicts already."
+            yield f"{what} cannot hold this tile: {problem}."
+        worst, place = 0, None
+        if problem is None or used is None:
+            before = self.case.measure(plain)
+            worst = max(range(len(before)), key=lambda k: before[k].excess)
+            if before[worst].excess > 0:
+                place = self.case.worst(worst, self.case.table(plain))
+                yield from self._phase(plain, worst, place, name)
+            elif problem is None:
+                yield f"{what} has no conflicts already."
+        yield from self._after(result, plain, worst, place)
+        if in_use is not None and used is None:
+            yield f"The layout in use, {to_text(in_use)}, has no conflicts."
+
+    def _after(self, result: Result, plain: Layout | Node, worst: int, place: int | None) -> Iterator[str]:
+        """The same phase in the layout found, what each part of it buys, and what is left over."""
         if result.layout is None:
             yield f"No layout: {result.reason}."
             return
         layout = self.case.as_bytes(result.layout)
-        name = "a table of offsets" if layout.lookup else result.offset
+        found = "a table of offsets" if layout.lookup else result.offset
         if layout != plain:
             if place is not None:
-                yield from self._phase(layout, worst, place, f"With {name}")
+                yield from self._phase(layout, worst, place, f"With {found}")
             yield from self._parts(result.layout)
         over = [a for a in result.accesses if a.excess]
         for report in over:
             k = [a.name for a in self.case.lanes.accesses].index(report.name)
             row = self.case.worst(k, self.case.table(layout))
             if place is None or (k, row) != (worst, place):
-                yield from self._phase(layout, k, row, f"Left over with {name}")
+                yield from self._phase(layout, k, row, f"Left over with {found}")
 
-    def _phase(self, layout: Layout, k: int, row: int, title: str) -> Iterator[str]:
+    def _phase(self, layout: Layout | Node, k: int, row: int, title: str) -> Iterator[str]:
         """The worst phase of one instruction, in a sentence and a drawing."""
         access = self.case.lanes.accesses[k]
-        address = layout.table().ravel()[access.element[row]]
+        address = self.case.table(layout)[access.element[row]]
         served = witness(address.tolist(), access.active[row].tolist(), access.operation, self.case.device)
         worst = max(served, key=lambda p: p.wavefronts)
         warp, iteration = self.case.place(k, row)
@@ -129,7 +153,7 @@ class PhaseWords:
             effect = ", ".join(worse) if worse else "no change: it keeps the vectors whole or the tile dense"
             yield f"Without {what}: {effect}" + (" wavefronts." if worse else ".")
 
-    def _unsound(self, layout: Layout) -> str | None:
+    def _unsound(self, layout: Layout | Node) -> str | None:
         """Why a layout cannot hold the tile, if it cannot."""
         try:
             self.case.check(self.case.table(layout))

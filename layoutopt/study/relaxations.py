@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import msgspec
 
-from layoutopt.engine.case import Case
+from layoutopt.engine.case import Case, case_of
 from layoutopt.hardware.operations import parse_operation
 from layoutopt.layout.layout import Layout
 from layoutopt.model.phases import phase_sets
@@ -20,6 +22,9 @@ from layoutopt.study.clash import QUESTION_SHARE, Clashes, names
 from layoutopt.study.explanation import Relaxation
 from layoutopt.synthesis.solve import solve, solve_cases
 
+# Accesses of a clash beyond which no pairs are tried: each pair is a question or more to the solver.
+_MAX_PAIRED: Final = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Relaxations:
@@ -28,24 +33,75 @@ class Relaxations:
     case: Case
     clashes: Clashes
 
-    def of_accesses(self, clash: Sequence[Access]) -> Iterator[Relaxation]:
-        """Accesses to leave out, or to make narrower."""
+    def of_accesses(
+        self, clash: Sequence[Access], others: Sequence[tuple[str, ...]] = ()
+    ) -> Iterator[Relaxation]:
+        """Accesses to leave out, or to make narrower; two of them where one alone does not help.
+
+        Args:
+            clash: accesses that cannot all be served.
+            others: names of more such accesses.
+        """
         accesses = self.case.lowered.accesses
+        helped = False
         for access in clash:
             if self.clashes.possible([a for a in accesses if a is not access]):
                 yield Relaxation(
                     "drop_access", f"without `{access.name}` a layout free of conflicts exists", access.name
                 )
             for narrow in self._narrower(access):
-                width = parse_operation(narrow.op, narrow.single_width).width_bytes
                 if self.clashes.possible([narrow if a is access else a for a in accesses]):
+                    helped = True
                     yield Relaxation(
                         "narrower",
-                        f"`{access.name}` as {narrow.loops[_half(access)]} accesses of {width} bytes each: "
-                        "a layout free of conflicts exists",
+                        f"`{access.name}` {_in_words(access, narrow)}: a layout free of conflicts exists",
                         access.name,
                     )
                     break
+        if not helped:
+            involved = {*names(clash), *itertools.chain.from_iterable(others)}
+            yield from self._two_narrower([a for a in accesses if a.name in involved])
+
+    def _two_narrower(self, involved: Sequence[Access]) -> Iterator[Relaxation]:
+        """Two accesses to make narrower together, for each pair the widest that do."""
+        for one, other in itertools.combinations(involved[:_MAX_PAIRED], 2):
+            for first, second in itertools.product(self._narrower(one), self._narrower(other)):
+                changed = {one.name: first, other.name: second}
+                accesses = [changed.get(a.name, a) for a in self.case.lowered.accesses]
+                if self.clashes.budget.spent:
+                    return
+                if self.clashes.possible(accesses):
+                    yield Relaxation(
+                        "narrower",
+                        f"`{one.name}` {_in_words(one, first)} and `{other.name}` "
+                        f"{_in_words(other, second)}: a layout free of conflicts exists",
+                        one.name,
+                        with_access=other.name,
+                    )
+                    break
+
+    def narrower_with_order(self, clash: Sequence[Access]) -> Iterator[Relaxation]:
+        """One access to make narrower, and another order of the lanes of one: where neither helps alone."""
+        for access in clash[:_MAX_PAIRED]:
+            for narrow in self._narrower(access):
+                if self.clashes.budget.spent:
+                    return
+                accesses = tuple(narrow if a is access else a for a in self.case.lowered.accesses)
+                problem = msgspec.structs.replace(self.case.lowered, accesses=accesses)
+                case = case_of(problem, self.case.device)
+                part = self.clashes.budget.part(QUESTION_SHARE)
+                result = solve_cases([case], Ask(part))
+                if result.layout is None:
+                    continue
+                others = Relaxations(case, Clashes(case, self.clashes.budget))
+                order = next(others.lane_orders(case.as_bytes(result.layout), clash), None)
+                if order is not None:
+                    yield msgspec.structs.replace(
+                        order,
+                        message=f"`{access.name}` {_in_words(access, narrow)} and {order.message}",
+                        with_access=access.name,
+                    )
+                    return
 
     def _narrower(self, access: Access) -> Iterator[Access]:
         """The access as several narrower ones, the widest first."""
@@ -121,6 +177,12 @@ class Relaxations:
             result = solve(problem, target=self.case.device, budget=self.clashes.budget.part(QUESTION_SHARE))
             if result.layout is not None and result.excess == 0:
                 yield Relaxation(field, f"{what}: {result.offset}, {result.bytes:,} bytes, no conflicts")
+
+
+def _in_words(access: Access, narrow: Access) -> str:
+    """`as 2 accesses of 8 bytes each`."""
+    width = parse_operation(narrow.op, narrow.single_width).width_bytes
+    return f"as {narrow.loops[_half(access)]} accesses of {width} bytes each"
 
 
 def _half(access: Access) -> str:
