@@ -13,15 +13,16 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import evaluate, parse, to_text
 from layoutopt.expressions.threads import fit_threads, guard
 from layoutopt.hardware.devices import device
-from layoutopt.imports import cute, triton
+from layoutopt.imports import cute, cute_shared, triton, triton_shared
 from layoutopt.problems.file import from_data
 from layoutopt.problems.thread_values import access_of
 from layoutopt.problems.trace import trace
 
 with gzip.open(ROOT / "tests/data/peer_layouts.jsonl.gz", "rt") as file:
     ROWS = [json.loads(line) for line in file]
-TRITON = [row for row in ROWS if row["peer"].startswith("triton")]
-CUTE = [row for row in ROWS if row["peer"].startswith("pycute")]
+TRITON = [row for row in ROWS if "bases" in row]
+CUTE = [row for row in ROWS if "table" in row]
+SHARED = [row for row in ROWS if "offset" in row or "offsets" in row]
 
 
 def xor_of(bases, number, rank):
@@ -32,13 +33,17 @@ def xor_of(bases, number, rank):
     return place
 
 
-def test_there_are_200_of_each():
-    assert (len(TRITON), len(CUTE)) == (200, 200)
+def test_there_are_hundreds_of_each():
+    assert (len(TRITON), len(CUTE), len(SHARED)) == (300, 200, 300)
+
+
+def lanes_of(row):
+    return 1 << len(row["bases"]["lane"]) if "bases" in row else 32
 
 
 @pytest.mark.parametrize("row", TRITON, ids=lambda row: row["text"][:60])
 def test_triton_layout_is_what_triton_says(row):
-    got = triton.thread_values(row["text"], row["tile"])
+    got = triton.thread_values(row["text"], row["tile"], lanes_of(row))
     bases, rank = row["bases"], len(row["tile"])
     registers = [xor_of(bases["register"], r, rank) for r in range(1 << len(bases["register"]))]
     lanes = [xor_of(bases["lane"], r, rank) for r in range(1 << len(bases["lane"]))]
@@ -57,7 +62,26 @@ def test_cute_layout_is_what_pycute_says(row):
     assert (got[..., 1] == want // rows).all()
 
 
-@pytest.mark.parametrize("row", ROWS[::5], ids=lambda row: row["text"][:60])
+@pytest.mark.parametrize("row", SHARED, ids=lambda row: row["text"][:60])
+def test_shared_layout_is_what_its_peer_says(row):
+    if "offsets" in row:
+        got, formula = cute_shared.offsets(row["text"], row["tile"], 2)
+        want = np.array(row["offsets"])
+    else:
+        got, formula = triton_shared.offsets(row["text"], row["tile"])
+        want = np.full(row["tile"], -1)
+        offset = np.arange(want.size)
+        place = np.zeros((want.size, want.ndim), np.int64)
+        for bit, basis in enumerate(row["offset"]):
+            place ^= (offset >> bit & 1)[:, None] * np.array(basis)
+        want[tuple(place.T)] = offset + sum(offset // interval * pad for interval, pad in row["pads"])
+    assert (got == want).all()
+    grids = dict(zip(("x0", "x1", "x2"), np.indices(row["tile"]), strict=False))
+    assert (evaluate(parse(formula, frozenset(grids)), grids) == want).all()
+
+
+@pytest.mark.parametrize("row", [row for row in [*TRITON, *CUTE][::5] if lanes_of(row) == 32],
+                         ids=lambda row: row["text"][:60])  # fmt: skip
 def test_access_touches_what_the_table_says(row):
     module = triton if row in TRITON else cute
     table = module.thread_values(row["text"], row["tile"])
@@ -121,8 +145,8 @@ def test_wrong_cute_text(text, reason):
         ("BlockedLayout(size_per_thread=[1, 8])", "blocked without order"),
         ("BlockedLayout(size_per_thread=[1, 3], threads_per_warp=[4, 8], warps_per_cta=[4, 1], order=[1, 0])", "powers of two"),
         ("BlockedLayout(size_per_thread=[1], threads_per_warp=[32], warps_per_cta=[4], order=[0])", "1 entries for a tile of 2"),
-        ("BlockedLayout(size_per_thread=[1, 1], threads_per_warp=[8, 8], warps_per_cta=[4, 1], order=[1, 0])", "a warp has 32 threads, not 64"),
-        ("DistributedLinearLayout(reg_bases=[[0, 1]], lane_bases=[[1, 0], [2, 0]], warp_bases=[])", "a warp has 32 threads, not 4"),
+        ("BlockedLayout(size_per_thread=[1, 1], threads_per_warp=[8, 8], warps_per_cta=[4, 1], order=[1, 0])", "its warps have 64 threads, those of the target 32"),
+        ("DistributedLinearLayout(reg_bases=[[0, 1]], lane_bases=[[1, 0], [2, 0]], warp_bases=[])", "its warps have 4 threads, those of the target 32"),
         ("#ttg.shared<{vec = 1}>", "none of blocked"),
         ("DotOperandLayout(operand_index=0, parent=3, k_width=2)", "parent of dot_op is no layout"),
         ("BlockedLayout(__import__('os'))", "cannot read"),
@@ -265,6 +289,63 @@ def test_two_layouts_into_one_problem(tmp_path):
     assert again.returncode == 2
     other = layoutopt("import", "triton", mma, "--tile", "64x64", "--element", "f16", "--into", path)
     assert "has another tile" in other.stderr
+
+
+def test_a_shared_layout_becomes_the_published_one(tmp_path):
+    path, table = tmp_path / "tile.json", tmp_path / "offsets.npy"
+    common = ("--tile", "128x64", "--element", "f16")
+    rows = (
+        "BlockedLayout(size_per_thread=[1, 8], threads_per_warp=[4, 8], warps_per_cta=[4, 1], order=[1, 0])"
+    )
+    swizzled = "#ttg.swizzled_shared<{vec = 8, perPhase = 1, maxPhase = 8, order = [1, 0]}>"
+    atom = "Sw<3,4,3> o smem_ptr[16b](unset) o ((_8,_16),(_64,_1)):((_64,_512),(_1,_0))"
+    layoutopt("import", "triton", rows, *common, "-o", path)
+    printed = layoutopt("import", "cute", atom, *common).stdout.strip()
+    assert layoutopt("import", "triton", swizzled, *common, "--into", path).returncode == 0
+    published = json.loads(path.read_text())["published"]
+    checked = [json.loads(layoutopt("check", path, "--json", "--no-fix", *more).stdout)
+               for more in ((), ("--offset", printed))]  # fmt: skip
+    assert published["bytes"] == 16384
+    assert [c["accesses"][0]["wavefronts"] for c in checked] == [128, 128]
+    assert layoutopt("import", "cute", atom, *common, "-o", table).returncode == 0
+    assert layoutopt("check", path, "--table", table, "--no-fix").returncode == 0
+    again = layoutopt("import", "cute", atom, *common, "--into", path)
+    assert (again.returncode, "has a published layout already" in again.stderr) == (2, True)
+
+
+def test_waves_of_64(tmp_path):
+    text = "#ttg.amd_mfma<{version = 3, warpsPerCTA = [4, 1], instrShape = [32, 32, 8], isTransposed = true}>"
+    common = ("import", "triton", text, "--tile", "128x64", "--element", "f32")
+    problem = json.loads(layoutopt(*common, "--target", "gfx942").stdout)
+    assert (problem["threads"], problem["accesses"][0]["bytes"]) == (256, 16)
+    assert "its warps have 64 threads, those of the target 32" in layoutopt(*common).stderr
+
+
+def test_a_printed_tiled_copy_is_read():
+    text = "TiledCopy\n  Tiler_MN: (_16,_8)\n  TiledLayout_TV: ((4,8),(2,2)):((32,1),(16,8))\nCopy_Atom\n"
+    assert (
+        cute.thread_values(text, (16, 8)) == cute.thread_values("((4,8),(2,2)):((32,1),(16,8))", (16, 8))
+    ).all()
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "reason"),
+    [
+        ("cute", "Sw<3,3,3> o (8,64):(64,1)", "expected Sw<B,M,S> o _0"),
+        ("cute", "Sw<9,3,3> o _0 o (8,64):(64,1)", "no swizzle that is read here"),
+        ("cute", "Sw<3,4,3> o smem_ptr[32b](unset) o (8,64):(64,1)", "elements of 32 bits, not of 16"),
+        ("cute", "Sw<3,3,3> o _0 o (8,32):(64,1)", "8x32 elements"),
+        ("triton", "#ttg.swizzled_shared<{vec = 3, perPhase = 1, maxPhase = 8, order = [1, 0]}>", "vec is a power of two"),
+        ("triton", "#ttg.swizzled_shared<{vec = 8, perPhase = 1, maxPhase = 8, order = [1, 1]}>", "no order of 2"),
+        ("triton", "#ttg.nvmma_shared<{swizzlingByteWidth = 48, transposed = false, elementBitWidth = 16}>", "is read for"),
+        ("triton", "#ttg.shared_linear<{offset = [[0, 1], [0, 1]]}, alignment = 16>", "2 bases"),
+        ("triton", "#ttg.padded_shared<[3:+4] {order = [1, 0], shape = [8, 64]}>", "intervals and pads"),
+    ],
+)  # fmt: skip
+def test_wrong_shared_text(module, text, reason):
+    with pytest.raises(ProblemFileError) as caught:
+        cute_shared.offsets(text, (8, 64), 2) if module == "cute" else triton_shared.offsets(text, (8, 64))
+    assert reason in str(caught.value)
 
 
 def test_order_turns_the_tile(tmp_path):

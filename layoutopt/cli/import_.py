@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from layoutopt.problems.types import Problem
+
 Command = TypeVar("Command", bound=Callable[..., object])
 
 MAX_TEXT_BYTES = 64 << 20
@@ -51,11 +53,14 @@ def _layout_options(function: Command) -> Command:
                      "[default: the most that the layout allows]"),
         click.option("--order", metavar="D,D", help="The layout's dimensions as the shared tile has them, "
                      "slowest first."),
+        click.option("--target", default="sm_90", show_default=True, metavar="T", help="The GPU."),
         click.option("--name", default="access", show_default=True, help="Name of the access."),
+        click.option("--shared", is_flag=True, help="The layout says where the elements lie, not who handles "
+                     "them (what it says of itself where it is swizzled or Triton's)."),
         click.option("--into", type=OutputPath(), metavar="FILE",
-                     help="Add the access to this problem file."),
+                     help="Add the access to this problem file; a shared layout as its published one."),
         click.option("-o", "--output", type=OutputPath(or_print=True), metavar="FILE",
-                     help="Write a new file."),
+                     help="Write a new file; of a shared layout its byte offsets as .npy."),
     )[::-1]:  # fmt: skip
         function = option(function)
     return function
@@ -64,67 +69,126 @@ def _layout_options(function: Command) -> Command:
 @command.command("cute", cls=FileCommand)
 @_layout_options
 def cute(**options: Any) -> int:
-    """A CuTe thread-value layout, as CuTe prints it.
+    """A CuTe layout, as CuTe prints it: thread-value, a TiledCopy, or of shared memory.
+
+    LAYOUT is the text, or @FILE to read it from a file. Without --into and -o, the offset of a layout of
+    shared memory is printed.
 
     \b
-    Example:
+    Examples:
       layoutopt import cute "((4,8),(2,2)):((32,1),(16,8))" --tile 16x8 --element f32 -o tile.json
+      layoutopt import cute "Sw<3,3,3> o _0 o (_8,_64):(_64,_1)" --tile 8x64 --element f16
     """
-    from layoutopt.imports.cute import thread_values
+    from layoutopt.imports import cute, cute_shared
 
-    return _thread_values(thread_values, **options)
+    text = _text(options.pop("layout"))
+    if options.pop("shared") or cute_shared.is_swizzled(text):
+        return _shared(cute_shared.offsets, text, **options)
+    return _thread_values(lambda shape, _: cute.thread_values(text, shape), **options)
 
 
 @command.command("triton", cls=FileCommand)
 @_layout_options
 def triton(**options: Any) -> int:
-    """A Triton or Gluon layout: blocked, mma, dot operand, slice, linear.
+    """A Triton or Gluon layout: blocked, mma, dot operand, slice, linear, or of shared memory.
 
-    LAYOUT is the text, as the compiler or Gluon prints it, or @FILE to read it from a file.
+    LAYOUT is the text, as the compiler or Gluon prints it, or @FILE to read it from a file. Without --into
+    and -o, the offset of a layout of shared memory is printed.
 
     \b
-    Example:
+    Examples:
       layoutopt import triton "#ttg.blocked<{sizePerThread = [1, 8], threadsPerWarp = [4, 8], \\
-        warpsPerCTA = [4, 1], order = [1, 0]}>" --tile 128x64 --element f16
+        warpsPerCTA = [4, 1], order = [1, 0]}>" --tile 128x64 --element f16 -o tile.json
+      layoutopt import triton "#ttg.swizzled_shared<{vec = 8, perPhase = 1, maxPhase = 8, order = [1, 0]}>" \\
+        --tile 128x64 --element f16 --into tile.json
     """
-    from layoutopt.imports.triton import thread_values
+    from layoutopt.imports import triton, triton_shared
 
-    text = options.pop("layout")
-    if text.startswith("@"):
-        from layoutopt.ground.json_data import read
+    text = _text(options.pop("layout"))
+    if options.pop("shared") or triton_shared.is_shared(text):
+        return _shared(lambda text, shape, _: triton_shared.offsets(text, shape), text, **options)
+    return _thread_values(lambda shape, lanes: triton.thread_values(text, shape, lanes), **options)
 
-        text = read(text[1:], MAX_TEXT_BYTES).decode("utf-8", "replace")
-    return _thread_values(thread_values, layout=text, **options)
+
+def _text(given: str) -> str:
+    """The text itself, or that of the file after an @."""
+    if not given.startswith("@"):
+        return given
+    from layoutopt.ground.json_data import read
+
+    return read(given[1:], MAX_TEXT_BYTES).decode("utf-8", "replace")
+
+
+def _shared(
+    offsets: Callable[[str, tuple[int, ...], int], tuple[npt.NDArray[np.int64], str | None]],
+    text: str,
+    tile: str,
+    element: str,
+    into: Path | None,
+    output: Path | None,
+    order: str | None,
+    **_: Any,
+) -> int:
+    """A layout of shared memory: its offset printed, its table written, or into a problem as published."""
+    from layoutopt.problems.array_file import offsets_file
+
+    if into is not None and output is not None:
+        raise click.UsageError("--into adds to a file and -o writes a new one; use one of them")
+    shape, element_bytes = _tile(tile, element)
+    table, formula = offsets(text, shape, element_bytes)
+    dims = _order(order, len(shape))
+    if dims != list(range(len(shape))):
+        raise click.UsageError("--order is for accesses: a layout of shared memory says its own")
+    if output is not None:
+        check_new(output)
+        write_all({output: offsets_file(table * element_bytes)})
+        note(f"wrote {output}")
+        return 0
+    if formula is None:
+        raise ProblemFileError("", "no formula over x0, x1, ... gives this layout; -o writes it as a table")
+    if into is None:
+        click.echo(formula)
+        return 0
+    with updating(into):
+        _publish(into, (shape, element), formula, (int(table.max()) + 1) * element_bytes)
+    return 0
+
+
+def _publish(into: Path, tile: tuple[tuple[int, ...], str], formula: str, size_bytes: int) -> None:
+    """Give a problem file that has this tile its published layout."""
+    old = _same_tile(into, tile)[0]
+    if "published" in old:
+        raise ProblemFileError("--into", f"{str(into)!r} has a published layout already")
+    _save(into, {**old, "published": {"offset": formula, "bytes": size_bytes, "source": "imported"}})
 
 
 def _thread_values(
-    evaluate: Callable[[str, tuple[int, ...]], npt.NDArray[np.int64]],
-    layout: str,
+    evaluate: Callable[[tuple[int, ...], int], npt.NDArray[np.int64]],
     tile: str,
     element: str,
     op: str,
     width_bytes: int | None,
     order: str | None,
+    target: str,
     name: str,
     into: Path | None,
     output: Path | None,
 ) -> int:
+    from layoutopt.hardware.devices import device
     from layoutopt.problems.thread_values import access_of
-    from layoutopt.problems.types import ELEMENT_BYTES
 
     if into is not None and output is not None:
         raise click.UsageError("--into adds to a file and -o writes a new one; use one of them")
     if op not in ("store", "load", "cp.async"):
         raise click.BadParameter(f"expected store, load or cp.async, got {op!r}", param_hint="--op")
-    shape = extents(tile)
-    assert shape is not None
-    if element not in ELEMENT_BYTES:
-        raise ProblemFileError("--element", f"unknown type {element!r}; known: {', '.join(ELEMENT_BYTES)}")
-    table = evaluate(layout, shape)
+    shape, element_bytes = _tile(tile, element)
+    lanes = device(target).lanes
+    table = evaluate(shape, lanes)
     dims = _order(order, len(shape))
     shape = tuple(shape[d] for d in dims)
-    access = access_of(table[..., dims], shape, ELEMENT_BYTES[element], name, op, width_bytes)
+    access = access_of(table[..., dims], shape, element_bytes, name, op, width_bytes, lanes=lanes)
     problem = {
+        "target": target,
         "tile": {"shape": list(shape), "element": element},
         "threads": len(table),
         "accesses": [access],
@@ -137,8 +201,19 @@ def _thread_values(
     return 0
 
 
-def _add(into: Path, access: dict[str, Any], tile: tuple[tuple[int, ...], str], threads: int) -> None:
-    """Add an access of so many threads to a problem file that has this tile."""
+def _tile(tile: str, element: str) -> tuple[tuple[int, ...], int]:
+    """The extents, and the bytes of an element."""
+    from layoutopt.problems.types import ELEMENT_BYTES
+
+    shape = extents(tile)
+    assert shape is not None
+    if element not in ELEMENT_BYTES:
+        raise ProblemFileError("--element", f"unknown type {element!r}; known: {', '.join(ELEMENT_BYTES)}")
+    return shape, ELEMENT_BYTES[element]
+
+
+def _same_tile(into: Path, tile: tuple[tuple[int, ...], str]) -> tuple[dict[str, Any], Problem]:
+    """A problem file that has this tile, as data and as a problem."""
     from layoutopt.ground.json_data import read
     from layoutopt.problems.file import MAX_FILE_BYTES, from_data, parsed
 
@@ -149,6 +224,12 @@ def _add(into: Path, access: dict[str, Any], tile: tuple[tuple[int, ...], str], 
         raise ProblemFileError(
             "--into", f"{str(into)!r} has another tile than {'x'.join(map(str, shape))} {element}"
         )
+    return old, known
+
+
+def _add(into: Path, access: dict[str, Any], tile: tuple[tuple[int, ...], str], threads: int) -> None:
+    """Add an access of so many threads to a problem file that has this tile."""
+    old, known = _same_tile(into, tile)
     if known.threads < threads:
         raise ProblemFileError("--into", f"{str(into)!r} has {known.threads} threads, the layout {threads}")
     if known.threads > threads:
@@ -200,22 +281,19 @@ def trace(
     assert threads is not None
     from layoutopt.ground.json_data import read
     from layoutopt.imports.trace import accesses
-    from layoutopt.problems.types import ELEMENT_BYTES
 
-    shape = extents(tile)
-    assert shape is not None
-    if element not in ELEMENT_BYTES:
-        raise ProblemFileError("--element", f"unknown type {element!r}; known: {', '.join(ELEMENT_BYTES)}")
+    assert tile is not None
+    shape, element_bytes = _tile(tile, element)
     lines = read(records, MAX_TEXT_BYTES).splitlines()
-    used = _layout_in_use(shape, ELEMENT_BYTES[element], offset, table)
-    found = accesses(lines, used, ELEMENT_BYTES[element], threads)
+    used = _layout_in_use(shape, element_bytes, offset, table)
+    found = accesses(lines, used, element_bytes, threads)
     problem: dict[str, Any] = {
         "tile": {"shape": list(shape), "element": element},
         "threads": threads,
         "accesses": found,
     }
     if offset is not None:
-        size = int(used.max()) + ELEMENT_BYTES[element]
+        size = int(used.max()) + element_bytes
         problem["published"] = {
             "offset": offset,
             "bytes": size,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import threading
@@ -182,7 +181,10 @@ def _finish(
         text = _code(loaded, result, gpu)
     outputs = {}
     if result.layout is not None and table is not None:
-        outputs[table] = _npy(result)
+        from layoutopt.problems.array_file import offsets_file
+
+        assert result.layout is not None
+        outputs[table] = offsets_file(result.layout.table())
     if text is not None and code is not None:
         outputs[code] = text.encode()
     if certificate is not None:
@@ -309,12 +311,3 @@ def _certificate(problem: Problem, gpu: Device, result: Result) -> bytes:
     from layoutopt.proof.certificates import certificate
 
     return json.dumps(certificate(problem, gpu, result)).encode() + b"\n"
-
-
-def _npy(result: Result) -> bytes:
-    import numpy as np
-
-    assert result.layout is not None
-    buffer = io.BytesIO()
-    np.save(buffer, result.layout.table())
-    return buffer.getvalue()

@@ -2,7 +2,8 @@
 
 A CuTe layout maps a coordinate, read colexicographically (the leftmost digit runs fastest), to a number:
 each digit times its stride, all added up. The first mode of a thread-value layout counts threads, the second
-values, and the number is the place in the tile, whose leftmost dimension runs fastest too.
+values, and the number is the place in the tile, whose leftmost dimension runs fastest too. Of a printed
+TiledCopy the line `TiledLayout_TV` is read.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ IntArray = npt.NDArray[np.int64]
 Tree = int | tuple["Tree", ...]
 
 _TOKEN: Final = re.compile(r"\s*(?:_?(\d+)|([(),]))")
+# The line that matters of what print() says of a TiledCopy or TiledMMA.
+_TILED_COPY: Final = re.compile(r"TiledLayout_TV:\s*(\S[^\n]*)")
 MAX_DEPTH: Final = 20
 MAX_VALUES: Final = 1 << 22
 
@@ -38,15 +41,11 @@ def thread_values(text: str, tile: Sequence[int]) -> IntArray:
     Raises:
         ProblemFileError: the text is no such layout, or leaves the tile.
     """
-    shape_text, colon, stride_text = text.partition(":")
-    if not colon or ":" in stride_text:
-        raise _wrong(text, "expected shape:stride")
-    shape, stride = _tree(shape_text, text), _tree(stride_text, text)
-    if not isinstance(shape, tuple) or not isinstance(stride, tuple) or len(shape) != 2 or len(stride) != 2:
+    copy = _TILED_COPY.search(text)
+    parts = modes(copy[1] if copy is not None else text)
+    if len(parts) != 2:
         raise _wrong(text, "expected two modes, threads and values")
-    if _product(shape) > MAX_VALUES:
-        raise _wrong(text, f"more than {MAX_VALUES} values")
-    threads, values = (_mode(s, d, text) for s, d in zip(shape, stride, strict=True))
+    threads, values = parts
     place = threads[:, None] + values[None, :]
     if place.max() >= math.prod(tile):
         raise ProblemFileError(
@@ -54,6 +53,25 @@ def thread_values(text: str, tile: Sequence[int]) -> IntArray:
             f"the layout reaches element {int(place.max())} of {math.prod(tile)}",
         )
     return np.stack(np.unravel_index(place, tuple(tile), order="F"), axis=-1).astype(np.int64)
+
+
+def modes(text: str) -> list[IntArray]:
+    """The numbers that each mode of a printed layout takes, in colexicographic order.
+
+    Raises:
+        ProblemFileError: the text is no layout, or has more than 2**22 values.
+    """
+    shape_text, colon, stride_text = text.partition(":")
+    if not colon or ":" in stride_text:
+        raise _wrong(text, "expected shape:stride")
+    shape, stride = _tree(shape_text, text), _tree(stride_text, text)
+    if isinstance(shape, int) and isinstance(stride, int):
+        shape, stride = (shape,), (stride,)
+    if not isinstance(shape, tuple) or not isinstance(stride, tuple) or len(shape) != len(stride):
+        raise _wrong(text, "shape and stride are not alike")
+    if _product(shape) > MAX_VALUES:
+        raise _wrong(text, f"more than {MAX_VALUES} values")
+    return [_mode(s, d, text) for s, d in zip(shape, stride, strict=True)]
 
 
 def _mode(shape: Tree, stride: Tree, text: str) -> IntArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import stat
@@ -105,3 +106,10 @@ def shape_text(shape: Sequence[int]) -> str:
 
 def _wrong(path: Path, field: str, reason: str) -> ProblemFileError:
     return ProblemFileError(field, f"{str(path)!r} is no whole .npy file: {reason}")
+
+
+def offsets_file(table: npt.NDArray[np.int64]) -> bytes:
+    """The .npy file of a table of byte offsets."""
+    buffer = io.BytesIO()
+    np.save(buffer, table)
+    return buffer.getvalue()

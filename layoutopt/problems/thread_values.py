@@ -15,7 +15,6 @@ from layoutopt.expressions.threads import fit_threads
 
 IntArray = npt.NDArray[np.int64]
 
-LANES: Final = 32
 WIDTHS: Final = (16, 8, 4, 2, 1)
 
 
@@ -27,7 +26,7 @@ def access_of(
     op: str,
     width_bytes: int | None,
     *,
-    lanes: int = LANES,
+    lanes: int = 32,
     bytes_field: str = "--bytes",
 ) -> dict[str, Any]:
     """The access in which every thread touches all its values, the widest pieces first.

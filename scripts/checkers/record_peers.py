@@ -19,13 +19,8 @@ from importlib.metadata import version
 COUNT = 200
 
 
-def triton_layouts(rng: random.Random) -> Iterator[dict[str, object]]:
-    from triton._C.libtriton import gluon_ir, ir
+def triton_layouts(rng: random.Random, builder) -> Iterator[dict[str, object]]:
     from triton.experimental.gluon.language import _layouts as gluon
-
-    context = ir.context()
-    ir.load_dialects(context)
-    builder = gluon_ir.GluonOpBuilder(context)
 
     def power(low: int, high: int) -> int:
         return 1 << rng.randint(low, high)
@@ -71,6 +66,108 @@ def triton_layouts(rng: random.Random) -> Iterator[dict[str, object]]:
         yield {"peer": f"triton {version('triton')}", "text": text, "tile": tile, "bases": bases}
 
 
+def triton_amd_layouts(rng: random.Random, builder) -> Iterator[dict[str, object]]:
+    from triton.experimental.gluon.language import _layouts as gluon
+    from triton.experimental.gluon.language.amd import _layouts as amd
+
+    def power(low: int, high: int) -> int:
+        return 1 << rng.randint(low, high)
+
+    for number in range(COUNT // 2):
+        if number % 2:
+            shape = rng.choice([[32, 32, 8], [16, 16, 16]])
+            layout = amd.AMDMFMALayout(
+                rng.choice([3, 4]), shape, rng.random() < 0.5, [power(0, 2), power(0, 2)],
+                element_bitwidth=rng.choice([32, 64]) if shape[0] == 16 else 32,
+                tiles_per_warp=rng.choice([None, [2, 1], [1, 2], [2, 2]]),
+            )  # fmt: skip
+            k_width = power(2, 4)
+        else:
+            layout_version = rng.choice([1, 2])
+            warps = rng.choice([[[0, 1], [1, 0]], [[1, 0], [2, 0]], [[1, 0], [0, 1]], [[0, 1]]])
+            layout = amd.AMDWMMALayout(layout_version, rng.random() < 0.5, warps, [])
+            k_width = 16 if layout_version == 1 else power(2, 4)
+        if rng.random() < 0.5:
+            layout = gluon.DotOperandLayout(rng.randint(0, 1), layout, k_width)
+        tile = [power(4, 7), power(4, 7)]
+        attribute = layout._to_ir(builder)
+        linear = builder.to_linear_layout(attribute, tile)
+        printed = str(builder.get_distributed_ty(builder.get_half_ty(), tile, attribute))
+        text = repr(layout) if number % 4 < 2 else printed[printed.index("#ttg") : -1]
+        bases = {"register": linear.reg_bases, "lane": linear.lane_bases, "warp": linear.warp_bases}
+        yield {"peer": f"triton {version('triton')}", "text": text, "tile": tile, "bases": bases}
+
+
+def triton_shared_layouts(rng: random.Random, builder) -> Iterator[dict[str, object]]:
+    """Offsets of elements: those of the linear layout, or of a padded layout's own bases and pads."""
+    from triton.experimental.gluon.language import _layouts as gluon
+
+    def power(low: int, high: int) -> int:
+        return 1 << rng.randint(low, high)
+
+    made = 0
+    while made < COUNT:
+        rank = rng.choice([2, 2, 2, 3])
+        tile = [power(1, 7) for _ in range(rank)]
+        order = list(range(rank))
+        rng.shuffle(order)
+        pads: list[list[int]] = []
+        if made % 3 == 0:
+            layout = gluon.SwizzledSharedLayout(power(0, 4), power(0, 3), power(0, 4), order)
+        elif made % 3 == 1:
+            width, bits = rng.choice([0, 32, 64, 128]), rng.choice([8, 16, 32])
+            transposed = rank == 2 and rng.random() < 0.5
+            fast = tile[0 if transposed else -1]
+            elements = 1
+            for extent in tile:
+                elements *= extent
+            # Triton ends the process for tiles narrower than the swizzle or of fewer than eight rows.
+            if width and (fast * bits < width * 8 or elements // fast < 8):
+                continue
+            layout = gluon.NVMMASharedLayout(width, bits, rank, transposed=transposed)
+        else:
+            pads = [[power(3, 6), power(0, 3)], [power(7, 9), power(2, 4)]][: rng.randint(1, 2)]
+            layout = gluon.PaddedSharedLayout.with_identity_for(pads, tile, order)
+        attribute = layout._to_ir(builder)
+        bases = layout.offset_bases if pads else builder.to_linear_layout(attribute, tile).offset_bases
+        printed = str(builder.get_shared_mem_desc_ty(builder.get_half_ty(), tile, attribute, tile))
+        text = (
+            repr(layout)
+            if made % 2
+            else printed[printed.index("#ttg") : printed.index(", #ttg.shared_memory")]
+        )
+        yield {
+            "peer": f"triton {version('triton')}", "text": text, "tile": tile, "offset": bases, "pads": pads
+        }  # fmt: skip
+        made += 1
+
+
+def cute_shared_layouts(rng: random.Random) -> Iterator[dict[str, object]]:
+    """Swizzles over layouts of rows or of columns, whole or in blocks."""
+    from pycute import ComposedLayout, Layout, Swizzle
+
+    made = 0
+    while made < COUNT // 2:
+        rows, columns = 1 << rng.randint(2, 5), 1 << rng.randint(2, 6)
+        inner = 1 << rng.randint(2, columns.bit_length() - 1)
+        plain = rng.choice([
+            Layout((rows, columns), (columns, 1)),
+            Layout((rows, columns), (1, rows)),
+            Layout((rows, (inner, columns // inner)), (inner, (1, rows * inner))),
+        ])  # fmt: skip
+        bits, base = rng.randint(1, 3), rng.randint(0, 4)
+        shift = rng.randint(bits, 4)
+        if bits + base + shift > (rows * columns).bit_length() - 1:
+            continue
+        layout = ComposedLayout(Swizzle(bits, base, shift), 0, plain)
+        printed = f"Sw<{bits},{base},{shift}> o _0 o {plain.shape}:{plain.stride}".replace("(", "(_", 1)
+        text = str(layout) if made % 2 else printed
+        table = [[layout(r, c) for c in range(columns)] for r in range(rows)]
+        peer = f"pycute {version('nvidia-cutlass')}"
+        yield {"peer": peer, "text": text, "tile": [rows, columns], "offsets": table}
+        made += 1
+
+
 def cute_layouts(rng: random.Random) -> Iterator[dict[str, object]]:
     """Random factorings of a tile into digits, dealt out to threads and values in random order."""
     from pycute import Layout, product
@@ -107,8 +204,14 @@ def main() -> None:
     )
     parser.add_argument("--out", required=True)
     arguments = parser.parse_args()
+    from triton._C.libtriton import gluon_ir, ir
+
+    context = ir.context()
+    ir.load_dialects(context)
+    builder = gluon_ir.GluonOpBuilder(context)
     rng = random.Random(20261121)
-    rows = [*triton_layouts(rng), *cute_layouts(rng)]
+    rows = [*triton_layouts(rng, builder), *cute_layouts(rng), *triton_amd_layouts(rng, builder)]
+    rows += [*triton_shared_layouts(rng, builder), *cute_shared_layouts(rng)]
     text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
     with open(arguments.out, "wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
         packed.write(text.encode())

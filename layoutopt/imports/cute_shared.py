@@ -1,0 +1,115 @@
+"""CuTe layouts of shared memory as they are printed: where each element of a tile lies.
+
+    Sw<3,3,3> o _0 o (_8,_64):(_64,_1)                       a swizzle of element offsets
+    Sw<3,4,3> o smem_ptr[16b](unset) o (_8,_64):(_64,_1)     of byte offsets, elements of 16 bits
+    (64,(8,4)):(32,(1,8))                                    no swizzle
+
+Each mode is a dimension of the tile. `Sw<B,M,S>` is x ^ ((x >> S) & ((2**B - 1) << M)), for S below 0 with
+the shift to the left (CUTLASS, include/cute/swizzle.hpp).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from layoutopt.errors import ProblemFileError
+from layoutopt.expressions.fit import fit, join
+from layoutopt.expressions.grammar import Const, Node, Op, to_text
+from layoutopt.expressions.simplify import simplify
+from layoutopt.imports.cute import modes
+
+IntArray = npt.NDArray[np.int64]
+
+MAX_ELEMENTS: Final = 1 << 20
+_SWIZZLE: Final = re.compile(r"\s*(?:Sw<|SW_)(\d{1,2})[,_](\d{1,2})[,_](-?\d{1,2})>?\s*o\s*(.*)", re.S)
+_START: Final = re.compile(r"\s*(?:smem_ptr\[(\d{1,3})b\]\([^()]*\)|_?0)\s*o\s*(.*)", re.S)
+
+
+@dataclass(frozen=True)
+class Swizzle:
+    """`Sw<bits, base, shift>` of element offsets."""
+
+    bits: int
+    base: int
+    shift: int
+
+    def __call__(self, offset: IntArray) -> IntArray:
+        """Each offset with its target bits flipped."""
+        flipped = ((1 << self.bits) - 1) << self.base
+        moved = offset >> self.shift if self.shift >= 0 else offset << -self.shift
+        return offset ^ (moved & flipped)
+
+    def text(self, offset: Node) -> Node:
+        """The formula of `__call__`."""
+        low = self.base + self.shift
+        digit = Op("%", (Op("//", (offset, Const(1 << low))), Const(1 << self.bits)))
+        return join("^", [offset, Op("*", (digit, Const(1 << self.base)))])
+
+
+def is_swizzled(text: str) -> bool:
+    """Whether the text is a swizzled layout, which is one of shared memory."""
+    return _SWIZZLE.match(text) is not None
+
+
+def offsets(text: str, tile: Sequence[int], element_bytes: int) -> tuple[IntArray, str | None]:
+    """Where each element lies, and the formula for it.
+
+    Args:
+        text: the layout as printed, underscores of static integers and all.
+        tile: extents of the tile, one a mode.
+        element_bytes: of an element.
+
+    Returns:
+        int64 element offsets in the shape of the tile, and the expression over x0, x1, ...: None where none
+        is found.
+
+    Raises:
+        ProblemFileError: the text is no such layout, or does not go with the tile or the element.
+    """
+    if math.prod(tile) > MAX_ELEMENTS:
+        raise ProblemFileError("--tile", f"at most {MAX_ELEMENTS} elements")
+    swizzle, plain = _swizzle(text, element_bytes)
+    parts = modes(plain)
+    if [len(part) for part in parts] != list(tile):
+        raise ProblemFileError(
+            "--tile",
+            f"the modes of the layout have {'x'.join(str(len(part)) for part in parts)} elements, "
+            f"the tile {'x'.join(map(str, tile))}",
+        )
+    table = np.zeros(tuple(tile), np.int64)
+    for dim, part in enumerate(parts):
+        table += part.reshape([-1 if d == dim else 1 for d in range(len(tile))])
+    if table.max() >= 1 << 40:
+        raise ProblemFileError("", f"the layout reaches element {int(table.max())}")
+    formula = fit(table, {f"x{d}": extent for d, extent in enumerate(tile)})
+    if formula is not None and swizzle is not None:
+        formula = simplify(swizzle.text(formula), {f"x{d}": (0, extent - 1) for d, extent in enumerate(tile)})
+    return (table if swizzle is None else swizzle(table)), None if formula is None else to_text(formula)
+
+
+def _swizzle(text: str, element_bytes: int) -> tuple[Swizzle | None, str]:
+    """The swizzle, if there is one, and the layout below it."""
+    head = _SWIZZLE.match(text)
+    if head is None:
+        return None, text
+    bits, base, shift = (int(head[k]) for k in (1, 2, 3))
+    start = _START.match(head[4])
+    if start is None:
+        raise ProblemFileError("", "expected Sw<B,M,S> o _0 o shape:stride, or smem_ptr[16b](..) for _0")
+    if start[1] is not None:
+        unit = element_bytes.bit_length() - 1
+        if int(start[1]) != 8 * element_bytes or 1 << unit != element_bytes or base < unit:
+            raise ProblemFileError(
+                "--element", f"the layout swizzles elements of {start[1]} bits, not of {8 * element_bytes}"
+            )
+        base -= unit
+    if bits > 20 or base > 30 or not 0 <= base + shift <= 40 or abs(shift) < bits:
+        raise ProblemFileError("", f"Sw<{head[1]},{head[2]},{head[3]}> is no swizzle that is read here")
+    return (Swizzle(bits, base, shift) if bits else None), start[2]

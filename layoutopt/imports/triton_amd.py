@@ -1,0 +1,93 @@
+"""Accumulators and operands of AMD's matrix instructions, as Triton lays them over registers and lanes.
+
+Rules: Triton, lib/Dialect/TritonGPU/IR/LinearLayoutConversions.cpp; the layouts of the instructions
+themselves: AMD's ISA documents of CDNA3 and RDNA3 and 4.
+"""
+
+from __future__ import annotations
+
+from layoutopt.imports.linear_bases import Bases, Vector, fitted
+from layoutopt.imports.triton_text import PrintedLayout, wrong
+
+MFMA_LANES = 64
+WMMA_LANES = 32
+
+
+def mfma(layout: PrintedLayout, tile: Vector, operand: int | None, k_width: int) -> dict[str, list[Vector]]:
+    """Bases of an `amd_mfma` layout or of an operand of it (`operand` 0 or 1).
+
+    Raises:
+        ProblemFileError: another instruction than 16x16 and 32x32.
+    """
+    side = layout.integers("instrShape", None)[:2]
+    if side not in ([16, 16], [32, 32]):
+        raise wrong(f"amd_mfma is read for 16x16 and 32x32, not {side}")
+    extent = side[0]
+    warps = layout.powers("warpsPerCTA", 2)
+    tiles = layout.powers("tilesPerWarp", 2) if layout.fields.get("tilesPerWarp") else [1, 1]
+    if operand is None:
+        # Transposed, a lane's registers run along the columns; else along the rows.
+        along = 1 if layout.integer("transposed") else 0
+        height = 1 if layout.fields.get("elementBitWidth") == 64 else 4
+        built = Bases([1, 0])
+        built.grow("register", along, height)
+        built.grow("lane", 1 - along, extent)
+        built.grow("lane", along, MFMA_LANES // extent)
+        built.grow("register", along, extent * extent // (MFMA_LANES * height))
+        inner = 1
+    else:
+        built, inner = _operand(tile, operand, k_width, extent, MFMA_LANES // extent)
+    for dim in (1, 0):
+        if operand is None or dim != inner:
+            built.grow("register", dim, tiles[dim])
+            built.grow("warp", dim, warps[dim])
+            built.grow("register", dim, max(1, tile[dim] // built.size[dim]))
+        else:
+            built.repeat("warp", warps[dim])
+    return fitted(built.bases, tile, [inner, 1 - inner])
+
+
+def wmma(layout: PrintedLayout, tile: Vector, operand: int | None, k_width: int) -> dict[str, list[Vector]]:
+    """Bases of an `amd_wmma` layout of version 1 to 3 or of an operand of it.
+
+    Raises:
+        ProblemFileError: another version or instruction.
+    """
+    version = layout.version()
+    shape = layout.integers("instrShape", None) if layout.fields.get("instrShape") else [16, 16]
+    if version not in (1, 2, 3) or shape[:2] != [16, 16]:
+        raise wrong("amd_wmma is read for versions 1 to 3 and 16x16")
+    if operand is None:
+        along = 1 if layout.integer("transposed") else 0
+        built = Bases([1, 0])
+        if version == 1:  # the halves of a wave hold alternate rows
+            built.grow("lane", 1 - along, 16)
+            built.grow("lane", along, 2)
+            built.grow("register", along, 8)
+        else:
+            built.grow("register", along, 8)
+            built.grow("lane", 1 - along, 16)
+            built.grow("lane", along, 2)
+        inner = 1
+    elif version == 1:  # both halves of a wave hold the operand
+        built, inner = _operand(tile, operand, 16, 16, 1)
+        built.repeat("lane", 2)
+    else:
+        built, inner = _operand(tile, operand, k_width, 16, WMMA_LANES // 16)
+    for part, name in (("register", "register"), ("warp", "warp")):
+        for vector in layout.bases(name, 2):
+            kept = [16 * x if operand is None or d != inner else 0 for d, x in enumerate(vector)]
+            if part == "warp" or any(kept):
+                built.bases[part].append(tuple(kept))
+    return fitted(built.bases, tile, [inner, 1 - inner])
+
+
+def _operand(tile: Vector, operand: int, k_width: int, extent: int, groups: int) -> tuple[Bases, int]:
+    """Pieces of `k_width` along k, `groups` of them side by side, over all of k; and which dimension k is."""
+    inner, outer = (1, 0) if operand == 0 else (0, 1)
+    built = Bases([inner, outer])
+    built.grow("register", inner, k_width)
+    built.grow("lane", outer, extent)
+    built.grow("lane", inner, groups)
+    built.grow("register", inner, max(1, tile[inner] // (k_width * groups)))
+    return built, inner

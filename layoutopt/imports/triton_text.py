@@ -1,0 +1,206 @@
+"""Triton's layouts as text: `#ttg.kind<{field = value}>` from the compiler, `KindLayout(...)` from Gluon."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from layoutopt.errors import ProblemFileError
+from layoutopt.imports.linear_bases import Vector
+
+# Gluon's names, and how the compiler spells them.
+_KINDS: Final = {
+    "BlockedLayout": "blocked",
+    "SliceLayout": "slice",
+    "DistributedLinearLayout": "linear",
+    "DotOperandLayout": "dot_op",
+    "NVMMADistributedLayout": "nvidia_mma",
+    "AMDMFMALayout": "amd_mfma",
+    "AMDWMMALayout": "amd_wmma",
+    "SwizzledSharedLayout": "swizzled_shared",
+    "PaddedSharedLayout": "padded_shared",
+    "NVMMASharedLayout": "nvmma_shared",
+    "SharedLinearLayout": "shared_linear",
+}
+_FIELDS: Final = {
+    "size_per_thread": "sizePerThread",
+    "threads_per_warp": "threadsPerWarp",
+    "warps_per_cta": "warpsPerCTA",
+    "instr_shape": "instrShape",
+    "operand_index": "opIdx",
+    "k_width": "kWidth",
+    "reg_bases": "register",
+    "lane_bases": "lane",
+    "warp_bases": "warp",
+    "block_bases": "block",
+    "per_phase": "perPhase",
+    "max_phase": "maxPhase",
+    "swizzle_byte_width": "swizzlingByteWidth",
+    "element_bitwidth": "elementBitWidth",
+    "fp4_padded": "fp4Padded",
+    "offset_bases": "offset",
+    "isTransposed": "transposed",
+    "isTranspose": "transposed",
+    "tiles_per_warp": "tilesPerWarp",
+}
+
+
+@dataclass(frozen=True)
+class PrintedLayout:
+    """A layout as parsed: its kind and fields, under the compiler's names."""
+
+    kind: str
+    fields: dict[str, Any]
+
+    def _get(self, name: str) -> Any:
+        if name not in self.fields:
+            raise wrong(f"{self.kind} without {name}")
+        return self.fields[name]
+
+    def layout(self, name: str) -> PrintedLayout:
+        """A layout."""
+        value = self._get(name)
+        if not isinstance(value, PrintedLayout):
+            raise wrong(f"{name} of {self.kind} is no layout")
+        return value
+
+    def integer(self, name: str) -> int:
+        """An integer; true and false are 1 and 0."""
+        value = self._get(name)
+        if not isinstance(value, int):
+            raise wrong(f"{name} of {self.kind} is no integer")
+        return value
+
+    def integers(self, name: str, count: int | None) -> list[int]:
+        """Integers from 0 on, `count` of them."""
+        value = self._get(name)
+        if not isinstance(value, list) or not all(isinstance(v, int) and 0 <= v < 1 << 20 for v in value):
+            raise wrong(f"{name} of {self.kind} is no list of integers")
+        if count is not None and len(value) != count:
+            raise wrong(f"{name} has {len(value)} entries for a tile of {count} dimensions")
+        return value
+
+    def power(self, name: str) -> int:
+        """A power of two; 0 is none."""
+        value = self.integer(name)
+        if value < 1 or value & (value - 1) or value > 1 << 20:
+            raise wrong(f"{name} is a power of two, not {value}")
+        return value
+
+    def powers(self, name: str, count: int) -> list[int]:
+        """Powers of two, `count` of them."""
+        values = self.integers(name, count)
+        if not all(v and v & (v - 1) == 0 for v in values):
+            raise wrong(f"{name} are powers of two, not {values}")
+        return values
+
+    def vectors(self, name: str, rank: int) -> list[Vector]:
+        """Vectors of `rank` integers from 0 on."""
+        value = self._get(name)
+        if not isinstance(value, list) or not all(
+            isinstance(v, list) and len(v) == rank and all(isinstance(x, int) and x >= 0 for x in v)
+            for v in value
+        ):
+            raise wrong(f"{name} of {self.kind} is no list of vectors of {rank} integers")
+        return [tuple(v) for v in value]
+
+    def bases(self, name: str, rank: int) -> list[Vector]:
+        """Vectors of `rank` integers; none where the field is missing."""
+        return self.vectors(name, rank) if self.fields.get(name) else []
+
+    def version(self) -> int:
+        """The major version, 0 where there is none."""
+        if "versionMajor" in self.fields:
+            return self.integer("versionMajor")
+        if isinstance(self._get("version"), int):
+            return self.integer("version")
+        return next(iter(self.integers("version", None)), 0)
+
+
+def parse(text: str) -> PrintedLayout:
+    """The layout of the last line that has one; lines `#name = ...` before it are aliases."""
+    aliases: dict[str, PrintedLayout] = {}
+    layout = None
+    for line in re.split(r"\n(?=\s*#\w+\s*=)|\n(?=\s*[#\w.]+[<(])", text.strip()):
+        if not line.strip():
+            continue
+        definition = re.match(r"\s*#(\w+)\s*=\s*(?=#)", line)
+        source = line[definition.end() :] if definition else line
+        layout = _layout(source, aliases)
+        if definition:
+            aliases[definition[1]] = layout
+    if layout is None:
+        raise wrong("no text")
+    return layout
+
+
+_PADS: Final = re.compile(r"#(?:ttg|triton_gpu)\.padded_shared\s*<\s*\[([\d:+,\s]*)\]\s*\{")
+
+
+def _pads(pairs: str) -> str:
+    """The call for `#ttg.padded_shared<[32:+4, 64:+8] {...}>`, whose pads stand before its fields."""
+    listed = re.sub(r"(\d+)\s*:\s*\+\s*(\d+)", r"[\1, \2]", pairs)
+    return f"padded_shared(interval_padding_pairs=[{listed}], "
+
+
+def _layout(source: str, aliases: dict[str, PrintedLayout]) -> PrintedLayout:
+    """MLIR's `#ttg.kind<{...}>` becomes a call, as Gluon prints; Python's parser reads both."""
+    python = re.sub(_PADS, lambda match: _pads(*match.groups()), source.strip())
+    python = re.sub(r"#(?:ttg|triton_gpu|ttng)\.(\w+)\s*<\s*\{", r"\1(", python)
+    python = re.sub(r"\}(\s*,\s*alignment\s*=\s*\d+)?\s*>", r"\1)", python).replace("#", "")
+    python = re.sub(r"=\s*\{([^{}]*)\}", r"= fields(\1)", python)
+    try:
+        tree = ast.parse(python, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise wrong(f"cannot read {' '.join(source.split())[:60]!r}") from None
+
+    def read(node: ast.expr, depth: int = 0) -> Any:
+        if depth > 8:
+            raise wrong("nested too deeply")
+        match node:
+            case ast.Constant(value=int() as value):
+                return int(value)
+            case ast.Name(id="true" | "false" as name):
+                return int(name == "true")
+            case ast.Constant(value=None):
+                return None
+            case ast.List(elts=items):
+                return [read(item, depth + 1) for item in items]
+            case ast.Name(id=name) if name in aliases:
+                return aliases[name]
+            case ast.Call(func=ast.Name(id=name), args=[], keywords=keywords):
+                fields = {_FIELDS.get(k.arg or "", k.arg or ""): read(k.value, depth + 1) for k in keywords}
+                if isinstance(inner := fields.pop("ctaLayout", None), PrintedLayout):
+                    fields = {**inner.fields, **fields}
+                _check_one_block(fields)
+                return PrintedLayout(_KINDS.get(name, name), fields)
+        raise wrong(f"cannot read {(ast.get_source_segment(python, node) or '')[:60]!r}")
+
+    layout = read(tree)
+    if not isinstance(layout, PrintedLayout):
+        raise wrong(f"{' '.join(source.split())[:60]!r} is no layout")
+    return layout
+
+
+def _check_one_block(fields: dict[str, Any]) -> None:
+    given = fields.get("CTAsPerCGA", [1])
+    blocks = given if isinstance(given, list) and all(isinstance(n, int) for n in given) else [0]
+    if fields.get("cga_layout") or fields.get("CGALayout") or fields.get("block") or math.prod(blocks) != 1:
+        raise wrong("it spreads a tensor over several blocks; shared memory is one block's")
+
+
+def check_tile(tile: Sequence[int]) -> None:
+    """Triton's tensors have extents that are powers of two."""
+    if any(extent < 1 or extent & (extent - 1) for extent in tile):
+        raise ProblemFileError(
+            "--tile", f"Triton's tensors are powers of two, not {'x'.join(map(str, tile))}"
+        )
+
+
+def wrong(reason: str) -> ProblemFileError:
+    """The error for text that is no layout."""
+    return ProblemFileError("", f"not a Triton layout that is read here: {reason}")
