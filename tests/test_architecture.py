@@ -102,7 +102,7 @@ def test_model_and_conflict_engine_share_only_data():
 
 def test_heavy_libraries_have_one_importer():
     assert importers("ortools") == {"model/cp_sat.py"}
-    assert importers("sympy") == {"expressions/expand.py"}
+    assert importers("sympy") == {"expressions/sympy_form.py"}
     assert importers("matplotlib") == {"report/plot.py"}
     assert all(p.startswith("cli/") for p in importers("click"))
 

@@ -14,6 +14,7 @@ from layoutopt.codegen.languages import emit, plan
 from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.engine.case import case_of
 from layoutopt.errors import LayoutError, ProblemFileError
+from layoutopt.expressions.bits import moved_bits
 from layoutopt.expressions.grammar import Const, Op, Var, evaluate, parse, to_text
 from layoutopt.expressions.instructions import instructions
 from layoutopt.expressions.simplify import simplify
@@ -21,7 +22,6 @@ from layoutopt.ground.escape import comment, identifier
 from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import flipped_spelling, offset_expression
 from layoutopt.layout.layout import Digit, Layout, Target
-from layoutopt.problems.address_forms import moved_bits
 from layoutopt.problems.answer import Bound, Proof, Result, Status
 from layoutopt.problems.file import from_data, load
 from layoutopt.problems.types import Problem
@@ -316,9 +316,12 @@ def test_moved_bits_share_shifts_and_masks():
     assert moved_bits(tid, values * 0) == Const(0)
 
 
-def test_alignment_covers_the_period_of_the_swizzle():
+def test_one_alignment_in_the_answer_and_in_the_code():
     (path,) = [p for p in PROBLEMS if p.stem == "gemm_a_128x64_f16"]
-    assert plan(*solved(path)).alignment_bytes == 1024
+    problem, gpu, result = solved(path)
+    assert plan(problem, gpu, result).alignment_bytes == result.alignment_bytes == 128
+    assert plan(problem, gpu, result.offset).alignment_bytes == 128
+    assert plan(problem, gpu, "x0*72 + x1").alignment_bytes == 16
 
 
 def test_a_formula_that_does_not_hold_the_tile_is_refused():

@@ -5,7 +5,9 @@ import pytest
 
 from layoutopt.codegen.languages import run_plan
 from layoutopt.engine.case import case_of
+from layoutopt.expressions.expand import expanded
 from layoutopt.expressions.grammar import evaluate, parse, to_text
+from layoutopt.expressions.simplify import simplify
 from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import flipped_spelling
 from layoutopt.problems.file import from_data
@@ -66,3 +68,29 @@ def test_flips_are_found_as_bits_of_the_linear_offset(offset, shape):
 @pytest.mark.parametrize("offset", ["x0*32 + x1", "x0 ^ x1", "x0*32 + (x1 ^ x0*x0 % 32)"])
 def test_no_flips_of_higher_bits(offset):
     assert flipped_spelling(parse(offset, frozenset(("x0", "x1"))), (32, 32), 4) is None
+
+
+def test_sums_expand_and_like_terms_meet():
+    ranges = {"x0": (0, 31), "x1": (0, 63), "tid": (0, 127), "m": (0, 15)}
+    names = frozenset(ranges)
+    for text, short in (
+        ("x0*64 + x1 + (x1 // 32 + x0*2)", "x0*66 + x1 + x1 // 32"),
+        ("x0*32 + (x1 ^ x0)", "x0*32 + (x1 ^ x0)"),
+    ):
+        assert to_text(simplify(parse(text, names), ranges)) == short
+    for text in (
+        "((0 - tid)*17 + (tid + (0 - tid)) % 17)*4 + m*72",
+        "((m - tid + 1)*17 + tid % 4*2)*4 // 8",
+        "(x0*4 ^ x1 % 8*2)*4 + (x0*4 + 8) % 16",
+        "(x0*36 + x1) % 32 * 3 - -x1 * 2",
+    ):
+        node = parse(text, names)
+        env = {
+            v: np.arange(r[1] + 1).reshape([-1 if k == j else 1 for j in range(4)])
+            for k, (v, r) in enumerate(ranges.items())
+        }
+        assert (evaluate(expanded(node, ranges), env) == evaluate(node, env)).all(), text
+    assert (
+        to_text(expanded(parse("((0 - tid)*17 + (tid + (0 - tid)) % 17)*4 + m*72", names), ranges))
+        == "m*72 - tid*68"
+    )

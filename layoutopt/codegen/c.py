@@ -6,6 +6,7 @@ from typing import Final
 
 from layoutopt.codegen.c_family import Dialect, arguments, parameters, source
 from layoutopt.codegen.plan import AccessPlan, Plan
+from layoutopt.problems.types import Structure
 
 _TYPES: Final = {
     "i8": "int8_t", "u8": "uint8_t", "i16": "int16_t", "u16": "uint16_t", "i32": "int32_t",
@@ -21,6 +22,8 @@ def emit(plan: Plan) -> str:
 def _pieces(plan: Plan, access: AccessPlan) -> list[str]:
     element = plan.problem.tile.element
     kind = _TYPES.get(element, "void") if isinstance(element, str) else "void"
+    if isinstance(element, Structure) and access.lanes.operation.width_bytes == plan.element_bytes:
+        kind = element.type if element.type is not None and "::" not in element.type else kind  # no C++
     return [
         f"static inline {kind} *{access.name}(void *smem, {parameters(access)}) {{",
         f"    return ({kind} *)((unsigned char *)smem + {access.name}_bytes({arguments(access)}));",

@@ -9,7 +9,7 @@ from typing import Final
 
 from layoutopt.codegen.c_text import to_c
 from layoutopt.codegen.plan import BASE, AccessPlan, Plan
-from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, substituted
+from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, names, substituted
 from layoutopt.ground.escape import comment
 from layoutopt.problems.address_forms import UNROLLED
 
@@ -50,7 +50,9 @@ def source(plan: Plan, dialect: Dialect) -> str:
         lines += [f"constexpr {dialect.uint} {name}_{key} = {value};" for key, value in sizes.items()]
     else:
         lines.append(f"enum {{ {', '.join(f'{name}_{key} = {value}' for key, value in sizes.items())} }};")
-    lines += [*dialect.example(plan), "", *_offset(plan, dialect), *_bit_shift(plan, dialect)]
+    lines += [*dialect.example(plan), "", *_table(plan, dialect)]
+    if plan.only != "access":
+        lines += [*_offset(plan, dialect), *_bit_shift(plan, dialect)]
     for access in plan.accesses:
         lines += ["", *_headline(access), *_addresses(plan, access, dialect), *dialect.pieces(plan, access)]
     if dialect.constants:
@@ -59,25 +61,37 @@ def source(plan: Plan, dialect: Dialect) -> str:
     return "\n".join(lines) + "\n"
 
 
-def arguments(access: AccessPlan, names: Iterable[str] | None = None) -> str:
+def arguments(access: AccessPlan, variables: Iterable[str] | None = None) -> str:
     """`tid` and the loop variables, as they are passed on."""
-    return ", ".join(parameter(v) for v in (names if names is not None else access.ranges))
+    return ", ".join(parameter(v) for v in (access.ranges if variables is None else variables))
 
 
-def parameters(access: AccessPlan, names: Iterable[str] | None = None) -> str:
+def parameters(access: AccessPlan, variables: Iterable[str] | None = None) -> str:
     """`tid` and the loop variables, as they are declared."""
-    return ", ".join(f"int {parameter(v)}" for v in (names if names is not None else access.ranges))
+    return ", ".join(f"int {parameter(v)}" for v in (access.ranges if variables is None else variables))
 
 
-def stepped(plan: Plan, access: AccessPlan, start: str, base: str | None = None) -> str:
-    """An absolute address: of the tile's start `start`, or of `base`, start included, where that is given.
+def base_of(access: AccessPlan, smem: str) -> str:
+    """What a thread computes once, for `address_from`; empty where every iteration starts anew.
 
-    XOR may be applied to an absolute address because the tile's alignment covers every flipped bit.
+    XOR is applied to what holds the tile's start where its alignment covers every flipped bit.
     """
     if not access.form.has_step:
-        return base or f"{start} + {access.name}_bytes({arguments(access)})"
-    base = base or f"{start} + {access.name}_base(tid)"
-    return f"{access.name}_step({base}, {arguments(access, access.access.loops)})"
+        return ""
+    base = f"{access.name}_base(tid)"
+    return base if _start_last(access) else f"{smem} + {base}"
+
+
+def address_from(access: AccessPlan, smem: str, base: str) -> str:
+    """The absolute 32-bit address in an iteration."""
+    if not access.form.has_step:
+        return f"{smem} + {access.name}_bytes({arguments(access)})"
+    stepped = f"{access.name}_step({base}, {arguments(access, access.access.loops)})"
+    return f"{smem} + {stepped}" if _start_last(access) else stepped
+
+
+def _start_last(access: AccessPlan) -> bool:
+    return access.code.start == "last" or access.lanes.operation.does.by_pointer
 
 
 def loop_nest(access: AccessPlan, body: list[str], indent: str, unroll: str) -> list[str]:
@@ -92,11 +106,30 @@ def loop_nest(access: AccessPlan, body: list[str], indent: str, unroll: str) -> 
     return lines
 
 
+def guarded_loops(access: AccessPlan, statement: str) -> list[str]:
+    """`statement` in every iteration in which the thread takes part, indented by four.
+
+    A predicate that no loop changes is asked once, around the loops: what compilers compute behind one branch
+    is not known behind the next.
+    """
+    if access.active is None:
+        return loop_nest(access, [statement], "    ", "#pragma unroll")
+    test = f"if ({access.name}_active({', '.join(_first_iteration(access))}))"
+    if names(access.active) & set(access.access.loops):
+        test = f"if ({access.name}_active({arguments(access)}))"
+        return loop_nest(access, [f"{test} {statement}"], "    ", "#pragma unroll")
+    return [f"    {test} {{", *loop_nest(access, [statement], "        ", "#pragma unroll"), "    }"]
+
+
+def _first_iteration(access: AccessPlan) -> list[str]:
+    return ["tid", *("0" for _ in access.access.loops)]
+
+
 def expression(node: Node, access: AccessPlan, dialect: Dialect) -> str:
     """`node` in C, its variables renamed where C reserves their names."""
-    names: dict[str, Node] = {BASE: Var("base"), **{v: Var(parameter(v)) for v in access.ranges}}
-    renamed = substituted(node, names)
-    positive = {substituted(dividend, names) for dividend in access.form.positive}
+    spelled: dict[str, Node] = {BASE: Var("base"), **{v: Var(parameter(v)) for v in access.ranges}}
+    renamed = substituted(node, spelled)
+    positive = {substituted(dividend, spelled) for dividend in access.form.positive}
     # The base of an address is unsigned and small.
     known = {"base": (0, 1 << 24), **{parameter(v): r for v, r in access.ranges.items()}}
     text = to_c(renamed, known, dialect.wide, positive)
@@ -121,7 +154,6 @@ def _offset(plan: Plan, dialect: Dialect) -> list[str]:
     body = to_c(node, ranges, dialect.wide)
     declared = ", ".join(f"{dialect.uint} {x}" for x in ranges)
     return [
-        *_table(plan, dialect),
         "// Byte offset of an element.",
         f"{dialect.function} {dialect.uint} {plan.name}_offset_bytes({declared}) {{",
         *_unused(body, ranges),
@@ -201,7 +233,7 @@ def _addresses(plan: Plan, access: AccessPlan, dialect: Dialect) -> list[str]:
 
 def _assertions(plan: Plan) -> list[str]:
     lines = []
-    for point, offset in plan.sample:
+    for point, offset in plan.sample if plan.only != "access" else ():
         call = f"{plan.name}_offset_bytes({', '.join(map(str, point))})"
         lines.append(f'static_assert({call} == {offset}, "the layout");')
     for access in plan.accesses:

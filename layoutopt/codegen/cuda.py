@@ -6,20 +6,23 @@ from typing import Final
 
 from layoutopt.codegen.c_family import (
     Dialect,
+    address_from,
     arguments,
-    loop_nest,
+    base_of,
+    guarded_loops,
     parameters,
     source,
-    stepped,
 )
 from layoutopt.codegen.plan import AccessPlan, Plan
 from layoutopt.hardware.operations import Operation
+from layoutopt.problems.types import VECTOR_TYPES, Structure
 
 TYPES: Final = {
     "i8": "signed char", "u8": "unsigned char", "i16": "short", "u16": "unsigned short", "i32": "int",
     "u32": "unsigned int", "i64": "long long", "u64": "unsigned long long", "f32": "float", "f64": "double",
     "f16": "__half", "bf16": "__nv_bfloat16", "f16x2": "__half2", "bf16x2": "__nv_bfloat162",
     "c64": "float2", "c128": "double2",
+    **{name: name for name in VECTOR_TYPES},
 }  # fmt: skip
 _VECTORS: Final = {
     ("f16", 4): "__half2", ("bf16", 4): "__nv_bfloat162", ("f32", 8): "float2", ("f32", 16): "float4",
@@ -44,24 +47,36 @@ def pointer_type(plan: Plan, operation: Operation) -> str:
     """The type that one lane of a load, store or atomic touches."""
     element = plan.problem.tile.element
     width = operation.width_bytes
-    if isinstance(element, str):
-        if width == plan.element_bytes and element in TYPES:
-            return TYPES[element]
-        if (element, width) in _VECTORS:
-            return _VECTORS[element, width]
+    if width == plan.element_bytes and (kind := element_type(plan)) is not None:
+        return kind
+    if isinstance(element, str) and (element, width) in _VECTORS:
+        return _VECTORS[element, width]
     if operation.does.adds and width == 8:
         return "unsigned long long"
     return _RAW[width]
 
 
+def element_type(plan: Plan) -> str | None:
+    """What the kernel calls an element; None where the file does not say."""
+    element = plan.problem.tile.element
+    return TYPES.get(element) if isinstance(element, str) else element.type
+
+
 def declaration(plan: Plan) -> list[str]:
     """How to declare the tile."""
-    name, element = plan.name, plan.problem.tile.element
+    name, kind = plan.name, element_type(plan)
     head = f"// __shared__ alignas({name}_alignment)"
     lines = [f"{head} unsigned char smem[{name}_bytes];"]
     # C++ refuses an alignas below the type's own alignment.
-    if isinstance(element, str) and element in TYPES and plan.alignment_bytes >= plan.element_bytes:
-        lines.append(f"// or {head[3:]} {TYPES[element]} smem[{plan.bytes // plan.element_bytes}];")
+    if kind is not None and plan.alignment_bytes >= plan.element_bytes:
+        lines.append(f"// or {head[3:]} {kind} smem[{-(-plan.bytes // plan.element_bytes)}];")
+    if isinstance(plan.problem.tile.element, Structure) and kind is not None:
+        size = f'static_assert(sizeof({kind}) == {plan.element_bytes}, "{kind}");'
+        lines += [
+            "#ifdef __CUDACC__",
+            f"{size}  // the kernel's own type, declared before this header",
+            "#endif",
+        ]
     return lines
 
 
@@ -95,16 +110,13 @@ def prologue(macro: str, includes: list[str]) -> list[str]:
             "#define __device__", "#endif", "#endif"]  # fmt: skip
 
 
-def _each(access: AccessPlan, start_parameter: str, start: list[str], address: str) -> list[str]:
+def _each(access: AccessPlan, start_parameter: str, start: list[str], cell: str) -> list[str]:
     loops = list(access.access.loops)
-    call = f"body({address}, {arguments(access, loops)});"
-    if access.active is not None:
-        call = f"if ({access.name}_active({arguments(access)})) {call}"
     return [
         f"template <class Body>  // calls body(address, {arguments(access, loops)})",
         f"__device__ __forceinline__ void {access.name}_each({start_parameter}, int tid, Body body) {{",
         *start,
-        *loop_nest(access, [call], "    ", "#pragma unroll"),
+        *guarded_loops(access, f"body({cell}, {arguments(access, loops)});"),
         "}",
     ]
 
@@ -112,15 +124,14 @@ def _each(access: AccessPlan, start_parameter: str, start: list[str], address: s
 def _pieces(plan: Plan, access: AccessPlan) -> list[str]:
     operation = access.lanes.operation
     if operation.matrices:
-        body = _matrix(plan, access)
+        body = _matrix(access)
     elif operation.does.copies:
-        body = _async(plan, access)
+        body = _async(access)
     else:
         return ["#ifdef __CUDACC__", *pointer_pieces(plan, access), "#endif"]
     if access.form.has_step:
-        address = stepped(plan, access, "smem", "base")
-        start = [f"    const uint32_t base = smem + {access.name}_base(tid);"]
-        body += _each(access, "uint32_t smem", start, address)
+        start = [f"    const uint32_t base = {base_of(access, 'smem')};"]
+        body += _each(access, "uint32_t smem", start, address_from(access, "smem", "base"))
     return ["#ifdef __CUDACC__", *body, "#endif"]
 
 
@@ -145,7 +156,7 @@ def async_instruction(operation: Operation, address: str, source_pointer: str) -
     )
 
 
-def _matrix(plan: Plan, access: AccessPlan) -> list[str]:
+def _matrix(access: AccessPlan) -> list[str]:
     operation = access.lanes.operation
     constant = "" if operation.does.returns else "const "
     registers = f"{constant}uint32_t (&v)[{operation.matrices}]"
@@ -153,18 +164,18 @@ def _matrix(plan: Plan, access: AccessPlan) -> list[str]:
     return [
         "// smem: __cvta_generic_to_shared of the tile",
         f"__device__ __forceinline__ void {access.name}(uint32_t smem, {parameters(access)}, {registers}) {{",
-        f"    const uint32_t address = {stepped(plan, access, 'smem')};",
+        f"    const uint32_t address = {address_from(access, 'smem', base_of(access, 'smem'))};",
         f"    {instruction}",
         "}",
     ]
 
 
-def _async(plan: Plan, access: AccessPlan) -> list[str]:
+def _async(access: AccessPlan) -> list[str]:
     return [
         "// smem: __cvta_generic_to_shared of the tile",
         f"__device__ __forceinline__ void {access.name}"
         f"(uint32_t smem, {parameters(access)}, const void* source) {{",
-        f"    const uint32_t address = {stepped(plan, access, 'smem')};",
+        f"    const uint32_t address = {address_from(access, 'smem', base_of(access, 'smem'))};",
         f"    {async_instruction(access.lanes.operation, 'address', 'source')}",
         "}",
     ]

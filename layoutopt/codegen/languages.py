@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from layoutopt import __version__
-from layoutopt.codegen.plan import Plan, make_plan
+from layoutopt.codegen.plan import Part, Plan, make_plan
 from layoutopt.codegen.registry import LANGUAGES, Language
 from layoutopt.engine.case import case_of, case_under
 from layoutopt.engine.run_time_values import rounded_count
@@ -18,13 +18,21 @@ from layoutopt.errors import ExpressionError, LayoutError
 from layoutopt.expressions.grammar import Const, Lookup, Op, evaluate, parse, to_text
 from layoutopt.ground.escape import identifier
 from layoutopt.hardware.devices import Device
-from layoutopt.layout.formula import offset_expression
+from layoutopt.layout.formula import has_xor, offset_expression
 from layoutopt.problems.answer import Result
 from layoutopt.problems.lower import chosen_widths, over_bytes, stored, with_loops, with_widths
-from layoutopt.problems.types import Problem
+from layoutopt.problems.types import Problem, Structure
 
 
-def emit(language: str, problem: Problem, gpu: Device, answer: Result | str) -> str:
+def emit(
+    language: str,
+    problem: Problem,
+    gpu: Device,
+    answer: Result | str,
+    *,
+    name: str | None = None,
+    only: Part = "all",
+) -> str:
     """Code in `language`, one of `LANGUAGES`.
 
     Args:
@@ -32,9 +40,12 @@ def emit(language: str, problem: Problem, gpu: Device, answer: Result | str) -> 
         problem: the tile and its accesses.
         gpu: the target.
         answer: a result with a layout, or element offsets as an expression over x0, x1, ...
+        name: what every function's name starts with; None for the problem's name.
+        only: what to print: the offset of an element, the addresses of the accesses, or all.
 
     Raises:
-        LayoutError: the language cannot express the layout, or the formula does not hold the tile.
+        LayoutError: the language cannot express the layout or has no code for accesses, or the formula does
+            not hold the tile.
         ExpressionError: the formula cannot be read.
         VerificationError: the code would not equal the layout's table. Our bug.
     """
@@ -42,7 +53,13 @@ def emit(language: str, problem: Problem, gpu: Device, answer: Result | str) -> 
     module: Any = importlib.import_module(known.module)
     unit = problem.tile.storage.element_bytes if known.unit == "element" else 1
     _check_expressible(problem, answer, known)
-    text: str = module.emit(plan(problem, gpu, answer, unit))
+    if only == "access" and not known.has_accesses:
+        able = ", ".join(other.name for other in LANGUAGES.values() if other.has_accesses)
+        raise LayoutError(f"{language} has no code for accesses, only for the layout; {able} have")
+    named = problem if name is None else msgspec.structs.replace(problem, name=name)
+    planned = plan(named, gpu, answer, unit)
+    accesses = () if only == "offset" else planned.accesses
+    text: str = module.emit(replace(planned, accesses=accesses, only=only))
     return text
 
 
@@ -97,6 +114,10 @@ def run_plan(problem: Problem, gpu: Device, answer: Result | str) -> Plan:
             "values known only at run time have a worst case or a mean, which no single run shows; "
             "`layoutopt check` counts them"
         )
+    element = problem.tile.element
+    if isinstance(element, Structure) and element.type is not None:  # the program does not know the type
+        tile = msgspec.structs.replace(problem.tile, element=msgspec.structs.replace(element, type=None))
+        problem = msgspec.structs.replace(problem, tile=tile)
     if problem.tile.packed > 1 and isinstance(answer, Result) and answer.layout is not None:
         case = case_of(problem, gpu, chosen_widths(problem, answer))
         problem = case.lowered
@@ -119,7 +140,7 @@ def _of_formula(problem: Problem, gpu: Device, text: str, unit_bytes: int) -> Pl
     except LayoutError as error:
         raise LayoutError(f"{to_text(node)} cannot hold the tile: {error}") from None
     reports = case.measure(node)
-    row = max((gpu.rule(a.operation).banks for a in case.accesses), default=1) * gpu.bank_bytes
+    alignment = case.alignment(has_xor(node))
     about = [
         f"{problem.name} on {gpu.name}: a given layout; code by layoutopt {__version__}",
         f"element offset = {to_text(node)}",
@@ -127,6 +148,6 @@ def _of_formula(problem: Problem, gpu: Device, text: str, unit_bytes: int) -> Pl
         f"{rounded_count(sum(r.excess for r in reports))} excess wavefronts",
     ]
     return make_plan(
-        with_loops(case.problem), gpu, units, table, reports=reports, layout=None, alignment_bytes=row,
+        with_loops(case.problem), gpu, units, table, reports=reports, layout=None, alignment_bytes=alignment,
         about=about, unit_bytes=unit_bytes,
     )  # fmt: skip

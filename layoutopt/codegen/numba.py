@@ -27,8 +27,10 @@ def emit(plan: Plan) -> str:
         "",
         f"{plan.name}_size = {size}",
         f"# smem = cuda.shared.array({plan.name}_size, {kind}), then smem[{plan.name}_offset(...)]",
-        *_function(f"{plan.name}_offset", coordinates, to_text(plan.offset), "Element offset of an element."),
     ]
+    if plan.only != "access":
+        about = "Element offset of an element."
+        lines += _function(f"{plan.name}_offset", coordinates, to_text(plan.offset), about)
     for access in plan.accesses:
         lines += _access(access)
     return "\n".join(lines) + "\n"

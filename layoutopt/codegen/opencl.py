@@ -6,6 +6,7 @@ from typing import Final
 
 from layoutopt.codegen.c_family import Dialect, arguments, parameters, source
 from layoutopt.codegen.plan import AccessPlan, Plan
+from layoutopt.problems.types import VECTOR_TYPES
 
 _TYPES: Final = {
     "i8": "char", "u8": "uchar", "i16": "short", "u16": "ushort", "i32": "int", "u32": "uint",
@@ -25,8 +26,14 @@ def _pieces(plan: Plan, access: AccessPlan) -> list[str]:
     kind = _RAW[operation.width_bytes]
     if isinstance(element, str):
         if operation.width_bytes == plan.element_bytes:
-            kind = _TYPES.get(element, kind)
+            # Three of OpenCL's components take the place of four.
+            named = element if element in VECTOR_TYPES and not element.endswith("3") else kind
+            kind = _TYPES.get(element, named)
         kind = _VECTORS.get((element, operation.width_bytes), kind)
+    elif (
+        element.type is not None and "::" not in element.type and operation.width_bytes == plan.element_bytes
+    ):
+        kind = element.type
     if operation.does.adds and operation.width_bytes == 8:
         kind = "ulong"
     note = []

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 import numpy as np
@@ -31,8 +30,8 @@ from layoutopt.problems.types import Access, Problem
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-_MAX_PERIOD_BYTES: Final = 1024  # shared memory starts at a multiple of this; more would waste bytes
-
+Part = Literal["all", "offset", "access"]
+PARTS_OF_CODE: Final[tuple[Part, ...]] = ("all", "offset", "access")
 
 # The base as a variable: no loop variable can have this name.
 BASE: Final = "@base"
@@ -99,9 +98,10 @@ class Plan:
         table: byte offset of every element, in the shape of the tile.
         unit_bytes: what the accesses count in: 1 for languages with pointers, the element elsewhere.
         bytes: of the tile.
-        alignment_bytes: of its start; everything that is XORed lies below it.
+        alignment_bytes: of its start, as the answer says.
         accesses: in the order of the problem.
         about: lines that say what this is and what is proved.
+        only: what is printed: the offset, the addresses of the accesses, or all.
     """
 
     name: str
@@ -115,6 +115,7 @@ class Plan:
     alignment_bytes: int
     accesses: tuple[AccessPlan, ...]
     about: tuple[str, ...]
+    only: Part = "all"
 
     @property
     def element_bytes(self) -> int:
@@ -174,16 +175,13 @@ def make_plan(
         raise VerificationError(f"the offset {to_text(offset)} does not equal the table")
     name = identifier(problem.name)
     problem, reports, about = _with_formulas(problem, reports, about)
-    lanes = trace(problem, gpu).accesses
+    lanes = trace(problem, gpu)
     used = {f"{name}_{suffix}" for suffix in _OWN_NAMES}
-    codes = index_code(problem, lanes, offset, table, unit_bytes)
+    codes = index_code(problem, gpu, lanes, offset, table, unit_bytes) if problem.accesses else ()
     accesses = [
         AccessPlan(_own_name(f"{name}_{identifier(a.name)}", used), a, part, report, code)
-        for a, part, report, code in zip(problem.accesses, lanes, reports, codes, strict=True)
+        for a, part, report, code in zip(problem.accesses, lanes.accesses, reports, codes, strict=True)
     ]
-    # Only the instructions that take a 32-bit address have XOR applied to one that holds the tile's start.
-    absolute = [a for a in accesses if not a.lanes.operation.does.by_pointer]
-    flips = reduce(lambda a, b: a | b, (a.form.flip_bits * unit_bytes for a in absolute), 0)
     return Plan(
         name=name,
         problem=problem,
@@ -193,7 +191,7 @@ def make_plan(
         table=table,
         unit_bytes=unit_bytes,
         bytes=int(table.max()) + problem.tile.storage.element_bytes,
-        alignment_bytes=_alignment(alignment_bytes, layout, flips),
+        alignment_bytes=alignment_bytes,
         accesses=tuple(accesses),
         about=tuple(about),
     )
@@ -234,12 +232,3 @@ _OWN_NAMES: Final = (
 
 # Functions of one access, as suffixes of its name.
 PARTS: Final = ("bytes", "base", "step", "active", "each")
-
-
-def _alignment(least: int, layout: Layout | None, flips: int) -> int:
-    """The least alignment that the code needs, or the whole period of the swizzle where that is small."""
-    least = max(least, 1 << flips.bit_length())
-    if layout is None or not layout.swizzle:
-        return least
-    period = (1 << max(t.mask.bit_length() for t in layout.swizzle)) * layout.element_bytes
-    return max(least, period) if period <= _MAX_PERIOD_BYTES else least

@@ -15,6 +15,7 @@ class Language(NamedTuple):
         summary: what is emitted, in a line.
         unit: what addresses count.
         has_tables: whether it expresses tables of offsets and elements that share a byte.
+        has_accesses: whether it has code for the accesses, and not only for the layout.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Language(NamedTuple):
     summary: str
     unit: Literal["byte", "element"] = "byte"
     has_tables: bool = False
+    has_accesses: bool = False
 
     @property
     def module(self) -> str:
@@ -30,15 +32,16 @@ class Language(NamedTuple):
         return f"layoutopt.codegen.{self.name}"
 
 
+# The last two: tables, and code for accesses.
 _ALL: Final = (
-    Language("cuda", "CUDA C++", ".cuh", "a header: offsets, addresses, inline PTX", has_tables=True),
-    Language("hip", "HIP C++", ".hip.hpp", "a header: offsets and typed pointers", has_tables=True),
-    Language("opencl", "OpenCL C", ".cl", "text to put before a kernel", has_tables=True),
-    Language("c", "C", ".h", "a header of plain functions", has_tables=True),
+    Language("cuda", "CUDA C++", ".cuh", "a header: offsets, addresses, inline PTX", "byte", True, True),
+    Language("hip", "HIP C++", ".hip.hpp", "a header: offsets and typed pointers", "byte", True, True),
+    Language("opencl", "OpenCL C", ".cl", "text to put before a kernel", "byte", True, True),
+    Language("c", "C", ".h", "a header of plain functions", "byte", True, True),
     Language("cute", "CuTe", ".cute.hpp", "a `Layout`, composed with a `Swizzle`"),
     Language("gluon", "Triton Gluon", ".py", "the object that `allocate_shared_memory` takes"),
     Language("tilelang", "TileLang", ".py", "a `Layout` for `T.annotate_layout`", "element"),
-    Language("numba", "Numba CUDA", ".py", "device functions that index a shared array", "element"),
+    Language("numba", "Numba CUDA", ".py", "device functions on a shared array", "element", False, True),
 )
 
 LANGUAGES: Final = {language.name: language for language in _ALL}

@@ -136,7 +136,7 @@ class Case:
             offset = offset_expression(self.as_bytes(layout))
         else:
             offset = bytes_formula(layout, self.problem.tile)
-        return index_code(with_loops(self.lowered), self.lanes.accesses, offset, table)
+        return index_code(with_loops(self.lowered), self.device, self.lanes, offset, table)
 
     def alignment(self, swizzled: bool) -> int:
         """Bytes of which the base must be a multiple: see `layoutopt.problems.alignment.base_alignment`."""

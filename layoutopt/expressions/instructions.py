@@ -3,14 +3,15 @@
 Counted as NVIDIA's compiler selects them (sm_70 and later): a product is fused with an addition (IMAD, LEA),
 an addition takes three operands (IADD3) and so does any function of bits (LOP3); a division by a constant is
 a high product and a shift. What several expressions share is computed once.
-`scripts/benchmarks/count_index_ops.py` counts what the compiler really makes of them.
+`scripts/benchmarks/index_machine_code.py` counts what the compiler really makes of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from layoutopt.expressions.grammar import Const, Lookup, Node, Op
+from layoutopt.errors import ExpressionError
+from layoutopt.expressions.grammar import Const, Lookup, Node, Op, evaluate, with_parts
 from layoutopt.expressions.simplify import Range, bounds
 
 _BITS = frozenset("^&|")
@@ -38,10 +39,42 @@ def instructions(
     return total
 
 
+def folded(node: Node) -> Node:
+    """`node` with constants folded as compilers do it, which know no ranges: nothing else becomes simpler."""
+    node = with_parts(node, folded)
+    match node:
+        case Op("if", (yes, Const(test), no)):
+            return yes if test else no
+        case Op("<<", (value, Const(by))) if 0 <= by < 32:
+            return folded(Op("*", (value, Const(1 << by))))
+        case Op(">>", (value, Const(by))) if 0 <= by < 32:
+            return folded(Op("//", (value, Const(1 << by))))
+        case Op("*", (Const() as factor, other)) if not isinstance(other, Const):
+            return folded(Op("*", (other, factor)))
+        case Op("*", (Op("*", (inner, Const(a))), Const(b))):
+            return folded(Op("*", (inner, Const(a * b))))
+        case Op("+", (Op("+", (inner, Const(a))), Const(b))):
+            return folded(Op("+", (inner, Const(a + b))))
+        case Op("+" | "-" | "^" | "|", (other, Const(0))) | Op("+" | "^" | "|", (Const(0), other)):
+            return other
+        case Op("*" | "//", (other, Const(1))):
+            return other
+        case Op("*" | "&", (_, Const(0))):
+            return Const(0)
+        case Op(_, args) if all(isinstance(arg, Const) for arg in args):
+            try:
+                return Const(int(evaluate(node, {})))
+            except ExpressionError:
+                return node
+    return node
+
+
 def _without_constant(node: Node) -> Node:
     match node:
         case Op("+", (Const(), rest)) | Op("+" | "-", (rest, Const())):
             return _without_constant(rest)
+        case Op("-", (Const(), rest)):
+            return Op("-", (Const(0), _without_constant(rest)))
         case Op("+" | "-" as symbol, (a, b)):
             left, right = _without_constant(a), _without_constant(b)
             return (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from layoutopt.expressions.count import operations
 from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, with_parts
 
 Range = tuple[int, int]  # both ends included
@@ -128,8 +129,30 @@ def _shorter(node: Op, ranges: Mapping[str, Range]) -> Node | None:
                     return Const(quotient)
                 return inner if quotient == 0 else Op("-", (inner, Const(quotient * b)))
         case "+" | "-", _:
-            return _joined(node)
+            return _joined(node) or _like_terms_once(node)
     return None
+
+
+def _like_terms_once(node: Op) -> Node | None:
+    """A sum with like terms put together, or None where that does not make it shorter."""
+    terms = gathered(node)
+    if len(terms) == len(sum_terms(node, 1)):
+        return None
+    once = weighted_sum(terms)
+    return once if operations(once) < operations(node) else None
+
+
+def gathered(node: Node) -> list[tuple[int, Node]]:
+    """`node` as a sum, each term once with its factor; what is constant comes last, positive, as one term."""
+    factors: dict[Node, int] = {}
+    constant = 0
+    for factor, part in sum_terms(node, 1):
+        if isinstance(part, Const):
+            constant += factor * part.value
+        else:
+            factors[part] = factors.get(part, 0) + factor
+    terms = [(factor, part) for part, factor in factors.items() if factor]
+    return [*terms, ((constant > 0) - (constant < 0), Const(abs(constant)))] if constant else terms
 
 
 def _joined(node: Op) -> Node | None:

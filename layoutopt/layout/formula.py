@@ -80,7 +80,7 @@ def flipped_spelling(offset: Node, shape: tuple[int, ...], factor: int) -> Node 
         The spelling; None where nothing is flipped, where the flips are no function of higher bits of the
         linear offset, or where the factor is no power of two.
     """
-    if factor & (factor - 1) or not _has_xor(offset):
+    if factor & (factor - 1) or not has_xor(offset):
         return None
     env = {f"x{d}": g for d, g in enumerate(np.indices(shape, dtype=np.int64, sparse=True))}
     ranges = {f"x{d}": (0, extent - 1) for d, extent in enumerate(shape)}
@@ -93,8 +93,9 @@ def flipped_spelling(offset: Node, shape: tuple[int, ...], factor: int) -> Node 
     return None
 
 
-def _has_xor(node: Node) -> bool:
-    return (isinstance(node, Op) and node.symbol == "^") or any(map(_has_xor, parts(node)))
+def has_xor(node: Node) -> bool:
+    """Whether a formula flips bits."""
+    return (isinstance(node, Op) and node.symbol == "^") or any(map(has_xor, parts(node)))
 
 
 def _without_xor(node: Node, side: int) -> Node:

@@ -17,15 +17,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import reduce
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from layoutopt.errors import ExpressionError
+from layoutopt.expressions.bits import bit_sums, moved_bits
 from layoutopt.expressions.grammar import (
     Const,
     Node,
@@ -38,17 +39,20 @@ from layoutopt.expressions.grammar import (
     substituted,
     to_text,
 )
-from layoutopt.expressions.instructions import instructions
-from layoutopt.expressions.simplify import Range, bounds, simplify, weighted_sum
+from layoutopt.expressions.instructions import folded, instructions
+from layoutopt.expressions.simplify import Range, bounds, simplify
 from layoutopt.problems.types import Access
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 UNROLLED: Final = 64  # iterations; more would flood the instruction cache, and compilers unroll no more
+_UNROLLED_WHOLE: Final = 160  # iterations of a nest whose outer loops compilers unroll, too
 _MASK: Final = (1 << 32) - 1
 _MAX_CHAIN: Final = 64  # constants that no formula gives, as a chain of comparisons
 _CHEAP: Final = 4  # instructions of a pass that are few enough to look no further
+# Where the tile starts, in what is counted; no loop variable can have this name.
+_START: Final = "@start"
 
 
 def over_tid(text: str, access: Access, lanes: int) -> Node:
@@ -56,6 +60,11 @@ def over_tid(text: str, access: Access, lanes: int) -> Node:
     tid, size = Var("tid"), Const(lanes)
     free = frozenset(("tid", "lane", "warp", *access.loops))
     return substituted(parse(text, free), {"lane": Op("%", (tid, size)), "warp": Op("//", (tid, size))})
+
+
+# What adds the tile's start: the access itself, one instruction before what the loops flip, or one at every
+# address.
+Start = Literal["free", "first", "last"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +113,7 @@ class FormSearch:
         wanted: the address, int64, shape (iterations, threads); anything where a thread is not active.
         ranges: of `tid` and the loop variables.
         predicate: what `active` was computed from; None where all threads take part.
+        start: how a form's addresses come by the tile's start.
     """
 
     def __init__(
@@ -114,12 +124,14 @@ class FormSearch:
         wanted: IntArray,
         ranges: Mapping[str, Range],
         predicate: Node | None,
+        start: Callable[[Form], Start] = lambda _: "free",
     ) -> None:
         self.loops = access.loops
         self.env = env
         self.active = active
         self.wanted = wanted
         self.ranges = ranges
+        self.start = start
         # Behind one predicate, nothing is known to have been computed behind another.
         self.apart = predicate is not None and bool(names(predicate) & set(access.loops))
 
@@ -230,7 +242,7 @@ class FormSearch:
         return found
 
     def _rank(self, form: Form) -> tuple[int, ...]:
-        """Instructions of a pass, unrolled unless it is long; what stays in the base; then what is short.
+        """Instructions of a pass; what stays in the base; then what is short.
 
         A base that holds no loop variable is computed once even where a compiler does not unroll.
         """
@@ -240,18 +252,38 @@ class FormSearch:
 
     def cost(self, form: Form) -> tuple[int, int]:
         """Instructions of one pass: of what no loop changes, and of all iterations after that."""
-        unrolled = math.prod(self.loops.values()) <= UNROLLED
-        loops = list(self.loops) if unrolled else []
+        address, ranges = self._with_start(form), {**self.ranges, _START: (0, 1 << 24)}
+        unrolled, rolled = self._unrolled()
         nodes, known = [], set()
-        for at in itertools.product(*(range(self.loops[v]) for v in loops)):
-            values: dict[str, Node] = {v: Const(k) for v, k in zip(loops, at, strict=True)}
-            nodes.append(simplify(substituted(form.address, values), self.ranges))
-            known |= {simplify(substituted(node, values), self.ranges) for node in form.positive}
-        before = _without(form.address, set(self.loops)) if self.apart and form.inside else None
-        cost = instructions(nodes, self.ranges, known, before)
-        fixed = _without(form.address, set(self.loops))
-        once = min(cost, instructions(fixed, self.ranges, form.positive))
+        for at in itertools.product(*(range(self.loops[v]) for v in unrolled)):
+            values: dict[str, Node] = {v: Const(k) for v, k in zip(unrolled, at, strict=True)}
+            nodes.append(folded(substituted(address, values)))
+            known |= {folded(substituted(node, values)) for node in form.positive}
+        before = _without(address, set(self.loops)) if self.apart and form.inside else None
+        cost = instructions(nodes, ranges, known, before)
+        if rolled:
+            fixed = [part for node in nodes for part in _without(node, set(rolled))]
+            kept = min(cost, instructions(fixed, ranges, known))
+            cost = kept + (cost - kept) * math.prod(self.loops[v] for v in rolled)
+        once = min(cost, instructions(_without(address, set(self.loops)), ranges, form.positive))
         return once, cost - once
+
+    def _unrolled(self) -> tuple[list[str], list[str]]:
+        """The loops that compilers unroll, and those that they keep."""
+        loops = list(self.loops)
+        if math.prod(self.loops.values()) <= _UNROLLED_WHOLE:
+            return loops, []
+        inner = len(loops)
+        while inner and math.prod(self.loops[v] for v in loops[inner - 1 :]) <= UNROLLED:
+            inner -= 1
+        return loops[inner:], loops[:inner]
+
+    def _with_start(self, form: Form) -> Node:
+        """The address, where an instruction of its own adds the tile's start: that sum."""
+        start = self.start(form)
+        if start == "first":
+            return form.from_base(Op("+", (form.base, Var(_START))))
+        return form.address if start == "free" else Op("+", (form.address, Var(_START)))
 
 
 def _without(node: Node, variables: Set[str]) -> list[Node]:
@@ -322,7 +354,7 @@ def _formula(variable: str, values: IntArray, address: Node, ranges: Mapping[str
     if (values == values[-1] // max(n - 1, 1) * every[variable]).all():
         step = int(values[-1]) // max(n - 1, 1)
         return simplify(Op("*", (v, Const(step))), {variable: (0, n - 1)})
-    forms = [*_bit_sums(v, values), *(f for f in (moved_bits(v, values),) if f is not None)]
+    forms = [*bit_sums(v, values), *(f for f in (moved_bits(v, values),) if f is not None)]
     forms = [f for f in forms if (np.broadcast_to(evaluate(f, every), n) == values).all()]
     if forms:
         return min(forms, key=lambda form: instructions([form], {variable: (0, n - 1)}))
@@ -341,50 +373,6 @@ def _formula(variable: str, values: IntArray, address: Node, ranges: Mapping[str
     return chain
 
 
-def moved_bits(variable: Node, values: IntArray) -> Node | None:
-    """`values[variable]`, where it is linear over F2, as a XOR of masked and shifted copies.
-
-    Bits that move the same distance share one shift and one mask; a mask that covers every bit is
-    left out. The value at 0 must be 0.
-    """
-    count = len(values)
-    bits = max(count - 1, 0).bit_length()
-    columns = [int(values[1 << b]) for b in range(bits)]
-    index = np.arange(count)
-    linear = np.zeros(count, np.int64)
-    for b, column in enumerate(columns):
-        linear ^= np.where(index >> b & 1, column, 0)
-    if count == 0 or values[0] != 0 or (linear != values).any():
-        return None
-    distances: dict[int, int] = {}  # distance -> source bits
-    for b, column in enumerate(columns):
-        for target in range(column.bit_length()):
-            if column >> target & 1:
-                distances[target - b] = distances.get(target - b, 0) | 1 << b
-    # One product moves the same bits several distances, where the copies do not overlap.
-    factors: dict[int, list[int]] = {}  # source bits -> factors
-    for distance, mask in sorted(distances.items()):
-        if distance >= 0:
-            mine = factors.setdefault(mask, [0])
-            reach = mask * mine[-1]
-            if reach & mask << distance or (reach + (mask << distance)) != reach ^ mask << distance:
-                mine.append(0)
-            mine[-1] += 1 << distance
-    everything = (1 << bits) - 1
-    terms = []
-    for mask, products in factors.items():
-        field = variable if mask == everything else Op("&", (variable, Const(mask)))
-        terms += [(f, field if f == 1 else Op("*", (field, Const(f)))) for f in products]
-    terms.sort(key=lambda term: -term[0])
-    nodes = [node for _, node in terms]
-    for distance, mask in sorted(distances.items(), reverse=True):
-        if distance < 0:
-            field = Op("//", (variable, Const(1 << -distance)))
-            whole = mask >> -distance == everything >> -distance
-            nodes.append(field if whole else Op("&", (field, Const(mask >> -distance))))
-    return reduce(lambda a, b: Op("^", (a, b)), nodes) if nodes else Const(0)
-
-
 def _cheapest(node: Node, ranges: Mapping[str, Range]) -> Node:
     """The cheapest form of a base: as given, or bits of `tid` moved or added up."""
     free = {v: r for v, r in ranges.items() if v in names(node)}
@@ -401,30 +389,9 @@ def _cheapest(node: Node, ranges: Mapping[str, Range]) -> Node:
         if moved is not None:
             start = int(values[0])
             candidates.append(moved if start == 0 else Op("^", (moved, Const(start))))
-        candidates += _bit_sums(Var("tid"), values)
+        candidates += bit_sums(Var("tid"), values)
     right = [c for c in candidates if _same(c, env, values)]
     return min(right, key=lambda form: instructions([form], ranges))
-
-
-def _bit_sums(variable: Node, values: IntArray) -> list[Node]:
-    """`values[variable]` as sums over its bits, if it is one; so check.
-
-    Bits that count the same multiple of their own weight share a mask. Where every bit counts, one of
-    the multiples needs no mask if the others make up for it; shifts make up for it too:
-    `a*(v % 4) + b*(v // 4)` is `a*v + (b - 4*a)*(v // 4)`.
-    """
-    start, bits = int(values[0]), (len(values) - 1).bit_length()
-    columns = [int(values[1 << b]) - start for b in range(bits)]
-    last: list[tuple[int, Node]] = [(1, Const(start))] if start else []
-    groups: dict[int, int] = {}
-    for b, column in enumerate(columns):
-        groups[column >> b] = groups.get(column >> b, 0) | 1 << b
-    whole = (1 << bits) - 1
-    masked = [(r, variable if m == whole else Op("&", (variable, Const(m)))) for r, m in groups.items()]
-    sums = [[(free, variable), *((r - free, node) for r, node in masked)] for free in (0, *groups)]
-    factors = [column - 2 * before for before, column in zip((0, *columns), columns, strict=False)]
-    sums.append([(f, Op("//", (variable, Const(1 << b))) if b else variable) for b, f in enumerate(factors)])
-    return [weighted_sum((*terms, *last)) for terms in sums]
 
 
 def _same(node: Node, env: Mapping[str, IntArray], values: IntArray) -> bool:

@@ -174,7 +174,7 @@ class Result(Struct, frozen=True, rename={"schema_": "schema"}):
         Raises:
             LayoutError: there is no layout.
         """
-        from layoutopt.expressions.expand import as_sympy
+        from layoutopt.expressions.sympy_form import as_sympy
         from layoutopt.layout.formula import element_expression
 
         return as_sympy(element_expression(self._found()))

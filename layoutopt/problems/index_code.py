@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +24,12 @@ import numpy.typing as npt
 from layoutopt.errors import VerificationError
 from layoutopt.expressions.grammar import Const, Node, Op, substituted
 from layoutopt.expressions.simplify import Range, simplify
-from layoutopt.layout.formula import flipped_spelling
-from layoutopt.problems.address_forms import Form, FormSearch, over_tid
-from layoutopt.problems.trace import LaneTrace, environment, expression_ranges
+from layoutopt.hardware.devices import Device
+from layoutopt.hardware.operations import Operation
+from layoutopt.layout.formula import flipped_spelling, has_xor
+from layoutopt.problems.address_forms import Form, FormSearch, Start, over_tid
+from layoutopt.problems.alignment import base_alignment
+from layoutopt.problems.trace import LaneTrace, Trace, environment, expression_ranges
 from layoutopt.problems.types import Access, Problem
 
 IntArray = npt.NDArray[np.int64]
@@ -64,18 +68,21 @@ class IndexCode:
         form: base, flips and steps.
         active: the predicate over `tid` and loop variables, or None.
         ranges: of `tid` and the loop variables.
+        start: what adds the tile's start to the address.
         instructions: what the form costs; the predicate is not counted.
     """
 
     form: Form
     active: Node | None
     ranges: dict[str, Range]
+    start: Start
     instructions: Instructions
 
 
 def index_code(
     problem: Problem,
-    lanes: Sequence[LaneTrace],
+    device: Device,
+    lanes: Trace,
     offset: Node,
     table: IntArray,
     unit_bytes: int = 1,
@@ -84,6 +91,7 @@ def index_code(
 
     Args:
         problem: of whole bytes, one width for each access, no values known only at run time.
+        device: its device.
         lanes: what its accesses touch.
         offset: element offset over x0, x1, ...
         table: the layout: byte offsets, int64, in the shape of the tile or by row-major index.
@@ -97,10 +105,23 @@ def index_code(
     flipped = flipped_spelling(offset, problem.tile.shape, scale)
     if flipped is not None:
         spellings.append(flipped)
+    alignment = base_alignment(lanes, device, swizzled=has_xor(offset)) // unit_bytes
     return tuple(
-        _of_access(access, part, problem, spellings, table, unit_bytes)
-        for access, part in zip(problem.accesses, lanes, strict=True)
+        _of_access(access, part, problem, spellings, table, unit_bytes, alignment)
+        for access, part in zip(problem.accesses, lanes.accesses, strict=True)
     )
+
+
+def _start(form: Form, operation: Operation, alignment: int) -> Start:
+    """What adds the tile's start, which is a multiple of `alignment`.
+
+    Loads, stores and matrix instructions add a uniform register by themselves, but matrix instructions are
+    given bases that hold the start, for GPUs whose do not; flips may be applied to such a base where they lie
+    below the alignment.
+    """
+    if operation.does.by_pointer or (operation.matrices and (form.flips == Const(0) or not form.has_step)):
+        return "free"
+    return "first" if form.has_step and form.flip_bits < alignment else "last"
 
 
 def _of_access(
@@ -110,6 +131,7 @@ def _of_access(
     spellings: Sequence[Node],
     table: IntArray,
     unit: int,
+    alignment: int,
 ) -> IndexCode:
     warp = lanes.element.shape[1]
     env = environment(access, problem.threads, warp)
@@ -123,9 +145,10 @@ def _of_access(
 
     predicate = None if access.where is None else simplify(over_tid(access.where, access, warp), ranges)
     index = {f"x{d}": over_tid(str(text), access, warp) for d, text in enumerate(access.index)}
-    search = FormSearch(access, env, active, wanted, ranges, predicate)
+    start = partial(_start, operation=lanes.operation, alignment=alignment)
+    search = FormSearch(access, env, active, wanted, ranges, predicate, start)
     form = search.cheapest([substituted(spelling, index) for spelling in spellings])
     if form is None or not search.right(form.address):
         raise VerificationError(f"the address of access {access.name!r} does not equal the table")
-    once, looped = search.cost(form)
-    return IndexCode(form, predicate, ranges, Instructions(once, looped, math.prod(access.loops.values())))
+    cost = Instructions(*search.cost(form), math.prod(access.loops.values()))
+    return IndexCode(form, predicate, ranges, start(form), cost)

@@ -17,12 +17,19 @@ from layoutopt.layout.families import NAMES
 
 SCHEMA: Final = "layoutopt.problem/1"
 
+VECTOR_TYPES: Final = {  # of CUDA
+    "char2": 2, "uchar2": 2, "char4": 4, "uchar4": 4, "short2": 4, "ushort2": 4, "short4": 8, "ushort4": 8,
+    "int2": 8, "uint2": 8, "int3": 12, "uint3": 12, "int4": 16, "uint4": 16,
+    "float2": 8, "float3": 12, "float4": 16, "double2": 16,
+}  # fmt: skip
+
 ELEMENT_BYTES: Final = {
     "i8": 1, "u8": 1, "b8": 1, "f8": 1, "e4m3": 1, "e5m2": 1,
     "i16": 2, "u16": 2, "b16": 2, "f16": 2, "bf16": 2,
     "i32": 4, "u32": 4, "b32": 4, "f32": 4, "tf32": 4, "f16x2": 4, "bf16x2": 4,
     "i64": 8, "u64": 8, "b64": 8, "f64": 8, "c64": 8,
     "b128": 16, "c128": 16,
+    **VECTOR_TYPES,
 }  # fmt: skip
 
 # Elements of less than a byte, packed along the last dimension, the first in the lowest bits.
@@ -39,6 +46,9 @@ Positive = Annotated[int, Meta(ge=1)]
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+(?!\n)$")]
 Expression = Annotated[str, Meta(min_length=1)]
 Identifier = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(?!\n)$")]
+TypeName = Annotated[
+    str, Meta(max_length=200, pattern=r"^[A-Za-z_][A-Za-z0-9_]*(::[A-Za-z_][A-Za-z0-9_]*)*(?!\n)$")
+]
 if TYPE_CHECKING:
     Family = str
 else:
@@ -57,6 +67,10 @@ class Structure(Struct, frozen=True, forbid_unknown_fields=True):
         Literal[1, 2, 4, 8, 16] | None,
         Meta(description="Every element starts at a multiple of this, which divides the size"),
     ] = None
+    type: Annotated[
+        TypeName | None,
+        Meta(description="What the kernel calls it, such as my::Particle: the code does, too"),
+    ] = None
 
 
 class Tile(Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,7 +82,7 @@ class Tile(Struct, frozen=True, forbid_unknown_fields=True):
     ]
     element: Annotated[
         str | Structure,
-        Meta(description='A named type such as f16, or {"bytes": n}, or {"bytes": n, "align": m}'),
+        Meta(description='A named type such as f16 or float4, or {"bytes": n, "align": m, "type": "Name"}'),
     ]
 
     @property

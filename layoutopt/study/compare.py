@@ -25,7 +25,7 @@ from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, device
 from layoutopt.hardware.occupancy import occupancy
 from layoutopt.layout.families import Family, comparison_rows
-from layoutopt.layout.formula import offset_expression
+from layoutopt.layout.formula import has_xor, offset_expression
 from layoutopt.layout.layout import Layout
 from layoutopt.model.linearisations import Space, space_of
 from layoutopt.problems.answer import Result, Status
@@ -179,7 +179,7 @@ class _Compare:
             raise ProblemFileError(field, error.reason) from None
         except LayoutError as error:
             return Row(family, title, Status.INFEASIBLE, str(error), offset=text)
-        return self._row(Row(family, title, "given"), node, table, declared or 0, _has_xor(node))
+        return self._row(Row(family, title, "given"), node, table, declared or 0, has_xor(node))
 
     def _edits(self) -> Iterator[Row]:
         """The nearest edit of the layout in use, else of the published one, where one is better."""
@@ -193,7 +193,7 @@ class _Compare:
             row = Row("edit", "nearest edit", "given", edit=found.edit.text, seconds=seconds)
             after = found.edit.node
             declared = self._declared(after)
-            yield self._row(row, after, self.case.table(after), declared, _has_xor(after))
+            yield self._row(row, after, self.case.table(after), declared, has_xor(after))
 
     def _declared(self, node: Node) -> int:
         """Bytes of an array with every pitch in full, where the formula has pitches; 0 elsewhere."""
@@ -366,10 +366,6 @@ def _is_best_of(everything: Result, families: tuple[str, ...]) -> bool:
     ):
         return False
     return set(everything.family.split("+")) <= set(families)
-
-
-def _has_xor(node: Node) -> bool:
-    return isinstance(node, Op) and (node.symbol == "^" or any(map(_has_xor, node.args)))
 
 
 def _row_and(row: Node, pitch: int, column: Node) -> Node:

@@ -13,7 +13,7 @@
 #endif
 
 constexpr uint32_t golden_bytes = 4096;
-constexpr uint32_t golden_alignment = 1024;
+constexpr uint32_t golden_alignment = 128;
 // __shared__ alignas(golden_alignment) unsigned char smem[golden_bytes];
 // or __shared__ alignas(golden_alignment) __half smem[2048];
 

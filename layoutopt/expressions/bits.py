@@ -1,0 +1,78 @@
+"""The values of one variable as what its bits contribute: XORs of moved bits, and sums."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import numpy as np
+import numpy.typing as npt
+
+from layoutopt.expressions.grammar import Const, Node, Op
+from layoutopt.expressions.simplify import weighted_sum
+
+IntArray = npt.NDArray[np.int64]
+
+
+def moved_bits(variable: Node, values: IntArray) -> Node | None:
+    """`values[variable]`, where it is linear over F2, as a XOR of masked and shifted copies.
+
+    Bits that move the same distance share one shift and one mask; a mask that covers every bit is
+    left out. The value at 0 must be 0.
+    """
+    count = len(values)
+    bits = max(count - 1, 0).bit_length()
+    columns = [int(values[1 << b]) for b in range(bits)]
+    index = np.arange(count)
+    linear = np.zeros(count, np.int64)
+    for b, column in enumerate(columns):
+        linear ^= np.where(index >> b & 1, column, 0)
+    if count == 0 or values[0] != 0 or (linear != values).any():
+        return None
+    distances: dict[int, int] = {}  # distance -> source bits
+    for b, column in enumerate(columns):
+        for target in range(column.bit_length()):
+            if column >> target & 1:
+                distances[target - b] = distances.get(target - b, 0) | 1 << b
+    # One product moves the same bits several distances, where the copies do not overlap.
+    factors: dict[int, list[int]] = {}  # source bits -> factors
+    for distance, mask in sorted(distances.items()):
+        if distance >= 0:
+            mine = factors.setdefault(mask, [0])
+            reach = mask * mine[-1]
+            if reach & mask << distance or (reach + (mask << distance)) != reach ^ mask << distance:
+                mine.append(0)
+            mine[-1] += 1 << distance
+    everything = (1 << bits) - 1
+    terms = []
+    for mask, products in factors.items():
+        field = variable if mask == everything else Op("&", (variable, Const(mask)))
+        terms += [(f, field if f == 1 else Op("*", (field, Const(f)))) for f in products]
+    terms.sort(key=lambda term: -term[0])
+    nodes = [node for _, node in terms]
+    for distance, mask in sorted(distances.items(), reverse=True):
+        if distance < 0:
+            field = Op("//", (variable, Const(1 << -distance)))
+            whole = mask >> -distance == everything >> -distance
+            nodes.append(field if whole else Op("&", (field, Const(mask >> -distance))))
+    return reduce(lambda a, b: Op("^", (a, b)), nodes) if nodes else Const(0)
+
+
+def bit_sums(variable: Node, values: IntArray) -> list[Node]:
+    """`values[variable]` as sums over its bits, if it is one; so check.
+
+    Bits that count the same multiple of their own weight share a mask. Where every bit counts, one of
+    the multiples needs no mask if the others make up for it; shifts make up for it too:
+    `a*(v % 4) + b*(v // 4)` is `a*v + (b - 4*a)*(v // 4)`.
+    """
+    start, bits = int(values[0]), (len(values) - 1).bit_length()
+    columns = [int(values[1 << b]) - start for b in range(bits)]
+    last: list[tuple[int, Node]] = [(1, Const(start))] if start else []
+    groups: dict[int, int] = {}
+    for b, column in enumerate(columns):
+        groups[column >> b] = groups.get(column >> b, 0) | 1 << b
+    whole = (1 << bits) - 1
+    masked = [(r, variable if m == whole else Op("&", (variable, Const(m)))) for r, m in groups.items()]
+    sums = [[(free, variable), *((r - free, node) for r, node in masked)] for free in (0, *groups)]
+    factors = [column - 2 * before for before, column in zip((0, *columns), columns, strict=False)]
+    sums.append([(f, Op("//", (variable, Const(1 << b))) if b else variable) for b, f in enumerate(factors)])
+    return [weighted_sum((*terms, *last)) for terms in sums]
