@@ -17,6 +17,7 @@ from layoutopt.problems.answer import Status
 from layoutopt.problems.file import from_data
 from layoutopt.problems.lower import with_loops
 from layoutopt.problems.trace import trace
+from layoutopt.report.text import audit_report
 from layoutopt.study.compare import compare
 
 BASICS = ROOT / "problems" / "basics"
@@ -169,6 +170,21 @@ def test_what_the_compiler_may_fuse():
     (fusion,) = findings(result, "fusion")
     assert fusion.details == {"loop": "m", "bytes": 8, "wavefronts": (64, 32), "bank_conflicts": (62, 30)}
     assert not findings(check(problem, "x0*33 + x1"), "fusion")  # odd rows are misaligned for 8 bytes
+
+
+def test_amd_counters_have_amds_names():
+    data = {
+        "name": "columns", "target": "gfx942", "tile": {"shape": [64, 32], "element": "f32"}, "threads": 64,
+        "accesses": [{"name": "read", "op": "load", "bytes": 4, "index": ["tid", "0"]}],
+    }  # fmt: skip
+    problem = from_data(data)
+    audit = check(problem, "x0*32 + x1")
+    (read,) = audit.accesses
+    assert read.bank_conflicts > 0
+    assert read.counters == {"SQ_LDS_BANK_CONFLICT": read.bank_conflicts}
+    text = audit_report(problem, audit)
+    assert "SQ_LDS_BANK_CONFLICT" in text
+    assert "l1tex" not in text
 
 
 def test_counters_and_least_cycles():

@@ -99,7 +99,7 @@ def test_sub_counters_of_each_op():
         op, _, constant = record["op"].partition(" of ")
         operation = Operation("atomic", 4) if constant or ".cas." in op else parse_operation(op, None)
         own = wavefronts[""] - wavefronts.pop("op_misc", 0)
-        predicted = counters(operation, own, conflicts.get("", 0))
+        predicted = counters(device("sm_90"), operation, own, conflicts.get("", 0))
         if record["family"] == "nobody" or operation.kind == "cp.async.cg":
             assert own == 0
             assert not any(predicted.values())

@@ -39,7 +39,7 @@ def test_the_h200_counted_what_is_predicted():
         for access in entry["accesses"]:
             assert access["values"] == "right"
             operation, report = reports[access["name"]]
-            predicted = counters(operation, report.wavefronts, report.bank_conflicts)
+            predicted = counters(device("sm_90"), operation, report.wavefronts, report.bank_conflicts)
             measured = access["measured"]
             if "measured_again" in access:
                 replayed += 1

@@ -63,7 +63,7 @@ def command(
         (
             a.access.name,
             a.access.op,
-            counters(a.lanes.operation, int(a.report.wavefronts), int(a.report.bank_conflicts)),
+            counters(target, a.lanes.operation, int(a.report.wavefronts), int(a.report.bank_conflicts)),
         )
         for a in planned.accesses
     ]

@@ -134,6 +134,8 @@ class Device:
         aliases: other names.
         notes: what is worth knowing and no rule says.
         limits: what its multiprocessors hold, chip by chip; empty where not known.
+        conflict_counter: the profiler's counter of cycles lost to conflicts; None where Nsight Compute's
+            counters of `layoutopt.hardware.counters` hold.
     """
 
     name: str
@@ -145,6 +147,7 @@ class Device:
     aliases: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     limits: tuple[Limits, ...] = ()
+    conflict_counter: str | None = None
 
     def limits_of(self, target: str) -> Limits | None:
         """The limits of the chip that `target`, a name of this device, stands for; None if unknown."""
@@ -199,6 +202,14 @@ class InstructionEntry(Struct, frozen=True, forbid_unknown_fields=True):
     note: str = ""
 
 
+class ConflictCounter(Struct, frozen=True, forbid_unknown_fields=True):
+    """A profiler's counter of the cycles that conflicts cost."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=100)]
+    confidence: Confidence
+    source: Annotated[str, Meta(min_length=1)]
+
+
 class DeviceEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """How a file describes one GPU."""
 
@@ -210,6 +221,7 @@ class DeviceEntry(Struct, frozen=True, forbid_unknown_fields=True):
     instructions: Annotated[tuple[str | InstructionEntry, ...], Meta(min_length=1)]
     aliases: tuple[DeviceName, ...] = ()
     notes: tuple[str, ...] = ()
+    conflict_counter: ConflictCounter | None = None
     limits: tuple[Limits, ...] = ()
 
 
@@ -305,6 +317,7 @@ def _device(entry: DeviceEntry, field: str, sets: dict[str, tuple[InstructionEnt
         rules=rules,
         aliases=entry.aliases,
         notes=entry.notes,
+        conflict_counter=entry.conflict_counter.name if entry.conflict_counter is not None else None,
         limits=entry.limits,
     )
 

@@ -91,12 +91,7 @@ def audit_report(problem: Problem, audit: Audit) -> str:
     ]
     lines += columns(rows, {0, 1})
     lines += _over_values(audit.accesses)
-    lines += [
-        "",
-        f"  profiler: {BANK_CONFLICTS}*.sum and",
-        f"            {WAVEFRONTS}*.sum; * is the suffix above, or nothing for the total",
-        "",
-    ]
+    lines += ["", *_profiler(audit), ""]
     lines += [f"  {finding.kind}: {finding.message}" for finding in audit.findings]
     verdict = "the layout cannot hold the tile" if audit.status is Status.INFEASIBLE else "no bank conflicts"
     if audit.status is not Status.INFEASIBLE and audit.excess:
@@ -148,7 +143,21 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
+def _profiler(audit: Audit) -> list[str]:
+    """What the column of the profiler stands for."""
+    if any(BANK_CONFLICTS in access.counters for access in audit.accesses) or not any(
+        access.counters for access in audit.accesses
+    ):
+        return [
+            f"  profiler: {BANK_CONFLICTS}*.sum and",
+            f"            {WAVEFRONTS}*.sum; * is the suffix above, or nothing for the total",
+        ]
+    return ["  profiler: the counter of cycles lost to conflicts, which bank_conflicts predicts (inferred)"]
+
+
 def _counted(access: AuditedAccess) -> str:
+    if access.counters and WAVEFRONTS not in access.counters:
+        return ", ".join(access.counters)
     moved = [name for name in access.counters if name.startswith(WAVEFRONTS + "_") and access.counters[name]]
     if moved:
         return moved[0].removeprefix(WAVEFRONTS)

@@ -163,5 +163,5 @@ def _report(used: InUse, access: CountedAccess, counts: Counts) -> AuditedAccess
     return AuditedAccess(
         **msgspec.structs.asdict(base),
         least_cycles=int(cycles.sum()),
-        counters=counters(access.operation, int(base.wavefronts), int(base.bank_conflicts)),
+        counters=counters(used.gpu, access.operation, int(base.wavefronts), int(base.bank_conflicts)),
     )

@@ -71,7 +71,7 @@ def write(folder: Path) -> None:
                             "name": a.access.name,
                             "op": a.access.op,
                             "predicted": counters(
-                                a.lanes.operation, a.report.wavefronts, a.report.bank_conflicts
+                                gpu, a.lanes.operation, a.report.wavefronts, a.report.bank_conflicts
                             ),
                         }
                         for a in planned.accesses
