@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from layoutopt.cli.files import InputPath
+from layoutopt.cli.kernel import LaunchOptions, check_kernels, is_kernel, launch_options
 from layoutopt.cli.options import device_file_option, problem_device, time_limit_option
 from layoutopt.cli.output import say, say_json
 from layoutopt.cli.several import answer_each, problems_argument
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 @click.option("--no-fix", is_flag=True, help="Do not search for a better layout.")
 @time_limit_option(10.0, "Seconds to search for a better layout.")
 @device_file_option
+@launch_options
 def command(
     problems: tuple[Path, ...],
     over: dict[str, tuple[Value, ...]],
@@ -39,18 +41,31 @@ def command(
     no_fix: bool,
     time_limit: float,
     device_file: Path | None,
+    **launch: Any,
 ) -> int:
     """Audit a layout that is in use: what it costs, what is wrong with it, what would mend it.
 
     Without --offset or --table it is the file's layout.offset, else its published.offset.
     Exit code 1: there are conflicts, or the layout cannot hold the tile.
 
+    A kernel (.cubin, .cu, .sass, .ptx, an executable) is evaluated on the CPU, one launch of it: its lines
+    that touch shared memory, what the profiler will count for them, and what to change.
+
     PROBLEMS are files, folders, - for standard input, or names of the catalogue, each audited for itself.
 
     \b
     Example:
       layoutopt check problems/basics/transpose_32x32_f32.json --offset "x0*32 + x1"
+      layoutopt check transpose.cu --block 32,8 --grid 32,32 --arg 2=1024
     """
+    options = LaunchOptions(**launch)
+    kernels = [path for path in problems if is_kernel(path)]
+    if kernels:
+        if len(kernels) != len(problems) or offset is not None or table is not None or over:
+            raise click.UsageError("a kernel is checked without problems, --offset, --table and --over")
+        return check_kernels(kernels, options, as_json=as_json, no_fix=no_fix, time_limit=time_limit)
+    if (needless := options.given()) is not None:
+        raise click.UsageError(f"{needless} is for kernels; {problems[0]} is none")
     if offset is not None and table is not None:
         raise click.UsageError("--offset and --table both give the layout; use one")
     work = partial(

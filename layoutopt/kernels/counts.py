@@ -46,6 +46,7 @@ class Tally:
     best: int = 0
     worst: int = 0
     worst_conflicts: int = -1
+    worst_wavefronts: int = 0
     worst_row: tuple[IntArray, Bools] | None = None
     low: int = 1 << 62
     high: int = 0
@@ -56,6 +57,7 @@ class Tally:
             setattr(self, name, getattr(self, name) + times * getattr(other, name))
         if other.worst_conflicts > self.worst_conflicts:
             self.worst_conflicts, self.worst_row = other.worst_conflicts, other.worst_row
+            self.worst_wavefronts = other.worst_wavefronts
         self.low, self.high = min(self.low, other.low), max(self.high, other.high)
 
 
@@ -167,6 +169,7 @@ class Counter:
         worst = int(conflicts.argmax())
         if conflicts[worst] > tally.worst_conflicts:
             tally.worst_conflicts = int(conflicts[worst])
+            tally.worst_wavefronts = int(counts.wavefronts[worst])
             tally.worst_row = (address[worst].copy(), used[worst].copy())
         touched = address[used]
         tally.low = min(tally.low, int(touched.min()))

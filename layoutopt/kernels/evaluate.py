@@ -18,7 +18,7 @@ from layoutopt.kernels.launch import Arguments, Launch, arguments, checked
 from layoutopt.kernels.machine import Machine, TooManySteps
 from layoutopt.kernels.program import Program
 from layoutopt.kernels.registers import Stopped
-from layoutopt.kernels.relevance import Relevance, relevance
+from layoutopt.kernels.relevance import Relevance, constant_bytes, relevance
 
 DEFAULT_MOST_STEPS: Final = 1_000_000
 # Warps that are evaluated at once.
@@ -74,7 +74,7 @@ def evaluate(
     run = _Run(program, slice_, launch, given, gpu, most_steps, budget or Budget())
     counter = run.blocks(None) if launch.blocks > 1 else None
     if counter is not None and not counter.doubts:
-        return _evaluation(program, launch, given, [(counter, launch.blocks)], 1)
+        return _evaluation(program, slice_, launch, given, [(counter, launch.blocks)], 1)
     parts = []
     done = 0
     for blocks in _batches(launch, max(1, MOST_ROWS // launch.warps)):
@@ -84,7 +84,7 @@ def evaluate(
             # What is unknown in these blocks is unknown in the others.
             parts = [(parts[-1][0], launch.blocks // len(blocks))]
             break
-    return _evaluation(program, launch, given, parts, done)
+    return _evaluation(program, slice_, launch, given, parts, done)
 
 
 @dataclass(slots=True)
@@ -133,7 +133,12 @@ def _batches(launch: Launch, size: int) -> Iterator[npt.NDArray[np.int64]]:
 
 
 def _evaluation(
-    program: Program, launch: Launch, given: Arguments, parts: list[tuple[Counter, int]], done: int
+    program: Program,
+    needed: Relevance,
+    launch: Launch,
+    given: Arguments,
+    parts: list[tuple[Counter, int]],
+    done: int,
 ) -> Evaluation:
     tallies: dict[int, Tally] = {}
     doubts: dict[str, int] = {}
@@ -142,4 +147,21 @@ def _evaluation(
             tallies.setdefault(index, Tally()).add(tally, times)
         for why, index in counter.doubts.items():
             doubts.setdefault(why, index)
+    if doubts:
+        doubts = dict.fromkeys(_not_given(program, needed, given), -1) | doubts
     return Evaluation(program, launch, tallies, doubts, parts[0][0].traces, given.missing, done)
+
+
+def _not_given(program: Program, needed: Relevance, given: Arguments) -> Iterator[str]:
+    """Parameters without a value that something that matters reads."""
+    parameters = program.parameters or ()
+    read: set[int] = set()
+    for step, matters in zip(program.steps, needed.matters, strict=True):
+        if matters:
+            read.update(constant_bytes(step))
+    for k in given.missing:
+        begin = program.parameter_base + parameters[k].offset
+        if not read.isdisjoint(range(begin, begin + parameters[k].size)):
+            size = parameters[k].size
+            pointer = ", or --arg {k}=pointer" if size == 8 else ""
+            yield f"parameter {k} ({size} bytes) is not given: --arg {k}=VALUE{pointer.format(k=k)}"

@@ -51,7 +51,8 @@ class Registers:
         """A step, for people."""
         step = self.program.steps[index]
         place = f" ({step.place.file}:{step.place.line})" if step.place is not None else ""
-        return f"{step.text.split(';')[0].removeprefix('@').split()[0]} at 0x{step.address:x}{place}"
+        words = [word for word in step.text.split() if not word.startswith("@")]
+        return f"{words[0] if words else '?'} at 0x{step.address:x}{place}"
 
     def read(self, group: Group, operand: Operand) -> Value:
         """What the rows of a group have in a cell."""

@@ -7,7 +7,7 @@ results does. Stores matter to memory from which something that matters is loade
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from layoutopt.kernels.program import (
@@ -161,6 +161,21 @@ def _memory_needed(
     if follows:
         read |= _cells(step.sources[action.places :])
     return True, read
+
+
+def constant_bytes(step: Step) -> Iterator[int]:
+    """Bytes of constant bank 0 that a step reads, where its text says which."""
+    action = step.action
+    if isinstance(action, Memory) and action.space == "constant" and action.bank == 0:
+        sources = step.sources[: action.places]
+        parts = [source for source in sources if not isinstance(source, str)]
+        if len(parts) == len(sources):
+            place = parts[0] if action.place is None else action.place(*parts)
+            start = int(place.bits.flat[0])
+            yield from range(start, start + action.width_bytes)
+    for source in step.sources:
+        if isinstance(source, str) and source.startswith("$c0."):
+            yield from range(int(source[4:]), int(source[4:]) + 4)
 
 
 def _cells(operands: Iterable[Operand]) -> frozenset[str]:

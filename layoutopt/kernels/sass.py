@@ -9,6 +9,7 @@ from typing import Final
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import shown
 from layoutopt.kernels import elf, sass_operations
+from layoutopt.kernels.arrays import declared
 from layoutopt.kernels.launch import bank_layout
 from layoutopt.kernels.names import demangled, is_pointer, parameter_types, type_size
 from layoutopt.kernels.program import Memory, Parameter, Program, Step
@@ -41,14 +42,17 @@ def from_cubin(data: bytes, listing: str) -> tuple[Program, ...]:
     """
     found = elf.sections(data)
     known = {section.name for section in found}
+    # With line information the compiler leaves the PTX, a line after another, each ended by a zero.
+    texts = [section.content for section in found if section.name == ".nv_debug_ptx_txt"]
+    ptx = b"".join(texts).replace(b"\0", b"\n").decode("utf-8", "replace")
     return tuple(
-        _program(function, None, elf.kernel_info(found, function.name))
+        _program(function, None, elf.kernel_info(found, function.name), ptx)
         for function in functions(listing)
         if f".nv.info.{function.name}" in known
     )
 
 
-def _program(function: Function, target: str | None, info: elf.KernelInfo | None) -> Program:
+def _program(function: Function, target: str | None, info: elf.KernelInfo | None, ptx: str = "") -> Program:
     target = _target(function, target)
     steps = sass_operations.steps(function)
     title = demangled(function.name)
@@ -64,6 +68,7 @@ def _program(function: Function, target: str | None, info: elf.KernelInfo | None
             parameter_base=base,
         )
     reserved = RESERVED_BYTES if _number(target) >= 90 else 0
+    static = reserved if info.static_bytes is None else info.static_bytes
     return Program(
         name=function.name,
         title=title,
@@ -73,7 +78,8 @@ def _program(function: Function, target: str | None, info: elf.KernelInfo | None
         parameters=_typed(info.parameters, title),
         parameter_base=base if info.base is None else info.base,
         constants=info.constants,
-        static_bytes=reserved if info.static_bytes is None else info.static_bytes,
+        static_bytes=static,
+        arrays=declared(ptx, function.name, static, reserved),
     )
 
 

@@ -1,0 +1,198 @@
+"""Kernels on the command line: the options of a launch, and `check` of one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from layoutopt.cli.output import say, say_json
+from layoutopt.errors import ProblemFileError
+from layoutopt.ground.escape import shown
+
+if TYPE_CHECKING:
+    from layoutopt.kernels.evaluate import Evaluation
+    from layoutopt.kernels.program import Program
+
+Command = TypeVar("Command", bound=Callable[..., object])
+
+SUFFIXES = (".cubin", ".sass", ".cu", ".ptx", ".fatbin", ".exe", ".so", ".o")
+DEFAULT_MOST_STEPS = 1_000_000
+
+
+def is_kernel(path: Path) -> bool:
+    """Whether a file is a kernel, not a problem: by its suffix, or because it is an executable."""
+    if path.suffix.lower() in SUFFIXES:
+        return True
+    try:
+        with open(path, "rb") as file:
+            return file.read(4) == b"\x7fELF"
+    except (OSError, ValueError):
+        return False
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """What the command line says of a launch; the options of `launch_options` by name."""
+
+    entry: str | None
+    block: tuple[int, int, int] | None
+    grid: tuple[int, int, int]
+    arg: dict[str, int | float | str]
+    shared: int
+    data: dict[str, str]
+    assume: dict[str, int]
+    max_steps: int
+    target: str | None
+
+    def given(self) -> str | None:
+        """One of the options that was given, if one was."""
+        values: dict[str, object] = {
+            "--entry": self.entry,
+            "--block": self.block,
+            "--grid": self.grid != (1, 1, 1),
+            "--arg": self.arg,
+            "--shared": self.shared,
+            "--data": self.data,
+            "--assume": self.assume,
+            "--target": self.target,
+        }
+        return next((name for name, value in values.items() if value), None)
+
+
+class _Sizes(click.types.StringParamType):
+    """Up to three positive numbers: X, X,Y or X,Y,Z."""
+
+    name = "sizes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, tuple):
+            return value
+        parts = str(value).split(",")
+        if len(parts) > 3 or not all(re.fullmatch(r"\s*[1-9]\d{0,9}\s*", part) for part in parts):
+            self.fail(f"expected X, X,Y or X,Y,Z, got {shown(str(value))!r}", param, ctx)
+        return (*map(int, parts), 1, 1)[:3]
+
+
+def _pairs(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip() or not value.strip():
+            raise click.BadParameter(f"expected NAME_OR_POSITION=VALUE, got {shown(text)!r}", ctx, param)
+        if name.strip() in found:
+            raise click.BadParameter(f"{shown(name)} is given twice", ctx, param)
+        found[name.strip()] = value.strip()
+    return found
+
+
+def _numbers(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
+    return {name: _number(text, ctx, param) for name, text in _pairs(ctx, param, given).items()}
+
+
+def _number(text: str, ctx: click.Context, param: click.Parameter) -> int | float | str:
+    if text in ("pointer", "null"):
+        return "pointer" if text == "pointer" else 0
+    if text in ("true", "false"):
+        return int(text == "true")
+    try:
+        return int(text, 0) if len(text) < 25 else int("")
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"expected a number, pointer or null, got {shown(text)!r}", ctx, param
+        ) from None
+
+
+_OPTIONS = (
+    click.option("--entry", metavar="NAME", help="The kernel, where the file has several."),
+    click.option("--block", type=_Sizes(), metavar="X,Y,Z", help="Threads of a block."),
+    click.option("--grid", type=_Sizes(), default=(1, 1, 1), metavar="X,Y,Z", help="Blocks  [default: 1]"),
+    click.option("--arg", multiple=True, callback=_numbers, metavar="P=VALUE",
+                 help="A parameter of the kernel, by position from 0 or by name: a number, pointer or null."),
+    click.option("--shared", type=click.IntRange(0, 1 << 18), default=0, metavar="BYTES",
+                 help="Dynamic shared memory."),
+    click.option("--data", multiple=True, callback=_pairs, metavar="P=FILE.npy",
+                 help="What a pointer points to: an array of a file, or zeros, iota or random:SEED."),
+    click.option("--assume", multiple=True, callback=_numbers, metavar="P=VALUE",
+                 help="As --arg, for a value that is only assumed; the verdict names it."),
+    click.option("--max-steps", type=click.IntRange(1, 10**9), default=DEFAULT_MOST_STEPS, show_default=True,
+                 metavar="N", help="Steps of all warps together before a kernel is given up."),
+    click.option("--target", metavar="T", help="The GPU to compile a source for  [default: sm_90]"),
+)  # fmt: skip
+
+
+def launch_options(command: Command) -> Command:
+    """Add the options of a launch; `LaunchOptions(**...)` takes their values."""
+    for option in _OPTIONS[::-1]:
+        command = option(command)
+    return command
+
+
+def read_program(path: Path, options: LaunchOptions) -> Program:
+    """The kernel that the options choose.
+
+    Raises:
+        LayoutoptError: the file cannot be read, or which kernel is meant is not clear.
+    """
+    from layoutopt.kernels.files import chosen, programs
+
+    return chosen(programs(path, options.target), options.entry)
+
+
+def evaluated(program: Program, options: LaunchOptions, seconds: float) -> Evaluation:
+    """The launch of a kernel that the options say.
+
+    Raises:
+        LayoutoptError: there can be no such launch.
+        OutOfTime: it takes longer than so many seconds.
+    """
+    from layoutopt.ground.budget import Budget
+    from layoutopt.hardware.devices import device
+    from layoutopt.kernels.buffers import buffer
+    from layoutopt.kernels.evaluate import evaluate
+    from layoutopt.kernels.launch import Launch
+
+    if options.block is None:
+        raise ProblemFileError("--block", "a kernel needs its block: --block X,Y,Z")
+    launch = Launch(
+        block=options.block,
+        grid=options.grid,
+        arguments={**options.assume, **options.arg},
+        shared_bytes=options.shared,
+        buffers={name: buffer(program, name, text) for name, text in options.data.items()},
+    )
+    return evaluate(
+        program,
+        launch,
+        device(program.target.rstrip("af")),
+        most_steps=options.max_steps,
+        budget=Budget(seconds),
+    )
+
+
+def check_kernels(
+    paths: Sequence[Path], options: LaunchOptions, *, as_json: bool, no_fix: bool, time_limit: float
+) -> int:
+    """Print what a launch of each kernel does to shared memory; 1 where there are conflicts."""
+    from layoutopt.kernels.summary import summary
+
+    code = 0
+    for number, path in enumerate(paths):
+        evaluation = evaluated(read_program(path, options), options, time_limit)
+        report = summary(evaluation, options.entry)
+        if as_json:
+            say_json(report.to_json())
+        else:
+            from layoutopt.report.kernel_text import kernel_report
+
+            say(("\n" if number else "") + kernel_report(report))
+        code = max(code, int(report.totals["bank_conflicts"] > 0))
+    return code

@@ -1,0 +1,116 @@
+"""The arrays in shared memory that a kernel uses, told apart by their bytes.
+
+Declared arrays are known by name. What is carved out of dynamic memory, and everything where no declaration
+is at
+hand, is told apart by what instructions touch: instructions whose bytes overlap use one array.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from layoutopt.kernels.counts import Tally
+from layoutopt.kernels.evaluate import Evaluation
+from layoutopt.kernels.names import demangled
+from layoutopt.kernels.program import Array
+
+
+@dataclass(frozen=True, slots=True)
+class UsedArray:
+    """An array and the steps that touch it, by index."""
+
+    array: Array
+    steps: tuple[int, ...]
+
+
+def used_arrays(evaluation: Evaluation) -> tuple[UsedArray, ...]:
+    """The arrays that the launch touches, by address."""
+    ranges = {k: tally for k, tally in evaluation.tallies.items() if tally.high > tally.low}
+    found: dict[Array, list[int]] = {}
+    rest: dict[int, Tally] = {}
+    for k, tally in sorted(ranges.items()):
+        home = _home(evaluation.program.arrays, tally)
+        if home is not None:
+            found.setdefault(home, []).append(k)
+        else:
+            rest[k] = tally
+    named = [UsedArray(array, tuple(steps)) for array, steps in found.items()]
+    clusters = _clusters(rest)
+    end = evaluation.program.static_bytes
+    for low, high, steps in clusters:
+        dynamic = end is not None and low >= end
+        array = Array(_name(low, end, dynamic, len(clusters)), low, high - low)
+        named.append(UsedArray(array, tuple(steps)))
+    return tuple(sorted(named, key=lambda used: used.array.start))
+
+
+def _home(arrays: tuple[Array, ...], tally: Tally) -> Array | None:
+    for array in arrays:
+        if array.start <= tally.low and tally.high <= array.start + array.size:
+            return array
+    return None
+
+
+def _clusters(ranges: dict[int, Tally]) -> list[tuple[int, int, list[int]]]:
+    """Steps whose bytes overlap, with the bytes that they touch together."""
+    found: list[tuple[int, int, list[int]]] = []
+    for k, tally in sorted(ranges.items(), key=lambda item: item[1].low):
+        if found and tally.low < found[-1][1]:
+            low, high, steps = found[-1]
+            found[-1] = (low, max(high, tally.high), [*steps, k])
+        else:
+            found.append((tally.low, tally.high, [k]))
+    return [(low, high, sorted(steps)) for low, high, steps in found]
+
+
+def _name(low: int, end: int | None, dynamic: bool, count: int) -> str:
+    if dynamic:
+        assert end is not None
+        return "dynamic" if low == end and count == 1 else f"dynamic+{low - end}"
+    return f"shared+{low}"
+
+
+def array_of(arrays: tuple[UsedArray, ...], step: int) -> str | None:
+    """The name of the array that a step touches."""
+    return next((used.array.name for used in arrays if step in used.steps), None)
+
+
+def declared(ptx: str, name: str, static_bytes: int, start: int) -> tuple[Array, ...]:
+    """The static arrays of a kernel as its PTX declares them, where the compiler puts them.
+
+    They follow each other in the order of their declarations, each at its alignment (read off compiled code);
+    where their end is not that of the kernel's static memory, none is told.
+
+    Args:
+        ptx: text of the module.
+        name: of the kernel.
+        static_bytes: end of static shared memory.
+        start: where it begins.
+    """
+    body = re.search(rf"\.entry\s+{re.escape(name)}\s*\((.*?)(?=\.entry\s|\.func\s|\Z)", ptx, re.S)
+    if body is None:
+        return ()
+    pattern = r"\.shared\s+\.align\s+(\d{1,4})\s+\.b(\d{1,3})\s+([\w$]+)\s*(?:\[(\d{1,9})\])?\s*;"
+    module = re.split(r"\.entry\s|\.func\s", ptx, maxsplit=1)[0]
+    found: list[Array] = []
+    at = start
+    for text in (module, body[1]):
+        for align, bits, symbol, count in re.findall(
+            rf"(?<!extern )(?<!\w)(?:\.visible |\.weak )?{pattern}", text
+        ):
+            if text is module and not re.search(rf"\b{re.escape(symbol)}\b", body[1]):
+                continue
+            size = int(bits) // 8 * int(count or 1)
+            at = -(-at // int(align)) * int(align)
+            found.append(Array(symbol, at, size))
+            at += size
+    largest = 16
+    if not at <= static_bytes < at + largest:
+        return ()
+    return tuple(replace(array, name=_plain(array.name)) for array in found)
+
+
+def _plain(symbol: str) -> str:
+    """The name in the source: the last part of a mangled one."""
+    return demangled(symbol).split("::")[-1]

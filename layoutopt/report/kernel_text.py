@@ -1,0 +1,100 @@
+"""A launch of a kernel, for people: its lines, the worst first, and the worst warp instruction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePath
+
+from layoutopt.kernels.summary import KernelAccess, KernelReport, WorstInstruction
+from layoutopt.report.text import columns
+
+_LANES_A_ROW = 8
+
+
+def kernel_report(report: KernelReport, fixes: Sequence[str] = ()) -> str:
+    """The report; `fixes` are lines that say what to change."""
+    block, grid = (",".join(map(str, sizes)) for sizes in (report.block, report.grid))
+    lines = [f"{report.title}  block {block}  grid {grid}  {report.target} ({_form(report)})", ""]
+    if not report.accesses:
+        lines.append("  no shared memory is touched")
+    else:
+        lines += _table(report.accesses)
+    totals = report.totals
+    lines += ["", "  what the profiler will print (l1tex__data_..._mem_shared_op_*):"]
+    rows: list[tuple[str, ...]] = [("", "ld", "st", "atom")]
+    for title, name in (("wavefronts", "wavefronts"), ("bank conflicts", "bank_conflicts")):
+        rows.append((title, *(f"{totals[f'{name}_{part}']:,}" for part in ("ld", "st", "atom"))))
+    lines += columns(rows, {0})
+    lines += ["", *_verdict(report)]
+    if report.worst is not None:
+        lines += ["", *_worst(report, report.worst)]
+    if fixes:
+        lines += ["", *fixes]
+    return "\n".join(lines) + "\n"
+
+
+def _form(report: KernelReport) -> str:
+    return "machine code" if report.form == "sass" else "PTX: what the compiler is given, not what runs"
+
+
+def _table(accesses: Sequence[KernelAccess]) -> list[str]:
+    """A row a line of the source, array and operation; an instruction where there is no line."""
+    groups: dict[tuple[str, str, str], list[KernelAccess]] = {}
+    for access in accesses:
+        place = f"{PurePath(access.file).name}:{access.line}" if access.file else f"0x{access.address:x}"
+        op = f"{access.op} {access.bytes}" if "x" not in access.op else access.op
+        groups.setdefault((place, access.array or "?", op), []).append(access)
+    ranked = sorted(groups.items(), key=lambda item: -sum(a.bank_conflicts + a.worst for a in item[1]))
+    rows = [("line", "array", "op", "executed", "wavefronts", "ideal", "bank conflicts", "")]
+    for (place, array, op), some in ranked:
+        known = sum(a.wavefronts for a in some)
+        doubtful = [a for a in some if a.data_dependent]
+        span = f"{known:,}"
+        if doubtful:
+            span = f"{known + sum(a.best for a in some):,}..{known + sum(a.worst for a in some):,}"
+        rows.append(
+            (
+                place,
+                array,
+                op,
+                f"{sum(a.executions for a in some):,}",
+                span,
+                f"{sum(a.ideal for a in some):,}",
+                f"{sum(a.bank_conflicts for a in some):,}",
+                "data-dependent" if doubtful else _ways(some),
+            )
+        )
+    return columns(rows, {0, 1, 2, 7})
+
+
+def _ways(accesses: Sequence[KernelAccess]) -> str:
+    wavefronts, ideal = sum(a.wavefronts for a in accesses), sum(a.ideal for a in accesses)
+    ratio = wavefronts / ideal if ideal else 1.0
+    if wavefronts <= ideal:
+        return ""
+    return f"{ratio:.0f}-way" if ratio == round(ratio) else f"{ratio:.1f} times the ideal"
+
+
+def _verdict(report: KernelReport) -> list[str]:
+    if report.certain:
+        share = report.totals["bank_conflicts"]
+        return [f"  certain: {share:,} of {report.totals['wavefronts']:,} wavefronts are bank conflicts"]
+    lines = ["  not certain:"]
+    lines += [f"    {why}" for why in report.unknown[:8]]
+    if len(report.unknown) > 8:
+        lines.append(f"    and {len(report.unknown) - 8} more")
+    return lines
+
+
+def _worst(report: KernelReport, worst: WorstInstruction) -> list[str]:
+    (access,) = [a for a in report.accesses if a.address == worst.address][:1]
+    array = next((a for a in report.arrays if a.name == access.array), None)
+    start = array.start if array is not None else 0
+    where = f"bytes in {array.name}" if array is not None else "byte addresses"
+    place = f"{PurePath(access.file).name}:{access.line}, " if access.file else ""
+    lines = [f"  the worst: {place}{access.instruction}: {worst.wavefronts} wavefronts; {where} by lane:"]
+    rows = []
+    for first in range(0, len(worst.byte_address), _LANES_A_ROW):
+        part = worst.byte_address[first : first + _LANES_A_ROW]
+        rows.append((f"{first:2}:", *("-" if a is None else f"{a - start:,}" for a in part)))
+    return [*lines, *(f"  {line}" for line in columns(rows, {0}))]

@@ -1,0 +1,97 @@
+"""Machine code of the collection against the counters that an H200 gave (scripts/measure/record_kernels.py)."""
+
+import dataclasses
+import json
+import sys
+from functools import cache
+
+import pytest
+from conftest import ROOT
+
+from layoutopt.hardware.devices import device
+from layoutopt.kernels import sass
+from layoutopt.kernels.evaluate import evaluate
+from layoutopt.kernels.launch import Launch
+from layoutopt.kernels.program import Parameter
+from layoutopt.kernels.summary import summary
+
+sys.path.insert(0, str(ROOT / "scripts/measure"))
+import kernel_launches
+
+KERNELS = ROOT / "tests/data/kernels"
+LAUNCHES = {launch.name: launch for launch in kernel_launches.launches(KERNELS)}
+RECORDS = {
+    record["name"]: record["launches"]
+    for record in json.loads((KERNELS / "counters.json").read_text())["kernels"]
+    if "launches" in record
+}
+# Known only from what the text does not hold (constant tables), or from contents of buffers.
+NOT_CERTAIN = {
+    "constant_table",
+    *(name for name, launch in LAUNCHES.items() if launch.data_dependent),
+}
+COUNTERS = {
+    f"{ours}_{part}": f"l1tex__data_{theirs}_mem_shared_op_{part}"
+    for part in ("ld", "st", "atom")
+    for ours, theirs in (("wavefronts", "pipe_lsu_wavefronts"), ("bank_conflicts", "bank_conflicts_pipe_lsu"))
+} | {f"executed_{part}": f"smsp__inst_executed_op_shared_{part}" for part in ("ld", "st", "atom")}
+
+
+def parameters(launch):
+    """Offsets and values of the arguments, laid out as C does."""
+    found, end = [], 0
+    for kind, value, *_ in launch.args:
+        fields = value if kind == "struct" else [(kind, "pointer" if kind.endswith("*") else value)]
+        for one, number, *_ in fields:
+            size = 8 if one.endswith("*") else kernel_launches.TYPES[one].itemsize
+            end = -(-end // size) * size
+            found.append((Parameter(end, size), "pointer" if one.endswith("*") else number))
+            end += size
+    return found
+
+
+@cache
+def report(name, target="sm_90"):
+    launch = LAUNCHES[name]
+    programs = sass.from_text((KERNELS / f"{name}.{target}.sass").read_text())
+    (program,) = [one for one in programs if one.name == launch.symbol]
+    given = parameters(launch)
+    program = dataclasses.replace(program, parameters=tuple(parameter for parameter, _ in given))
+    arguments = {str(k): value for k, (_, value) in enumerate(given)}
+    call = Launch(block=launch.block, grid=launch.grid, arguments=arguments, shared_bytes=launch.shared)
+    return summary(evaluate(program, call, device(target)))
+
+
+@pytest.mark.parametrize("name", sorted(RECORDS))
+def test_totals_are_the_profilers(name):
+    found = report(name)
+    assert found.certain or name in NOT_CERTAIN, found.unknown
+    if found.certain:
+        for ours, theirs in COUNTERS.items():
+            seen = {launch[theirs] for launch in RECORDS[name]}
+            if len(seen) == 1:  # what differs between the profiler's own repetitions cannot be demanded
+                assert {found.totals[ours]} == seen, ours
+
+
+def test_most_kernels_are_certain():
+    assert sum(report(name).certain for name in RECORDS) >= 40
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("transpose_plain", "sm_80"),
+        ("gemm_registers", "sm_80"),
+        ("integer_division", "sm_80"),
+        ("scan_tree", "sm_80"),
+        ("transpose_plain", "sm_100"),
+        ("integer_division", "sm_100"),
+        ("stmatrix_epilogue", "sm_100"),
+    ],
+)
+def test_other_architectures_cost_the_same(name, target):
+    """The code differs, the addresses do not."""
+    found, expected = report(name, target), report(name)
+    assert found.certain
+    for part in ("ld", "st"):
+        assert found.totals[f"wavefronts_{part}"] == expected.totals[f"wavefronts_{part}"]
