@@ -57,7 +57,16 @@ class MemorySteps:
         place = parts[0] if action.place is None else action.place(*parts)
         space: str = action.space
         if space == "generic":
-            space, place = self._where(group, index, place, lanes, unsure)
+            space, place, here = self._where(group, index, place, lanes, unsure)
+            if not (here | ~lanes).all():
+                # The other lanes reach other memory, of which nothing is known.
+                self._forget(group, step, lanes, unsure)
+                rows = (here & lanes).any(axis=1)
+                group = Group(group.at, group.rows[rows], (group.lanes & here)[rows])
+                parts = [self._cells.read(group, source) for source in step.sources[: action.places]]
+                place = parts[0] if action.place is None else action.place(*parts)
+                place = made(place.bits, place.unknown, 32)
+                lanes, unsure = (lanes & here)[rows], None if unsure is None else (unsure & here)[rows]
         hidden = whole(place)
         doubt = unsure
         if hidden is not None and (lanes & hidden).any():
@@ -117,26 +126,32 @@ class MemorySteps:
 
     def _where(
         self, group: Group, index: int, place: Value, lanes: Bools, unsure: Bools | None
-    ) -> tuple[str, Value]:
-        """Which memory generic addresses are in, and the addresses there."""
-        word = np.broadcast_to(place.bits >> np.uint64(32), lanes.shape)
+    ) -> tuple[str, Value, Bools]:
+        """Which memory generic addresses are in, the addresses there, and the lanes that use it.
+
+        A warp whose lanes use several memories counts with those in shared memory.
+        """
         some = lanes if unsure is None else lanes | unsure
-        doubt = place.unknown is not None and bool(
-            (np.broadcast_to(place.unknown >> np.uint64(32), lanes.shape) != 0)[some].any()
-        )
-        used = np.unique(word[some]).tolist() if not doubt else []
+        word = np.broadcast_to(place.bits >> np.uint64(32), lanes.shape)
+        if place.unknown is not None:
+            hidden = np.broadcast_to(place.unknown >> np.uint64(32), lanes.shape) != 0
+            if (hidden & some).any():
+                named = self._cells.named(index)
+                self._recorder.uncertain(index, f"whether {named} reaches shared memory is not known")
+                return "unknown", place, lanes
+        used = np.unique(word[some]).tolist()
         low = made(place.bits, place.unknown, 32)
-        if doubt or (SHARED_WINDOW in used and len(used) > 1):
-            self._recorder.uncertain(
-                index,
-                f"whether {self._cells.named(index)} reaches shared memory depends on unknown values"
-                if doubt
-                else f"{self._cells.named(index)} reaches shared and other memory at once",
-            )
-            return "unknown", place
-        if used == [SHARED_WINDOW]:
-            return "shared", low
-        return ("local", low) if used == [LOCAL_WINDOW] else ("global", place)
+        if SHARED_WINDOW in used:
+            here = word == SHARED_WINDOW
+            if (some & here).any(axis=1)[(some & ~here).any(axis=1)].any():
+                named = self._cells.named(index)
+                self._recorder.uncertain(index, f"lanes of a warp reach shared and other memory in {named}")
+            return "shared", low, here
+        return (
+            ("local" if used == [LOCAL_WINDOW] else "global"),
+            (low if used == [LOCAL_WINDOW] else place),
+            some,
+        )
 
     def _forget(self, group: Group, step: Step, lanes: Bools, unsure: Bools | None) -> None:
         for cell in step.dests:

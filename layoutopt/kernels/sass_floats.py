@@ -19,11 +19,12 @@ from layoutopt.kernels.sass_integers import (
     Built,
     compute,
     forget,
+    halves,
     predicate_slots,
     shape,
     slots,
 )
-from layoutopt.kernels.sass_operands import Source, UnreadableOperand, predicate, register, word
+from layoutopt.kernels.sass_operands import Source, UnreadableOperand, pair, predicate, register, word
 from layoutopt.kernels.sass_text import Instruction
 from layoutopt.kernels.values import Value
 
@@ -109,17 +110,15 @@ def _special(instruction: Instruction) -> Built:
 def _from_integer(instruction: Instruction) -> Built:
     """I2F: to the nearest float, or upwards (RP) as integer division does."""
     form = shape(instruction)
-    kinds = [
-        m
-        for m in instruction.modifiers
-        if m in ("U8", "S8", "U16", "S16", "U32", "S32", "U64", "S64", "F64", "F16")
-    ]
-    if any(m in ("F64", "F16", "U64", "S64", "U8", "S8", "U16", "S16") for m in kinds):
-        return forget(2 if "F64" in kinds else 1)(instruction)
-    unsigned = "U32" in kinds
+    if instruction.has("F64"):
+        return forget(2)(instruction)
+    if instruction.has("F16", "U8", "S8", "U16", "S16"):
+        return forget(1)(instruction)
+    wide, unsigned = instruction.has("U64", "S64"), instruction.has("U32", "U64")
 
     def run(part: Value) -> tuple[Value, ...]:
-        exact = part.bits.astype(np.float64) if unsigned else values.signed(part.bits, 32).astype(np.float64)
+        number = part.bits if unsigned else values.signed(part.bits, 64 if wide else 32)
+        exact = number.astype(np.float64)
         result = exact.astype(np.float32)
         if instruction.has("RP"):
             result = np.where(result < exact, np.nextafter(result, np.float32(np.inf)), result)
@@ -129,28 +128,35 @@ def _from_integer(instruction: Instruction) -> Built:
             result = np.where(away, np.nextafter(result, toward), result)
         return (values.from_floats(result, part),)
 
-    return compute(slots(form.dest), [word(form.sources[0])], run)
+    source = pair(form.sources[0]) if wide else word(form.sources[0])
+    return compute(slots(form.dest), [source], run)
 
 
 def _to_integer(instruction: Instruction) -> Built:
     """F2I: rounded as it says, clamped to the range."""
     form = shape(instruction)
-    if instruction.has("F64", "U64", "S64", "F16", "U8", "S8", "U16", "S16", "64"):
+    if instruction.has("F64", "F16", "U8", "S8", "U16", "S16", "64"):
         return forget(2)(instruction)
-    unsigned = instruction.has("U32")
+    wide, unsigned = instruction.has("U64", "S64"), instruction.has("U32", "U64")
     rounding: Callable[[Any], Any] = np.rint
     for name, function in (("TRUNC", np.trunc), ("FLOOR", np.floor), ("CEIL", np.ceil)):
         if instruction.has(name):
             rounding = function
 
-    def run(part: Value) -> tuple[Value, ...]:
-        number = values.as_floats(part).astype(np.float64)
-        low, high = (0, (1 << 32) - 1) if unsigned else (-(1 << 31), (1 << 31) - 1)
-        whole = np.clip(rounding(np.nan_to_num(number, nan=0.0, posinf=high, neginf=low)), low, high)
-        bits = whole.astype(np.int64).view(np.uint64)
-        return (values.mapped(lambda *_: bits, 32, part),)
+    width = 64 if wide else 32
 
-    return compute(slots(form.dest), [_float(form.sources[0])], run)
+    def run(part: Value) -> tuple[Value, ...]:
+        number = rounding(np.nan_to_num(values.as_floats(part).astype(np.float64), nan=0.0))
+        low, high = (0, (1 << width) - 1) if unsigned else (-(1 << (width - 1)), (1 << (width - 1)) - 1)
+        inside = np.where((number > float(low)) & (number < float(high)), number, 0.0)
+        with np.errstate(invalid="ignore"):
+            bits = inside.astype(np.uint64) if unsigned else inside.astype(np.int64).view(np.uint64)
+        bits = np.where(number >= float(high), values.mask(width) if unsigned else np.uint64(high), bits)
+        bits = np.where(number <= float(low), np.uint64(low & ((1 << width) - 1)), bits)
+        total = values.mapped(lambda *_: bits, width, part)
+        return halves(total) if wide else (total,)
+
+    return compute(slots(form.dest, 2 if wide else 1), [_float(form.sources[0])], run)
 
 
 def _compare(instruction: Instruction) -> Built:

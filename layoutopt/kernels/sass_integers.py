@@ -148,10 +148,9 @@ def _multiply_add(instruction: Instruction) -> Built:
         raise UnreadableOperand("IMAD of other than three sources")
     unsigned = instruction.has("U32")
     wide, top, extended = instruction.has("WIDE"), instruction.has("HI"), instruction.has("X")
-    if any(predicate_slots(form.results, 2)):
-        if wide:
-            return Built(Forget("IMAD.WIDE with a carry"), (), _cells(form, 2))
-        return Built(Forget("IMAD with a carry"), (), _cells(form, 1))
+    carried = predicate_slots(form.results, 1)
+    if carried[0] is not None and not ((wide or top) and unsigned):
+        raise UnreadableOperand("a carry of a signed or narrow IMAD")
     last = pair(form.sources[2]) if wide or top else word(form.sources[2])
     sources = [word(form.sources[0]), word(form.sources[1]), last]
     carries = [predicate(text) for text in form.carries] if extended else []
@@ -161,15 +160,15 @@ def _multiply_add(instruction: Instruction) -> Built:
             return (values.add(values.multiply(a, b), c, *more),)
         if not unsigned:
             a, b = values.extend(a, 32), values.extend(b, 32)
-        total = values.add(values.multiply(a, b, 64), c, *more, width=64)
-        return halves(total) if wide else (values.high(total),)
+        product = values.multiply(a, b, 64)
+        total = values.add(product, c, *more, width=64)
+        # The largest product leaves room for a carry that comes in, so that only adding C can pass 64 bits.
+        within = values.add(product, *more, width=64) if more else product
+        carry = values.less(total, within, 64, is_signed=False)
+        return (*halves(total), carry) if wide else (values.high(total), carry)
 
-    return compute(slots(form.dest, 2 if wide else 1), [*sources, *carries], function)
-
-
-def _cells(form: Shape, count: int) -> tuple[str, ...]:
-    where = [*slots(form.dest, count), *predicate_slots(form.results, 2)]
-    return tuple(slot for slot in where if slot is not None)
+    where = slots(form.dest, 2 if wide else 1)
+    return compute([*where, *carried] if wide or top else where, [*sources, *carries], function)
 
 
 def _shift_add(instruction: Instruction) -> Built:
