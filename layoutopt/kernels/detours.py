@@ -45,11 +45,22 @@ class Detours:
     def around(self, index: int) -> Detour | None:
         """The way around a branch; None where something between matters."""
         if not self._meets:
-            self._following = successors(self._steps)
+            self._following = [self._after(k, found) for k, found in enumerate(successors(self._steps))]
             self._meets = post_dominators(self._following)
         if index not in self._found:
             self._found[index] = self._around(index)
         return self._found[index]
+
+    def _after(self, index: int, following: tuple[int, ...]) -> tuple[int, ...]:
+        """The steps that follow one in its own function: a call is passed over, a return ends it."""
+        action = self._steps[index].action
+        if isinstance(action, Jump) and action.call and index + 1 < len(self._steps):
+            return (index + 1,)
+        return () if isinstance(action, Jump) and action.target is None else following
+
+    def _called(self, index: int) -> tuple[int, ...]:
+        action = self._steps[index].action
+        return (action.target,) if isinstance(action, Jump) and action.call and action.target else ()
 
     def _around(self, index: int) -> Detour | None:
         meet = self._meets[index]
@@ -60,7 +71,7 @@ class Detours:
             k = todo.pop()
             if k not in seen:
                 seen.add(k)
-                todo += [other for other in self._following[k] if other != meet]
+                todo += [other for other in (*self._following[k], *self._called(k)) if other != meet]
         between = [self._steps[k] for k in sorted(seen)]
         if not all(self._passable(step) for step in between):
             return None
@@ -76,8 +87,8 @@ class Detours:
         match action:
             case Compute() | Across() | Forget() | Nothing() | Rejoin() | Mark() | Meet():
                 return True
-            case Jump(target):
-                return target is not None
+            case Jump():
+                return True
             case Refused(_, always):
                 return not always
             case Memory():

@@ -39,7 +39,7 @@ from layoutopt.kernels.program import (
 )
 from layoutopt.kernels.registers import Registers, Stopped
 from layoutopt.kernels.rejoin import Rejoins
-from layoutopt.kernels.relevance import Relevance
+from layoutopt.kernels.relevance import Relevance, return_places
 from layoutopt.kernels.values import Bools, Value, unknown, whole
 
 IntArray = npt.NDArray[np.int64]
@@ -87,6 +87,7 @@ class Machine:
         self._rejoins = Rejoins(self._cells.rows)
         self._barriers = Barriers(self._cells.blocks, self._cells.warps)
         self._ready: list[Group] = []
+        self._returns = frozenset(return_places(self._steps))
         self._by_address = {step.address: k for k, step in enumerate(self._steps)}
         self._memory = MemorySteps(self._cells, recorder, given, relevance.kept)
 
@@ -320,7 +321,7 @@ class Machine:
         addresses = self._cells.number(group, step.sources[0], lanes)
         self._put(converged.part(group, group.lanes & ~lanes, group.at + 1))
         for address in np.unique(addresses[lanes]).tolist():
-            if address not in self._by_address:
+            if self._by_address.get(address) not in self._returns:
                 raise Stopped(f"{self._cells.named(group.at)} leaves the kernel")
             here = lanes & (addresses == address)
             self._put(converged.part(group, here, self._by_address[address]))

@@ -135,6 +135,7 @@ class Jump:
         none_left: BRA.DIV: jumps where the active lanes are not the mask in the first source.
         condition: predicates out of the sources; without it they are the sources. All must be 1.
         joins: index of the `Rejoin` where lanes that part here go on together.
+        call: what is there comes back to the next step.
     """
 
     target: int | None
@@ -142,6 +143,7 @@ class Jump:
     none_left: bool = False
     condition: Callable[..., tuple[Value, ...]] | None = None
     joins: int | None = None
+    call: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ def _read_spaces(action: Memory) -> tuple[str, ...]:
 
 def successors(steps: tuple[Step, ...]) -> list[tuple[int, ...]]:
     """Steps that may follow each step; a return may go behind every call, and to every loaded address."""
-    after_calls = tuple(_behind_calls(steps))
+    after_calls = tuple(return_places(steps))
     found = []
     for k, step in enumerate(steps):
         action = step.action
@@ -85,7 +85,7 @@ def successors(steps: tuple[Step, ...]) -> list[tuple[int, ...]]:
     return found
 
 
-def _behind_calls(steps: tuple[Step, ...]) -> list[int]:
+def return_places(steps: tuple[Step, ...]) -> list[int]:
     """Steps whose address some instruction puts into a register: where returns may go."""
     index = {step.address: k for k, step in enumerate(steps)}
     numbers: set[int] = set()

@@ -166,7 +166,7 @@ class _Reader:
     def _call(self, instruction: Instruction) -> Built:
         if instruction.has("ABS"):
             return Built(Refused(f"{_where(instruction)} calls code that is not in the kernel", always=True))
-        return Built(Jump(self._target(instruction.operands[-1])))
+        return Built(Jump(self._target(instruction.operands[-1]), call=True))
 
     def _return(self, instruction: Instruction) -> Built:
         return Built(Jump(None), word(instruction.operands[0].split()[0]).operands)
