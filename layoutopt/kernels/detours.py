@@ -22,6 +22,7 @@ from layoutopt.kernels.program import (
     Refused,
     Rejoin,
     Step,
+    cells,
 )
 from layoutopt.kernels.relevance import Relevance, successors
 
@@ -64,7 +65,7 @@ class Detours:
 
     def _around(self, index: int) -> Detour | None:
         meet = self._meets[index]
-        if meet is None:
+        if meet is None or not self._joins(index, meet):
             return None
         seen, todo = {index}, [k for k in self._following[index] if k != meet]
         while todo:
@@ -81,6 +82,13 @@ class Detours:
             return None
         cells = {cell: None for step in between for cell in step.dests}
         return Detour(meet, tuple(cells))
+
+    def _joins(self, index: int, meet: int) -> bool:
+        """Whether lanes that part at the branch go on as one group where its ways meet, as counts need it."""
+        step = self._steps[index]
+        read = cells(step)
+        uniform = bool(read) and all(cell.startswith("U") for cell in read)
+        return uniform or isinstance(self._steps[meet].action, (Meet, Rejoin))
 
     def _passable(self, step: Step) -> bool:
         action = step.action
