@@ -297,7 +297,7 @@ def test_a_better_table_is_named_in_the_unit_of_what_was_found():
     }
     result = solve(from_data(data), target=toy.toy_device(4, 4))
     assert (result.excess, result.weighted_excess) == (4, 9)
-    assert result.reason == "a table of offsets would have 2 weighted excess in 40 bytes"
+    assert result.reason == "a table of offsets would have 2 weighted excess in 36 bytes"
 
 
 def test_a_table_fits_where_no_formula_does():

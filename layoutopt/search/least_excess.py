@@ -49,6 +49,7 @@ class LeastExcess:
         # Where only swizzles fit: worse than every one of them, and no answer.
         nothing = replace(self.tally.unswizzled[0], excess=1 + self._most_excess())
         self.best = min(fitting, key=lambda f: f.rank, default=nothing)
+        self.scene.look_nearby(self.best)
         left = self._in_turn()
         if self.method == "auto":
             self._usual_swizzles()

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from layoutopt.ground.budget import Budget
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Bound, Method, ModelGrowth
 
+IntArray = npt.NDArray[np.int64]
 Progress = Callable[[str], None]
 
 
@@ -56,6 +60,7 @@ class Proposal:
             that was asked.
         decided_by: see `Result.decided_by`; it counts where `complete`.
         model: what one model of everything took, where it was asked.
+        start: byte offsets of a table with less excess, for whoever looks for one.
     """
 
     layout: Layout | None
@@ -74,3 +79,4 @@ class Proposal:
     every_layout: tuple[int, str] | None = None
     decided_by: str = ""
     model: ModelGrowth | None = None
+    start: IntArray | None = None

@@ -30,7 +30,7 @@ from layoutopt.model.linearisations import (
 )
 from layoutopt.model.pads import padded
 from layoutopt.model.phases import PhaseSet, phase_sets
-from layoutopt.model.placement import free_assignment
+from layoutopt.model.placement import free_assignment, nearby
 from layoutopt.model.swizzle import SHIFT_OPERATIONS, SwizzleModel
 from layoutopt.model.swizzle_rules import (
     Field,
@@ -259,6 +259,20 @@ class Scene:
                 self.tally.unswizzled.append(Found(candidate, {}, excess, candidate.operations))
                 smallest = candidate.span if excess == self.floor else smallest
 
+    def look_nearby(self, best: Found) -> None:
+        """Let local search make a table of the best so far: it costs little, and others start from it."""
+        if self.may_look_up:
+            self.tally.nearby = nearby(
+                self.sets, self.trace, self.tile, budget=self.budget, hint=self.layout(best).table()
+            )
+
+    def start_of_table(self, best: Found) -> IntArray | None:
+        """Byte offsets of the table found nearby, where it has less excess than the best."""
+        found = self.tally.nearby
+        if found is None or found.excess is None or found.excess >= best.excess:
+            return None
+        return found.table
+
     def by_table(self, best: Found) -> Proposal | None:
         """The best table, where it is proved to be, and better than formulas so far."""
         if not self.may_look_up:
@@ -270,13 +284,18 @@ class Scene:
             budget=self.budget,
             effort=_TABLE_EFFORT,
             max_bytes=self.limit,
-            hint=self.layout(best).table() if self.fits(best.candidate.span) else None,
+            hint=self._hint(best),
         )
         if free is None or not free.complete or free.excess is None or free.bytes is None:
             return None
         if (free.excess, free.bytes) >= (best.excess, best.candidate.span * self.tile.element_bytes):
             return None
         return as_table(self.tile, free, self.proposal(best, self.floor, operations_proved=False))
+
+    def _hint(self, best: Found) -> IntArray | None:
+        if (start := self.start_of_table(best)) is not None:
+            return start
+        return self.layout(best).table() if self.fits(best.candidate.span) else None
 
     def layout(self, found: Found) -> Layout:
         """What was found, as a layout."""
@@ -320,6 +339,7 @@ class Scene:
             Bound(bytes_bound, bytes_scope),
             complete,
             "" if complete else "stopped before the proof was complete",
+            start=self.start_of_table(found),
         )
 
     def none(self, reason: str, scope: str, complete: bool) -> Proposal:

@@ -78,7 +78,7 @@ def of_every_layout(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
         workers=ask.workers,
         briefly=limits.families is not None,
         max_bytes=limits.max_bytes,
-        hint=proposal.layout.table() if proposal.layout is not None else None,
+        hint=_start(proposal),
     )
     proposal = replace(proposal, every_layout=(general.bound, general.evidence))
     free = general.free
@@ -97,6 +97,13 @@ def of_every_layout(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     if general.bound == proposal.weighted_excess and proposal.bytes == case.lowered.tile.bytes:
         proposal = replace(proposal, complete=True, reason="", decided_by=_decider(general))
     return proposal
+
+
+def _start(proposal: Proposal) -> np.ndarray | None:
+    """Where a table is sought from: a better one that is known, or the formula."""
+    if proposal.start is not None:
+        return proposal.start
+    return proposal.layout.table() if proposal.layout is not None else None
 
 
 def _worth_asking(case: Case, proposal: Proposal, ask: Ask) -> int | None:
