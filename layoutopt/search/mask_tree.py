@@ -35,6 +35,8 @@ Lanes = npt.NDArray[Any]  # uint32 or uint64: a bit for each lane
 _MAX_TABLE = 1 << 23
 _CHUNK = 1 << 21
 _MAX_LANES = 64
+# Entries of the tables of children that are looked at together, and how many children at most.
+_TOGETHER, _MOST_TOGETHER = 1 << 18, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +115,15 @@ class _Row:
     Attributes:
         masks: in bits of the word offset, shape (masks,).
         lanes: the lanes of each phase whose bank bit it sets, shape (masks, phases).
+        seen: 1 for phases in which the bit selects a bank, else 0; shape (phases,).
     """
 
     masks: IntArray
     lanes: Lanes
+    seen: IntArray
 
     def only(self, kept: BoolArray) -> _Row:
-        return _Row(self.masks[kept], self.lanes[kept])
+        return self if kept.all() else _Row(self.masks[kept], self.lanes[kept], self.seen)
 
 
 class _Tree:
@@ -140,9 +144,12 @@ class _Tree:
             _OutOfSteps: it is too large, or the time is over; `best` may hold something.
         """
         self._drop_certain()
+        everybody = self._everybody()[None]
+        self.banks = self.high - self.low  # log2
+        taken = np.zeros(len(self.words), np.int64)
         rows = self._rows()
-        taken = np.zeros(len(self.words), np.int64)  # rows that a phase saw
-        self._descend(rows, self._everybody()[None], taken, {})
+        bounds = {bit: self._bounds(everybody[None], row, taken + row.seen)[0] for bit, row in rows.items()}
+        self._descend(rows, bounds, everybody, taken, {})
 
     def _drop_certain(self) -> None:
         """Phases that cost the same under all masks only add to the excess."""
@@ -189,7 +196,7 @@ class _Tree:
             if not seen.any():
                 allowed = self._first_of_each_flip(masks, allowed)
             lanes = np.where(seen, flips ^ self._lanes(self.words >> bit), 0).astype(flips.dtype)
-            rows[bit] = _Row(masks, lanes).only(allowed)
+            rows[bit] = _Row(masks, lanes, seen.astype(np.int64)).only(allowed)
         return rows
 
     def _first_of_each_flip(self, masks: IntArray, allowed: BoolArray) -> BoolArray:
@@ -223,23 +230,28 @@ class _Tree:
 
     # Bounds -----------------------------------------------------------------------------------
 
-    def _over(self, largest: IntArray, taken: IntArray) -> Any:
-        """Weighted excess at least, of the largest classes after so many rows; sums over the last axis."""
-        wavefronts = -((-largest << taken) >> (self.high - self.low))
-        return (np.maximum(wavefronts, self.least) - self.ideal) @ self.weight
+    def _bounds(self, nodes: Lanes, row: _Row, taken: IntArray) -> IntArray:
+        """Weighted excess at least, by node and mask of the row, the row among those chosen.
 
-    def _bounds(self, classes: Lanes, row: _Row, taken: IntArray) -> IntArray:
-        """Weighted excess at least, for every mask of the row; `taken` counts it, too."""
-        self.steps -= len(row.masks) * classes.size
+        Args:
+            nodes: the lanes of each class, shape (nodes, classes, phases).
+            row: what is chosen.
+            taken: rows that each phase has seen with it.
+        """
+        count = len(row.masks)
+        self.steps -= count * nodes.size
         if self.steps < 0 or self.budget.spent:
             raise _OutOfSteps
-        sizes = np.bitwise_count(classes)
-        bounds = np.empty(len(row.masks), np.int64)
-        at_once = max(1, _CHUNK // max(1, classes.size))
-        for start in range(0, len(bounds), at_once):
-            ones = np.bitwise_count(classes & row.lanes[start : start + at_once, None])
-            largest = np.maximum(ones, sizes - ones).max(axis=1).astype(np.int64)
-            bounds[start : start + at_once] = self._over(largest, taken)
+        nodes = nodes[:, None]
+        sizes = np.bitwise_count(nodes)
+        bounds = np.empty((len(nodes), count), np.int64)
+        at_once = max(1, _CHUNK // max(1, nodes.size))
+        for start in range(0, count, at_once):
+            ones = np.bitwise_count(nodes & row.lanes[start : start + at_once, None])
+            largest = np.maximum(ones, sizes - ones).max(axis=2).astype(np.int64)
+            wavefronts = -((-largest << taken) >> self.banks)
+            excess = np.maximum(wavefronts, self.least) - self.ideal
+            bounds[:, start : start + at_once] = excess @ self.weight
         return bounds + self.constant
 
     # Rows -------------------------------------------------------------------------------------
@@ -254,39 +266,53 @@ class _Tree:
     def _below(self) -> tuple[int, int]:
         return self.question.below if self.best is None else (self.best.excess, self.best.used)
 
-    def _descend(self, rows: dict[int, _Row], classes: Lanes, taken: IntArray, masks: Masks) -> None:
+    def _descend(
+        self,
+        rows: dict[int, _Row],
+        bounds: dict[int, IntArray],
+        classes: Lanes,
+        taken: IntArray,
+        masks: Masks,
+    ) -> None:
         """Choose one more row in every way that is still of interest.
 
         Args:
             rows: those to be chosen.
+            bounds: weighted excess at least, by mask of each of them.
             classes: the lanes of each class, shape (classes, phases).
             taken: rows that each phase saw.
             masks: chosen so far.
         """
-        left: dict[int, tuple[_Row, IntArray]] = {}
+        left = {}
         for bit, row in rows.items():
-            bounds = self._bounds(classes, row, taken + self._seen(bit))
-            kept = bounds <= self._most
+            kept = bounds[bit] <= self._most
             if not kept.any():
                 return
-            left[bit] = row.only(kept), bounds[kept]
-        bit = min(left, key=lambda b: (len(left[b][1]), -b))
-        row, bounds = left.pop(bit)
-        others = {b: other for b, (other, _) in left.items()}
-        for k in np.argsort(bounds, kind="stable").tolist():
-            if bounds[k] > self._most:
-                return
-            chosen = {**masks, bit: int(row.masks[k])}
-            if not others:
-                self._leaf(int(bounds[k]), chosen)
-                continue
-            ones = classes & row.lanes[k]
-            split = np.concatenate([ones, classes ^ ones])
-            self._descend(others, split, taken + self._seen(bit), chosen)
-
-    def _seen(self, bit: int) -> IntArray:
-        seen: IntArray = ((self.low <= bit) & (bit < self.high)).astype(np.int64)
-        return seen
+            left[bit] = row.only(kept)
+        bit = min(left, key=lambda b: (len(left[b].masks), -b))
+        row = left.pop(bit)
+        known = bounds[bit][bounds[bit] <= self._most]
+        order = np.argsort(known, kind="stable")
+        if not left:
+            for k in order.tolist():
+                self._leaf(int(known[k]), {**masks, bit: int(row.masks[k])})
+            return
+        taken = taken + row.seen
+        # Children together: each by itself is too small for its arrays.
+        entries = 2 * classes.size * sum(len(other.masks) for other in left.values())
+        at_once = min(max(1, _TOGETHER // max(1, entries)), _MOST_TOGETHER)
+        for start in range(0, len(order), at_once):
+            some = order[start : start + at_once]
+            some = some[known[some] <= self._most]
+            ones = classes & row.lanes[some, None]
+            nodes = np.concatenate([ones, classes ^ ones], axis=1)
+            below = {b: self._bounds(nodes, other, taken + other.seen) for b, other in left.items()}
+            # No better than what some row makes of it at best.
+            least = np.max([of.min(axis=1) for of in below.values()], axis=0)
+            for k in np.flatnonzero(least <= self._most).tolist():
+                if least[k] <= self._most:
+                    chosen = {**masks, bit: int(row.masks[some[k]])}
+                    self._descend(left, {b: of[k] for b, of in below.items()}, nodes[k], taken, chosen)
 
     def _leaf(self, excess: int, masks: Masks) -> None:
         """All rows are chosen: this excess is exact."""
