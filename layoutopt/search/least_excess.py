@@ -23,8 +23,8 @@ from layoutopt.search.proposal import Proposal
 from layoutopt.search.reach_floor import ReachFloor
 from layoutopt.search.scene import Scene
 
-# Classes that the tree may count for one linearisation, round by round: about 0.02, 0.2 and 4 s.
-_TREE_STEPS = (1 << 22, 1 << 26, 1 << 30)
+# Classes that the tree may count for one linearisation, round by round: about 0.01, 0.1 and 14 s.
+_TREE_STEPS = (1 << 22, 1 << 26, 1 << 33)
 # Linearisations in one CP-SAT model, and its deterministic time, round by round.
 _BATCHES: tuple[tuple[int, float | None], ...] = ((8, 2.0), (1, 10.0), (1, None))
 # After so many linearisations a table is tried: it may be the answer, and be proved to be.
