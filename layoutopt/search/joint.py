@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.model.cp_sat import Outcome
@@ -36,21 +35,6 @@ _FIRST_LISTED = 32
 _MOST_ALIKE = 32
 # Deterministic time for the cheapest index; where it does not do, the fewest bytes are found first.
 _INDEX_EFFORT = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class Reached:
-    """What the model decided.
-
-    Attributes:
-        choice: the layout; None where none reaches the floor.
-        proved: whether nothing smaller does; without a choice, whether nothing within the bound does.
-        growth: what it took.
-    """
-
-    choice: Choice | None
-    proved: bool
-    growth: ModelGrowth
 
 
 class Growth:
@@ -105,17 +89,6 @@ class Growth:
     def farthest(self) -> int:
         """Elements of the largest linearisation over which a swizzle may be of use."""
         return self.bound + self.model.block - 1
-
-    def start(self) -> bool:
-        """Look at the pitches that take the tile's own bytes before anything is solved; whether one does.
-
-        Theorem: nothing is smaller, and of pitches without an XOR none has a cheaper index.
-        """
-        self._look_at_following(self.tile.elements, 0)
-        return self.best is not None and self.best.rank == (
-            self.tile.elements,
-            self.best.candidate.operations,
-        )
 
     def may_be_better(self, candidate: Linearisation) -> bool:
         """Whether something over it may be smaller than the best, or as small and cheaper."""
@@ -174,18 +147,17 @@ class Growth:
             if not choice.written and not self.holds(choice):
                 self.rejected += 1
                 self._look_at(choice.candidate)
-                self._look_at_following(choice.candidate.span, batch - 1)
+                self.look_at_following(choice.candidate.span, batch - 1)
                 batch = 2 * batch + 1
                 continue
             self.best = choice
             if choice.candidate.span == self.tile.elements or not self._look_past(choice.candidate.span):
                 return
 
-    def reached(self, proved: bool) -> Reached:
-        """What is known."""
-        variables, constraints = self.model.size
-        grown = ModelGrowth(self.rounds, len(self.model.written), self.rejected, variables, constraints)
-        return Reached(self.best, proved, grown)
+    @property
+    def grown(self) -> ModelGrowth:
+        """What it took."""
+        return ModelGrowth(self.rounds, len(self.model.written), self.rejected, *self.model.size)
 
     def _proposal(self) -> Choice | None:
         """What the model takes to be smallest, then cheapest; None where it knows that nothing is left.
@@ -236,7 +208,7 @@ class Growth:
         if verdict.known is not None:
             self._keep(verdict.known)
 
-    def _look_at_following(self, span: int, count: int) -> None:
+    def look_at_following(self, span: int, count: int) -> None:
         """The following pitches that are not larger, and the next smallest linearisations of any kind."""
         alike = 0
         while (following := self._following()) is not None and following.span <= span and alike < _MOST_ALIKE:
@@ -289,28 +261,22 @@ class Listed:
             yield candidate
 
 
-def smallest(growth: Growth, listed: Listed, *, presolved: bool) -> Reached:
-    """The smallest layout over pitches and listed linearisations.
+def smallest(growth: Growth, listed: Listed) -> None:
+    """The smallest layout over pitches and listed linearisations: `growth.best`.
 
     Pitches come first. What pitches do not describe joins the model in growing numbers, as long as it can be
-    better than what is known; where rules judge it, that of the tile's own bytes before any pad.
+    better than what is known.
 
     Args:
         growth: the model.
         listed: all linearisations by rising span and operations, those that pitches describe among them.
-        presolved: whether rules judge linearisations.
+
+    Raises:
+        OutOfTime: the time is over.
     """
-    try:
-        if presolved:
-            if growth.start():
-                return growth.reached(proved=True)
-            _join(growth, listed, growth.tile.elements)
-        if growth.pending:
-            growth.run()
-        _join(growth, listed, None)
-    except OutOfTime:
-        return growth.reached(proved=False)
-    return growth.reached(proved=True)
+    if growth.pending:
+        growth.run()
+    join(growth, listed, None)
 
 
 def needs_no_list(space: Space) -> bool:
@@ -318,7 +284,7 @@ def needs_no_list(space: Space) -> bool:
     return space.families <= WITHIN
 
 
-def _join(growth: Growth, listed: Listed, most: int | None) -> None:
+def join(growth: Growth, listed: Listed, most: int | None) -> None:
     """Let those join that may be better than the best; the model is solved with each few of them.
 
     They come with rising costs, so once there is a layout, the first ones most often rule out the others.

@@ -22,6 +22,7 @@ from layoutopt.model.linear_phases import Phases, phases_of
 from layoutopt.model.linearisations import IntArray, Linearisation
 from layoutopt.model.swizzle_rules import rules, shortened
 from layoutopt.search.found import Found
+from layoutopt.search.joint import Growth, Listed, join
 from layoutopt.search.scene import Scene
 from layoutopt.search.verdict import Verdict
 from layoutopt.search.walsh import Question, decide
@@ -70,8 +71,8 @@ def spectra(scene: Scene, look: Look) -> Verdict | None:
     of the swizzle's bank matrix splits its words so evenly that |W| <= c * banks - n. Where no choice of rows
     passes, there is no swizzle; where one passes and keeps to the ceilings, there is.
     """
-    assert scene.field is not None
-    assert look.reach is not None
+    if scene.field is None or look.reach is None:
+        return None
     roomy = replace(look.candidate, span=look.reach)
     given = rules(roomy, scene.field, scene.tile)
     phases = look.phases
@@ -92,10 +93,35 @@ def spectra(scene: Scene, look: Look) -> Verdict | None:
     if outcome is not Outcome.FEASIBLE:
         return None
     masks = shortened(roomy, scene.field, scene.tile, masks)
-    return Verdict(known=Choice(roomy, masks, cheapest=False, written=True))
+    return Verdict(known=Choice(roomy, masks, cheapest=False, written=bool(masks)))
 
 
+def dense(growth: Growth, listed: Listed) -> bool:
+    """Look at what takes the tile's own bytes before anything is solved: pitches, then all other families.
+
+    Theorem: elements do not overlap, so nothing is smaller; and of pitches without a swizzle none has a
+    cheaper index, and no index of another family is as cheap. So one of them that does as it is is best.
+
+    Returns:
+        Whether the best is known, so that there is nothing left to solve.
+    """
+    elements = growth.tile.elements
+    growth.look_at_following(elements, 0)
+    best = growth.best
+    if best is not None and best.rank == (elements, best.candidate.operations):
+        return True
+    join(growth, listed, elements)
+    return False
+
+
+# Of one linearisation, asked in turn; and of the whole problem.
 RULES: Final[dict[str, Rule]] = {"counted": counted, "spectra": spectra}
+FIRST: Final[dict[str, Callable[[Growth, Listed], bool]]] = {"dense": dense}
+
+
+def nothing_left(growth: Growth, listed: Listed) -> bool:
+    """Whether a rule of the whole problem leaves nothing to solve."""
+    return any(rule(growth, listed) for rule in FIRST.values())
 
 
 class Presolve:

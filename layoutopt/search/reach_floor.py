@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from layoutopt.ground.budget import OutOfTime
 from layoutopt.model.layout_model import Choice
 from layoutopt.model.linear_phases import phases_of
 from layoutopt.model.linearisations import unpadded
 from layoutopt.model.pitches import MOST_ELEMENTS, most_elements
 from layoutopt.search.found import Found
 from layoutopt.search.joint import Growth, Listed, needs_no_list, smallest
-from layoutopt.search.presolve import Presolve
+from layoutopt.search.presolve import Presolve, nothing_left
 from layoutopt.search.scene import GATHER_SHARE, Scene
 from layoutopt.search.verdict import undecided
 
@@ -49,23 +50,32 @@ class ReachFloor:
         Called again, it goes on where it stopped for want of time, as long as there is any.
         """
         tally = self.tally
-        reached = smallest(self.growth, self.listed, presolved=self.presolved)
+        proved = self._solved()
         self.growth.budget = self.scene.budget
-        tally.growth = reached.growth
+        tally.growth = self.growth.grown
         if not self.presolved:
             tally.deciders.add("cp-sat")
-        tally.exhausted = tally.exhausted and reached.proved
-        if reached.choice is not None:
-            tally.level = self._chosen(reached.choice)
+        tally.exhausted = tally.exhausted and proved
+        if self.growth.best is not None:
+            tally.level = self._chosen(self.growth.best)
             tally.unswizzled.append(tally.level)
             return tally.level
         tally.exhausted = tally.exhausted and self._every_pitch <= MOST_ELEMENTS
         tally.refuted = self.scene.floor + 1 if tally.exhausted else 0
         if not self.presolved:
             self._count_plain()
-        elif not reached.proved and not self.scene.conflict_free:
+        elif not proved and not self.scene.conflict_free:
             self.scene.fall_back()
         return None
+
+    def _solved(self) -> bool:
+        """Have the model grow; whether to the end, so that nothing is better than its best."""
+        try:
+            if not (self.presolved and nothing_left(self.growth, self.listed)):
+                smallest(self.growth, self.listed)
+        except OutOfTime:
+            return False
+        return True
 
     def _cost(self) -> int | None:
         """What the index of the best layout costs, where it takes the tile's own bytes."""

@@ -92,7 +92,8 @@ class _Search:
     def run(self) -> tuple[Outcome, dict[int, int]]:
         question = self.question
         if not len(self.binding):
-            return Outcome.FEASIBLE, {}
+            stays = question.last is None or 0 in question.last[1]
+            return (Outcome.FEASIBLE if stays else Outcome.UNKNOWN), {}
         self.high = int(question.high[self.binding].max())
         lowest = int(question.low[self.binding].min())
         if (question.high[self.binding] != self.high).any() or question.first_source < self.high:
