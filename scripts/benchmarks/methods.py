@@ -1,13 +1,16 @@
 """Both methods over the catalogue: excess, bytes, seconds, rounds, and who decided.
 
     python scripts/benchmarks/methods.py [--time-limit S] [--families LIST] [--json FILE] [NAME...]
+    python scripts/benchmarks/methods.py --rules [...]
 
-A line for each problem whose name holds a NAME (all without), warm; then a summary. Exits with 1 where both
-methods prove an answer and these differ in excess or bytes.
+A line for each problem whose name holds a NAME (all without), warm; then a summary. With `--rules`, in place
+of the methods: `auto` with all its rules, without each one, and without any. Exits with 1 where two that prove
+an answer differ in excess or bytes.
 """
 
 import argparse
 import collections
+import contextlib
 import json
 import statistics
 import sys
@@ -18,16 +21,50 @@ import msgspec
 from layoutopt import load, solve
 from layoutopt.problems.answer import METHODS, Status
 from layoutopt.problems.catalogue import of_one_tile
+from layoutopt.search import presolve
+
+RULES = (*presolve.FIRST, *presolve.RULES)
 
 
-def measured(problem, method, limit):
+@contextlib.contextmanager
+def without(names):
+    """`auto` without some of its rules."""
+    tables = presolve.FIRST, presolve.RULES
+    kept = [dict(table) for table in tables]
+    for table in tables:
+        for name in set(names) & set(table):
+            del table[name]
+    yield
+    for table, before in zip(tables, kept, strict=True):
+        table.clear()
+        table.update(before)
+
+
+# Name of a column -> the method, and the rules that it does without.
+METHOD_COLUMNS = {method: (method, ()) for method in METHODS}
+RULE_COLUMNS = {
+    "auto": ("auto", ()),
+    **{f"without {name}": ("auto", (name,)) for name in RULES},
+    "without any": ("auto", RULES),
+}
+
+
+def measured(problem, column, limit):
     """One answer as a row, and the seconds it took."""
-    start = time.perf_counter()
-    result = solve(problem, time_limit=limit, method=method)
-    seconds = time.perf_counter() - start
+    method, left_out = column
+    with without(left_out):
+        start, cpu = time.perf_counter(), time.process_time()
+        result = solve(problem, time_limit=limit, method=method)
+        seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
     row = {"excess": result.excess, "bytes": result.bytes, "status": result.status.value}
     grown = msgspec.to_builtins(result.model) or {}
-    return {**row, "decided_by": result.decided_by, "seconds": round(seconds, 4), **grown}
+    return {
+        **row,
+        "decided_by": result.decided_by,
+        "seconds": round(seconds, 4),
+        "cpu": round(cpu, 4),
+        **grown,
+    }
 
 
 def within(problem, families):
@@ -38,13 +75,20 @@ def within(problem, families):
     return msgspec.structs.replace(problem, layout=layout) if left else None
 
 
-def summary(rows, method):
-    times = sorted(row[method]["seconds"] for row in rows.values())
-    p95 = times[min(len(times) - 1, int(0.95 * len(times)))]
-    proved = sum(row[method]["status"] != Status.FEASIBLE for row in rows.values())
-    who = collections.Counter(row[method]["decided_by"] or "nobody" for row in rows.values())
-    print(f"{method}: median {statistics.median(times):.3f} s, 95 % {p95:.3f} s, worst {times[-1]:.2f} s")
-    print(f"  {proved} of {len(rows)} proved; " + ", ".join(f"{n} {k}" for k, n in who.most_common()))
+def summary(rows, column):
+    """Times over all problems, and over those that were proved."""
+    answers = [row[column] for row in rows.values()]
+    proved = [a for a in answers if a["status"] != Status.FEASIBLE]
+    who = collections.Counter(a["decided_by"] or "nobody" for a in answers)
+    for kind, some in (("all", answers), ("proved", proved)):
+        for unit in ("seconds", "cpu"):
+            times = sorted(a[unit] for a in some)
+            p95 = times[min(len(times) - 1, int(0.95 * len(times)))]
+            print(
+                f"{column}, {kind}, {unit}: median {statistics.median(times):.3f}, 95 % {p95:.3f}, "
+                f"worst {times[-1]:.2f}, sum {sum(times):.1f}"
+            )
+    print(f"  {len(proved)} of {len(rows)} proved; " + ", ".join(f"{n} {k}" for k, n in who.most_common()))
 
 
 def main():
@@ -52,9 +96,11 @@ def main():
     parser.add_argument("names", nargs="*")
     parser.add_argument("--time-limit", type=float, default=10.0)
     parser.add_argument("--families", help="comma-separated; all without")
+    parser.add_argument("--rules", action="store_true", help="compare the rules of auto")
     parser.add_argument("--json", dest="file", help="write all rows to this file")
     options = parser.parse_args()
     rows, wrong = {}, 0
+    columns = RULE_COLUMNS if options.rules else METHOD_COLUMNS
     for name, path in of_one_tile().items():
         if options.names and not any(part in name for part in options.names):
             continue
@@ -63,14 +109,15 @@ def main():
             problem = within(problem, options.families.split(","))
         if problem is None or problem.layout.minimise == "instructions":
             continue
-        row = rows[name] = {method: measured(problem, method, options.time_limit) for method in METHODS}
+        measured(problem, METHOD_COLUMNS["auto"], min(1, options.time_limit))  # to be warm
+        row = rows[name] = {c: measured(problem, how, options.time_limit) for c, how in columns.items()}
         answers = {(r["excess"], r["bytes"]) for r in row.values()}
-        both = all(r["status"] != Status.FEASIBLE for r in row.values())
-        note = "" if len(answers) == 1 else "  DIFFERENT" if both else "  different, not proved"
-        wrong += len(answers) > 1 and both
+        proved = {(r["excess"], r["bytes"]) for r in row.values() if r["status"] != Status.FEASIBLE}
+        note = "" if len(answers) == 1 else "  DIFFERENT" if len(proved) > 1 else "  different, not proved"
+        wrong += len(proved) > 1
         print(f"{name:45}", *(f"{v}" for r in row.values() for v in r.values()), note, flush=True)
-    for method in METHODS:
-        summary(rows, method)
+    for column in columns:
+        summary(rows, column)
     if options.file:
         with open(options.file, "w") as file:
             json.dump(rows, file, indent=1)
