@@ -204,9 +204,12 @@ def space_of(problem: Problem, trace: Trace, period_bytes: int, families: Iterab
     )
 
 
-def unpadded(space: Space, cuts: int) -> Iterator[Linearisation]:
-    """Candidates with `cuts` cuts and no more padding than alignment demands."""
-    for structure in structures(space, cuts):
+def unpadded(space: Space, cuts: int, below: int | None = None) -> Iterator[Linearisation]:
+    """Candidates with `cuts` cuts and no more padding than alignment demands.
+
+    With `below`, those that cost fewer operations, and perhaps others.
+    """
+    for structure in structures(space, cuts, below):
         candidate = candidate_of(space, structure, (0,) * (len(structure) - 1))
         if cuts == 0 and (candidate is None or candidate.span > math.prod(space.shape)):
             dense = _dense(space, structure)
@@ -299,8 +302,11 @@ def by_cost(candidate: Linearisation) -> tuple[int, int]:
     return candidate.span, candidate.operations
 
 
-def structures(space: Space, cuts: int) -> Iterator[Structure]:
-    """Every order of the pieces that the families allow, of coordinates cut so many times."""
+def structures(space: Space, cuts: int, below: int | None = None) -> Iterator[Structure]:
+    """Every order of the pieces that the families allow, of coordinates cut so many times.
+
+    With `below`, without cuts that make every order cost that many operations or more.
+    """
     shape, families = space.shape, space.families
     if cuts == 0:
         base = tuple((d, 1, shape[d]) for d in space.order or range(len(shape)))
@@ -319,7 +325,8 @@ def structures(space: Space, cuts: int) -> Iterator[Structure]:
                 break
             pieces += [(d, low, high // low) for low, high in itertools.pairwise(at)][::-1] or [(d, 1, 1)]
         else:
-            yield from _orders(pieces)
+            if below is None or least_operations_of(tuple(pieces), shape) < below:
+                yield from _orders(pieces)
 
 
 def _orders(pieces: Sequence[Piece]) -> Iterator[Structure]:

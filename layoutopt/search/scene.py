@@ -164,12 +164,13 @@ class Scene:
     def candidates(self, known: Callable[[], int | None] = lambda: None) -> Iterator[Linearisation]:
         """All candidates by rising span, then operations, as lazily as can be.
 
-        `known` says what the index of a known layout of the tile's own bytes costs.
+        `known` says what the index of a known layout of the tile's own bytes costs: only those that are
+        as small and cost less are of use then.
         """
         rest: list[Linearisation] = []
         for cuts in range(MAX_CUTS + 1):
             tight: list[Linearisation] = []
-            candidates = unpadded(self.space, cuts)
+            candidates = unpadded(self.space, cuts, known())
             part = self.budget.part(GATHER_SHARE)
             for candidate in itertools.chain(candidates, rotated(self.space)) if cuts == 0 else candidates:
                 (tight if candidate.span == self.tile.elements else rest).append(candidate)
@@ -178,6 +179,8 @@ class Scene:
                     break
             yield from sorted(tight, key=by_cost)
         yield from self._matrices(known())
+        if known() is not None:
+            return
         for candidate in heapq.merge(sorted(rest, key=by_cost), padded(self.space), key=by_cost):
             if not self.fits(candidate.span - self.block + 1):
                 return  # nor does any that follows
