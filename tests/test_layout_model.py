@@ -20,7 +20,6 @@ from layoutopt.model.swizzle_rules import swizzle_field
 from layoutopt.problems.file import from_data
 from layoutopt.problems.trace import trace
 from layoutopt.search.joint import Growth
-from layoutopt.search.verdict import undecided
 
 FAMILIES = [
     ["none", "xor"],
@@ -69,7 +68,7 @@ def grown(bounds, field, sets, tile, most):
         most,
         ideal=True,
         holds=holds,
-        judge=undecided,
+        judge=None,
         budget=Budget(None),
         progress=lambda _: None,
     )

@@ -2,6 +2,7 @@
 
 import re
 
+import constrained
 import msgspec
 import pytest
 import toy
@@ -60,25 +61,11 @@ def test_same_minimum_as_exhaustive_search(block):
         assert (clean.status is Status.INFEASIBLE) == (result.weighted_excess > 0), seed
 
 
-@pytest.mark.parametrize("block", range(4))
-def test_constraints_bind_the_model_as_they_do_the_search(block):
-    for seed in range(9500 + 12 * block, 9512 + 12 * block):
-        data, _, device, families = asked(seed)
-        limits = {"minimise": "bytes"}, {"max_bytes": 4 * len_of(data) + 8}, {"pitch_multiple_bytes": 12}
-        for given in limits:
-            data["layout"] = {"families": families, **given}
-            usual, found = solve(from_data(data), target=device), by_model(data, device)
-            wanted = usual.status, usual.weighted_excess, usual.bytes
-            answer = found.status, found.weighted_excess, found.bytes
-            assert answer == wanted, (seed, given)
-            assert found.layout is None or given.get("max_bytes", found.bytes) >= found.bytes, (seed, given)
-
-
-def len_of(data):
-    elements = 1
-    for extent in data["tile"]["shape"]:
-        elements *= extent
-    return elements
+@pytest.mark.parametrize("block", range(6))
+def test_constraints_on_pitches_by_both_methods(block):
+    """`max_bytes`, `pitch_multiple_bytes` and bytes first, against every layout; scripts/fuzz goes on."""
+    for seed in range(30 * block, 30 * block + 30):
+        constrained.compare(seed)
 
 
 QUICK = [

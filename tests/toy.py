@@ -53,8 +53,11 @@ def excess(accesses, lanes, table, banks):
     return total
 
 
-def linearisations(shape, vector, banks, families, starts):
-    """(element offsets by row-major index, span, whether a swizzle may be added)."""
+def linearisations(shape, vector, banks, families, starts, multiple=1):
+    """(element offsets by row-major index, span, whether a swizzle may be added).
+
+    `multiple`: words of which every pitch but the innermost is a multiple; of pitches only.
+    """
     if "matrix" in families:
         for table in matrices(shape, vector):
             yield table, len(table), True
@@ -79,7 +82,7 @@ def linearisations(shape, vector, banks, families, starts):
                     if count == 0 and "interval" in families:
                         for table in intervals(shape, order, vector, banks, starts):
                             yield table, max(table) + 1, False
-                    yield from pitched(shape, order, vector, banks, families, count, starts)
+                    yield from pitched(shape, order, vector, banks, families, count, starts, multiple)
 
 
 def matrices(shape, vector):
@@ -148,14 +151,14 @@ def unit_of(digit, shape, vector, starts):
     return vector // math.gcd(vector, *digits) if digits else 1
 
 
-def pitched(shape, order, vector, banks, families, count, starts):
+def pitched(shape, order, vector, banks, families, count, starts, multiple):
     last = len(shape) - 1
     if vector > 1 and not (
         order[-1][:2] == (last, 1) and (order[-1][2] % vector == 0 or order[-1][2] == shape[last])
     ):
         return
     most = {0: 2, 1: 1, 2: 0}[count] if "pad" in families else 0
-    units = [unit_of(digit, shape, vector, starts) for digit in order[:-1]]
+    units = [math.lcm(multiple, unit_of(digit, shape, vector, starts)) for digit in order[:-1]]
     for pads in itertools.product(*(range(0, max(banks, u + 1), u) for u in units)):
         if sum(p > 0 for p in pads) > most:
             continue
@@ -200,11 +203,13 @@ def sound(offsets, accesses):
     return all(offsets[e] % 2 == 0 and offsets[e + 1] == offsets[e] + 1 for e in starts)
 
 
-def best(shape, accesses, lanes, banks, families):
+def best(shape, accesses, lanes, banks, families, multiple=1, most=None):
     """The least weighted excess, and the fewest elements of storage at that excess."""
     found = None
-    for offsets in layouts(shape, accesses, banks, families):
+    for offsets in layouts(shape, accesses, banks, families, multiple):
         size = max(offsets) + 1
+        if most is not None and size > most:
+            continue
         if found is not None and size > found[1] and found[0] == 0:
             continue  # cannot be better
         value = excess(accesses, lanes, offsets, banks), size
@@ -212,21 +217,21 @@ def best(shape, accesses, lanes, banks, families):
     return found
 
 
-def best_by_bytes(shape, accesses, lanes, banks, families):
+def best_by_bytes(shape, accesses, lanes, banks, families, multiple=1):
     """The fewest elements of storage, and the least weighted excess in them."""
-    sizes = {offsets: max(offsets) + 1 for offsets in layouts(shape, accesses, banks, families)}
+    sizes = {offsets: max(offsets) + 1 for offsets in layouts(shape, accesses, banks, families, multiple)}
     least = min(sizes.values())
     return min(excess(accesses, lanes, o, banks) for o, size in sizes.items() if size == least), least
 
 
-def layouts(shape, accesses, banks, families):
+def layouts(shape, accesses, banks, families, multiple=1):
     """Every layout of the families that keeps the vectors whole, once each."""
     vector = max(width // 4 for (_, width, _), _ in accesses)
     starts = {
         e for (_, width, rows), _ in accesses if width == 8 for row in rows for e in row if e is not None
     }
     seen = set()
-    for table, span, swizzled in linearisations(shape, vector, banks, families, starts):
+    for table, span, swizzled in linearisations(shape, vector, banks, families, starts, multiple):
         for swizzle in swizzles(span, banks, vector) if swizzled else [{}]:
             offsets = tuple(apply(swizzle, v) for v in table)
             if offsets not in seen and sound(offsets, accesses):

@@ -96,7 +96,7 @@ def phases_of(candidate: Linearisation, sets: Sequence[PhaseSet], tile: Tile) ->
         full = np.full_like(weight, 1)
         columns.append(
             (
-                np.pad(words, ((0, 0), (lanes - words.shape[1], 0)), constant_values=-1),
+                _widened(words, lanes),
                 full * (chunk_words.bit_length() - 1),
                 full * (rule.banks.bit_length() - 1),
                 weight * requests,
@@ -108,6 +108,13 @@ def phases_of(candidate: Linearisation, sets: Sequence[PhaseSet], tile: Tile) ->
         none = np.zeros(0, np.int64)
         return Phases(np.zeros((0, 0), np.int64), none, none, none, none, none)
     return Phases(*(np.concatenate(parts) for parts in zip(*columns, strict=True)))
+
+
+def _widened(words: IntArray, lanes: int) -> IntArray:
+    """The rows with absent words in front, up to so many lanes."""
+    if words.shape[1] == lanes:
+        return words
+    return np.pad(words, ((0, 0), (lanes - words.shape[1], 0)), constant_values=-1)
 
 
 def _unique_rows(rows: IntArray) -> tuple[IntArray, IntArray]:

@@ -50,7 +50,7 @@ class Growth:
         *,
         ideal: bool,
         holds: Callable[[Choice], bool],
-        judge: Judge,
+        judge: Judge | None,
         budget: Budget,
         progress: Callable[[str], None],
     ) -> None:
@@ -64,7 +64,7 @@ class Growth:
             most: elements that the layout may take.
             ideal: see `LayoutModel`.
             holds: whether a choice does, counted by somebody else.
-            judge: see `Judge`.
+            judge: what is known of linearisations; None where the model decides everything.
             budget: the time there is.
             progress: told of each round.
         """
@@ -91,12 +91,15 @@ class Growth:
         return self.bound + self.model.block - 1
 
     def may_be_better(self, candidate: Linearisation) -> bool:
-        """Whether something over it may be smaller than the best, or as small and cheaper."""
+        """Whether something over it may be smaller than the best.
+
+        Or as small and cheaper, where that may be known before the model is asked.
+        """
         if candidate.span < self.bound or self.best is None:
             return candidate.span - self.model.block < self.bound
         size, cost = self.best.rank
         if candidate.span == size and (candidate.operations < cost or size == self.tile.elements):
-            return candidate.operations < cost
+            return candidate.operations < cost and self.judge is not None
         return self.model.least_used(candidate) <= self._swizzled_bound(candidate)
 
     def _swizzled_bound(self, candidate: Linearisation) -> int:
@@ -105,7 +108,13 @@ class Growth:
         return self.bound - dearer
 
     def _verdict(self, candidate: Linearisation) -> Verdict:
-        return self.judge(candidate, self.bound, self._swizzled_bound(candidate))
+        if self.judge is not None:
+            return self.judge(candidate, self.bound, self._swizzled_bound(candidate))
+        plain = Choice(candidate, {}, cheapest=True, written=False)
+        if candidate.span <= self.bound and self.holds(plain):
+            return Verdict(known=plain)
+        swizzled = self.model.swizzle is not None and candidate.may_swizzle
+        return Verdict(refuted=not swizzled)
 
     def join(self, candidate: Linearisation) -> bool:
         """Allow a linearisation that pitches do not describe, unless it is known to be of no use."""
@@ -113,10 +122,6 @@ class Growth:
         if verdict.refuted:
             return False
         known = verdict.known
-        if known is None and not (self.model.swizzle is not None and candidate.may_swizzle):
-            known = Choice(candidate, {}, cheapest=True, written=False)
-            if candidate.span > self.bound or not self.holds(known):
-                return False
         self.pending = True
         self.model.allow(candidate)
         if known is not None and known.masks:
@@ -146,7 +151,7 @@ class Growth:
             self.progress(f"round {self.rounds}: {size} bytes, {len(self.model.written)} written out")
             if not choice.written and not self.holds(choice):
                 self.rejected += 1
-                self._look_at(choice.candidate)
+                self._look_at(choice.candidate, counted=True)
                 self.look_at_following(choice.candidate.span, batch - 1)
                 batch = 2 * batch + 1
                 continue
@@ -188,18 +193,20 @@ class Growth:
             self.best = known
             self.model.at_most(known.candidate.span)
 
-    def _look_at(self, candidate: Linearisation) -> None:
-        """Write it out, unless it is known which layouts over it there are."""
+    def _look_at(self, candidate: Linearisation, *, counted: bool = False) -> None:
+        """Write it out, unless it is known which layouts over it there are.
+
+        `counted`: as it is, it does not do.
+        """
         if candidate in self._waiting:
             self._waiting.remove(candidate)
             self.model.write_out(candidate)
             return
         self._looked_at.add(candidate)
-        verdict = self._verdict(candidate)
+        verdict = Verdict() if counted and self.judge is None else self._verdict(candidate)
         if verdict.known is not None and not verdict.known.masks:
             self._keep(verdict.known)
-            shorter = self.model.least_used(candidate) < candidate.span
-            if not shorter or self.judge(candidate, *[candidate.span - 1] * 2).refuted:
+            if not self._may_be_shorter(candidate):
                 return  # as it is, it does
         if verdict.refuted:
             self.model.forbid(candidate)
@@ -208,12 +215,21 @@ class Growth:
         if verdict.known is not None:
             self._keep(verdict.known)
 
+    def _may_be_shorter(self, candidate: Linearisation) -> bool:
+        """Whether a swizzle over what does as it is may do, too, and move the last block together."""
+        if self.model.least_used(candidate) >= candidate.span:
+            return False
+        most = candidate.span - 1
+        return self.judge is None or not self.judge(candidate, most, most).refuted
+
     def look_at_following(self, span: int, count: int) -> None:
         """The following pitches that are not larger, and the next smallest linearisations of any kind."""
         alike = 0
         while (following := self._following()) is not None and following.span <= span and alike < _MOST_ALIKE:
             self._look_at(following)
             alike += 1
+            if self.best is not None and not self.best.masks and self.best.candidate.span <= span:
+                return  # one does as it is, and none is cheaper
         for _ in range(count):
             following = self._following()
             if self._waiting and (following is None or by_cost(self._waiting[-1]) <= by_cost(following)):
@@ -296,7 +312,7 @@ def join(growth: Growth, listed: Listed, most: int | None) -> None:
     """
     if growth.best is not None and growth.pending:
         growth.run()
-    size = 1 if growth.best is not None else _FIRST_LISTED
+    size = 1 if growth.best is not None and growth.judge is not None else _FIRST_LISTED
     while True:
         worthwhile = _worthwhile(growth, listed, growth.farthest if most is None else most)
         if not list(itertools.islice(worthwhile, size)):

@@ -11,7 +11,6 @@ from layoutopt.search.found import Found
 from layoutopt.search.joint import Growth, Listed, needs_no_list, smallest
 from layoutopt.search.presolve import Presolve, nothing_left
 from layoutopt.search.scene import GATHER_SHARE, Scene
-from layoutopt.search.verdict import undecided
 
 # Share of the time after which there must be some layout where excess is allowed; the rest is for it.
 _PATIENCE = 0.5
@@ -37,7 +36,7 @@ class ReachFloor:
             min(self._every_pitch, MOST_ELEMENTS),
             ideal=scene.conflict_free,
             holds=self._holds,
-            judge=Presolve(scene) if presolved else undecided,
+            judge=Presolve(scene) if presolved else None,
             budget=scene.budget if scene.conflict_free else scene.budget.part(_PATIENCE),
             progress=scene.progress,
         )
@@ -88,7 +87,9 @@ class ReachFloor:
         return self.scene.engine.excess(layout) == self.scene.floor
 
     def _chosen(self, choice: Choice) -> Found:
-        return Found(choice.candidate, choice.masks, self.scene.floor, choice.operations, choice.cheapest)
+        # Of other families the model alone does not seek what is as small and cheaper.
+        cheapest = choice.cheapest and (self.presolved or needs_no_list(self.scene.space))
+        return Found(choice.candidate, choice.masks, self.scene.floor, choice.operations, cheapest)
 
     def _count_plain(self) -> None:
         """All candidates without their swizzles, as far as time allows, where none reaches the floor."""

@@ -24,8 +24,3 @@ class Verdict:
 
 # Of a linearisation whose layouts are of use if they take at most so many elements: as it is, swizzled.
 Judge = Callable[[Linearisation, int, int], Verdict]
-
-
-def undecided(candidate: Linearisation, most: int, most_swizzled: int) -> Verdict:
-    """Nothing is known, of anything."""
-    return Verdict()

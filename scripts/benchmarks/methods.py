@@ -4,8 +4,8 @@
     python scripts/benchmarks/methods.py --rules [...]
 
 A line for each problem whose name holds a NAME (all without), warm; then a summary. With `--rules`, in place
-of the methods: `auto` with all its rules, without each one, and without any. Exits with 1 where two that prove
-an answer differ in excess or bytes.
+of the methods: `auto` with all its rules, without each one, and without any. Exits with 1 where two that
+prove an answer differ in excess or bytes.
 """
 
 import argparse

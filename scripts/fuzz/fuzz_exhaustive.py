@@ -3,7 +3,10 @@
 
 The suite runs the first few hundred; this goes on from there.
 
-    python scripts/fuzz/fuzz_exhaustive.py [--problems 1000] [--first 10000]
+    python scripts/fuzz/fuzz_exhaustive.py [--problems 1000] [--first 10000] [--constrained]
+
+With `--constrained`: pads, orders and masks only, by both methods, with one worker and with two, under
+`max_bytes`, `pitch_multiple_bytes` and with bytes first.
 """
 
 import argparse
@@ -13,6 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
+import constrained
 from test_brute_force import compare
 
 
@@ -20,10 +24,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--problems", type=int, default=1000)
     parser.add_argument("--first", type=int, default=10000, help="first seed")
+    parser.add_argument("--constrained", action="store_true", help="constraints on pitches, both methods")
     arguments = parser.parse_args()
     start = time.perf_counter()
     for k in range(arguments.problems):
-        compare(arguments.first + k, larger=k % 4 == 3)
+        if arguments.constrained:
+            constrained.compare(arguments.first + k)
+        else:
+            compare(arguments.first + k, larger=k % 4 == 3)
         if k % 100 == 99:
             print(f"{k + 1} agree, {time.perf_counter() - start:.0f} s", flush=True)
 
