@@ -61,8 +61,11 @@ def answer_of(
     time_limit: float,
     workers: int,
     device_file: Path | None,
+    in_use: bool = True,
 ) -> Callable[[], Answer]:
     """What gives the problem, its device and a layout: files are read at once, the call solves.
+
+    With `in_use`, a layout in use that the file names is the answer where no other is given.
 
     Raises:
         ProblemFileError: a file is wrong.
@@ -85,7 +88,8 @@ def answer_of(
         if loaded.published is None:
             raise ProblemFileError("published", "the file names no published layout")
         offset = loaded.published.offset
-    offset = offset if offset is not None else loaded.layout.offset
+    if in_use and offset is None:
+        offset = loaded.layout.offset
     if offset is not None:
         given = Answer(loaded, gpu, offset)
         return lambda: given

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
-from layoutopt.cli.answer import answer_of, answer_options
+from layoutopt.cli.answer import Answer, answer_of, answer_options
 from layoutopt.cli.files import FileCommand, OutputPath, write_all
 from layoutopt.cli.options import ProblemPath
 from layoutopt.cli.output import note, say_json
@@ -46,6 +46,12 @@ class _Identifier(click.types.StringParamType):
     help="Print the offset of an element, the addresses of the accesses, or all.",
 )
 @click.option(
+    "--edit",
+    "as_edit",
+    is_flag=True,
+    help="What to change in the kernel: declaration and indices under the layout in use, and under this.",
+)
+@click.option(
     "--self-test", is_flag=True, help="A whole CUDA program that tests itself on the GPU (cuda only)."
 )
 @answer_options
@@ -56,6 +62,7 @@ def command(
     output: Path | None,
     name: str | None,
     only: Literal["offset", "access", "all"],
+    as_edit: bool,
     self_test: bool,
     problem: Path | None,
     offset: str | None,
@@ -75,27 +82,48 @@ def command(
       layoutopt emit problems/basics/gemm_a_128x64_f16.json --lang cute
       layoutopt solve P.json --json > R.json; layoutopt emit R.json --problem P.json -o tile.cuh
     """
-    if self_test and (name is not None or only != "all"):
-        raise click.UsageError("--self-test is a whole program; --name and --only are for code")
-    if self_test and lang != "cuda":
-        raise click.UsageError(f"--self-test is a CUDA program; --lang {lang} has none")
-    found = answer_of(file, problem, offset, time_limit, workers, device_file)()
+    _check_options(lang, name, only, as_edit, self_test)
+    found = answer_of(file, problem, offset, time_limit, workers, device_file, in_use=not as_edit)()
     if found.code is not None:
         note(f"no layout: {found.reason}")
         return found.code
-    from layoutopt.codegen.languages import emit, run_plan
-
-    if self_test:
+    data: dict[str, Any] = {"schema": "layoutopt.code/1", "problem": found.problem.name, "lang": lang}
+    if as_edit:
+        text, data["edit"] = _edit(found)
+    elif self_test:
+        from layoutopt.codegen.languages import run_plan
         from layoutopt.codegen.selftest import program
 
         text = program(run_plan(found.problem, found.device, found.answer))
     else:
+        from layoutopt.codegen.languages import emit
+
         text = emit(lang, found.problem, found.device, found.answer, name=name, only=only)
     if output is not None:
         write_all({output: text.encode()})
     if as_json:
-        data = {"schema": "layoutopt.code/1", "problem": found.problem.name, "lang": lang, "code": text}
-        say_json(data)
+        say_json({**data, "code": text})
     elif output is None:
         click.echo(text, nl=False)
     return 0
+
+
+def _check_options(lang: str, name: str | None, only: str, as_edit: bool, self_test: bool) -> None:
+    """Refuse what does not go together."""
+    for flag, given in (("--self-test", self_test), ("--edit", as_edit)):
+        if given and (name is not None or only != "all"):
+            raise click.UsageError(f"--name and --only are for code, not for {flag}")
+        if given and lang != "cuda":
+            raise click.UsageError(f"{flag} is CUDA C++; --lang {lang} has none")
+    if as_edit and self_test:
+        raise click.UsageError("either --edit or --self-test")
+
+
+def _edit(found: Answer) -> tuple[str, dict[str, Any]]:
+    """The edit as text, and as JSON-ready data."""
+    import msgspec
+
+    from layoutopt.codegen.edit import edit, edit_text
+
+    change = edit(found.problem, found.device, found.answer)
+    return edit_text(change), msgspec.to_builtins(change)

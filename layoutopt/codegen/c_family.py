@@ -91,7 +91,8 @@ def address_from(access: AccessPlan, smem: str, base: str) -> str:
 
 
 def _start_last(access: AccessPlan) -> bool:
-    return access.code.start == "last" or access.lanes.operation.does.by_pointer
+    flipped = access.form.flips != Const(0) and access.code.start != "first"
+    return flipped or access.lanes.operation.does.by_pointer
 
 
 def loop_nest(access: AccessPlan, body: list[str], indent: str, unroll: str) -> list[str]:

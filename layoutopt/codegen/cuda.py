@@ -62,6 +62,11 @@ def element_type(plan: Plan) -> str | None:
     return TYPES.get(element) if isinstance(element, str) else element.type
 
 
+def raw_type(width_bytes: int) -> str:
+    """An integer type, or a vector of them, of this many bytes; a name for it where there is none."""
+    return _RAW.get(width_bytes, f"Bytes{width_bytes}")
+
+
 def declaration(plan: Plan) -> list[str]:
     """How to declare the tile."""
     name, kind = plan.name, element_type(plan)

@@ -1,8 +1,15 @@
-"""About how many machine instructions expressions cost, so that the cheapest of equal ones can be taken.
+"""How many integer instructions a compiler makes of expressions, so that the cheapest of equal ones is taken.
 
-Counted as NVIDIA's compiler selects them (sm_70 and later): a product is fused with an addition (IMAD, LEA),
-an addition takes three operands (IADD3) and so does any function of bits (LOP3); a division by a constant is
-a high product and a shift. What several expressions share is computed once.
+Counted as NVIDIA's compiler selects them (sm_70 and later):
+
+    a*33 + b            1    a product is fused with an addition (IMAD, LEA)
+    a + b + c           1    an addition takes three operands (IADD3)
+    a ^ (b & 7)         1    any function of the bits of three, at most one of them constant (LOP3)
+    (a % 8)*16 ^ b      2    a shift, and the mask with the XOR; a sum of disjoint bits is one of bits, too
+    a // 8, a // 3      1, 2 a shift; a high product and a correction, or three where the product is shifted
+    a % 3               3    the division, and a product taken away
+
+What several expressions share is computed once; a constant added last goes into the memory instruction.
 `scripts/benchmarks/index_machine_code.py` counts what the compiler really makes of them.
 """
 
@@ -31,11 +38,12 @@ def instructions(
         positive: dividends that need none although their ranges say so.
         before: where nodes share nothing but what these compute; None where they share all that they can.
     """
+    positive = {folded(node) for node in positive}
     counter = _Counter(ranges, positive)
-    total = sum(map(counter.cost, before or ()))
+    total = sum(counter.cost(folded(node)) for node in before or ())
     for node in nodes:
         shared = counter.seen if before is None else set(counter.seen)
-        total += _Counter(ranges, positive, shared).cost(_without_constant(node))
+        total += _Counter(ranges, positive, shared).cost(_without_constant(folded(node)))
     return total
 
 
@@ -53,6 +61,14 @@ def folded(node: Node) -> Node:
             return folded(Op("*", (other, factor)))
         case Op("*", (Op("*", (inner, Const(a))), Const(b))):
             return folded(Op("*", (inner, Const(a * b))))
+        case Op("*", (Op("&", (inner, Const(mask))), Const(k))) if mask > 0 and _is_power(k):
+            return Op("&", (_shifted(inner, k), Const(mask * k)))
+        case Op("*", (Op("%", (inner, Const(size))), Const(k))) if _is_power(size) and _is_power(k):
+            return Op("&", (_shifted(inner, k), Const((size - 1) * k)))
+        case Op("*", (Op("//", (_, Const(by))) as inner, Const(k))) if _is_power(by) and _is_power(k):
+            return Op("&", (_shifted(inner, k), Const(-k)))
+        case Op("//", (Op("*", (inner, Const(a))), Const(b))) if _is_power(a) and _is_power(b) and a <= b:
+            return folded(Op("//", (inner, Const(b // a))))
         case Op("+", (Op("+", (inner, Const(a))), Const(b))):
             return folded(Op("+", (inner, Const(a + b))))
         case Op("+" | "-" | "^" | "|", (other, Const(0))) | Op("+" | "^" | "|", (Const(0), other)):
@@ -67,6 +83,20 @@ def folded(node: Node) -> Node:
             except ExpressionError:
                 return node
     return node
+
+
+def _shifted(node: Node, factor: int) -> Node:
+    """`factor` times a node, a shift right before it made shorter; the low bits are arbitrary."""
+    match node:
+        case Op("//", (inner, Const(by))) if _is_power(by):
+            if by >= factor:
+                return inner if by == factor else Op("//", (inner, Const(by // factor)))
+            return folded(Op("*", (inner, Const(factor // by))))
+    return folded(Op("*", (node, Const(factor))))
+
+
+def _is_power(value: int) -> bool:
+    return value > 0 and not value & (value - 1)
 
 
 def _without_constant(node: Node) -> Node:
@@ -103,11 +133,12 @@ class _Counter:
         self.seen.add(node)
         if isinstance(node, Lookup):
             return 2 + self.cost(node.index)
+        if node.symbol in _BITS or _masks(node) or self._disjoint(node):
+            leaves = dict.fromkeys(self._leaves(node))
+            constants = sum(isinstance(leaf, Const) for leaf in leaves)
+            return max(len(leaves) // 2, constants) + sum(map(self.cost, leaves))
         if node.symbol in ("+", "-"):
             return self._sum(node)
-        if node.symbol in _BITS or _masks(node):
-            leaves = dict.fromkeys(self._leaves(node))
-            return len(leaves) // 2 + sum(map(self.cost, leaves))
         if node.symbol in ("//", "%"):
             return self._division(node)
         return 1 + sum(map(self.cost, node.args))
@@ -134,9 +165,33 @@ class _Counter:
         if _masks(node):
             assert isinstance(node, Op)
             return [*self._under(node.args[0]), node.args[1]]
-        if isinstance(node, Op) and node.symbol in _BITS:
+        if isinstance(node, Op) and (node.symbol in _BITS or self._disjoint(node)):
             return [leaf for arg in node.args for leaf in self._under(arg)]
         return [node]
+
+    def _disjoint(self, node: Node) -> bool:
+        """Whether a sum's operands have no bits in common, so that compilers take it for one of bits."""
+        match node:
+            case Op("+", (a, b)) if not isinstance(b, Const):
+                masked = any(isinstance(part, Op) and part.symbol in _BITS for part in (a, b))
+                return masked and not self._possible(a) & self._possible(b)
+        return False
+
+    def _possible(self, node: Node) -> int:
+        """The bits that `node` may have, all above its highest included where it may be negative."""
+        match node:
+            case Const(value):
+                return value
+            case Op("&", (a, Const(mask))):
+                return self._possible(a) & mask
+            case Op("^" | "|", (a, b)):
+                return self._possible(a) | self._possible(b)
+            case Op("*", (a, Const(k))) if _is_power(k):
+                return self._possible(a) * k
+            case Op("+", (a, b)) if not (left := self._possible(a)) & (right := self._possible(b)):
+                return left | right
+        low, high = bounds(node, self.ranges)
+        return -1 if low < 0 else (1 << high.bit_length()) - 1
 
     def _under(self, node: Node) -> list[Node]:
         return [node] if node in self.seen else self._leaves(node)
@@ -150,7 +205,16 @@ class _Counter:
         if divisor.value & (divisor.value - 1) == 0:
             return 1 + self.cost(dividend)
         corrected = bounds(dividend, self.ranges)[0] < 0 and dividend not in self.positive
-        return (5 if corrected else 2) + self.cost(dividend)
+        return (3 if corrected else 0) + (2 if _high_product(divisor.value) else 3) + self.cost(dividend)
+
+
+def _high_product(divisor: int) -> bool:
+    """Whether the high half of one product of 32 bits is the quotient, but for its sign.
+
+    Warren, Hacker's Delight, 10-4: the multiplier for signed division then needs no shift.
+    """
+    multiplier = (1 << 32) // divisor + 1
+    return multiplier * divisor - (1 << 32) <= 2
 
 
 def _masks(node: Node) -> bool:

@@ -383,15 +383,21 @@ def _cheapest(node: Node, ranges: Mapping[str, Range]) -> Node:
     if not env or math.prod(len(a.ravel()) for a in env.values()) > 1 << 22:
         return node
     values = evaluate(node, env)
-    candidates = [node]
+    candidates = []
     if set(free) == {"tid"} and values.min() >= 0:
+        # First, since compilers keep constants that are added to bits apart, but not those in a sum of bits.
         moved = moved_bits(Var("tid"), values ^ values[0])
         if moved is not None:
             start = int(values[0])
             candidates.append(moved if start == 0 else Op("^", (moved, Const(start))))
         candidates += bit_sums(Var("tid"), values)
+    candidates.insert(0 if not candidates or not _has_masks(node) else len(candidates), node)
     right = [c for c in candidates if _same(c, env, values)]
     return min(right, key=lambda form: instructions([form], ranges))
+
+
+def _has_masks(node: Node) -> bool:
+    return isinstance(node, Op) and (node.symbol in ("&", "%") or any(map(_has_masks, node.args)))
 
 
 def _same(node: Node, env: Mapping[str, IntArray], values: IntArray) -> bool:

@@ -119,9 +119,12 @@ def _start(form: Form, operation: Operation, alignment: int) -> Start:
     given bases that hold the start, for GPUs whose do not; flips may be applied to such a base where they lie
     below the alignment.
     """
-    if operation.does.by_pointer or (operation.matrices and (form.flips == Const(0) or not form.has_step)):
+    flipped = form.has_step and form.flips != Const(0)
+    if operation.does.by_pointer or (operation.matrices and not flipped):
         return "free"
-    return "first" if form.has_step and form.flip_bits < alignment else "last"
+    if form.has_step and form.flip_bits < alignment:
+        return "first"
+    return "free" if operation.matrices else "last"
 
 
 def _of_access(

@@ -252,6 +252,16 @@ class Block(Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
 
 
+class KernelNames(Struct, frozen=True, forbid_unknown_fields=True):
+    """What the kernel calls things, so that an edit can be said in its own words."""
+
+    array: Annotated[Identifier, Meta(description="The array in shared memory")] = "tile"
+    variables: Annotated[
+        dict[Identifier, Expression],
+        Meta(description='Its variables over tid, lane and warp, such as {"ty": "tid // 32"}'),
+    ] = field(default_factory=dict)
+
+
 class Problem(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_": "schema"}):
     """A tile and every access to it."""
 
@@ -263,6 +273,7 @@ class Problem(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
     target: Annotated[str, Meta(description="The GPU, such as sm_90")] = "sm_90"
     layout: Constraints = Constraints()
     block: Block = Block()
+    kernel: KernelNames | None = None
     notes: str | None = None
     published: Published | None = None
     known_optimum: KnownOptimum | None = None

@@ -129,7 +129,7 @@ def _text(access: AccessPlan) -> str:
 
 LINE = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?(U?P[T\d]+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")
 REGISTER = re.compile(r"\b(UR\d+|R\d+|UP\d+|P\d+)\b")
-FREE = ("S2R", "S2UR", "MOV", "UMOV", "IMAD.MOV", "LDC", "ULDC", "CS2R", "R2UR", "NOP")
+FREE = ("S2R", "S2UR", "MOV", "UMOV", "IMAD.MOV", "LDC", "ULDC", "CS2R", "R2UR", "NOP", "HFMA2")
 NO_RESULT = ("ST", "RED", "BRA", "EXIT", "NOP", "BAR", "WARPSYNC", "BSYNC", "BSSY", "LDGDEPBAR", "DEPBAR")
 
 

@@ -25,7 +25,7 @@ __host__ __device__ constexpr uint32_t golden_offset_bytes(uint32_t x0, uint32_t
 // fill: cp.async; 32 wavefronts, ideal 32, bank_conflicts 0
 // i < 2; an iteration costs an immediate
 __host__ __device__ constexpr uint32_t golden_fill_base(int tid) {
-    return (uint32_t)((tid * 16) ^ ((tid * 2) & 112));
+    return (uint32_t)((tid * 16) ^ ((tid & 56) * 2));
 }
 __host__ __device__ constexpr uint32_t golden_fill_step(uint32_t base, int i) {
     return (uint32_t)(base + i * 2048);
