@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -108,6 +109,46 @@ def triton(**options: Any) -> int:
     if options.pop("shared") or triton_shared.is_shared(text):
         return _shared(lambda text, shape, _: triton_shared.offsets(text, shape), text, **options)
     return _thread_values(lambda shape, lanes: triton.thread_values(text, shape, lanes), **options)
+
+
+@command.command("ttgir", cls=FileCommand)
+@click.argument("source", type=InputPath())
+@click.option("-o", "--output", "folder", required=True, type=click.Path(file_okay=False, path_type=Path),
+              metavar="FOLDER", help="Write one problem file a tile there.")  # fmt: skip
+def ttgir(source: Path, folder: Path) -> int:
+    """A kernel in Triton's GPU IR: every shared buffer becomes a tile with its accesses.
+
+    The layout that Triton chose is the published one, so that check counts it and compare weighs it. The IR
+    is what TRITON_KERNEL_DUMP=1 and Triton's cache hold as NAME.ttgir.
+
+    \b
+    Example:
+      layoutopt import ttgir matmul.ttgir -o tiles
+      layoutopt check tiles
+    """
+    from layoutopt.ground.json_data import read
+    from layoutopt.imports.triton_ir import problems
+
+    files: dict[Path, bytes] = {}
+    for data in problems(read(source, MAX_TEXT_BYTES).decode("utf-8", "replace")):
+        name = re.sub(r"[^\w.-]+", "_", data["name"])
+        path = folder / f"{name}.json"
+        number = 1
+        while path in files:
+            number += 1
+            path = folder / f"{name}_{number}.json"
+        check_new(path)
+        files[path] = _checked(data).encode()
+    if not files:
+        raise ProblemFileError("", f"{source.name} has no shared buffer that is stored or loaded")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ProblemFileError("-o", f"cannot make {str(folder)!r}: {error.strerror}") from None
+    write_all(files)
+    for path in files:
+        note(f"wrote {path}")
+    return 0
 
 
 def _text(given: str) -> str:
@@ -347,7 +388,16 @@ def _finish(output: Path | None, problem: dict[str, Any], notes: str) -> None:
 
 
 def _save(path: Path | None, data: dict[str, Any]) -> None:
-    """Check that the data is a problem whose accesses can be evaluated, then print or write it."""
+    text = _checked(data)
+    if path is None:
+        say_file(text)
+    else:
+        write_all({path: text.encode()})
+        note(f"wrote {path}")
+
+
+def _checked(data: dict[str, Any]) -> str:
+    """The text of a problem file, once its accesses can be evaluated."""
     from layoutopt.hardware.devices import device
     from layoutopt.problems.file import from_data
     from layoutopt.problems.text import problem_text
@@ -355,9 +405,4 @@ def _save(path: Path | None, data: dict[str, Any]) -> None:
 
     problem = from_data(data)
     lanes_of(problem, device(problem.target))
-    text = problem_text(data)
-    if path is None:
-        say_file(text)
-    else:
-        write_all({path: text.encode()})
-        note(f"wrote {path}")
+    return problem_text(data)

@@ -112,6 +112,16 @@ class PrintedLayout:
         """Vectors of `rank` integers; none where the field is missing."""
         return self.vectors(name, rank) if self.fields.get(name) else []
 
+    def shared_rank(self) -> int:
+        """Dimensions of a shared layout; 0 for another one."""
+        if self.kind == "nvmma_shared":
+            return self.integer("rank") if "rank" in self.fields else 2
+        for name in ("order", "offset"):
+            value = self.fields.get(name)
+            if isinstance(value, list) and value:
+                return len(value[0]) if isinstance(value[0], list) else len(value)
+        return 0
+
     def version(self) -> int:
         """The major version, 0 where there is none."""
         if "versionMajor" in self.fields:
@@ -125,7 +135,7 @@ def parse(text: str) -> PrintedLayout:
     """The layout of the last line that has one; lines `#name = ...` before it are aliases."""
     aliases: dict[str, PrintedLayout] = {}
     layout = None
-    for line in re.split(r"\n(?=\s*#\w+\s*=)|\n(?=\s*[#\w.]+[<(])", text.strip()):
+    for line in re.split(r"\n(?=\s*#\w+\s*(?:=|$))|\n(?=\s*[#\w.]+[<(])", text.strip()):
         if not line.strip():
             continue
         definition = re.match(r"\s*#(\w+)\s*=\s*(?=#)", line)

@@ -44,14 +44,10 @@ def access_of(
     Raises:
         ProblemFileError: the values are not `width_bytes` together, or follow no formula.
     """
-    flat = np.ravel_multi_index(tuple(np.moveaxis(table, -1, 0)), tuple(shape))
-    # A value that repeats another in every thread is the same register's element, moved once.
-    _, first = np.unique(flat, axis=1, return_index=True)
-    flat = flat[:, np.sort(first)]
     widths = [width_bytes] if width_bytes is not None else [w for w in WIDTHS if w >= element_bytes]
     for width in widths:
         vector = max(1, width // element_bytes)
-        starts = _starts(flat, vector, shape[-1])
+        starts = starts_of(table, shape, vector)
         if starts is not None:
             break
     else:
@@ -59,9 +55,7 @@ def access_of(
             bytes_field,
             f"the values of {name!r} do not lie {width_bytes} bytes together along the last dimension",
         )
-    pieces = starts.shape[1]
-    axes = {"i": pieces} if pieces > 1 else {}
-    index = _index(starts, shape, axes, lanes)
+    index = index_of(starts, shape, lanes)
     if index is None:
         raise ProblemFileError(
             "", f"no formula over tid, lane, warp and a loop gives the elements of {name!r}"
@@ -69,7 +63,23 @@ def access_of(
     access: dict[str, Any] = {"name": name, "op": op}
     if op in ("load", "store", "cp.async"):
         access["bytes"] = width
-    return access | {"index": list(map(to_text, index))} | ({"for": axes} if axes else {})
+    return access | index
+
+
+def index_of(starts: IntArray, shape: Sequence[int], lanes: int) -> dict[str, Any] | None:
+    """`index` and, where there are several pieces, `for` of an access; None where no formula is found.
+
+    Args:
+        starts: int64, shape (threads, pieces): the place in the tile that a thread touches, row by row.
+        shape: of the tile.
+        lanes: threads of a warp.
+    """
+    pieces = starts.shape[1]
+    axes = {"i": pieces} if pieces > 1 else {}
+    index = _index(starts, shape, axes, lanes)
+    if index is None:
+        return None
+    return {"index": list(map(to_text, index))} | ({"for": axes} if axes else {})
 
 
 def _index(starts: IntArray, shape: Sequence[int], axes: dict[str, int], lanes: int) -> list[Node] | None:
@@ -102,9 +112,22 @@ def _index(starts: IntArray, shape: Sequence[int], axes: dict[str, int], lanes: 
     return None
 
 
-def _starts(flat: IntArray, vector: int, line: int) -> IntArray | None:
-    """The first element of each run of `vector` values, or None where they do not make up such runs."""
-    if flat.shape[1] % vector or line % vector:
+def starts_of(table: IntArray, shape: Sequence[int], vector: int) -> IntArray | None:
+    """The place of the first element of each run of `vector` values; None where they do not make up runs.
+
+    Args:
+        table: int64, shape (threads, values, dimensions).
+        shape: of the tile; runs lie along the last dimension, at multiples of their length.
+        vector: elements of a run.
+
+    Returns:
+        int64, shape (threads, runs), places row by row.
+    """
+    flat = np.ravel_multi_index(tuple(np.moveaxis(table, -1, 0)), tuple(shape))
+    # A value that repeats another in every thread is the same register's element, moved once.
+    _, first = np.unique(flat, axis=1, return_index=True)
+    flat = flat[:, np.sort(first)]
+    if flat.shape[1] % vector or shape[-1] % vector:
         return None
     for order in (np.arange(flat.shape[1]), np.argsort(flat[0], kind="stable")):
         groups = flat[:, order].reshape(len(flat), -1, vector)
