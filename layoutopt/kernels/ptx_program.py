@@ -61,6 +61,17 @@ def program_of(module: Module, entry: Function) -> Program:
     return _Flat(module, entry).program()
 
 
+def shared_places(module: Module, entry: Function) -> dict[str, tuple[int, int]]:
+    """First byte and size of every shared array of a kernel, by its name; dynamic ones have size 0."""
+    flat = _Flat(module, entry)
+    sizes = {v.name: v.size for v in _all_variables(module) if v.space == "shared"}
+    return {name: (start, sizes[name]) for name, start in flat.shared.items()}
+
+
+def _all_variables(module: Module) -> list[Variable]:
+    return [*(v for f in module.functions.values() for v in f.variables), *module.variables]
+
+
 @dataclass(slots=True)
 class _Draft:
     """A step whose jump still names a label."""
@@ -81,6 +92,8 @@ class _Flat:
         self._ends = {"shared": 0, "global": STATIC_GLOBAL_BASE, "const": 0, "local": 0}
         self._parameters = _placed(entry.parameters)
         self._place_variables()
+        names = {v.name for v in _all_variables(module) if v.space == "shared"}
+        self.shared = {name: start for name, start in self._addresses.items() if name in names}
         self._places = Places(self._parameters, self._addresses, module.functions)
 
     # Memory.

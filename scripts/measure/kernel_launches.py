@@ -1,9 +1,10 @@
 """The launches of tests/data/kernels, and a driver for them: libcuda through ctypes, no package but numpy.
 
 A kernel's file holds one line `// launch: {...}`: `entry` (demangled), `block`, `grid`, `args`, perhaps
-`shared` (dynamic bytes), `symbol` (where mangled) and `data_dependent` (addresses or branches come from
-input data). Arguments are `[type, value]`, buffers `[type*, elements, fill]` with fill zeros, iota or random,
-and structures by value `["struct", [fields]]`.
+`shared` (dynamic bytes), `symbol` (where mangled), `data_dependent` (addresses or branches come from input
+data) and `bench` (a grid and arguments at which its time means something). Arguments are `[type, value]`,
+buffers `[type*, elements, fill]` with fill zeros, iota or random, and structures by value
+`["struct", [fields]]`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import ctypes
 import json
 import re
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ class Launch:
     shared: int
     args: list[Any]
     data_dependent: bool
+    bench: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -63,8 +65,21 @@ def launch(path: Path) -> Launch:
     block, grid = (tuple(d[key]) for key in ("block", "grid"))
     return Launch(
         path.stem, path, d["entry"], d.get("symbol", d["entry"]), block, grid, d.get("shared", 0), d["args"],
-        d.get("data_dependent", False),
+        d.get("data_dependent", False), d.get("bench", {}),
     )  # fmt: skip
+
+
+def scalars(kernel: Launch) -> dict[str, Any]:
+    """The arguments that are numbers, by position."""
+    return {str(k): a[1] for k, a in enumerate(kernel.args) if a[0] != "struct" and not a[0].endswith("*")}
+
+
+def benches(kernel: Launch) -> list[Launch]:
+    """The kernel at a size at which its time means something, if it has one."""
+    if not kernel.bench:
+        return []
+    grid = tuple(kernel.bench.get("grid", kernel.grid))
+    return [replace(kernel, grid=grid, args=kernel.bench.get("args", kernel.args), bench={})]
 
 
 def contents(argument: list[Any]) -> np.ndarray[Any, Any]:

@@ -1,5 +1,5 @@
 // 256 complex points, butterflies in place after a bit reversal.
-// launch: {"entry": "fft", "block": [128, 1, 1], "grid": [2, 1, 1], "args": [["f32*", 1024, "random"], ["f32*", 1024]]}
+// launch: {"entry": "fft", "block": [128, 1, 1], "grid": [2, 1, 1], "args": [["f32*", 1024, "random"], ["f32*", 1024]], "bench": {"grid": [4096, 1, 1], "args": [["f32*", 2097152, "random"], ["f32*", 2097152]]}}
 extern "C" __global__ void fft(const float2* in, float2* out) {
     __shared__ float2 x[256];
     in += blockIdx.x * 256, out += blockIdx.x * 256;

@@ -1,5 +1,5 @@
 // 64x64 tile of C, 4x4 a thread, A stored transposed with conflicts.
-// launch: {"entry": "gemm", "block": [256, 1, 1], "grid": [1, 2, 1], "args": [["f32*", 4096, "random"], ["f32*", 4096, "random"], ["f32*", 8192], ["i32", 32]]}
+// launch: {"entry": "gemm", "block": [256, 1, 1], "grid": [1, 2, 1], "args": [["f32*", 4096, "random"], ["f32*", 4096, "random"], ["f32*", 8192], ["i32", 32]], "bench": {"grid": [1, 1024, 1], "args": [["f32*", 16777216, "random"], ["f32*", 16384, "random"], ["f32*", 4194304], ["i32", 256]]}}
 extern "C" __global__ void gemm(const float* a, const float* b, float* c, int depth) {
     __shared__ __align__(16) float As[16][64], Bs[16][64];
     int t = threadIdx.x, tx = t % 16, ty = t / 16;

@@ -1,5 +1,5 @@
 // A tree whose strides double: the textbook example of conflicts.
-// launch: {"entry": "reduce", "block": [256, 1, 1], "grid": [2, 1, 1], "args": [["f32*", 512, "iota"], ["f32*", 2]]}
+// launch: {"entry": "reduce", "block": [256, 1, 1], "grid": [2, 1, 1], "args": [["f32*", 512, "iota"], ["f32*", 2]], "bench": {"grid": [8192, 1, 1], "args": [["f32*", 2097152, "iota"], ["f32*", 8192]]}}
 extern "C" __global__ void reduce(const float* in, float* out) {
     __shared__ float part[256];
     int t = threadIdx.x;

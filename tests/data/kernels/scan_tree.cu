@@ -1,5 +1,5 @@
 // Blelloch's tree, unpadded: strides are powers of two.
-// launch: {"entry": "scan", "block": [256, 1, 1], "grid": [2, 1, 1], "args": [["i32*", 1024, "iota"], ["i32*", 1024], ["i32", 512]], "shared": 2048}
+// launch: {"entry": "scan", "block": [256, 1, 1], "grid": [2, 1, 1], "args": [["i32*", 1024, "iota"], ["i32*", 1024], ["i32", 512]], "shared": 2048, "bench": {"grid": [4096, 1, 1], "args": [["i32*", 2097152, "iota"], ["i32*", 2097152], ["i32", 512]]}}
 extern "C" __global__ void scan(const int* in, int* out, int n) {
     extern __shared__ int v[];
     int t = threadIdx.x, offset = 1, g = blockIdx.x * n;

@@ -1,0 +1,186 @@
+"""Which instructions of PTX use which arrays of shared memory, and where an address goes elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from layoutopt.errors import ProblemFileError
+from layoutopt.kernels.ptx_memory import space_of
+from layoutopt.kernels.ptx_text import Function, Instruction, Module
+
+_WORD: Final = re.compile(r"[A-Za-z_$%][\w$`]*")
+# Instructions on one lane's bytes at an address, whose address can be another.
+_LANES: Final = ("ld", "st", "atom", "red", "ldmatrix", "stmatrix")
+# The first operand of these is not a result.
+_NO_RESULT: Final = (
+    "st",
+    "red",
+    "stmatrix",
+    "bar",
+    "barrier",
+    "bra",
+    "ret",
+    "exit",
+    "cp",
+    "prefetch",
+    "call",
+)
+# What may take an address and does not reach memory by it.
+_PLAIN: Final = {
+    *(
+        "mov",
+        "add",
+        "sub",
+        "mul",
+        "mad",
+        "mad24",
+        "mul24",
+        "and",
+        "or",
+        "xor",
+        "not",
+        "shl",
+        "shr",
+        "shf",
+        "lop3",
+    ),
+    *("bfe", "bfi", "prmt", "min", "max", "selp", "setp", "cvt", "shfl", "vote", "neg", "abs", "rem", "div"),
+    *(
+        "popc",
+        "clz",
+        "brev",
+        "sad",
+        "slct",
+        "set",
+        "fma",
+        "isspacep",
+        "addc",
+        "subc",
+        "madc",
+        "cnot",
+        "bfind",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """An instruction that reaches an array by a lane's address.
+
+    Attributes:
+        function: where it stands.
+        instruction: what it is.
+    """
+
+    function: Function
+    instruction: Instruction
+
+
+def shared_names(module: Module) -> set[str]:
+    """All arrays of shared memory that the file declares."""
+    variables = [*module.variables, *(v for f in module.functions.values() for v in f.variables)]
+    return {v.name for v in variables if v.space == "shared"}
+
+
+def uses_of(module: Module, name: str) -> list[Use]:
+    """Every instruction that reaches an array of shared memory.
+
+    Raises:
+        ProblemFileError: an address of the array goes where it cannot be followed; the message names the
+            instruction.
+    """
+    names = shared_names(module)
+    extern = {v.name for v in module.variables if v.space == "shared" and v.extern}
+    if name in extern and len(extern) > 1:
+        others = ", ".join(sorted(extern - {name}))
+        raise ProblemFileError(name, f"expected one name for dynamic shared memory, got {others} beside it")
+    found = []
+    for function in module.functions.values():
+        if function.body is not None:
+            found += list(_uses(function, name, names))
+    return found
+
+
+def _uses(function: Function, name: str, names: set[str]) -> Iterator[Use]:
+    reaches = _reaches(function, names)
+
+    def arrays(text: str) -> set[str]:
+        return set().union(*(({w} & names) | reaches.get(w, set()) for w in _WORD.findall(text)), set())
+
+    for item in function.body or ():
+        if not isinstance(item, Instruction):
+            continue
+        words = item.opcode.split(".")
+        place, others = _operands(item, words)
+        by_lane = place is not None and space_of(tuple(words)) == "shared"
+        if any(name in arrays(text) for text in others):
+            _refuse_escape(item, words, name)
+        if place is None:
+            continue
+        reached = arrays(place)
+        if by_lane and not reached:
+            raise _refusal(item, name, "its address names no array")
+        if name in reached and not by_lane:
+            raise _refusal(item, name, "it reaches more than one lane's bytes, or by a generic address")
+        if name in reached and len(reached) > 1:
+            raise _refusal(item, name, f"it may reach {' or '.join(sorted(reached))}")
+        if name in reached:
+            yield Use(function, item)
+
+
+def _operands(item: Instruction, words: list[str]) -> tuple[str | None, list[str]]:
+    """The operand that is a lane's address, and those that are neither that nor results."""
+    if words[0] in _LANES or item.opcode.startswith(("cp.async.ca", "cp.async.cg")):
+        place = next((k for k, text in enumerate(item.operands) if text.startswith("[")), None)
+        if place is None:
+            return None, list(item.operands[1:])
+        first = 0 if words[0] in _NO_RESULT or place == 0 else 1
+        return item.operands[place], [t for k, t in enumerate(item.operands) if k >= first and k != place]
+    all_read = words[0] in _NO_RESULT or (item.operands[:1] and item.operands[0].startswith("["))
+    return None, list(item.operands if all_read else item.operands[1:])
+
+
+def _refuse_escape(item: Instruction, words: list[str], name: str) -> None:
+    if words[0] in _PLAIN or item.opcode.startswith("cvta.to"):
+        return
+    why = {
+        "cvta": "it makes the address generic",
+        "call": "it passes the address to a function",
+        "st": "it stores the address",
+    }.get(words[0], "it takes the address")
+    if words[0] == "st" and "param" in words:
+        why = "it passes the address to a function"
+    raise _refusal(item, name, why)
+
+
+def _refusal(item: Instruction, name: str, why: str) -> ProblemFileError:
+    where = f"{item.place.file}:{item.place.line}, " if item.place else ""
+    return ProblemFileError(
+        name, f"cannot be moved: {item.opcode} ({where}line {item.line} of the PTX): {why}"
+    )
+
+
+def _reaches(function: Function, names: set[str]) -> dict[str, set[str]]:
+    """For each register, the arrays whose addresses may have gone into it."""
+    found: dict[str, set[str]] = {}
+    changed = True
+    while changed:
+        changed = False
+        for item in function.body or ():
+            if not isinstance(item, Instruction):
+                continue
+            word = item.opcode.split(".")[0]
+            if word in _NO_RESULT or word in ("ld", "atom", "ldmatrix") or len(item.operands) < 2:
+                continue
+            sources = [w for text in item.operands[1:] for w in _WORD.findall(text)]
+            arrays = set().union(*(({w} & names) | found.get(w, set()) for w in sources), set())
+            if not arrays:
+                continue
+            for cell in _WORD.findall(item.operands[0]):
+                if not arrays <= found.get(cell, set()):
+                    found[cell] = found.get(cell, set()) | arrays
+                    changed = True
+    return found

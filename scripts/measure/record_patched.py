@@ -1,0 +1,205 @@
+"""Kernels of tests/data/kernels as they are and with layouts patched in: outputs, counters, times on a GPU.
+
+    python3 scripts/measure/record_patched.py --write FOLDER
+
+anywhere: both kinds as cubins, with what is predicted;
+
+    python3 scripts/measure/record_patched.py --measure FOLDER
+
+on the GPU: writes FOLDER/patched.json. Outputs are all buffers after a launch, compared bit for bit. A
+launch marked `bench` is the kernel at a size at which its time means something.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import kernel_launches as collection
+import on_gpu
+from on_gpu import RAW_PAGE, counted, provenance, tool
+
+from layoutopt.hardware import machine
+
+REPEAT = 3
+GROUP = 8
+SECONDS_A_RUN = 40
+TIME = "gpu__time_duration.sum"
+PARTS = tuple(
+    f"{name}_op_{op}.sum"
+    for name, ops in (
+        (machine.WAVEFRONTS, ("ld", "st", "atom")),
+        (machine.BANK_CONFLICTS, ("ld", "st", "atom")),
+    )
+    for op in ops
+)
+
+
+def predicted(evaluation: Any) -> dict[str, int]:
+    """The totals that the profiler divides."""
+    found = {"ld": 0, "st": 0, "atom": 0, "conflicts": 0}
+    for index, tally in evaluation.tallies.items():
+        action = evaluation.program.steps[index].action
+        if action.counter is not None:
+            found[action.counter] += tally.wavefronts * (2 if action.doubled else 1)
+            found["conflicts"] += tally.wavefronts - tally.phases
+    return found
+
+
+def assemble(ptx: Path) -> None:
+    """PTX to a cubin beside it."""
+    cubin = ptx.with_suffix(".cubin")
+    subprocess.run([tool("ptxas"), "-arch=sm_90", "-o", cubin, ptx], check=True)
+
+
+def write(folder: Path) -> None:
+    """Patch every kernel that has conflicts and can be patched."""
+    from layoutopt.errors import ProblemFileError
+    from layoutopt.hardware.devices import device
+    from layoutopt.kernels.launch import Launch
+    from layoutopt.study.patch import Request, patch
+
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for kernel in collection.launches():
+        text = (kernel.source.parent / f"{kernel.name}.ptx").read_text()
+        launch = Launch(
+            block=kernel.block,
+            grid=kernel.grid,
+            arguments=collection.scalars(kernel),
+            shared_bytes=kernel.shared,
+        )
+        try:
+            found = patch(text, kernel.name, kernel.symbol, Request(launch, device("sm_90"), time_limit=10))
+        except ProblemFileError as error:
+            print(f"{kernel.name}: {error}", flush=True)
+            continue
+        if found.after is found.before:
+            continue
+        for name, ptx in (("plain", text), ("patched", found.text)):
+            path = folder / f"{kernel.name}.{name}.ptx"
+            path.write_text(ptx)
+            assemble(path)
+        row = {
+            "name": kernel.name,
+            "shared": found.shared_bytes,
+            "layouts": {
+                m.name: [m.bytes_before, m.bytes_after] for m in found.arrays if m.layout is not None
+            },
+            "certain": found.after.certain,
+            "predicted": {"plain": predicted(found.before), "patched": predicted(found.after)},
+        }
+        rows.append(row)
+        print(row, flush=True)
+    (folder / "kernels.json").write_text(json.dumps(rows, indent=1))
+
+
+def launch_all(folder: Path, names: list[str]) -> None:
+    """Launch both kinds of these kernels, the plain one first; what the profiler watches."""
+    device = collection.Device()
+    for name in names:
+        for kind, kernel in kinds(folder, name):
+            for one in (kernel, *collection.benches(kernel)):
+                device.run(device.function(folder / f"{name}.{kind}.cubin", kernel.symbol), one, REPEAT)
+
+
+def kinds(folder: Path, name: str) -> list[tuple[str, collection.Launch]]:
+    """The launches of the plain and the patched kernel."""
+    kernel = next(k for k in collection.launches() if k.name == name)
+    row = next(r for r in json.loads((folder / "kernels.json").read_text()) if r["name"] == name)
+    return [("plain", kernel), ("patched", replace(kernel, shared=row["shared"] if kernel.shared else 0))]
+
+
+def outputs_equal(folder: Path, name: str) -> bool:
+    """Whether both kinds leave the same bytes in every buffer."""
+    device = collection.Device()
+    left = []
+    for kind, kernel in kinds(folder, name):
+        function = device.function(folder / f"{name}.{kind}.cubin", kernel.symbol)
+        left.append(
+            [b for one in (kernel, *collection.benches(kernel)) for b in device.run(function, one)[0]]
+        )
+    return all(a.tobytes() == b.tobytes() for a, b in zip(*left, strict=True))
+
+
+def watched(command: list[Any]) -> tuple[str, str]:
+    """What a command printed and complained of; one that hangs is ended with all that it started."""
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            return process.communicate(timeout=SECONDS_A_RUN)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return "", f"no end after {SECONDS_A_RUN} s"
+
+
+def measure(folder: Path) -> None:
+    """Outputs of each kernel in a process of its own, counters and times a few kernels a run."""
+    rows = {row["name"]: row for row in json.loads((folder / "kernels.json").read_text())}
+    for name, row in rows.items():
+        printed, errors = watched([sys.executable, __file__, "--outputs", folder, name])
+        row["outputs_equal"] = {"equal": True, "different": False}.get(printed.strip(), errors.strip()[-300:])
+        print(name, row["outputs_equal"], flush=True)
+    waiting = [list(rows)[k : k + GROUP] for k in range(0, len(rows), GROUP)]
+    metrics = [*PARTS, TIME]
+    while waiting:
+        group = waiting.pop(0)
+        watch = [tool("ncu"), "--metrics", ",".join(metrics), *RAW_PAGE]
+        printed, errors = watched([*watch, sys.executable, __file__, "--launch", folder, *group])
+        found = machine.launches(printed)
+        each = [2 * (1 + len(collection.benches(kinds(folder, n)[0][1]))) * REPEAT for n in group]
+        if len(found) != sum(each):
+            if len(group) > 1:
+                waiting += [[name] for name in group]
+            else:
+                rows[group[0]]["error"] = errors.strip()[-300:]
+                print(group[0], "not counted:", rows[group[0]]["error"], flush=True)
+            continue
+        for name, count in zip(group, each, strict=True):
+            mine, found = found[:count], found[count:]
+            _keep(rows[name], mine, metrics, len(mine) // (2 * REPEAT) > 1)
+            print(name, rows[name]["counted"], rows[name]["nanoseconds"], flush=True)
+    head: dict[str, object] = {
+        "about": "Kernels as compiled and with layouts patched into their PTX; three launches each.",
+        "provenance": provenance("record_patched.py"),
+    }
+    (folder / "patched.json").write_text(on_gpu.record(head, "kernels", list(rows.values())))
+    print(f"wrote {folder / 'patched.json'}")
+
+
+def _keep(row: dict[str, Any], launches: list[dict[str, str]], metrics: list[str], benched: bool) -> None:
+    """Sort the launches of a kernel: plain, then patched, each perhaps followed by its bench."""
+    kinds = ("plain", "plain bench", "patched", "patched bench") if benched else ("plain", "patched")
+    row["counted"], row["nanoseconds"] = {}, {}
+    for k, kind in enumerate(kinds):
+        mine = launches[k * REPEAT : (k + 1) * REPEAT]
+        row["nanoseconds"][kind] = [float(one[TIME].replace(",", "")) for one in mine]
+        row["counted"][kind] = [
+            {
+                **{op: counted(one, f"{machine.WAVEFRONTS}_op_{op}.sum") for op in ("ld", "st", "atom")},
+                "conflicts": sum(
+                    counted(one, f"{machine.BANK_CONFLICTS}_op_{op}.sum") for op in ("ld", "st", "atom")
+                ),
+            }
+            for one in mine
+        ]
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--launch"]:
+        launch_all(Path(sys.argv[2]), sys.argv[3:])
+    elif sys.argv[1:2] == ["--outputs"]:
+        print("equal" if outputs_equal(Path(sys.argv[2]), sys.argv[3]) else "different")
+    else:
+        on_gpu.write_or_measure(__doc__, write, measure)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""Layouts put into PTX: every access of an array or none, addresses as the layout says, ptxas takes it."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+from layoutopt.errors import LayoutError, ProblemFileError
+from layoutopt.hardware.devices import device
+from layoutopt.kernels.launch import Launch
+from layoutopt.kernels.ptx_flow import uses_of
+from layoutopt.kernels.ptx_patch import patched
+from layoutopt.kernels.ptx_text import read_ptx
+from layoutopt.kernels.remap import Remap, remap_of
+from layoutopt.layout.layout import Digit, Layout, Target, row_major
+from layoutopt.study.patch import Request, patch
+
+sys.path.insert(0, str(ROOT / "scripts" / "measure"))
+import kernel_launches
+
+LAUNCHES = {kernel.name: kernel for kernel in kernel_launches.launches()}
+GPU = device("sm_90")
+
+
+def text_of(name):
+    return (kernel_launches.KERNELS / f"{name}.ptx").read_text()
+
+
+def request(name, **more):
+    kernel = LAUNCHES[name]
+    launch = Launch(
+        block=kernel.block,
+        grid=kernel.grid,
+        arguments=kernel_launches.scalars(kernel),
+        shared_bytes=kernel.shared,
+    )
+    return Request(launch, GPU, **more)
+
+
+def conflicts(evaluation):
+    return sum(tally.wavefronts - tally.phases for tally in evaluation.tallies.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "before"),
+    [
+        ("transpose_plain", 3968),
+        ("transpose_half", 3968),
+        ("transpose_f64", 1440),
+        ("transpose_bytes", 3840),
+        ("transpose_vectors", 448),
+        ("transpose_ragged", 2150),
+        ("gemm_ldmatrix", 2240),
+        ("stmatrix_epilogue", 448),
+        ("block_3d", 320),
+        ("reduce_columns", 930),
+        ("not_inlined", 3968),
+        ("dynamic_arrays", 480),
+    ],
+)
+def test_conflicts_go(name, before):
+    found = patch(text_of(name), name, LAUNCHES[name].symbol, request(name))
+    assert (conflicts(found.before), conflicts(found.after)) == (before, 0)
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("name", ["transpose_plain", "gemm_ldmatrix", "not_inlined", "dynamic_arrays"])
+def test_the_assembler_takes_it(name, tmp_path):
+    found = patch(text_of(name), name, LAUNCHES[name].symbol, request(name))
+    path = tmp_path / "k.ptx"
+    path.write_text(found.text)
+    subprocess.run(["nvcc", "-arch=sm_90", "-cubin", "-o", tmp_path / "k.cubin", path], check=True)
+
+
+def test_a_pad_given_makes_the_array_larger():
+    layout = Layout((32, 32), 4, (Digit(0, 1, 32, 33), Digit(1, 1, 32, 1)))
+    found = patch(text_of("transpose_plain"), "k", "transpose", request("transpose_plain", layout=layout))
+    assert ".b8 _ZZ9transposeE4tile[4220]" in found.text
+    assert conflicts(found.after) == 0
+
+
+def test_one_array_of_two():
+    name = "gemm_ldmatrix"
+    found = patch(text_of(name), name, "gemm", request(name, array="Bs"))
+    assert [moved.name for moved in found.arrays] == ["Bs"]
+    assert 0 < conflicts(found.after) < conflicts(found.before)
+
+
+HEAD = (
+    ".version 9.0\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 p)\n{ .reg .b32 %r<9>; "
+    ".reg .b64 %rd<9>; .shared .align 16 .b8 tile[4096]; .shared .align 16 .b8 other[4096];\n"
+    "mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 7; mov.u32 %r3, tile; add.s32 %r4, %r3, %r2;\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ("st.shared.b32 [%r4], %r1; ld.param.u64 %rd1, [p]; st.global.b32 [%rd1], %r4;", "st.global.b32"),
+        ("cvt.u64.u32 %rd2, %r4; cvta.shared.u64 %rd3, %rd2; st.u32 [%rd3], %r1;", "cvta.shared.u64"),
+        ("{ .param .b32 a; st.param.b32 [a], %r4; call.uni f, (a); }", "st.param.b32"),
+        ("selp.b32 %r5, %r4, other, 1; st.shared.b32 [%r5], %r1;", "st.shared.b32"),
+        ("mbarrier.init.shared.b64 [%r4], 1; st.shared.b32 [%r4], %r1;", "mbarrier.init.shared.b64"),
+        ("st.shared.b32 [%r4], %r1; st.shared.b32 [%r1], %r1;", "names no array"),
+    ],
+)
+def test_an_address_that_goes_elsewhere_is_refused(body, named):
+    module = read_ptx(HEAD + body + " ret; }", "k.ptx")
+    with pytest.raises(ProblemFileError, match=named.replace(".", r"\.")):
+        uses_of(module, "tile")
+
+
+def test_constant_and_wide_addresses():
+    body = "cvt.u64.u32 %rd1, %r4; st.shared.b32 [%rd1+4], %r1; ld.shared.b32 %r5, [tile+132]; ret; }"
+    module = read_ptx(HEAD + body, "k.ptx")
+    text = patched(module, "tile", Remap((), None, ((5, 0x7C),), 4096))
+    assert "[tile+128]" in text  # 132 ^ (132 >> 5 & 0x7c)
+    assert "cvt.u32.u64" in text
+    read_ptx(text, "k.ptx")
+
+
+def test_a_file_patched_twice_keeps_its_names_apart():
+    module = read_ptx(text_of("gemm_ldmatrix"), "k.ptx")
+    remap = Remap((), None, ((3, 0x70),), 8192)
+    once = read_ptx(patched(module, "_ZZ4gemmE2As", remap), "k.ptx")
+    twice = patched(once, "_ZZ4gemmE2Bs", remap)
+    assert "%moved_0" in twice
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout((8, 16), 4, (Digit(0, 1, 8, 17), Digit(1, 1, 16, 1))),
+        Layout((4, 6, 10), 2, (Digit(0, 1, 4, 70), Digit(1, 1, 6, 11), Digit(2, 1, 10, 1))),
+        Layout((256,), 4, (Digit(0, 1, 256, 1),), interval=(24, 3)),
+        Layout((16, 32), 8, (Digit(0, 1, 16, 32), Digit(1, 1, 32, 1)), (Target(0, 0x60), Target(2, 0x180))),
+        Layout((8, 16), 4, (Digit(0, 1, 8, 20), Digit(1, 1, 16, 1)), (Target(1, 0x30),)),
+    ],
+)
+def test_pads_and_flips_are_the_layout(layout):
+    offsets = np.arange(int(np.prod(layout.shape))) * layout.element_bytes
+    assert np.array_equal(remap_of(layout).apply(offsets), layout.table().ravel())
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout((4, 4), 4, (Digit(1, 1, 4, 4), Digit(0, 1, 4, 1))),
+        Layout((2, 2), 4, (), lookup=(0, 2, 1, 3)),
+        Layout((4, 4), 12, row_major((4, 4), 12).digits, (Target(0, 4),)),
+    ],
+)
+def test_other_layouts_are_refused(layout):
+    with pytest.raises(LayoutError):
+        remap_of(layout)
+
+
+@pytest.mark.skipif(not (kernel_launches.KERNELS / "patched.json").exists(), reason="not recorded")
+def test_what_a_gpu_made_of_patched_kernels():
+    rows = json.loads((kernel_launches.KERNELS / "patched.json").read_text())["kernels"]
+    assert all(row["outputs_equal"] is True for row in rows)
