@@ -37,6 +37,7 @@ Width = Literal[1, 2, 4, 8, 12, 16]
 Lane = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Banks = Annotated[int, Meta(ge=1, le=1024)]
+Cycles = Annotated[float, Meta(ge=0, le=1e6)]
 DeviceName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*(?!\n)$")]
 # From sure to doubtful; only the last one warns.
 Confidence = Literal[
@@ -120,6 +121,38 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     registers: Positive | None = None
 
 
+class Timing(Struct, frozen=True, forbid_unknown_fields=True):
+    """What one pass of a block through its accesses takes, in cycles: see `layoutopt.engine.estimate`.
+
+    Attributes:
+        block: of every pass.
+        access: of every access, with the barrier after it.
+        load: of an access that returns something to registers, beyond that.
+        copy: of an access that copies from global memory, beyond that.
+        line: of each aligned run of 128 bytes, beyond the first, that one phase of a 16-byte copy past the
+            registers touches.
+        wait: of each iteration of a load whose predicate changes from iteration to iteration, which the
+            compiler does not issue ahead.
+        instruction: of each instruction of the index code of a thread.
+        instruction_per_warp: the same for each warp of the block, where that is more.
+        predicated_instruction: of each such instruction under a predicate that changes.
+        error: the median relative error over the programs that were measured.
+        source: where the numbers come from.
+    """
+
+    block: Cycles
+    access: Cycles
+    load: Cycles
+    copy: Cycles
+    line: Cycles
+    wait: Cycles
+    instruction: Cycles
+    instruction_per_warp: Cycles
+    predicated_instruction: Cycles
+    error: Cycles
+    source: Annotated[str, Meta(min_length=1)]
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """A GPU as shared memory sees it.
@@ -136,6 +169,7 @@ class Device:
         limits: what its multiprocessors hold, chip by chip; empty where not known.
         conflict_counter: the profiler's counter of cycles lost to conflicts; None where Nsight Compute's
             counters of `layoutopt.hardware.counters` hold.
+        timing: cycles of a pass; None where nothing was measured.
     """
 
     name: str
@@ -148,6 +182,7 @@ class Device:
     notes: tuple[str, ...] = ()
     limits: tuple[Limits, ...] = ()
     conflict_counter: str | None = None
+    timing: Timing | None = None
 
     def limits_of(self, target: str) -> Limits | None:
         """The limits of the chip that `target`, a name of this device, stands for; None if unknown."""
@@ -223,6 +258,7 @@ class DeviceEntry(Struct, frozen=True, forbid_unknown_fields=True):
     notes: tuple[str, ...] = ()
     conflict_counter: ConflictCounter | None = None
     limits: tuple[Limits, ...] = ()
+    timing: Timing | None = None
 
 
 class DeviceFile(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_": "schema"}):
@@ -319,6 +355,7 @@ def _device(entry: DeviceEntry, field: str, sets: dict[str, tuple[InstructionEnt
         notes=entry.notes,
         conflict_counter=entry.conflict_counter.name if entry.conflict_counter is not None else None,
         limits=entry.limits,
+        timing=entry.timing,
     )
 
 

@@ -5,7 +5,7 @@
 
 The published layout, ours, the best pad, the best XOR, row-major and the nearest edit, in one program a
 problem (`layoutopt.codegen.passes`). The second step needs nvcc, numpy and msgspec; no solver.
-`tests/data/h200_times.json` is what it wrote.
+`tests/data/h200_times.json` is what it wrote; `scripts/measure/fit_time.py` fits the estimate to it.
 """
 
 from __future__ import annotations
