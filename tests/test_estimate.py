@@ -76,10 +76,10 @@ def test_a_device_without_measurements_borrows():
     problem = load(ROOT / "problems/basics/transpose_32x32_f32.json")
     node = parse("x0*33 + x1", frozenset(("x0", "x1")))
     found = {}
-    for name in ("sm_90", "sm_80", "gfx942"):
+    for name in ("sm_90", "sm_80", "gfx1201"):
         case = case_of(msgspec.structs.replace(problem, target=name), device(name))
         found[name] = estimate(case, node, case.count(case.table(node)))
-    assert (found["sm_90"].borrowed, found["sm_80"].borrowed, found["gfx942"].borrowed) == (
+    assert (found["sm_90"].borrowed, found["sm_80"].borrowed, found["gfx1201"].borrowed) == (
         None,
         "sm_90",
         "sm_90",
