@@ -139,3 +139,16 @@ def test_an_audit_is_not_bound_by_what_the_hardware_dictates():
     audit = check(epilogue("own row"), "x0*64 + x1", solver=solve)
     (fix,) = [finding for finding in audit.findings if finding.kind == "fix"]
     assert fix.details["family"] == "tma.32B, x1 contiguous"
+
+
+def test_where_instructions_come_first_the_bound_is_of_the_cheapest():
+    """Without a swizzle 8 lanes 32 bytes apart meet in pairs; the swizzle that parts them is no rival."""
+    data = {
+        "name": "n", "target": "gfx950", "tile": {"shape": [8, 16], "element": "f16"}, "threads": 8,
+        "accesses": [{"name": "a", "op": "store", "bytes": 8, "index": ["lane % 8", "0"]}],
+        "layout": {"must_be": ["wgmma.128B", "tma"], "minimise": "instructions"},
+    }  # fmt: skip
+    found = solve(from_data(data))
+    assert (str(found.status), found.excess, found.layout.swizzle) == ("optimal", 1, ())
+    assert found.proof.excess.lower_bound == 1
+    assert found.proof.excess.scope == "the layouts of wgmma.128B or tma that flip the fewest bits"

@@ -212,3 +212,15 @@ def test_wrong_choices_are_refused(changes, message):
     }  # fmt: skip
     with pytest.raises(ProblemFileError, match=message):
         solve(from_data(data))
+
+
+def test_a_choice_that_may_meet_a_known_phase_does_not_count_again():
+    """The worst over values counts once, whatever of the values makes the phases of another access."""
+    accesses = [
+        {"name": "a", "op": "load", "bytes": 4, "index": ["(tid + 4*v) % 16"], "any": {"v": 4}},
+        {"name": "b", "op": "load", "bytes": 4, "index": ["(tid + 4*j) % 16"], "for": {"j": 4}},
+    ]
+    tile = {"shape": [16], "element": "u64"}
+    data = {"name": "c", "tile": tile, "threads": 4, "accesses": accesses}
+    found = solve(from_data(data), target=toy.toy_device(4, 4))
+    assert (found.accesses[1].excess, found.proof.excess.lower_bound) == (4, 4)

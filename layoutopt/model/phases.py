@@ -35,7 +35,7 @@ class PhaseSet:
         elements: int64, shape (phases, lanes): row-major index of each element, sorted within a
             phase, -1 for absent. Equal elements stand once unless the rule serialises them.
         weight: int64, shape (phases,): weighted number of times the phase is served, above 0.
-        repeats: int64, shape (phases,): number of times, weights not applied.
+        repeats: int64, shape (phases,): number of times, weights not applied but where they are 0.
         floor: int64, shape (phases,): wavefronts that the phase costs in every layout (see
             `layoutopt.problems.alignment`), by counting.
         rule: how it is served.
@@ -71,7 +71,8 @@ def phase_sets(trace: Trace, tile: Tile, device: Device) -> tuple[PhaseSet, ...]
         weights = times * np.concatenate([w for _, w, _ in parts])
         weight = np.bincount(inverse, weights, len(elements)).astype(np.int64)
         used = (elements[:, -1] >= 0) & (weight > 0)
-        counts = times * np.concatenate([n for _, _, n in parts])
+        # What weighs nothing may stand for one of many values, which does not come as often as listed.
+        counts = times * np.concatenate([n * (w > 0) for _, w, n in parts])
         repeats = np.bincount(inverse, counts, len(elements))[used].astype(np.int64)
         elements, weight = elements[used], weight[used]
         floor = _floor(elements, rule, width_bytes, tile.element_bytes, held_by)

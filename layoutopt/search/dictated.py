@@ -96,6 +96,9 @@ def propose(case: Case, ask: Ask) -> Proposal:
     limit = problem.layout.max_bytes
     fits = limit is None or problem.tile.bytes <= limit
     found = ranked[0] if ranked and fits and not (ask.conflict_free and ranked[0].weighted) else None
+    if found and problem.layout.minimise == "instructions":  # excess is the price of what comes first
+        ranked = [r for r in ranked if r.flips == found.flips]
+        scope += " that flip the fewest bits"
     least = min((r.weighted for r in ranked), default=0)
     return Proposal(
         layout=found.candidate.layout if found else None,
@@ -123,6 +126,11 @@ class _Ranked:
     weighted: float
     plain: float
 
+    @property
+    def flips(self) -> int:
+        """Bits that its swizzle flips."""
+        return len(self.candidate.layout.swizzle)
+
 
 def _ranked(case: Case) -> tuple[list[_Ranked], list[str]]:
     """The candidates that serve the accesses, the best first; and why the others do not."""
@@ -144,8 +152,8 @@ def _ranked(case: Case) -> tuple[list[_Ranked], list[str]]:
         ranked.append(_Ranked(candidate, case.weighted_excess(counts), plain))
 
     def rank(r: _Ranked) -> tuple[float, float]:
-        masks = len(r.candidate.layout.swizzle)
-        return (masks, r.weighted) if case.lowered.layout.minimise == "instructions" else (r.weighted, masks)
+        instructions = case.lowered.layout.minimise == "instructions"
+        return (r.flips, r.weighted) if instructions else (r.weighted, r.flips)
 
     return sorted(ranked, key=rank), refused
 

@@ -64,9 +64,8 @@ def audit(session: Session, answer: dict, asked: Question, table: np.ndarray) ->
     except Finding as found:
         sound = found.kind
     if sound is True:
-        require(
-            done.code == (1 if audit["excess"] else 0), f"check of a sound table: exit {done.code}", audit
-        )
+        wrong = audit["excess"] or audit["bytes"] > asked.constraints.get("max_bytes", audit["bytes"])
+        require(done.code == (1 if wrong else 0), f"check of a sound table: exit {done.code}", audit)
     elif sound in (
         "elements overlap",
         "element not at its alignment",
