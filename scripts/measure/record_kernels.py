@@ -144,9 +144,9 @@ def profile(folder: Path, kernels: list[str], names: list[str]) -> dict[str, Any
     return found
 
 
-def record(out: Path) -> None:
+def record(out: Path, only: Sequence[str]) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    kernels = collection.launches()
+    kernels = [k for k in collection.launches() if not only or k.name in only]
     rows = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -187,13 +187,14 @@ def main() -> None:
     steps.add_argument(
         "--launch", nargs="+", metavar="FOLDER NAME", help="launch these cubins of a folder, as --out does"
     )
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="record these kernels")
     args = parser.parse_args()
     if args.write_texts:
         write_texts()
     elif args.launch:
         launch_all(Path(args.launch[0]), args.launch[1:])
     else:
-        record(args.out)
+        record(args.out, args.only)
 
 
 if __name__ == "__main__":
