@@ -146,12 +146,13 @@ def test_a_command(monkeypatch):
 def test_an_import(monkeypatch):
     """Threads along rows, values along columns: `rows` is all the text there is."""
 
-    def thread_values(text, tile):
-        assert text == "rows"
+    def thread_values(tile, lanes):
+        assert lanes == 32
         return np.stack(np.meshgrid(range(tile[0]), range(tile[1]), indexing="ij"), axis=-1)
 
     @import_._layout_options
-    def rows(**options):
+    def rows(layout, shared, **options):
+        assert (layout, shared) == ("rows", False)
         return import_._thread_values(thread_values, **options)
 
     added = click.command("rows")(rows)
