@@ -15,6 +15,7 @@ __all__ = [
     "Problem",
     "Result",
     "Status",
+    "Sweep",
     "Tile",
     "TileSet",
     "__version__",
@@ -28,6 +29,7 @@ __all__ = [
     "load_any",
     "problem",
     "solve",
+    "sweep",
 ]
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from layoutopt.study.comparison import Comparison
     from layoutopt.study.explain import explain
     from layoutopt.study.explanation import Explanation
+    from layoutopt.sweeps.sweep import Sweep, sweep
     from layoutopt.synthesis.arrange import Arrangement, arrange
     from layoutopt.synthesis.solve import solve
 
@@ -58,6 +61,7 @@ _HOMES = {
     "Problem": "layoutopt.problems.types",
     "Result": "layoutopt.problems.answer",
     "Status": "layoutopt.problems.answer",
+    "Sweep": "layoutopt.sweeps.sweep",
     "Tile": "layoutopt.problems.types",
     "TileSet": "layoutopt.problems.types",
     "arrange": "layoutopt.synthesis.arrange",
@@ -70,6 +74,7 @@ _HOMES = {
     "load_any": "layoutopt.problems.tile_set_file",
     "problem": "layoutopt.problems.python",
     "solve": "layoutopt.synthesis.solve",
+    "sweep": "layoutopt.sweeps.sweep",
 }
 
 

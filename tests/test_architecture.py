@@ -28,6 +28,7 @@ ROOMS = (
     "study",
     "codegen",
     "report",
+    "sweeps",
     "cli",
 )
 MODULES = {
@@ -102,6 +103,8 @@ def test_model_and_conflict_engine_share_only_data():
 
 def test_heavy_libraries_have_one_importer():
     assert importers("ortools") == {"model/cp_sat.py"}
+    assert importers("distributed") == {"sweeps/cluster.py"}
+    assert importers("pyarrow") == {"sweeps/export.py"}
     assert importers("sympy") == {"expressions/sympy_form.py"}
     assert importers("matplotlib") == {"report/plot.py"}
     assert all(p.startswith("cli/") for p in importers("click"))
@@ -118,6 +121,7 @@ def test_public_names():
         "Problem",
         "Result",
         "Status",
+        "Sweep",
         "Tile",
         "TileSet",
         "__version__",
@@ -131,6 +135,7 @@ def test_public_names():
         "load_any",
         "problem",
         "solve",
+        "sweep",
     ]
     for name in layoutopt.__all__:
         assert getattr(layoutopt, name) is not None

@@ -37,6 +37,7 @@ COMMANDS: Final = (
     Command("targets", "targets", "List the GPUs and how they serve shared memory."),
     Command("new", "new", "Start a problem file for a common kernel."),
     Command("import", "import_", "Turn a CuTe or Triton layout, or a recorded trace, into a problem file."),
+    Command("sweep", "sweep", "Solve many problems, on all cores or a cluster, into a store."),
     Command("problems", "problems", "List the catalogue, or print one of its problems."),
 )
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import click
 
@@ -119,6 +119,32 @@ def write_all(outputs: Mapping[Path, bytes]) -> None:
     finally:
         with _undisturbed():
             _remove(made.values())
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write piece by piece, in the place of `path` when all of it is written; else nothing changes.
+
+    Raises:
+        ProblemFileError: it cannot be written.
+    """
+    temporary = _beside(path)
+    try:
+        mode = _mode(path)
+        if not _is_replaced(path, mode):
+            with open(path, "wb") as file:
+                yield file
+            return
+        with open(temporary, "xb") as file:
+            yield file
+        if mode is not None:
+            os.chmod(temporary, stat.S_IMODE(mode))
+        os.replace(temporary, os.path.realpath(path))
+    except OSError as error:
+        raise ProblemFileError("", f"cannot write {str(path)!r}: {error.strerror}") from None
+    finally:
+        with _undisturbed():
+            _remove([temporary])
 
 
 def _beside(path: Path) -> str:

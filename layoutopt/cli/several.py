@@ -29,16 +29,20 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 def problems_argument(command: Command) -> Command:
     """Add the problems, as `problems`, and `--over`."""
-    over = click.option(
+    return click.argument("problems", type=ProblemPath(allow_dash=True), nargs=-1, required=True)(
+        over_option(command)
+    )
+
+
+def over_option(command: Command) -> Command:
+    """Add `--over`."""
+    return click.option(
         "--over",
         metavar="NAME=V1,V2,...",
         multiple=True,
         callback=_parameters,
         help="Values of a parameter of the problems, instead of those in the file; once for each.",
-    )
-    return click.argument("problems", type=ProblemPath(allow_dash=True), nargs=-1, required=True)(
-        over(command)
-    )
+    )(command)
 
 
 def _parameters(

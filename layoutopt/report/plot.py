@@ -1,9 +1,11 @@
-"""A comparison as a chart: bytes against wavefronts, with the Pareto front. Needs matplotlib."""
+"""A comparison as a chart of bytes and wavefronts, and excess over two parameters. Needs matplotlib."""
 
 from __future__ import annotations
 
 import io
+import math
 import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from layoutopt.ground.escape import xml_text
@@ -14,6 +16,7 @@ _FRONT, _OTHER, _LINE = "#0072B2", "#D55E00", "#999999"
 # Wavefronts further apart than this factor are drawn on a logarithmic axis.
 _LOG_FROM = 8
 _LABEL_CHARACTERS = 48
+_WRITTEN_CELLS = 400
 
 
 def chart(comparison: Comparison, kind: str) -> bytes:
@@ -47,6 +50,47 @@ def chart(comparison: Comparison, kind: str) -> bytes:
         out = io.BytesIO()
         metadata = {"Date": None} if kind == "svg" else {}
         figure.savefig(out, format=kind, dpi=150, metadata=metadata)
+    return out.getvalue()
+
+
+def heat_map(
+    across: tuple[str, Sequence[Any]],
+    down: tuple[str, Sequence[Any]],
+    cells: Mapping[tuple[Any, Any], float],
+    kind: str,
+) -> bytes:
+    """Excess wavefronts over two parameters, as an SVG or PNG file; cells without a number stay empty.
+
+    Args:
+        across: a parameter and its values, from left to right.
+        down: another one, from the top.
+        cells: the excess by value across and value down.
+        kind: "svg" or "png".
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    (x_name, xs), (y_name, ys) = across, down
+    grid = [[cells.get((x, y), math.nan) for x in xs] for y in ys]
+    with matplotlib.rc_context({"svg.hashsalt": "layoutopt", "svg.fonttype": "none", "font.size": 9}):
+        width, height = (min(16.0, 2.5 + 0.45 * len(values)) for values in (xs, ys))
+        figure = Figure(figsize=(width, height), layout="constrained")
+        axes: Any = figure.add_subplot()
+        image = axes.imshow(grid, cmap="cividis", aspect="auto", vmin=0)
+        figure.colorbar(image, ax=axes, label="excess wavefronts")
+        axes.set_xticks(range(len(xs)), [xml_text(str(x)) for x in xs], parse_math=False)
+        axes.set_yticks(range(len(ys)), [xml_text(str(y)) for y in ys], parse_math=False)
+        axes.set_xlabel(x_name, parse_math=False)
+        axes.set_ylabel(y_name, parse_math=False)
+        if len(xs) * len(ys) <= _WRITTEN_CELLS:
+            for (x, y), excess in cells.items():
+                place = xs.index(x), ys.index(y)
+                axes.text(*place, f"{excess:g}", ha="center", va="center", fontsize=7, color="#cc3311")
+        out = io.BytesIO()
+        figure.savefig(out, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else {})
     return out.getvalue()
 
 

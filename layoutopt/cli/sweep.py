@@ -1,0 +1,237 @@
+"""`layoutopt sweep`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from layoutopt.cli.failures import USAGE_ERROR, one_line
+from layoutopt.cli.files import InputPath, OutputPath, whole_file, write_all
+from layoutopt.cli.options import ProblemPath, device_file_option, time_limit_option
+from layoutopt.cli.output import end_progress, note, progress, say, say_json
+from layoutopt.cli.several import over_option
+from layoutopt.problems.answer import METHODS, Method
+
+if TYPE_CHECKING:
+    from layoutopt.problems.templates import Value
+    from layoutopt.sweeps.store import Store
+    from layoutopt.sweeps.sweep import Progress, Sweep
+
+_SHOWN_EVERY_SECONDS: Final = 0.2
+_NOTED_EVERY_SECONDS: Final = 60.0
+_NAMED: Final = 20
+
+
+@click.command("sweep")
+@click.argument("problems", type=ProblemPath(), nargs=-1)
+@over_option
+@click.option(
+    "-o", "--store", "output", type=OutputPath(), metavar="STORE", help="The store, an SQLite file."
+)
+@click.option("--workers", type=click.IntRange(1, 1024), metavar="N", help="Processes  [default: one a core]")
+@click.option(
+    "--scheduler", metavar="ADDRESS", help="Address or file of a Dask scheduler, instead of --workers."
+)
+@time_limit_option(60.0, "Seconds for each problem.")
+@click.option("--method", type=click.Choice(METHODS), default="auto", show_default=True, help="As for solve.")
+@click.option("--conflict-free", is_flag=True, help="Make any conflict infeasible.")
+@device_file_option
+@click.option("--report", type=InputPath(), metavar="STORE", help="Report on a store, and solve nothing.")
+@click.option(
+    "--export",
+    type=OutputPath(),
+    metavar="FILE",
+    help="Write a .parquet, .csv, .json, .cuh or .h.",
+)
+@click.option("--page", type=OutputPath(), metavar="FILE", help="Write the report as an HTML page.")
+@click.option("--heat-map", metavar="X,Y", help="Excess over two parameters, for --plot or --page.")
+@click.option("--plot", type=OutputPath(), metavar="FILE", help="Draw the heat map, as .svg or .png.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
+def command(
+    problems: tuple[Path, ...],
+    over: dict[str, tuple[Value, ...]],
+    output: Path | None,
+    workers: int | None,
+    scheduler: str | None,
+    time_limit: float,
+    method: Method,
+    conflict_free: bool,
+    device_file: Path | None,
+    report: Path | None,
+    export: Path | None,
+    page: Path | None,
+    heat_map: str | None,
+    plot: Path | None,
+    as_json: bool,
+) -> int:
+    """Solve many problems, on all cores or a cluster, into a store that goes on where it was.
+
+    PROBLEMS are files, folders, templates or names of the catalogue. Each different question is solved
+    once, and every answer is kept as soon as it is there: after a crash or Ctrl-C, the same command goes on.
+
+    \b
+    Example:
+      layoutopt sweep gemm.json --over M=64,128,256 -o gemm.sqlite --export gemm.cuh
+      layoutopt sweep --report gemm.sqlite
+    """
+    written = _Written(export, page, heat_map, plot)
+    path = report if report is not None else output
+    if path is None:
+        raise click.UsageError("a store is needed: -o STORE to solve, --report STORE to look")
+    if report is not None and (problems or output is not None):
+        raise click.UsageError("--report solves nothing; leave out the problems and -o")
+    from layoutopt.sweeps.store import Store
+
+    if not problems:
+        with Store(path, write=False) as store:
+            _report(store, written, as_json, {})
+        return 0
+    if workers is not None and scheduler is not None:
+        raise click.UsageError("--workers are of this machine, --scheduler of a cluster; use one of them")
+    asked = {"workers": workers, "scheduler": scheduler, "time_limit": time_limit}
+    asked |= {"method": method, "conflict_free": conflict_free}
+    with _swept(problems, path, over, device_file, asked) as done:
+        _tell(done)
+        _report(done.store, written, as_json, _numbers(done))
+        return _code(done)
+
+
+def _swept(
+    problems: tuple[Path, ...],
+    path: Path,
+    over: dict[str, tuple[Value, ...]],
+    device_file: Path | None,
+    asked: dict[str, Any],
+) -> Sweep:
+    from layoutopt.hardware.devices import load_devices
+    from layoutopt.sweeps.sweep import sweep
+
+    devices = load_devices(device_file) if device_file is not None else ()
+    done = sweep(*problems, store=path, over=over, devices=devices, progress=_Shown(), **asked)
+    end_progress()
+    return done
+
+
+class _Written:
+    """Files to write, their names checked before anything is solved."""
+
+    def __init__(
+        self, export: Path | None, page: Path | None, heat_map: str | None, plot: Path | None
+    ) -> None:
+        self.export, self.page, self.plot = export, page, plot
+        if export is not None:
+            from layoutopt.sweeps.export import EXPORTS
+
+            if export.suffix not in EXPORTS:
+                known = ", ".join(EXPORTS)
+                raise click.UsageError(f"--export: expected a name in {known}, not {str(export)!r}")
+        if plot is not None and plot.suffix not in (".svg", ".png"):
+            raise click.UsageError(f"--plot: expected a name in .svg or .png, not {str(plot)!r}")
+        axes = tuple(name.strip() for name in heat_map.split(",")) if heat_map is not None else ()
+        if heat_map is not None and (len(axes) != 2 or not all(axes)):
+            raise click.UsageError(f"--heat-map: expected two parameters such as M,K, got {heat_map!r}")
+        if plot is not None and not axes:
+            raise click.UsageError("--plot draws the heat map of two parameters: give --heat-map X,Y")
+        self.axes = axes
+
+
+class _Shown:
+    """Progress: a line that changes where somebody watches, else a line a minute."""
+
+    def __init__(self) -> None:
+        self.live = sys.stderr.isatty()
+        self.show = progress("sweep") if self.live else note
+        self.next = time.monotonic() + (0 if self.live else _NOTED_EVERY_SECONDS)
+
+    def __call__(self, now: Progress) -> None:
+        """Say how far it is, if the last time is long enough ago."""
+        if time.monotonic() < self.next:
+            return
+        self.next = time.monotonic() + (_SHOWN_EVERY_SECONDS if self.live else _NOTED_EVERY_SECONDS)
+        left = "" if now.seconds_left is None else f", {_duration(now.seconds_left)} left"
+        self.show(f"{now.before + now.done:,} of {now.total:,}, {now.rate:.1f} a second{left}")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def _tell(done: Sweep) -> None:
+    """What is wrong, or was lost, on stderr."""
+    for line in done.wrong[:_NAMED]:
+        note(f"error: {one_line(line)}")
+    if len(done.wrong) > _NAMED:
+        note(f"error: and {len(done.wrong) - _NAMED:,} more that are wrong")
+    for outcome in done.lost[:_NAMED]:
+        note(f"error: {outcome.hash[:12]}: {one_line(outcome.error)}")
+    rate = done.solved.total() / max(done.seconds, 1e-9)
+    note(
+        f"{done.problems:,} problems, {done.questions:,} different: {done.answered_before:,} were answered, "
+        f"{done.solved.total():,} solved in {done.seconds:.1f} s ({rate:.1f} a second)"
+    )
+
+
+def _numbers(done: Sweep) -> dict[str, Any]:
+    return {
+        "problems": done.problems,
+        "questions": done.questions,
+        "answered_before": done.answered_before,
+        "solved": done.solved.total(),
+        "lost": len(done.lost),
+        "elapsed_seconds": round(done.seconds, 3),
+    }
+
+
+def _code(done: Sweep) -> int:
+    """The worst of all answers."""
+    codes = {"infeasible": 1, "error": USAGE_ERROR, "unknown": 3, "missing": 3}
+    worst = [codes.get(status, 1 if conflicts else 0) for status, conflicts in done.outcomes]
+    return max([*worst, USAGE_ERROR if done.wrong else 0])
+
+
+def _report(store: Store, written: _Written, as_json: bool, more: dict[str, Any]) -> None:
+    """Print the report and write the files."""
+    from layoutopt.sweeps.summary import summary_of
+    from layoutopt.sweeps.words import page_of, text_of
+
+    found = summary_of(store)
+    outputs: dict[Path, bytes] = {}
+    drawing = b""
+    if written.axes:
+        drawing = _drawn(store, written.axes, "svg")
+    if written.plot is not None:
+        kind = written.plot.suffix.removeprefix(".")
+        outputs[written.plot] = drawing if kind == "svg" else _drawn(store, written.axes, kind)
+    if written.page is not None:
+        title = store.path.stem if store.path is not None else "sweep"
+        outputs[written.page] = page_of(found, title, drawing.decode()).encode()
+    write_all(outputs)
+    if written.export is not None:
+        from layoutopt.sweeps.export import EXPORTS
+
+        with whole_file(written.export) as file:
+            EXPORTS[written.export.suffix](store, file, written.export.stem)
+    if as_json:
+        say_json(found.to_json() | more)
+    else:
+        say(text_of(found))
+
+
+def _drawn(store: Store, axes: tuple[str, ...], kind: str) -> bytes:
+    from layoutopt.report.plot import heat_map as draw
+    from layoutopt.sweeps.summary import heat_map
+
+    across, down = axes
+    xs, ys, cells = heat_map(store, across, down)
+    try:
+        return draw((across, xs), (down, ys), cells, kind)
+    except ImportError as error:
+        raise click.UsageError(
+            f"--heat-map needs matplotlib ({error}): pip install 'layoutopt[plot]'"
+        ) from None

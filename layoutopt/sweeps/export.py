@@ -1,0 +1,133 @@
+"""A store as a file that a build reads: one row a problem, streamed: a million need little memory."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any, BinaryIO, Final
+
+from layoutopt.errors import MachineError
+from layoutopt.ground.escape import csv_cell
+from layoutopt.sweeps.header import write_header
+from layoutopt.sweeps.store import Answered, Store
+
+_FIXED: Final = (
+    "name", "target", "shape", "status", "excess", "bytes", "declared_bytes", "alignment_bytes", "family",
+    "offset", "wavefronts", "ideal", "seconds", "error", "source", "hash",
+)  # fmt: skip
+_INTEGERS: Final = frozenset(("bytes", "declared_bytes", "alignment_bytes"))
+_NUMBERS: Final = frozenset(("excess", "wavefronts", "ideal", "seconds"))
+_PIECE: Final = 10_000
+
+
+def rows(found: Iterable[Answered], params: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Each problem as one level of names and values: the parameters, then what came of it."""
+    for one in found:
+        answer = one.answer or {}
+        totals = {
+            total: sum(report[total] for report in answer["accesses"]) if answer.get("accesses") else None
+            for total in ("wavefronts", "ideal")
+        }
+        kept = {name: answer.get(name) for name in _FIXED} | totals
+        yield (
+            {name: one.tile.params.get(name) for name in params}
+            | kept
+            | {
+                "name": one.tile.name,
+                "target": one.tile.target,
+                "shape": "x".join(map(str, one.tile.shape)),
+                "status": one.status,
+                "seconds": one.seconds,
+                "error": one.error,
+                "source": one.tile.source,
+                "hash": one.tile.hash,
+            }
+        )
+
+
+def parameters(store: Store) -> dict[str, type]:
+    """The parameters of all problems in a store: whether their values are integers, else text."""
+    found: dict[str, type] = {}
+    for one in store.answered():
+        for name, value in one.tile.params.items():
+            found[name] = str if not isinstance(value, int) else found.get(name, int)
+    return {f"param_{name}" if name in _FIXED else name: kind for name, kind in found.items()}
+
+
+def write_csv(store: Store, file: BinaryIO, _: str) -> None:
+    """Comma-separated values with a line of names."""
+    names = [*parameters(store), *_FIXED]
+    text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
+    out = csv.DictWriter(text, names)
+    out.writeheader()
+    for row in rows(_renamed(store), parameters(store)):
+        out.writerow({name: csv_cell(value) for name, value in row.items()})
+    text.detach()
+
+
+def write_json(store: Store, file: BinaryIO, _: str) -> None:
+    """A list of objects: parameters, status, and the answer as `solve --json` prints it."""
+    for number, one in enumerate(store.answered()):
+        data = {
+            "source": one.tile.source,
+            "params": one.tile.params,
+            "name": one.tile.name,
+            "status": one.status,
+            "seconds": one.seconds,
+            "error": one.error,
+            "result": one.answer,
+        }
+        file.write((",\n" if number else "[\n").encode() + json.dumps(data).encode())
+    file.write(b"\n]\n" if file.tell() else b"[]\n")
+
+
+def write_parquet(store: Store, file: BinaryIO, _: str) -> None:
+    """Parquet; parameters are columns of integers or text.
+
+    Raises:
+        MachineError: pyarrow is not installed.
+    """
+    try:
+        import pyarrow as arrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise MachineError(f".parquet needs pyarrow ({error}): pip install 'layoutopt[parquet]'") from None
+    params = parameters(store)
+    kinds = {name: arrow.int64() if kind is int else arrow.string() for name, kind in params.items()}
+    for name in _FIXED:
+        number = (
+            arrow.int64() if name in _INTEGERS else arrow.float64() if name in _NUMBERS else arrow.string()
+        )
+        kinds[name] = number
+    schema = arrow.schema(list(kinds.items()))
+    with parquet.ParquetWriter(file, schema) as out:
+        found = rows(_renamed(store), params)
+        while piece := list(itertools.islice(found, _PIECE)):
+            texts = [name for name, kind in params.items() if kind is str]
+            for row in piece:
+                row.update({name: str(row[name]) for name in texts if row[name] is not None})
+            out.write_table(arrow.Table.from_pylist(piece, schema=schema))
+
+
+def _renamed(store: Store) -> Iterator[Answered]:
+    """The problems, parameters that are called like a column renamed."""
+    for one in store.answered():
+        if any(name in _FIXED for name in one.tile.params):
+            params = {f"param_{n}" if n in _FIXED else n: value for n, value in one.tile.params.items()}
+            yield replace(one, tile=replace(one.tile, params=params))
+        else:
+            yield one
+
+
+# By the end of the file's name; each writes a store to a file of some name.
+EXPORTS: Final[dict[str, Callable[[Store, BinaryIO, str], None]]] = {
+    ".parquet": write_parquet,
+    ".csv": write_csv,
+    ".json": write_json,
+    ".cuh": write_header,
+    ".h": write_header,
+}

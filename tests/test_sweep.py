@@ -1,0 +1,252 @@
+"""Sweeps: every question once, answers as `solve` gives them, a store that goes on where it was."""
+
+import csv
+import json
+import shutil
+import sqlite3
+import subprocess
+
+import pytest
+from test_cli import layoutopt
+
+import layoutopt as package
+from layoutopt.errors import ProblemFileError
+from layoutopt.problems.file import from_data
+from layoutopt.problems.result_file import result_from_data
+from layoutopt.sweeps.canonical import digest, kept, restored, spelling_of
+from layoutopt.sweeps.store import Store
+
+TEMPLATE = {
+    "name": "tile {M}x{N}",
+    "params": {"M": [8, 16], "N": [16, 32], "kind": ["load", "store"]},
+    "tile": {"shape": ["M", "N"], "element": "f32"},
+    "threads": 32,
+    "accesses": [
+        {"name": "rows", "op": "kind", "bytes": 4, "index": ["(tid + 32*i) // N", "(tid + 32*i) % N"], "for": {"i": "M * N // 32"}},
+        {"name": "columns", "op": "load", "bytes": 4, "index": ["(tid + 32*i) % M", "(tid + 32*i) // M"], "for": {"i": "M * N // 32"}},
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture
+def template(tmp_path):
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(TEMPLATE))
+    return path
+
+
+def swept(path, *more):
+    return layoutopt("sweep", path, "-o", path.with_suffix(".sqlite"), "--workers", "2", *more)
+
+
+def test_answers_are_those_of_solve_to_the_byte(template, tmp_path):
+    done = swept(template, "--export", tmp_path / "out.json")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("8 problems (8 different): 8 optimal\n")
+    solved = layoutopt("solve", template, "--json")
+    answers = [json.dumps(row["result"]) for row in json.loads((tmp_path / "out.json").read_text())]
+    assert answers == solved.stdout.splitlines()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.json", "t.json", "t.sqlite"]
+
+
+def test_what_is_answered_is_not_solved_again(template):
+    first = json.loads(swept(template, "--json").stdout)
+    assert (first["solved"], first["answered_before"]) == (8, 0)
+    again = json.loads(swept(template, "--json").stdout)
+    assert (again["solved"], again["answered_before"]) == (0, 8)
+    more = json.loads(swept(template, "--json", "--over", "M=8,24").stdout)
+    assert (more["solved"], more["answered_before"], more["total"]) == (4, 4, 12)
+    report = layoutopt("sweep", "--report", template.with_suffix(".sqlite"), "--json")
+    assert json.loads(report.stdout)["by_status"] == {"optimal": 12}
+
+
+def test_names_notes_and_order_do_not_matter():
+    problem = package.load_all(TEMPLATE)[0]
+    data = {
+        "name": "other", "notes": "n", "tile": {"shape": [8, 16], "element": "f32"}, "threads": 32,
+        "accesses": [
+            {"name": "b", "op": "load", "bytes": 4, "index": ["(tid + 32*i) % 8", "(tid + 32*i) // 8"], "for": {"i": 4}},
+            {"name": "a", "op": "load", "bytes": 4, "index": ["(tid + 32*i) // 16", "(tid + 32*i) % 16"], "for": {"i": 4}, "notes": "x"},
+        ],
+    }  # fmt: skip
+    same = from_data(data)
+
+    def key(problem):
+        return digest(problem, conflict_free=False, method="auto")
+
+    assert key(same) == key(problem)
+    assert key(from_data(data | {"threads": 31})) != key(problem)
+    assert digest(problem, conflict_free=True, method="auto") != key(problem)
+
+    def answered(problem):
+        return json.loads(json.dumps(package.solve(problem).to_json()))
+
+    answer = answered(problem)
+    spelled = spelling_of(problem)
+    assert restored(kept(answer, spelled), problem.name, spelled) == answer
+    assert restored(kept(answer, spelled), "other", spelling_of(same)) == answered(same)
+    with package.sweep(problem, same, data | {"threads": 16}, workers=1) as done:
+        assert (done.problems, done.questions, done.solved.total()) == (3, 2, 2)
+        found = list(done.results())
+        assert [r.problem for r in found] == ["tile 8x16", "other", "other"]
+        assert found[:2] == [package.solve(problem), package.solve(same)]
+
+
+def test_wrong_problems_stop_nothing(template, tmp_path):
+    data = json.loads(template.read_text())
+    data["accesses"][0]["index"][1] = "(tid + 32*i) % (N + M - 8)"  # leaves the tile where M is 16
+    template.write_text(json.dumps(data))
+    (tmp_path / "wrong.json").write_text("{")
+    done = layoutopt("sweep", template, tmp_path / "wrong.json", "-o", tmp_path / "s.sqlite", "--json")
+    assert done.returncode == 2
+    report = json.loads(done.stdout)
+    assert report["by_status"]["error"] == 5
+    assert report["total"] == 9
+    assert "wrong.json: not JSON" in done.stderr
+    with Store(tmp_path / "s.sqlite", write=False) as store:
+        errors = [one.error for one in store.answered() if one.status == "error"]
+    assert any("x1 must lie in 0..15" in error for error in errors)
+
+
+def test_undecided_answers_hold_for_limits_up_to_their_own(tmp_path):
+    problem = package.load("basics/diagonals_32x32_f32")
+    path = tmp_path / "s.sqlite"
+    for limit, solved in ((0.05, 1), (0.05, 0), (0.02, 0), (0.1, 1)):
+        with package.sweep(problem, store=path, time_limit=limit, workers=1) as done:
+            assert done.solved.total() == solved
+
+
+def test_conflicts_and_infeasible_are_the_exit_code(template):
+    assert swept(template, "--over", "N=32", "--conflict-free").returncode == 0
+    data = json.loads(template.read_text()) | {"layout": {"families": ["none"]}}
+    template.write_text(json.dumps(data))
+    assert swept(template, "--over", "N=32").returncode == 1
+    assert swept(template, "--over", "N=32", "--conflict-free").returncode == 1
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_tables(template, tmp_path, suffix):
+    out = tmp_path / f"out.{suffix}"
+    assert swept(template, "--export", out).returncode == 0
+    if suffix == "csv":
+        rows = list(csv.DictReader(out.read_text().splitlines()))
+    else:
+        rows = pytest.importorskip("pyarrow.parquet").read_table(out).to_pylist()
+    assert [(int(row["M"]), int(row["N"]), row["kind"]) for row in rows][:3] == [
+        (8, 16, "load"), (8, 16, "store"), (8, 32, "load"),
+    ]  # fmt: skip
+    assert {row["status"] for row in rows} == {"optimal"}
+    assert {int(row["bytes"]) for row in rows} == {512, 1024, 2048}
+
+
+def test_header_gives_the_offsets(template, tmp_path):
+    out = tmp_path / "tiles.h"
+    data = json.loads(template.read_text()) | {"layout": {"families": ["pad", "xor", "rotate", "interval"]}}
+    packed = {
+        "name": "packed \\ \"é??/", "tile": {"shape": [16, 64], "element": "s4"}, "threads": 32,
+        "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["tid % 16", "8*(tid // 16) + 16*i"], "for": {"i": 4}}],
+    }  # fmt: skip
+    (tmp_path / "p.json").write_text(json.dumps(packed))
+    template.write_text(json.dumps(data))
+    done = swept(template, tmp_path / "p.json", "--export", out)
+    assert done.returncode in (0, 1), done.stderr
+    checks = []
+    with Store(template.with_suffix(".sqlite"), write=False) as store:
+        for number, one in enumerate(store.answered()):
+            table = result_from_data(one.answer).table()
+            for x0 in range(table.shape[0]):
+                for x1 in (0, 1, 5, table.shape[1] - 1):
+                    checks.append(
+                        f'static_assert(offset_bytes(tiles[{number}], {x0}, {x1}) == {table[x0, x1]}, "");'
+                    )
+    program = f"""#include "tiles.h"
+using namespace layoutopt_tiles;
+{chr(10).join(checks)}
+static_assert(tiles[find(16, 32, "store")].bytes == 2048, "");
+static_assert(find(17, 32, "store") == -1, "");
+static_assert(find_name("tile 16x16") >= 0, "");
+int main() {{ constexpr auto tile = tiles[find(8, 16, "load")]; return tile.bytes == 512 ? 0 : 1; }}
+"""
+    (tmp_path / "main.cpp").write_text(program)
+    if shutil.which("g++") is None:
+        pytest.skip("needs g++")
+    subprocess.run(
+        ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", "main.cpp", "-o", "main"],
+        cwd=tmp_path,
+        check=True,
+    )
+    subprocess.run(["./main"], cwd=tmp_path, check=True)
+
+
+def test_reports(template, tmp_path):
+    swept(template)
+    store = template.with_suffix(".sqlite")
+    done = layoutopt(
+        "sweep",
+        "--report",
+        store,
+        "--page",
+        tmp_path / "r.html",
+        "--heat-map",
+        "M,N",
+        "--plot",
+        tmp_path / "r.svg",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "slowest" in done.stdout
+    page = (tmp_path / "r.html").read_text()
+    assert "<svg" in page
+    assert "excess wavefronts" in page
+    assert (tmp_path / "r.svg").read_text().startswith("<?xml")
+    for arguments in (
+        ("--heat-map", "M"),
+        ("--plot", tmp_path / "x.svg"),
+        ("--plot", tmp_path / "x.pdf"),
+        ("--heat-map", "M,Q", "--page", tmp_path / "x"),
+    ):
+        done = layoutopt("sweep", "--report", store, *arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (), ("t.json",), ("--report", "none.sqlite"), ("t.json", "--report", "t.json"), ("-o", "none.sqlite"),
+        ("--report", "t.json"), ("t.json", "-o", "t.json"), ("t.json", "-o", "s.sqlite", "--export", "x.txt"),
+        ("t.json", "-o", "s.sqlite", "--workers", "1", "--scheduler", "tcp://localhost:1"), ("t.json", "-o", "no/s.sqlite"),
+        ("t.json", "-o", "s.sqlite", "--over", "M"),
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_a_line(template, arguments):
+    done = layoutopt("sweep", *arguments, cwd=template.parent)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+    assert template.read_text() == json.dumps(TEMPLATE)
+
+
+def test_one_writer(template):
+    path = template.with_suffix(".sqlite")
+    with Store(path, write=True), pytest.raises(ProblemFileError, match="another sweep writes"):
+        Store(path, write=True)
+    Store(path, write=True).close()
+
+
+def test_a_full_disk_keeps_what_was_there(template, monkeypatch):
+    path = template.with_suffix(".sqlite")
+    swept(template, "--over", "M=8")
+    before = sqlite3.connect(path).execute("SELECT hash, answer FROM answers ORDER BY hash").fetchall()
+    opened = sqlite3.connect
+
+    def full(*arguments, **options):
+        database = opened(*arguments, **options)
+        database.execute(f"PRAGMA max_page_count = {database.execute('PRAGMA page_count').fetchone()[0] + 1}")
+        return database
+
+    monkeypatch.setattr(sqlite3, "connect", full)
+    with pytest.raises(ProblemFileError, match="full"):
+        package.sweep(str(template), store=path, workers=1)
+    monkeypatch.undo()
+    rows = sqlite3.connect(path).execute("SELECT hash, answer FROM answers ORDER BY hash").fetchall()
+    assert set(before) <= set(rows)
+    done = json.loads(swept(template, "--json").stdout)
+    assert done["by_status"] == {"optimal": 8}
