@@ -16,6 +16,7 @@ from layoutopt.model.linear_phases import phases_of
 from layoutopt.model.linearisations import Space
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.pitches import PitchVariables, by_span, linearisation, pitches_of
+from layoutopt.model.readable import readable
 from layoutopt.model.swizzle_rules import swizzle_field
 from layoutopt.problems.file import from_data
 from layoutopt.problems.trace import trace
@@ -204,6 +205,25 @@ def transposed():
             {**access, "name": "columns", "op": "load", "index": ["tid", "i"]},
         ],
     }  # fmt: skip
+
+
+def test_a_model_in_words():
+    model = LayoutModel(*asked(transposed(), 4, 4), 16, ideal=True)
+    _, first = model.solve(Budget(None))
+    model.write_out(first.candidate)
+    model.solve(Budget(None))
+    parts = readable(model.asked, model.answer)
+    sizes = sum(len(parts[kind]) for kind in ("integers", "0 or 1")), len(parts["constraints"])
+    assert sizes == model.asked.size
+    said = set(parts["constraints"])
+    assert {"mask_0_2 or mask_1_2 or e_4", "parity_0_12 = mask_0_3 xor mask_0_2"} <= said
+    assert {
+        "at_0_4 => pitch_0 = 4",
+        "not at_0_4 => pitch_0 in 0..3, 5..",
+        "at most one of e_4, y_4_1",
+    } <= said
+    assert parts["minimise"][0].startswith("67108864 used + ")
+    assert "used = 16" in parts["solution, and 0 for all others"]
 
 
 def test_what_is_written_out_binds_the_masks():

@@ -13,7 +13,7 @@ import enum
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from layoutopt.ground.budget import Budget
 
@@ -39,6 +39,9 @@ class Answer:
     bound: int
 
 
+NO_ANSWER: Final = Answer(Outcome.UNKNOWN, (), 0, 0)
+
+
 class Model:
     """Variables, constraints and an objective.
 
@@ -47,17 +50,20 @@ class Model:
 
     def __init__(self) -> None:
         self._domains: list[tuple[int, int]] = []
+        self.names: dict[int, str] = {}  # of variables, for people
         self._constraints: list[str] = []
         self._objective: list[tuple[int, int]] = []
         self._hint: dict[int, int] = {}
 
-    def boolean(self) -> int:
+    def boolean(self, name: str = "") -> int:
         """A new 0/1 variable."""
-        return self.integer(0, 1)
+        return self.integer(0, 1, name)
 
-    def integer(self, low: int, high: int) -> int:
+    def integer(self, low: int, high: int, name: str = "") -> int:
         """A new integer variable in low..high."""
         self._domains.append((low, high))
+        if name:
+            self.names[len(self._domains) - 1] = name
         return len(self._domains) - 1
 
     def clause(self, literals: Sequence[int]) -> None:
@@ -76,18 +82,18 @@ class Model:
         """A value to try first."""
         self._hint[variable] = value
 
-    def xor(self, a: int, b: int) -> int:
+    def xor(self, a: int, b: int, name: str = "") -> int:
         """A literal equal to `a xor b`."""
-        c = self.boolean()
+        c = self.boolean(name)
         # bool_xor holds when an odd number of its literals is true: a ^ b ^ (not c) = 1.
         self._constraints.append(f"constraints{{bool_xor{{literals:[{a},{b},{-c - 1}]}}}}")
         return c
 
-    def conjunction(self, literals: Sequence[int]) -> int:
+    def conjunction(self, literals: Sequence[int], name: str = "") -> int:
         """A literal equal to the conjunction of `literals`."""
         if len(literals) == 1:
             return literals[0]
-        both = self.boolean()
+        both = self.boolean(name)
         for literal in literals:
             self.clause((-both - 1, literal))
         self.clause((both, *(-literal - 1 for literal in literals)))
@@ -130,10 +136,26 @@ class Model:
         """A model of its own with all that this one has so far; variables keep their numbers."""
         other = Model()
         other._domains = list(self._domains)
+        other.names = dict(self.names)
         other._constraints = list(self._constraints)
         other._objective = list(self._objective)
         other._hint = dict(self._hint)
         return other
+
+    @property
+    def domains(self) -> Sequence[tuple[int, int]]:
+        """Lowest and highest value of each variable."""
+        return self._domains
+
+    @property
+    def constraints(self) -> Sequence[str]:
+        """The constraints, in `CpModelProto` text."""
+        return self._constraints
+
+    @property
+    def objective(self) -> Sequence[tuple[int, int]]:
+        """Variables and coefficients of the sum that is minimised."""
+        return self._objective
 
     @property
     def size(self) -> tuple[int, int]:
@@ -183,7 +205,7 @@ class Model:
         wrapper.set_parameters(parameters)
         response = _response(wrapper, proto, budget)
         if response is None:
-            return Answer(Outcome.UNKNOWN, (), 0, 0)
+            return NO_ANSWER
         outcome = Outcome(response.status.name)
         found = outcome in (Outcome.OPTIMAL, Outcome.FEASIBLE)
         values = tuple(response.solution) if found else ()

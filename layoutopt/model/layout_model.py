@@ -42,7 +42,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from layoutopt.ground.budget import Budget
-from layoutopt.model.cp_sat import Answer, Model, Outcome
+from layoutopt.model.cp_sat import NO_ANSWER, Answer, Model, Outcome
 from layoutopt.model.linear_phases import Phases, phases_of
 from layoutopt.model.linearisations import Linearisation, Space
 from layoutopt.model.masks import Swizzle
@@ -119,17 +119,17 @@ class LayoutModel:
         self.ideal = ideal
         self.swizzle = Swizzle(self.model, field) if field is not None else None
         self._parts = list(_by_dimensions(sets, tile))
-        self._used = self.model.integer(1, most)
+        self._used = self.model.integer(1, most, "used")
         self._listed: dict[Linearisation, int] = {}
         self.written: dict[Linearisation, int] = {}
-        self._shorter = self.model.boolean()
+        self._shorter = self.model.boolean("shorter")
         self._saving: list[int] = []
         self._reaches: dict[int, int] = {}
         # (part, lowest target, literal of the shared bank) -> the linearisations in which it occurs.
         self._occurs: dict[tuple[int, int, int], list[int]] = {}
         self._partly: set[tuple[int, tuple[int, ...]]] = set()
         self._flats: dict[int, int] = {}
-        self.size = 0, 0  # variables and constraints of the last question
+        self.asked, self.answer = Model(), NO_ANSWER  # the last question, and what was answered
         beyond = [(self._used, 1), *((pitch, -steps) for pitch, steps in self.pitches.span_terms)]
         self.model.linear(beyond, [1, FAR], [self.plain, -self._shorter - 1])
 
@@ -142,7 +142,8 @@ class LayoutModel:
     def allow(self, candidate: Linearisation) -> None:
         """Allow a linearisation that pitches do not describe."""
         if candidate not in self._listed:
-            literal = self._listed[candidate] = self.model.boolean()
+            number = len(self._listed)
+            literal = self._listed[candidate] = self.model.boolean(f"listed_{number}")
             self.model.linear([(self._used, 1)], [candidate.span, FAR], [literal, -self._shorter - 1])
 
     def write_out(self, candidate: Linearisation) -> None:
@@ -169,7 +170,8 @@ class LayoutModel:
                 if key in self._partly:
                     continue
                 self._partly.add(key)
-                mine = self.model.conjunction([self.pitches.chosen(pitches, own), *flat])
+                chosen = self.pitches.chosen(pitches, own)
+                mine = self.model.conjunction([chosen, *flat], f"{self.model.names[chosen]}_flat")
             self._hold(number, phases_of(candidate, sets, self.tile), mine, low)
 
     def _keep_vectors(self, candidate: Linearisation, y: int) -> int:
@@ -197,13 +199,13 @@ class LayoutModel:
     def _flat(self, low: int) -> int:
         """A literal under which no target below `low` is flipped."""
         if low not in self._flats:
-            self._flats[low] = self.model.boolean()
+            self._flats[low] = self.model.boolean(f"flat_{low}")
         return self._flats[low]
 
     def _at_least(self, reach: int) -> int:
         """A literal that makes `used` at least `reach`."""
         if reach not in self._reaches:
-            literal = self._reaches[reach] = self.model.boolean()
+            literal = self._reaches[reach] = self.model.boolean(f"reaches_{reach}")
             self.model.linear([(self._used, 1)], [reach, FAR], [literal])
         return self._reaches[reach]
 
@@ -283,8 +285,10 @@ class LayoutModel:
         question = self._question(index, most)
         if hint is not None:
             self._hint(question, hint)
-        self.size = question.size
-        answer = question.solve(budget, effort=effort, presolve=len(self._listed) > _MANY_LISTED)
+        self.asked = question
+        answer = self.answer = question.solve(
+            budget, effort=effort, presolve=len(self._listed) > _MANY_LISTED
+        )
         if not answer.values:
             return answer.outcome, None
         return answer.outcome, self._choice(answer, index)

@@ -39,10 +39,11 @@ class Swizzle:
             low = bits & -bits
             source = target, low.bit_length() - 1
             if source not in self._bits:
-                self._bits[source] = self.model.boolean()
+                self._bits[source] = self.model.boolean(f"mask_{target}_{source[1]}")
             rest = self.parity(target, bits ^ low)
             own = self._bits[source]
-            self._parity[key] = own if rest is None else self.model.xor(rest, own)
+            name = f"parity_{target}_{bits}"
+            self._parity[key] = own if rest is None else self.model.xor(rest, own, name)
         return self._parity[key]
 
     def shared_bank(self, difference: int, bank_bits: int, low: int) -> int | Literal[True] | None:
@@ -71,7 +72,7 @@ class Swizzle:
                 return None
         if not agree:
             return True
-        shared = self.model.boolean()
+        shared = self.model.boolean(f"e_{difference}")
         self.model.clause([*(-literal - 1 for literal in agree), shared])
         return shared
 
@@ -96,8 +97,8 @@ class Swizzle:
         for (target, source), bit in self._bits.items():
             distances.setdefault(source - target, []).append(bit)
         terms = [(bit, single) for bit in self._bits.values()]
-        for _, bits in sorted(distances.items()):
-            used = model.boolean()
+        for distance, bits in sorted(distances.items()):
+            used = model.boolean(f"shift_{distance}")
             terms.append((used, shift))
             for bit in bits:
                 model.clause((-bit - 1, used))

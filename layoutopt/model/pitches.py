@@ -41,10 +41,13 @@ class PitchVariables:
         self.model = model
         self.dims = [d for d, extent in enumerate(space.shape) if extent > 1]
         self._at: dict[tuple[int, int], int] = {}
-        self.plain = self.model.boolean()
+        self._chosen: dict[str, int] = {}
+        self.plain = self.model.boolean("plain")
         if not space.families - CUTTING:
             self.model.clause([-self.plain - 1])
-        self.pitch = {d: self.model.integer(1, max(1, (most - 1) // (space.shape[d] - 1))) for d in self.dims}
+        self.pitch = {
+            d: model.integer(1, max(1, (most - 1) // (space.shape[d] - 1)), f"pitch_{d}") for d in self.dims
+        }
         self.turned: list[int] = []  # true where a later dimension lies around an earlier one
         self._innermost()
         self._nested()
@@ -56,7 +59,7 @@ class PitchVariables:
     def _innermost(self) -> None:
         """One dimension runs fastest, the last where vectors lie along it; all keep accesses aligned."""
         space, model = self.space, self.model
-        first = self.first = {d: model.boolean() for d in self.dims}
+        first = self.first = {d: model.boolean(f"first_{d}") for d in self.dims}
         if self.dims:
             model.exactly_one(list(first.values()))
         if space.vector > 1:
@@ -72,13 +75,13 @@ class PitchVariables:
             unit = space.unit(piece)
             terms = [(self.pitch[d], 1)]
             if single_inside(space) is not None:
-                terms.append((model.integer(0, _most_steps(space, piece)), -unit))
+                terms.append((model.integer(0, _most_steps(space, piece), f"inner_steps_{d}"), -unit))
             model.linear(terms, [least, least], [first[d], self.plain])
             if unit > 1:
                 if unit > self.most:
                     model.clause([first[d], -self.plain - 1])
                     continue
-                count = model.integer(0, self.most // unit)
+                count = model.integer(0, self.most // unit, f"steps_{d}")
                 model.linear([(self.pitch[d], 1), (count, -unit)], [0, 0], [-first[d] - 1, self.plain])
 
     def _runs_fastest(self, d: int) -> None:
@@ -89,7 +92,7 @@ class PitchVariables:
         order = fixed_order(self.space)
         shape = self.space.shape
         for a, b in itertools.combinations(self.dims, 2):
-            inside = self.model.boolean()
+            inside = self.model.boolean(f"inside_{a}_{b}")
             self.turned.append(inside)
             far, within = [0, FAR], self.plain
             self.model.linear([(self.pitch[b], 1), (self.pitch[a], -shape[a])], far, [inside, within])
@@ -108,7 +111,7 @@ class PitchVariables:
             follows = [self.first[b]]
             for a in self.dims:
                 if a != b:
-                    follows.append(near := model.boolean())
+                    follows.append(near := model.boolean(f"near_{a}_{b}"))
                     gap = [(self.pitch[b], 1), (self.pitch[a], -space.shape[a])]
                     model.linear(gap, [0, min(most, FAR)], [near, self.plain])
             model.clause(follows)
@@ -116,14 +119,18 @@ class PitchVariables:
     def at(self, d: int, value: int) -> int:
         """A literal: pitch_d = value."""
         if (d, value) not in self._at:
-            literal = self._at[d, value] = self.model.boolean()
+            literal = self._at[d, value] = self.model.boolean(f"at_{d}_{value}")
             self.model.linear([(self.pitch[d], 1)], [value, value], [literal])
             self.model.linear([(self.pitch[d], 1)], [0, value - 1, value + 1, FAR], [-literal - 1])
         return self._at[d, value]
 
     def chosen(self, pitches: Pitches, dims: Sequence[int]) -> int:
         """A literal: these dimensions have these pitches."""
-        return self.model.conjunction([self.plain, *(self.at(d, pitches[d]) for d in dims)])
+        name = "y_" + "_".join(str(pitches[d]) if d in dims else "*" for d in range(len(pitches)))
+        if name not in self._chosen:
+            literals = [self.plain, *(self.at(d, pitches[d]) for d in dims)]
+            self._chosen[name] = self.model.conjunction(literals, name)
+        return self._chosen[name]
 
     def forbid(self, candidate: Linearisation) -> None:
         """Not these pitches."""

@@ -162,7 +162,7 @@ class Growth:
     @property
     def grown(self) -> ModelGrowth:
         """What it took."""
-        return ModelGrowth(self.rounds, len(self.model.written), self.rejected, *self.model.size)
+        return ModelGrowth(self.rounds, len(self.model.written), self.rejected, *self.model.asked.size)
 
     def _proposal(self) -> Choice | None:
         """What the model takes to be smallest, then cheapest; None where it knows that nothing is left.

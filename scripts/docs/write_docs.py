@@ -4,7 +4,8 @@
 
 A page is run in an empty folder, its blocks in order. Comments before a block: `<!-- lines N -->` shows the
 first N lines, `<!-- exit N -->` expects that exit code of its last command, `<!-- write FILE TEXT -->` and
-`<!-- trace NAME -->` put files into the folder.
+`<!-- trace NAME -->` put files into the folder. `<!-- model ARGUMENTS -->` before a text block: what
+`scripts/docs/print_model.py` prints.
 """
 
 from __future__ import annotations
@@ -28,13 +29,22 @@ from layoutopt.search.dictated import modes
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"((?:<!-- [^\n]* -->\n)*)```console\n(.*?)```", re.S)
+MODEL = re.compile(r"<!-- model ([^\n]*) -->\n```text\n.*?```", re.S)
 HAND = "<!-- Written by scripts/docs/write_docs.py; change what it is generated from. -->\n\n"
 
 
 def with_outputs(page: str) -> str:
     """The page with the output that its commands give now."""
     with tempfile.TemporaryDirectory() as folder:
-        return BLOCK.sub(lambda match: _block(match[1], match[2], Path(folder)), page)
+        page = BLOCK.sub(lambda match: _block(match[1], match[2], Path(folder)), page)
+        return MODEL.sub(lambda match: _model(match[1], Path(folder)), page)
+
+
+def _model(arguments: str, folder: Path) -> str:
+    command = [sys.executable, str(ROOT / "scripts/docs/print_model.py"), *shlex.split(arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    return f"<!-- model {arguments} -->\n```text\n{done.stdout}```"
 
 
 def _block(comments: str, body: str, folder: Path) -> str:
