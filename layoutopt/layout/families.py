@@ -103,7 +103,7 @@ class Family(Struct, frozen=True):
         shows_label: the text of `compare` says it, since the formula does not.
         parts: what of a layout the family brought, for "without this pad".
         counted: the row's best is found by counting every layout, not by the solver.
-        special_case_of: the family that problem files and options name to allow it; empty for its own.
+        special_case_of: the families that problem files and options name to allow it; empty for its own.
         orders: it is about the order of dimensions, and nothing where the problem fixes that.
     """
 
@@ -120,13 +120,13 @@ class Family(Struct, frozen=True):
     shows_label: bool = False
     parts: Callable[[Layout], Iterator[Part]] = _no_parts
     counted: bool = True
-    special_case_of: str = ""
+    special_case_of: tuple[str, ...] = ()
     orders: bool = False
 
     @property
-    def allowed_by(self) -> str:
+    def allowed_by(self) -> tuple[str, ...]:
         """What must be among the families that a problem allows."""
-        return self.special_case_of or self.name
+        return self.special_case_of or (self.name,)
 
 
 FAMILIES: Final[tuple[Family, ...]] = (
@@ -212,7 +212,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
         beside=("none", "order"),
         label=_cute_label,
         shows_label=True,
-        special_case_of="xor",
+        special_case_of=("xor",),
     ),
     Family(
         name="xor",
@@ -226,6 +226,18 @@ FAMILIES: Final[tuple[Family, ...]] = (
         beside=("none", "order"),
         parts=_flipped_bits,
         counted=False,
+    ),
+    Family(
+        name="pad+xor",
+        heading="pads and a swizzle together",
+        adds="a swizzle over pads",
+        bytes="the pads",
+        index="a shift, a mask and an XOR for each distance that bits move",
+        row="pad+xor",
+        title="pad and XOR together",
+        beside=("none", "order", "pad", "xor"),
+        counted=False,
+        special_case_of=("pad", "xor"),
     ),
     Family(
         name="matrix",

@@ -82,6 +82,7 @@ class _Compare:
         self.in_use = problem.layout.offset
         self.case = known_case(source, gpu, budget=self.budget)
         self.widths: dict[str, int] | None = None  # not chosen yet
+        self.solved: list[Result] = []  # of rows, those without pads first
         self.everything, self.seconds = _timed(partial(self._solve, FAMILIES))
         self.widths = chosen_widths(problem, self.everything)
         if self.widths:
@@ -130,7 +131,7 @@ class _Compare:
     def _family_row(self, name: str, families: tuple[Family, ...]) -> Row:
         """The best layout of the families that share a row."""
         title = families[0].title
-        mine = [f for f in families if f.allowed_by in self.allowed or f.allowed_by == "none"]
+        mine = [f for f in families if {*f.allowed_by} <= {*self.allowed, "none"}]
         if not mine or (mine[0].orders and self.problem.layout.order is not None):
             reason = "not allowed by the problem's layout constraints"
             return Row(name, title, Status.INFEASIBLE, reason)
@@ -139,7 +140,11 @@ class _Compare:
         if not mine[0].counted:
             if _is_best_of(self.everything, together):
                 return self._solved_row(name, title, self.everything, 0.0)
-            return self._solved_row(name, title, *_timed(partial(self._solve, together)))
+            if "pad" in together and (tight := next(filter(_needs_no_pad, self.solved), None)) is not None:
+                return self._solved_row(name, title, tight, 0.0)
+            result, seconds = _timed(partial(self._solve, together))
+            self.solved.append(result)
+            return self._solved_row(name, title, result, seconds)
         self.progress(title)
         space = replace(self.space, families=frozenset(f for f in together if f in ("none", *self.allowed)))
         layouts = COUNTED.get(name, plainly)(space, self.problem.tile.element_bytes)
@@ -370,3 +375,9 @@ def _is_best_of(everything: Result, families: tuple[str, ...]) -> bool:
 
 def _row_and(row: Node, pitch: int, column: Node) -> Node:
     return Op("+", (Op("*", (row, Const(pitch))), column))
+
+
+def _needs_no_pad(found: Result) -> bool:
+    """Whether pads cannot make it better: it is the best of its families, and nothing is of any families."""
+    proof = found.proof
+    return found.status is Status.OPTIMAL and proof.objective.everywhere and proof.bytes.everywhere
