@@ -50,8 +50,12 @@ def parameters(launch):
     return found
 
 
-@cache
 def report(name, target="sm_90"):
+    return summary(evaluation(name, target))
+
+
+@cache
+def evaluation(name, target="sm_90"):
     launch = LAUNCHES[name]
     programs = sass.from_text((KERNELS / f"{name}.{target}.sass").read_text())
     (program,) = [one for one in programs if one.name == launch.symbol]
@@ -59,7 +63,7 @@ def report(name, target="sm_90"):
     program = dataclasses.replace(program, parameters=tuple(parameter for parameter, _ in given))
     arguments = {str(k): value for k, (_, value) in enumerate(given)}
     call = Launch(block=launch.block, grid=launch.grid, arguments=arguments, shared_bytes=launch.shared)
-    return summary(evaluate(program, call, device(target)))
+    return evaluate(program, call, device(target))
 
 
 @pytest.mark.parametrize("name", sorted(RECORDS))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from layoutopt.cli.files import FileCommand, InputPath, OutputPath, check_new, updating, write_all
+from layoutopt.cli.import_kernel import command as kernel
 from layoutopt.cli.new import extents
 from layoutopt.cli.output import note, say_file
 from layoutopt.errors import ProblemFileError
@@ -29,6 +30,9 @@ MAX_TEXT_BYTES = 64 << 20
 @click.group("import")
 def command() -> None:
     """Turn what another tool prints, or what a kernel did, into a problem file."""
+
+
+command.add_command(kernel)
 
 
 class LayoutText(InputPath):

@@ -188,11 +188,53 @@ def check_kernels(
     for number, path in enumerate(paths):
         evaluation = evaluated(read_program(path, options), options, time_limit)
         report = summary(evaluation, options.entry)
+        fixes = {} if no_fix else _fixes(evaluation, time_limit)
         if as_json:
-            say_json(report.to_json())
+            data = report.to_json()
+            for array in data["arrays"]:
+                array["fix"] = fixes.get(array["name"])
+            say_json(data)
         else:
             from layoutopt.report.kernel_text import kernel_report
 
-            say(("\n" if number else "") + kernel_report(report))
+            lines = [f"  {name}: {fix['message']}" for name, fix in fixes.items()]
+            say(("\n" if number else "") + kernel_report(report, lines))
         code = max(code, int(report.totals["bank_conflicts"] > 0))
     return code
+
+
+def _fixes(evaluation: Evaluation, seconds: float) -> dict[str, dict[str, Any]]:
+    """What to change of each array that has conflicts, found over all of its accesses; by name."""
+    from layoutopt.ground.budget import Budget
+    from layoutopt.kernels.arrays import used_arrays
+    from layoutopt.kernels.problem_data import array_problem
+    from layoutopt.problems.answer import Result
+    from layoutopt.problems.file import from_data
+    from layoutopt.problems.types import Problem
+    from layoutopt.study.check import check
+    from layoutopt.synthesis.solve import solve
+
+    tallies = evaluation.tallies
+    wanted = [
+        used
+        for used in used_arrays(evaluation)
+        if any(tallies[k].wavefronts > tallies[k].ideal for k in used.steps)
+    ]
+    budget = Budget(seconds)
+    found: dict[str, dict[str, Any]] = {}
+    for number, used in enumerate(wanted):
+        part = budget.part(1 / (len(wanted) - number))
+
+        def solver(changed: Problem, part: Budget = part) -> Result:
+            return solve(changed, budget=part)
+
+        try:
+            problem = from_data(array_problem(evaluation, used))
+            audit = check(problem, solver=solver, budget=part.part(0.2))
+        except ProblemFileError as error:
+            found[used.array.name] = {"message": f"no fix is sought: {error}"}
+            continue
+        fix = next((finding for finding in audit.findings if finding.kind == "fix"), None)
+        if fix is not None:
+            found[used.array.name] = {"message": fix.message, **(fix.details or {})}
+    return found

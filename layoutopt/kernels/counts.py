@@ -95,6 +95,7 @@ class Counter:
     traces: dict[int, list[Execution]] = field(default_factory=dict)
     _waiting: dict[int, list[tuple[IntArray, Bools]]] = field(default_factory=dict)
     _rows: dict[int, int] = field(default_factory=dict)
+    _traced_rows: dict[int, int] = field(default_factory=dict)
     _clock: int = 0
 
     def uncertain(self, index: int, why: str) -> None:
@@ -138,10 +139,11 @@ class Counter:
 
     def _trace(self, index: int, rows: IntArray, address: IntArray, lanes: Bools) -> None:
         first = rows < self.warps
-        if first.any():
-            kept = self.traces.setdefault(index, [])
-            if sum(len(e.warps) for e in kept[-1:]) * len(kept) <= MOST_TRACED_ROWS:
-                kept.append(Execution(rows[first], address[first], lanes[first], self._clock))
+        # One more than the most is kept, so that it is seen that some are missing.
+        if first.any() and self._traced_rows.get(index, 0) <= MOST_TRACED_ROWS:
+            self._traced_rows[index] = self._traced_rows.get(index, 0) + int(first.sum())
+            execution = Execution(rows[first], address[first], lanes[first], self._clock)
+            self.traces.setdefault(index, []).append(execution)
 
     def finish(self) -> None:
         """Count what is left."""

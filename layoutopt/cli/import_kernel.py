@@ -1,0 +1,78 @@
+"""`layoutopt import kernel`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from layoutopt.cli.files import FileCommand, InputPath, OutputPath, write_all
+from layoutopt.cli.kernel import LaunchOptions, evaluated, launch_options, read_program
+from layoutopt.cli.new import extents
+from layoutopt.cli.options import time_limit_option
+from layoutopt.cli.output import note
+from layoutopt.errors import ProblemFileError
+
+
+@click.command("kernel", cls=FileCommand)
+@click.argument("kernel", type=InputPath())
+@launch_options
+@click.option("--array", metavar="NAME", help="Only this array, as `check` names it.")
+@click.option("--shape", metavar="MxN", help="Extents of the array, where the source does not say them.")
+@click.option(
+    "-o", "--output", type=OutputPath(), required=True, metavar="FOLDER", help="Write one file an array."
+)
+@time_limit_option(60.0, "Seconds to evaluate the kernel.")
+def command(
+    kernel: Path, array: str | None, shape: str | None, output: Path, time_limit: float, **launch: Any
+) -> int:
+    """The arrays in shared memory of a compiled kernel, a problem file each.
+
+    One launch is evaluated on the CPU; accesses are those of its first block.
+
+    \b
+    Example:
+      layoutopt import kernel transpose.cu --block 32,8 --arg 2=1024 -o tiles
+    """
+    from layoutopt.ground.escape import identifier
+    from layoutopt.kernels.arrays import used_arrays
+    from layoutopt.kernels.problem_data import array_problem
+    from layoutopt.problems.file import from_data
+    from layoutopt.problems.text import problem_text
+
+    options = LaunchOptions(**launch)
+    sizes = extents(shape) if shape is not None else None
+    if sizes is not None and array is None:
+        raise ProblemFileError("--shape", "it is the shape of one array: name it with --array")
+    evaluation = evaluated(read_program(kernel, options), options, time_limit)
+    found = [one for one in used_arrays(evaluation) if array in (None, one.array.name)]
+    if not found:
+        names = ", ".join(one.array.name for one in used_arrays(evaluation)) or "none"
+        raise ProblemFileError("--array", f"the kernel touches no such array; there are: {names}")
+    files: dict[Path, bytes] = {}
+    for used in found:
+        try:
+            data = array_problem(evaluation, used, sizes)
+        except ProblemFileError as error:
+            if len(found) == 1:
+                raise
+            note(f"{used.array.name} is left out: {error}")
+            continue
+        from_data(data)
+        path = output / f"{identifier(used.array.name)}.json"
+        if path in files:
+            path = output / f"{identifier(used.array.name)}_{used.array.start}.json"
+        files[path] = problem_text(data).encode()
+    if not files:
+        raise ProblemFileError("", "no array whose accesses are known")
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ProblemFileError("-o", f"cannot make {str(output)!r}: {error.strerror}") from None
+    write_all(files)
+    for path in files:
+        note(f"wrote {path}")
+    for why in evaluation.doubts:
+        note(f"not certain: {why}")
+    return 0

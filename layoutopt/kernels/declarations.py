@@ -1,0 +1,62 @@
+"""Shapes of shared arrays as a CUDA source declares them.
+
+Extents are numbers, or names that a `#define` or an integer constant of the file gives one. What is not
+understood
+is not told: a shape counts only where the array's bytes agree with it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from layoutopt.errors import ProblemFileError
+from layoutopt.expressions.grammar import evaluate, names, parse
+from layoutopt.ground import json_data
+
+MAX_BYTES: Final = 4 << 20
+_CONSTANT: Final = re.compile(
+    r"#\s*define\s+(\w+)\s+\(?(\d+)\)?\s*$|\b(?:const|constexpr)\b[\w\s]*\b(\w+)\s*=\s*(\d+)\s*;", re.M
+)
+
+
+def declared_shape(file: str | None, name: str, size: int) -> tuple[int, ...] | None:
+    """The extents of a `__shared__` array of so many bytes; None where the file does not say.
+
+    Args:
+        file: path of the source.
+        name: of the array.
+        size: its bytes.
+    """
+    if file is None or not re.fullmatch(r"\w+", name):
+        return None
+    try:
+        text = json_data.read(Path(file), MAX_BYTES).decode("utf-8", "replace")
+    except ProblemFileError:
+        return None
+    constants = {m[1] or m[3]: int(m[2] or m[4]) for m in _CONSTANT.finditer(text)}
+    for statement in re.findall(r"__shared__[^;{}]*", text):
+        match = re.search(rf"\b{name}\s*((?:\[[^\]]*\]\s*)+)", statement)
+        if match is None:
+            continue
+        extents = [_extent(part, constants) for part in re.findall(r"\[([^\]]*)\]", match[1])]
+        if all(extents):
+            shape = tuple(extent for extent in extents if extent)
+            element, rest = divmod(size, math.prod(shape))
+            if rest == 0 and element in (1, 2, 4, 8, 16):
+                return shape
+    return None
+
+
+def _extent(text: str, constants: dict[str, int]) -> int | None:
+    try:
+        node = parse(text.strip(), frozenset(constants))
+        known = {name: np.array(constants[name], np.int64) for name in names(node)}
+        value = int(evaluate(node, known))
+    except (ProblemFileError, TypeError, ValueError):
+        return None
+    return value if 0 < value < 1 << 24 else None

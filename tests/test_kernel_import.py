@@ -1,0 +1,73 @@
+"""Arrays of kernels as problems: their accesses cost what the evaluation of the kernel counted."""
+
+import dataclasses
+
+import pytest
+from test_kernel_counters import LAUNCHES, RECORDS, evaluation
+
+from layoutopt.kernels.arrays import used_arrays
+from layoutopt.kernels.problem_data import array_problem
+from layoutopt.problems.file import from_data
+from layoutopt.study.check import check
+
+# One block, or blocks that are all the same; the long loop has more executions than are kept.
+WHOLE = sorted(
+    name
+    for name, launch in LAUNCHES.items()
+    if name in RECORDS and launch.grid == (1, 1, 1) and name != "long_loop"
+)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_problems_cost_what_the_kernel_does(name):
+    found = evaluation(name)
+    for used in used_arrays(found):
+        tallies = [found.tallies[k] for k in used.steps]
+        if any(tally.unknown for tally in tallies):
+            continue
+        problem = from_data(array_problem(found, used))
+        weights = {access.name: access.weight for access in problem.accesses}
+        audit = check(problem)
+        assert sum(a.wavefronts * weights[a.name] for a in audit.accesses) == sum(
+            t.wavefronts for t in tallies
+        )
+        assert audit.bytes <= used.array.size
+
+
+def test_accesses_become_formulas():
+    found = evaluation("transpose_plain")
+    (used,) = used_arrays(found)
+    data = array_problem(found, used)
+    assert data["tile"] == {"shape": [32, 32], "element": "f32"}
+    assert data["published"]["offset"] == "x0*32 + x1"
+    assert {tuple(access["index"]) for access in data["accesses"]} <= {
+        ("warp + i*8", "lane"),
+        ("lane", "warp + i*8"),
+        *((f"warp + {8 * k}" if k else "warp", "lane") for k in range(4)),
+        *(("lane", f"warp + {8 * k}" if k else "warp") for k in range(4)),
+    }
+
+
+def test_a_pad_is_not_part_of_the_tile():
+    found = evaluation("transpose_padded")
+    (used,) = used_arrays(found)
+    data = (
+        array_problem(found, used, (32, 33)) if used.array.size == 32 * 33 * 4 else array_problem(found, used)
+    )
+    assert data["tile"]["shape"] == [32, 32]
+    assert data["published"]["offset"] == "x0*33 + x1"
+
+
+def test_a_shape_that_the_bytes_contradict_is_refused():
+    found = evaluation("transpose_plain")
+    (used,) = used_arrays(found)
+    with pytest.raises(Exception, match="--shape"):
+        array_problem(found, used, (31, 7))
+
+
+def test_arrays_are_told_apart_by_their_bytes():
+    found = evaluation("gemm_tiled")
+    arrays = used_arrays(found)
+    assert len(arrays) == 2
+    assert arrays[0].array.start + arrays[0].array.size <= arrays[1].array.start
+    assert dataclasses.is_dataclass(arrays[0])
