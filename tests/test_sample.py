@@ -50,3 +50,20 @@ def test_a_large_transpose_has_its_short_answer():
     found = solve(tile([512, 512], rows, columns, threads=1024))
     assert found.offset == "x0*512 + (x1 ^ x0 % 32)"
     assert (found.status, found.excess, found.bytes) == (Status.OPTIMAL, 0, 1 << 20)
+
+
+def test_what_no_layout_avoids_is_proved_of_all_instructions(monkeypatch):
+    """Words of 16-byte vectors share eight banks: columns of them cost four times in every layout."""
+    stores = {**load_of("vectors", ["warp + 8*i", "4*(lane % 16)"], i=4), "op": "store", "bytes": 16}
+    columns = load_of("columns", ["lane", "4*warp + 32*j"], j=2)
+    problem = tile([32, 64], stores, {**columns, "weight": 3})
+    whole = solve(problem)
+    monkeypatch.setattr(sample, "MOST_TOGETHER", 16)
+    monkeypatch.setattr(sample, "_SAMPLED", 8)
+    monkeypatch.setattr(sample, "_PIECE", 3)
+    few = solve(problem)
+    assert (few.excess, few.weighted_excess, few.bytes) == (whole.excess, whole.weighted_excess, whole.bytes)
+    assert few.excess > 0
+    assert few.status is whole.status is Status.OPTIMAL
+    assert few.proof.excess == whole.proof.excess
+    assert few.proof.objective == whole.proof.objective

@@ -7,7 +7,7 @@ merged here, once, and weighted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,14 +50,31 @@ class PhaseSet:
     width_bytes: int
 
 
-def phase_sets(trace: Trace, tile: Tile, device: Device) -> tuple[PhaseSet, ...]:
-    """The distinct phases of all accesses, grouped by rule and width."""
+def counting_excess(sets: Sequence[PhaseSet]) -> tuple[int, int]:
+    """Excess that the counting bound leaves in every layout: weighted, and not."""
+    weighted = plain = 0
+    for s in sets:
+        chunk_words = max(1, s.width_bytes // s.rule.bank_bytes)
+        requests = chunk_words if s.rule.split_words else 1
+        distinct = s.elements >= 0
+        distinct[:, 1:] &= s.elements[:, 1:] != s.elements[:, :-1]
+        ideal = -(-distinct.sum(axis=1) * chunk_words // (s.rule.banks * requests))
+        over = np.maximum(s.floor - ideal, 0)
+        weighted += int((s.weight * over).sum()) * requests
+        plain += int((s.repeats * over).sum()) * requests
+    return weighted, plain
+
+
+def phase_sets(
+    trace: Trace, tile: Tile, device: Device, held_by: Blocks | None = None
+) -> tuple[PhaseSet, ...]:
+    """The distinct phases of all accesses, grouped by rule and width; `held_by`: what more accesses keep."""
     gathered: dict[tuple[PhaseRule, int], list[tuple[IntArray, IntArray, IntArray]]] = {}
     for access in trace.accesses:
         rule = device.rule(access.operation)
         rows = gathered.setdefault((rule, access.operation.width_bytes), [])
         rows.extend(_phases(access, rule))
-    held_by = blocks(trace, tile)
+    held_by = held_by or blocks(trace, tile)
     sets = []
     for (rule, given_bytes), parts in gathered.items():
         # What is wider than a row of banks fills it several times, wherever it lies.

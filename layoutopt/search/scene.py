@@ -29,7 +29,7 @@ from layoutopt.model.linearisations import (
     unpadded,
 )
 from layoutopt.model.pads import padded
-from layoutopt.model.phases import PhaseSet, phase_sets
+from layoutopt.model.phases import PhaseSet, counting_excess, phase_sets
 from layoutopt.model.placement import free_assignment, nearby
 from layoutopt.model.swizzle import SHIFT_OPERATIONS, SwizzleModel
 from layoutopt.model.swizzle_rules import (
@@ -42,7 +42,7 @@ from layoutopt.model.swizzle_rules import (
     shortened,
     swizzle_field,
 )
-from layoutopt.problems.alignment import base_alignment
+from layoutopt.problems.alignment import base_alignment, blocks
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound
 from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import FAMILIES, Problem
@@ -86,7 +86,9 @@ class Scene:
         self.progress = progress
         self.conflict_free = conflict_free
         self.limit = problem.layout.max_bytes
-        self.sets: tuple[PhaseSet, ...] = phase_sets(counted or trace, self.tile, device)
+        self.sets: tuple[PhaseSet, ...] = phase_sets(
+            counted or trace, self.tile, device, blocks(trace, self.tile)
+        )
         families = problem.layout.families or FAMILIES
         alignment = problem.layout.alignment_bytes
         needed = base_alignment(trace, device, swizzled=False)
@@ -117,22 +119,8 @@ class Scene:
             self.limit = least if self.limit is None else min(self.limit, least)
         if self.limit is not None:
             self.scope += f" within {self.limit} bytes"
-        self.floor, self.plain_floor = self._floor()
+        self.floor, self.plain_floor = counting_excess(self.sets)
         self.tally = Tally()
-
-    def _floor(self) -> tuple[int, int]:
-        """Excess that the counting bound leaves in every layout: weighted, and not."""
-        weighted = plain = 0
-        for s in self.sets:
-            chunk_words = max(1, s.width_bytes // s.rule.bank_bytes)
-            requests = chunk_words if s.rule.split_words else 1
-            distinct = s.elements >= 0
-            distinct[:, 1:] &= s.elements[:, 1:] != s.elements[:, :-1]
-            ideal = -(-distinct.sum(axis=1) * chunk_words // (s.rule.banks * requests))
-            over = np.maximum(s.floor - ideal, 0)
-            weighted += int((s.weight * over).sum()) * requests
-            plain += int((s.repeats * over).sum()) * requests
-        return weighted, plain
 
     def _least_span(self) -> int:
         """Elements of the smallest layout in the families."""

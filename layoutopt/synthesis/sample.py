@@ -1,8 +1,9 @@
 """Large problems by a sample of their warp instructions: propose for these, count all, add what was found.
 
 A layout that is best for some instructions, and costs no more when all are counted, is best for all: fewer
-instructions leave less excess, so that every bound of the sample holds. Where it costs more, the
-instructions that it serves worst join the sample. A transpose of two million words is decided by two
+instructions leave less excess, so that every bound of the sample holds. Where it costs more, and
+more than what counting leaves the others in every layout, the instructions that it serves worst join the
+sample. A transpose of two million words is decided by two
 thousand of its rows and columns.
 """
 
@@ -18,6 +19,9 @@ import numpy.typing as npt
 from layoutopt.engine.case import Case
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import VerificationError
+from layoutopt.ground.budget import Budget
+from layoutopt.model.phases import counting_excess, phase_sets
+from layoutopt.problems.alignment import Blocks, blocks
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound
 from layoutopt.problems.trace import Trace
 from layoutopt.search.proposal import Ask, Proposal
@@ -29,6 +33,7 @@ IntArray = npt.NDArray[np.int64]
 MOST_TOGETHER: Final = 1 << 14
 _SAMPLED: Final = 2048
 _JOINING: Final = 256
+_PIECE: Final = 1 << 13  # instructions counted at once
 _ROUNDS: Final = 8
 _SEED: Final = 1
 _LEFT: Final = "the best for a sample of the instructions has more excess when all are counted"
@@ -47,7 +52,7 @@ def by_sample(case: Case, ask: Ask, search: Callable[[Trace], Proposal]) -> Prop
         ask: the time there is.
         search: what proposes for some of the instructions of `case.certain`.
     """
-    lanes = case.certain
+    lanes, held_by = case.certain, blocks(case.certain, case.lowered.tile)
     taken = [_some(len(a.element), _SAMPLED // len(lanes.accesses)) for a in lanes.accesses]
     best: Proposal | None = None
     for _ in range(_ROUNDS):
@@ -55,6 +60,9 @@ def by_sample(case: Case, ask: Ask, search: Callable[[Trace], Proposal]) -> Prop
         if proposal.layout is None:
             return best or proposal
         counted = _counted(case, lanes, proposal, taken)
+        if not counted.holds:
+            rest = _only(lanes, [~rows for rows in taken])
+            counted = _with_rest(counted, proposal, _counting_excess(case, rest, held_by, ask.budget))
         best = (
             counted.proposal
             if best is None or best.layout is None
@@ -109,6 +117,38 @@ def _counted(case: Case, lanes: Trace, proposal: Proposal, taken: list[BoolArray
         excess,
         False,
     )
+
+
+def _with_rest(counted: _Counted, sampled: Proposal, rest: tuple[int, int]) -> _Counted:
+    """What is counted for all, under the bound of the sample and what counting leaves the `rest`.
+
+    Where the two are met, every layout as good leaves the sample at its least excess, so that the sample's
+    bound of the bytes is theirs, too.
+    """
+    bound = sampled.excess_bound.lower_bound + rest[0]
+    total, plain = counted.proposal.weighted_excess, sampled.plain_floor + rest[1]
+    holds = sampled.complete and total <= bound
+    proposal = replace(
+        replace(sampled, weighted_excess=total) if holds else counted.proposal,
+        excess_bound=Bound(bound, sampled.excess_bound.scope),
+        plain_floor=plain,
+    )
+    return _Counted(proposal, counted.excess, holds)
+
+
+def _counting_excess(case: Case, lanes: Trace, held_by: Blocks, budget: Budget) -> tuple[int, int]:
+    """Excess that counting leaves in every layout, weighted and not, as far as there is time to count it."""
+    weighted = plain = 0
+    for access in lanes.accesses:
+        for first in budget.while_left(range(0, len(access.element), _PIECE)):
+            rows = slice(first, first + _PIECE)
+            piece = replace(
+                access, element=access.element[rows], active=access.active[rows], weight=access.weight[rows]
+            )
+            found = phase_sets(Trace((piece,), lanes.weight_unit), case.lowered.tile, case.device, held_by)
+            more = counting_excess(found)
+            weighted, plain = weighted + more[0], plain + more[1]
+    return weighted, plain
 
 
 def _rank(case: Case) -> Callable[[Proposal], tuple[float, ...]]:
