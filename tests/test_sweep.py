@@ -250,3 +250,43 @@ def test_a_full_disk_keeps_what_was_there(template, monkeypatch):
     assert set(before) <= set(rows)
     done = json.loads(swept(template, "--json").stdout)
     assert done["by_status"] == {"optimal": 8}
+
+
+def test_solve_and_compare_read_a_store_first(template, tmp_path):
+    swept(template)
+    path = template.with_suffix(".sqlite")
+    solved = layoutopt("solve", template, "--json")
+    database = sqlite3.connect(path)
+    assert layoutopt("solve", template, "--json", "--store", path).stdout == solved.stdout
+    # Its own reason shows where an answer comes from.
+    database.execute('UPDATE answers SET answer = replace(answer, \'"reason": ""\', \'"reason": "kept"\')')
+    database.commit()
+    kept = [
+        json.loads(line)
+        for line in layoutopt("solve", template, "--json", "--store", path).stdout.splitlines()
+    ]
+    assert {row["reason"] for row in kept} == {"kept"}
+    rows = json.loads(
+        layoutopt(
+            "compare",
+            template,
+            "--over",
+            "M=8",
+            "--over",
+            "N=16",
+            "--over",
+            "kind=load",
+            "--json",
+            "--store",
+            path,
+        ).stdout
+    )["rows"]
+    assert next(row for row in rows if row["family"] == "all")["reason"] == "kept"
+    fresh = layoutopt("solve", template, "--over", "M=24", "--json", "--store", path)
+    assert {json.loads(line)["reason"] for line in fresh.stdout.splitlines()} == {""}
+    database.execute("UPDATE answers SET answer = replace(answer, '\"wavefronts\": ', '\"wavefronts\": 1')")
+    database.commit()
+    database.close()
+    wrong = layoutopt("solve", template, "--json", "--store", path)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert layoutopt("solve", template, "--store", tmp_path / "none").returncode == 2

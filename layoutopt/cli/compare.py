@@ -9,13 +9,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from layoutopt.cli.files import FileCommand, OutputPath, write_all
-from layoutopt.cli.options import device_file_option, problem_device, time_limit_option
+from layoutopt.cli.options import (
+    device_file_option,
+    opened_store,
+    problem_device,
+    store_option,
+    time_limit_option,
+)
 from layoutopt.cli.output import end_progress, progress, say, say_json
 from layoutopt.cli.several import answer_each, problems_argument
 
 if TYPE_CHECKING:
     from layoutopt.problems.templates import Value
     from layoutopt.study.comparison import Comparison
+    from layoutopt.sweeps.store import Store
 
 
 @click.command("compare", cls=FileCommand)
@@ -30,6 +37,7 @@ if TYPE_CHECKING:
     help="Draw bytes against wavefronts, as .svg or .png (needs matplotlib).",
 )
 @time_limit_option(10.0, "Seconds for the search over everything, and as many for the rest.")
+@store_option
 @device_file_option
 def command(
     problems: tuple[Path, ...],
@@ -39,6 +47,7 @@ def command(
     as_markdown: bool,
     plot: Path | None,
     time_limit: float,
+    store: Path | None,
     device_file: Path | None,
 ) -> int:
     """Padding or swizzle? The best layout of each family, what it costs, and which to take.
@@ -57,12 +66,27 @@ def command(
     if plot is not None and kind not in ("svg", "png"):
         raise click.UsageError(f"--plot: expected a name in .svg or .png, not {str(plot)!r}")
     form = "json" if as_json else "csv" if as_csv else "markdown" if as_markdown else "text"
-    work = partial(_compared, form=form, plot=plot, time_limit=time_limit, device_file=device_file)
+    work = partial(
+        _compared,
+        form=form,
+        plot=plot,
+        time_limit=time_limit,
+        store=opened_store(store),
+        device_file=device_file,
+    )
     one_only = {"--plot": plot, "--csv": as_csv}
     return answer_each(problems, over, work, as_json=as_json, one_only=one_only)
 
 
-def _compared(data: Any, *, form: str, plot: Path | None, time_limit: float, device_file: Path | None) -> int:
+def _compared(
+    data: Any,
+    *,
+    form: str,
+    plot: Path | None,
+    time_limit: float,
+    store: Store | None,
+    device_file: Path | None,
+) -> int:
     """Compare the layouts of one problem and print them; the exit code."""
     from layoutopt.problems.file import from_data
     from layoutopt.report import comparison_text
@@ -70,7 +94,12 @@ def _compared(data: Any, *, form: str, plot: Path | None, time_limit: float, dev
 
     loaded = from_data(data)
     gpu = problem_device(loaded, device_file)
-    result = compare(loaded, target=gpu, time_limit=time_limit, progress=progress("comparing"))
+    known = None
+    if store is not None:
+        from layoutopt.sweeps.known import known_result
+
+        known = known_result(store, loaded, gpu, time_limit=time_limit)
+    result = compare(loaded, target=gpu, time_limit=time_limit, progress=progress("comparing"), known=known)
     end_progress()
     if plot is not None:
         _draw(result, plot)

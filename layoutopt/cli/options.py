@@ -16,6 +16,7 @@ from layoutopt.cli.files import InputPath
 if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device
     from layoutopt.problems.types import Problem, TileSet
+    from layoutopt.sweeps.store import Store
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -89,6 +90,29 @@ def device_file_option(command: Command) -> Command:
         metavar="FILE",
         help="Devices to know beside the package's, as JSON in the form of its hardware/devices.json.",
     )(command)
+
+
+def store_option(command: Command) -> Command:
+    """Add `--store`."""
+    return click.option(
+        "--store",
+        type=InputPath(),
+        metavar="FILE",
+        help="A store of `layoutopt sweep`: what it answers is not solved again.",
+    )(command)
+
+
+def opened_store(path: Path | None) -> Store | None:
+    """The store that `--store` names, to read.
+
+    Raises:
+        ProblemFileError: it is none.
+    """
+    if path is None:
+        return None
+    from layoutopt.sweeps.store import Store
+
+    return Store(path, write=False)
 
 
 def device_options(command: Command) -> Command:

@@ -15,7 +15,13 @@ import click
 import msgspec
 
 from layoutopt.cli.files import FileCommand, OutputPath, write_all
-from layoutopt.cli.options import device_file_option, problem_device, time_limit_option
+from layoutopt.cli.options import (
+    device_file_option,
+    opened_store,
+    problem_device,
+    store_option,
+    time_limit_option,
+)
 from layoutopt.cli.output import LatestProgress, end_progress, note, say, say_json
 from layoutopt.cli.several import answer_each, problems_argument
 from layoutopt.problems.answer import METHODS, Method, Result, Status
@@ -24,6 +30,7 @@ from layoutopt.problems.types import FAMILIES, OBJECTIVES, Objective, Problem, T
 if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device
     from layoutopt.problems.templates import Value
+    from layoutopt.sweeps.store import Store
 
 P = TypeVar("P", bound=Problem | TileSet)
 Answer = TypeVar("Answer")
@@ -72,6 +79,7 @@ CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNK
     help="model: one CP-SAT model decides pads, order and XOR masks; auto: counting and spectra first.",
 )
 @click.option("--conflict-free", is_flag=True, help="Make any conflict infeasible.")
+@store_option
 @device_file_option
 def command(
     problems: tuple[Path, ...],
@@ -89,6 +97,7 @@ def command(
     alignment: int | None,
     method: Method,
     conflict_free: bool,
+    store: Path | None,
     device_file: Path | None,
 ) -> int:
     """Find the layout with the fewest wavefronts, then the fewest bytes, then the cheapest index.
@@ -102,7 +111,10 @@ def command(
     Example:
       layoutopt solve problems/basics/transpose_32x32_f32.json --code tile.cuh
     """
-    asked = Asked(as_json, table, code, certificate, time_limit, workers, conflict_free, method, device_file)
+    if store is not None and certificate is not None:
+        raise click.UsageError("--certificate: an answer out of a store has none")
+    how = time_limit, workers, conflict_free, method
+    asked = Asked(as_json, table, code, certificate, *how, device_file, opened_store(store))
     allowed = _named_families(families) if families is not None else None
 
     def answer(data: Any) -> int:
@@ -137,6 +149,7 @@ class Asked:
     conflict_free: bool
     method: Method
     device_file: Path | None
+    store: Store | None = None
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def answer(self, problem: Problem | TileSet) -> int:
@@ -148,7 +161,7 @@ class Asked:
             from layoutopt.proof.certificates import check_certifiable
 
             check_certifiable(problem)
-        result = solve_interruptibly(
+        result = self._known(problem, gpu) or solve_interruptibly(
             problem, gpu, self.time_limit, self.workers, self.conflict_free, self.method, self.stopped
         )
         return _finish(problem, result, gpu, self.as_json, self.table, self.code, self.certificate)
@@ -161,9 +174,31 @@ class Asked:
         from layoutopt.cli.tiles import finish
         from layoutopt.synthesis.arrange import arrange
 
-        work = partial(arrange, tiles, target=gpu, workers=self.workers, conflict_free=self.conflict_free)
-        found = _interruptibly(work, self.time_limit, self.stopped)
+        found = None
+        if self.store is not None:
+            from layoutopt.sweeps.known import known_arrangement
+
+            found = known_arrangement(
+                self.store, tiles, gpu, time_limit=self.time_limit, conflict_free=self.conflict_free
+            )
+        if found is None:
+            work = partial(arrange, tiles, target=gpu, workers=self.workers, conflict_free=self.conflict_free)
+            found = _interruptibly(work, self.time_limit, self.stopped)
         return finish(tiles, found, gpu, self.as_json, self.table, self.code)
+
+    def _known(self, problem: Problem, gpu: Device) -> Result | None:
+        if self.store is None:
+            return None
+        from layoutopt.sweeps.known import known_result
+
+        return known_result(
+            self.store,
+            problem,
+            gpu,
+            time_limit=self.time_limit,
+            conflict_free=self.conflict_free,
+            method=self.method,
+        )
 
 
 def _finish(

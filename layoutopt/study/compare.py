@@ -50,6 +50,7 @@ def compare(
     target: Device | None = None,
     time_limit: float | None = None,
     progress: Callable[[str], None] = lambda _: None,
+    known: Result | None = None,
 ) -> Comparison:
     """The best layout of each family, the guesses, and the layout in use.
 
@@ -58,16 +59,22 @@ def compare(
         target: the device, where it is not the one the problem names.
         time_limit: seconds for the search over everything, and as many for the rest; None for no limit.
         progress: called with a line of text from time to time.
+        known: the answer of `solve` to the problem, where it is known; everything is not searched again.
 
     Raises:
         ProblemFileError: the problem contradicts itself.
     """
-    return _Compare(problem, target or device(problem.target), time_limit, progress).run()
+    return _Compare(problem, target or device(problem.target), time_limit, progress, known).run()
 
 
 class _Compare:
     def __init__(
-        self, problem: Problem, gpu: Device, time_limit: float | None, progress: Callable[[str], None]
+        self,
+        problem: Problem,
+        gpu: Device,
+        time_limit: float | None,
+        progress: Callable[[str], None],
+        known: Result | None,
     ) -> None:
         if problem.layout.must_be is not None:
             raise ProblemFileError("layout.must_be", "leaves no families to compare; solve ranks its layouts")
@@ -82,6 +89,7 @@ class _Compare:
         self.in_use = problem.layout.offset
         self.case = known_case(source, gpu, budget=self.budget)
         self.widths: dict[str, int] | None = None  # not chosen yet
+        self.everything, self.seconds = _timed(lambda: known or self._solve(FAMILIES))
         self.solved: list[Result] = []  # of rows, those without pads first
         self.everything, self.seconds = _timed(partial(self._solve, FAMILIES))
         self.widths = chosen_widths(problem, self.everything)

@@ -137,7 +137,10 @@ class Store:
             )
 
     def close(self) -> None:
-        """Close it; what was committed stays."""
+        """Close it; what was committed stays, in one file where nobody reads it."""
+        if self._lock is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._db.execute("PRAGMA journal_mode = DELETE")
         self._db.close()
         if self._lock is not None:
             os.close(self._lock)

@@ -1,0 +1,56 @@
+"""Answers out of a store, for those who would otherwise solve."""
+
+from __future__ import annotations
+
+import msgspec
+
+from layoutopt.engine.claims import check_claims
+from layoutopt.hardware.devices import Device
+from layoutopt.problems.answer import Method, Result
+from layoutopt.problems.result_file import result_from_data
+from layoutopt.problems.types import Problem, TileSet
+from layoutopt.sweeps.canonical import device_digest, digest, restored, spelling_of
+from layoutopt.sweeps.store import Store
+from layoutopt.synthesis.arrange import Arrangement
+
+
+def known_result(
+    store: Store,
+    problem: Problem,
+    gpu: Device,
+    *,
+    time_limit: float,
+    conflict_free: bool = False,
+    method: Method = "auto",
+) -> Result | None:
+    """The answer to a problem that a store holds, its counts confirmed by the conflict engine.
+
+    Args:
+        store: where to look.
+        problem: the question.
+        gpu: its device.
+        time_limit: seconds; an answer that was not decided in so many is none.
+        conflict_free: as for `solve`.
+        method: as for `solve`.
+
+    Raises:
+        ProblemFileError: the store cannot be read, or what it holds is not true.
+    """
+    asked = digest(problem, conflict_free=conflict_free, method=method)
+    data = store.answer(asked, device_digest(gpu), time_limit)
+    if data is None:
+        return None
+    result = result_from_data(restored(data, problem.name, spelling_of(problem)))
+    check_claims(problem, gpu, result)
+    return result
+
+
+def known_arrangement(
+    store: Store, tiles: TileSet, gpu: Device, *, time_limit: float, conflict_free: bool = False
+) -> Arrangement | None:
+    """The same for several tiles, whose counts are not confirmed anew."""
+    asked = digest(tiles, conflict_free=conflict_free, method="auto")
+    data = store.answer(asked, device_digest(gpu), time_limit)
+    if data is None:
+        return None
+    return msgspec.convert(restored(data, tiles.name, spelling_of(tiles)), Arrangement)
