@@ -192,6 +192,7 @@ def test_pitches_as_digits():
     assert linearisation((1, 3), space((3, 4))).digits == (Digit(1, 1, 4, 3), Digit(0, 1, 3, 1))
     assert linearisation((5, 1), space((3, 4))).family == "pad"
     assert linearisation((4, 0, 1), space((2, 1, 4))).table((2, 1, 4)).tolist() == list(range(8))
+    assert linearisation((8, 4, 0, 1, 0), space((4, 2, 1, 4, 1))).family == "none"
 
 
 def transposed():

@@ -245,7 +245,9 @@ def linearisation(pitches: Pitches, space: Space) -> Linearisation:
             strides[single] = 1  # the pad is one of its lines
     order = sorted(range(len(shape)), key=lambda d: (-strides[d], d in inner, d))
     digits = tuple(Digit(d, 1, shape[d], strides[d]) for d in order)
-    names = [] if order == sorted(order) else ["order"]
+    # A dimension of one element may stand anywhere, but where its pad counts.
+    bound = [d for d in order if shape[d] > 1 or (d == single and strides[d] == 1)]
+    names = [] if bound == sorted(bound) else ["order"]
     names += ["pad"] if span > math.prod(shape) else []
     return Linearisation(
         digits,
