@@ -162,3 +162,48 @@ def test_other_layouts_are_refused(layout):
 def test_what_a_gpu_made_of_patched_kernels():
     rows = json.loads((kernel_launches.KERNELS / "patched.json").read_text())["kernels"]
     assert all(row["outputs_equal"] is True for row in rows)
+
+
+def run(*arguments):
+    from click.testing import CliRunner
+
+    from layoutopt.cli.patch import command
+
+    return CliRunner().invoke(command, [str(a) for a in arguments], standalone_mode=False)
+
+
+def test_the_command_writes_the_file(tmp_path):
+    source = kernel_launches.KERNELS / "transpose_plain.ptx"
+    out = tmp_path / "out.ptx"
+    done = run(source, "--block", "32,8", "--grid", "2,2", "--arg", "2=64", "-o", out, "--json")
+    data = json.loads(done.output)
+    assert done.return_value == 0
+    assert (data["before"]["bank_conflicts"], data["after"]["bank_conflicts"]) == (3968, 0)
+    assert data["arrays"][0]["name"] == "tile"
+    assert data["arrays"][0]["moved"]
+    assert "%moved" in out.read_text()
+
+
+def test_a_layout_from_a_result(tmp_path):
+    import layoutopt
+
+    problem = layoutopt.load("transpose_32x32_f32")
+    result = tmp_path / "r.json"
+    result.write_text(json.dumps(layoutopt.solve(problem).to_json()))
+    out = tmp_path / "out.ptx"
+    source = kernel_launches.KERNELS / "transpose_plain.ptx"
+    launch = ("--block", "32,8", "--arg", "2=64", "-o", out)
+    done = run(source, *launch, "--array", "tile", "--result", result)
+    assert done.return_value == 0
+    assert "bank conflicts" in done.output
+
+
+@pytest.mark.parametrize("name", ["bulk_copy", "pointer_chosen"])
+def test_what_cannot_be_moved_leaves_no_file(name, tmp_path):
+    kernel = LAUNCHES[name]
+    block = ",".join(map(str, kernel.block))
+    arguments = [f"--arg={k}={v}" for k, v in kernel_launches.scalars(kernel).items()]
+    out = tmp_path / "out.ptx"
+    done = run(kernel_launches.KERNELS / f"{name}.ptx", "--block", block, *arguments, "-o", out)
+    assert isinstance(done.exception, ProblemFileError)
+    assert not out.exists()

@@ -31,6 +31,7 @@ COMMANDS: Final = (
     Command("show", "show", "Draw the banks under one warp instruction: text, SVG or a page."),
     Command("check", "check", "Audit a layout that is in use, or a compiled kernel."),
     Command("emit", "emit", f"Print a layout as code, in one of {len(LANGUAGES)} languages."),
+    Command("patch", "patch", "Put conflict-free layouts into a compiled kernel, as PTX."),
     Command("run", "run", "Run a layout on the GPU: values, profiler counters and cycles."),
     Command("explain", "explain", "Say why a layout works, or why none can."),
     Command("count", "count", "Count the wavefronts of recorded addresses."),

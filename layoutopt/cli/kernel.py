@@ -15,7 +15,9 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import shown
 
 if TYPE_CHECKING:
+    from layoutopt.hardware.devices import Device
     from layoutopt.kernels.evaluate import Evaluation
+    from layoutopt.kernels.launch import Launch
     from layoutopt.kernels.program import Program
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -147,17 +149,14 @@ def read_program(path: Path, options: LaunchOptions) -> Program:
     return chosen(programs(path, options.target), options.entry)
 
 
-def evaluated(program: Program, options: LaunchOptions, seconds: float) -> Evaluation:
-    """The launch of a kernel that the options say.
+def launch_of(program: Program, options: LaunchOptions) -> tuple[Launch, Device]:
+    """The launch that the options say, and the GPU.
 
     Raises:
         LayoutoptError: there can be no such launch.
-        OutOfTime: it takes longer than so many seconds.
     """
-    from layoutopt.ground.budget import Budget
     from layoutopt.hardware.devices import device
     from layoutopt.kernels.buffers import buffer
-    from layoutopt.kernels.evaluate import evaluate
     from layoutopt.kernels.launch import Launch
 
     if options.block is None:
@@ -169,13 +168,21 @@ def evaluated(program: Program, options: LaunchOptions, seconds: float) -> Evalu
         shared_bytes=options.shared,
         buffers={name: buffer(program, name, text) for name, text in options.data.items()},
     )
-    return evaluate(
-        program,
-        launch,
-        device(program.target.rstrip("af")),
-        most_steps=options.max_steps,
-        budget=Budget(seconds),
-    )
+    return launch, device(program.target.rstrip("af"))
+
+
+def evaluated(program: Program, options: LaunchOptions, seconds: float) -> Evaluation:
+    """The launch of a kernel that the options say.
+
+    Raises:
+        LayoutoptError: there can be no such launch.
+        OutOfTime: it takes longer than so many seconds.
+    """
+    from layoutopt.ground.budget import Budget
+    from layoutopt.kernels.evaluate import evaluate
+
+    launch, gpu = launch_of(program, options)
+    return evaluate(program, launch, gpu, most_steps=options.max_steps, budget=Budget(seconds))
 
 
 def check_kernels(

@@ -55,6 +55,36 @@ def programs(path: Path, target: str | None = None, options: Sequence[str] = ())
     return sass.from_text(text, target)
 
 
+def ptx_text(path: Path, target: str | None, entry: str | None) -> tuple[str, Program]:
+    """The PTX of a file of PTX or of a CUDA source, and the kernel of it that is meant.
+
+    Raises:
+        ProblemFileError: it cannot be read, or which kernel is meant is not clear.
+        MachineError: there is no nvcc.
+    """
+    if path.suffix.lower() == ".cu":
+        text = compile_source(path, target or DEFAULT_TARGET, form="ptx").decode("utf-8", "replace")
+    elif path.suffix.lower() == ".ptx":
+        text = json_data.read(path, MAX_BYTES).decode("utf-8", "replace")
+    else:
+        raise ProblemFileError("", f"expected PTX or a CUDA source (.ptx, .cu), got {shown(str(path))}")
+    return text, chosen(ptx_program.programs(text, shown(str(path))), entry)
+
+
+def assemble(text: str, target: str) -> bytes:
+    """PTX made a cubin.
+
+    Raises:
+        ProblemFileError: ptxas refuses it.
+        MachineError: there is no ptxas.
+    """
+    with tempfile.TemporaryDirectory(prefix="layoutopt-") as name:
+        source, output = Path(name) / "kernel.ptx", Path(name) / "kernel.cubin"
+        source.write_text(text)
+        run_tool("ptxas", [f"-arch={target}", "-o", str(output), str(source)])
+        return output.read_bytes()
+
+
 def chosen(found: Sequence[Program], entry: str | None) -> Program:
     """The kernel that `--entry` names: its name in the binary, in C++, or without types.
 

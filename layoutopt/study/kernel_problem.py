@@ -60,9 +60,8 @@ def problem_of(
         raise ProblemFileError(
             "--shape", f"expected at most what there is ({size}), got {'x'.join(map(str, tile))}"
         )
-    accesses = [
-        _access(evaluation.program.steps[k].text, k, operations[k], rows[k], tile, element) for k in rows
-    ]
+    names = _names(evaluation, list(rows))
+    accesses = [_access(names[k], operations[k], rows[k], tile, element) for k in rows]
     fields: dict[str, Any] = {
         "name": array.name,
         "target": target or evaluation.program.target,
@@ -75,9 +74,20 @@ def problem_of(
     return problem(fields)
 
 
+def _names(evaluation: Evaluation, steps: Sequence[int]) -> dict[int, str]:
+    """What each access is called: its instruction and line, of the source where that is known."""
+    found: dict[int, str] = {}
+    for k in steps:
+        step = evaluation.program.steps[k]
+        line = step.place.line if step.place is not None else step.address
+        name = f"{step.text.split()[0]} line {line}"
+        same = sum(other == name or other.startswith(f"{name} (") for other in found.values())
+        found[k] = f"{name} ({same + 1})" if same else name
+    return found
+
+
 def _access(
-    text: str,
-    step: int,
+    name: str,
     operation: tuple[str, int],
     row: tuple[IntArray, npt.NDArray[np.bool_]],
     shape: tuple[int, ...],
@@ -90,7 +100,7 @@ def _access(
         outside = f"element {int(index.max())} lies outside {'x'.join(map(str, shape))}"
         raise ProblemFileError("--shape", outside)
     access: dict[str, Any] = {
-        "name": f"{text.split()[0]} {step}",
+        "name": name,
         "op": op,
         "coordinates": np.stack(np.unravel_index(index, shape), axis=-1),
         "active": lanes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -19,6 +20,7 @@ from layoutopt.kernels.ptx_program import program_of, shared_places, source_name
 from layoutopt.kernels.ptx_text import Function, Module, read_ptx
 from layoutopt.kernels.remap import Remap, remap_of
 from layoutopt.layout.layout import Layout
+from layoutopt.problems.answer import Result
 from layoutopt.problems.types import Problem
 from layoutopt.study.kernel_problem import likely_shapes, problem_of
 from layoutopt.synthesis.solve import solve
@@ -35,6 +37,7 @@ class Moved:
         name: of the source.
         symbol: of the PTX.
         problem: what was asked.
+        result: the answer of the solver, where it was asked.
         layout: what was put in; None where the array stays as it is.
         reason: why it stays.
         bytes_before, bytes_after: of the array.
@@ -43,6 +46,7 @@ class Moved:
     name: str
     symbol: str
     problem: Problem | None
+    result: Result | None
     layout: Layout | None
     reason: str
     bytes_before: int
@@ -58,6 +62,7 @@ class Patch:
         arrays: those that were looked at.
         before, after: the launch, evaluated.
         shared_bytes: dynamic shared memory that the launch needs now.
+        gpu: whose banks count.
     """
 
     text: str
@@ -65,6 +70,7 @@ class Patch:
     before: Evaluation
     after: Evaluation
     shared_bytes: int
+    gpu: Device
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +133,7 @@ def patch(text: str, origin: str, entry: str, request: Request) -> Patch:
     )
     after = _evaluated(module, entry, request, launch) if remaps else before
     _compare(before, after, places, shared_places(module, module.functions[entry]), remaps, request)
-    return Patch(module.text, tuple(moved), before, after, shared)
+    return Patch(module.text, tuple(moved), before, after, shared, request.gpu)
 
 
 def _evaluated(module: Module, entry: str, request: Request, launch: Launch) -> Evaluation:
@@ -185,33 +191,37 @@ def _move(
     steps = _steps_of(array, before)
     conflicts = sum(before.tallies[k].wavefronts - before.tallies[k].phases for k in steps)
     problem: Problem | None = None
+    result: Result | None = None
     layout = request.layout
     if layout is None:
         if request.array is None and conflicts == 0:
-            return Moved(array.name, symbol, None, None, "no conflicts", array.size, array.size), None
-        problem, layout = _found(array, steps, request, before)
+            return Moved(array.name, symbol, None, None, None, "no conflicts", array.size, array.size), None
+        problem, result = _found(array, steps, request, before)
+        layout = result.layout
     if layout is None:
-        return Moved(array.name, symbol, problem, None, "no layout was found", array.size, array.size), None
+        return Moved(
+            array.name, symbol, problem, result, None, "no layout was found", array.size, array.size
+        ), None
     try:
         remap = remap_of(layout)
     except LayoutError as error:
         raise ProblemFileError(array.name, str(error)) from None
     if not remap.moves:
         reason = "no layout of pads and XOR is better"
-        return Moved(array.name, symbol, problem, None, reason, array.size, array.size), None
+        return Moved(array.name, symbol, problem, result, None, reason, array.size, array.size), None
     _check_whole(array, remap, steps, before)
     grown = max(array.size, remap.size)
-    return Moved(array.name, symbol, problem, layout, "", array.size, grown), remap
+    return Moved(array.name, symbol, problem, result, layout, "", array.size, grown), remap
 
 
 def _found(
     array: Array, steps: Sequence[int], request: Request, before: Evaluation
-) -> tuple[Problem, Layout | None]:
+) -> tuple[Problem, Result]:
     """The best layout over the shapes that the array may have, and the question that it answers."""
     shapes: list[tuple[int, ...] | None] = [request.shape]
     if request.shape is None:
-        shapes += likely_shapes(before, array, steps)
-    best: tuple[tuple[float, int], Problem, Layout] | None = None
+        shapes = [*likely_shapes(before, array, steps), None]
+    best: tuple[tuple[float, float], Problem, Result] | None = None
     for shape in shapes:
         problem = problem_of(
             before,
@@ -223,14 +233,14 @@ def _found(
             target=request.gpu.name,
         )
         result = solve(problem, time_limit=request.time_limit, target=request.gpu)
-        if result.layout is None:
-            continue
-        cost = (float(result.excess or 0), result.bytes or 0)
+        found = result.layout is not None
+        cost = (float(result.excess or 0), float(result.bytes or 0)) if found else (math.inf, math.inf)
         if best is None or cost < best[0]:
-            best = (cost, problem, result.layout)
+            best = (cost, problem, result)
         if best[0][0] == 0 and best[0][1] <= array.size:
             break
-    return (best[1], best[2]) if best is not None else (problem, None)
+    assert best is not None
+    return best[1], best[2]
 
 
 def _check_whole(array: Array, remap: Remap, steps: Sequence[int], before: Evaluation) -> None:

@@ -3,9 +3,9 @@
     python scripts/docs/write_docs.py
 
 A page is run in an empty folder, its blocks in order. Comments before a block: `<!-- lines N -->` shows the
-first N lines, `<!-- exit N -->` expects that exit code of its last command, `<!-- write FILE TEXT -->` and
-`<!-- trace NAME -->` put files into the folder. `<!-- model ARGUMENTS -->` before a text block: what
-`scripts/docs/print_model.py` prints.
+first N lines, `<!-- exit N -->` expects that exit code of its last command, `<!-- write FILE TEXT -->`,
+`<!-- copy FILE PATH -->` and `<!-- trace NAME -->` put files into the folder. `<!-- model ARGUMENTS -->`
+before a text block: what `scripts/docs/print_model.py` prints.
 """
 
 from __future__ import annotations
@@ -58,6 +58,9 @@ def _block(comments: str, body: str, folder: Path) -> str:
         elif word == "write":
             name, _, text = rest.partition(" ")
             (folder / name).write_text(text + "\n")
+        elif word == "copy":
+            name, _, path = rest.partition(" ")
+            (folder / name).write_bytes((ROOT / path).read_bytes())
         elif word == "trace":
             packed = (ROOT / f"tests/data/trace_{rest}.jsonl.gz").read_bytes()
             (folder / "trace.jsonl").write_bytes(gzip.decompress(packed))

@@ -1,0 +1,150 @@
+"""`layoutopt patch`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from layoutopt.cli.files import FileCommand, InputPath, OutputPath, write_all
+from layoutopt.cli.kernel import LaunchOptions, launch_of, launch_options
+from layoutopt.cli.new import extents
+from layoutopt.cli.options import time_limit_option
+from layoutopt.cli.output import end_progress, progress, say, say_json
+from layoutopt.errors import ProblemFileError
+from layoutopt.ground.escape import shown
+
+if TYPE_CHECKING:
+    from layoutopt.layout.layout import Layout
+    from layoutopt.study.patch import Patch
+
+
+MAX_RESULT_BYTES = 64 << 20
+
+
+@click.command("patch", cls=FileCommand)
+@click.argument("kernel", type=InputPath())
+@click.option(
+    "-o", "--output", type=OutputPath(), required=True, metavar="OUT.ptx", help="Write the PTX there."
+)
+@click.option("--array", metavar="NAME", help="Move this array only  [default: all that have conflicts]")
+@click.option("--shape", metavar="MxN", help="Extents of the array  [default: as its accesses suggest]")
+@click.option(
+    "--result", type=InputPath(), metavar="R.json", help="Put in the layout that solve --json printed."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print what changed as one JSON object.")
+@time_limit_option(20.0, "Seconds to search for the layout of each array.")
+@launch_options
+def command(
+    kernel: Path,
+    output: Path,
+    array: str | None,
+    shape: str | None,
+    result: Path | None,
+    as_json: bool,
+    time_limit: float,
+    **launch: Any,
+) -> int:
+    """Put conflict-free layouts into a compiled kernel: PTX with every access of an array at its new place.
+
+    KERNEL is PTX, or a CUDA source, which is compiled first; what to change in the source is then printed,
+    too. Layouts are pads and XORs of at most a quarter more bytes. An array whose address goes where it
+    cannot be followed is refused. The patched kernel is evaluated, compared with the first one, and assembled
+    where ptxas is on this machine.
+    Exit code 1: conflicts remain.
+
+    \b
+    Example:
+      layoutopt patch transpose.cu --block 32,8 --arg 2=64 -o fixed.ptx
+    """
+    from layoutopt.kernels.files import ptx_text
+    from layoutopt.study.patch import Request, patch
+
+    options = LaunchOptions(**launch)
+    if result is not None and array is None:
+        raise click.UsageError("--result is the layout of one array: name it with --array")
+    text, program = ptx_text(kernel, options.target, options.entry)
+    planned, gpu = launch_of(program, options)
+    request = Request(
+        planned,
+        gpu,
+        array=array,
+        shape=extents(shape),
+        layout=_layout(result) if result is not None else None,
+        time_limit=time_limit,
+        most_steps=options.max_steps,
+        progress=progress("patch"),
+    )
+    try:
+        found = patch(text, shown(str(kernel)), program.name, request)
+    finally:
+        end_progress()
+    _assemble(found.text, program.target)
+    write_all({output: found.text.encode()})
+    if as_json:
+        say_json(_data(found))
+    else:
+        from layoutopt.report.patch_text import patch_report
+
+        say(patch_report(found, edits=kernel.suffix.lower() == ".cu"))
+    return int(any(tally.wavefronts > tally.phases for tally in found.after.tallies.values()))
+
+
+def _layout(path: Path) -> Layout:
+    from layoutopt.ground import json_data
+    from layoutopt.problems.result_file import result_from_data
+
+    layout = result_from_data(json_data.parse(json_data.read(path, MAX_RESULT_BYTES))).layout
+    if layout is None:
+        raise ProblemFileError(
+            "--result", f"expected a result with a layout, got {shown(str(path))} without one"
+        )
+    return layout
+
+
+def _assemble(text: str, target: str) -> None:
+    """Let ptxas read the PTX, where there is one.
+
+    Raises:
+        VerificationError: it refuses it.
+    """
+    from layoutopt.errors import VerificationError
+    from layoutopt.hardware.machine import find_tool
+    from layoutopt.kernels.files import assemble
+
+    if find_tool("ptxas") is None:
+        return
+    try:
+        assemble(text, target)
+    except ProblemFileError as error:
+        raise VerificationError(f"ptxas refuses the patched kernel: {error}") from None
+
+
+def _data(found: Patch) -> dict[str, Any]:
+    """What changed, as JSON-ready data."""
+    import msgspec
+
+    from layoutopt.kernels.summary import summary
+
+    return {
+        "schema": "layoutopt.patch/1",
+        "entry": found.before.program.title,
+        "shared_bytes": found.shared_bytes,
+        "certain": found.after.certain,
+        "before": summary(found.before).totals,
+        "after": summary(found.after).totals,
+        "arrays": [
+            {
+                "name": moved.name,
+                "symbol": moved.symbol,
+                "moved": moved.layout is not None,
+                "reason": moved.reason or None,
+                "layout": msgspec.to_builtins(moved.layout) if moved.layout is not None else None,
+                "offset": moved.result.offset if moved.result is not None else None,
+                "bytes_before": moved.bytes_before,
+                "bytes_after": moved.bytes_after,
+            }
+            for moved in found.arrays
+        ],
+    }

@@ -1,0 +1,40 @@
+"""What was put into a kernel, for people: arrays, totals before and after, and the edit of the source."""
+
+from __future__ import annotations
+
+from layoutopt.codegen.edit import edit, edit_text
+from layoutopt.kernels.summary import summary
+from layoutopt.report.text import columns
+from layoutopt.study.patch import Moved, Patch
+
+
+def patch_report(found: Patch, edits: bool) -> str:
+    """The report; with `edits`, what to change in the source for each array that was moved."""
+    before, after = summary(found.before), summary(found.after)
+    lines = [f"{before.title}  ({before.target})", ""]
+    lines += columns([("array", "bytes", "", "layout"), *(_row(moved) for moved in found.arrays)], {0, 2, 3})
+    rows: list[tuple[str, ...]] = [("", "before", "after")]
+    for title, name in (
+        ("wavefronts ld", "wavefronts_ld"),
+        ("wavefronts st", "wavefronts_st"),
+        ("wavefronts atom", "wavefronts_atom"),
+        ("bank conflicts", "bank_conflicts"),
+    ):
+        rows.append((title, f"{before.totals[name]:,}", f"{after.totals[name]:,}"))
+    lines += ["", *columns(rows, {0})]
+    if found.after is not found.before and found.after.launch.shared_bytes:
+        lines += ["", f"launch it with {found.shared_bytes:,} bytes of dynamic shared memory"]
+    if not after.certain:
+        lines += ["", "not certain: " + "; ".join(found.after.doubts)]
+    for moved in found.arrays if edits else ():
+        if moved.layout is not None and moved.problem is not None and moved.result is not None:
+            change = edit(moved.problem, found.gpu, moved.result)
+            lines += ["", f"{moved.name} in the source:", *edit_text(change).rstrip().splitlines()]
+    return "\n".join(lines) + "\n"
+
+
+def _row(moved: Moved) -> tuple[str, ...]:
+    if moved.layout is None:
+        return moved.name, f"{moved.bytes_before:,}", "stays", moved.reason
+    formula = moved.result.offset if moved.result is not None and moved.result.offset else "as given"
+    return moved.name, f"{moved.bytes_after:,}", "moved", formula
