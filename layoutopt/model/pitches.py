@@ -237,17 +237,18 @@ def linearisation(pitches: Pitches, space: Space) -> Linearisation:
     span = _span(space, pitches)
     inner = [d for d in range(len(shape)) if pitches[d] == 1] or [len(shape) - 1]
     strides = _declared(shape, pitches)
+    bound = {d for d, extent in enumerate(shape) if extent > 1}  # who must stand where it does
     single = single_inside(space)
     innermost = min(((pitch, d) for d, pitch in enumerate(pitches) if pitch), default=None)
     if single is not None and innermost is not None:
         pitch, d = innermost
         if pitch > space.alignment_unit((d, 1, shape[d])):
             strides[single] = 1  # the pad is one of its lines
+            bound.add(single)
     order = sorted(range(len(shape)), key=lambda d: (-strides[d], d in inner, d))
     digits = tuple(Digit(d, 1, shape[d], strides[d]) for d in order)
-    # A dimension of one element may stand anywhere, but where its pad counts.
-    bound = [d for d in order if shape[d] > 1 or (d == single and strides[d] == 1)]
-    names = [] if bound == sorted(bound) else ["order"]
+    natural = [d for d in order if d in bound]
+    names = [] if natural == sorted(natural) else ["order"]
     names += ["pad"] if span > math.prod(shape) else []
     return Linearisation(
         digits,
