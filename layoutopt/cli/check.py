@@ -98,9 +98,6 @@ def _audited(
     from layoutopt.problems.types import Problem
     from layoutopt.study.check import check
 
-    loaded = from_data(data)
-    gpu = problem_device(loaded, device_file)
-
     budget = Budget(time_limit)
 
     def solver(changed: Problem) -> Result:
@@ -108,6 +105,27 @@ def _audited(
 
         return solve(changed, budget=budget, target=gpu)
 
+    if isinstance(data, dict) and "tiles" in data:
+        from layoutopt.problems.tile_set_file import tiles_from_data
+        from layoutopt.report.tile_set_text import tile_set_audit_report
+        from layoutopt.study.check_tiles import check_tiles
+
+        if offset is not None or table is not None:
+            raise click.UsageError(
+                f"{'--offset' if table is None else '--table'} is one tile's; of several, the file says each "
+                "tile's layout: tiles[i].published.offset"
+            )
+        tiles = tiles_from_data(data)
+        gpu = problem_device(tiles, device_file)
+        whole = check_tiles(tiles, target=gpu, solver=None if no_fix else solver, budget=budget.part(0.2))
+        if as_json:
+            say_json(whole.to_json())
+        else:
+            say(tile_set_audit_report(tiles, whole))
+        return 1 if whole.excess or whole.status is Status.INFEASIBLE else 0
+
+    loaded = from_data(data)
+    gpu = problem_device(loaded, device_file)
     layout = read_offsets(table, loaded.tile.shape, "--table") if table is not None else offset
     audit = check(loaded, layout, target=gpu, solver=None if no_fix else solver, budget=budget.part(0.2))
     if as_json:

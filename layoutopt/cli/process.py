@@ -104,11 +104,15 @@ def _drop_output() -> None:
 
 
 def _show(error: click.ClickException) -> None:
-    """Usage and message, which quote what the user typed."""
-    text = io.StringIO()
-    error.show(file=text)
-    for line in text.getvalue().splitlines():
-        note(shown(line, MAX_LINE_CHARACTERS))
+    """The message, which quotes what the user typed, as one line; without a command, what there is."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        note(error.format_message())
+        return
+    help_of = (
+        error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else None
+    )
+    hint = f" (try '{help_of} --help')" if help_of is not None else ""
+    note(f"error: {one_line(error.format_message())}{shown(hint, MAX_LINE_CHARACTERS)}")
 
 
 def _fail(message: str) -> None:

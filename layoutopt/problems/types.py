@@ -309,6 +309,15 @@ class NamedTile(Tile, frozen=True, kw_only=True):
     layout: Annotated[
         Constraints, Meta(description="What this tile's layout must obey; max_bytes is for one stage")
     ] = Constraints()
+    published: Published | None = None
+    base_bytes: Annotated[
+        Annotated[int, Meta(ge=0, le=1 << 30)] | None,
+        Meta(description="Where the kernel's first stage begins, for check; data"),
+    ] = None
+    stage_bytes: Annotated[
+        Annotated[int, Meta(ge=1, le=1 << 30)] | None,
+        Meta(description="From one stage of the kernel to the next, for check; data"),
+    ] = None
 
 
 class TileAccess(Access, frozen=True, kw_only=True):
@@ -371,6 +380,7 @@ class TileSet(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
             ),
             target=self.target,
             layout=layout,
+            published=tile.published,
         )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from layoutopt.problems.answer import Status
-from layoutopt.problems.types import TileSet
+from layoutopt.problems.types import NamedTile, TileSet
 from layoutopt.report.text import columns
+from layoutopt.study.check_tiles import TileSetAudit
 from layoutopt.synthesis.arrange import Arrangement
 
 
@@ -37,6 +38,46 @@ def arrangement_report(tile_set: TileSet, arrangement: Arrangement) -> str:
     return "\n".join(lines) + "\n"
 
 
+def tile_set_audit_report(tile_set: TileSet, audit: TileSetAudit) -> str:
+    """The human report of a check of several tiles."""
+    tiles = {tile.name: tile for tile in tile_set.tiles}
+    placed = [("tile", "shape", "offset (elements)", "base", "stages", "stage", "used", "excess")]
+    placed += [
+        (
+            part.tile,
+            _shape(tiles[part.tile]),
+            str(part.audit.offset),
+            f"{part.base_bytes:,}",
+            str(part.stages),
+            f"{part.stage_bytes:,}",
+            f"{part.audit.bytes:,}",
+            str(part.audit.excess),
+        )
+        for part in audit.tiles
+    ]
+    accesses = [("access", "tile", "op", "wavefronts", "ideal", "bank_conflicts")]
+    accesses += [
+        (a.name, part.tile, a.op, str(a.wavefronts), str(a.ideal), str(a.bank_conflicts))
+        for part in audit.tiles
+        for a in part.audit.accesses
+    ]
+    limit = f" of {audit.max_bytes:,}" if audit.max_bytes is not None else ""
+    lines = [f"{tile_set.name}  {len(tiles)} tile{'s' * (len(tiles) > 1)}  on {audit.target}", ""]
+    lines += [*columns(placed, {0, 1, 2}), "", f"  bytes      {audit.bytes:,}{limit}", ""]
+    lines += [*columns(accesses, {0, 1, 2}), ""]
+    lines += [f"  {finding.kind}: {finding.message}" for finding in audit.findings]
+    lines += [f"  {part.tile}: {f.kind}: {f.message}" for part in audit.tiles for f in part.audit.findings]
+    verdict = f"{audit.excess:,} excess wavefronts" if audit.excess else "no bank conflicts"
+    if audit.status is Status.INFEASIBLE:
+        verdict = "the block cannot hold its tiles so"
+    return "\n".join([*lines, "", f"  {verdict}"]) + "\n"
+
+
+def _shape(tile: NamedTile) -> str:
+    element = tile.element if isinstance(tile.element, str) else f"{tile.element.bytes}-byte elements"
+    return f"{'x'.join(map(str, tile.shape))} {element}"
+
+
 def _tile_rows(
     tile_set: TileSet, arrangement: Arrangement, owner: Mapping[str, str]
 ) -> list[tuple[str, ...]]:
@@ -48,14 +89,13 @@ def _tile_rows(
         result = part.result
         for name in part.tiles:
             tile = tiles[name]
-            element = tile.element if isinstance(tile.element, str) else f"{tile.element.bytes}-byte elements"
             alike = f"as {part.tiles[0]}"
             if tile.shape != tiles[part.tiles[0]].shape:
                 alike += ", row-major"
             rows.append(
                 (
                     name,
-                    f"{'x'.join(map(str, tile.shape))} {element}",
+                    _shape(tile),
                     str(result.offset) if name == part.tiles[0] else alike,
                     f"{part.base_bytes:,}",
                     str(part.stages),

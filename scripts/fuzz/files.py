@@ -310,10 +310,9 @@ def judge(verb: str, done: Done, script: bool, allowed_s: float) -> None:
     )
     require(done.code in (0, 1, 2, 3), f"{verb}: exit code {done.code}", about)
     require(done.memory_bytes <= MEMORY_BYTES, f"{verb}: memory", (done.memory_bytes, done.command))
-    usage = error.startswith("Usage:")
     if done.code == 2 and not script:
         require(error, f"{verb}: exit 2 without a word", about)
-        require("\n" not in error or usage, f"{verb}: exit 2 with more than a line", about)
+        require("\n" not in error, f"{verb}: exit 2 with more than a line", about)
         require(not done.out, f"{verb}: exit 2 with output", done.out[:300])
     require(
         max(map(len, [*error.splitlines(), ""])) <= 1000,
