@@ -158,10 +158,27 @@ def test_other_layouts_are_refused(layout):
         remap_of(layout)
 
 
-@pytest.mark.skipif(not (kernel_launches.KERNELS / "patched.json").exists(), reason="not recorded")
-def test_what_a_gpu_made_of_patched_kernels():
-    rows = json.loads((kernel_launches.KERNELS / "patched.json").read_text())["kernels"]
-    assert all(row["outputs_equal"] is True for row in rows)
+# Addresses depend on data; ptxas parts lanes otherwise than the PTX says; counts differ between repetitions.
+NOT_AS_PREDICTED = {"histogram_private", "predicated_edges", "gemm_double_buffer", "gemm_ldmatrix"}
+PATCHED = json.loads((kernel_launches.KERNELS / "patched.json").read_text())["kernels"]
+
+
+def test_a_gpu_computes_the_same_with_the_conflicts_that_were_predicted():
+    assert len(PATCHED) >= 15
+    assert all(row["outputs_equal"] is True for row in PATCHED)
+    for row in PATCHED:
+        counted = {launch["conflicts"] for launch in row["counted"]["patched"]}
+        assert row["name"] in NOT_AS_PREDICTED or counted == {row["predicted"]["patched"]["conflicts"]}
+
+
+@pytest.mark.parametrize(
+    "name", ["attention_tile", "fft_radix4", "gemm_registers", "scan_tree", "transpose_bytes"]
+)
+def test_the_predictions_are_those_of_today(name):
+    row = next(row for row in PATCHED if row["name"] == name)
+    found = patch(text_of(name), name, LAUNCHES[name].symbol, request(name))
+    assert conflicts(found.before) == row["predicted"]["plain"]["conflicts"]
+    assert conflicts(found.after) == row["predicted"]["patched"]["conflicts"]
 
 
 def run(*arguments):

@@ -36,6 +36,7 @@ FUSED = (
     "pointer_chosen",
     "predicated_edges",
     "sort_bitonic",
+    "warp_specialised",
 )
 # Shared and global memory through one pointer; a structure by value.
 NOT_COVERED = ("generic_pointer", "struct_argument")
