@@ -1,5 +1,6 @@
 """What is printed of a layout's code, under which names and with which types."""
 
+import json
 import shutil
 import subprocess
 
@@ -95,3 +96,12 @@ def test_a_predicate_that_no_loop_changes_stands_around_the_loops():
     code = emit("cuda", problem(accesses=accesses), GPU, "x0*33 + x1")
     assert "    if (a_tile_a_active(tid, 0)) {\n        #pragma unroll" in code
     assert "        if (a_tile_b_active(tid, i)) body(" in code
+
+
+def test_the_code_says_what_its_index_code_costs():
+    code = emit("cuda", problem(), GPU, "x0*33 + x1")
+    assert "// index instructions: 3 once, 0 in 4 iterations" in code
+    run = layoutopt("emit", "transpose_32x32_f32", "--offset", "published", "--json")
+    data = json.loads(run.stdout)
+    assert data["instructions"] == sum(access["once"] + access["looped"] for access in data["accesses"])
+    assert [access["name"] for access in data["accesses"]] == ["rows", "columns"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -13,6 +13,9 @@ from layoutopt.cli.options import ProblemPath
 from layoutopt.cli.output import note, say_json
 from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.ground.escape import identifier, shown
+
+if TYPE_CHECKING:
+    from layoutopt.codegen.plan import Plan
 
 _LIST = "\b\nLanguages:\n" + "\n".join(
     f"  {known.name:<9} {known.title}, {known.suffix}: {known.summary}" for known in LANGUAGES.values()
@@ -96,9 +99,12 @@ def command(
 
         text = program(run_plan(found.problem, found.device, found.answer))
     else:
-        from layoutopt.codegen.languages import emit
+        from layoutopt.codegen.languages import code, plan_for
 
-        text = emit(lang, found.problem, found.device, found.answer, name=name, only=only)
+        planned = plan_for(lang, found.problem, found.device, found.answer, name=name, only=only)
+        text = code(lang, planned)
+        if LANGUAGES[lang].unit == "byte":
+            data |= _instructions(planned)
     if output is not None:
         write_all({output: text.encode()})
     if as_json:
@@ -127,3 +133,17 @@ def _edit(found: Answer) -> tuple[str, dict[str, Any]]:
 
     change = edit(found.problem, found.device, found.answer)
     return edit_text(change), msgspec.to_builtins(change)
+
+
+def _instructions(planned: Plan) -> dict[str, Any]:
+    """The cost of the index code, as `solve` and `compare` count it, and of each access."""
+    accesses = [
+        {
+            "name": access.access.name,
+            "once": access.code.instructions.once,
+            "looped": access.code.instructions.looped,
+            "iterations": access.code.instructions.iterations,
+        }
+        for access in planned.accesses
+    ]
+    return {"instructions": planned.instructions, "accesses": accesses}

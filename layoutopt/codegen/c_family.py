@@ -145,6 +145,7 @@ def _headline(access: AccessPlan) -> list[str]:
     ]
     if access.access.where is not None:
         lines.append(f"// only where {comment(access.access.where)}")
+    lines.append(f"// {access.cost}")
     trips = ", ".join(f"{parameter(v)} < {n}" for v, n in access.access.loops.items())
     return [*lines, f"// {trips}; {access.hoisting}"] if trips else lines
 

@@ -49,17 +49,35 @@ def emit(
         ExpressionError: the formula cannot be read.
         VerificationError: the code would not equal the layout's table. Our bug.
     """
+    planned = plan_for(language, problem, gpu, answer, name=name, only=only)
+    return code(language, planned)
+
+
+def plan_for(
+    language: str,
+    problem: Problem,
+    gpu: Device,
+    answer: Result | str,
+    *,
+    name: str | None = None,
+    only: Part = "all",
+) -> Plan:
+    """What `code` prints in this language; as for `emit`."""
     known = LANGUAGES[language]
-    module: Any = importlib.import_module(known.module)
     unit = problem.tile.storage.element_bytes if known.unit == "element" else 1
     _check_expressible(problem, answer, known)
     if only == "access" and not known.has_accesses:
         able = ", ".join(other.name for other in LANGUAGES.values() if other.has_accesses)
         raise LayoutError(f"{language} has no code for accesses, only for the layout; {able} have")
     named = problem if name is None else msgspec.structs.replace(problem, name=name)
-    planned = plan(named, gpu, answer, unit)
-    accesses = () if only == "offset" else planned.accesses
-    text: str = module.emit(replace(planned, accesses=accesses, only=only))
+    return replace(plan(named, gpu, answer, unit), only=only)
+
+
+def code(language: str, planned: Plan) -> str:
+    """The text of a plan that was made for this language."""
+    module: Any = importlib.import_module(LANGUAGES[language].module)
+    printed = replace(planned, accesses=()) if planned.only == "offset" else planned
+    text: str = module.emit(printed)
     return text
 
 

@@ -43,6 +43,7 @@ def _access(access: AccessPlan) -> list[str]:
     note = [headline(access) + ("" if wide == 1 else f"; the first of {wide} elements")]
     if access.access.where is not None:
         note.append(f"Only where {access.name}_active({', '.join(map(parameter, every))}).")
+    note.append(f"{access.cost[0].upper()}{access.cost[1:]}.")
     if access.hoisting:
         note.append(f"{access.hoisting[0].upper()}{access.hoisting[1:]}.")
     lines: list[str] = []

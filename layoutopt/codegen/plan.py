@@ -71,6 +71,14 @@ class AccessPlan:
         return self.code.ranges
 
     @property
+    def cost(self) -> str:
+        """The index code's instructions, in words."""
+        found = self.code.instructions
+        if not self.access.loops:
+            return f"index instructions: {found.once}"
+        return f"index instructions: {found.once} once, {found.looped} in {found.iterations} iterations"
+
+    @property
     def hoisting(self) -> str:
         """What the iterations cost, in words; empty where there is no loop."""
         if not self.access.loops:
@@ -121,6 +129,11 @@ class Plan:
     def element_bytes(self) -> int:
         """Size of one element in bytes."""
         return self.problem.tile.storage.element_bytes
+
+    @property
+    def instructions(self) -> int:
+        """Integer instructions of the index code of all accesses, for one pass of a thread."""
+        return sum(access.code.instructions.total for access in self.accesses)
 
     @property
     def coordinate_ranges(self) -> dict[str, Range]:

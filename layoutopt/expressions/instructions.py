@@ -61,6 +61,12 @@ def folded(node: Node) -> Node:
             return folded(Op("*", (other, factor)))
         case Op("*", (Op("*", (inner, Const(a))), Const(b))):
             return folded(Op("*", (inner, Const(a * b))))
+        case Op("*", (Op("-", (Const(a), inner)), Const(k))):
+            return folded(Op("-", (Const(a * k), Op("*", (inner, Const(k))))))
+        case Op("-", (Const(0), Op("*", (inner, Const(k))))):
+            return Op("*", (inner, Const(-k)))
+        case Op("*", (Op("+", (inner, Const(a))), Const(k))) if _is_power(k):
+            return folded(Op("+", (Op("*", (inner, Const(k))), Const(a * k))))
         case Op("*", (Op("&", (inner, Const(mask))), Const(k))) if mask > 0 and _is_power(k):
             return Op("&", (_shifted(inner, k), Const(mask * k)))
         case Op("*", (Op("%", (inner, Const(size))), Const(k))) if _is_power(size) and _is_power(k):
@@ -104,7 +110,7 @@ def _without_constant(node: Node) -> Node:
         case Op("+", (Const(), rest)) | Op("+" | "-", (rest, Const())):
             return _without_constant(rest)
         case Op("-", (Const(), rest)):
-            return Op("-", (Const(0), _without_constant(rest)))
+            return folded(Op("-", (Const(0), _without_constant(rest))))
         case Op("+" | "-" as symbol, (a, b)):
             left, right = _without_constant(a), _without_constant(b)
             return (

@@ -39,7 +39,7 @@ from layoutopt.expressions.grammar import (
     substituted,
     to_text,
 )
-from layoutopt.expressions.instructions import folded, instructions
+from layoutopt.expressions.instructions import instructions
 from layoutopt.expressions.simplify import Range, bounds, simplify
 from layoutopt.problems.types import Access
 
@@ -47,12 +47,13 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 UNROLLED: Final = 64  # iterations; more would flood the instruction cache, and compilers unroll no more
-_UNROLLED_WHOLE: Final = 160  # iterations of a nest whose outer loops compilers unroll, too
+_UNROLLED_WHOLE: Final = 256  # iterations of a nest whose outer loops compilers unroll, too
 _MASK: Final = (1 << 32) - 1
 _MAX_CHAIN: Final = 64  # constants that no formula gives, as a chain of comparisons
 _CHEAP: Final = 4  # instructions of a pass that are few enough to look no further
-# Where the tile starts, in what is counted; no loop variable can have this name.
 _START: Final = "@start"
+# However many threads a block has; and where the tile starts, which no loop variable can be called.
+_KNOWN_TO_COMPILERS: Final[dict[str, Range]] = {"tid": (0, 1023), _START: (0, 1 << 24)}
 
 
 def over_tid(text: str, access: Access, lanes: int) -> Node:
@@ -252,21 +253,26 @@ class FormSearch:
 
     def cost(self, form: Form) -> tuple[int, int]:
         """Instructions of one pass: of what no loop changes, and of all iterations after that."""
-        address, ranges = self._with_start(form), {**self.ranges, _START: (0, 1 << 24)}
+        address, ranges = self._with_start(form), {**self.ranges, **_KNOWN_TO_COMPILERS}
         unrolled, rolled = self._unrolled()
         nodes, known = [], set()
         for at in itertools.product(*(range(self.loops[v]) for v in unrolled)):
             values: dict[str, Node] = {v: Const(k) for v, k in zip(unrolled, at, strict=True)}
-            nodes.append(folded(substituted(address, values)))
-            known |= {folded(substituted(node, values)) for node in form.positive}
-        before = _without(address, set(self.loops)) if self.apart and form.inside else None
+            nodes.append(substituted(address, values))
+            known |= {substituted(node, values) for node in form.positive}
+        fixed = _without(address, set(self.loops))
+        once = instructions(fixed, ranges, form.positive)
+        before: list[Node] | None = None
+        if self.apart and not rolled and once <= 1 and not any(map(_takes_shift, fixed)):
+            before = []  # one instruction, which adds the tile's start too, is computed anew rather than kept
+        elif self.apart and form.inside:
+            before = fixed
         cost = instructions(nodes, ranges, known, before)
         if rolled:
-            fixed = [part for node in nodes for part in _without(node, set(rolled))]
-            kept = min(cost, instructions(fixed, ranges, known))
+            still = [part for node in nodes for part in _without(node, set(rolled))]
+            kept = min(cost, instructions(still, ranges, known))
             cost = kept + (cost - kept) * math.prod(self.loops[v] for v in rolled)
-        once = min(cost, instructions(_without(address, set(self.loops)), ranges, form.positive))
-        return once, cost - once
+        return min(once, cost), max(cost - once, 0)
 
     def _unrolled(self) -> tuple[list[str], list[str]]:
         """The loops that compilers unroll, and those that they keep."""
@@ -284,6 +290,16 @@ class FormSearch:
         if start == "first":
             return form.from_base(Op("+", (form.base, Var(_START))))
         return form.address if start == "free" else Op("+", (form.address, Var(_START)))
+
+
+def _takes_shift(node: Node) -> bool:
+    """Whether a node subtracts a shifted value, which no instruction does together with an addition."""
+    match node:
+        case Op("-", (_, Op("*", (_, Const(k))))):
+            return k > 0 and not k & (k - 1)
+        case Op("*", (Op("-", (Const(), _)), Const(k))):
+            return k > 0 and not k & (k - 1)
+    return False
 
 
 def _without(node: Node, variables: Set[str]) -> list[Node]:

@@ -23,6 +23,7 @@ __host__ __device__ constexpr uint32_t golden_offset_bytes(uint32_t x0, uint32_t
 }
 
 // fill: cp.async; 32 wavefronts, ideal 32, bank_conflicts 0
+// index instructions: 4 once, 0 in 2 iterations
 // i < 2; an iteration costs an immediate
 __host__ __device__ constexpr uint32_t golden_fill_base(int tid) {
     return (uint32_t)((tid * 16) ^ ((tid & 56) * 2));
@@ -50,6 +51,7 @@ __device__ __forceinline__ void golden_fill_each(uint32_t smem, int tid, Body bo
 #endif
 
 // read: ldmatrix.x4; 64 wavefronts, ideal 64, bank_conflicts 0
+// index instructions: 8 once, 3 in 4 iterations
 // k < 4; an iteration costs one XOR
 __host__ __device__ constexpr uint32_t golden_read_base(int tid) {
     return (uint32_t)(((tid & 15) * 128) ^ ((tid & 32) * 64) ^ ((tid & 7) * 16) ^ (tid & 16));
