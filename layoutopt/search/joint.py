@@ -319,7 +319,7 @@ def join(growth: Growth, listed: Listed, most: int | None) -> None:
             return
         if growth.best is not None or most is None:
             growth.run()
-            size *= 2
+            size *= 4
 
 
 def _worthwhile(growth: Growth, listed: Listed, most: int) -> Iterator[Linearisation]:

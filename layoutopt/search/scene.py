@@ -59,7 +59,8 @@ _PADDED_FAMILIES = frozenset(("pad", "interval", "split", "rotate"))
 _TABLE_EFFORT = 2.0
 _FALLBACK_CANDIDATES = 4096
 _SEED = 1
-# Shares of the time left: to look at them, and of that to list them; to list other kinds before any is tried.
+# Shares of the time left: to look at them, half of it where swizzles are sought, and of that to list them; to
+# list other kinds before any is tried.
 _FALLBACK_SHARE, _PADS_SHARE, GATHER_SHARE = 0.7, 0.4, 0.2
 
 
@@ -86,6 +87,7 @@ class Scene:
         self.progress = progress
         self.conflict_free = conflict_free
         self.limit = problem.layout.max_bytes
+        self._sizes: dict[Linearisation, tuple[int, ...]] = {}
         self.sets: tuple[PhaseSet, ...] = phase_sets(
             counted or trace, self.tile, device, blocks(trace, self.tile)
         )
@@ -145,9 +147,11 @@ class Scene:
         """Sizes that a swizzle over `candidate` can give, in elements, rising; empty for no swizzle."""
         if self.field is None or not candidate.may_swizzle:
             return []
-        last = last_block(candidate, self.field, self.tile)
-        sizes = [candidate.span] if last is None else sorted(set(last.reach.values()))
-        return [size for size in sizes if self.fits(size)]
+        if candidate not in self._sizes:  # every stage asks
+            last = last_block(candidate, self.field, self.tile)
+            sizes = {candidate.span} if last is None else set(last.reach.values())
+            self._sizes[candidate] = tuple(sorted(sizes))
+        return [size for size in self._sizes[candidate] if self.fits(size)]
 
     def candidates(self, known: Callable[[], int | None] = lambda: None) -> Iterator[Linearisation]:
         """All candidates by rising span, then operations, as lazily as can be.
@@ -239,7 +243,7 @@ class Scene:
     def fall_back(self) -> None:
         """Out of time: look at plain pads, near and far, which cost next to nothing to evaluate."""
         self.tally.exhausted = False
-        time = self.budget.part(_FALLBACK_SHARE)
+        time = self.budget.part(_FALLBACK_SHARE if self.field is None else _FALLBACK_SHARE / 2)
         few = itertools.islice(padded(self.space, cuts=False), _FALLBACK_CANDIDATES)
         pads = [pad for pad in time.part(_PADS_SHARE).while_left(few) if self.fits(pad.span)]
         smallest = math.inf  # that reaches the floor
