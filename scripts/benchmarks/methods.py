@@ -80,7 +80,7 @@ def summary(rows, column):
     answers = [row[column] for row in rows.values()]
     proved = [a for a in answers if a["status"] != Status.FEASIBLE]
     who = collections.Counter(a["decided_by"] or "nobody" for a in answers)
-    for kind, some in (("all", answers), ("proved", proved)):
+    for kind, some in (("all", answers), ("proved", proved)) if proved else (("all", answers),):
         for unit in ("seconds", "cpu"):
             times = sorted(a[unit] for a in some)
             p95 = times[min(len(times) - 1, int(0.95 * len(times)))]
