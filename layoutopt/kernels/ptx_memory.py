@@ -195,9 +195,8 @@ def _matrix(kind: str) -> Builder:
 
 def _copy(reading: Reading) -> Built:
     """cp.async: 4, 8 or 16 bytes from global to shared memory."""
-    size = reading.operands[2]
     cache = "cg" if "cg" in reading.words else "ca"
-    width = int(size)
+    width = int(reading.operands[2], 0)
     operation = Operation(f"cp.async.{cache}", width)
     action = Memory("copy", "shared", width, operation=operation)
     return Built(action, (reading.operands[0],), ())
