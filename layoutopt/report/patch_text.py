@@ -27,8 +27,8 @@ def patch_report(found: Patch, edits: bool) -> str:
     if not after.certain:
         lines += ["", "not certain: " + "; ".join(found.after.doubts)]
     for moved in found.arrays if edits else ():
-        if moved.layout is not None and moved.problem is not None and moved.result is not None:
-            change = edit(moved.problem, found.gpu, moved.result)
+        if moved.problem is not None and moved.result is not None and moved.result.offset is not None:
+            change = edit(moved.problem, found.gpu, moved.result.offset)
             lines += ["", f"{moved.name} in the source:", *edit_text(change).rstrip().splitlines()]
     return "\n".join(lines) + "\n"
 

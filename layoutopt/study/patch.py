@@ -12,8 +12,10 @@ import numpy as np
 from layoutopt.errors import LayoutError, ProblemFileError, VerificationError
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
+from layoutopt.kernels.arrays import UsedArray
 from layoutopt.kernels.evaluate import Evaluation, evaluate
 from layoutopt.kernels.launch import Launch
+from layoutopt.kernels.problem_data import array_problem
 from layoutopt.kernels.program import Array, Memory
 from layoutopt.kernels.ptx_patch import patched
 from layoutopt.kernels.ptx_program import program_of, shared_places, source_name
@@ -21,6 +23,7 @@ from layoutopt.kernels.ptx_text import Function, Module, read_ptx
 from layoutopt.kernels.remap import Remap, remap_of
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Result
+from layoutopt.problems.file import from_data
 from layoutopt.problems.types import Problem
 from layoutopt.study.kernel_problem import likely_shapes, problem_of
 from layoutopt.synthesis.solve import solve
@@ -218,20 +221,28 @@ def _found(
     array: Array, steps: Sequence[int], request: Request, before: Evaluation
 ) -> tuple[Problem, Result]:
     """The best layout over the shapes that the array may have, and the question that it answers."""
+    written = _as_written(before, array, steps, request.shape)
     shapes: list[tuple[int, ...] | None] = [request.shape]
     if request.shape is None:
         shapes = [*likely_shapes(before, array, steps), None]
+        if written is not None and written.tile.shape not in shapes:
+            shapes.insert(0, written.tile.shape)
     best: tuple[tuple[float, float], Problem, Result] | None = None
     for shape in shapes:
-        problem = problem_of(
-            before,
-            array,
-            steps,
-            shape=shape,
-            families=FAMILIES,
-            max_bytes=array.size + array.size // 4,
-            target=request.gpu.name,
-        )
+        try:
+            problem = problem_of(
+                before,
+                array,
+                steps,
+                shape=shape,
+                families=FAMILIES,
+                max_bytes=array.size + array.size // 4,
+                target=request.gpu.name,
+            )
+        except ProblemFileError:
+            if shape is None or request.shape is not None:
+                raise
+            continue
         result = solve(problem, time_limit=request.time_limit, target=request.gpu)
         found = result.layout is not None
         cost = (float(result.excess or 0), float(result.bytes or 0)) if found else (math.inf, math.inf)
@@ -240,7 +251,21 @@ def _found(
         if best[0][0] == 0 and best[0][1] <= array.size:
             break
     assert best is not None
-    return best[1], best[2]
+    _, problem, result = best
+    same = written is not None and written.tile.shape == problem.tile.shape
+    if written is not None and same and written.tile.element_bytes == problem.tile.element_bytes:
+        problem = written
+    return problem, result
+
+
+def _as_written(
+    before: Evaluation, array: Array, steps: Sequence[int], shape: tuple[int, ...] | None
+) -> Problem | None:
+    """The same question in the words of the source, where its accesses have formulas."""
+    try:
+        return from_data(array_problem(before, UsedArray(array, tuple(steps)), shape))
+    except ProblemFileError:
+        return None
 
 
 def _check_whole(array: Array, remap: Remap, steps: Sequence[int], before: Evaluation) -> None:
