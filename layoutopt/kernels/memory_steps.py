@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.errors import ProblemFileError
 from layoutopt.kernels.groups import Group
 from layoutopt.kernels.launch import Arguments
 from layoutopt.kernels.memory import Bytes, Writers
@@ -15,6 +16,10 @@ from layoutopt.kernels.registers import Registers
 from layoutopt.kernels.values import Bools, Value, extend, made, mask, unknown, whole
 
 IntArray = npt.NDArray[np.int64]
+
+
+# Lanes that are off may have any address: so many bytes there are to look at for them.
+LEAST_BYTES: Final = 16
 
 
 class Recorder(Protocol):
@@ -38,7 +43,8 @@ class MemorySteps:
     def __init__(self, cells: Registers, recorder: Recorder, given: Arguments, kept: frozenset[str]) -> None:
         self._cells, self._recorder = cells, recorder
         self._kept = kept
-        self._size = cells.program.shared_end(cells.launch.shared_bytes)
+        self._end = cells.program.shared_end(cells.launch.shared_bytes)
+        self._size = max(self._end, LEAST_BYTES)
         self._shared = Bytes(cells.blocks, self._size) if "shared" in kept else None
         self._writers = Writers(cells.blocks, cells.warps, self._size) if "shared" in kept else None
         self._local = Bytes(cells.rows * 32, STACK_BYTES) if "local" in kept else None
@@ -98,11 +104,12 @@ class MemorySteps:
         used = address[sure]
         if used.size and int(np.bitwise_or.reduce(used)) & (action.width_bytes - 1):
             self._recorder.uncertain(index, f"{self._cells.named(index)} has a misaligned address")
-        if used.size and int(used.max()) > self._size - action.width_bytes:
-            self._recorder.uncertain(
-                index,
-                f"{self._cells.named(index)} reaches byte {int(used.max()) + action.width_bytes:,} "
-                f"of shared memory; the launch has {self._size:,} (--shared BYTES)",
+        end = int(used.max()) + action.width_bytes if used.size else 0
+        if end > self._end:
+            raise ProblemFileError(
+                "--shared",
+                f"{self._cells.named(index)} reaches byte {end:,} of shared memory, and a block has "
+                f"{self._end:,}: give the bytes of dynamic shared memory that the launch asks for",
             )
 
     def _holds(self, space: str) -> bool:
