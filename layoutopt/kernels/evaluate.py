@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -13,11 +12,12 @@ import numpy.typing as npt
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
+from layoutopt.kernels.boxes import Box, batches, boxes
 from layoutopt.kernels.counts import Counter, Execution, Tally
 from layoutopt.kernels.launch import Arguments, Launch, arguments, checked
 from layoutopt.kernels.machine import Machine, TooManySteps
 from layoutopt.kernels.program import Program
-from layoutopt.kernels.registers import Stopped
+from layoutopt.kernels.registers import Registers, Stopped
 from layoutopt.kernels.relevance import Relevance, constant_bytes, relevance
 
 DEFAULT_MOST_STEPS: Final = 1_000_000
@@ -72,19 +72,71 @@ def evaluate(
     spaces = ("shared", "local", *(("global",) if launch.buffers else ()))
     slice_ = relevance(program, spaces)
     run = _Run(program, slice_, launch, given, gpu, most_steps, budget or Budget())
-    counter = run.blocks(None) if launch.blocks > 1 else None
-    if counter is not None and not counter.doubts:
-        return _evaluation(program, slice_, launch, given, [(counter, launch.blocks)], 1)
-    parts = []
-    done = 0
-    for blocks in _batches(launch, max(1, MOST_ROWS // launch.warps)):
-        parts.append((run.blocks(blocks, traced=done == 0), 1))
+    return _evaluation(program, slice_, launch, given, *_cover(run, launch))
+
+
+def _cover(run: _Run, launch: Launch) -> tuple[list[tuple[Counter, int]], int]:
+    """Evaluations with the number of blocks that each stands for, the first traced; how many were executed.
+
+    Boxes of blocks are evaluated as one block of which the indices are partly unknown. Where that is not
+    enough, boxes are split, as long as it is cheaper than to execute every block.
+    """
+    first = np.zeros((1, 3), np.int64)
+    if launch.blocks == 1:
+        return [(run.blocks(first, traced=True), 1)], 1
+    parts: list[tuple[Counter, int]] = []
+    left: list[Box] = []
+    for box in boxes(launch.grid):
+        _try(run, box, parts, left)
+    if not left:
+        return parts, len(parts)
+    before = run.steps_left
+    traced = run.blocks(first, traced=True)
+    if traced.doubts:
+        # What is unknown in this block is unknown in the others.
+        return [(traced, launch.blocks)], 1
+    size = max(1, MOST_ROWS // launch.warps)
+    allowance = (before - run.steps_left) * sum(box.blocks for box in left) // (2 * size)
+    _split(run, parts, left, allowance)
+    done = len(parts)
+    for blocks in batches(left, size):
+        parts.append((run.blocks(blocks), 1))
         done += len(blocks)
-        if parts[-1][0].doubts and done < launch.blocks:
-            # What is unknown in these blocks is unknown in the others.
-            parts = [(parts[-1][0], launch.blocks // len(blocks))]
-            break
-    return _evaluation(program, slice_, launch, given, parts, done)
+    return [(traced, 0), *parts], done
+
+
+def _split(run: _Run, parts: list[tuple[Counter, int]], left: list[Box], allowance: int) -> None:
+    """Halve boxes until all are done or so many steps are spent; what is left then stays in `left`."""
+    end = run.probed + allowance
+    todo = left.copy()
+    left.clear()
+    while todo:
+        box = todo.pop(0)
+        axes = [axis for axis in range(3) if box.bits[axis]]
+        if not axes or run.probed >= end:
+            left.append(box)
+            continue
+        for axis in axes:
+            lower, upper = box.halves(axis)
+            if _try(run, lower, parts, []):
+                _try(run, upper, parts, todo)
+                break
+        else:
+            quarters = [box]
+            for axis in axes:
+                quarters = [half for one in quarters for half in one.halves(axis)]
+            for one in quarters:
+                _try(run, one, parts, todo)
+
+
+def _try(run: _Run, box: Box, parts: list[tuple[Counter, int]], left: list[Box]) -> bool:
+    """Evaluate a box as one block; whether that is certain."""
+    counter = run.box(box)
+    if counter.doubts:
+        left.append(box)
+        return False
+    parts.append((counter, box.blocks))
+    return True
 
 
 @dataclass(slots=True)
@@ -96,20 +148,27 @@ class _Run:
     gpu: Device
     steps_left: int
     budget: Budget
+    probed: int = 0
 
-    def blocks(self, blocks: npt.NDArray[np.int64] | None, traced: bool = True) -> Counter:
-        """Execute some blocks, or one whose indices are unknown."""
-        counter = Counter(self.program, self.gpu, self.launch.warps, traced, strict=blocks is None)
-        machine = Machine(
-            self.program,
-            self.relevance,
-            self.launch,
-            self.given,
-            blocks,
-            counter,
-            self.steps_left,
-            self.budget,
-        )
+    def box(self, box: Box) -> Counter:
+        """Execute one block that stands for all of a box; it ends at the first doubt."""
+        hidden = tuple((1 << bits) - 1 for bits in box.bits)
+        counter, steps = self._execute(np.array([box.origin], np.int64), hidden, traced=True, strict=True)
+        self.probed += steps
+        return counter
+
+    def blocks(self, blocks: npt.NDArray[np.int64], traced: bool = False) -> Counter:
+        """Execute some blocks."""
+        counter, steps = self._execute(blocks, (0, 0, 0), traced, strict=False)
+        self.steps_left -= steps
+        return counter
+
+    def _execute(
+        self, blocks: npt.NDArray[np.int64], hidden: tuple[int, ...], traced: bool, strict: bool
+    ) -> tuple[Counter, int]:
+        counter = Counter(self.program, self.gpu, self.launch.warps, traced, strict)
+        cells = Registers(self.program, self.launch, self.given, blocks, hidden)
+        machine = Machine(cells, self.relevance, self.given, counter, self.steps_left, self.budget)
         try:
             machine.run()
         except Stopped as stop:
@@ -119,17 +178,8 @@ class _Run:
                 "--max-steps",
                 f"more steps are needed, {stop} comes next; give a larger limit or a smaller launch",
             ) from None
-        if blocks is not None:
-            self.steps_left = machine.steps_left
         counter.finish()
-        return counter
-
-
-def _batches(launch: Launch, size: int) -> Iterator[npt.NDArray[np.int64]]:
-    x, y, z = (range(n) for n in launch.grid)
-    every = ((i, j, k) for k, j, i in itertools.product(z, y, x))
-    while batch := list(itertools.islice(every, size)):
-        yield np.array(batch, np.int64)
+        return counter, self.steps_left - machine.steps_left
 
 
 def _evaluation(

@@ -17,7 +17,7 @@ from layoutopt.ground.budget import Budget
 from layoutopt.kernels import groups as converged
 from layoutopt.kernels.detours import Detours
 from layoutopt.kernels.groups import Barriers, Group, Meetings
-from layoutopt.kernels.launch import Arguments, Launch
+from layoutopt.kernels.launch import Arguments
 from layoutopt.kernels.memory_steps import MemorySteps, Recorder
 from layoutopt.kernels.program import (
     Across,
@@ -30,7 +30,6 @@ from layoutopt.kernels.program import (
     Mark,
     Meet,
     Memory,
-    Program,
     Refused,
     Rejoin,
     Restore,
@@ -55,11 +54,9 @@ class Machine:
     """Some blocks of a launch.
 
     Args:
-        program: the kernel.
+        cells: the registers of the blocks.
         relevance: which steps to execute, which memories to keep.
-        launch: sizes.
-        given: its arguments.
-        blocks: int64, shape (blocks, 3): block indices; None for one block whose indices are unknown.
+        given: the arguments of the launch.
         recorder: who is told.
         most_steps: steps that may be executed.
         budget: the time there is.
@@ -67,11 +64,9 @@ class Machine:
 
     def __init__(
         self,
-        program: Program,
+        cells: Registers,
         relevance: Relevance,
-        launch: Launch,
         given: Arguments,
-        blocks: IntArray | None,
         recorder: Recorder,
         most_steps: int,
         budget: Budget,
@@ -79,10 +74,10 @@ class Machine:
         self.steps_left = most_steps
         self.at = 0
         self._budget = budget
-        self._steps = program.steps
+        self._cells = cells
+        self._steps = cells.program.steps
         self._next = _following(relevance.matters)
-        self._detours = Detours(program.steps, relevance)
-        self._cells = Registers(program, launch, given, blocks)
+        self._detours = Detours(self._steps, relevance)
         self._meetings = Meetings(self._cells.rows)
         self._rejoins = Rejoins(self._cells.rows)
         self._barriers = Barriers(self._cells.blocks, self._cells.warps)

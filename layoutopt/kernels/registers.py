@@ -9,7 +9,7 @@ from layoutopt.kernels.groups import Group
 from layoutopt.kernels.launch import Arguments, Launch, constant_bank
 from layoutopt.kernels.memory import Bytes
 from layoutopt.kernels.program import Operand, Program, Step
-from layoutopt.kernels.values import Bits, Bools, Value, known, made, select, unknown, whole
+from layoutopt.kernels.values import Bits, Bools, Value, constant, known, made, select, unknown, whole
 
 IntArray = npt.NDArray[np.int64]
 
@@ -25,7 +25,8 @@ class Registers:
         program: the kernel.
         launch: sizes.
         given: its arguments.
-        blocks: int64, shape (blocks, 3): block indices; None for one block whose indices are unknown.
+        blocks: int64, shape (blocks, 3): block indices.
+        hidden: along each axis, bits of the indices that are unknown.
 
     Attributes:
         rows: warps in all; those of a block stand together.
@@ -33,14 +34,21 @@ class Registers:
         banks: constant memory.
     """
 
-    def __init__(self, program: Program, launch: Launch, given: Arguments, blocks: IntArray | None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        launch: Launch,
+        given: Arguments,
+        blocks: IntArray,
+        hidden: tuple[int, ...] = (0, 0, 0),
+    ) -> None:
         self.program, self.launch = program, launch
-        self.blocks = 1 if blocks is None else len(blocks)
+        self.blocks = len(blocks)
         self.warps = launch.warps
         self.rows = self.blocks * self.warps
         thread = np.arange(self.warps * 32).reshape(self.warps, 32)
         self.live: Bools = np.tile(thread < launch.threads, (self.blocks, 1))
-        self._cells = _special(launch, blocks, thread, self.blocks)
+        self._cells = _special(launch, blocks, hidden, thread)
         content, certain = constant_bank(program, launch, given)
         self.banks = {0: Bytes(1, len(content), content)}
         for start in np.flatnonzero(~certain).tolist():
@@ -148,20 +156,19 @@ def _of_first(value: Value, lanes: Bools) -> Value:
     return made(chosen(value.bits), None if value.unknown is None else chosen(value.unknown), 64)
 
 
-def _special(launch: Launch, blocks: IntArray | None, thread: IntArray, count: int) -> dict[str, Value]:
+def _special(launch: Launch, blocks: IntArray, hidden: tuple[int, ...], thread: IntArray) -> dict[str, Value]:
     """Cells that are set before the first step."""
     x, y, _ = launch.block
+    count = len(blocks)
     place = {"x": thread % x, "y": thread // x % y, "z": thread // (x * y)}
     found = {f"$tid.{axis}": known(np.tile(table, (count, 1))) for axis, table in place.items()}
     for k, axis in enumerate("xyz"):
-        one = np.ones((1, 1), np.int64)
-        found[f"$ntid.{axis}"] = known(one * launch.block[k])
-        found[f"$nctaid.{axis}"] = known(one * launch.grid[k])
-        if blocks is not None:
-            found[f"$ctaid.{axis}"] = known(np.repeat(blocks[:, k], launch.warps)[:, None])
-        else:
-            found[f"$ctaid.{axis}"] = unknown() if launch.grid[k] > 1 else known(one * 0)
+        found[f"$ntid.{axis}"] = constant(launch.block[k])
+        found[f"$nctaid.{axis}"] = constant(launch.grid[k])
+        index = known(np.repeat(blocks[:, k], launch.warps)[:, None])
+        unsure = None if not hidden[k] else np.array([[hidden[k]]], np.uint64)
+        found[f"$ctaid.{axis}"] = made(index.bits, unsure, 32)
     found["$laneid"] = known(thread[:1] % 32)
     found["$warpid"] = known(np.tile(thread[:, :1] // 32, (count, 1)))
-    found["$false"] = known(np.zeros((1, 1), np.int64))
+    found["$false"] = constant(0)
     return found

@@ -93,31 +93,57 @@ def mapped(function: Callable[..., Bits], width: int, *values: Value) -> Value:
 
 
 def _upward(hidden: Bits) -> Bits:
-    """The lowest unknown bit and all above it: what a carry may reach."""
+    """The lowest unknown bit and all above it."""
     return ~(_lowest(hidden) - _ONE)
 
 
-def _either(*hidden: Bits | None) -> Bits | None:
-    found = None
-    for one in hidden:
-        if one is not None:
-            found = one if found is None else found | one
-    return found
+def _downward(bits: Bits) -> Bits:
+    """The highest bit that is set and all below it."""
+    for shift in (1, 2, 4, 8, 16, 32):
+        bits = bits | (bits >> np.uint64(shift))
+    return bits
+
+
+def _lowest(bits: Bits) -> Bits:
+    return bits & (~bits + _ONE)
+
+
+def _union(a: Value, b: Value) -> Bits | None:
+    """Bits that are unknown in one of two."""
+    if a.unknown is None or b.unknown is None:
+        return b.unknown if a.unknown is None else a.unknown
+    return a.unknown | b.unknown
 
 
 def add(*values: Value, width: int = 32) -> Value:
     """The sum; the carry out of `width` bits is `shift_right` of a sum at a larger width."""
-    bits = values[0].bits
+    total = values[0]
     for value in values[1:]:
-        bits = bits + value.bits
-    hidden = _either(*(value.unknown for value in values))
-    return made(bits, None if hidden is None else _upward(hidden), width)
+        total = _sum(total, value)
+    return made(total.bits, total.unknown, width)
+
+
+def _sum(a: Value, b: Value) -> Value:
+    """The sum modulo 2**64.
+
+    Carries rise with the numbers: where the least and the greatest numbers carry alike into a bit, all do.
+    """
+    least = a.bits + b.bits
+    if a.unknown is None and b.unknown is None:
+        return Value(least)
+    top_a = a.bits if a.unknown is None else a.bits | a.unknown
+    top_b = b.bits if b.unknown is None else b.bits | b.unknown
+    greatest = top_a + top_b
+    hidden = (least ^ a.bits ^ b.bits) ^ (greatest ^ top_a ^ top_b)
+    for one in (a.unknown, b.unknown):
+        if one is not None:
+            hidden = hidden | one
+    return Value(least & ~hidden, hidden)
 
 
 def negate(value: Value, width: int = 32) -> Value:
     """Two's complement."""
-    bits = ~value.bits + _ONE
-    return made(bits, None if value.unknown is None else _upward(value.unknown), width)
+    return add(invert(value, width), TRUE, width=width)
 
 
 def invert(value: Value, width: int = 32) -> Value:
@@ -127,34 +153,28 @@ def invert(value: Value, width: int = 32) -> Value:
 
 def subtract(a: Value, b: Value, width: int = 32) -> Value:
     """The difference."""
-    return made(a.bits - b.bits, _lifted(_either(a.unknown, b.unknown)), width)
-
-
-def _lifted(hidden: Bits | None) -> Bits | None:
-    return None if hidden is None else _upward(hidden)
+    return add(a, invert(b, width), TRUE, width=width)
 
 
 def multiply(a: Value, b: Value, width: int = 32) -> Value:
-    """The low bits of the product; a factor with low zero bits keeps as many bits known."""
+    """The low bits of the product; low and high bits that must be 0 are known."""
     bits = a.bits * b.bits
     if a.unknown is None and b.unknown is None:
         return Value(bits & mask(width))
+    for one, other in ((a, b), (b, a)):
+        if other.unknown is None and not (other.bits & (other.bits - _ONE)).any():
+            assert one.unknown is not None
+            return made(bits, one.unknown * other.bits, width)  # a shift
     left = a.unknown if a.unknown is not None else _nothing()
     right = b.unknown if b.unknown is not None else _nothing()
     # a*b - known*known = known_a*hidden_b + hidden_a*known_b + hidden_a*hidden_b, each a multiple of the
-    # product of the lowest bits that may be set in its factors.
-    lowest = [
-        _lowest(a.bits) * _lowest(right),
-        _lowest(left) * _lowest(b.bits),
-        _lowest(left) * _lowest(right),
-    ]
-    hidden = _upward(lowest[0] | lowest[1] | lowest[2])
-    # A product of lowest bits beyond bit 63 is 0 here: nothing within 64 bits is unknown by it.
+    # product of the lowest bits that may be set in its factors. One beyond bit 63 is 0 here, as it should be.
+    set_a, set_b, hidden_a, hidden_b = (_lowest(one) for one in (a.bits, b.bits, left, right))
+    hidden = _upward(set_a * hidden_b | hidden_a * set_b | hidden_a * hidden_b)
+    top_a, top_b = a.bits | left, b.bits | right
+    fits = top_a.astype(np.float64) * top_b.astype(np.float64) < 2.0**63
+    hidden = hidden & np.where(fits, _downward(top_a * top_b), ~_ZERO)
     return made(bits, hidden, width)
-
-
-def _lowest(bits: Bits) -> Bits:
-    return bits & (~bits + _ONE)
 
 
 def extend(value: Value, width: int, to: int = 64) -> Value:
@@ -167,7 +187,10 @@ def extend(value: Value, width: int, to: int = 64) -> Value:
 def join(low: Value, high: Value) -> Value:
     """64 bits out of two registers."""
     shift = np.uint64(32)
-    hidden = _either(low.unknown, None if high.unknown is None else high.unknown << shift)
+    hidden = low.unknown
+    if high.unknown is not None:
+        upper = high.unknown << shift
+        hidden = upper if hidden is None else hidden | upper
     return made(low.bits | (high.bits << shift), hidden, 64)
 
 
@@ -235,7 +258,7 @@ def either(a: Value, b: Value, width: int = 32) -> Value:
 
 def differ(a: Value, b: Value, width: int = 32) -> Value:
     """XOR."""
-    return made(a.bits ^ b.bits, _either(a.unknown, b.unknown), width)
+    return made(a.bits ^ b.bits, _union(a, b), width)
 
 
 def table3(a: Value, b: Value, c: Value, lut: int, width: int = 32) -> Value:
@@ -307,7 +330,7 @@ def less(a: Value, b: Value, width: int = 32, is_signed: bool = True, or_equal: 
 def equal(a: Value, b: Value) -> Value:
     """a == b; two known bits that differ decide."""
     apart = a.bits ^ b.bits
-    hidden = _either(a.unknown, b.unknown)
+    hidden = _union(a, b)
     if hidden is None:
         return Value((apart == 0).astype(np.uint64))
     sure_apart = (apart & ~hidden) != 0
