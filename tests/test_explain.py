@@ -362,3 +362,37 @@ def test_two_widths_where_one_does_not_help():
         "`in` as 4 accesses of 4 bytes each and `out` as 4 accesses of 4 bytes each: "
         "a layout free of conflicts exists"
     )
+
+
+def test_how_the_model_came_to_the_layout(tmp_path):
+    """Two pads are tried before one serves; `explain` names them, and says who decided."""
+    problem = load(ROOT / "problems" / "stencils" / "halo_34x34_f32.json")
+    explained = explain(problem)
+    grown = explained.model
+    assert explained.decided_by == solve(problem).decided_by
+    assert grown.rounds > 0
+    assert len(grown.proposed) == grown.rejected
+    assert len(grown.written) == grown.written_out
+    assert grown.branches > 0
+    text = explanation_report(problem, explained)
+    assert f"The model: rounds {grown.rounds}, " in text
+    assert f"proposed and rejected: {'; '.join(grown.proposed)}" in text
+    assert f"decided by: {explained.decided_by}" in text
+    assert explained.to_json()["model"]["rounds"] == grown.rounds
+
+
+def test_least_excess_is_told_with_the_model():
+    """Rows, columns and wrapped diagonals of 4x4 words on 4 banks: no layout serves them all."""
+    load_ = {"op": "load", "bytes": 4, "for": {"i": 4}}
+    accesses = [
+        {"name": "rows", "index": ["i", "tid"], **load_},
+        {"name": "columns", "index": ["tid", "i"], **load_},
+        {"name": "diagonals", "index": ["tid", "(tid + i) % 4"], **load_},
+    ]
+    data = {"name": "all", "tile": {"shape": [4, 4], "element": "f32"}, "threads": 4, "accesses": accesses}
+    data["layout"] = {"families": ["none", "order", "pad", "xor"]}
+    device = toy.toy_device(4, 4)
+    told = {method: solve(from_data(data), target=device, method=method) for method in ("auto", "model")}
+    assert told["auto"].excess == told["model"].excess > 0
+    assert told["auto"].model.trees > 0 == told["auto"].model.batches
+    assert told["model"].model.trees == 0 < told["model"].model.batches

@@ -31,12 +31,33 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Outcome, variable values (empty without a solution), objective value and its proved bound."""
+    """Outcome, variable values (empty without a solution), objective value and its proved bound.
+
+    Beside them what it took: branches, conflicts, and the solver's deterministic time.
+    """
 
     outcome: Outcome
     values: tuple[int, ...]
     objective: int
     bound: int
+    branches: int = 0
+    conflicts: int = 0
+    effort: float = 0.0
+
+
+@dataclass(slots=True)
+class Work:
+    """What several answers took."""
+
+    branches: int = 0
+    conflicts: int = 0
+    effort: float = 0.0
+
+    def add(self, more: Answer | Work) -> None:
+        """Count it in."""
+        self.branches += more.branches
+        self.conflicts += more.conflicts
+        self.effort += more.effort
 
 
 NO_ANSWER: Final = Answer(Outcome.UNKNOWN, (), 0, 0)
@@ -210,7 +231,13 @@ class Model:
         found = outcome in (Outcome.OPTIMAL, Outcome.FEASIBLE)
         values = tuple(response.solution) if found else ()
         return Answer(
-            outcome, values, round(response.objective_value), round(max(response.best_objective_bound, -1e18))
+            outcome,
+            values,
+            round(response.objective_value),
+            round(max(response.best_objective_bound, -1e18)),
+            response.num_branches,
+            response.num_conflicts,
+            response.deterministic_time,
         )
 
 

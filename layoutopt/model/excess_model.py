@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from layoutopt.ground.budget import Budget
-from layoutopt.model.cp_sat import Model, Outcome
+from layoutopt.model.cp_sat import Model, Outcome, Work
 from layoutopt.model.linear_phases import Phases
 from layoutopt.model.linearisations import Linearisation
 from layoutopt.model.masks import Swizzle
@@ -47,10 +47,12 @@ class Least:
         excess: weighted.
         used: elements that the layout takes.
         masks: of the swizzle.
+        work: what it took.
     """
 
     outcome: Outcome
     bound: int
+    work: Work
     number: int = -1
     excess: int = 0
     used: int = 0
@@ -124,15 +126,17 @@ class ExcessModel:
         self.model.minimise([(self.excess, scale), (self.used, 1)])
         # Presolve takes several times as long as the search does without it.
         answer = self.model.solve(budget, effort=effort, presolve=False)
+        work = Work()
+        work.add(answer)
         if answer.outcome is Outcome.INFEASIBLE:
-            return Least(answer.outcome, self.below[0])
+            return Least(answer.outcome, self.below[0], work)
         bound = max(0, answer.bound // scale)
         if not answer.values:
-            return Least(answer.outcome, bound)
+            return Least(answer.outcome, bound, work)
         number = next(k for k, member in enumerate(self._members) if answer.values[member.y])
         masks = self.swizzle.masks(answer.values, 64)
         return Least(
-            answer.outcome, bound, number, answer.values[self.excess], answer.values[self.used], masks
+            answer.outcome, bound, work, number, answer.values[self.excess], answer.values[self.used], masks
         )
 
     def _member(self, candidate: Linearisation, phases: Phases, tile: Tile) -> _Member:

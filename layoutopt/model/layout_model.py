@@ -42,7 +42,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from layoutopt.ground.budget import Budget
-from layoutopt.model.cp_sat import NO_ANSWER, Answer, Model, Outcome
+from layoutopt.model.cp_sat import NO_ANSWER, Answer, Model, Outcome, Work
 from layoutopt.model.linear_phases import Phases, phases_of
 from layoutopt.model.linearisations import Linearisation, Space
 from layoutopt.model.masks import Swizzle
@@ -130,6 +130,7 @@ class LayoutModel:
         self._partly: set[tuple[int, tuple[int, ...]]] = set()
         self._flats: dict[int, int] = {}
         self.asked, self.answer = Model(), NO_ANSWER  # the last question, and what was answered
+        self.work = Work()  # of all answers
         beyond = [(self._used, 1), *((pitch, -steps) for pitch, steps in self.pitches.span_terms)]
         self.model.linear(beyond, [1, FAR], [self.plain, -self._shorter - 1])
 
@@ -289,6 +290,7 @@ class LayoutModel:
         answer = self.answer = question.solve(
             budget, effort=effort, presolve=len(self._listed) > _MANY_LISTED
         )
+        self.work.add(answer)
         if not answer.values:
             return answer.outcome, None
         return answer.outcome, self._choice(answer, index)

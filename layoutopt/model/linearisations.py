@@ -59,6 +59,19 @@ class Linearisation:
         """Element offset of every element, by row-major index; int64, shape (elements,)."""
         return _table(self.digits, self.turn, self.interval, shape)
 
+    def text(self, shape: tuple[int, ...]) -> str:
+        """The element offset over x0, x1, ... as people write it, slowest first."""
+        terms = []
+        for d in self.digits:
+            if d.size > 1:
+                cut = f" // {d.divide}" * (d.divide > 1)
+                cut += f" % {d.size}" * (d.divide * d.size < shape[d.dim])
+                terms.append(f"x{d.dim}{cut}" + f"*{d.stride}" * (d.stride > 1))
+        every, extra = self.interval
+        ends = [f"lines turned by {self.turn}"] * (self.turn > 0)
+        ends += [f"{extra} more after every {every}"] * (every > 0)
+        return ", ".join([" + ".join(terms) or "0", *ends])
+
     def layout(self, shape: tuple[int, ...], element_bytes: int, swizzle: tuple[Target, ...] = ()) -> Layout:
         """The candidate as a layout of a tile of this shape."""
         return Layout(shape, element_bytes, self.digits, swizzle, self.turn, interval=self.interval)

@@ -113,6 +113,13 @@ class ModelGrowth(Struct, frozen=True):
         rejected: proposals that the conflict engine did not confirm, or that needed writing out first.
         variables: of the last round.
         constraints: of the last round.
+        batches: models asked for the least excess over some linearisations, where none reaches the floor.
+        trees: linearisations of which a search tree was asked that.
+        branches: of the solver, over all models.
+        conflicts: of the solver.
+        effort: of the solver, in its deterministic time.
+        written: element offsets before the swizzle, of the first that were written out.
+        proposed: the same, of the first proposals that were rejected.
     """
 
     rounds: int
@@ -120,6 +127,13 @@ class ModelGrowth(Struct, frozen=True):
     rejected: int
     variables: int
     constraints: int
+    batches: int = 0
+    trees: int = 0
+    branches: int = 0
+    conflicts: int = 0
+    effort: float = 0.0
+    written: tuple[str, ...] = ()
+    proposed: tuple[str, ...] = ()
 
 
 class Result(Struct, frozen=True, rename={"schema_": "schema"}):

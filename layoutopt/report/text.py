@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from typing import TYPE_CHECKING
 
 from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
-from layoutopt.problems.answer import AccessReport, Result, Status
+from layoutopt.problems.answer import AccessReport, ModelGrowth, Result, Status
 from layoutopt.problems.types import Problem
 from layoutopt.problems.words import tile_text, widths_text
 from layoutopt.study.check import Audit, AuditedAccess
 
 if TYPE_CHECKING:
     from layoutopt.study.explanation import Explanation
+
+# Linearisations that `explain` names.
+_NAMED = 8
 
 
 def report(problem: Problem, result: Result) -> str:
@@ -55,12 +58,7 @@ def report(problem: Problem, result: Result) -> str:
         proved = "proved least" if proof.index_cost.proved else "not proved least"
         lines += [f"  index cost {proof.index_cost.value} operations, {proved} at this excess and size"]
     if result.model is not None and result.method == "model":
-        grown = result.model
-        lines += [
-            f"  one model: rounds {grown.rounds}, linearisations written out {grown.written_out}, "
-            f"proposals rejected {grown.rejected}, variables {grown.variables}, "
-            f"constraints {grown.constraints}"
-        ]
+        lines += [f"  one model: {_rounds(result.model)}"]
     if result.reason:
         lines += [f"  {result.reason}"]
     return "\n".join(lines) + "\n"
@@ -122,7 +120,40 @@ def explanation_report(problem: Problem, explanation: Explanation) -> str:
     if explanation.relaxations:
         lines += ["", "What would help:"]
         lines += [f"  {r.kind}: {r.message}" for r in explanation.relaxations]
+    if explanation.model is not None:
+        lines += ["", *_model(explanation)]
     return "\n".join(lines) + "\n"
+
+
+def _rounds(grown: ModelGrowth) -> str:
+    return (
+        f"rounds {grown.rounds}, linearisations written out {grown.written_out}, "
+        f"proposals rejected {grown.rejected}, variables {grown.variables}, constraints {grown.constraints}"
+    )
+
+
+def _model(explanation: Explanation) -> Iterator[str]:
+    """How the model came to the layout."""
+    grown = explanation.model
+    if grown is None:
+        return
+    yield f"The model: {_rounds(grown)}." if grown.rounds else "The model was not asked: rules decided."
+    for what, named, count in (
+        ("proposed and rejected", grown.proposed, grown.rejected),
+        ("written out", grown.written, grown.written_out),
+    ):
+        if count:
+            more = f"; and {count - _NAMED} more" if count > _NAMED else ""
+            yield f"  {what}: {'; '.join(named[:_NAMED])}{more}"
+    if grown.trees or grown.batches:
+        yield f"  least excess: linearisations searched by a tree {grown.trees}, models asked {grown.batches}"
+    if grown.rounds or grown.batches:
+        yield (
+            f"  CP-SAT: branches {grown.branches}, conflicts {grown.conflicts}, "
+            f"deterministic time {grown.effort:g}"
+        )
+    if explanation.decided_by is not None:
+        yield f"  decided by: {explanation.decided_by}"
 
 
 def _clash(explanation: Explanation) -> str:

@@ -35,6 +35,8 @@ _FIRST_LISTED = 32
 _MOST_ALIKE = 32
 # Deterministic time for the cheapest index; where it does not do, the fewest bytes are found first.
 _INDEX_EFFORT = 0.2
+# Linearisations that are named in the account of the rounds.
+_NAMED = 100
 
 
 class Growth:
@@ -77,7 +79,8 @@ class Growth:
         self._looked_at: set[Linearisation] = set()
         self.pending = True  # something may have come that `run` has not seen
         self._waiting: list[Linearisation] = []  # listed ones that were not written out, the cheapest last
-        self.rounds = self.rejected = 0
+        self.rounds = 0
+        self.rejected: list[Linearisation] = []
         self.best: Choice | None = None  # it holds
 
     @property
@@ -150,7 +153,7 @@ class Growth:
             size = choice.candidate.span * self.tile.element_bytes
             self.progress(f"round {self.rounds}: {size} bytes, {len(self.model.written)} written out")
             if not choice.written and not self.holds(choice):
-                self.rejected += 1
+                self.rejected.append(choice.candidate)
                 self._look_at(choice.candidate, counted=True)
                 self.look_at_following(choice.candidate.span, batch - 1)
                 batch = 2 * batch + 1
@@ -162,7 +165,20 @@ class Growth:
     @property
     def grown(self) -> ModelGrowth:
         """What it took."""
-        return ModelGrowth(self.rounds, len(self.model.written), self.rejected, *self.model.asked.size)
+        shape, work = self.tile.shape, self.model.work
+        variables, constraints = self.model.asked.size
+        return ModelGrowth(
+            self.rounds,
+            len(self.model.written),
+            len(self.rejected),
+            variables,
+            constraints,
+            branches=work.branches,
+            conflicts=work.conflicts,
+            effort=round(work.effort, 4),
+            written=tuple(c.text(shape) for c in itertools.islice(self.model.written, _NAMED)),
+            proposed=tuple(c.text(shape) for c in self.rejected[:_NAMED]),
+        )
 
     def _proposal(self) -> Choice | None:
         """What the model takes to be smallest, then cheapest; None where it knows that nothing is left.

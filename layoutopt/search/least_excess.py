@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from layoutopt.model.cp_sat import Outcome
+from msgspec import structs
+
+from layoutopt.model.cp_sat import Outcome, Work
 from layoutopt.model.excess_model import ExcessModel
 from layoutopt.model.linear_phases import Phases, phases_of
 from layoutopt.model.linearisations import Linearisation, by_cost
@@ -42,6 +44,8 @@ class LeastExcess:
         self.scene, self.tally = scene, scene.tally
         self.stage1 = stage1
         self.method = method
+        self._batches = self._trees = 0
+        self._work = Work()
 
     def run(self) -> Proposal:
         """The best layout found, and what is proved of it."""
@@ -70,6 +74,7 @@ class LeastExcess:
 
     def _proposal(self, left: Sequence[Linearisation], nothing: Found) -> Proposal:
         """The best as an answer; nobody knows whether one of those that are `left` is better."""
+        self._account()
         known = max(self.scene.floor, self.tally.refuted)
         bound = known if left or not self.tally.exhausted else self.best.excess
         spans = [reach for candidate in left for reach in self.scene.reaches(candidate)[:1]]
@@ -82,6 +87,18 @@ class LeastExcess:
             return self.scene.none(reason, self.scene.scope, complete)
         best = self._polished(self.best)
         return self.scene.proposal(best, max(known, min(bound, best.excess)), operations_proved=False)
+
+    def _account(self) -> None:
+        """Add what this stage took to what is told of the model."""
+        if (grown := self.tally.growth) is not None:
+            self.tally.growth = structs.replace(
+                grown,
+                batches=self._batches,
+                trees=self._trees,
+                branches=grown.branches + self._work.branches,
+                conflicts=grown.conflicts + self._work.conflicts,
+                effort=round(grown.effort + self._work.effort, 4),
+            )
 
     def _in_turn(self) -> list[Linearisation]:
         """Linearisations that a swizzle may lie over: the smallest in turn with the most promising."""
@@ -115,6 +132,7 @@ class LeastExcess:
                 left.append(candidate)
                 continue
             self.tally.deciders.add("tree")
+            self._trees += steps == _TREE_STEPS[0]
             self._say(candidate)
             field, tile = self.scene.field, self.scene.tile
             assert field is not None
@@ -148,6 +166,8 @@ class LeastExcess:
             members = list(zip(batch, phases, strict=True))
             model = ExcessModel(members, self.scene.field, self.scene.tile, self._below, self._most)
             least = model.solve(self.scene.budget, effort)
+            self._batches += 1
+            self._work.add(least.work)
             if least.masks is not None:
                 exact = replace(batch[least.number], span=least.used)
                 self._consider(self.scene.swizzled(exact, phases[least.number], least.masks))

@@ -130,6 +130,8 @@ class _Explainer:
             tuple(relaxations),
             tuple(reasons),
             self.widths,
+            result.decided_by,
+            result.model,
         )
 
     def _edit(self) -> Iterator[Relaxation]:

@@ -7,6 +7,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from layoutopt.problems.answer import ModelGrowth
+
 EXPLANATION_SCHEMA: Final = "layoutopt.explanation/1"
 
 
@@ -46,6 +48,8 @@ class Explanation(Struct, frozen=True, rename={"schema_": "schema"}):
         reasons: sentences and drawings for people.
         widths: where the file leaves widths open, those that the solver chose, in bytes by access name;
             all else is about them.
+        decided_by: what decided that nothing is better, as in a result.
+        model: what the model took to find the layout, as in a result.
     """
 
     problem: str
@@ -63,6 +67,8 @@ class Explanation(Struct, frozen=True, rename={"schema_": "schema"}):
     relaxations: tuple[Relaxation, ...]
     reasons: tuple[str, ...]
     widths: dict[str, int]
+    decided_by: str | None = None
+    model: ModelGrowth | None = None
     schema_: str = EXPLANATION_SCHEMA
 
     def to_json(self) -> dict[str, Any]:
