@@ -20,7 +20,9 @@ from layoutopt.hardware.occupancy import occupancy
 from layoutopt.problems.answer import Status
 from layoutopt.problems.file import load
 from layoutopt.problems.trace import trace
+from layoutopt.report.comparison_text import text
 from layoutopt.report.plot import _titles
+from layoutopt.study.advice import recommend
 from layoutopt.study.compare import compare
 from layoutopt.study.comparison import Row
 from layoutopt.synthesis.solve import solve
@@ -67,8 +69,65 @@ def test_the_question_that_started_it():
     assert (pad.blocks_by_shared_memory, xor.blocks_by_shared_memory) == (44, 45)
     assert rows["guess_pad"].bytes == pad.bytes
     assert rows["none"].ways == 32
-    assert comparison.recommendation.family in ("guess_xor", "xor", "cute")
-    assert "124 fewer bytes" in comparison.recommendation.text
+    # The published pad takes as long as any: it stays.
+    taken = comparison.recommendation
+    assert (taken.family, taken.offset, taken.keep) == ("published", "x0*33 + x1", True)
+    assert taken.text.startswith("leave it as it is: x0*33 + x1")
+    assert pad.instructions <= xor.instructions
+    assert pad.cycles <= xor.cycles < rows["none"].cycles / 3
+
+
+def test_without_a_layout_in_use_equal_time_is_decided_by_bytes():
+    problem = msgspec.structs.replace(load(BASICS / "transpose_32x32_f32.json"), published=None)
+    taken = compare(problem).recommendation
+    assert (taken.family in ("guess_xor", "xor", "cute"), taken.keep) == (True, False)
+    assert "124 fewer bytes" in taken.text
+
+
+@pytest.mark.parametrize(
+    ("name", "offset"), [("contractions_64x32_f32", "x0*36 + x1"), ("contractions_64x16_f64", "x0*18 + x1")]
+)
+def test_contractions_keep_their_pad(name, offset):
+    """Bytes alone, which change no blocks on a multiprocessor, are no reason to replace it."""
+    taken = compare(load(ROOT / f"problems/raft/{name}.json")).recommendation
+    assert (taken.family, taken.offset, taken.keep) == ("published", offset, True)
+
+
+def test_a_scan_is_edited():
+    taken = compare(load(ROOT / "problems/scan/pyopencl_scan_9x128_f32.json")).recommendation
+    assert (taken.family, taken.offset, taken.keep) == ("edit", "x0*132 + x1", False)
+    assert taken.text.startswith("change 129 to 132: x0*132 + x1 has no bank conflicts")
+
+
+def test_what_cannot_hold_the_tile_is_replaced(problem_file):
+    comparison = compare(load(problem_file(layout={"offset": "x0*4 + x1"})))
+    assert not comparison.recommendation.keep
+    assert "in use is no layout of this tile: elements overlap" in comparison.recommendation.text
+
+
+def _row(family, time, wavefronts=10.0, size=100, **more):
+    figures = {"bytes": size, "wavefronts": 10, "weighted_wavefronts": wavefronts, "excess": 0}
+    return Row(family, family, "given", offset=family, time=time, cycles=time, **figures, **more)
+
+
+@pytest.mark.parametrize(
+    ("rows", "family"),
+    [
+        ([_row("published", 104.0), _row("xor", 100.0)], "published"),
+        ([_row("published", 120.0), _row("xor", 100.0)], "xor"),
+        ([_row("published", 120.0), _row("xor", 100.0), _row("edit", 103.0, size=200)], "edit"),
+        ([_row("published", 120.0), _row("xor", 100.0), _row("edit", 112.0)], "xor"),
+        ([_row("published", 120.0), _row("xor", 100.0, wavefronts=11.0)], "published"),
+        ([_row("published", 90.0), _row("in_use", 120.0), _row("xor", 91.0, size=90)], "xor"),
+        ([_row("pad", 100.0), _row("xor", 103.0, size=90)], "xor"),
+        ([_row("pad", 100.0), _row("xor", 110.0, size=90)], "pad"),
+        ([_row("published", None, wavefronts=9.0), _row("xor", None)], "published"),
+        ([_row("published", None, wavefronts=11.0), _row("xor", None)], "xor"),
+    ],
+)
+def test_the_order_of_reasons(rows, family):
+    """Time first; in equal time what is in use, then its edit, then the fewest bytes."""
+    assert recommend(tuple(rows)).family == family
 
 
 def test_a_table_of_offsets_is_a_row():
@@ -116,8 +175,9 @@ def test_rows_are_verified_and_marked(name):
     if rows["cute"].wavefronts is not None:
         xor, cute = rows["xor"], rows["cute"]
         assert (xor.weighted_wavefronts, xor.bytes) <= (cute.weighted_wavefronts, cute.bytes)
+    assert all(row.cycles > 0 and row.instructions >= 0 and row.time > 0 for row in usable)
     taken = rows[comparison.recommendation.family]
-    assert (taken.excess, taken.bytes) == (rows["all"].excess, rows["all"].bytes)
+    assert taken.weighted_wavefronts <= rows.get("published", taken).weighted_wavefronts
 
 
 @pytest.mark.parametrize("name", HANDFUL)
@@ -262,7 +322,8 @@ def test_forms_of_output(tmp_path):
     shown = layoutopt("compare", path)
     assert shown.returncode == 0
     assert "best CuTe swizzle is Swizzle<4,1,4>" in shown.stdout
-    assert "take " in shown.stdout
+    assert shown.stdout.splitlines()[2].startswith("  leave it as it is: x0*34 + x1")
+    assert max(map(len, shown.stdout.splitlines())) <= 160
     data = json.loads(layoutopt("compare", path, "--json").stdout)
     needed = {
         "family", "offset", "bytes", "declared_bytes", "wavefronts", "excess", "blocks_per_sm", "index_ops",
@@ -281,6 +342,17 @@ def test_forms_of_output(tmp_path):
     for row in (*data["rows"], *again["rows"]):
         del row["seconds"]
     assert data == again
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 160])
+def test_lines_are_as_long_as_the_terminal_is_wide(width):
+    problem = named("cutlass/cute_tutorial_sgemm_tn_8x128")
+    comparison = compare(problem)
+    lines = text(problem, comparison, width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert "change 129 to 132" in " ".join(lines[2:4])
+    whole = " ".join(" ".join(lines).split())
+    assert all(row.title in whole for row in comparison.rows)
 
 
 @pytest.mark.parametrize("kind", ["svg", "png"])

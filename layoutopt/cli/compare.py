@@ -16,7 +16,7 @@ from layoutopt.cli.options import (
     store_option,
     time_limit_option,
 )
-from layoutopt.cli.output import end_progress, progress, say, say_json
+from layoutopt.cli.output import end_progress, progress, say, say_json, terminal_width
 from layoutopt.cli.several import answer_each, problems_argument
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Draw bytes against wavefronts, as .svg or .png (needs matplotlib).",
 )
+@click.option("--offset", metavar="EXPR", help="The layout in use: element offset over x0, x1, ...")
 @time_limit_option(10.0, "Seconds for the search over everything, and as many for the rest.")
 @store_option
 @device_file_option
@@ -46,6 +47,7 @@ def command(
     as_csv: bool,
     as_markdown: bool,
     plot: Path | None,
+    offset: str | None,
     time_limit: float,
     store: Path | None,
     device_file: Path | None,
@@ -70,6 +72,7 @@ def command(
         _compared,
         form=form,
         plot=plot,
+        offset=offset,
         time_limit=time_limit,
         store=opened_store(store),
         device_file=device_file,
@@ -83,16 +86,22 @@ def _compared(
     *,
     form: str,
     plot: Path | None,
+    offset: str | None,
     time_limit: float,
     store: Store | None,
     device_file: Path | None,
 ) -> int:
     """Compare the layouts of one problem and print them; the exit code."""
+    import msgspec
+
     from layoutopt.problems.file import from_data
     from layoutopt.report import comparison_text
     from layoutopt.study.compare import compare
 
     loaded = from_data(data)
+    if offset is not None:
+        layout = msgspec.structs.replace(loaded.layout, offset=offset)
+        loaded = msgspec.structs.replace(loaded, layout=layout)
     gpu = problem_device(loaded, device_file)
     known = None
     if store is not None:
@@ -110,10 +119,11 @@ def _compared(
     elif form == "markdown":
         say(comparison_text.markdown(loaded, result))
     else:
-        say(comparison_text.text(loaded, result))
+        width = min(comparison_text.MAX_WIDTH, terminal_width())
+        say(comparison_text.text(loaded, result, width))
     if result.recommendation is None:
         return 3 if any(row.status == "unknown" for row in result.rows) else 1
-    (taken,) = [row for row in result.rows if row.family == result.recommendation.family]
+    taken = next(row for row in result.rows if row.family == result.recommendation.family)
     return 1 if taken.excess else 0
 
 

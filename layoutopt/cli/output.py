@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -56,6 +57,11 @@ class LatestProgress:
         if text != self._shown:
             self._shown = text
             self._show(text)
+
+
+def terminal_width() -> int:
+    """Columns of the terminal; as many as there may be where the output goes elsewhere."""
+    return shutil.get_terminal_size((sys.maxsize, 0)).columns if sys.stdout.isatty() else sys.maxsize
 
 
 def end_progress() -> None:

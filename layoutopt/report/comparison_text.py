@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import textwrap
+from collections.abc import Sequence
+from typing import Final
 
 from layoutopt.ground import escape
 from layoutopt.layout.families import FAMILIES
@@ -13,44 +16,77 @@ from layoutopt.problems.words import tile_text, widths_text
 from layoutopt.report.text import columns
 from layoutopt.study.comparison import Comparison, Row
 
+MAX_WIDTH: Final = 160  # of a line, on terminals that are wider, too
 # More columns than this are left to --json and --csv.
-_MAX_ACCESS_COLUMNS = 4
+_MAX_ACCESS_COLUMNS: Final = 4
+# What goes first where lines are too long, before the columns of single accesses, and what goes after them.
+_LEFT_OUT: Final = ("declared", "by memory", "align")
+_LEFT_OUT_LAST: Final = ("worst", "stages", "excess", "blocks/SM", "instr", "wavefronts")
+_LEAST_FORMULA: Final = 24
 _CSV_FIELDS = (
     "family", "title", "status", "label", "offset", "excess", "ways", "wavefronts", "ideal",
     "weighted_wavefronts", "bytes", "declared_bytes", "alignment_bytes", "blocks_per_sm",
-    "blocks_by_shared_memory", "limited_by", "pipeline_stages", "index_ops", "edit", "pareto", "seconds",
+    "blocks_by_shared_memory", "limited_by", "pipeline_stages", "index_ops",
+    "instructions", "cycles", "edit", "pareto", "seconds",
     "reason",
 )  # fmt: skip
 
 
-def text(problem: Problem, comparison: Comparison) -> str:
-    """The table with its legend and the recommendation."""
-    head, rows = _cells(comparison)
-    numbers = len(head) - 1
-    table = columns(
-        [("", *head), *(("*" if r.pareto else "", *cells) for r, cells in rows)], {0, 1, numbers + 1}
-    )
-    lines = [
+def text(problem: Problem, comparison: Comparison, width: int = MAX_WIDTH) -> str:
+    """What to do, the table, its legend: lines of at most `width` characters, as far as words allow."""
+    lines = wrapped(
         f"{problem.name}  {tile_text(problem)}  on {comparison.target}, "
         f"{comparison.threads:,} threads a block",
-        "",
-        *table,
-        "",
-        *_legend(comparison),
-    ]
-    lines += _notes(comparison)
+        width,
+    )
     if comparison.recommendation is not None:
-        lines += ["", f"  take {comparison.recommendation.text}"]
+        lines += ["", *wrapped(comparison.recommendation.text, width, "  ")]
+    lines += ["", *_table(comparison, width), ""]
+    for note in (*_legend(comparison), *_notes(comparison)):
+        lines += wrapped(note.strip(), width, "  ")
     return "\n".join(lines) + "\n"
+
+
+def wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """`text` in lines of at most `width` characters, those after the first indented once more."""
+    return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=f"{indent}  ") or [""]
+
+
+def _table(comparison: Comparison, width: int) -> list[str]:
+    """The rows; columns that leave no place for the formulas are left out, and formulas wrapped."""
+    head, rows = _cells(comparison)
+    lines = [("", *head), *(("*" if row.pareto else "", *cells) for row, cells in rows)]
+    shown = list(range(len(lines[0]) - 1))
+    accesses = [name for name in head if name.startswith("(")]
+    for name in (*_LEFT_OUT, *accesses, *_LEFT_OUT_LAST):
+        if width - _width(lines, shown) >= _LEAST_FORMULA:
+            break
+        shown = [k for k in shown if lines[0][k] != name]
+    table = columns([[line[k] for k in shown] for line in lines], {0, 1})
+    reach = _width(lines, shown)
+    text = []
+    for start, line in zip(table, lines, strict=True):
+        formula = textwrap.wrap(line[-1], max(_LEAST_FORMULA, width - reach)) or [""]
+        text.append(start.ljust(reach) + formula[0])
+        text += [" " * reach + more for more in formula[1:]]
+    return [line.rstrip() for line in text]
+
+
+def _width(lines: Sequence[Sequence[str]], shown: Sequence[int]) -> int:
+    """Characters of these columns, with what parts them from the formula."""
+    return 2 + sum(max(len(line[k]) for line in lines) + 2 for k in shown)
 
 
 def markdown(problem: Problem, comparison: Comparison) -> str:
     """The same as Markdown, for a review or an issue."""
     head, rows = _cells(comparison)
+    taken = comparison.recommendation
+    advice = [] if taken is None else [f"{escape.markdown(taken.text[0].upper() + taken.text[1:])}.", ""]
     lines = [
         f"**{escape.markdown(problem.name)}**, {escape.markdown(tile_text(problem))} on {comparison.target}, "
         f"{comparison.threads:,} threads a block",
         "",
+        *advice,
         "| " + " | ".join(map(escape.markdown, head)) + " |",
         "|---|" + "--:|" * (len(head) - 2) + "---|",
     ]
@@ -61,9 +97,7 @@ def markdown(problem: Problem, comparison: Comparison) -> str:
         formula = escape.markdown_code(last) if row.wavefronts is not None else escape.markdown(last)
         lines.append("| " + " | ".join((name, *cells[1:-1], formula)) + " |")
     notes = [*_legend(comparison), *_notes(comparison)]
-    lines += ["", *(f"- {escape.markdown(note)}" for note in notes)]
-    if comparison.recommendation is not None:
-        lines += ["", f"Take {escape.markdown(comparison.recommendation.text)}."]
+    lines += ["", *(f"- {escape.markdown(note.strip())}" for note in notes)]
     return "\n".join(lines) + "\n"
 
 
@@ -85,7 +119,7 @@ def _cells(comparison: Comparison) -> tuple[tuple[str, ...], list[tuple[Row, tup
         names = []
     head = (
         "layout", "excess", "worst", "wavefronts", *(f"({_short(name)})" for name in names), "bytes",
-        "declared", "align", "blocks/SM", "by memory", "stages", "index ops", "time", "offset",
+        "declared", "align", "blocks/SM", "by memory", "stages", "instr", "cycles", "offset",
     )  # fmt: skip
     rows = []
     for row in comparison.rows:
@@ -101,8 +135,9 @@ def _cells(comparison: Comparison) -> tuple[tuple[str, ...], list[tuple[Row, tup
                     title, _number(row.excess), f"{row.ways}-way", _number(row.wavefronts), *costs,
                     _number(row.bytes), _number(row.declared_bytes), _number(row.alignment_bytes),
                     _number(row.blocks_per_sm), _number(row.blocks_by_shared_memory),
-                    _number(row.pipeline_stages), _number(row.index_ops),
-                    f"{1e3 * row.seconds:.0f} ms", row.offset or "",
+                    _number(row.pipeline_stages), _number(row.instructions),
+                    "-" if row.cycles is None else f"{row.cycles:,.0f}",
+                    row.offset or "",
                 ),
             )
         )  # fmt: skip
@@ -121,6 +156,12 @@ def _legend(comparison: Comparison) -> list[str]:
         )
     else:
         lines.append(f"  blocks/SM and stages: the limits of {comparison.target} are not in the device data")
+    if any(row.cycles is not None for row in comparison.rows):
+        lent = f", with what was measured on {comparison.borrowed}" if comparison.borrowed else ""
+        lines.append(
+            "  instr: integer instructions of a thread's index code; "
+            f"cycles: estimated, of one pass of a block{lent}"
+        )
     return lines
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from layoutopt.engine.conflicts import Counts
+from layoutopt.engine.estimate import Estimate
 from layoutopt.engine.referee import CountedAccess, KnownLanes
 from layoutopt.engine.run_time_values import rounded_count
 from layoutopt.expressions.grammar import to_text
@@ -21,7 +22,7 @@ from layoutopt.problems.lower import named_widths, width_choices
 from layoutopt.problems.types import Problem
 from layoutopt.study import findings
 from layoutopt.study.findings import Finding
-from layoutopt.study.fix import EditedLayout, edit_finding, edited, fix
+from layoutopt.study.fix import EditedLayout, Timed, edit_finding, edited, fix
 from layoutopt.study.idle_xor import alignment_note, idle_xor
 from layoutopt.study.in_use import AnyLayout, InUse
 
@@ -47,6 +48,8 @@ class Audit(Struct, frozen=True, rename={"schema_": "schema"}):
     Attributes:
         status: infeasible where the layout cannot hold the tile at all.
         edit: the nearest edit of the layout that is better; None where there is none, or none was sought.
+        estimate: of the time it takes; None where it is no formula or no layout, where lanes choose at run
+            time, or where no time was left.
     """
 
     problem: str
@@ -61,6 +64,7 @@ class Audit(Struct, frozen=True, rename={"schema_": "schema"}):
     accesses: tuple[AuditedAccess, ...]
     findings: tuple[Finding, ...]
     edit: EditedLayout | None
+    estimate: Estimate | None
     schema_: str = RESULT_SCHEMA
 
     def to_json(self) -> dict[str, Any]:
@@ -95,7 +99,7 @@ def check(
     options = width_choices(problem)
     if len(options) > 1:
         # The layout is given, so that every access takes the width that costs it least.
-        audits = [_audit(InUse(option, layout, gpu), None) for option in options]
+        audits = [_audit(InUse(option, layout, gpu), None, None, final=False) for option in options]
         totals = [
             (a.status is Status.INFEASIBLE, sum(access.wavefronts for access in a.accesses)) for a in audits
         ]
@@ -105,7 +109,13 @@ def check(
     return _audit(InUse(options[0], layout, gpu), solver, budget)
 
 
-def _audit(used: InUse, solver: Callable[[Problem], Result] | None, budget: Budget | None = None) -> Audit:
+def _audit(
+    used: InUse,
+    solver: Callable[[Problem], Result] | None,
+    budget: Budget | None,
+    *,
+    final: bool = True,
+) -> Audit:
     accesses = used.accesses
     counts = [access.count(used.table) for access in accesses]
     reports = tuple(_report(used, a, c) for a, c in zip(accesses, counts, strict=True))
@@ -128,11 +138,14 @@ def _audit(used: InUse, solver: Callable[[Problem], Result] | None, budget: Budg
     ]
     excess = rounded_count(sum(r.excess for r in reports))
     weighted_excess = weighted / used.lanes.weight_unit
-    edit = None
-    if solver is not None:
-        edit = edited(used, excess, budget or Budget(None))
-        found += [edit_finding(used, edit)] if edit is not None else []
-        found += fix(used, excess, weighted_excess, bool(wrong), solver)
+    edit, took = None, None
+    if final:
+        timed = Timed(used, not wrong, budget or Budget(None))
+        took = timed.own
+        if solver is not None:
+            edit = edited(used, excess, timed)
+            found += [edit_finding(used, edit)] if edit is not None else []
+            found += fix(used, excess, weighted_excess, bool(wrong), solver, timed)
     return Audit(
         used.problem.name,
         used.gpu.name,
@@ -146,6 +159,7 @@ def _audit(used: InUse, solver: Callable[[Problem], Result] | None, budget: Budg
         reports,
         tuple(found),
         edit,
+        took,
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from layoutopt.engine.case import cases
+from layoutopt.engine.estimate import Estimate, block_occupancy, estimate, timing_of
 from layoutopt.engine.witness import witness, worst_instruction
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.count import operations
@@ -23,7 +24,6 @@ from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, substitut
 from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, device
-from layoutopt.hardware.occupancy import occupancy
 from layoutopt.layout.families import Family, comparison_rows
 from layoutopt.layout.formula import has_xor, offset_expression
 from layoutopt.layout.layout import Layout
@@ -42,6 +42,10 @@ from layoutopt.study.nearest_edit import nearest_edit
 from layoutopt.synthesis.solve import solve_cases
 
 ALL: Final = "all"
+# What is in use, and what it is most likely to be replaced by.
+_ESTIMATED_FIRST: Final = ("in_use", "published", "edit", "pad", ALL)
+# Share of the time for everything but the first search that estimates of time have at least.
+_ESTIMATE_SHARE: Final = 0.25
 
 
 def compare(
@@ -102,9 +106,11 @@ class _Compare:
         period = max(rule.banks * rule.bank_bytes for rule in rules)
         self.space: Space = space_of(self.problem, self.case.lanes, period, ("none",))
         self.counter = Counter(self.case.lanes, gpu)
+        self.formulas: dict[str, Node] = {}  # of all rows that can be used, by their text
 
     def run(self) -> Comparison:
-        problem = self.problem
+        problem, whole = self.problem, self.budget
+        self.budget = whole.part(1 - _ESTIMATE_SHARE)
         found = {name: self._family_row(name, families) for name, families in comparison_rows().items()}
         found["xor"] = _at_least(found["xor"], [found["cute"]])
         everything = self._solved_row(ALL, "everything", self.everything, self.seconds)
@@ -120,10 +126,35 @@ class _Compare:
                 )
             )
         given += self._edits()
-        marked = mark_pareto(given)
+        self.budget = whole
+        marked = mark_pareto(self._estimated(given))
         return Comparison(
-            problem.name, self.gpu.name, problem.threads, marked, recommend(marked), self.widths or {}
+            problem.name,
+            self.gpu.name,
+            problem.threads,
+            marked,
+            recommend(marked),
+            self.widths or {},
+            timing_of(self.gpu)[1],
         )
+
+    def _estimated(self, rows: list[Row]) -> list[Row]:
+        """The rows with their estimated time, as far as the time limit goes, what is in use first."""
+        found: dict[str, Estimate] = {}
+        first = [row.offset for row in rows if row.family in _ESTIMATED_FIRST]
+        for offset in self.budget.while_left(dict.fromkeys([*first, *self.formulas])):
+            if offset is not None and offset in self.formulas:
+                node = self.formulas[offset]
+                found[offset] = estimate(self.case, node, self.case.count(self.case.table(node)))
+        filled = []
+        for row in rows:
+            took = found.get(row.offset or "")
+            if row.wavefronts is not None and took is not None:
+                row = msgspec.structs.replace(
+                    row, instructions=took.instructions, cycles=took.cycles, time=took.time
+                )
+            filled.append(row)
+        return filled
 
     def _solve(self, families: tuple[str, ...]) -> Result:
         """The best layout of these families, as far as the problem allows them."""
@@ -255,7 +286,8 @@ class _Compare:
         """Fill in what a layout costs, or why it cannot be used."""
         case, problem = self.case, self.problem
         size = case.size(table)
-        filled = {"offset": to_text(formula), "bytes": size, "declared_bytes": max(declared, size)}
+        text = to_text(formula)
+        filled = {"offset": text, "bytes": size, "declared_bytes": max(declared, size)}
         limit = problem.layout.max_bytes
         wrong = f"{size:,} bytes; max_bytes is {limit:,}" if limit is not None and size > limit else ""
         try:
@@ -268,15 +300,8 @@ class _Compare:
         if wrong:
             return msgspec.structs.replace(row, **filled, status=Status.INFEASIBLE, reason=wrong)
         accesses, weighted = self._cost(table, formula)
-        fits = occupancy(
-            size,
-            alignment,
-            problem.threads,
-            self.gpu,
-            problem.target,
-            other_bytes=problem.block.other_shared_bytes,
-            registers=problem.block.registers,
-        )
+        self.formulas[text] = formula
+        fits = block_occupancy(self.case, size, alignment)
         return msgspec.structs.replace(
             row,
             **filled,

@@ -51,6 +51,9 @@ class Row(Struct, frozen=True):
         blocks_by_shared_memory: by shared memory alone.
         limited_by: what decides blocks_per_sm.
         pipeline_stages: copies of the tile that fit in one block.
+        instructions: integer instructions of the index code of all accesses, one pass of a thread.
+        cycles: estimated, of one pass of a block through all accesses, weights applied.
+        time: estimated cycles of a multiprocessor for one such pass, as many blocks running as fit.
         edit: what to change in the layout in use, such as "change 129 to 132", where the row is that edit.
         seconds: time that the row took.
         pareto: no other row is better in wavefronts or bytes and as good in the other.
@@ -76,6 +79,9 @@ class Row(Struct, frozen=True):
     blocks_by_shared_memory: int | None = None
     limited_by: str | None = None
     pipeline_stages: int | None = None
+    instructions: int | None = None
+    cycles: float | None = None
+    time: float | None = None
     edit: str | None = None
     seconds: float = 0.0
     pareto: bool = False
@@ -83,10 +89,19 @@ class Row(Struct, frozen=True):
 
 
 class Recommendation(Struct, frozen=True):
-    """The row to take and the reason, in one sentence."""
+    """What to do.
+
+    Attributes:
+        family: of the row to take.
+        offset: its layout, element offset over x0, x1, ...
+        text: what to do and why, in one sentence.
+        keep: the row is the layout in use (else the published one): leave it as it is.
+    """
 
     family: str
+    offset: str
     text: str
+    keep: bool
 
 
 class Comparison(Struct, frozen=True, rename={"schema_": "schema"}):
@@ -95,6 +110,7 @@ class Comparison(Struct, frozen=True, rename={"schema_": "schema"}):
     Attributes:
         widths: where the file leaves widths open, those of the best layout of all, in bytes by access
             name; every row is counted with them.
+        borrowed: the device whose measured coefficients the estimates borrow; None where they are its own.
     """
 
     problem: str
@@ -103,6 +119,7 @@ class Comparison(Struct, frozen=True, rename={"schema_": "schema"}):
     rows: tuple[Row, ...]
     recommendation: Recommendation | None
     widths: dict[str, int]
+    borrowed: str | None = None
     schema_: str = SCHEMA
 
     def to_json(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class Finding(Struct, frozen=True):
 
     Attributes:
         kind: conflict, overlap, misaligned, torn, out_of_bounds, unused_bytes, idle_xor, alignment,
-            fusion, edit or fix.
+            fusion, edit, fix or keep.
         message: one or more lines for people.
         access: the access concerned, if one is.
         details: the same for programs.

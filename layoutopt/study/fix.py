@@ -9,11 +9,14 @@ import numpy as np
 from msgspec import Struct
 
 from layoutopt.engine.case import case_of
+from layoutopt.engine.estimate import Estimate, estimate
 from layoutopt.engine.run_time_values import rounded_count
-from layoutopt.expressions.grammar import to_text
+from layoutopt.expressions.grammar import Node, to_text
 from layoutopt.ground.budget import Budget
+from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Result
 from layoutopt.problems.types import Constraints, Problem
+from layoutopt.study.advice import SAME_TIME
 from layoutopt.study.findings import Finding
 from layoutopt.study.in_use import InUse
 from layoutopt.study.nearest_edit import nearest_edit
@@ -37,12 +40,32 @@ class EditedLayout(Struct, frozen=True):
     saved_wavefronts: int | float
 
 
-def edited(used: InUse, excess: int | float, budget: Budget) -> EditedLayout | None:
+class Timed:
+    """Estimates for a layout in use and for others of its tile, as long as there is time.
+
+    Attributes:
+        case: of the layout in use.
+        own: its estimate; None where it is no formula or no layout, or lanes choose at run time.
+    """
+
+    def __init__(self, used: InUse, sound: bool, budget: Budget) -> None:
+        self.case = case_of(used.problem, used.gpu)
+        self.budget = budget
+        self.own = self.of(used.node) if sound and used.node is not None else None
+
+    def of(self, layout: Layout | Node) -> Estimate | None:
+        """The estimate of a layout, where there can be one."""
+        if self.case.chooses or self.budget.spent:
+            return None
+        return estimate(self.case, layout, self.case.count(self.case.table(layout)))
+
+
+def edited(used: InUse, excess: int | float, timed: Timed) -> EditedLayout | None:
     """The nearest edit of a layout in use that is a formula, where one is better than it."""
     if used.node is None:
         return None
-    case = case_of(used.problem, used.gpu)
-    found = nearest_edit(used.node, case, budget)
+    case = timed.case
+    found = nearest_edit(used.node, case, timed.budget)
     if found is None:
         return None
     left = rounded_count(sum(report.excess for report in case.measure(found.edit.node)))
@@ -63,15 +86,23 @@ def edit_finding(used: InUse, edit: EditedLayout) -> Finding:
 
 
 def fix(
-    used: InUse, excess: int | float, weighted: float, broken: bool, solver: Callable[[Problem], Result]
+    used: InUse,
+    excess: int | float,
+    weighted: float,
+    broken: bool,
+    solver: Callable[[Problem], Result],
+    timed: Timed,
 ) -> Iterator[Finding]:
-    """The cheapest layout with the least excess, if it is better than this one.
+    """The layout of least estimated time, of equals the cheapest to adopt, if it is clearly faster.
+
+    Where there are no estimates, it is the layout of least excess, if it is better in that or in bytes.
 
     Args:
         used: the layout in use.
         excess, weighted: what it costs.
         broken: it cannot hold the tile at all.
         solver: finds layouts.
+        timed: estimates.
     """
     best = _solved(used, solver, None)
     if best is None or best.weighted_excess is None or best.bytes is None:
@@ -85,10 +116,19 @@ def fix(
             option = _solved(used, solver, families)
             if option is not None:
                 options.append(option)
+    found = [timed.of(o.layout) for o in options if o.layout is not None]
+    known = [t for t in found if t is not None]
     reach = [o for o in options if o.weighted_excess == best.weighted_excess]
+    if (broken or timed.own is not None) and len(known) == len(options):
+        pairs = [(o, t) for o, t in zip(options, known, strict=True) if _clearly_faster(t, timed.own)]
+        if not pairs and timed.own is not None:
+            yield _keep(timed.own, min(zip(options, known, strict=True), key=lambda pair: pair[1].time))
+            return
+        least = min(t.time for _, t in pairs)
+        reach = [o for o, t in pairs if t.time <= SAME_TIME * least]
     # Cheapest to adopt: no more memory than now if that can be had, then the simplest formula.
     chosen = min(reach, key=lambda o: ((o.bytes or 0) > used.size, _cost(o), o.bytes))
-    if best.weighted_excess >= weighted:
+    if best.weighted_excess >= weighted and timed.own is None:
         chosen = best  # only bytes are to be won
     saved = rounded_count(excess - (chosen.excess or 0))
     size = used.size - (chosen.bytes or 0)
@@ -111,6 +151,24 @@ def fix(
             "saved_wavefronts": saved,
             "saved_bytes": size,
         },
+    )
+
+
+def _clearly_faster(found: Estimate, own: Estimate | None) -> bool:
+    """As `layoutopt.study.advice.clearly_faster`; whatever holds the tile is faster than what does not."""
+    if own is None:
+        return True
+    return found.time * SAME_TIME < own.time and found.cycles * SAME_TIME < own.cycles
+
+
+def _keep(own: Estimate, fastest: tuple[Result, Estimate]) -> Finding:
+    """Leave the layout as it is, and why."""
+    result, found = fastest
+    rival = "is not clearly faster" if found.time < own.time else "is not faster"
+    return Finding(
+        "keep",
+        f"leave it as it is: {own.cycles:,.0f} cycles a pass are estimated, and {result.offset} {rival}",
+        details={"cycles": own.cycles, "fastest": result.offset},
     )
 
 
