@@ -9,7 +9,7 @@ import click
 
 from layoutopt.cli.answer import Answer, answer_of, answer_options
 from layoutopt.cli.files import FileCommand, OutputPath, write_all
-from layoutopt.cli.options import ProblemPath
+from layoutopt.cli.options import ProblemPath, problem_device
 from layoutopt.cli.output import note, say_json
 from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.ground.escape import identifier, shown
@@ -86,6 +86,10 @@ def command(
       layoutopt solve P.json --json > R.json; layoutopt emit R.json --problem P.json -o tile.cuh
     """
     _check_options(lang, name, only, as_edit, self_test)
+    if (several := _sizes(file, lang, name, device_file)) is not None:
+        if as_edit or self_test or only != "all" or offset is not None:
+            raise click.UsageError("a file with `sizes` gives one header, without other parts")
+        return _done(*several, output, as_json)
     found = answer_of(file, problem, offset, time_limit, workers, device_file, in_use=not as_edit)()
     if found.code is not None:
         note(f"no layout: {found.reason}")
@@ -105,6 +109,11 @@ def command(
         text = code(lang, planned)
         if LANGUAGES[lang].unit == "byte":
             data |= _instructions(planned)
+    return _done(text, data, output, as_json)
+
+
+def _done(text: str, data: dict[str, Any], output: Path | None, as_json: bool) -> int:
+    """Write and print what was found."""
     if output is not None:
         write_all({output: text.encode()})
     if as_json:
@@ -112,6 +121,34 @@ def command(
     elif output is None:
         click.echo(text, nl=False)
     return 0
+
+
+def _sizes(
+    file: Path, lang: str, name: str | None, device_file: Path | None
+) -> tuple[str, dict[str, Any]] | None:
+    """The header of a file that lists sizes, and its figures; None for other files."""
+    from layoutopt.problems.file import from_data, parsed, read
+    from layoutopt.problems.templates import expand, has_sizes
+
+    raw = parsed(read(file))
+    if not has_sizes(raw):
+        return None
+    if lang != "cuda":
+        raise click.UsageError(f"one header for many sizes is CUDA C++; --lang {lang} has none")
+    from layoutopt.codegen.sizes import sizes_header
+    from layoutopt.expressions.grammar import to_text
+    from layoutopt.synthesis.sizes import common_formula
+
+    problems = [
+        ({p: int(v) for p, v in instance.values.items()}, from_data(instance.data))
+        for instance in expand(raw)
+    ]
+    gpu = problem_device(problems[0][1], device_file)
+    found = common_formula(raw["tile"]["shape"], problems, gpu)
+    title = str(raw.get("name", "tile"))
+    figures = [{"values": size.values, "bytes": size.bytes, "excess": size.excess} for size in found.sizes]
+    data = {"schema": "layoutopt.code/1", "problem": title, "lang": lang, "offset": to_text(found.offset)}
+    return sizes_header(raw, found, name or title), {**data, "sizes": figures}
 
 
 def _check_options(lang: str, name: str | None, only: str, as_edit: bool, self_test: bool) -> None:

@@ -12,7 +12,9 @@ What a text of the file is decides what a parameter is in it:
     words (op, element, target and the others)     the whole word, or {M} within it
 
 `where` at the top leaves combinations out: an expression over the parameters, in which those that are words
-are compared with words. Everything after `expand` sees ordinary problem data.
+are compared with words. `"sizes": [{"M": 64, "N": 32}, ...]` in the place of `params` lists the combinations
+themselves, for which `layoutopt.synthesis.sizes` finds one formula. Everything after `expand` sees ordinary
+problem data.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import ast
 import itertools
 import keyword
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -33,6 +35,7 @@ Value = int | str
 Values = Mapping[str, Value]
 
 MAX_VALUES: Final = 10_000
+MAX_SIZES: Final = 64
 _EXPRESSIONS: Final = frozenset(("index", "where", "weight", "offset"))
 _TEXTS: Final = frozenset(("name", "notes", "source", "kind", "schema", "tile", "overlay"))
 _TABLES: Final = frozenset(("for", "any", "repeat"))  # of numbers, by name
@@ -61,12 +64,17 @@ JSON_SCHEMA: Final = {
             },
             "description": "Parameters and their values, which shapes, loops, indices and ops may use",
         },
+        "sizes": {
+            "type": "array",
+            "items": {"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}},
+            "description": "Combinations of values, in the place of params: emit finds one formula for all",
+        },
         "where": {
             "type": "string",
             "description": "Combinations for which this expression over the parameters is 0 are left out",
         },
     },
-    "required": ["params"],
+    "anyOf": [{"required": ["params"]}, {"required": ["sizes"]}],
 }
 
 
@@ -97,8 +105,12 @@ def expand(raw: Any, over: Mapping[str, Sequence[Value]] | None = None) -> Itera
     Raises:
         ProblemFileError: a parameter, or what it is put into, is wrong.
     """
-    if not isinstance(raw, dict) or not ("params" in raw or over):
+    if not isinstance(raw, dict) or not ("params" in raw or "sizes" in raw or over):
         return iter((Instance({}, raw),))
+    if "sizes" in raw:
+        if over or "params" in raw:
+            raise ProblemFileError("sizes", "names every combination; `params` and --over do not go with it")
+        return _sizes(raw)
     params = _params(raw.get("params", {}))
     for name, values in (over or {}).items():
         params[_parameter(name, f"--over {shown(name)}")] = tuple(values)
@@ -107,12 +119,39 @@ def expand(raw: Any, over: Mapping[str, Sequence[Value]] | None = None) -> Itera
     if condition is not None and not isinstance(condition, str):
         raise ProblemFileError("where", "expected an expression over the parameters")
     _check_used(params, data, condition)
-    return _instances(params, data, condition)
+    return _instances(params, itertools.product(*params.values()), data, condition)
+
+
+def _sizes(raw: dict[str, Any]) -> Iterator[Instance]:
+    """The combinations that `sizes` lists: `[{"M": 64, "N": 32}, {"M": 128, "N": 64}]`."""
+    listed = raw["sizes"]
+    if not isinstance(listed, list) or not 1 <= len(listed) <= MAX_SIZES:
+        raise ProblemFileError("sizes", f"expected a list of 1 to {MAX_SIZES} objects")
+    for k, size in enumerate(listed):
+        names = list(size) if isinstance(size, dict) else []
+        if not names or names != list(listed[0]):
+            raise ProblemFileError(
+                f"sizes[{k}]", "expected an object with the names of sizes[0], in their order"
+            )
+        for name, value in size.items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ProblemFileError(
+                    f"sizes[{k}].{shown(name)}", f"expected 1 or more, got {shown(repr(value))}"
+                )
+    params = {_parameter(name, "sizes[0]"): tuple(size[name] for size in listed) for name in listed[0]}
+    data = {key: value for key, value in raw.items() if key != "sizes"}
+    _check_used(params, data, None)
+    return _instances(params, [tuple(size.values()) for size in listed], data, None)
+
+
+def has_sizes(raw: Any) -> bool:
+    """Whether decoded data lists the sizes that one formula is to serve."""
+    return isinstance(raw, dict) and "sizes" in raw
 
 
 def is_template(raw: Any) -> bool:
     """Whether decoded data has parameters."""
-    return isinstance(raw, dict) and "params" in raw
+    return isinstance(raw, dict) and ("params" in raw or "sizes" in raw)
 
 
 def single(raw: Any) -> Any:
@@ -190,9 +229,12 @@ def _check_used(params: Mapping[str, Sequence[Value]], data: Any, condition: str
 
 
 def _instances(
-    params: Mapping[str, Sequence[Value]], data: dict[str, Any], condition: str | None
+    params: Mapping[str, Sequence[Value]],
+    combinations: Iterable[Sequence[Value]],
+    data: dict[str, Any],
+    condition: str | None,
 ) -> Iterator[Instance]:
-    for chosen in itertools.product(*params.values()):
+    for chosen in combinations:
         values = dict(zip(params, chosen, strict=True))
         if condition is not None and not _holds(condition, values):
             continue
