@@ -1,20 +1,28 @@
 """Sweeps: every question once, answers as `solve` gives them, a store that goes on where it was."""
 
 import csv
+import importlib.util
 import json
+import os
 import shutil
+import signal
 import sqlite3
 import subprocess
+from types import SimpleNamespace
 
+import msgspec
 import pytest
+from conftest import ROOT
 from test_cli import layoutopt
 
 import layoutopt as package
-from layoutopt.errors import ProblemFileError
+from layoutopt.errors import MachineError, ProblemFileError
 from layoutopt.problems.file import from_data
 from layoutopt.problems.result_file import result_from_data
+from layoutopt.sweeps import cluster, local
 from layoutopt.sweeps.canonical import digest, kept, restored, spelling_of
 from layoutopt.sweeps.store import Store
+from layoutopt.sweeps.task import Task
 
 TEMPLATE = {
     "name": "tile {M}x{N}",
@@ -266,27 +274,92 @@ def test_solve_and_compare_read_a_store_first(template, tmp_path):
         for line in layoutopt("solve", template, "--json", "--store", path).stdout.splitlines()
     ]
     assert {row["reason"] for row in kept} == {"kept"}
-    rows = json.loads(
-        layoutopt(
-            "compare",
-            template,
-            "--over",
-            "M=8",
-            "--over",
-            "N=16",
-            "--over",
-            "kind=load",
-            "--json",
-            "--store",
-            path,
-        ).stdout
-    )["rows"]
-    assert next(row for row in rows if row["family"] == "all")["reason"] == "kept"
+    one = [template, "--over", "M=8", "--over", "N=16", "--over", "kind=load", "--store", path]
+    assert layoutopt("compare", *one, "--json").returncode == 0
     fresh = layoutopt("solve", template, "--over", "M=24", "--json", "--store", path)
     assert {json.loads(line)["reason"] for line in fresh.stdout.splitlines()} == {""}
     database.execute("UPDATE answers SET answer = replace(answer, '\"wavefronts\": ', '\"wavefronts\": 1')")
     database.commit()
     database.close()
-    wrong = layoutopt("solve", template, "--json", "--store", path)
-    assert (wrong.returncode, wrong.stdout) == (2, "")
+    for command in ("solve", "compare"):
+        wrong = layoutopt(command, *one)
+        assert (wrong.returncode, wrong.stdout) == (2, "")
+        assert "the result says otherwise" in wrong.stderr or "wavefronts" in wrong.stderr
     assert layoutopt("solve", template, "--store", tmp_path / "none").returncode == 2
+
+
+def load_checker():
+    spec = importlib.util.spec_from_file_location("check_sweep", ROOT / "scripts/checkers/check_sweep.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_driver_that_is_killed_loses_nothing(template):
+    """One moment of what scripts/checkers/check_sweep.py does at many."""
+    store = template.with_suffix(".sqlite")
+    checker = load_checker()
+    run = checker.started(template, store, "--workers", "2")
+    while not (before := checker.answers(store)) and run.poll() is None:
+        pass
+    run.kill()
+    run.communicate()
+    before = checker.answers(store)
+    assert before
+    assert swept(template).returncode == 0
+    after = checker.answers(store)
+    assert before.items() <= after.items()
+    assert len(after) == 8
+
+
+def test_a_worker_that_dies_is_replaced_and_its_problem_tried_again(template, monkeypatch):
+    monkeypatch.setattr(local, "_AHEAD", 0)
+    tasks = iter([task_of(problem) for problem in package.load_all(TEMPLATE)])
+    found = []
+    for number, outcomes in enumerate(local.outcomes(tasks, workers=1)):
+        found += outcomes
+        if number == 1:
+            (worker,) = load_checker().children(SimpleNamespace(pid=os.getpid()))
+            os.kill(worker, signal.SIGKILL)
+    assert [outcome.status for outcome in found] == ["optimal"] * 8
+
+
+def test_a_problem_that_processes_die_of_is_named_and_the_others_are_solved(monkeypatch):
+    problems = package.load_all(TEMPLATE)[:4]
+    tasks = [task_of(problem) for problem in problems]
+    monkeypatch.setattr(local._Worker, "overdue", property(lambda self: self.at and self.at[0] is tasks[1]))
+    monkeypatch.setattr(local, "_AHEAD", 0)
+    monkeypatch.setattr(local, "wait", lambda connections, timeout: real_wait(connections, timeout=0))
+    found = [outcome for outcomes in local.outcomes(iter(tasks), workers=1) for outcome in outcomes]
+    by_hash = {outcome.hash: outcome for outcome in found}
+    assert len(found) == len(by_hash) == 4
+    assert [by_hash[task.hash].status for task in tasks] == ["optimal", "lost", "optimal", "optimal"]
+    assert "ended 3 times" in by_hash[tasks[1].hash].error
+
+
+real_wait = local.wait
+
+
+def task_of(problem):
+    key = digest(problem, conflict_free=False, method="auto")
+    return Task(key, msgspec.json.encode(problem), 10.0, False, "auto")
+
+
+def test_a_cluster_gives_the_same_answers(template, monkeypatch):
+    distributed = pytest.importorskip("distributed")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+        ) as cluster,
+        package.sweep(str(template), scheduler=cluster.scheduler_address) as done,
+    ):
+        assert done.solved == {"optimal": 8}
+        found = list(done.results())
+    assert found == [package.solve(problem) for problem in package.load_all(TEMPLATE)]
+
+
+def test_no_scheduler_is_an_error(template, monkeypatch):
+    monkeypatch.setattr(cluster, "_CONNECT_SECONDS", 0.2)
+    with pytest.raises(MachineError, match="cannot reach a scheduler at tcp://localhost:1"):
+        package.sweep(str(template), scheduler="tcp://localhost:1")

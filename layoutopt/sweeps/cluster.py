@@ -1,7 +1,7 @@
 """Tasks on a cluster: batches for Dask, which has schedulers for SSH, SLURM and Kubernetes.
 
-A task of 10 ms is less than a message costs, so that tasks travel in batches of about half a second, as the
-tasks before them took. A batch whose workers died is cut, until the task that kills is alone.
+A task of 10 ms is hardly more than a message costs, so that tasks travel in batches of half a second or more,
+as the tasks before them took. A batch whose workers died is cut, until the task that kills is alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from layoutopt.hardware.devices import Device
 from layoutopt.sweeps.task import LOST, Outcome, Task, outcome_of
 
 _BATCH_SECONDS: Final = 0.5
-_MAX_BATCH: Final = 200
+# A batch costs driver and scheduler some milliseconds: of many threads, each gets longer ones.
+_BATCH_SECONDS_A_THREAD: Final = 0.02
+_MAX_BATCH: Final = 1000
 # Batches under way for each thread of the cluster, so that none waits for the driver.
 _AHEAD: Final = 2
 _CONNECT_SECONDS: Final = 30.0
@@ -101,7 +103,8 @@ class _Batches:
     def _fill(self) -> bool:
         """Have enough batches under way; whether any is."""
         while len(self.under_way) < max(1, _AHEAD * self.threads):
-            size = max(1, min(_MAX_BATCH, int(_BATCH_SECONDS / max(self.seconds, 1e-4))))
+            wanted = max(_BATCH_SECONDS, _BATCH_SECONDS_A_THREAD * self.threads)
+            size = max(1, min(_MAX_BATCH, int(wanted / max(self.seconds, 1e-4))))
             batch = self.again.pop() if self.again else list(itertools.islice(self.tasks, size))
             if not batch:
                 break

@@ -82,6 +82,7 @@ def outcomes(
 def _blamed(worker: _Worker, waiting: deque[Task], attempts: Counter[str]) -> list[Outcome]:
     """What is lost with a worker: the task it was at, if that happened too often; the others wait again."""
     left = list(worker.at)
+    worker.kill()
     worker.start()
     if not left:
         return []

@@ -266,14 +266,7 @@ class Asked:
 
     def total(self) -> int:
         """How many different ones there are."""
-        return int(self._db.execute("SELECT count(*) FROM asked").fetchone()[0])
-
-    def open(self, time_limit: float) -> int:
-        """How many have no answer that holds for the limit."""
-        row = self._db.execute(
-            f"SELECT count(*) FROM asked WHERE NOT {_HOLDS}", (__version__, time_limit)
-        ).fetchone()
-        return int(row[0])
+        return int(self._db.execute("SELECT coalesce(max(place), 0) FROM asked").fetchone()[0])
 
     def outcomes(self) -> Counter[tuple[str, bool]]:
         """How many questions have each status, with conflicts or without; `missing` is no answer."""
@@ -285,20 +278,18 @@ class Asked:
         )
         return Counter({(status, bool(conflicts)): count for status, conflicts, count in rows})
 
-    def left(self, time_limit: float) -> Iterator[tuple[str, str, bytes]]:
-        """Hash, device and problem of those without an answer that holds for the limit."""
-        place = 0
+    def left(self, time_limit: float, after: int = 0) -> Iterator[tuple[int, str, str, bytes]]:
+        """Those after a place without an answer that holds for the limit: place, hash, device and problem."""
         while True:  # piece by piece: a statement that stays open keeps the log of writes from being cut
             rows = self._db.execute(
                 "SELECT place, asked.hash, asked.device, problems.data FROM asked JOIN problems USING (hash)"
                 f" WHERE place > ? AND NOT {_HOLDS} ORDER BY place LIMIT {_PIECE}",
-                (place, __version__, time_limit),
+                (after, __version__, time_limit),
             ).fetchall()
-            for _, hash_, gpu, data in rows:
-                yield hash_, gpu, data
+            yield from rows
             if len(rows) < _PIECE:
                 return
-            place = rows[-1][0]
+            after = rows[-1][0]
 
 
 def _answered(row: tuple[Any, ...]) -> Answered:

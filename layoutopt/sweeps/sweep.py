@@ -27,6 +27,7 @@ from layoutopt.sweeps.task import LOST, Outcome, Task
 from layoutopt.synthesis.arrange import Arrangement
 
 _PIECE: Final = 500
+_READ_FIRST: Final = 40  # pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,11 @@ class Progress:
     """How far a sweep is.
 
     Attributes:
-        total: different questions.
+        total: different questions, as far as they are read.
         before: of them, answered before the sweep began.
         done: answered now.
         rate: answers a second.
-        seconds_left: at this rate; None before the first.
+        seconds_left: at this rate; None while not all of them are read.
     """
 
     total: int
@@ -136,17 +137,16 @@ def sweep(
             read = itertools.chain.from_iterable(
                 _items(source, number, over) for number, source in enumerate(sources, 1)
             )
-            done.problems = _asked(read, done, asked, conflict_free, method, devices)
-            done.questions = asked.total()
-            limits = _Limits(time_limit, conflict_free, method)
-            questions = _Questions(asked, limits)
-            done.answered_before = done.questions - questions.total()
+            how = _How(time_limit, conflict_free, method, tuple(devices))
+            questions = _Questions(read, done, asked, how)
             found = (
                 cluster.outcomes(questions.tasks(), scheduler, devices)
                 if scheduler is not None
                 else local.outcomes(questions.tasks(), workers, devices)
             )
             _keep(found, done, questions, progress)
+            done.questions = asked.total()
+            done.answered_before = done.questions - done.solved.total()
             done.outcomes = asked.outcomes()
     except BaseException:
         done.close()
@@ -156,29 +156,59 @@ def sweep(
 
 
 @dataclass(frozen=True, slots=True)
-class _Limits:
+class _How:
+    """What is asked of every problem."""
+
     time_limit: float
     conflict_free: bool
     method: Method
+    devices: tuple[Device, ...]
 
 
 class _Questions:
-    """What is to be solved; remembers the device of what is under way."""
+    """What is asked, read while it is solved, but for the first, whose number is then known.
 
-    def __init__(self, asked: Asked, limits: _Limits) -> None:
-        self.asked, self.limits = asked, limits
+    Attributes:
+        device: digests of the devices of what is under way, by hash.
+        given: tasks so far.
+        place: of the last one among the questions.
+        all_read: whether nothing is left to read.
+    """
+
+    def __init__(self, read: Iterable[Input], done: Sweep, asked: Asked, how: _How) -> None:
+        self.read, self.done, self.asked, self.how = iter(read), done, asked, how
+        self.digests = _Digests(how.devices)
         self.device: dict[str, str] = {}
-
-    def total(self) -> int:
-        """How many there are."""
-        return self.asked.open(self.limits.time_limit)
+        self.given = self.place = 0
+        self.all_read = False
 
     def tasks(self) -> Iterator[Task]:
-        """Each as a task."""
-        limits = self.limits
-        for hash_, gpu, data in self.asked.left(limits.time_limit):
-            self.device[hash_] = gpu
-            yield Task(hash_, data, limits.time_limit, limits.conflict_free, limits.method)
+        """Each that is not answered as a task."""
+        how = self.how
+        for _ in range(_READ_FIRST):
+            if not self.all_read:
+                self._read_more()
+        while True:
+            for place, hash_, gpu, data in self.asked.left(how.time_limit, self.place):
+                self.place = place
+                self.given += 1
+                self.device[hash_] = gpu
+                yield Task(hash_, data, how.time_limit, how.conflict_free, how.method)
+            if self.all_read:
+                return
+            self._read_more()
+
+    def _read_more(self) -> None:
+        """Put some more into the store."""
+        piece = list(itertools.islice(self.read, _PIECE))
+        self.all_read = self.all_read or len(piece) < _PIECE
+        tiles = [_tile(item, self.how, self.digests) for item in piece]
+        self.done.store.add_tiles(tiles)
+        self.done.wrong += [
+            f"{item.label}: {tile.error}" for item, (tile, _) in zip(piece, tiles, strict=True) if tile.error
+        ]
+        self.asked.add((tile.hash, tile.device) for tile, _ in tiles if tile.hash and tile.device)
+        self.done.problems += len(tiles)
 
 
 def _keep(
@@ -188,39 +218,16 @@ def _keep(
     begun = time.monotonic()
     for outcomes in found:
         done.store.add(
-            (outcome, questions.device.pop(outcome.hash), questions.limits.time_limit)
+            (outcome, questions.device.pop(outcome.hash), questions.how.time_limit)
             for outcome in outcomes
             if outcome.status != LOST
         )
         done.lost += [outcome for outcome in outcomes if outcome.status == LOST]
         done.solved.update(str(outcome.status) for outcome in outcomes)
         count, seconds = done.solved.total(), max(time.monotonic() - begun, 1e-9)
-        left = done.questions - done.answered_before - count
-        progress(
-            Progress(done.questions, done.answered_before, count, count / seconds, left * seconds / count)
-        )
-
-
-def _asked(
-    read: Iterable[Input],
-    done: Sweep,
-    asked: Asked,
-    conflict_free: bool,
-    method: Method,
-    devices: Sequence[Device],
-) -> int:
-    """Put what is asked into the store; how many problems."""
-    count, digests = 0, _Digests(devices)
-    rest = iter(read)
-    while piece := list(itertools.islice(rest, _PIECE)):
-        tiles = [_tile(item, conflict_free, method, digests) for item in piece]
-        done.store.add_tiles(tiles)
-        done.wrong += [
-            f"{item.label}: {tile.error}" for item, (tile, _) in zip(piece, tiles, strict=True) if tile.error
-        ]
-        asked.add((tile.hash, tile.device) for tile, _ in tiles if tile.hash and tile.device)
-        count += len(tiles)
-    return count
+        total, before = questions.asked.total(), questions.place - questions.given
+        left = (total - before - count) * seconds / count if questions.all_read else None
+        progress(Progress(total, before, count, count / seconds, left))
 
 
 def _items(source: Source, number: int, over: Mapping[str, Sequence[Value]] | None) -> Iterator[Input]:
@@ -245,13 +252,13 @@ class _Digests:
         return self.known[target]
 
 
-def _tile(item: Input, conflict_free: bool, method: Method, digests: _Digests) -> tuple[Tile, bytes]:
+def _tile(item: Input, how: _How, digests: _Digests) -> tuple[Tile, bytes]:
     """A problem of the sweep, and its JSON."""
     name = item.data.get("name", "") if isinstance(item.data, dict) else ""
     try:
         problem = checked(item)
         gpu, data = digests.of(problem.target)
-        if method != "auto" and not isinstance(problem, Problem):
+        if how.method != "auto" and not isinstance(problem, Problem):
             raise ProblemFileError("", "--method: of several tiles, each is solved by auto")
     except LayoutoptError as error:
         return Tile(item.source or item.label, item.values, str(name), error=str(error)), b""
@@ -261,7 +268,7 @@ def _tile(item: Input, conflict_free: bool, method: Method, digests: _Digests) -
         problem.name,
         gpu.name,
         problem.tile.shape if isinstance(problem, Problem) else (),
-        digest(problem, conflict_free=conflict_free, method=method),
+        digest(problem, conflict_free=how.conflict_free, method=how.method),
         data,
         spelling_of(problem),
     )

@@ -1,0 +1,126 @@
+"""How fast a sweep is: problems a second with one process, two, and a local Dask cluster of two workers.
+
+    python scripts/benchmarks/bench_sweep.py [--problems 10000] [--ways 1,2,dask] [--times sweep_times.json]
+
+On a machine that does other things too, seconds of the clock say little: CPU seconds are printed beside
+them, of the driver and of the workers, and what two quiet cores would do with them. `--times` records how
+long problems took, for simulate_cluster.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import resource
+import tempfile
+import time
+from pathlib import Path
+
+import layoutopt
+
+TEMPLATE = {
+    "name": "tile {M}x{N}",
+    "params": {"M": list(range(2, 102)), "N": list(range(2, 102))},
+    "tile": {"shape": ["M", "N"], "element": "f32"},
+    "threads": 32,
+    "accesses": [
+        {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid % N"],
+         "for": {"i": "M"}, "where": "tid < N"},
+        {"name": "columns", "op": "load", "bytes": 4, "index": ["tid % M", "i"],
+         "for": {"i": "N"}, "where": "tid < M"},
+    ],
+}  # fmt: skip
+
+
+def cpu(who: int) -> float:
+    used = resource.getrusage(who)
+    return used.ru_utime + used.ru_stime
+
+
+def peak(who: int) -> float:
+    """MiB."""
+    return resource.getrusage(who).ru_maxrss / 1024
+
+
+def one_process(problems: list) -> tuple[float, float]:
+    begun, used = time.perf_counter(), cpu(resource.RUSAGE_SELF)
+    for problem in problems:
+        layoutopt.solve(problem, time_limit=60)
+    return time.perf_counter() - begun, cpu(resource.RUSAGE_SELF) - used
+
+
+def swept(template: dict, way: str, store: Path) -> dict:
+    before = cpu(resource.RUSAGE_SELF), cpu(resource.RUSAGE_CHILDREN)
+    memory: list[float] = []
+
+    def look(now: object) -> None:
+        memory.append(peak(resource.RUSAGE_SELF))
+
+    if way == "dask":
+        from distributed import LocalCluster
+
+        with (
+            LocalCluster(
+                n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+            ) as cluster,
+            layoutopt.sweep(
+                template, store=store, scheduler=cluster.scheduler_address, progress=look
+            ) as done,
+        ):
+            found = done
+            # What follows reads the store once more.
+            seconds = [one.seconds for one in done.answered()]
+    else:
+        with layoutopt.sweep(template, store=store, workers=int(way), progress=look) as done:
+            found = done
+            seconds = [one.seconds for one in done.answered()]
+    return {
+        "seconds": found.seconds,
+        "solved": found.solved.total(),
+        "driver_cpu": cpu(resource.RUSAGE_SELF) - before[0],
+        "workers_cpu": cpu(resource.RUSAGE_CHILDREN) - before[1],
+        "memory": (memory[len(memory) // 10], memory[-1]),
+        "times": seconds,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--problems", type=int, default=10_000)
+    parser.add_argument("--ways", default="1,2,dask")
+    parser.add_argument("--times", type=Path)
+    arguments = parser.parse_args()
+    side = math.isqrt(arguments.problems)
+    step = max(1, 100 // side)
+    params = {name: values[::step][:side] for name, values in TEMPLATE["params"].items()}
+    template = TEMPLATE | {"params": params}
+    count = len(params["M"]) * len(params["N"])
+    sample = layoutopt.load_all(template)[:: max(1, count // 1000)]
+    layoutopt.solve(sample[0])
+    wall, used = one_process(sample)
+    alone = used / len(sample)
+    print(f"{count} problems; one process, {len(sample)} of them without a store:", flush=True)
+    print(f"  {len(sample) / wall:.1f} a second, {1000 * alone:.1f} ms CPU each", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for way in arguments.ways.split(","):
+            found = swept(template, way, Path(folder) / f"{way}.sqlite")
+            driver, workers = (1000 * found[who] / count for who in ("driver_cpu", "workers_cpu"))
+            quiet = 2000 / (driver + workers)
+            name = "dask, 2 workers" if way == "dask" else f"{way} processes"
+            print(f"{name}: {found['solved'] / found['seconds']:.1f} a second by the clock", flush=True)
+            print(f"  CPU each: driver {driver:.2f} ms, workers {workers:.2f} ms")
+            print(f"  two quiet cores: {quiet:.1f} a second, {quiet * alone:.2f} times one process")
+            early, late = found["memory"]
+            largest = peak(resource.RUSAGE_CHILDREN)
+            print(
+                f"  MiB: driver {early:.0f} after a tenth, {late:.0f} at the end; worker {largest:.0f}",
+                flush=True,
+            )
+            if arguments.times is not None:
+                some = sorted(found["times"])[:: max(1, count // 1000)]
+                arguments.times.write_text(json.dumps([round(s, 5) for s in some]) + "\n")
+
+
+if __name__ == "__main__":
+    main()
