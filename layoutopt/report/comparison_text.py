@@ -66,7 +66,7 @@ def _table(comparison: Comparison, width: int) -> list[str]:
     reach = _width(lines, shown)
     text = []
     for start, line in zip(table, lines, strict=True):
-        formula = textwrap.wrap(line[-1], max(_LEAST_FORMULA, width - reach)) or [""]
+        formula = textwrap.wrap(line[-1], max(_LEAST_FORMULA // 2, width - reach)) or [""]
         text.append(start.ljust(reach) + formula[0])
         text += [" " * reach + more for more in formula[1:]]
     return [line.rstrip() for line in text]

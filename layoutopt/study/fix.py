@@ -116,20 +116,20 @@ def fix(
             option = _solved(used, solver, families)
             if option is not None:
                 options.append(option)
-    found = [timed.of(o.layout) for o in options if o.layout is not None]
-    known = [t for t in found if t is not None]
     reach = [o for o in options if o.weighted_excess == best.weighted_excess]
-    if (broken or timed.own is not None) and len(known) == len(options):
-        pairs = [(o, t) for o, t in zip(options, known, strict=True) if _clearly_faster(t, timed.own)]
-        if not pairs and timed.own is not None:
-            yield _keep(timed.own, min(zip(options, known, strict=True), key=lambda pair: pair[1].time))
-            return
-        least = min(t.time for _, t in pairs)
-        reach = [o for o, t in pairs if t.time <= SAME_TIME * least]
+    faster = _of_least_time(options, broken, timed)
+    if isinstance(faster, Finding):
+        yield faster
+        return
     # Cheapest to adopt: no more memory than now if that can be had, then the simplest formula.
-    chosen = min(reach, key=lambda o: ((o.bytes or 0) > used.size, _cost(o), o.bytes))
+    chosen = min(faster or reach, key=lambda o: ((o.bytes or 0) > used.size, _cost(o), o.bytes))
     if best.weighted_excess >= weighted and timed.own is None:
         chosen = best  # only bytes are to be won
+    yield _fix_finding(used, chosen, excess, weighted)
+
+
+def _fix_finding(used: InUse, chosen: Result, excess: int | float, weighted: float) -> Finding:
+    """What to change, what that saves and what it costs."""
     saved = rounded_count(excess - (chosen.excess or 0))
     size = used.size - (chosen.bytes or 0)
     won, unit = saved, "wavefronts"
@@ -138,7 +138,7 @@ def fix(
     gain = [f"{won:,} {unit}"] if won > 0 else []
     gain += [f"{size:,} bytes"] if size > 0 else []
     cost = f", costs {-size:,} bytes" if size < 0 else ""
-    yield Finding(
+    return Finding(
         "fix",
         f"{_describe(used, chosen)}: {chosen.offset}"
         + (f"; saves {' and '.join(gain)}" if gain else "")
@@ -152,6 +152,24 @@ def fix(
             "saved_bytes": size,
         },
     )
+
+
+def _of_least_time(options: list[Result], broken: bool, timed: Timed) -> list[Result] | Finding:
+    """Those of least time, if they are clearly faster than what is in use, or why it stays.
+
+    Empty where there are no estimates.
+    """
+    if timed.own is None and not broken:
+        return []
+    found = [(o, timed.of(o.layout)) for o in options if o.layout is not None]
+    pairs = [(o, t) for o, t in found if t is not None]
+    if len(pairs) < len(found):
+        return []
+    faster = [(o, t) for o, t in pairs if _clearly_faster(t, timed.own)]
+    if not faster and timed.own is not None:
+        return _keep(timed.own, min(pairs, key=lambda pair: pair[1].time))
+    least = min(t.time for _, t in faster)
+    return [o for o, t in faster if t.time <= SAME_TIME * least]
 
 
 def _clearly_faster(found: Estimate, own: Estimate | None) -> bool:
