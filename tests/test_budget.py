@@ -13,11 +13,13 @@ from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import offset_expression
 from layoutopt.model.cp_sat import Model, Outcome, _response
-from layoutopt.model.linearisations import space_of
+from layoutopt.model.linearisations import space_of, unpadded
 from layoutopt.model.pads import padded
 from layoutopt.model.phases import phase_sets
+from layoutopt.model.pitches import by_span
 from layoutopt.problems.file import from_data as problem
 from layoutopt.problems.trace import Trace, trace
+from layoutopt.search.search import search
 from layoutopt.study.compare import compare
 from layoutopt.synthesis.solve import solve
 
@@ -259,3 +261,35 @@ def layouts_of(found):
     lanes = trace(found, device("sm_90"))
     space = space_of(found, lanes, 128, ("none", "order", "pad", "split"))
     return layoutopt.study.counted.plainly(space, 3), layoutopt.study.counted.Counter(lanes, device("sm_90"))
+
+
+def test_listing_asks_the_clock_and_leaves_the_first():
+    """Eight dimensions have 40,320 orders; where the time is over, the first of them is there."""
+    found = nothing_is_asked_of([2, 2, 3, 2, 2, 3, 2, 2])
+    lanes = trace(found, device("sm_90"))
+    late = space_of(found, lanes, 128, ("none", "order", "pad", "rotate"), Budget(0))
+    for listed in (unpadded(late, 0), by_span(late, 10**6)):
+        assert next(listed).span >= 576
+        with pytest.raises(OutOfTime):
+            list(listed)
+    with pytest.raises(OutOfTime):
+        list(padded(late))
+    assert not list(Budget(0).while_left(unpadded(late, 0)))
+
+
+def test_whatever_the_time_there_is_a_plain_layout():
+    access = {"name": "a", "op": "load", "bytes": 4, "index": [f"tid // {2**d} % 2" for d in range(8)]}
+    tile = {"shape": [2] * 8, "element": {"bytes": 6}}
+    found = problem({"name": "n", "tile": tile, "threads": 32, "accesses": [access]})
+    lanes = trace(found, device("sm_90"))
+    answer = search(
+        found,
+        device("sm_90"),
+        lanes,
+        conflict_free=False,
+        budget=Budget(0),
+        workers=1,
+        progress=lambda _: None,
+    )
+    assert answer.layout is not None
+    assert not answer.complete

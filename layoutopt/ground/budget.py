@@ -82,9 +82,12 @@ class Budget:
         return not self._stop.given and (self._end is None or time.monotonic() + seconds <= self._end)
 
     def while_left(self, items: Iterable[T]) -> Iterator[T]:
-        """The items, as long as time is left before each."""
-        for item in items:
-            if self.spent:
+        """The items, as long as time is left before each, and for what lists them."""
+        iterator = iter(items)
+        while not self.spent:
+            try:
+                item = next(iterator)
+            except (StopIteration, OutOfTime):
                 return
             yield item
 

@@ -20,6 +20,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.ground.budget import Budget
 from layoutopt.layout.layout import Digit, Layout, Target
 from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import Problem
@@ -111,6 +112,7 @@ class Space:
         stride_multiple: every stride but the innermost is a multiple of this many elements.
         order: dimensions from slowest to fastest, where fixed.
         families: names out of `layoutopt.problems.types.FAMILIES`.
+        budget: the time there is to list candidates: whatever lists them raises `OutOfTime` after it.
     """
 
     shape: tuple[int, ...]
@@ -120,6 +122,7 @@ class Space:
     stride_multiple: int
     order: tuple[int, ...] | None
     families: frozenset[str]
+    budget: Budget = field(default_factory=Budget, compare=False)
     _units: dict[Piece, int] = field(default_factory=dict)
 
     def alignment_unit(self, piece: Piece) -> int:
@@ -189,7 +192,9 @@ class Space:
         return bool(together > math.prod(m // unit for unit in units))
 
 
-def space_of(problem: Problem, trace: Trace, period_bytes: int, families: Iterable[str]) -> Space:
+def space_of(
+    problem: Problem, trace: Trace, period_bytes: int, families: Iterable[str], budget: Budget | None = None
+) -> Space:
     """What bounds the candidates of a problem.
 
     Args:
@@ -197,6 +202,7 @@ def space_of(problem: Problem, trace: Trace, period_bytes: int, families: Iterab
         trace: its accesses, of which those with no active lane bind nothing.
         period_bytes: after so many the banks repeat.
         families: those that may be used.
+        budget: the time there is to list candidates; None for any.
     """
     size = problem.tile.element_bytes
     starts = []
@@ -214,6 +220,7 @@ def space_of(problem: Problem, trace: Trace, period_bytes: int, families: Iterab
         stride_multiple=pitch // math.gcd(pitch, size),
         order=problem.layout.order,
         families=frozenset(families),
+        budget=budget or Budget(),
     )
 
 
@@ -239,9 +246,14 @@ def rotated(space: Space) -> Iterator[Linearisation]:
             yield from turned(space, plain)
 
 
+def line_step(space: Space) -> int:
+    """Elements by a multiple of which lines are turned; theirs is one, too."""
+    return math.lcm(space.vector, space.multiple)
+
+
 def turned(space: Space, plain: Linearisation) -> Iterator[Linearisation]:
     """Every rotation of the lines of `plain`, where they lie at multiples of one pitch."""
-    inner, step = plain.digits[-1], math.lcm(space.vector, space.multiple)
+    inner, step = plain.digits[-1], line_step(space)
     if inner.stride != 1 or inner.size % step or inner.size == plain.span:
         return
     if any(d.stride % plain.digits[-2].stride for d in plain.digits[:-2]):
@@ -324,7 +336,7 @@ def structures(space: Space, cuts: int, below: int | None = None) -> Iterator[St
     if cuts == 0:
         base = tuple((d, 1, shape[d]) for d in space.order or range(len(shape)))
         if families - {"split", "matrix"}:
-            yield from _orders(base) if "order" in families and not space.order else iter([base])
+            yield from _orders(space, base) if "order" in families and not space.order else iter([base])
         return
     if "split" not in families or space.order:
         return
@@ -339,10 +351,10 @@ def structures(space: Space, cuts: int, below: int | None = None) -> Iterator[St
             pieces += [(d, low, high // low) for low, high in itertools.pairwise(at)][::-1] or [(d, 1, 1)]
         else:
             if below is None or least_operations_of(tuple(pieces), shape) < below:
-                yield from _orders(pieces)
+                yield from _orders(space, pieces)
 
 
-def _orders(pieces: Sequence[Piece]) -> Iterator[Structure]:
+def _orders(space: Space, pieces: Sequence[Piece]) -> Iterator[Structure]:
     """Every order of the pieces; those of one value, whose stride nobody takes, stay where they are."""
     places = [place for place, (_, _, size) in enumerate(pieces) if size > 1]
     for order in itertools.permutations(places):
@@ -350,6 +362,7 @@ def _orders(pieces: Sequence[Piece]) -> Iterator[Structure]:
         for place, piece in zip(places, order, strict=True):
             arranged[place] = pieces[piece]
         yield tuple(arranged)
+        space.budget.check()
 
 
 def cut_points(shape: tuple[int, ...]) -> list[tuple[int, int]]:

@@ -23,6 +23,7 @@ from layoutopt.model.linearisations import (
     cut_points,
     keeps_vectors,
     least_operations_of,
+    line_step,
     rotated,
     stride_units,
     strides_of,
@@ -47,10 +48,13 @@ def unswizzled(space: Space) -> Iterator[Linearisation]:
 def padded(space: Space, cuts: bool = True) -> Iterator[Linearisation]:
     """Candidates with at least one pad, by rising span; without `cuts`, of whole dimensions only."""
     yield from _rising(
-        stream
-        for name, streams in PADDED.items()
-        if name in space.families
-        for stream in streams(space, cuts)
+        space,
+        (
+            stream
+            for name, streams in PADDED.items()
+            if name in space.families
+            for stream in streams(space, cuts)
+        ),
     )
 
 
@@ -74,9 +78,12 @@ def _pads_of(space: Space, structure: Structure) -> Iterator[Linearisation]:
         return
     span, operations = _spans(space, structure), least_operations_of(structure, space.shape)
     yield from _rising(
-        ((span({gap: space.unit(piece)}), operations), partial(_pad_stream, space, structure, gap))
-        for gap, piece in enumerate(structure[:-1])
-        if piece[2] > 1
+        space,
+        (
+            ((span({gap: space.unit(piece)}), operations), partial(_pad_stream, space, structure, gap))
+            for gap, piece in enumerate(structure[:-1])
+            if piece[2] > 1
+        ),
     )
 
 
@@ -93,6 +100,8 @@ def _spans(space: Space, structure: Structure) -> Callable[[dict[int, int]], int
 
 
 def _rotated_pads(space: Space, structure: Structure) -> Iterator[Linearisation]:
+    if structure[-1][2] % line_step(space):
+        return
     for plain in _pad_stream(space, structure, len(structure) - 2):
         yield from turned(space, plain)
 
@@ -110,15 +119,18 @@ def _intervals_of(space: Space, structure: Structure) -> Iterator[Linearisation]
     if plain is None or plain.span != math.prod(space.shape):
         return
     yield from _rising(
+        space,
         (
-            (plain.span + (plain.span - 1) // every, plain.operations + 2),
-            partial(_interval_stream, space, plain, every),
-        )
-        for every in _intervals(space, plain)
+            (
+                (plain.span + (plain.span - 1) // every, plain.operations + 2),
+                partial(_interval_stream, space, plain, every),
+            )
+            for every in _intervals(space, plain)
+        ),
     )
 
 
-def _rising(streams: Iterable[Stream]) -> Iterator[Linearisation]:
+def _rising(space: Space, streams: Iterable[Stream]) -> Iterator[Linearisation]:
     """All candidates of the streams, each by rising span, in the order of `by_cost`.
 
     Of equal candidates those of the first stream come first. A stream is opened when nothing below its
@@ -137,7 +149,9 @@ def _rising(streams: Iterable[Stream]) -> Iterator[Linearisation]:
             yield candidate
         rest = rest or opens.pop(number)()
         following = next(rest, None)
-        if following is not None:
+        if following is None:
+            space.budget.check()
+        else:
             heapq.heappush(heap, (*by_cost(following), number, following, rest))
 
 

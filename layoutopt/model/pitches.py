@@ -188,6 +188,8 @@ def by_span(space: Space, most: int, *, padded: bool = False) -> Iterator[Linear
             number, order = next(unopened, (-1, ()))
             if number < 0:
                 break
+            if number:
+                space.budget.check()
             pads = (0,) * len(order)
             if (pitches := _strides(space, order, pads)) is not None:
                 heapq.heappush(heap, (_span(space, pitches), number, pads, 0, order))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
+from layoutopt.ground.budget import OutOfTime
 from layoutopt.layout.index_cost import index_cost, least_index_cost
 from layoutopt.model.linear_phases import Phases, phases_of
 from layoutopt.model.linearisations import Linearisation, least_operations
@@ -63,7 +64,10 @@ class LeastOperations:
             self.tally.exhausted = self.tally.exhausted and self.scene.budget.share_left > 1 - GATHER_SHARE
             yield from sorted(gathered, key=lambda c: (c.operations, c.span))
             return
-        yield from self.scene.candidates()
+        try:
+            yield from self.scene.candidates()
+        except OutOfTime:
+            self.tally.exhausted = False
 
     def _swizzled_within(self, candidate: Linearisation, phases: Phases, best: Found | None) -> Found | None:
         """A swizzle over `candidate` without conflicts that is as cheap as `best`, or cheaper."""

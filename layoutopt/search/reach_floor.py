@@ -94,11 +94,12 @@ class ReachFloor:
     def _count_plain(self) -> None:
         """All candidates without their swizzles, as far as time allows, where none reaches the floor."""
         part = self.scene.budget.part(GATHER_SHARE)
-        for candidate in self.scene.candidates():
-            excess = phases_of(candidate, self.scene.sets, self.scene.tile).excess({})
-            self.tally.unswizzled.append(Found(candidate, {}, excess, candidate.operations))
-            if self.scene.conflict_free:
-                return
-            if part.spent:
-                self.scene.fall_back()
-                return
+        try:
+            for candidate in self.scene.candidates():
+                excess = phases_of(candidate, self.scene.sets, self.scene.tile).excess({})
+                self.tally.unswizzled.append(Found(candidate, {}, excess, candidate.operations))
+                if self.scene.conflict_free:
+                    return
+                part.check()
+        except OutOfTime:
+            self.scene.fall_back()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import math
@@ -12,7 +13,7 @@ import numpy as np
 
 from layoutopt.engine.referee import Referee
 from layoutopt.errors import ProblemFileError
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout, Target
 from layoutopt.model.cp_sat import Outcome
@@ -104,7 +105,7 @@ class Scene:
             else device.banks * device.bank_bytes
         )
         size = self.tile.element_bytes
-        self.space = space_of(problem, trace, row_bytes, families)
+        self.space = space_of(problem, trace, row_bytes, families, budget)
         self.field: Field | None = None
         if {"xor", "matrix"} & set(families) and self.sets and (alignment is None or alignment >= row_bytes):
             self.field = swizzle_field(self.sets, self.tile, trace)
@@ -163,12 +164,13 @@ class Scene:
         for cuts in range(MAX_CUTS + 1):
             tight: list[Linearisation] = []
             candidates = unpadded(self.space, cuts, known())
-            part = self.budget.part(GATHER_SHARE)
-            for candidate in itertools.chain(candidates, rotated(self.space)) if cuts == 0 else candidates:
-                (tight if candidate.span == self.tile.elements else rest).append(candidate)
-                if part.spent:
-                    self.tally.exhausted = False
-                    break
+            turned, part = rotated(self.space) if cuts == 0 else (), self.budget.part(GATHER_SHARE)
+            try:
+                for candidate in itertools.chain(candidates, turned):
+                    (tight if candidate.span == self.tile.elements else rest).append(candidate)
+                    part.check()
+            except OutOfTime:
+                self.tally.exhausted = False
             yield from sorted(tight, key=by_cost)
         yield from self._matrices(known())
         if known() is not None:
@@ -243,6 +245,11 @@ class Scene:
     def fall_back(self) -> None:
         """Out of time: look at plain pads, near and far, which cost next to nothing to evaluate."""
         self.tally.exhausted = False
+        with contextlib.suppress(OutOfTime):  # one at least, be there time or not
+            plain = next(unpadded(self.space, 0), None)
+            if plain is not None and self.fits(plain.span):
+                excess = phases_of(plain, self.sets, self.tile).excess({})
+                self.tally.unswizzled.append(Found(plain, {}, excess, plain.operations))
         time = self.budget.part(_FALLBACK_SHARE if self.field is None else _FALLBACK_SHARE / 2)
         few = itertools.islice(padded(self.space, cuts=False), _FALLBACK_CANDIDATES)
         pads = [pad for pad in time.part(_PADS_SHARE).while_left(few) if self.fits(pad.span)]

@@ -8,10 +8,11 @@ minimises the weighted excess over all of them.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout
 from layoutopt.model.linearisations import rotated, unpadded
@@ -62,7 +63,8 @@ def plain_layouts(
     scene = Scene(problem, device, trace, False, budget, 1, lambda _: None)
     space = scene.space
     cut = (candidate for cuts in (1, 2) for candidate in unpadded(space, cuts))
-    for candidate in itertools.chain(unpadded(space, 0), padded(space, cuts=False), rotated(space), cut):
+    every = itertools.chain(unpadded(space, 0), padded(space, cuts=False), rotated(space), cut)
+    for candidate in budget.while_left(every):
         if scene.fits(candidate.span):
             found = Found(candidate, {}, 0, candidate.operations)
             yield scene.layout(found), candidate.family, candidate.operations
@@ -106,9 +108,24 @@ class _Search:
         proposal = self._excess_first()
         return proposal if proposal.layout is None else replace(proposal, **COST_LEFT)
 
+    def _plainest(self) -> Proposal:
+        """Where the time was over before the smallest candidate was known: the best of a few plain ones."""
+        self.scene.fall_back()
+        self.tally.undecided_span = self.scene.tile.elements
+        enough = self.scene.floor if self.scene.conflict_free else math.inf
+        found = [f for f in self.tally.unswizzled if f.excess <= enough]
+        if not found:
+            return self.scene.none("out of time", self.scene.scope, False)
+        return self.scene.proposal(
+            min(found, key=lambda f: f.rank), self.scene.floor, operations_proved=False
+        )
+
     def _excess_first(self) -> Proposal:
         """Least excess, then bytes, then index cost."""
-        reach = ReachFloor(self.scene, presolved=self.method == "auto")
+        try:
+            reach = ReachFloor(self.scene, presolved=self.method == "auto")
+        except OutOfTime:
+            return self._plainest()
         stage1 = reach.run()
         if not self.tally.unswizzled:
             if self.scene.budget.spent:

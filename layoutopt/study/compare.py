@@ -104,7 +104,7 @@ class _Compare:
         self.indices = _Indices(self.case.problem, gpu)
         rules = [gpu.rule(a.operation) for a in self.case.lanes.accesses]
         period = max(rule.banks * rule.bank_bytes for rule in rules)
-        self.space: Space = space_of(self.problem, self.case.lanes, period, ("none",))
+        self.space: Space = space_of(self.problem, self.case.lanes, period, ("none",), self.budget)
         self.counter = Counter(self.case.lanes, gpu)
         self.formulas: dict[str, Node] = {}  # of all rows that can be used, by their text
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.expressions.count import operations
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Layout, Target
@@ -72,7 +72,9 @@ def best(
     found: tuple[tuple[int, int], Layout] | None = None
     cost = 0
     stream = iter(layouts)
-    if (first := next(stream, None)) is None:
+    try:
+        first = next(stream)
+    except (StopIteration, OutOfTime):
         return None
     size = min(_BATCH_LANES // max(1, counter.lanes), _BATCH_ELEMENTS // math.prod(first.shape))
     batch = [first, *itertools.islice(budget.while_left(stream), max(0, size - 1))]
