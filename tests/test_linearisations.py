@@ -7,7 +7,8 @@ import pytest
 import toy
 
 import layoutopt.model.pads
-from layoutopt.model.linearisations import Space, candidate_of, matrices, rotated, unpadded
+from layoutopt.model.bit_matrices import matrices
+from layoutopt.model.linearisations import Space, candidate_of, rotated, unpadded
 from layoutopt.model.pads import padded
 
 BANKS = 4

@@ -16,6 +16,7 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout, Target
+from layoutopt.model.bit_matrices import least_matrix_operations, matrices
 from layoutopt.model.cp_sat import Outcome
 from layoutopt.model.linear_phases import Phases, phases_of
 from layoutopt.model.linearisations import (
@@ -23,8 +24,6 @@ from layoutopt.model.linearisations import (
     IntArray,
     Linearisation,
     by_cost,
-    least_matrix_operations,
-    matrices,
     rotated,
     space_of,
     unpadded,
