@@ -123,6 +123,21 @@ def test_xor_over_two_pads():
         assert (found.status, found.excess, found.family) == (Status.OPTIMAL, 0, "pad+xor")
 
 
+@pytest.mark.parametrize("method", ["auto", "model"])
+def test_pads_of_a_period_and_more_where_bytes_allow(method):
+    """A 4x4 tile on two banks whose XOR needs bits that no pad of less than a period moves."""
+    data, _, device, _ = asked(70821)
+    found = {}
+    for most in (None, 200):
+        data["layout"] = {"families": ["order", "pad", "xor"], **({"max_bytes": most} if most else {})}
+        found[most] = solve(from_data(data), target=device, method=method)
+        assert found[most].status is Status.OPTIMAL
+    assert (found[None].excess, found[None].bytes) == (1, 88)
+    assert (found[200].excess, found[200].bytes) == (0, 136)
+    assert "any length" not in found[None].proof.excess.scope
+    assert found[200].proof.bytes.scope.endswith("pads of any length within 200 bytes")
+
+
 def test_the_widest_pitches():
     """Sums stay within what the solver takes."""
     problem = load("transposes/leimao_padded_f64")

@@ -53,11 +53,13 @@ def excess(accesses, lanes, table, banks):
     return total
 
 
-def linearisations(shape, vector, banks, families, starts, multiple=1):
+def linearisations(shape, vector, banks, families, starts, multiple=1, within=None):
     """(element offsets by row-major index, span, whether a swizzle may be added).
 
-    `multiple`: words of which every pitch but the innermost is a multiple; of pitches only.
+    `multiple`: words of which every pitch but the innermost is a multiple; of pitches only. `within`: words
+    within which pads of whole dimensions may be of any length, where they may be swizzled.
     """
+    far = within if {"pad", "xor"} <= set(families) else None
     if "matrix" in families:
         for table in matrices(shape, vector):
             yield table, len(table), True
@@ -82,7 +84,7 @@ def linearisations(shape, vector, banks, families, starts, multiple=1):
                     if count == 0 and "interval" in families:
                         for table in intervals(shape, order, vector, banks, starts):
                             yield table, max(table) + 1, False
-                    yield from pitched(shape, order, vector, banks, families, count, starts, multiple)
+                    yield from pitched(shape, order, vector, banks, families, count, starts, multiple, far)
 
 
 def matrices(shape, vector):
@@ -151,7 +153,7 @@ def unit_of(digit, shape, vector, starts):
     return vector // math.gcd(vector, *digits) if digits else 1
 
 
-def pitched(shape, order, vector, banks, families, count, starts, multiple):
+def pitched(shape, order, vector, banks, families, count, starts, multiple, far):
     last = len(shape) - 1
     if vector > 1 and not (
         order[-1][:2] == (last, 1) and (order[-1][2] % vector == 0 or order[-1][2] == shape[last])
@@ -159,7 +161,8 @@ def pitched(shape, order, vector, banks, families, count, starts, multiple):
         return
     most = {0: 2, 1: 1, 2: 0}[count] if "pad" in families else 0
     units = [math.lcm(multiple, unit_of(digit, shape, vector, starts)) for digit in order[:-1]]
-    for pads in itertools.product(*(range(0, max(banks, u + 1), u) for u in units)):
+    beyond = banks if far is None or count else max(banks, far)
+    for pads in itertools.product(*(range(0, max(beyond, u + 1), u) for u in units)):
         if sum(p > 0 for p in pads) > most:
             continue
         strides, gaps = [1], False
@@ -206,7 +209,7 @@ def sound(offsets, accesses):
 def best(shape, accesses, lanes, banks, families, multiple=1, most=None):
     """The least weighted excess, and the fewest elements of storage at that excess."""
     found = None
-    for offsets in layouts(shape, accesses, banks, families, multiple):
+    for offsets in layouts(shape, accesses, banks, families, multiple, most):
         size = max(offsets) + 1
         if most is not None and size > most:
             continue
@@ -224,14 +227,14 @@ def best_by_bytes(shape, accesses, lanes, banks, families, multiple=1):
     return min(excess(accesses, lanes, o, banks) for o, size in sizes.items() if size == least), least
 
 
-def layouts(shape, accesses, banks, families, multiple=1):
+def layouts(shape, accesses, banks, families, multiple=1, within=None):
     """Every layout of the families that keeps the vectors whole, once each."""
     vector = max(width // 4 for (_, width, _), _ in accesses)
     starts = {
         e for (_, width, rows), _ in accesses if width == 8 for row in rows for e in row if e is not None
     }
     seen = set()
-    for table, span, swizzled in linearisations(shape, vector, banks, families, starts, multiple):
+    for table, span, swizzled in linearisations(shape, vector, banks, families, starts, multiple, within):
         for swizzle in swizzles(span, banks, vector) if swizzled else [{}]:
             offsets = tuple(apply(swizzle, v) for v in table)
             if offsets not in seen and sound(offsets, accesses):

@@ -113,6 +113,7 @@ class Space:
         order: dimensions from slowest to fastest, where fixed.
         families: names out of `layoutopt.problems.types.FAMILIES`.
         budget: the time there is to list candidates: whatever lists them raises `OutOfTime` after it.
+        far: whether pads of whole dimensions may be a period or more, as far as bytes allow.
     """
 
     shape: tuple[int, ...]
@@ -123,6 +124,7 @@ class Space:
     order: tuple[int, ...] | None
     families: frozenset[str]
     budget: Budget = field(default_factory=Budget, compare=False)
+    far: bool = False
     _units: dict[Piece, int] = field(default_factory=dict)
 
     def alignment_unit(self, piece: Piece) -> int:

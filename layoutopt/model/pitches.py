@@ -105,6 +105,8 @@ class PitchVariables:
     def _near(self) -> None:
         """A pad is less than one bank period: every dimension follows another one so closely."""
         space, model = self.space, self.model
+        if space.far:
+            return
         for b in self.dims:
             unit = space.unit((b, 1, space.shape[b]))
             most = unit - 1 + max(unit, (space.period - 1) // unit * unit)
@@ -162,6 +164,8 @@ def single_inside(space: Space) -> int | None:
 def _most_steps(space: Space, piece: Piece) -> int:
     """Steps that a pad may take: it is less than a period of the banks, or one step."""
     unit = space.unit(piece)
+    if space.far:
+        return MOST_ELEMENTS // unit
     return len(range(unit, max(space.period, unit + 1), unit))
 
 
@@ -286,7 +290,7 @@ def described(candidate: Linearisation, space: Space) -> bool:
 
 
 def most_elements(space: Space) -> int:
-    """Elements that no layout of pitches exceeds."""
+    """Elements that no layout of pitches exceeds, where their pads are less than a period."""
     elements, gaps = math.prod(space.shape), max(0, len(space.shape) - 1)
     pieces = [(d, 1, extent) for d, extent in enumerate(space.shape)]
     unit = max(space.period, *(max(space.unit(p), space.alignment_unit(p)) for p in pieces))

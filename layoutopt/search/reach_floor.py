@@ -25,9 +25,10 @@ class ReachFloor:
     def __init__(self, scene: Scene, *, presolved: bool) -> None:
         self.scene, self.tally = scene, scene.tally
         self.presolved = presolved
+        limit = None if scene.limit is None else scene.limit // scene.tile.element_bytes
         self._every_pitch = most_elements(scene.space)
-        if scene.limit is not None:
-            self._every_pitch = min(self._every_pitch, scene.limit // scene.tile.element_bytes)
+        if limit is not None:
+            self._every_pitch = limit if scene.space.far else min(self._every_pitch, limit)
         self.growth = Growth(
             scene.space,
             scene.field,

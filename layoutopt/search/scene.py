@@ -30,6 +30,7 @@ from layoutopt.model.linearisations import (
 )
 from layoutopt.model.pads import padded
 from layoutopt.model.phases import PhaseSet, counting_excess, phase_sets
+from layoutopt.model.pitches import by_span
 from layoutopt.model.placement import free_assignment, nearby
 from layoutopt.model.swizzle import SHIFT_OPERATIONS, SwizzleModel
 from layoutopt.model.swizzle_rules import (
@@ -58,6 +59,8 @@ _PADDED_FAMILIES = frozenset(("pad", "interval", "split", "rotate"))
 # What a table gets, which may be the answer and be proved to be.
 _TABLE_EFFORT = 2.0
 _FALLBACK_CANDIDATES = 4096
+# Linearisations of whole dimensions among which pads may be a period or more.
+_MOST_FAR = 1024
 _SEED = 1
 # Shares of the time left: to look at them, half of it where swizzles are sought, and of that to list them; to
 # list other kinds before any is tried.
@@ -120,9 +123,24 @@ class Scene:
             least = self._least_span() * size
             self.limit = least if self.limit is None else min(self.limit, least)
         if self.limit is not None:
+            self._widen(self.limit)
             self.scope += f" within {self.limit} bytes"
         self.floor, self.plain_floor = counting_excess(self.sets)
         self.tally = Tally()
+
+    def _widen(self, limit: int) -> None:
+        """Let pads be of any length within the limit, where that leaves few linearisations.
+
+        Without a swizzle, a pad of a period more moves no word to another bank. With one, it gives the
+        swizzle other bits to read.
+        """
+        if self.field is None or not {"pad", "xor"} <= self.space.families:
+            return
+        far = replace(self.space, far=True)
+        within = by_span(far, limit // self.tile.element_bytes + self.block - 1)
+        if sum(1 for _ in itertools.islice(within, _MOST_FAR + 1)) <= _MOST_FAR:
+            self.space = far
+            self.scope += ", pads of any length"
 
     def _least_span(self) -> int:
         """Elements of the smallest layout in the families."""
