@@ -363,3 +363,5 @@ def test_no_scheduler_is_an_error(template, monkeypatch):
     monkeypatch.setattr(cluster, "_CONNECT_SECONDS", 0.2)
     with pytest.raises(MachineError, match="cannot reach a scheduler at tcp://localhost:1"):
         package.sweep(str(template), scheduler="tcp://localhost:1")
+    with pytest.raises(MachineError, match="there is no scheduler file"):
+        package.sweep(str(template), scheduler="none.json")

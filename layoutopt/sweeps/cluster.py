@@ -10,6 +10,7 @@ import itertools
 import queue
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from layoutopt.errors import LayoutoptError, MachineError
@@ -49,6 +50,8 @@ def outcomes(tasks: Iterator[Task], address: str, devices: Sequence[Device] = ()
     except ImportError as error:
         raise MachineError(f"--scheduler needs Dask ({error}): pip install 'layoutopt[cluster]'") from None
     by_file = address.endswith(".json")
+    if by_file:
+        _await_file(Path(address))
     try:
         client = Client(
             **{"scheduler_file" if by_file else "address": address},
@@ -61,6 +64,15 @@ def outcomes(tasks: Iterator[Task], address: str, devices: Sequence[Device] = ()
         yield from _Batches(client, address, tasks, tuple(devices)).outcomes()
     finally:
         client.close(timeout=1)
+
+
+def _await_file(path: Path) -> None:
+    """Wait for the file of a scheduler that starts; Dask itself would wait for ever."""
+    end = time.monotonic() + _CONNECT_SECONDS
+    while not path.exists():
+        if time.monotonic() > end:
+            raise MachineError(f"there is no scheduler file {str(path)!r}")
+        time.sleep(0.1)
 
 
 class _Batches:
