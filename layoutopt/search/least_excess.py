@@ -101,7 +101,15 @@ class LeastExcess:
             )
 
     def _in_turn(self) -> list[Linearisation]:
-        """Linearisations that a swizzle may lie over: the smallest in turn with the most promising."""
+        """Linearisations that a swizzle may lie over: the smallest in turn with the most promising.
+
+        None of them where there is no time to look at them; they then stay open.
+        """
+        if self.scene.field is None:
+            return []
+        if self.scene.budget.spent:
+            self.tally.exhausted = False
+            return []
         promise = {f.candidate: f.excess for f in self.tally.unswizzled if self.scene.reaches(f.candidate)}
         by_size = sorted(promise, key=by_cost_then_digits)
         by_promise = sorted(by_size, key=promise.__getitem__)
