@@ -119,3 +119,20 @@ def test_a_tree_out_of_steps_says_so():
     question = Question(phases, field, given, last, candidate.span, None, (1000, 0))
     assert not least_excess(question, 1, Budget()).complete
     assert least_excess(question, 1 << 20, Budget()).complete
+
+
+def test_phases_that_no_mask_changes_only_add_their_floor():
+    """A lane alone costs one wavefront: nothing to decide but the bytes of the last block."""
+    tile, field, batch, _ = random_question(1)
+    candidate, _ = batch[0]
+    each = np.ones(1, np.int64)
+    alone = Phases(np.array([[-1, 3]]), 0 * each, BANK_BITS * each, 5 * each, each, each)
+    given, last = rules(candidate, field, tile), last_block(candidate, field, tile)
+    question = Question(alone, field, given, last, candidate.span, None, (1, 1000))
+    shortest = candidate.span if last is None else min(last.reach.values())
+    answer = least_excess(question, 1 << 20, Budget())
+    assert answer.complete
+    assert (answer.best.excess, answer.best.used) == (0, shortest)
+    nobody = Phases(np.zeros((0, 0), np.int64), *[np.zeros(0, np.int64)] * 5)
+    question = Question(nobody, field, given, last, candidate.span, None, (1, 1000))
+    assert least_excess(question, 1 << 20, Budget()).best.used == shortest

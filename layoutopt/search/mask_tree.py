@@ -32,7 +32,7 @@ BoolArray = npt.NDArray[np.bool_]
 Lanes = npt.NDArray[Any]  # uint32 or uint64: a bit for each lane
 
 # Masks times phases that a table holds at most, and the entries that are counted at once.
-_MAX_TABLE = 1 << 23
+_MAX_TABLE = 1 << 22
 _CHUNK = 1 << 21
 _MAX_LANES = 64
 # Entries of the tables of children that are looked at together, and how many children at most.
@@ -215,7 +215,7 @@ class _Tree:
         parts = np.unique(self.words[self.words >= 0] >> first).tolist()
         parts += [offset >> first for _, offsets in question.given.still for offset in offsets]
         parts += [] if question.last is None else [question.last.sources >> first]
-        if first < int(self.high.max()):  # not every row may read all of them
+        if first < question.field.targets.stop:  # not every row may read all of them
             top = max(parts, default=0).bit_length()
             return list(range(first, first + top))
         pivots: dict[int, int] = {}
