@@ -39,7 +39,7 @@ from layoutopt.expressions.grammar import (
     substituted,
     to_text,
 )
-from layoutopt.expressions.instructions import instructions
+from layoutopt.expressions.instructions import folded, instructions
 from layoutopt.expressions.simplify import Range, bounds, simplify
 from layoutopt.problems.types import Access
 
@@ -263,7 +263,8 @@ class FormSearch:
         fixed = _without(address, set(self.loops))
         once = instructions(fixed, ranges, form.positive)
         before: list[Node] | None = None
-        if self.apart and not rolled and once <= 1 and not any(map(_takes_shift, fixed)):
+        few = math.prod(self.loops.values()) <= UNROLLED
+        if self.apart and few and once <= 1 and not any(map(_subtracts_shifted, fixed)):
             before = []  # one instruction, which adds the tile's start too, is computed anew rather than kept
         elif self.apart and form.inside:
             before = fixed
@@ -292,13 +293,13 @@ class FormSearch:
         return form.address if start == "free" else Op("+", (form.address, Var(_START)))
 
 
-def _takes_shift(node: Node) -> bool:
+def _subtracts_shifted(node: Node) -> bool:
     """Whether a node subtracts a shifted value, which no instruction does together with an addition."""
-    match node:
-        case Op("-", (_, Op("*", (_, Const(k))))):
-            return k > 0 and not k & (k - 1)
-        case Op("*", (Op("-", (Const(), _)), Const(k))):
-            return k > 0 and not k & (k - 1)
+    match folded(node):
+        case Op("-", (_, Op("*", (_, Const(k))))) if k > 0:
+            return not k & (k - 1)
+        case Op("*", (_, Const(k))) if k < 0:
+            return not -k & (-k - 1)
     return False
 
 
