@@ -58,7 +58,7 @@ _HOMES = {
     "Comparison": "layoutopt.study.comparison",
     "Explanation": "layoutopt.study.explanation",
     "Layout": "layoutopt.layout.layout",
-    "Problem": "layoutopt.problems.types",
+    "Problem": "layoutopt.problems.python",
     "Result": "layoutopt.problems.answer",
     "Status": "layoutopt.problems.answer",
     "Sweep": "layoutopt.sweeps.sweep",

@@ -42,6 +42,19 @@ def test_a_problem_from_dicts_arrays_and_keywords():
         layoutopt.problem(tile=problem.tile, thread=32, accesses=[])
 
 
+def test_the_type_takes_keywords():
+    made = layoutopt.Problem(
+        name="p", tile={"shape": (32, 32), "element": "f32"}, threads=32, accesses=[ROWS]
+    )
+    assert isinstance(made, layoutopt.Problem)
+    assert not isinstance(ROWS, layoutopt.Problem)
+    assert made == layoutopt.Problem(
+        {"name": "p", "tile": made.tile, "threads": 32, "accesses": made.accesses}
+    )
+    with pytest.raises(ProblemFileError, match="thread"):
+        layoutopt.Problem(name="p", thread=1)
+
+
 def test_functions_give_typed_results():
     problem = transpose()
     result = layoutopt.solve(problem)

@@ -10,19 +10,20 @@ import msgspec
 import numpy as np
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.problems import types
 from layoutopt.problems.file import from_data
 from layoutopt.problems.inputs import Input, inputs
 from layoutopt.problems.templates import Value, expand
 from layoutopt.problems.tile_set_file import any_from_data
-from layoutopt.problems.types import Problem, TileSet
+from layoutopt.problems.types import TileSet
 
-Source = str | Path | Mapping[str, Any] | Problem | TileSet
+Source = str | Path | Mapping[str, Any] | types.Problem | TileSet
 
 # Fields that are read as arrays.
 _ARRAYS = frozenset(("coordinates", "active"))
 
 
-def problem(data: Mapping[str, Any] | None = None, /, **fields: Any) -> Problem:
+def problem(data: Mapping[str, Any] | None = None, /, **fields: Any) -> types.Problem:
     """A problem of one tile from the fields of a problem file.
 
     Args:
@@ -38,7 +39,28 @@ def problem(data: Mapping[str, Any] | None = None, /, **fields: Any) -> Problem:
     return from_data({"name": "tile", **plain({**(data or {}), **fields})})
 
 
-def load_all(*sources: Source, over: Mapping[str, Sequence[Value]] | None = None) -> list[Problem | TileSet]:
+class _Made(type):
+    """The type of problems, called with plain data."""
+
+    def __call__(cls, *data: Mapping[str, Any], **fields: Any) -> Any:
+        return problem(*data, **fields)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, types.Problem)
+
+
+class Problem(metaclass=_Made):
+    """The type of every problem of one tile; called, it is `problem`.
+
+    `Problem(name=..., tile={"shape": (32, 32), "element": "f32"}, threads=32, accesses=[...])` reads dicts,
+    arrays and typed parts, checks them, and gives a `layoutopt.problems.types.Problem`, which is what all
+    functions take and give: frozen, comparable, and data throughout.
+    """
+
+
+def load_all(
+    *sources: Source, over: Mapping[str, Sequence[Value]] | None = None
+) -> list[types.Problem | TileSet]:
     """Every problem that files, folders, names of the catalogue and dicts hold.
 
     Args:
@@ -56,7 +78,7 @@ def items(source: Source, over: Mapping[str, Sequence[Value]] | None = None) -> 
     if isinstance(source, str | Path):
         yield from inputs([source], over)
         return
-    name = source.name if isinstance(source, Problem | TileSet) else str(source.get("name", "tile"))
+    name = source.name if isinstance(source, types.Problem | TileSet) else str(source.get("name", "tile"))
     data = plain(source)
     try:
         for instance in expand({"name": "tile", **data}, over):
@@ -66,7 +88,7 @@ def items(source: Source, over: Mapping[str, Sequence[Value]] | None = None) -> 
         yield Input(name, error=error)
 
 
-def checked(item: Input) -> Problem | TileSet:
+def checked(item: Input) -> types.Problem | TileSet:
     """The problem of an input.
 
     Raises:
