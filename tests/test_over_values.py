@@ -224,3 +224,19 @@ def test_a_choice_that_may_meet_a_known_phase_does_not_count_again():
     data = {"name": "c", "tile": tile, "threads": 4, "accesses": accesses}
     found = solve(from_data(data), target=toy.toy_device(4, 4))
     assert (found.accesses[1].excess, found.proof.excess.lower_bound) == (4, 4)
+
+
+def test_words_of_a_row_that_share_a_bank_are_one():
+    """Kepler serves two words of an aligned row of 64 from one bank at once: row-major needs no more."""
+    access = {"name": "a", "op": "load", "bytes": 4, "index": ["(tid + 2*v) % 64"], "any": {"v": 32}}
+    data = {
+        "name": "r",
+        "target": "sm_30",
+        "tile": {"shape": [64], "element": "f32"},
+        "threads": 32,
+        "accesses": [access],
+    }
+    found = solve(from_data(data))
+    (report,) = found.accesses
+    assert (report.wavefronts, report.ideal, found.excess) == (1, 1, 0)
+    assert found.status is Status.OPTIMAL

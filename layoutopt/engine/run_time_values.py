@@ -191,8 +191,10 @@ def _geometry(operation: Operation, rule: PhaseRule) -> tuple[int, int, int]:
 
 
 def _elements_per_word(apart_bytes: int, rule: PhaseRule) -> int:
-    """Elements that some layout may put into one word."""
-    return -(-rule.bank_bytes // min(apart_bytes, rule.bank_bytes))
+    """Elements that some layout may put into what a bank serves at once: a word, or its words of one row."""
+    if apart_bytes > rule.bank_bytes:
+        return 1
+    return -(-rule.bank_bytes // apart_bytes) * max(1, rule.row_words // rule.banks)
 
 
 def _units(address: IntArray, operation: Operation, rule: PhaseRule) -> IntArray:

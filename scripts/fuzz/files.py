@@ -294,7 +294,7 @@ def check(case: Case, folder: Path, told: Counter) -> None:
     told[f"{case['kind']}: exit {done.code}"] += 1
     judge(verb, done, bool(script), allowed_s)
     outputs = {value for option, value in itertools.pairwise(command) if option in WRITES}
-    left(verb, folder, files, outputs if done.code in (0, 1) else set())
+    left(verb, folder, files, outputs if done.code in (0, 1, 3) else set())
 
 
 def judge(verb: str, done: Done, script: bool, allowed_s: float) -> None:

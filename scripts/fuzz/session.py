@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import random
 import re
 from collections import Counter
@@ -79,7 +80,7 @@ class Session:
 
     def verified(self, answer: dict) -> tuple[Question, np.ndarray] | None:
         """The problem executed and the table, both found to be as the answer says; None where it has none."""
-        layout = {**self.problem.get("layout", {}), **options_of(self.case["options"])}
+        layout = narrowed(self.problem.get("layout", {}), options_of(self.case["options"]))
         asked = question({**self.problem, "layout": layout}, self.device_file, answer["accesses"])
         if answer["layout"] is None:
             self.no_layout(asked, answer)
@@ -232,6 +233,20 @@ def aligned_one_by_one(member: Member, asked: Question) -> bool:
                 if units * member.steps[d] % wide:
                     return False
     return True
+
+
+def narrowed(layout: dict, options: dict) -> dict:
+    """Both the file's constraints and those of the options hold."""
+    both = {**layout, **options}
+    if "max_bytes" in layout and "max_bytes" in options:
+        both["max_bytes"] = min(layout["max_bytes"], options["max_bytes"])
+    if "alignment_bytes" in layout and "alignment_bytes" in options:
+        both["alignment_bytes"] = min(layout["alignment_bytes"], options["alignment_bytes"])
+    if "pitch_multiple_bytes" in layout and "pitch_multiple_bytes" in options:
+        both["pitch_multiple_bytes"] = math.lcm(
+            layout["pitch_multiple_bytes"], options["pitch_multiple_bytes"]
+        )
+    return both
 
 
 def options_of(options: list[str]) -> dict:
