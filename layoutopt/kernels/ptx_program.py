@@ -135,7 +135,7 @@ class _Flat:
         steps = _joined(self._linked())
         pointers = _pointers(self._entry)
         parameters = tuple(
-            Parameter(offset, v.size, v.name, v.name in pointers or v.pointer or None)
+            Parameter(offset, v.size, v.name, (v.size == 8 and (v.name in pointers or v.pointer)) or None)
             for v, offset in zip(self._entry.parameters, self._parameters.values(), strict=True)
         )
         if self._ends["local"] > STACK_BYTES:
