@@ -257,3 +257,14 @@ def test_lanes_leave_a_loop_one_by_one_and_go_on_together():
     )
     tallies = list(counted(body).tallies.values())
     assert [t.executions for t in tallies] == [31, 1]
+
+
+def test_a_bulk_copy_leaves_nothing_known():
+    """An index that a bulk copy may have replaced is unknown."""
+    kept = (
+        "mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 2; st.shared.b32 [%r2], %r2; bar.sync 0; {} "
+        "ld.shared.b32 %r3, [%r2]; ld.shared.b32 %r4, [%r3]; ret;"
+    )
+    copy = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [a], [%rd1], 128, [a];"
+    assert counted(kept.format("")).certain
+    assert not counted(".reg .b64 %rd<3>; " + kept.format(copy)).certain

@@ -27,6 +27,7 @@ from layoutopt.kernels.program import (
     Forget,
     Jump,
     Leave,
+    Lose,
     Mark,
     Meet,
     Memory,
@@ -142,6 +143,8 @@ class Machine:
                 case Memory():
                     lanes, unsure = self._cells.taking(group, step)
                     self._memory.execute(group, at, step, lanes, unsure)
+                case Lose():
+                    self._memory.lose(group)
                 case Save(name):
                     self._save(group, step, name)
                 case Refused(what):

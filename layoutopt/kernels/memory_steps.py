@@ -55,6 +55,12 @@ class MemorySteps:
         if self._writers is not None:
             self._writers.met(block, warps)
 
+    def lose(self, group: Group) -> None:
+        """What the blocks of a group hold in shared memory is unknown."""
+        for block in np.unique(group.rows // self._cells.warps).tolist() if self._shared is not None else ():
+            assert self._shared is not None
+            self._shared.hide(block, 0, self._size)
+
     def execute(self, group: Group, index: int, step: Step, lanes: Bools, unsure: Bools | None) -> None:
         """One memory instruction of a group."""
         action = step.action

@@ -84,6 +84,11 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True)
+class Lose:
+    """Shared memory of the block is filled from elsewhere, where is not followed: what it held is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """An instruction that touches memory.
 
@@ -231,6 +236,7 @@ Action = (
     Compute
     | Across
     | Forget
+    | Lose
     | Memory
     | Jump
     | Rejoin

@@ -11,6 +11,7 @@ from layoutopt.kernels.program import (
     Barrier,
     Compute,
     Exit,
+    Lose,
     Memory,
     Nothing,
     Operand,
@@ -217,6 +218,13 @@ def _passed(reading: Reading) -> Built:
     return Built(Compute(lambda: (constant(1),)), (), reading.dests)
 
 
+def _filled(reading: Reading) -> Built:
+    """Bulk copies fill shared memory from elsewhere, or read it; none of the three counters counts them."""
+    words = reading.words
+    into_shared = any(word.startswith("shared") for word in words[:6])
+    return Built(Lose()) if into_shared and "prefetch" not in words else Built(Nothing())
+
+
 def _nothing(_: Reading) -> Built:
     return Built(Nothing())
 
@@ -260,6 +268,9 @@ MEMORY: Final[dict[str, Builder]] = {
     "bar.cta.arrive": _barrier(waits=False),
     "barrier.arrive": _barrier(waits=False),
     "barrier.cta.arrive": _barrier(waits=False),
+    "cp.async.bulk": _filled,
+    "st.async": _filled,
+    "st.bulk": _filled,
     "mbarrier.try_wait": _passed,
     "mbarrier.test_wait": _passed,
     "mbarrier": forget,
@@ -280,10 +291,10 @@ MEMORY: Final[dict[str, Builder]] = {
 # Neither results nor counts: caches, fences, groups of copies, hints.
 for _name in (
     "bar.warp.sync", "barrier.cluster", "membar", "fence", "cp.async.commit_group",
-    "cp.async.wait_group", "cp.async.wait_all", "cp.async.mbarrier", "cp.async.bulk", "cp.reduce",
+    "cp.async.wait_group", "cp.async.wait_all", "cp.async.mbarrier", "cp.reduce",
     "prefetch", "prefetchu", "applypriority", "discard", "nanosleep", "pmevent", "brkpt",
     "griddepcontrol", "setmaxnreg", "mbarrier.init", "mbarrier.inval", "mbarrier.expect_tx",
-    "mbarrier.complete_tx", "clusterlaunchcontrol", "tensormap", "stackrestore", "st.async", "st.bulk",
+    "mbarrier.complete_tx", "clusterlaunchcontrol", "tensormap", "stackrestore",
 ):  # fmt: skip
     MEMORY[_name] = _nothing
 # Results that no address of these kernels may depend on: approximations, half precision, video, matrices.

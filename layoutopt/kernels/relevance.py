@@ -16,6 +16,7 @@ from layoutopt.kernels.program import (
     Exit,
     Forget,
     Jump,
+    Lose,
     Memory,
     Nothing,
     Operand,
@@ -137,6 +138,8 @@ def _needed(step: Step, after: frozenset[str], kept: frozenset[str]) -> tuple[bo
             return False, frozenset()
         case Compute() | Across():
             return results, _cells(step.sources) | guard if results else frozenset()
+        case Lose():
+            return "shared" in kept, frozenset()
         case Forget() | Save():
             return results or isinstance(action, Save), guard
         case Refused(_, always):

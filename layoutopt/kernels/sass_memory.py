@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from layoutopt.hardware.operations import Operation
 from layoutopt.kernels import values
-from layoutopt.kernels.program import Forget, Memory, Nothing, Operand, Space
+from layoutopt.kernels.program import Memory, Nothing, Operand, Space
 from layoutopt.kernels.sass_integers import Builder, Built
 from layoutopt.kernels.sass_operands import (
     Source,
@@ -231,7 +231,7 @@ def _nothing(instruction: Instruction) -> Built:
 
 def _forget_bulk(instruction: Instruction) -> Built:
     """Bulk copies fill shared memory from elsewhere: none of the three counters counts them."""
-    return Built(Forget(f"{instruction.opcode} is not evaluated"))
+    return Built(Lose())
 
 
 MEMORY: Final[Mapping[str, Builder]] = {
