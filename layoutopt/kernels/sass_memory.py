@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from layoutopt.hardware.operations import Operation
 from layoutopt.kernels import values
-from layoutopt.kernels.program import Memory, Nothing, Operand, Space
+from layoutopt.kernels.program import Lose, Memory, Nothing, Operand, Space
 from layoutopt.kernels.sass_integers import Builder, Built
 from layoutopt.kernels.sass_operands import (
     Source,
