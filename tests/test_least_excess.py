@@ -3,19 +3,26 @@
 import itertools
 import random
 
+import msgspec
 import numpy as np
 import pytest
 from test_swizzle_rules import moved
 
+from layoutopt.engine.case import case_of
 from layoutopt.ground.budget import Budget
+from layoutopt.hardware.devices import device
 from layoutopt.layout.layout import Digit
 from layoutopt.model.cp_sat import Outcome
 from layoutopt.model.excess_model import ExcessModel
 from layoutopt.model.linear_phases import Phases
 from layoutopt.model.linearisations import Linearisation
 from layoutopt.model.swizzle_rules import Field, last_block, rules
+from layoutopt.problems.catalogue import find
+from layoutopt.problems.file import load
 from layoutopt.problems.types import Tile
 from layoutopt.search.mask_tree import Question, least_excess
+from layoutopt.search.proposal import Ask
+from layoutopt.synthesis.solve import formulas
 
 BANK_BITS = 2
 
@@ -136,3 +143,22 @@ def test_phases_that_no_mask_changes_only_add_their_floor():
     nobody = Phases(np.zeros((0, 0), np.int64), *[np.zeros(0, np.int64)] * 5)
     question = Question(nobody, field, given, last, candidate.span, None, (1, 1000))
     assert least_excess(question, 1 << 20, Budget()).best.used == shortest
+
+
+@pytest.mark.parametrize(
+    ("name", "excess", "size"),
+    [
+        ("libceed_interp2d_p5q6_f64", 7, 2304),
+        ("rodinia_needleman_wunsch_32_i32", 1, 4484),
+        ("diagonals_32x32_f32", 16, 4096),
+    ],
+)
+def test_tiles_whose_conflicts_no_layout_of_whole_rows_avoids(name, excess, size):
+    """Every order, pad and XOR is ruled out, in seconds."""
+    problem = load(find(name))
+    layout = msgspec.structs.replace(problem.layout, families=("none", "order", "pad", "xor"))
+    case = case_of(msgspec.structs.replace(problem, layout=layout), device(problem.target))
+    found = formulas(case, Ask())
+    assert (found.weighted_excess, found.bytes) == (excess, size)
+    assert found.complete
+    assert found.decided_by == "tree"
