@@ -25,7 +25,7 @@ from layoutopt.search.found import Found
 from layoutopt.search.joint import Growth, Listed, join
 from layoutopt.search.scene import Scene
 from layoutopt.search.verdict import Verdict
-from layoutopt.search.walsh import Question, decide
+from layoutopt.search.walsh import decide
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +75,7 @@ def spectra(scene: Scene, look: Look) -> Verdict | None:
         return None
     roomy = replace(look.candidate, span=look.reach)
     given = rules(roomy, scene.field, scene.tile)
-    phases = look.phases
-    question = Question(
-        phases.words,
-        phases.chunk_bits,
-        phases.bank_bits,
-        look.ceilings,
-        given.targets,
-        scene.field.first_source,
-        given.still,
-        given.last,
-    )
+    question = scene.question(look.phases, look.ceilings, given)
     outcome, masks = decide(question, scene.budget)
     if outcome is Outcome.INFEASIBLE:
         scene.tally.deciders.add("walsh")

@@ -220,7 +220,7 @@ class Scene:
         """The cheapest swizzle over `candidate` within the ceilings; and whether its existence is sure."""
         assert self.field is not None
         given = rules(candidate, self.field, self.tile)
-        outcome, hint = decide(self._question(phases, ceilings, given), self.budget)
+        outcome, hint = decide(self.question(phases, ceilings, given), self.budget)
         if outcome is Outcome.INFEASIBLE:
             self.tally.deciders.add("walsh")
             return None, True
@@ -238,7 +238,8 @@ class Scene:
             found = replace(found, cheapest=False)
         return found, known is not None or solution.outcome in (Outcome.OPTIMAL, Outcome.INFEASIBLE)
 
-    def _question(self, phases: Phases, ceilings: IntArray, given: Rules) -> Question:
+    def question(self, phases: Phases, ceilings: IntArray, given: Rules) -> Question:
+        """What is asked of the spectra of some phases under a linearisation."""
         assert self.field is not None
         return Question(
             phases.words,

@@ -23,6 +23,7 @@ from layoutopt.problems.answer import METHODS, Status
 from layoutopt.problems.catalogue import of_one_tile
 from layoutopt.search import presolve
 
+PROVED = (Status.OPTIMAL, Status.INFEASIBLE)
 RULES = (*presolve.FIRST, *presolve.RULES)
 
 
@@ -78,7 +79,7 @@ def within(problem, families):
 def summary(rows, column):
     """Times over all problems, and over those that were proved."""
     answers = [row[column] for row in rows.values()]
-    proved = [a for a in answers if a["status"] != Status.FEASIBLE]
+    proved = [a for a in answers if a["status"] in PROVED]
     who = collections.Counter(a["decided_by"] or "nobody" for a in answers)
     for kind, some in (("all", answers), ("proved", proved)) if proved else (("all", answers),):
         for unit in ("seconds", "cpu"):
@@ -112,7 +113,7 @@ def main():
         measured(problem, METHOD_COLUMNS["auto"], min(1, options.time_limit))  # to be warm
         row = rows[name] = {c: measured(problem, how, options.time_limit) for c, how in columns.items()}
         answers = {(r["excess"], r["bytes"]) for r in row.values()}
-        proved = {(r["excess"], r["bytes"]) for r in row.values() if r["status"] != Status.FEASIBLE}
+        proved = {(r["excess"], r["bytes"]) for r in row.values() if r["status"] in PROVED}
         note = "" if len(answers) == 1 else "  DIFFERENT" if len(proved) > 1 else "  different, not proved"
         wrong += len(proved) > 1
         print(f"{name:45}", *(f"{v}" for r in row.values() for v in r.values()), note, flush=True)
