@@ -28,10 +28,11 @@ from layoutopt.kernels.relevance import Relevance, successors
 
 
 class Detour(NamedTuple):
-    """Where all ways of a branch meet, and the cells that are written between."""
+    """Where all ways of a branch meet, and the cells and memories that are written between."""
 
     meet: int
     cells: tuple[str, ...]
+    memories: frozenset[str]
 
 
 class Detours:
@@ -57,7 +58,8 @@ class Detours:
         action = self._steps[index].action
         if isinstance(action, Jump) and action.call and index + 1 < len(self._steps):
             return (index + 1,)
-        return () if isinstance(action, Jump) and action.target is None else following
+        returns = isinstance(action, Jump) and action.target is None and action.places is None
+        return () if returns else following
 
     def _called(self, index: int) -> tuple[int, ...]:
         action = self._steps[index].action
@@ -81,7 +83,12 @@ class Detours:
         if not met <= marked:
             return None
         cells = {cell: None for step in between for cell in step.dests}
-        return Detour(meet, tuple(cells))
+        memories = (
+            step.action.space
+            for step in between
+            if isinstance(step.action, Memory) and step.action.kind != "load"
+        )
+        return Detour(meet, tuple(cells), frozenset(memories) & self._relevance.kept)
 
     def _joins(self, index: int, meet: int) -> bool:
         """Whether lanes that part at the branch go on as one group where its ways meet, as counts need it."""
@@ -100,7 +107,5 @@ class Detours:
             case Refused(_, always):
                 return not always
             case Memory():
-                if action.space in ("shared", "generic"):
-                    return False
-                return action.kind == "load" or action.space not in self._relevance.kept
+                return action.space not in ("shared", "generic")
         return False

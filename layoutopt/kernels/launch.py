@@ -128,6 +128,8 @@ def arguments(program: Program, launch: Launch) -> Arguments:
         ProblemFileError: an argument names no parameter, or does not fit it.
     """
     parameters = program.parameters or ()
+    places = [_place(key) for key in (*launch.arguments, *launch.buffers)]
+    parameters = _with_places(parameters, [place for place in places if place is not None])
     size = max((p.offset + p.size for p in parameters), default=0)
     content, given = bytearray(size), np.zeros(size, bool)
     numbers = {_position(parameters, key, "--arg"): value for key, value in launch.arguments.items()}
@@ -152,8 +154,22 @@ def arguments(program: Program, launch: Launch) -> Arguments:
     return Arguments(bytes(content), given, buffers, tuple(missing))
 
 
+def _place(key: str) -> int | None:
+    """The byte offset in a key such as `+16`, for kernels of which nothing says the parameters."""
+    return int(key[1:]) if key.startswith("+") and key[1:].isdecimal() and len(key) < 7 else None
+
+
+def _with_places(parameters: tuple[Parameter, ...], places: list[int]) -> tuple[Parameter, ...]:
+    """The parameters, with those at these offsets that are none of them yet, of 4 bytes."""
+    known = {p.offset for p in parameters}
+    return (*parameters, *(Parameter(at, 4) for at in dict.fromkeys(places) if at not in known))
+
+
 def _position(parameters: tuple[Parameter, ...], key: str, option: str) -> int:
     names = [p.name for p in parameters]
+    place = _place(key)
+    if place is not None:
+        return next(k for k, p in enumerate(parameters) if p.offset == place)
     position = int(key) if key.isdecimal() and len(key) < 6 else names.index(key) if key in names else -1
     if 0 <= position < len(parameters):
         return position

@@ -312,14 +312,18 @@ class Machine:
             raise Stopped(f"{self._cells.named(group.at)} depends on an unknown value")
         for cell in detour.cells:
             self._cells.write(group, cell, unknown(64), group.lanes, None)
+        self._memory.forget(group, detour.memories)
         return detour.meet
 
     def _return(self, group: Group, step: Step, lanes: Bools) -> int | None:
         """Go where the source says, each group of lanes with one address together."""
-        addresses = self._cells.number(group, step.sources[0], lanes)
+        parts = [self._cells.number(group, source, lanes) for source in step.sources]
+        addresses = sum(parts[1:], start=parts[0]) & 0xFFFFFFFF
+        assert isinstance(step.action, Jump)
+        places = self._returns if step.action.places is None else frozenset(step.action.places)
         self._put(converged.part(group, group.lanes & ~lanes, group.at + 1))
         for address in np.unique(addresses[lanes]).tolist():
-            if self._by_address.get(address) not in self._returns:
+            if self._by_address.get(address) not in places:
                 raise Stopped(f"{self._cells.named(group.at)} leaves the kernel")
             here = lanes & (addresses == address)
             self._put(converged.part(group, here, self._by_address[address]))

@@ -61,6 +61,14 @@ class MemorySteps:
             assert self._shared is not None
             self._shared.hide(block, 0, self._size)
 
+    def forget(self, group: Group, spaces: frozenset[str]) -> None:
+        """What these memories hold, of local memory that of the group's lanes, becomes unknown."""
+        if "local" in spaces and self._local is not None:
+            self._local.hide((group.rows[:, None] * 32 + np.arange(32))[group.lanes], 0, self._local.size)
+        if "global" in spaces:
+            for _, buffer in self._global:
+                buffer.hide(0, 0, buffer.size)
+
     def execute(self, group: Group, index: int, step: Step, lanes: Bools, unsure: Bools | None) -> None:
         """One memory instruction of a group."""
         action = step.action

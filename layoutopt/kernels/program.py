@@ -132,7 +132,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """A branch: to a step (`target`), or to the address in the first source (a return).
+    """A branch: to a step (`target`), or to the address that the sources add up to (a return, a table).
 
     Attributes:
         target: index of a step; None where the source says.
@@ -141,6 +141,7 @@ class Jump:
         condition: predicates out of the sources; without it they are the sources. All must be 1.
         joins: index of the `Rejoin` where lanes that part here go on together.
         call: what is there comes back to the next step.
+        places: the steps that a jump through a table may go to; None for a return.
     """
 
     target: int | None
@@ -149,6 +150,7 @@ class Jump:
     condition: Callable[..., tuple[Value, ...]] | None = None
     joins: int | None = None
     call: bool = False
+    places: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ def successors(steps: tuple[Step, ...]) -> list[tuple[int, ...]]:
         action = step.action
         following: tuple[int, ...] = (k + 1,) if k + 1 < len(steps) else ()
         if isinstance(action, Jump):
-            targets = (action.target,) if action.target is not None else after_calls
+            targets = (action.target,) if action.target is not None else action.places or after_calls
             always = step.guard is None and not step.sources and not action.none_left
             always = always or (action.target is None and step.guard is None)
             following = targets if always else (*following, *targets)
@@ -90,7 +90,8 @@ def return_places(steps: tuple[Step, ...]) -> list[int]:
     """Steps whose address some instruction puts into a register: where returns may go."""
     index = {step.address: k for k, step in enumerate(steps)}
     numbers: set[int] = set()
-    if not any(isinstance(step.action, Jump) and step.action.target is None for step in steps):
+    actions = [step.action for step in steps]
+    if not any(isinstance(a, Jump) and a.target is None and a.places is None for a in actions):
         return []
     for step in steps:
         for source in step.sources:

@@ -238,6 +238,13 @@ def _matrix_product(instruction: Instruction) -> Built:
     return Built(Forget("tensor cores are not evaluated"), (), cells)
 
 
+def _texture(instruction: Instruction) -> Built:
+    """Textures and surfaces: what is read, into four registers at most each of two, is not known."""
+    names = [text.split(".")[0] for text in instruction.operands if text.startswith("R")][:2]
+    cells = [register(name, k) for name in names for k in range(4)]
+    return Built(Forget("textures are not read"), (), tuple(c for c in cells if isinstance(c, str)))
+
+
 FLOATS: Final[Mapping[str, Builder]] = {
     "DADD": forget(2),
     "DFMA": forget(2),
@@ -276,6 +283,12 @@ FLOATS: Final[Mapping[str, Builder]] = {
     "MOVM": forget(1),
     "MUFU": _special,
     "QGMMA": _matrix_product,
+    "SULD": _texture,
+    "TEX": _texture,
+    "TLD": _texture,
+    "TLD4": _texture,
+    "TXD": _texture,
+    "TXQ": _texture,
     "VABSDIFF": forget(1),
     "VABSDIFF4": forget(1),
 }

@@ -256,6 +256,7 @@ MEMORY: Final[Mapping[str, Builder]] = {
     "STL": _store("local"),
     "STS": _store("shared", "st", "st"),
     "STSM": _matrices("stmatrix", "st"),
+    "SUST": _nothing,
     "UBLKCP": _forget_bulk,
     "UBLKPF": _nothing,
     "UBLKRED": _forget_bulk,

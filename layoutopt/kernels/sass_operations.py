@@ -55,6 +55,7 @@ from layoutopt.kernels.sass_predicates import PREDICATES
 from layoutopt.kernels.sass_text import Function, Instruction
 from layoutopt.kernels.values import Value, constant
 
+INSTRUCTION_BYTES: Final = 16
 # Numbers of barriers that no instruction uses.
 CLUSTER_BARRIER: Final = 64
 
@@ -173,7 +174,14 @@ class _Reader:
 
     def _indirect(self, instruction: Instruction) -> Built:
         """BRX: to the sum of a register and a number, counted from the next instruction."""
-        raise UnreadableOperand("a jump through a table")
+        match = re.match(
+            r"(R\d+)\s+(-?0x[0-9a-f]+)\s*\(\*\"BRANCH_TARGETS ([^\"]*)\"", instruction.operands[0]
+        )
+        if match is None:
+            raise UnreadableOperand("a jump through a table that is not told")
+        places = tuple(self._target(f"`({label.strip()})") for label in match[3].split(","))
+        base = constant(int(match[2], 16) + instruction.address + INSTRUCTION_BYTES)
+        return Built(Jump(None, places=places), (register(match[1]), base))
 
 
 def _where(instruction: Instruction) -> str:

@@ -1,0 +1,123 @@
+"""Kernel files of every kind on the command line; broken ones are one line and exit code 2."""
+
+import json
+import shutil
+import subprocess
+
+import pytest
+from conftest import ROOT
+from test_cli import layoutopt
+
+from layoutopt.hardware.machine import find_tool
+
+KERNELS = ROOT / "tests/data/kernels"
+
+PATHS = """
+__device__ float scaled(float v) { return sinf(v); }
+extern "C" __global__ void paths(float* o, const float* in, int n) {
+    __shared__ float s[1024];
+    int t = threadIdx.x;
+    s[t] = in[t];
+    __syncthreads();
+    float v = 0;
+    switch (n + t / 64) {
+        case 0: v = s[t] * 2; for (int i = 0; i < 3; i++) v += scaled(v); break;
+        case 1: v = s[t * 2 % 1024] + cosf(s[t]); break;
+        case 2: v = s[t * 3 % 1024]; o[5] = v; break;
+        case 3: v = __expf(s[t * 4 % 1024]); break;
+        case 4: v = logf(s[t * 5 % 1024]); break;
+        case 5: v = s[t * 6 % 1024]; o[t + 9] = 1; break;
+        case 6: v = s[t * 8 % 1024]; o[t + 99] = 2; break;
+        default: v = 1;
+    }
+    o[t] = v;
+}
+"""
+
+
+def check(*arguments, code=0):
+    done = layoutopt("check", *arguments, "--json", "--no-fix")
+    assert done.returncode in (code, 1), done.stderr
+    return json.loads(done.stdout)
+
+
+def refused(*arguments):
+    done = layoutopt("check", *arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    return done.stderr
+
+
+def test_a_listing_is_checked():
+    found = check(
+        KERNELS / "transpose_plain.sm_90.sass", "--block", "32,8", "--grid", "2,2", "--arg", "+16=64"
+    )
+    assert found["schema"] == "layoutopt.kernel/1"
+    assert found["certain"]
+    assert found["totals"]["bank_conflicts_ld"] == 31 * found["totals"]["executed_ld"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("empty.sass", b""),
+        ("prose.sass", b"no machine code here\n"),
+        ("bytes.sass", bytes(range(256))),
+        ("short.cubin", b"\x7fELF\x02\x01\x01" + bytes(57)),
+        ("sections.cubin", b"\x7fELF\x02\x01\x01" + bytes(33) + b"\xff" * 24),
+        ("twice.sass", b"code for sm_90\nFunction : k\n/*0000*/ EXIT ;\n/*0000*/ EXIT ;\n"),
+        ("old.sass", b"code for sm_35\nFunction : k\n/*0000*/ EXIT ;\n"),
+        ("unknown.sass", b"code for sm_90\nFunction : k\n/*0000*/ BLURB R1, R2 ;\n/*0010*/ EXIT ;\n"),
+        ("endless.sass", b"code for sm_90\nFunction : k\n/*0000*/ BRA 0x0 ;\n"),
+    ],
+)
+def test_broken_files_are_one_line(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    refused(tmp_path / name, "--block", "32", "--max-steps", "1000")
+
+
+def test_wrong_launches_are_one_line():
+    kernel = KERNELS / "transpose_plain.sm_90.sass"
+    assert "--block" in refused(kernel)
+    assert "1024" in refused(kernel, "--block", "1025")
+    assert "no parameter" in refused(kernel, "--block", "32", "--arg", "77=1")
+    assert "--entry" in refused(kernel, "--block", "32", "--entry", "other")
+    assert "for kernels" in refused("transpose_32x32_f32", "--block", "32")
+
+
+def test_an_opcode_that_does_not_matter_is_skipped(tmp_path):
+    listing = (
+        "code for sm_90\nFunction : k\n/*0000*/ FLURB R1, R2 ;\n/*0010*/ LDS R3, [RZ] ;\n/*0020*/ EXIT ;\n"
+    )
+    (tmp_path / "k.sass").write_text(listing)
+    assert check(tmp_path / "k.sass", "--block", "32")["totals"]["wavefronts_ld"] == 1
+
+
+@pytest.mark.nvcc
+@pytest.mark.skipif(
+    find_tool("nvcc") is None or find_tool("nvdisasm") is None, reason="needs nvcc and nvdisasm"
+)
+def test_sources_cubins_and_executables(tmp_path):
+    (tmp_path / "paths.cu").write_text(PATHS)
+    source = check(tmp_path / "paths.cu", "--block", "256", "--arg", "2=0")
+    assert source["certain"], source["unknown"]
+    assert source["totals"]["executed_ld"] == 10
+    assert source["totals"]["wavefronts_ld"] == 18
+    assert {access["array"] for access in source["accesses"]} == {"s"}
+    command = [find_tool("nvcc"), "-arch=sm_90", "-lineinfo", "-fatbin", "paths.cu", "-o", "paths.fatbin"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    if shutil.which("cuobjdump") or find_tool("cuobjdump"):
+        binary = check(tmp_path / "paths.fatbin", "--block", "256", "--arg", "2=0")
+        assert binary["totals"] == source["totals"]
+
+
+@pytest.mark.nvcc
+@pytest.mark.skipif(
+    find_tool("nvcc") is None or find_tool("nvdisasm") is None, reason="needs nvcc and nvdisasm"
+)
+def test_constant_memory_of_the_file_is_read(tmp_path):
+    shutil.copy(KERNELS / "constant_table.cu", tmp_path)
+    found = check(tmp_path / "constant_table.cu", "--block", "64")
+    assert found["certain"]
+    assert (found["totals"]["wavefronts_ld"], found["totals"]["bank_conflicts_ld"]) == (192, 160)
