@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from pathlib import Path
@@ -110,6 +111,8 @@ def _swept(
     from layoutopt.hardware.devices import load_devices
     from layoutopt.sweeps.sweep import sweep
 
+    if asked["scheduler"] is not None:  # what Dask logs of a scheduler that is gone is a line of ours
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)
     devices = load_devices(device_file) if device_file is not None else ()
     done = sweep(*problems, store=path, over=over, devices=devices, progress=_Shown(), **asked)
     end_progress()

@@ -140,6 +140,7 @@ class Store:
         """Close it; what was committed stays, in one file where nobody reads it."""
         if self._lock is not None:
             with contextlib.suppress(sqlite3.Error):
+                self._db.execute("PRAGMA busy_timeout = 0")  # who reads may take his time
                 self._db.execute("PRAGMA journal_mode = DELETE")
         self._db.close()
         if self._lock is not None:

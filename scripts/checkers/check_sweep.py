@@ -56,7 +56,7 @@ class Scheduler:
             self.processes.append(
                 subprocess.Popen(
                     [*module, "distributed.cli.dask_worker", "--scheduler-file", self.file, "--nthreads", "1",
-                     "--no-dashboard", "--death-timeout", "5", "--local-directory", folder], **quiet,
+                     "--no-dashboard", "--death-timeout", "120", "--local-directory", folder], **quiet,
                 )
             )  # fmt: skip
 
@@ -109,7 +109,9 @@ def disturbed(kind: str, template: Path, store: Path, moment: float, size: int, 
     if kind == "scheduler":
         scheduler = Scheduler(folder)
         run = started(template, store, "--scheduler", str(scheduler.file))
-        time.sleep(moment)
+        while not answers(store) and run.poll() is None:  # workers take seconds to come
+            time.sleep(0.05)
+        time.sleep(moment / 10)
         scheduler.processes[0].kill()
         run.communicate(timeout=120)
         scheduler.kill()
