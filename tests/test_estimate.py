@@ -9,9 +9,13 @@ from conftest import ROOT
 
 from layoutopt.engine.case import case_of, case_under
 from layoutopt.engine.estimate import Terms, estimate, terms, timing_of
+from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import parse
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Timing, device
 from layoutopt.problems.file import from_data, load
+from layoutopt.study.faster import with_faster
+from layoutopt.synthesis.solve import solve
 
 RECORD = json.loads((ROOT / "tests/data/h200_times.json").read_text())["problems"]
 TIMING = Timing(10, 20, 3, 100, 2, 30, 1.5, 0.25, 5, 0.1, "by hand")
@@ -86,3 +90,31 @@ def test_a_device_without_measurements_borrows():
     )
     assert found["sm_90"].cycles == found["sm_80"].cycles
     assert found["sm_90"].blocks_per_sm == 2
+
+
+def test_solve_says_what_is_faster_and_takes_it_where_time_comes_first():
+    problem = load(ROOT / "problems/raft/contractions_64x32_f32.json")
+    gpu = device("sm_90")
+    found = with_faster(problem, solve(problem), gpu, Budget())
+    assert found.offset == "x0*32 + (x1 ^ x0 % 8 * 4)"
+    assert found.faster.offset == "x0*36 + x1"
+    assert found.faster.cycles < found.estimate.cycles
+    assert "1,008 bytes more" in found.faster.text
+    first = msgspec.structs.replace(problem.layout, minimise="time")
+    least = solve(msgspec.structs.replace(problem, layout=first))
+    assert (least.offset, least.status, least.excess) == ("x0*36 + x1", "feasible", 0)
+    assert least.estimate.cycles == found.faster.cycles
+    assert "no proof" in least.reason
+
+
+def test_where_time_cannot_come_first():
+    problem = load(ROOT / "problems/histogram/any_bin_8x256_u32.json")
+    first = msgspec.structs.replace(problem.layout, minimise="time")
+    with pytest.raises(ProblemFileError, match=r"layout\.minimise"):
+        solve(msgspec.structs.replace(problem, layout=first))
+    assert with_faster(problem, solve(problem, time_limit=5), device("sm_90"), Budget()).estimate is None
+
+
+def test_no_time_left_is_no_estimate():
+    problem = load(ROOT / "problems/raft/contractions_64x32_f32.json")
+    assert with_faster(problem, solve(problem), device("sm_90"), Budget(0)).estimate is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,6 +37,7 @@ P = TypeVar("P", bound=Problem | TileSet)
 Answer = TypeVar("Answer")
 
 _SHOWN_EVERY_SECONDS: Final = 0.1
+_ESTIMATE_SHARE: Final = 0.2  # of the time left after the search, for estimates and what is faster
 
 CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNKNOWN: 3}
 
@@ -161,10 +163,21 @@ class Asked:
             from layoutopt.proof.certificates import check_certifiable
 
             check_certifiable(problem)
+        start = time.monotonic()
         result = self._known(problem, gpu) or solve_interruptibly(
             problem, gpu, self.time_limit, self.workers, self.conflict_free, self.method, self.stopped
         )
+        result = self._timed(problem, result, gpu, time.monotonic() - start)
         return _finish(problem, result, gpu, self.as_json, self.table, self.code, self.certificate)
+
+    def _timed(self, problem: Problem, result: Result, gpu: Device, seconds: float) -> Result:
+        """The result with its estimate of time, where the limit leaves time for that."""
+        if self.stopped.is_set() or result.estimate is not None:
+            return result
+        from layoutopt.ground.budget import Budget
+        from layoutopt.study.faster import with_faster
+
+        return with_faster(problem, result, gpu, Budget(_ESTIMATE_SHARE * (self.time_limit - seconds)))
 
     def _arranged(self, tiles: TileSet, gpu: Device) -> int:
         if self.certificate is not None:

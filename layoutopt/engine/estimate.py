@@ -33,6 +33,7 @@ from layoutopt.expressions.grammar import Node, names
 from layoutopt.hardware.devices import DEFAULT_TARGET, Device, Timing, device
 from layoutopt.hardware.occupancy import Occupancy, occupancy
 from layoutopt.layout.layout import Layout
+from layoutopt.problems.answer import Estimate
 from layoutopt.problems.index_code import IndexCode
 from layoutopt.problems.trace import LaneTrace
 
@@ -83,24 +84,6 @@ class Terms(Struct, frozen=True):
         """Cycles that a pass keeps the memory and the schedulers of a multiprocessor busy."""
         issued = timing.instruction_per_warp * self.warps * self.instructions
         return self.memory + timing.line * self.lines + issued
-
-
-class Estimate(Struct, frozen=True):
-    """What a layout takes.
-
-    Attributes:
-        cycles: of one pass of a block through all accesses, weights applied.
-        instructions: integer instructions of the index code, all accesses, one pass of a thread.
-        blocks_per_sm: blocks that fit on a multiprocessor; None where the chip's limits are not known.
-        time: cycles of a multiprocessor for one pass of one block, where as many run as fit.
-        borrowed: the device whose measurements were used, where the problem's has none; else None.
-    """
-
-    cycles: float
-    instructions: int
-    blocks_per_sm: int | None
-    time: float
-    borrowed: str | None = None
 
 
 def timing_of(gpu: Device) -> tuple[Timing, str | None]:

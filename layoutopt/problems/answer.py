@@ -104,6 +104,40 @@ class Proof(Struct, frozen=True):
         return self.weighted_excess or self.excess
 
 
+class Estimate(Struct, frozen=True):
+    """What a layout takes.
+
+    Attributes:
+        cycles: of one pass of a block through all accesses, weights applied.
+        instructions: integer instructions of the index code, all accesses, one pass of a thread.
+        blocks_per_sm: blocks that fit on a multiprocessor; None where the chip's limits are not known.
+        time: cycles of a multiprocessor for one pass of one block, where as many run as fit.
+        borrowed: the device whose measurements were used, where the problem's has none; else None.
+    """
+
+    cycles: float
+    instructions: int
+    blocks_per_sm: int | None
+    time: float
+    borrowed: str | None = None
+
+
+class FasterLayout(Struct, frozen=True):
+    """A layout that is estimated faster than the answer, which costs more wavefronts or bytes.
+
+    Attributes:
+        offset: element offset over x0, x1, ...
+        bytes: to the end of the last element.
+        cycles: estimated, of one pass of a block.
+        text: what it costs and saves, in one sentence.
+    """
+
+    offset: str
+    bytes: int
+    cycles: float
+    text: str
+
+
 class ModelGrowth(Struct, frozen=True):
     """What it took one model to decide pads, order and XOR masks.
 
@@ -145,6 +179,8 @@ class Result(Struct, frozen=True, rename={"schema_": "schema"}):
             "walsh" (spectra refuted every smaller swizzle), "tree" (branch and bound over masks refuted at
             least one), "cp-sat" (it did), "placement" (CP-SAT over all placements), "clique", "parity", or
             "hardware" (it dictates the layout); null where nothing did.
+        estimate: of the time that the layout takes, where that was asked for.
+        faster: a layout that is estimated faster on as many blocks, where one was found.
         model: what `method` "model" took, where that was asked.
     """
 
@@ -165,6 +201,8 @@ class Result(Struct, frozen=True, rename={"schema_": "schema"}):
     method: Method = "auto"
     decided_by: str | None = None
     model: ModelGrowth | None = None
+    estimate: Estimate | None = None
+    faster: FasterLayout | None = None
     schema_: str = RESULT_SCHEMA
 
     def to_json(self) -> dict[str, Any]:

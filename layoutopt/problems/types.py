@@ -55,8 +55,8 @@ else:
     Family = Literal[FAMILIES]
 
 
-Objective = Literal["excess", "bytes", "instructions"]
-OBJECTIVES: Final = ("excess", "bytes", "instructions")
+Objective = Literal["excess", "bytes", "instructions", "time"]
+OBJECTIVES: Final = ("excess", "bytes", "instructions", "time")
 
 
 class Structure(Struct, frozen=True, forbid_unknown_fields=True):

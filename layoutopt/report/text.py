@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence, Set
 from typing import TYPE_CHECKING
 
 from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
-from layoutopt.problems.answer import AccessReport, ModelGrowth, Result, Status
+from layoutopt.problems.answer import AccessReport, Estimate, ModelGrowth, Result, Status
 from layoutopt.problems.types import Problem
 from layoutopt.problems.words import tile_text, widths_text
 from layoutopt.study.check import Audit, AuditedAccess
@@ -57,11 +57,20 @@ def report(problem: Problem, result: Result) -> str:
     if proof.index_cost is not None:
         proved = "proved least" if proof.index_cost.proved else "not proved least"
         lines += [f"  index cost {proof.index_cost.value} operations, {proved} at this excess and size"]
+    if result.estimate is not None:
+        lines += [f"  {_estimated(result.estimate)}"]
+    if result.faster is not None:
+        lines += [f"  {result.faster.text}"]
     if result.model is not None and result.method == "model":
         lines += [f"  one model: {_rounds(result.model)}"]
     if result.reason:
         lines += [f"  {result.reason}"]
     return "\n".join(lines) + "\n"
+
+
+def _estimated(took: Estimate) -> str:
+    text = f"estimated {took.cycles:,.0f} cycles a pass of a block, {took.instructions:,} index instructions"
+    return text + (f" (as measured on {took.borrowed})" if took.borrowed else "")
 
 
 def audit_report(problem: Problem, audit: Audit) -> str:

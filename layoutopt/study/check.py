@@ -10,14 +10,13 @@ import numpy as np
 from msgspec import Struct
 
 from layoutopt.engine.conflicts import Counts
-from layoutopt.engine.estimate import Estimate
 from layoutopt.engine.referee import CountedAccess, KnownLanes
 from layoutopt.engine.run_time_values import rounded_count
 from layoutopt.expressions.grammar import to_text
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.counters import counters
 from layoutopt.hardware.devices import Device, device
-from layoutopt.problems.answer import RESULT_SCHEMA, Result, Status
+from layoutopt.problems.answer import RESULT_SCHEMA, Estimate, Result, Status
 from layoutopt.problems.lower import named_widths, width_choices
 from layoutopt.problems.types import Problem
 from layoutopt.study import findings

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from layoutopt.engine.case import cases
-from layoutopt.engine.estimate import Estimate, block_occupancy, estimate, timing_of
+from layoutopt.engine.estimate import block_occupancy, estimate, timing_of
 from layoutopt.engine.witness import witness, worst_instruction
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.count import operations
@@ -28,7 +28,7 @@ from layoutopt.layout.families import Family, comparison_rows
 from layoutopt.layout.formula import has_xor, offset_expression
 from layoutopt.layout.layout import Layout
 from layoutopt.model.linearisations import Space, space_of
-from layoutopt.problems.answer import Result, Status
+from layoutopt.problems.answer import Estimate, Result, Status
 from layoutopt.problems.lower import chosen_widths, over_elements
 from layoutopt.problems.trace import IntArray, Trace, expression_ranges
 from layoutopt.problems.types import FAMILIES, Access, Problem

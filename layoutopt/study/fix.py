@@ -9,12 +9,12 @@ import numpy as np
 from msgspec import Struct
 
 from layoutopt.engine.case import case_of
-from layoutopt.engine.estimate import Estimate, estimate
+from layoutopt.engine.estimate import estimate
 from layoutopt.engine.run_time_values import rounded_count
 from layoutopt.expressions.grammar import Node, to_text
 from layoutopt.ground.budget import Budget
 from layoutopt.layout.layout import Layout
-from layoutopt.problems.answer import Result
+from layoutopt.problems.answer import Estimate, Result
 from layoutopt.problems.types import Constraints, Problem
 from layoutopt.study.advice import SAME_TIME
 from layoutopt.study.findings import Finding

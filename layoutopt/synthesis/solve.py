@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
 import msgspec
 
-from layoutopt.engine.case import Case, cases
+from layoutopt.engine.case import Case, case_of, cases
+from layoutopt.engine.estimate import estimate
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device, device
 from layoutopt.problems.answer import EVERY_LAYOUT, METHODS, Bound, Method, Proof, Result, Status
+from layoutopt.problems.lower import chosen_widths
 from layoutopt.problems.trace import Trace
-from layoutopt.problems.types import Problem
+from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.search import dictated
 from layoutopt.search.as_table import why_no_table
 from layoutopt.search.proposal import Ask, Progress, Proposal
@@ -26,6 +28,15 @@ from layoutopt.synthesis.verify import Answer, verified
 
 # Share of the time limit that the search over the families may use; proofs for every layout get the rest.
 _SEARCH_SHARE: Final = 0.75
+# Families that are searched for themselves where time comes first, and the share of the time that all have.
+_CHEAP_TO_INDEX: Final = (
+    ("none", "pad"),
+    ("none", "order"),
+    ("none", "order", "pad"),
+    ("none", "xor"),
+    ("none", "interval"),
+)
+_FIRST_SHARE: Final = 0.5
 _WIDTHS_LEFT: Final = "another choice of widths was not searched to the end"
 
 
@@ -63,6 +74,8 @@ def solve(
     gpu = target or device(problem.target)
     ask = Ask(budget or Budget(time_limit), conflict_free, workers, progress, method)
     try:
+        if problem.layout.minimise == "time":
+            return _of_least_time(problem, gpu, ask)
         return solve_cases(cases(problem, gpu, ask.budget), ask)
     except OutOfTime:
         proof = Proof(Bound(0, EVERY_LAYOUT), Bound(problem.tile.bytes, EVERY_LAYOUT))
@@ -90,6 +103,65 @@ def solve_cases(found: Iterable[Case], ask: Ask) -> Result:
             raise
         all_there = False
     return msgspec.structs.replace(best(answers, all_there), method=ask.method)
+
+
+def _of_least_time(problem: Problem, gpu: Device, ask: Ask) -> Result:
+    """Of the best layouts of several choices of families, the one of least estimated time.
+
+    Raises:
+        OutOfTime: the time was over before the first was there.
+        ProblemFileError: values are known only at run time, or one model decides.
+    """
+    if any(access.any for access in problem.accesses):
+        raise ProblemFileError(
+            "layout.minimise", "time cannot come first where values are known only at run time"
+        )
+    if ask.method == "model":
+        raise ProblemFileError("layout.minimise", "time cannot come first with the method 'model'")
+    found = [r for r in _best_of_each(problem, gpu, ask) if r.layout is not None and r.estimate is not None]
+    if not found:
+        layout = msgspec.structs.replace(problem.layout, minimise="excess")
+        return solve_cases(cases(msgspec.structs.replace(problem, layout=layout), gpu, ask.budget), ask)
+    least = min(found, key=lambda r: (_time(r), r.weighted_excess or 0, r.bytes or 0))
+    reason = "least estimated time of the best layouts of several choices of families; an estimate, no proof"
+    return msgspec.structs.replace(least, status=Status.FEASIBLE, reason=reason, decided_by=None)
+
+
+def _time(result: Result) -> tuple[float, float]:
+    took = result.estimate
+    return (took.time, took.cycles) if took is not None else (0.0, 0.0)
+
+
+def _best_of_each(problem: Problem, gpu: Device, ask: Ask) -> Iterator[Result]:
+    """The best layouts of all families, and of choices of few whose index code is cheap, with estimates."""
+    layout = problem.layout
+    allowed = layout.families or FAMILIES
+    choices = [layout.families]
+    if layout.must_be is None:
+        few = (tuple(f for f in families if f in allowed) for families in _CHEAP_TO_INDEX)
+        choices += [families for families in dict.fromkeys(few) if families]
+    for k, families in enumerate(choices):
+        if k and ask.budget.spent:
+            return
+        constraints = msgspec.structs.replace(layout, families=families, minimise="excess")
+        asked = msgspec.structs.replace(problem, layout=constraints)
+        part = replace(ask, budget=ask.budget.part(_FIRST_SHARE if k == 0 else 1 / (1 + len(choices) - k)))
+        try:
+            result = solve_cases(cases(asked, gpu, part.budget), part)
+        except OutOfTime:
+            if k == 0:
+                raise
+            return
+        yield with_estimate(asked, result, gpu)
+
+
+def with_estimate(problem: Problem, result: Result, gpu: Device) -> Result:
+    """The result with the estimated time of its layout, where it has one and no lane chooses at run time."""
+    if result.layout is None or any(access.any for access in problem.accesses):
+        return result
+    case = case_of(problem, gpu, chosen_widths(problem, result))
+    took = estimate(case, result.layout, case.count(case.table(result.layout)))
+    return msgspec.structs.replace(result, estimate=took)
 
 
 def check_solvable(case: Case) -> None:

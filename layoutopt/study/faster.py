@@ -1,0 +1,65 @@
+"""A layout that is faster than the smallest without conflicts, where an estimate of time knows one.
+
+An XOR in no more bytes costs instructions that a pad does not. Where bytes buy nothing, blocks on a
+multiprocessor the same, the answer of `solve` is not what a kernel wants, and it says so.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from layoutopt.ground.budget import Budget
+from layoutopt.hardware.devices import Device
+from layoutopt.problems.answer import FasterLayout, Result
+from layoutopt.problems.types import FAMILIES, Problem
+from layoutopt.synthesis.solve import solve, with_estimate
+
+_PADS: Final = ("none", "order", "pad")
+# Estimates of equal wavefronts differ by their instructions alone, so that less tells them apart.
+_FASTER: Final = 1.005
+
+
+def with_faster(problem: Problem, result: Result, gpu: Device, budget: Budget) -> Result:
+    """The result with its estimate, and with a padded layout where that is estimated faster.
+
+    Args:
+        problem: what was solved.
+        result: its answer.
+        gpu: the device.
+        budget: the time there is; without any, the result stays as it is.
+    """
+    if result.layout is None or budget.spent or problem.layout.minimise == "time":
+        return result
+    result = with_estimate(problem, result, gpu)
+    allowed = tuple(f for f in _PADS if f in (problem.layout.families or FAMILIES))
+    if result.estimate is None or problem.layout.must_be is not None or "pad" not in allowed or budget.spent:
+        return result
+    layout = msgspec.structs.replace(problem.layout, families=allowed, minimise="excess")
+    padded = solve(msgspec.structs.replace(problem, layout=layout), target=gpu, budget=budget)
+    if padded.layout is None or padded.offset == result.offset or budget.spent:
+        return result
+    padded = with_estimate(problem, padded, gpu)
+    return msgspec.structs.replace(result, faster=_faster(result, padded))
+
+
+def _faster(result: Result, other: Result) -> FasterLayout | None:
+    now, then = result.estimate, other.estimate
+    if now is None or then is None or (then.blocks_per_sm or 0) < (now.blocks_per_sm or 0):
+        return None
+    if then.cycles * _FASTER > now.cycles or then.time * _FASTER > now.time:
+        return None
+    more = (other.bytes or 0) - (result.bytes or 0)
+    saved = now.instructions - then.instructions
+    parts = [f"{abs(more):,} bytes {'more' if more > 0 else 'less'}"] if more else []
+    if saved:
+        parts.append(f"{abs(saved):,} index instructions {'fewer' if saved > 0 else 'more'}")
+    conflicts = (other.excess or 0) - (result.excess or 0)
+    if conflicts:
+        parts.append(f"{abs(conflicts):,} wavefronts {'more' if conflicts > 0 else 'fewer'}")
+    text = (
+        f"{other.offset} is estimated {1 - then.cycles / now.cycles:.1%} faster on as many blocks: "
+        f"{', '.join(parts)}; --minimise time takes what is fastest"
+    )
+    return FasterLayout(other.offset or "", other.bytes or 0, then.cycles, text)
