@@ -51,15 +51,15 @@ def _faster(result: Result, other: Result) -> FasterLayout | None:
     if then.cycles * _FASTER > now.cycles or then.time * _FASTER > now.time:
         return None
     more = (other.bytes or 0) - (result.bytes or 0)
-    saved = now.instructions - then.instructions
-    parts = [f"{abs(more):,} bytes {'more' if more > 0 else 'less'}"] if more else []
-    if saved:
-        parts.append(f"{abs(saved):,} index instructions {'fewer' if saved > 0 else 'more'}")
+    parts = [_difference(more, "byte")] if more else []
+    saved = then.instructions - now.instructions
+    parts += [_difference(saved, "index instruction")] if saved else []
     conflicts = (other.excess or 0) - (result.excess or 0)
-    if conflicts:
-        parts.append(f"{abs(conflicts):,} wavefronts {'more' if conflicts > 0 else 'fewer'}")
-    text = (
-        f"{other.offset} is estimated {1 - then.cycles / now.cycles:.1%} faster on as many blocks: "
-        f"{', '.join(parts)}; --minimise time takes what is fastest"
-    )
+    parts += [_difference(conflicts, "wavefront")] if conflicts else []
+    share = f"{1 - then.cycles / now.cycles:.1%}"
+    text = f"{other.offset}: {share} faster, {', '.join(parts)}; --minimise time takes it"
     return FasterLayout(other.offset or "", other.bytes or 0, then.cycles, text)
+
+
+def _difference(value: int | float, noun: str) -> str:
+    return f"{abs(value):,} {noun}{'s' if abs(value) != 1 else ''} {'more' if value > 0 else 'fewer'}"
