@@ -268,3 +268,9 @@ def test_a_bulk_copy_leaves_nothing_known():
     copy = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [a], [%rd1], 128, [a];"
     assert counted(kept.format("")).certain
     assert not counted(".reg .b64 %rd<3>; " + kept.format(copy)).certain
+
+
+def test_what_a_texture_holds_is_unknown():
+    read = "mov.u32 %r1, %tid.x; .reg .f32 %f<9>; tex.1d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [t, {%r1}]; "
+    assert counted(read + "shl.b32 %r2, %r1, 2; st.shared.f32 [%r2], %f1; ret;").certain
+    assert not counted(read + "mov.b32 %r3, %f1; st.shared.f32 [%r3], %f1; ret;").certain

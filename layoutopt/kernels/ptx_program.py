@@ -242,6 +242,7 @@ class _Flat:
         actual = [a.strip() for a in (*results.split(","), *arguments.split(",")) if a.strip()]
         if callee is None or callee.body is None or depth >= MAX_CALLS:
             why = "calls itself" if depth >= MAX_CALLS else "is not in this file"
+            why = "is called through a pointer" if name in instance.function.registers else why
             self._put(
                 replace(base, action=Refused(f"line {item.line}: the function {name!r} {why}", always=True))
             )

@@ -243,7 +243,7 @@ def _found(
             if shape is None or request.shape is not None:
                 raise
             continue
-        result = solve(problem, time_limit=request.time_limit, target=request.gpu)
+        result = solve(problem, time_limit=request.time_limit / len(shapes), target=request.gpu)
         found = result.layout is not None
         cost = (float(result.excess or 0), float(result.bytes or 0)) if found else (math.inf, math.inf)
         if best is None or cost < best[0]:
