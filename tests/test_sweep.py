@@ -223,6 +223,7 @@ def test_reports(template, tmp_path):
         ("--report", "t.json"), ("t.json", "-o", "t.json"), ("t.json", "-o", "s.sqlite", "--export", "x.txt"),
         ("t.json", "-o", "s.sqlite", "--workers", "1", "--scheduler", "tcp://localhost:1"), ("t.json", "-o", "no/s.sqlite"),
         ("t.json", "-o", "s.sqlite", "--over", "M"),
+        ("t.json", "-o", "s.sqlite", "--export", "t.json"), ("t.json", "-o", "s.json", "--export", "s.json"),
     ],
 )  # fmt: skip
 def test_wrong_usage_is_a_line(template, arguments):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from layoutopt.cli.failures import USAGE_ERROR, one_line
-from layoutopt.cli.files import InputPath, OutputPath, whole_file, write_all
+from layoutopt.cli.files import FileCommand, InputPath, OutputPath, whole_file, write_all
 from layoutopt.cli.options import ProblemPath, device_file_option, time_limit_option
 from layoutopt.cli.output import end_progress, note, progress, say, say_json
 from layoutopt.cli.several import over_option
@@ -27,7 +27,7 @@ _NOTED_EVERY_SECONDS: Final = 60.0
 _NAMED: Final = 20
 
 
-@click.command("sweep")
+@click.command("sweep", cls=FileCommand)
 @click.argument("problems", type=ProblemPath(), nargs=-1)
 @over_option
 @click.option(
