@@ -277,10 +277,13 @@ def test_listing_asks_the_clock_and_leaves_the_first():
     assert not list(Budget(0).while_left(unpadded(late, 0)))
 
 
-def test_whatever_the_time_there_is_a_plain_layout():
+@pytest.mark.parametrize("element", ["f32", {"bytes": 6}])
+@pytest.mark.parametrize("minimise", ["excess", "bytes", "instructions"])
+def test_whatever_the_time_there_is_a_plain_layout(minimise, element):
     access = {"name": "a", "op": "load", "bytes": 4, "index": [f"tid // {2**d} % 2" for d in range(8)]}
-    tile = {"shape": [2] * 8, "element": {"bytes": 6}}
-    found = problem({"name": "n", "tile": tile, "threads": 32, "accesses": [access]})
+    tile = {"shape": [2] * 8, "element": element}
+    layout = {"minimise": minimise, "max_bytes": 4096}
+    found = problem({"name": "n", "tile": tile, "threads": 32, "accesses": [access], "layout": layout})
     lanes = trace(found, device("sm_90"))
     answer = search(
         found,

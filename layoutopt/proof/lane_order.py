@@ -96,7 +96,8 @@ def _dealt(
         model.at_most([(literals[p], 1) for literals in deal], len(lanes))
     met: dict[tuple[tuple[int, int], tuple[int, int]], set[tuple[int, int]]] = {}
     unit_bytes = max(own.width_bytes, rule.bank_bytes)
-    for row in rows.tolist():
+    budget = placement.budget
+    for row in budget.while_left(rows.tolist()):
         units = [(int(chunks.of[e]), int(chunks.place[e]) // unit_bytes * unit_bytes) for e in row]
         for a, b in itertools.combinations([lane for lane, e in enumerate(row) if e >= 0], 2):
             u, v = sorted((units[a], units[b]))
@@ -106,7 +107,7 @@ def _dealt(
     banks = rule.banks * rule.bank_bytes // unit_bytes
     if len(met) * banks > MAX_PAIRS:
         return None
-    for (u, v), pairs in met.items():
+    for (u, v), pairs in budget.while_left(met.items()):
         same = model.boolean()
         for i, a in enumerate(at[u[0]]):
             bank = (i * int(chunks.size[u[0]]) + u[1]) // unit_bytes % banks
@@ -119,8 +120,8 @@ def _dealt(
                 for x, y in zip(deal[pair[0]], deal[pair[1]], strict=True):
                     model.clause([-x - 1, -y - 1, -apart[pair] - 1])
             model.clause([-same - 1, apart[pair]])
-    answer = model.solve(placement.budget, placement.workers, effort)
-    if not solved(answer):
+    answer = model.solve(budget, placement.workers, effort)
+    if budget.spent or not solved(answer):  # what was not written down binds nobody
         return None
     order = [0] * rows.shape[1]
     for p, slots in enumerate(rule.phases):

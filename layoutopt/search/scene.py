@@ -138,15 +138,17 @@ class Scene:
             return
         far = replace(self.space, far=True)
         within = by_span(far, limit // self.tile.element_bytes + self.block - 1)
-        if sum(1 for _ in itertools.islice(within, _MOST_FAR + 1)) <= _MOST_FAR:
-            self.space = far
-            self.scope += ", pads of any length"
+        with contextlib.suppress(OutOfTime):
+            if sum(1 for _ in itertools.islice(within, _MOST_FAR + 1)) <= _MOST_FAR:
+                self.space = far
+                self.scope += ", pads of any length"
 
     def _least_span(self) -> int:
-        """Elements of the smallest layout in the families."""
+        """Elements of the smallest layout in the families, of those looked at where the time is over."""
         spans = []
-        for cuts in range(MAX_CUTS + 1):
-            for candidate in unpadded(self.space, cuts):
+        every = itertools.chain.from_iterable(unpadded(self.space, cuts) for cuts in range(MAX_CUTS + 1))
+        with contextlib.suppress(OutOfTime):
+            for candidate in every:
                 if candidate.span == self.tile.elements:
                     return candidate.span
                 spans += [candidate.span, *self.reaches(candidate)[:1]]
