@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Draw bytes against wavefronts, as .svg or .png (needs matplotlib).",
 )
+@click.option("--run", is_flag=True, help="Time every row on the GPU of this machine (needs nvcc).")
 @click.option("--offset", metavar="EXPR", help="The layout in use: element offset over x0, x1, ...")
 @time_limit_option(10.0, "Seconds for the search over everything, and as many for the rest.")
 @store_option
@@ -47,6 +48,7 @@ def command(
     as_csv: bool,
     as_markdown: bool,
     plot: Path | None,
+    run: bool,
     offset: str | None,
     time_limit: float,
     store: Path | None,
@@ -72,6 +74,7 @@ def command(
         _compared,
         form=form,
         plot=plot,
+        run=run,
         offset=offset,
         time_limit=time_limit,
         store=opened_store(store),
@@ -86,6 +89,7 @@ def _compared(
     *,
     form: str,
     plot: Path | None,
+    run: bool,
     offset: str | None,
     time_limit: float,
     store: Store | None,
@@ -103,6 +107,11 @@ def _compared(
         layout = msgspec.structs.replace(loaded.layout, offset=offset)
         loaded = msgspec.structs.replace(loaded, layout=layout)
     gpu = problem_device(loaded, device_file)
+    card = None
+    if run:
+        from layoutopt.hardware.machine import gpu_present
+
+        card = gpu_present()  # or refused before the search
     known = None
     if store is not None:
         from layoutopt.sweeps.known import known_result
@@ -110,6 +119,10 @@ def _compared(
         known = known_result(store, loaded, gpu, time_limit=time_limit)
     result = compare(loaded, target=gpu, time_limit=time_limit, progress=progress("comparing"), known=known)
     end_progress()
+    if card is not None:
+        from layoutopt.cli.timed_rows import with_measured
+
+        result = with_measured(loaded, result, card)
     if plot is not None:
         _draw(result, plot)
     if form == "json":

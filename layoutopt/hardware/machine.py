@@ -95,6 +95,22 @@ def parse_times(output: str) -> list[Times]:
     return times
 
 
+def run_times(text: str, rows: int, gpu: Gpu) -> list[Times]:
+    """Compile and run a program of `layoutopt.codegen.passes`; one `Times` a layout.
+
+    Raises:
+        MachineError: a tool is missing or fails, or a layout was not timed.
+    """
+    with tempfile.TemporaryDirectory(prefix="layoutopt-") as name:
+        program = compile_program(text, Path(name), gpu)
+        done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
+    times = parse_times(done.stdout)
+    if done.returncode or len(times) != rows:
+        wrong = done.stderr.strip()[:300]
+        raise MachineError(f"{len(times)} of {rows} layouts were timed, status {done.returncode}: {wrong}")
+    return times
+
+
 def find_tool(name: str) -> str | None:
     """A CUDA tool: on PATH, as the extra `cuda` installs it, or where NVIDIA's installers put it."""
     profilers = sorted(glob.glob("/opt/nvidia/nsight-compute/*"), reverse=True)

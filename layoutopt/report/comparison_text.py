@@ -27,7 +27,7 @@ _CSV_FIELDS = (
     "family", "title", "status", "label", "offset", "excess", "ways", "wavefronts", "ideal",
     "weighted_wavefronts", "bytes", "declared_bytes", "alignment_bytes", "blocks_per_sm",
     "blocks_by_shared_memory", "limited_by", "pipeline_stages", "index_ops",
-    "instructions", "cycles", "edit", "pareto", "seconds",
+    "instructions", "cycles", "measured", "measured_together", "edit", "pareto", "seconds",
     "reason",
 )  # fmt: skip
 
@@ -136,11 +136,15 @@ def _cells(comparison: Comparison) -> tuple[tuple[str, ...], list[tuple[Row, tup
                     _number(row.bytes), _number(row.declared_bytes), _number(row.alignment_bytes),
                     _number(row.blocks_per_sm), _number(row.blocks_by_shared_memory),
                     _number(row.pipeline_stages), _number(row.instructions),
-                    "-" if row.cycles is None else f"{row.cycles:,.0f}",
+                    _cycles(row.cycles),
                     row.offset or "",
                 ),
             )
         )  # fmt: skip
+    if any(row.measured is not None for row in comparison.rows):
+        # Beside the estimate, before the formula.
+        head = (*head[:-1], "measured", head[-1])
+        rows = [(row, (*cells[:-1], _cycles(row.measured), cells[-1])) for row, cells in rows]
     return head, rows
 
 
@@ -162,6 +166,8 @@ def _legend(comparison: Comparison) -> list[str]:
             "  instr: integer instructions of a thread's index code; "
             f"cycles: estimated, of one pass of a block{lent}"
         )
+    if any(row.measured is not None for row in comparison.rows):
+        lines.append("  measured: cycles of one pass of a block on the GPU of this machine, without weights")
     return lines
 
 
@@ -185,6 +191,10 @@ def _notes(comparison: Comparison) -> list[str]:
 
 def _short(name: str) -> str:
     return name if len(name) <= 14 else name[:13] + "…"
+
+
+def _cycles(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
 
 
 def _number(value: int | None) -> str:

@@ -54,6 +54,8 @@ class Row(Struct, frozen=True):
         instructions: integer instructions of the index code of all accesses, one pass of a thread.
         cycles: estimated, of one pass of a block through all accesses, weights applied.
         time: estimated cycles of a multiprocessor for one such pass, as many blocks running as fit.
+        measured: cycles of one pass of a block on the GPU of this machine, where it was run.
+        measured_together: the same of each of as many blocks as fit on every multiprocessor.
         edit: what to change in the layout in use, such as "change 129 to 132", where the row is that edit.
         seconds: time that the row took.
         pareto: no other row is better in wavefronts or bytes and as good in the other.
@@ -82,6 +84,8 @@ class Row(Struct, frozen=True):
     instructions: int | None = None
     cycles: float | None = None
     time: float | None = None
+    measured: float | None = None
+    measured_together: float | None = None
     edit: str | None = None
     seconds: float = 0.0
     pareto: bool = False
