@@ -110,13 +110,13 @@ HEAD = (
 def test_an_address_that_goes_elsewhere_is_refused(body, named):
     module = read_ptx(HEAD + body + " ret; }", "k.ptx")
     with pytest.raises(ProblemFileError, match=named.replace(".", r"\.")):
-        uses_of(module, "tile")
+        uses_of(module, "tile", "k")
 
 
 def test_constant_and_wide_addresses():
     body = "cvt.u64.u32 %rd1, %r4; st.shared.b32 [%rd1+4], %r1; ld.shared.b32 %r5, [tile+132]; ret; }"
     module = read_ptx(HEAD + body, "k.ptx")
-    text = patched(module, "tile", Remap((), None, ((5, 0x7C),), 4096))
+    text = patched(module, "tile", Remap((), None, ((5, 0x7C),), 4096), "k")
     assert "[tile+128]" in text  # 132 ^ (132 >> 5 & 0x7c)
     assert "cvt.u32.u64" in text
     read_ptx(text, "k.ptx")
@@ -125,8 +125,8 @@ def test_constant_and_wide_addresses():
 def test_a_file_patched_twice_keeps_its_names_apart():
     module = read_ptx(text_of("gemm_ldmatrix"), "k.ptx")
     remap = Remap((), None, ((3, 0x70),), 8192)
-    once = read_ptx(patched(module, "_ZZ4gemmE2As", remap), "k.ptx")
-    twice = patched(once, "_ZZ4gemmE2Bs", remap)
+    once = read_ptx(patched(module, "_ZZ4gemmE2As", remap, "gemm"), "k.ptx")
+    twice = patched(once, "_ZZ4gemmE2Bs", remap, "gemm")
     assert "%moved_0" in twice
 
 
@@ -231,3 +231,25 @@ def test_a_source_gets_its_edit(tmp_path):
     source = kernel_launches.KERNELS / "transpose_plain.cu"
     done = run(source, "--block", "32,8", "--arg", "2=64", "-o", tmp_path / "out.ptx")
     assert "+ tile[lane][warp + i*8 ^ lane]" in done.output
+
+
+KERNEL = (
+    ".visible .entry {0}() {{ .reg .b32 %r<5>; mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 2; mov.u32 %r3, all; "
+    "add.s32 %r4, %r3, %r2; {1} ret; }}\n"
+)
+TWO = ".version 9.0\n.target sm_90\n.address_size 64\n.extern .shared .align 16 .b8 all[];\n"
+
+
+def test_other_kernels_of_the_file_keep_their_layout():
+    store = "st.shared.b32 [%r4], %r1;"
+    text = TWO + KERNEL.format("one", store) + KERNEL.format("two", store)
+    new = patched(read_ptx(text, "k.ptx"), "all", Remap((), None, ((5, 0x7C),), 4096), "two")
+    assert new.count("%moved0]") == 1
+    assert new.index("%moved") > new.index(".entry two")
+
+
+def test_a_function_of_two_kernels_is_not_changed_for_one():
+    inner = ".func f() { .reg .b32 %r<3>; mov.u32 %r1, all; st.shared.b32 [%r1], 1; ret; }\n"
+    text = TWO + inner + KERNEL.format("one", "call.uni f;") + KERNEL.format("two", "call.uni f;")
+    with pytest.raises(ProblemFileError, match="one calls the same functions"):
+        uses_of(read_ptx(text, "k.ptx"), "all", "two")

@@ -85,12 +85,14 @@ def shared_names(module: Module) -> set[str]:
     return {v.name for v in variables if v.space == "shared"}
 
 
-def uses_of(module: Module, name: str) -> list[Use]:
-    """Every instruction that reaches an array of shared memory.
+def uses_of(module: Module, name: str, entry: str) -> list[Use]:
+    """Every instruction of a kernel, and of the functions beside it, that reaches an array of shared memory.
+
+    Other kernels of the file keep theirs: each launch has shared memory of its own.
 
     Raises:
         ProblemFileError: an address of the array goes where it cannot be followed; the message names the
-            instruction.
+            instruction. Or a function that reaches it serves other kernels, too.
     """
     names = shared_names(module)
     extern = {v.name for v in module.variables if v.space == "shared" and v.extern}
@@ -99,8 +101,13 @@ def uses_of(module: Module, name: str) -> list[Use]:
         raise ProblemFileError(name, f"expected one name for dynamic shared memory, got {others} beside it")
     found = []
     for function in module.functions.values():
-        if function.body is not None:
+        if function.body is not None and (function.name == entry or not function.entry):
             found += list(_uses(function, name, names))
+    helpers = {use.function.name for use in found} - {entry}
+    for other in module.functions.values():
+        words = set(_WORD.findall(module.text[slice(*other.span)])) if other.entry else set()
+        if other.name != entry and helpers & words:
+            raise ProblemFileError(name, f"cannot be moved: {other.name} calls the same functions as {entry}")
     return found
 
 

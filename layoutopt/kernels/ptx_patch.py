@@ -19,19 +19,20 @@ from layoutopt.kernels.remap import Remap
 _PLACE: Final = re.compile(r"\[\s*([^\]+]*?)\s*(?:\+\s*(-?\s*\w+)\s*)?\]")
 
 
-def patched(module: Module, name: str, remap: Remap) -> str:
+def patched(module: Module, name: str, remap: Remap, entry: str) -> str:
     """The text with the array's accesses moved and its size changed.
 
     Args:
         module: the file.
         name: of the array, as the file writes it.
         remap: what the layout does to offsets.
+        entry: the kernel whose accesses move.
 
     Raises:
         ProblemFileError: an address of the array goes where it cannot be followed.
     """
     variable = _declaration(module, name)
-    uses = uses_of(module, name)
+    uses = uses_of(module, name, entry)
     if not uses:
         raise ProblemFileError(name, "expected an array that instructions reach, got none that does")
     prefix = _unused(module.text)

@@ -123,7 +123,7 @@ def patch(text: str, origin: str, entry: str, request: Request) -> Patch:
         one, remap = _move(module, symbol, places, request, before)
         moved.append(one)
         if remap is not None:
-            module = read_ptx(patched(module, symbol, remap), origin)
+            module = read_ptx(patched(module, symbol, remap, entry), origin)
             remaps[symbol] = remap
     dynamic = [remap.size for symbol, remap in remaps.items() if places[symbol][1] == 0]
     shared = max([request.launch.shared_bytes, *dynamic])
