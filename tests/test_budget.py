@@ -18,6 +18,7 @@ from layoutopt.model.pads import padded
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.pitches import by_span
 from layoutopt.problems.file import from_data as problem
+from layoutopt.problems.tile_set_file import tiles_from_data
 from layoutopt.problems.trace import Trace, trace
 from layoutopt.search.search import search
 from layoutopt.study.compare import compare
@@ -296,3 +297,17 @@ def test_whatever_the_time_there_is_a_plain_layout(minimise, element):
     )
     assert answer.layout is not None
     assert not answer.complete
+
+
+@pytest.mark.parametrize("tick", [1e-3, 1e-2, 3e-2])
+def test_bytes_of_several_tiles_without_time_are_no_error(monkeypatch, tick):
+    tile = {"element": "f64", "stages": 3}
+    access = {"op": "load", "bytes": 8, "index": ["0", "0"]}
+    data = {
+        "name": "p", "threads": 1, "layout": {"max_bytes": 8400},
+        "tiles": [{**tile, "name": "T0", "shape": [33, 8]}, {**tile, "name": "T1", "shape": [2, 32]}],
+        "accesses": [{**access, "name": "a", "tile": "T0"}, {**access, "name": "b", "tile": "T1"}],
+    }  # fmt: skip
+    tiles = tiles_from_data(data)
+    monkeypatch.setattr(layoutopt.ground.budget, "time", Ticks(tick))
+    assert layoutopt.arrange(tiles, time_limit=0.1).status is not None
