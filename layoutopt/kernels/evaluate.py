@@ -16,13 +16,18 @@ from layoutopt.kernels.boxes import Box, batches, boxes
 from layoutopt.kernels.counts import Counter, Execution, Tally
 from layoutopt.kernels.launch import Arguments, Launch, arguments, checked
 from layoutopt.kernels.machine import Machine, TooManySteps
-from layoutopt.kernels.program import Program
+from layoutopt.kernels.program import STACK_BYTES, Program
 from layoutopt.kernels.registers import Registers, Stopped
 from layoutopt.kernels.relevance import Relevance, constant_bytes, relevance
 
-DEFAULT_MOST_STEPS: Final = 1_000_000
+DEFAULT_MOST_STEPS: Final = 250_000
 # Warps that are evaluated at once.
-MOST_ROWS: Final = 256
+MOST_ROWS: Final = 512
+# What their memories may take; a byte of shared memory takes 12 with who wrote it when, one of local memory
+# 2.
+MOST_BYTES: Final = 256 << 20
+_SHARED_COST: Final = 12
+_LOCAL_COST: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,7 @@ def evaluate(
 
     Raises:
         ProblemFileError: the launch is impossible, an argument names no parameter, an instruction that
-            matters is not known, or more steps than `most_steps` are needed.
+            matters is not known, or blocks that are evaluated together need more steps than `most_steps`.
         OutOfTime: the budget is spent.
     """
     checked(launch)
@@ -90,13 +95,12 @@ def _cover(run: _Run, launch: Launch) -> tuple[list[tuple[Counter, int]], int]:
         _try(run, box, parts, left)
     if not left:
         return parts, len(parts)
-    before = run.steps_left
     traced = run.blocks(first, traced=True)
     if traced.doubts:
         # What is unknown in this block is unknown in the others.
         return [(traced, launch.blocks)], 1
-    size = max(1, MOST_ROWS // launch.warps)
-    allowance = (before - run.steps_left) * sum(box.blocks for box in left) // (2 * size)
+    size = run.most_blocks()
+    allowance = run.executed * sum(box.blocks for box in left) // (2 * size)
     _split(run, parts, left, allowance)
     done = len(parts)
     for blocks in batches(left, size):
@@ -146,9 +150,19 @@ class _Run:
     launch: Launch
     given: Arguments
     gpu: Device
-    steps_left: int
+    most_steps: int
     budget: Budget
     probed: int = 0
+    executed: int = 0
+
+    def most_blocks(self) -> int:
+        """Blocks that are evaluated at once."""
+        bytes_ = 0
+        if "shared" in self.relevance.kept:
+            bytes_ += _SHARED_COST * self.program.shared_end(self.launch.shared_bytes)
+        if "local" in self.relevance.kept:
+            bytes_ += _LOCAL_COST * STACK_BYTES * 32 * self.launch.warps
+        return max(1, min(MOST_ROWS // self.launch.warps, MOST_BYTES // max(bytes_, 1)))
 
     def box(self, box: Box) -> Counter:
         """Execute one block that stands for all of a box; it ends at the first doubt."""
@@ -160,7 +174,7 @@ class _Run:
     def blocks(self, blocks: npt.NDArray[np.int64], traced: bool = False) -> Counter:
         """Execute some blocks."""
         counter, steps = self._execute(blocks, (0, 0, 0), traced, strict=False)
-        self.steps_left -= steps
+        self.executed += steps
         return counter
 
     def _execute(
@@ -168,7 +182,7 @@ class _Run:
     ) -> tuple[Counter, int]:
         counter = Counter(self.program, self.gpu, self.launch.warps, traced, strict)
         cells = Registers(self.program, self.launch, self.given, blocks, hidden)
-        machine = Machine(cells, self.relevance, self.given, counter, self.steps_left, self.budget)
+        machine = Machine(cells, self.relevance, self.given, counter, self.most_steps, self.budget)
         try:
             machine.run()
         except Stopped as stop:
@@ -179,7 +193,7 @@ class _Run:
                 f"more steps are needed, {stop} comes next; give a larger limit or a smaller launch",
             ) from None
         counter.finish()
-        return counter, self.steps_left - machine.steps_left
+        return counter, self.most_steps - machine.steps_left
 
 
 def _evaluation(
