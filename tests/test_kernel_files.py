@@ -55,6 +55,7 @@ def test_a_listing_is_checked():
     )
     assert found["schema"] == "layoutopt.kernel/1"
     assert found["certain"]
+    assert found["assumed"] == {}
     assert found["totals"]["bank_conflicts_ld"] == 31 * found["totals"]["executed_ld"]
 
 
@@ -84,6 +85,13 @@ def test_wrong_launches_are_one_line():
     assert "no parameter" in refused(kernel, "--block", "32", "--arg", "77=1")
     assert "--entry" in refused(kernel, "--block", "32", "--entry", "other")
     assert "for kernels" in refused("transpose_32x32_f32", "--block", "32")
+
+
+def test_what_is_assumed_is_named():
+    kernel = KERNELS / "transpose_plain.sm_90.sass"
+    found = check(kernel, "--block", "32,8", "--assume", "+16=64")
+    assert found["certain"]
+    assert found["assumed"] == {"+16": 64}
 
 
 def test_an_opcode_that_does_not_matter_is_skipped(tmp_path):

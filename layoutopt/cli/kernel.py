@@ -197,14 +197,15 @@ def check_kernels(
         report = summary(evaluation, options.entry)
         fixes = {} if no_fix else _fixes(evaluation, time_limit)
         if as_json:
-            data = report.to_json()
+            data = report.to_json() | {"assumed": options.assume}
             for array in data["arrays"]:
                 array["fix"] = fixes.get(array["name"])
             say_json(data)
         else:
             from layoutopt.report.kernel_text import kernel_report
 
-            lines = [f"  {name}: {fix['message']}" for name, fix in fixes.items()]
+            lines = [f"  assumed: parameter {name} is {value}" for name, value in options.assume.items()]
+            lines += [f"  {name}: {fix['message']}" for name, fix in fixes.items()]
             say(("\n" if number else "") + kernel_report(report, lines))
         code = max(code, int(report.totals["bank_conflicts"] > 0))
     return code
