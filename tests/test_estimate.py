@@ -18,7 +18,7 @@ from layoutopt.study.faster import with_faster
 from layoutopt.synthesis.solve import solve
 
 RECORD = json.loads((ROOT / "tests/data/h200_times.json").read_text())["problems"]
-TIMING = Timing(10, 20, 3, 100, 2, 30, 1.5, 0.25, 5, 0.1, "by hand")
+TIMING = Timing(10, 20, 3, 100, 2, 2, 30, 1.5, 0.25, 5, 0.1, "by hand")
 
 
 def counted(problem, offset):
@@ -35,6 +35,8 @@ def test_the_formula_by_hand():
     assert counted.cycles(TIMING) == 10 + 2 * 20 + 3 + 40 + 3 * 2 + 2 * 30 + 4 * 1.5 + 4 * 5
     many = msgspec.structs.replace(counted, warps=32)
     assert many.cycles(TIMING) == 10 + 2 * 20 + 3 + 40 + 3 * 2 + 2 * 30 + 4 * 8 + 4 * 8
+    alone = msgspec.structs.replace(counted, warps=1)
+    assert alone.cycles(TIMING) == counted.cycles(TIMING) + 40
     assert counted.busy(TIMING) == 40 + 3 * 2 + 0.25 * 4 * 8
 
 

@@ -4,7 +4,8 @@
 
     fixed   what every access takes, with its barrier; a load more, a copy from global memory much more
     memory  the wavefronts of its warp instructions, or the cycles that the width of what is returned takes
-            where those are more; a 16-byte copy past the registers takes more where its phases cross lines
+            where those are more; a block of one warp waits between them; a 16-byte copy past the registers
+            takes more where its phases cross lines
     index   instructions of a thread's index code, each so many cycles, or so many for each warp of the
             block where that is more; those under a predicate that changes each iteration take longer
     waits   iterations of loads under such a predicate, which are not issued ahead
@@ -73,7 +74,7 @@ class Terms(Struct, frozen=True):
             + timing.access * self.accesses
             + timing.load * self.loads
             + timing.copy * self.copies
-            + self.memory
+            + self.memory * max(1.0, timing.wavefront_of_one_warp / self.warps)
             + timing.line * self.lines
             + timing.wait * self.waits
             + each * (self.instructions - self.predicated)

@@ -129,6 +129,7 @@ class Timing(Struct, frozen=True, forbid_unknown_fields=True):
         access: of every access, with the barrier after it.
         load: of an access that returns something to registers, beyond that.
         copy: of an access that copies from global memory, beyond that.
+        wavefront_of_one_warp: of each wavefront where a block has one warp; two warps share it.
         line: of each aligned run of 128 bytes, beyond the first, that one phase of a 16-byte copy past the
             registers touches.
         wait: of each iteration of a load whose predicate changes from iteration to iteration, which the
@@ -144,6 +145,7 @@ class Timing(Struct, frozen=True, forbid_unknown_fields=True):
     access: Cycles
     load: Cycles
     copy: Cycles
+    wavefront_of_one_warp: Cycles
     line: Cycles
     wait: Cycles
     instruction: Cycles
