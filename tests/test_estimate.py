@@ -67,7 +67,7 @@ def test_copies_that_cross_lines_take_longer():
     "name", ["transposes/leimao_padded_f64", "sgemm/siboehm_k6_b_8x128_f32", "marlin/c_64x256_f16"]
 )
 def test_what_the_h200_took(name):
-    """Three programs within twice the median error; `scripts/measure/fit_time.py` has all 339."""
+    """Three programs within three times the median error; `scripts/measure/fit_time.py` has all 339."""
     (entry,) = [e for e in RECORD if e["problem"] == f"{name}.json"]
     problem = load(ROOT / "problems" / entry["problem"])
     timing, borrowed = timing_of(device("h200"))
@@ -75,7 +75,7 @@ def test_what_the_h200_took(name):
     for row in entry["rows"]:
         if "none" not in row["layouts"]:
             cycles = counted(problem, row["offset"])[3].cycles(timing)
-            assert abs(math.log(cycles / row["once"])) < 2.5 * timing.error
+            assert abs(math.log(cycles / row["once"])) < 3 * timing.error
 
 
 def test_a_device_without_measurements_borrows():
