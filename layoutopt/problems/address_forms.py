@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from layoutopt.errors import ExpressionError
 from layoutopt.expressions.bits import bit_sums, moved_bits
+from layoutopt.expressions.count import operations
 from layoutopt.expressions.grammar import (
     Const,
     Node,
@@ -410,7 +411,7 @@ def _cheapest(node: Node, ranges: Mapping[str, Range]) -> Node:
         candidates += bit_sums(Var("tid"), values)
     candidates.insert(0 if not candidates or not _has_masks(node) else len(candidates), node)
     right = [c for c in candidates if _same(c, env, values)]
-    return min(right, key=lambda form: instructions([form], ranges))
+    return min(right, key=lambda form: (instructions([form], ranges), operations(form)))
 
 
 def _has_masks(node: Node) -> bool:
