@@ -344,7 +344,7 @@ def test_random_problems(tmp_path):
 def test_every_language_stands_in_one_table():
     import importlib
 
-    folder = {path.stem for path in (ROOT / "layoutopt" / "emit").glob("*.py")}
+    folder = {path.stem for path in (ROOT / "layoutopt" / "codegen").glob("*.py")}
     for name, language in LANGUAGES.items():
         assert name == language.name
         assert name in folder
