@@ -17,8 +17,10 @@ from test_cli import layoutopt
 
 import layoutopt as package
 from layoutopt.errors import MachineError, ProblemFileError
+from layoutopt.hardware.devices import device
 from layoutopt.problems.file import from_data
 from layoutopt.problems.result_file import result_from_data
+from layoutopt.study.faster import timed
 from layoutopt.sweeps import cluster, local
 from layoutopt.sweeps.canonical import digest, kept, restored, spelling_of
 from layoutopt.sweeps.store import Store
@@ -41,6 +43,11 @@ def template(tmp_path):
     path = tmp_path / "t.json"
     path.write_text(json.dumps(TEMPLATE))
     return path
+
+
+def solved(problem):
+    """As the command answers."""
+    return timed(problem, package.solve(problem), device(problem.target), 60, 0)
 
 
 def swept(path, *more):
@@ -87,7 +94,7 @@ def test_names_notes_and_order_do_not_matter():
     assert digest(problem, conflict_free=True, method="auto") != key(problem)
 
     def answered(problem):
-        return json.loads(json.dumps(package.solve(problem).to_json()))
+        return json.loads(json.dumps(solved(problem).to_json()))
 
     answer = answered(problem)
     spelled = spelling_of(problem)
@@ -97,7 +104,7 @@ def test_names_notes_and_order_do_not_matter():
         assert (done.problems, done.questions, done.solved.total()) == (3, 2, 2)
         found = list(done.results())
         assert [r.problem for r in found] == ["tile 8x16", "other", "other"]
-        assert found[:2] == [package.solve(problem), package.solve(same)]
+        assert found[:2] == [solved(problem), solved(same)]
 
 
 def test_wrong_problems_stop_nothing(template, tmp_path):
@@ -357,7 +364,7 @@ def test_a_cluster_gives_the_same_answers(template, monkeypatch):
     ):
         assert done.solved == {"optimal": 8}
         found = list(done.results())
-    assert found == [package.solve(problem) for problem in package.load_all(TEMPLATE)]
+    assert found == [solved(problem) for problem in package.load_all(TEMPLATE)]
 
 
 def test_no_scheduler_is_an_error(template, monkeypatch):

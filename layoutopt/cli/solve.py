@@ -37,7 +37,6 @@ P = TypeVar("P", bound=Problem | TileSet)
 Answer = TypeVar("Answer")
 
 _SHOWN_EVERY_SECONDS: Final = 0.1
-_ESTIMATE_SHARE: Final = 0.2  # of the time left after the search, for estimates and what is faster
 
 CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNKNOWN: 3}
 
@@ -172,12 +171,11 @@ class Asked:
 
     def _timed(self, problem: Problem, result: Result, gpu: Device, seconds: float) -> Result:
         """The result with its estimate of time, where the limit leaves time for that."""
-        if self.stopped.is_set() or result.estimate is not None:
+        if self.stopped.is_set():
             return result
-        from layoutopt.ground.budget import Budget
-        from layoutopt.study.faster import with_faster
+        from layoutopt.study.faster import timed
 
-        return with_faster(problem, result, gpu, Budget(_ESTIMATE_SHARE * (self.time_limit - seconds)))
+        return timed(problem, result, gpu, self.time_limit, seconds)
 
     def _arranged(self, tiles: TileSet, gpu: Device) -> int:
         if self.certificate is not None:

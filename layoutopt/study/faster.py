@@ -16,6 +16,7 @@ from layoutopt.problems.answer import FasterLayout, Result
 from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.synthesis.solve import solve, with_estimate
 
+_SHARE: Final = 0.2  # of the time left after the search, for estimates and what is faster
 _PADS: Final = ("none", "order", "pad")
 # Estimates of equal wavefronts differ by their instructions alone, so that less tells them apart.
 _FASTER: Final = 1.005
@@ -42,6 +43,21 @@ def with_faster(problem: Problem, result: Result, gpu: Device, budget: Budget) -
         return result
     padded = with_estimate(problem, padded, gpu)
     return msgspec.structs.replace(result, faster=_faster(result, padded))
+
+
+def timed(problem: Problem, result: Result, gpu: Device, time_limit: float, seconds: float) -> Result:
+    """The same in a share of what a search of so many seconds left of its limit: what `solve` prints.
+
+    Args:
+        problem: what was solved.
+        result: its answer; one that has an estimate stays as it is.
+        gpu: the device.
+        time_limit: of the search, in seconds.
+        seconds: that it took.
+    """
+    if result.estimate is not None:
+        return result
+    return with_faster(problem, result, gpu, Budget(_SHARE * (time_limit - seconds)))
 
 
 def _faster(result: Result, other: Result) -> FasterLayout | None:

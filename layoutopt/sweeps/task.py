@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -16,6 +16,7 @@ from layoutopt.ground.budget import OutOfTime
 from layoutopt.hardware.devices import Device, device
 from layoutopt.problems.answer import Method, Status
 from layoutopt.problems.types import Problem, TileSet
+from layoutopt.study.faster import timed
 from layoutopt.sweeps.canonical import kept, spelling_of
 from layoutopt.synthesis.arrange import arrange
 from layoutopt.synthesis.solve import solve
@@ -79,6 +80,19 @@ _ONE: Final = msgspec.json.Decoder(Problem)
 _SEVERAL: Final = msgspec.json.Decoder(TileSet)
 
 
+def _solved(problem: Problem, gpu: Device, task: Task) -> dict[str, Any]:
+    """The answer as `layoutopt solve` prints it."""
+    begun = time.monotonic()
+    result = solve(
+        problem,
+        target=gpu,
+        time_limit=task.time_limit,
+        conflict_free=task.conflict_free,
+        method=task.method,
+    )
+    return timed(problem, result, gpu, task.time_limit, time.monotonic() - begun).to_json()
+
+
 def outcome_of(task: Task, devices: Sequence[Device] = ()) -> Outcome:
     """Solve a task: the same answer whoever calls it, and never an exception for what a problem may be.
 
@@ -100,13 +114,7 @@ def outcome_of(task: Task, devices: Sequence[Device] = ()) -> Outcome:
                 problem, target=gpu, time_limit=task.time_limit, conflict_free=task.conflict_free
             ).to_json()
         else:
-            data = solve(
-                problem,
-                target=gpu,
-                time_limit=task.time_limit,
-                conflict_free=task.conflict_free,
-                method=task.method,
-            ).to_json()
+            data = _solved(problem, gpu, task)
     except LayoutoptError as error:
         return Outcome(task.hash, ERROR, error=str(error))
     except MemoryError:
