@@ -239,3 +239,10 @@ def test_count_prints_nothing_of_a_file_that_is_wrong_further_on(tmp_path):
     path.write_text(good * 5000)
     done = layoutopt("count", path, "--json")
     assert (done.returncode, done.stdout.count("\n")) == (0, 5000)
+
+
+def test_an_empty_name_is_not_this_folder(tmp_path, monkeypatch):
+    (tmp_path / "p.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(click.BadParameter, match="expected the name of a file or folder, got ''"):
+        call("solve", "")

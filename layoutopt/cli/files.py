@@ -27,6 +27,12 @@ class InputPath(click.Path):
     def __init__(self, allow_dash: bool = False) -> None:
         super().__init__(path_type=Path, allow_dash=allow_dash)
 
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path. An empty one is a shell variable that is not set; nobody means this folder."""
+        if value == "":
+            self.fail("expected the name of a file or folder, got ''", param, ctx)
+        return super().convert(value, param, ctx)
+
     def file(self, value: Any) -> Path | None:
         """The file that a value names, if it names one."""
         return Path(value)
