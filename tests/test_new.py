@@ -186,7 +186,7 @@ def test_problems_of_several_tiles_are_in_the_catalogue(tmp_path):
     assert (done.returncode, json.loads(done.stdout)["bytes"]) == (0, 2048), done.stderr
     assert layoutopt("problems", name).stdout == (ROOT / f"problems/tile_sets/{name}.json").read_text()
     assert json.loads(layoutopt("problems", name, "--expanded", "--json").stdout)["overlay"]
-    done = layoutopt("check", name)
+    done = layoutopt("compare", name)
     assert done.returncode == 2
     assert "`layoutopt solve` takes several" in done.stderr
 
