@@ -16,6 +16,7 @@ What several expressions share is computed once; a constant added last goes into
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 
 from layoutopt.errors import ExpressionError
 from layoutopt.expressions.grammar import Const, Lookup, Node, Op, evaluate, with_parts
@@ -47,6 +48,7 @@ def instructions(
     return total
 
 
+@lru_cache(maxsize=1 << 14)  # forms of one address share nearly all their parts
 def folded(node: Node) -> Node:
     """`node` with constants folded as compilers do it, which know no ranges: nothing else becomes simpler."""
     node = with_parts(node, folded)

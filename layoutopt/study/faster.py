@@ -37,6 +37,8 @@ def with_faster(problem: Problem, result: Result, gpu: Device, budget: Budget) -
     allowed = tuple(f for f in _PADS if f in (problem.layout.families or FAMILIES))
     if result.estimate is None or problem.layout.must_be is not None or "pad" not in allowed or budget.spent:
         return result
+    if result.family in _PADS:
+        return result  # the search among pads would find the same again
     layout = msgspec.structs.replace(problem.layout, families=allowed, minimise="excess")
     padded = solve(msgspec.structs.replace(problem, layout=layout), target=gpu, budget=budget)
     if padded.layout is None or padded.offset == result.offset or budget.spent:
