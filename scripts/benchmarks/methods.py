@@ -116,7 +116,8 @@ def main():
         proved = {(r["excess"], r["bytes"]) for r in row.values() if r["status"] in PROVED}
         note = "" if len(answers) == 1 else "  DIFFERENT" if len(proved) > 1 else "  different, not proved"
         wrong += len(proved) > 1
-        print(f"{name:45}", *(f"{v}" for r in row.values() for v in r.values()), note, flush=True)
+        shown = (f"{v}" for r in row.values() for k, v in r.items() if k not in ("written", "proposed"))
+        print(f"{name:45}", *shown, note, flush=True)
     for column in columns:
         summary(rows, column)
     if options.file:
