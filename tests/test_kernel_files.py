@@ -9,6 +9,7 @@ from conftest import ROOT
 from test_cli import layoutopt
 
 from layoutopt.hardware.machine import find_tool
+from layoutopt.kernels.declarations import parameter_names
 
 KERNELS = ROOT / "tests/data/kernels"
 
@@ -129,3 +130,19 @@ def test_constant_memory_of_the_file_is_read(tmp_path):
     found = check(tmp_path / "constant_table.cu", "--block", "64")
     assert found["certain"]
     assert (found["totals"]["wavefronts_ld"], found["totals"]["bank_conflicts_ld"]) == (192, 160)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("__global__ void k(float* out, const int n) {}", ("out", "n")),
+        ("template <int N> __global__ __launch_bounds__(256)\nvoid k(T<int, 2> a, /* b */ float c[4], int d = 3) {",
+         ("a", "c", "d")),
+        ("__global__ void k(float*, int n) {}", None),  # one has no name of its own
+        ("__global__ void other(int n, int m) {}", None),
+        ("__global__ void k(int n) {}", None),  # the binary has two
+    ],
+)  # fmt: skip
+def test_parameters_have_the_names_of_the_source(source, expected):
+    count = 2 if expected is None else len(expected)
+    assert parameter_names(source, "k", count) == expected

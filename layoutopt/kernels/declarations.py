@@ -1,8 +1,8 @@
-"""Shapes of shared arrays as a CUDA source declares them.
+"""Shapes of shared arrays and names of parameters as a CUDA source declares them.
 
 Extents are numbers, or names that a `#define` or an integer constant of the file gives one. What is not
-understood
-is not told: a shape counts only where the array's bytes agree with it.
+understood is not told: a shape counts only where the array's bytes agree with it, names only where there are
+as many as parameters.
 """
 
 from __future__ import annotations
@@ -50,6 +50,31 @@ def declared_shape(file: str | None, name: str, size: int) -> tuple[int, ...] | 
             if rest == 0 and element in (1, 2, 4, 8, 16):
                 return shape
     return None
+
+
+def parameter_names(source: str, kernel: str, count: int) -> tuple[str, ...] | None:
+    """The names of a kernel's parameters; None where the text does not say.
+
+    Args:
+        source: a CUDA source.
+        kernel: its name, without types.
+        count: how many parameters the binary has.
+    """
+    plain = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.S)
+    found = re.search(rf"__global__[^;{{}}]*?\b{re.escape(kernel)}\s*\(([^;{{}}]*)\)\s*\{{", plain)
+    if found is None:
+        return None
+    listed, depth = [""], 0
+    for letter in found[1]:
+        depth += (letter in "<([") - (letter in ">)]")
+        if letter == "," and depth == 0:
+            listed.append("")
+        else:
+            listed[-1] += letter
+    names = [re.search(r"(\w+)\s*(?:\[[^\]]*\]\s*)*$", one.split("=")[0].strip()) for one in listed]
+    if len(listed) != count or not all(names):
+        return None
+    return tuple(name[1] for name in names if name is not None)
 
 
 def _extent(text: str, constants: dict[str, int]) -> int | None:

@@ -6,6 +6,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,7 @@ from layoutopt.ground import json_data
 from layoutopt.ground.escape import shown
 from layoutopt.hardware.machine import find_tool
 from layoutopt.kernels import elf, ptx_program, sass
+from layoutopt.kernels.declarations import parameter_names
 from layoutopt.kernels.names import base_name
 from layoutopt.kernels.program import Program
 
@@ -140,7 +142,18 @@ def _from_container(path: Path, target: str | None) -> tuple[Program, ...]:
 
 
 def _from_source(path: Path, target: str, options: Sequence[str]) -> tuple[Program, ...]:
-    return _from_cubin(compile_source(path, target, options))
+    text = json_data.read(path, MAX_BYTES).decode("utf-8", "replace")
+    return tuple(_named(program, text) for program in _from_cubin(compile_source(path, target, options)))
+
+
+def _named(program: Program, source: str) -> Program:
+    """The kernel with its parameters' names, which machine code does not hold."""
+    parameters = program.parameters or ()
+    names = parameter_names(source, base_name(program.title), len(parameters))
+    if names is None:
+        return program
+    named = tuple(replace(one, name=name) for one, name in zip(parameters, names, strict=True))
+    return replace(program, parameters=named)
 
 
 def compile_source(path: Path, target: str, options: Sequence[str] = (), form: str = "cubin") -> bytes:
