@@ -159,7 +159,7 @@ def test_instructions_first():
 @pytest.mark.parametrize("block", range(2))
 def test_a_limit_on_bytes(block):
     """The least excess within every number of bytes that some layout takes, and one byte less."""
-    for seed in range(3000 + block * 20, 3020 + block * 20):
+    for seed in range(3000 + block * 10, 3010 + block * 10):
         data, plain, lanes, banks, families = random_case(seed)
         target = toy.toy_device(lanes, banks)
         shape = tuple(data["tile"]["shape"])
