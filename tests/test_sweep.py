@@ -64,6 +64,21 @@ def test_answers_are_those_of_solve_to_the_byte(template, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.json", "t.json", "t.sqlite"]
 
 
+def test_standard_input_is_a_source_like_any_other(template, tmp_path):
+    lines = "".join(
+        f"{json.dumps(TEMPLATE | {'params': TEMPLATE['params'] | {'M': [m]}})}\n" for m in (8, 16)
+    )
+    store = tmp_path / "s.sqlite"
+    done = layoutopt("sweep", "-", "-o", store, "--workers", "1", input=f"{lines}no\n")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (
+        2,
+        "9 problems (9 different): 1 error, 8 optimal",
+    )
+    assert done.stderr.startswith("error: -, line 3: ")
+    again = layoutopt("sweep", template, "-o", store, "--workers", "1", "--json")
+    assert json.loads(again.stdout)["solved"] == 0
+
+
 def test_what_is_answered_is_not_solved_again(template):
     first = json.loads(swept(template, "--json").stdout)
     assert (first["solved"], first["answered_before"]) == (8, 0)

@@ -28,7 +28,7 @@ _NAMED: Final = 20
 
 
 @click.command("sweep", cls=FileCommand)
-@click.argument("problems", type=ProblemPath(), nargs=-1)
+@click.argument("problems", type=ProblemPath(allow_dash=True), nargs=-1)
 @over_option
 @click.option(
     "-o", "--store", "output", type=OutputPath(), metavar="STORE", help="The store, an SQLite file."
@@ -71,7 +71,7 @@ def command(
 ) -> int:
     """Solve many problems, on all cores or a cluster, into a store that goes on where it was.
 
-    PROBLEMS are files, folders, templates or names of the catalogue. Each different question is solved
+    PROBLEMS are files, folders, templates, names of the catalogue, or - for standard input. Each different question is solved
     once, and every answer is kept as soon as it is there: after a crash or Ctrl-C, the same command goes on.
 
     \b
@@ -109,12 +109,14 @@ def _swept(
     asked: dict[str, Any],
 ) -> Sweep:
     from layoutopt.hardware.devices import load_devices
+    from layoutopt.problems.inputs import STANDARD_INPUT
     from layoutopt.sweeps.sweep import sweep
 
     if asked["scheduler"] is not None:  # what Dask logs of a scheduler that is gone is a line of ours
         logging.getLogger("distributed").setLevel(logging.CRITICAL)
     devices = load_devices(device_file) if device_file is not None else ()
-    done = sweep(*problems, store=path, over=over, devices=devices, progress=_Shown(), **asked)
+    sources = (sys.stdin.buffer if str(each) == STANDARD_INPUT else each for each in problems)
+    done = sweep(*sources, store=path, over=over, devices=devices, progress=_Shown(), **asked)
     end_progress()
     return done
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
@@ -12,12 +12,12 @@ import numpy as np
 from layoutopt.errors import ProblemFileError
 from layoutopt.problems import types
 from layoutopt.problems.file import from_data
-from layoutopt.problems.inputs import Input, inputs
+from layoutopt.problems.inputs import STANDARD_INPUT, Input, inputs
 from layoutopt.problems.templates import Value, expand
 from layoutopt.problems.tile_set_file import any_from_data
 from layoutopt.problems.types import TileSet
 
-Source = str | Path | Mapping[str, Any] | types.Problem | TileSet
+Source = str | Path | BinaryIO | Mapping[str, Any] | types.Problem | TileSet
 
 # Fields that are read as arrays.
 _ARRAYS = frozenset(("coordinates", "active"))
@@ -64,7 +64,8 @@ def load_all(
     """Every problem that files, folders, names of the catalogue and dicts hold.
 
     Args:
-        sources: as the commands take them; dicts of the file's form, templates included; problems.
+        sources: as the commands take them; a stream of bytes that holds one problem, or one a line, such as
+            `sys.stdin.buffer`; dicts of the file's form, templates included; problems.
         over: values of parameters, in the place of those of the templates.
 
     Raises:
@@ -77,6 +78,9 @@ def items(source: Source, over: Mapping[str, Sequence[Value]] | None = None) -> 
     """The data of every problem of a source, or what is wrong with it; see `load_all`."""
     if isinstance(source, str | Path):
         yield from inputs([source], over)
+        return
+    if not isinstance(source, Mapping | types.Problem | TileSet):
+        yield from inputs([STANDARD_INPUT], over, source)
         return
     name = source.name if isinstance(source, types.Problem | TileSet) else str(source.get("name", "tile"))
     data = plain(source)
