@@ -71,8 +71,9 @@ def command(
 ) -> int:
     """Solve many problems, on all cores or a cluster, into a store that goes on where it was.
 
-    PROBLEMS are files, folders, templates, names of the catalogue, or - for standard input. Each different question is solved
-    once, and every answer is kept as soon as it is there: after a crash or Ctrl-C, the same command goes on.
+    PROBLEMS are files, folders, templates, names of the catalogue, or - for standard input. Each different
+    question is solved once, and every answer is kept as soon as it is there: after a crash or Ctrl-C, the
+    same command goes on.
 
     \b
     Example:

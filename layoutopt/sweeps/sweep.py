@@ -115,7 +115,7 @@ def sweep(
     """Solve many problems: each question once, on all cores or a cluster, every answer kept as it comes.
 
     Args:
-        sources: as for `load_all`: files, folders, names of the catalogue, streams, dicts, templates, problems.
+        sources: as for `load_all`: files, folders, names of the catalogue, streams, dicts, problems.
         store: a file that keeps the answers; what it has already is not solved again. None: memory.
         over: values of parameters, in the place of those of the templates.
         workers: processes on this machine; None for one a core.
