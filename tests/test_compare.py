@@ -407,3 +407,26 @@ def test_an_answer_has_one_form():
     done = layoutopt("compare", "transpose_32x32_f32", "--csv", "--json")
     assert (done.returncode, done.stdout) == (2, "")
     assert "use one of them" in done.stderr
+
+
+def test_what_is_known_is_not_searched_again(monkeypatch):
+    """Everything is searched once, and not at all where its answer is given."""
+    from layoutopt.study import compare as module
+
+    problem = load(ROOT / "problems/basics/transpose_16x32_f32.json")
+    asked: list[int] = []
+    solve_cases = module.solve_cases
+
+    def counted(cases, ask):
+        asked.append(len(cases[0].asked.layout.families))
+        return solve_cases(cases, ask)
+
+    monkeypatch.setattr(module, "solve_cases", counted)
+    answer = solve(problem)
+    first = compare(problem)
+    assert asked.count(max(asked)) == 1
+    searched = len(asked)
+    asked.clear()
+    again = compare(problem, known=answer)
+    assert len(asked) == searched - 1
+    assert again.recommendation == first.recommendation

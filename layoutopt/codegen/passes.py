@@ -3,12 +3,12 @@
 One pass of a block executes all accesses in the order of the problem, each by its emitted address and in all
 of its iterations, with a barrier after each. A layout has one kernel, in two modes:
 
-    once    what a pass computes is computed in every pass, as a block does that comes once
+    once    every address is computed in every pass, as a block does that comes once
     kept    what does not change from pass to pass may be kept, as in a main loop
 
 each by one block, and by as many blocks as fit on every multiprocessor, together.
 
-`times` of `layoutopt.hardware.machine` reads what it prints: a line for each layout.
+`parse_times` of `layoutopt.hardware.machine` reads what it prints: a line for each layout.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from layoutopt.codegen.plan import AccessPlan, Plan
 from layoutopt.codegen.selftest import access_instruction, condition
 
 REPEATS: Final = 64
+LAUNCHES: Final = 5
 
 
 def program(plans: Sequence[Plan]) -> str:
@@ -33,7 +34,7 @@ def program(plans: Sequence[Plan]) -> str:
     headers = [cuda.emit(plan).replace("#pragma once\n", "") for plan in plans]
     kernels = [_kernel(plan) for plan in plans]
     runs = [
-        f"    time({k}, {plan.name}_pass<0>, {plan.name}_pass<1>, {plan.bytes}, {len(plan.accesses)});"
+        f"    time({k}, {plan.name}_pass<0>, {plan.name}_pass<1>, {plan.bytes});"
         for k, plan in enumerate(plans)
     ]
     text = _PROGRAM
@@ -43,47 +44,47 @@ def program(plans: Sequence[Plan]) -> str:
         "RUNS": "\n".join(runs),
         "THREADS": str(plans[0].problem.threads),
         "REPEATS": str(REPEATS),
+        "LAUNCHES": str(LAUNCHES),
     }.items():
         text = text.replace(f"@{key}@", value)
     return text
 
 
 def _kernel(plan: Plan) -> str:
-    """Both modes; with `split`, the cycles of each access follow those of the pass."""
+    """Both modes.
+
+    In the first the thread and the tile's start pass through an XOR with a zero that the compiler does not
+    know, so that no address outlives a pass: it takes an empty `asm` for nothing, and hoists or computes anew
+    as it likes, layout by layout.
+    """
     parts = []
-    for number, access in enumerate(plan.accesses):
-        parts += _access(access, number)
+    for access in plan.accesses:
+        parts += _access(access)
     return "\n".join(
         [
             "template <int KEPT>",
             f"__global__ void __launch_bounds__({plan.problem.threads})",
-            f"{plan.name}_pass(uint32_t* cells, int repeats, long long* cycles, int split) {{",
+            f"{plan.name}_pass(uint32_t* cells, int repeats, int zero, long long* cycles) {{",
             "    extern __shared__ __align__(1024) unsigned char tile[];",
-            "    const uint32_t smem = static_cast<uint32_t>(__cvta_generic_to_shared(tile));",
+            "    uint32_t smem = static_cast<uint32_t>(__cvta_generic_to_shared(tile));",
             "    int tid = threadIdx.x;",
             "    uint32_t v[4] = {cells[tid], cells[tid + 1], cells[tid + 2], cells[tid + 3]}, sum = 0;",
-            f"    int spent[{len(plan.accesses)}] = {{}};",
             "    __syncthreads();",
             "    const long long start = clock64();",
             "    #pragma unroll 1",
             "    for (int repeat = 0; repeat < repeats; ++repeat) {",
-            '        if (!KEPT) asm volatile("" : "+r"(tid));',
-            "        int last = split ? clock() : 0;",
+            "        if (!KEPT) { tid ^= zero; smem ^= zero; }",
             *parts,
             "    }",
             "    const long long end = clock64();",
-            "    if (threadIdx.x == 0) {",
-            f"        long long* at = cycles + blockIdx.x * {len(plan.accesses) + 1};",
-            "        at[0] = end - start;",
-            f"        for (int k = 0; k < {len(plan.accesses)}; ++k) at[k + 1] = spent[k];",
-            "    }",
+            "    if (threadIdx.x == 0) cycles[blockIdx.x] = end - start;",
             "    cells[threadIdx.x] = sum ^ v[0] ^ v[1] ^ v[2] ^ v[3];",
             "}",
         ]
     )
 
 
-def _access(access: AccessPlan, number: int) -> list[str]:
+def _access(access: AccessPlan) -> list[str]:
     """All iterations of one access, then the barrier."""
     operation = access.lanes.operation
     address = f"smem + {access.name}_bytes({arguments(access)})"
@@ -93,7 +94,8 @@ def _access(access: AccessPlan, number: int) -> list[str]:
         address = f"smem + {access.name}_step(base, {step})"
         base = [f"            const uint32_t base = {access.name}_base(tid); (void)base;"]
     # What is loaded must be used, or the assembler leaves the load out.
-    use = " sum ^= v[0] ^ v[1] ^ v[2] ^ v[3];" if operation.does.returns else ""
+    words = operation.matrices or max(1, operation.width_bytes // 4)
+    use = f" sum ^= {' ^ '.join(f'v[{k}]' for k in range(words))};" if operation.does.returns else ""
     body = [f"if ({condition(access)}) {{ {access_instruction(access, address)}{use} }}"]
     cell = [f"            const uint32_t* cell = cells + {operation.width_bytes // 4} * tid;"]
     wait = ['            asm volatile("cp.async.wait_all;" ::: "memory");']
@@ -104,7 +106,6 @@ def _access(access: AccessPlan, number: int) -> list[str]:
         *loop_nest(access, body, "            ", "#pragma unroll"),
         *(wait if operation.does.copies else []),
         "            __syncthreads();",
-        f"            if (split) {{ const int now = clock(); spent[{number}] += now - last; last = now; }}",
         "        }",
     ]
 
@@ -124,27 +125,29 @@ namespace {
 
 @KERNELS@
 
-typedef void (*Pass)(uint32_t*, int, long long*, int);
+typedef void (*Pass)(uint32_t*, int, int, long long*);
 
-// Mean cycles of a pass over all blocks, then of each access, of the second of two launches.
-std::vector<double> launch(Pass kernel, int blocks, int bytes, int accesses, int split) {
-    std::vector<long long> cycles(size_t(blocks) * (accesses + 1));
+// Mean cycles of a pass over all blocks: the median of some launches after the first.
+double launch(Pass kernel, int blocks, int bytes) {
+    std::vector<long long> cycles(blocks);
+    std::vector<double> means;
     uint32_t* d_cells; long long* d_cycles;
     CHECK(cudaMalloc(&d_cells, 65536)); CHECK(cudaMemset(d_cells, 0, 65536));
-    CHECK(cudaMalloc(&d_cycles, cycles.size() * 8));
-    for (int again = 0; again < 2; ++again) {
-        kernel<<<blocks, @THREADS@, bytes>>>(d_cells, @REPEATS@, d_cycles, split);
+    CHECK(cudaMalloc(&d_cycles, blocks * 8));
+    for (int again = 0; again <= @LAUNCHES@; ++again) {
+        kernel<<<blocks, @THREADS@, bytes>>>(d_cells, @REPEATS@, 0, d_cycles);
         CHECK(cudaGetLastError());
+        CHECK(cudaMemcpy(cycles.data(), d_cycles, blocks * 8, cudaMemcpyDeviceToHost));
+        double sum = 0;
+        for (long long each : cycles) sum += double(each);
+        if (again) means.push_back(sum / blocks / @REPEATS@);
     }
-    CHECK(cudaMemcpy(cycles.data(), d_cycles, cycles.size() * 8, cudaMemcpyDeviceToHost));
     CHECK(cudaFree(d_cells)); CHECK(cudaFree(d_cycles));
-    std::vector<double> mean(accesses + 1);
-    for (size_t k = 0; k < cycles.size(); ++k)
-        mean[k % (accesses + 1)] += double(cycles[k]) / blocks / @REPEATS@;
-    return mean;
+    std::sort(means.begin(), means.end());
+    return means[means.size() / 2];
 }
 
-void time(int row, Pass once, Pass kept, int bytes, int accesses) {
+void time(int row, Pass once, Pass kept, int bytes) {
     for (Pass kernel : {once, kept}) {
         CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
         CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100));
@@ -156,10 +159,7 @@ void time(int row, Pass once, Pass kept, int bytes, int accesses) {
     CHECK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0));
     std::printf("pass\t%d\t%d\t%d", row, fit, attributes.numRegs);
     for (Pass kernel : {once, kept})
-        for (int blocks : {1, fit * processors})
-            std::printf("\t%.1f", launch(kernel, blocks, bytes, accesses, 0)[0]);
-    const std::vector<double> split = launch(once, 1, bytes, accesses, 1);
-    for (int k = 1; k <= accesses; ++k) std::printf(k > 1 ? ",%.1f" : "\t%.1f", split[k]);
+        for (int blocks : {1, fit * processors}) std::printf("\t%.1f", launch(kernel, blocks, bytes));
     std::printf("\n");
     std::fflush(stdout);
 }
@@ -167,7 +167,7 @@ void time(int row, Pass once, Pass kept, int bytes, int accesses) {
 }  // namespace
 
 // A line a layout: its number; blocks that fit on a multiprocessor; registers of a thread; cycles of a pass,
-// once by one block and together, kept by one block and together; cycles of each access, once by one block.
+// once by one block and together, kept by one block and together.
 int main() {
 @RUNS@
     CHECK(cudaDeviceSynchronize());

@@ -70,7 +70,6 @@ class Times(Struct, frozen=True):
         registers: of a thread.
         once, kept: of one block alone; addresses computed in every pass, or kept where they do not change.
         once_together, kept_together: of each of as many blocks as fit on every multiprocessor.
-        accesses: of each access, once.
     """
 
     row: int
@@ -80,7 +79,6 @@ class Times(Struct, frozen=True):
     once_together: float
     kept: float
     kept_together: float
-    accesses: tuple[float, ...]
 
 
 def parse_times(output: str) -> list[Times]:
@@ -89,9 +87,7 @@ def parse_times(output: str) -> list[Times]:
     times = []
     for row in rows:
         number, blocks, registers = map(int, row[:3])
-        once, together, kept, kept_together = map(float, row[3:7])
-        each = tuple(map(float, row[7].split(",")))
-        times.append(Times(number, blocks, registers, once, together, kept, kept_together, each))
+        times.append(Times(number, blocks, registers, *map(float, row[3:7])))
     return times
 
 

@@ -95,7 +95,6 @@ class _Compare:
         self.widths: dict[str, int] | None = None  # not chosen yet
         self.everything, self.seconds = _timed(lambda: known or self._solve(FAMILIES))
         self.solved: list[Result] = []  # of rows, those without pads first
-        self.everything, self.seconds = _timed(partial(self._solve, FAMILIES))
         self.widths = chosen_widths(problem, self.everything)
         if self.widths:
             self.case = known_case(source, gpu, self.widths)
