@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -78,22 +79,43 @@ def command(
 
     FILE is a problem, which is solved first: a file, or a name in the catalogue; or it is what
     `solve --json` printed. A result alone does not know the accesses: name its problem with --problem,
-    or get the offset only.
+    or get the offset only. Of several tiles, one text says where each lies and holds the code of all.
 
     \b
     Examples:
       layoutopt emit problems/basics/gemm_a_128x64_f16.json --lang cute
       layoutopt solve P.json --json > R.json; layoutopt emit R.json --problem P.json -o tile.cuh
     """
+    from layoutopt.cli.block import tiles_in
+    from layoutopt.problems.file import parsed, read
+
     _check_options(lang, name, only, as_edit, self_test)
     if (several := _sizes(file, lang, name, device_file)) is not None:
         if as_edit or self_test or only != "all" or offset is not None:
             raise click.UsageError("a file with `sizes` gives one header, without other parts")
         return _done(*several, output, as_json)
+    raw = parsed(read(file))
+    if tiles_in(raw):
+        if self_test:
+            raise click.UsageError("--self-test is of one tile; `layoutopt run` tests each of several")
+        how = problem, offset, time_limit, workers, device_file
+        return _block(raw, how, name, lang, only, as_edit, output, as_json)
     found = answer_of(file, problem, offset, time_limit, workers, device_file, in_use=not as_edit)()
     if found.code is not None:
         note(f"no layout: {found.reason}")
         return found.code
+    return _done(*_one(found, lang, name, only, as_edit, self_test), output, as_json)
+
+
+def _one(
+    found: Answer,
+    lang: str,
+    name: str | None,
+    only: Literal["offset", "access", "all"],
+    as_edit: bool,
+    self_test: bool,
+) -> tuple[str, dict[str, Any]]:
+    """The text for one tile, and its figures."""
     data: dict[str, Any] = {"schema": "layoutopt.code/1", "problem": found.problem.name, "lang": lang}
     if as_edit:
         text, data["edit"] = _edit(found)
@@ -109,7 +131,7 @@ def command(
         text = code(lang, planned)
         if LANGUAGES[lang].unit == "byte":
             data |= _instructions(planned)
-    return _done(text, data, output, as_json)
+    return text, data
 
 
 def _done(text: str, data: dict[str, Any], output: Path | None, as_json: bool) -> int:
@@ -121,6 +143,43 @@ def _done(text: str, data: dict[str, Any], output: Path | None, as_json: bool) -
     elif output is None:
         click.echo(text, nl=False)
     return 0
+
+
+def _block(
+    raw: Any,
+    how: tuple[Path | None, str | None, float, int, Path | None],
+    name: str | None,
+    lang: str,
+    only: Literal["offset", "access", "all"],
+    as_edit: bool,
+    output: Path | None,
+    as_json: bool,
+) -> int:
+    """Emit all tiles of a block, or the edit of each; the exit code."""
+    from layoutopt.cli.block import NoBlock, block_of
+    from layoutopt.codegen.tiles import block_edits, block_plans, text_of_plans
+
+    try:
+        block = block_of(raw, *how)()
+    except NoBlock as none:
+        return none.code
+    block = block if name is None else replace(block, name=name)
+    data: dict[str, Any] = {"schema": "layoutopt.code/1", "problem": block.name, "lang": lang}
+    tiles: list[dict[str, Any]] = [
+        {f: getattr(part, f) for f in ("tile", "base_bytes", "stages", "stage_bytes")} for part in block.parts
+    ]
+    data["tiles"] = tiles
+    if as_edit:
+        edits = block_edits(block)
+        for tile, (_, change) in zip(tiles, edits, strict=True):
+            tile["edit"] = change
+        return _done("\n".join(text for text, _ in edits), data, output, as_json)
+    plans = block_plans(lang, block, only=only)
+    if LANGUAGES[lang].unit == "byte":
+        for tile, plan in zip(tiles, plans, strict=True):
+            tile |= _instructions(plan)
+        data["instructions"] = sum(plan.instructions for plan in plans)
+    return _done(text_of_plans(lang, block, plans), data, output, as_json)
 
 
 def _sizes(

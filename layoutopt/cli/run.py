@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,11 @@ from layoutopt.cli.output import note, say, say_json
 
 if TYPE_CHECKING:
     from layoutopt.codegen.plan import Plan
+    from layoutopt.hardware.devices import Device
     from layoutopt.hardware.machine import Gpu, Run
+    from layoutopt.problems.answer import Result
+    from layoutopt.problems.types import Problem
+    from layoutopt.study.block import Block
 
 
 @click.command("run")
@@ -32,33 +37,66 @@ def command(
     """Run a layout's code on the GPU: values, profiler counters and cycles, beside what was predicted.
 
     FILE is a problem, which is solved first: a file, or a name in the catalogue; or it is a result with
-    its --problem. Needs nvcc and an NVIDIA GPU; counters need ncu. Exit code 1 where anything differs
-    from its prediction.
+    its --problem. Each of several tiles is run by itself. Needs nvcc and an NVIDIA GPU; counters need ncu.
+    Exit code 1 where anything differs from its prediction.
 
     \b
     Example:
       layoutopt run problems/basics/gemm_a_128x64_f16.json --offset published
     """
+    from layoutopt.cli.block import block_of, tiles_in
     from layoutopt.hardware import machine
+    from layoutopt.problems.file import parsed, read
 
-    solved = answer_of(file, problem, offset, time_limit, workers, device_file)
+    raw = parsed(read(file))
+    how = problem, offset, time_limit, workers, device_file
+    if tiles_in(raw):
+        solved_block = block_of(raw, *how)
+        return _run_block(solved_block, machine.gpu_present(), as_json)
+    solved = answer_of(file, *how)
     card = machine.gpu_present()
-    found = solved()
-    if found.code is not None:
-        note(f"no layout: {found.reason}")
-        return found.code
+    given = solved()
+    if given.code is not None:
+        note(f"no layout: {given.reason}")
+        return given.code
+    found = _run(given.problem, given.device, given.answer, card, as_json)
+    if as_json:
+        say_json(found)
+    return 0 if found["agrees"] else 1
+
+
+def _run_block(solved: Callable[[], Block], card: Gpu, as_json: bool) -> int:
+    """Run every tile by itself, print what came out; the exit code."""
+    from layoutopt.cli.block import NoBlock
+
+    try:
+        block = solved()
+    except NoBlock as none:
+        return none.code
+    tiles = [
+        {"tile": part.tile, **_run(part.problem, block.device, part.answer, card, as_json)}
+        for part in block.parts
+    ]
+    good = all(tile["agrees"] for tile in tiles)
+    if as_json:
+        say_json({"schema": "layoutopt.block_run/1", "problem": block.name, "tiles": tiles, "agrees": good})
+    return 0 if good else 1
+
+
+def _run(problem: Problem, target: Device, answer: Result | str, card: Gpu, as_json: bool) -> dict[str, Any]:
+    """Run the layout of one tile and print the table unless JSON is wanted; JSON-ready data."""
     from layoutopt.codegen.languages import run_plan
     from layoutopt.codegen.selftest import program
+    from layoutopt.hardware import machine
     from layoutopt.hardware.counters import counters
     from layoutopt.hardware.devices import device
 
     here = device(f"sm_{card.compute_capability.replace('.', '')}")
-    target, answer = found.device, found.answer
     if target.name != here.name:
         note(f"the problem is for {target.name}; predictions are for this machine's {here.name}")
         target = here
         answer = answer if isinstance(answer, str) else str(answer.offset)
-    planned = run_plan(found.problem, target, answer)
+    planned = run_plan(problem, target, answer)
     expected = [
         (
             a.access.name,
@@ -69,11 +107,9 @@ def command(
     ]
     distinct, runs = machine.run(program(planned), expected, card)
     good = distinct and all(r.agrees for r in runs)
-    if as_json:
-        say_json(_json(planned, card, distinct, runs, good))
-    else:
+    if not as_json:
         say(_table(planned, card, distinct, runs, good))
-    return 0 if good else 1
+    return _json(planned, card, distinct, runs, good)
 
 
 def _json(plan: Plan, card: Gpu, distinct: bool, runs: list[Run], good: bool) -> dict[str, Any]:

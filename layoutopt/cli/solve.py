@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device
     from layoutopt.problems.templates import Value
     from layoutopt.sweeps.store import Store
+    from layoutopt.synthesis.arrange import Arrangement
 
 P = TypeVar("P", bound=Problem | TileSet)
 Answer = TypeVar("Answer")
@@ -183,7 +184,6 @@ class Asked:
         if self.method != "auto":
             raise click.UsageError("--method: of several tiles, each is solved by auto")
         from layoutopt.cli.tiles import finish
-        from layoutopt.synthesis.arrange import arrange
 
         found = None
         if self.store is not None:
@@ -193,8 +193,9 @@ class Asked:
                 self.store, tiles, gpu, time_limit=self.time_limit, conflict_free=self.conflict_free
             )
         if found is None:
-            work = partial(arrange, tiles, target=gpu, workers=self.workers, conflict_free=self.conflict_free)
-            found = _interruptibly(work, self.time_limit, self.stopped)
+            found = arrange_interruptibly(
+                tiles, gpu, self.time_limit, self.workers, self.conflict_free, self.stopped
+            )
         return finish(tiles, found, gpu, self.as_json, self.table, self.code)
 
     def _known(self, problem: Problem, gpu: Device) -> Result | None:
@@ -305,6 +306,21 @@ def solve_interruptibly(
         conflict_free=conflict_free,
         method=method,
     )
+    return _interruptibly(work, time_limit, stopped)
+
+
+def arrange_interruptibly(
+    tiles: TileSet,
+    gpu: Device,
+    time_limit: float,
+    workers: int,
+    conflict_free: bool = False,
+    stopped: threading.Event | None = None,
+) -> Arrangement:
+    """The same for several tiles."""
+    from layoutopt.synthesis.arrange import arrange
+
+    work = partial(arrange, tiles, target=gpu, workers=workers, conflict_free=conflict_free)
     return _interruptibly(work, time_limit, stopped)
 
 

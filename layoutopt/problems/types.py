@@ -245,7 +245,7 @@ class Block(Struct, frozen=True, forbid_unknown_fields=True):
     """What else a block of the kernel takes, which decides how many fit on a multiprocessor."""
 
     other_shared_bytes: Annotated[
-        int, Meta(ge=0, le=1 << 20, description="Shared memory of the block beside the tile")
+        int, Meta(ge=0, le=1 << 20, description="Shared memory of the block beside the tile or tiles")
     ] = 0
     registers: Annotated[
         Positive | None, Meta(description="Registers of a thread, as the compiler reports them")
@@ -339,6 +339,7 @@ class TileSet(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
         Constraints,
         Meta(description="max_bytes is for all tiles together; the rest holds for each, beside its own"),
     ] = Constraints()
+    block: Block = Block()
     overlay: Annotated[
         tuple[Annotated[tuple[Identifier, ...], Meta(min_length=1)], ...],
         Meta(
@@ -380,6 +381,8 @@ class TileSet(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
             ),
             target=self.target,
             layout=layout,
+            block=self.block,
+            kernel=KernelNames(array=tile.name),
             published=tile.published,
         )
 

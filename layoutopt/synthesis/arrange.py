@@ -14,11 +14,13 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from layoutopt.errors import VerificationError
+from layoutopt.errors import ProblemFileError, VerificationError
+from layoutopt.ground import json_data
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, device
 from layoutopt.layout.index_cost import MEASURE
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, IndexCost, Proof, Result, Status
+from layoutopt.problems.result_file import MAX_BYTES, result_from_data
 from layoutopt.problems.tile_set_file import fields_of
 from layoutopt.problems.types import FAMILIES, Problem, TileSet
 from layoutopt.search.proposal import Ask
@@ -77,6 +79,54 @@ class Arrangement(Struct, frozen=True, rename={"schema_": "schema"}):
         """The arrangement as JSON-ready data, the schema first."""
         data: dict[str, Any] = msgspec.to_builtins(self)
         return {"schema": data.pop("schema"), **data}
+
+
+def arrangement_from_data(raw: Any) -> Arrangement:
+    """An arrangement from decoded JSON data, as `solve --json` prints it.
+
+    Raises:
+        ProblemFileError: the data is no arrangement, or says of a layout what does not hold.
+    """
+    if not isinstance(raw, dict) or raw.get("schema") != ARRANGEMENT_SCHEMA:
+        raise ProblemFileError("schema", f"expected {ARRANGEMENT_SCHEMA!r}, as `solve --json` prints")
+    arrangement = json_data.convert(raw, Arrangement)
+    placed = []
+    for k, (part, own) in enumerate(zip(arrangement.tiles, raw.get("tiles", ()), strict=True)):
+        try:
+            part = msgspec.structs.replace(part, result=result_from_data(own["result"]))
+        except ProblemFileError as error:
+            raise ProblemFileError(f"tiles[{k}].result.{error.field}", error.reason) from None
+        _check_place(part, f"tiles[{k}]")
+        placed.append(part)
+    if placed:
+        end = max(
+            part.base_bytes + (part.stages - 1) * part.stage_bytes + (part.result.bytes or 0)
+            for part in placed
+        )
+        alignment = arrangement.alignment_bytes or 0
+        if arrangement.bytes != end:
+            raise ProblemFileError("bytes", f"the tiles end at byte {end}, not {arrangement.bytes}")
+        if any(alignment % (part.result.alignment_bytes or 1) for part in placed) or alignment < 1:
+            raise ProblemFileError(
+                "alignment_bytes", f"expected a multiple of those of the tiles, got {alignment}"
+            )
+    return msgspec.structs.replace(arrangement, tiles=tuple(placed))
+
+
+def _check_place(part: PlacedTile, place: str) -> None:
+    if part.result.layout is None:
+        raise ProblemFileError(f"{place}.result.layout", "expected a layout")
+    for field in ("base_bytes", "stages", "stage_bytes"):
+        least = 0 if field == "base_bytes" else 1
+        if not least <= getattr(part, field) <= MAX_BYTES:
+            raise ProblemFileError(
+                f"{place}.{field}", f"expected {least} to {MAX_BYTES}, got {getattr(part, field)}"
+            )
+    if part.stages > 1 and part.stage_bytes < (part.result.bytes or 0):
+        raise ProblemFileError(
+            f"{place}.stage_bytes",
+            f"one stage takes {part.result.bytes} bytes, the next begins after {part.stage_bytes}",
+        )
 
 
 def arrange(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from layoutopt.problems.types import Access, NamedTile, Problem, TileSet
@@ -33,11 +35,18 @@ def _viewed(access: Access, shape: tuple[int, ...], onto: tuple[int, ...]) -> Ac
     """The access in the coordinates of a tile of shape `onto` that holds the same elements, row-major."""
     if shape == onto:
         return access
+    return msgspec.structs.replace(access, index=viewed_index(access.index, shape, onto))
+
+
+def viewed_index(
+    index: Sequence[str | int], shape: tuple[int, ...], onto: tuple[int, ...]
+) -> tuple[str, ...]:
+    """Coordinates in a tile of shape `onto` of what `index` says in one of shape `shape`, both row-major."""
     flat = "0"
-    for extent, text in zip(shape, access.index, strict=True):
+    for extent, text in zip(shape, index, strict=True):
         flat = f"({flat})*{extent} + ({text})"
-    index, inner = [], 1
+    found, inner = [], 1
     for d in reversed(range(len(onto))):
-        index.append(f"({flat}) // {inner}" + (f" % {onto[d]}" if d else ""))
+        found.append(f"({flat}) // {inner}" + (f" % {onto[d]}" if d else ""))
         inner *= onto[d]
-    return msgspec.structs.replace(access, index=tuple(reversed(index)))
+    return tuple(reversed(found))

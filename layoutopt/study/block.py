@@ -1,0 +1,152 @@
+"""A block: tiles with a layout each, and where they lie. What is done to a tile is done to each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from layoutopt.engine.claims import check_claims
+from layoutopt.errors import LayoutError, ProblemFileError
+from layoutopt.expressions.grammar import parse, substituted, to_text
+from layoutopt.expressions.simplify import simplify
+from layoutopt.hardware.devices import Device
+from layoutopt.problems.answer import Result
+from layoutopt.problems.types import NamedTile, Problem, TileSet
+from layoutopt.study.check_tiles import TileSetAudit, check_tiles
+from layoutopt.synthesis.arrange import Arrangement, arrangement_from_data
+from layoutopt.synthesis.tile_groups import groups, viewed_index
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One tile of a block.
+
+    Attributes:
+        tile: its name.
+        problem: the tile and its accesses.
+        base_bytes: where its first stage begins.
+        stages: how many copies there are.
+        stage_bytes: from one copy to the next.
+        answer: the layout: a result, or element offsets over x0, x1, ...
+    """
+
+    tile: str
+    problem: Problem
+    base_bytes: int
+    stages: int
+    stage_bytes: int
+    answer: Result | str
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """All of them.
+
+    Attributes:
+        name: of the file.
+        device: the target.
+        parts: in the order of the file.
+        bytes: to the end of the last.
+        alignment_bytes: of the start of everything.
+        summary: what is known of it, in a line.
+    """
+
+    name: str
+    device: Device
+    parts: tuple[Part, ...]
+    bytes: int
+    alignment_bytes: int
+    summary: str
+
+
+def solved_block(tile_set: TileSet, gpu: Device, arrangement: Arrangement) -> Block:
+    """The block of an arrangement that holds layouts.
+
+    Raises:
+        LayoutError: tiles of several shapes share a table.
+    """
+    placed = {name: part for part in arrangement.tiles for name in part.tiles}
+    first = {tile.name: tiles[0] for tiles, _ in groups(tile_set) for tile in tiles}
+    parts = []
+    for tile in tile_set.tiles:
+        part, problem = placed[tile.name], tile_set.problem(tile)
+        answer = _own_answer(part.result, problem, first[tile.name])
+        parts.append(Part(tile.name, problem, part.base_bytes, part.stages, part.stage_bytes, answer))
+    summary = f"{arrangement.bytes} bytes, {arrangement.excess} excess wavefronts; {arrangement.status}"
+    assert arrangement.bytes is not None
+    assert arrangement.alignment_bytes is not None
+    return Block(tile_set.name, gpu, tuple(parts), arrangement.bytes, arrangement.alignment_bytes, summary)
+
+
+def _own_answer(result: Result, problem: Problem, first: NamedTile) -> Result | str:
+    """A tile's part of a layout that is in the coordinates of the first of those that share it."""
+    if problem.tile.shape == first.shape:
+        own = [access.name for access in problem.accesses]
+        accesses = tuple(access for access in result.accesses if access.name in own)
+        if accesses == result.accesses:
+            return result
+        excess = sum(access.excess for access in accesses)
+        return msgspec.structs.replace(result, problem=problem.name, accesses=accesses, excess=excess)
+    if result.layout is not None and result.layout.lookup:
+        raise LayoutError(f"tile {problem.name!r}: a table of offsets has no formula in its coordinates")
+    coordinates = tuple(f"x{d}" for d in range(len(problem.tile.shape)))
+    views = viewed_index(coordinates, problem.tile.shape, first.shape)
+    names = frozenset(coordinates)
+    node = parse(result.offset or "", frozenset(f"x{d}" for d in range(len(first.shape))))
+    own_node = substituted(node, {f"x{d}": parse(text, names) for d, text in enumerate(views)})
+    ranges = {name: (0, extent - 1) for name, extent in zip(coordinates, problem.tile.shape, strict=True)}
+    return to_text(simplify(own_node, ranges))
+
+
+def block_in_use(tile_set: TileSet, gpu: Device) -> Block:
+    """The block as the file says that it ships: each tile's layout, and where it lies.
+
+    Raises:
+        ProblemFileError: a tile says no layout, or the tiles cannot lie so.
+    """
+    audit = check_tiles(tile_set, target=gpu)
+    for finding in audit.findings:
+        raise ProblemFileError("tiles", f"the block cannot hold its tiles so: {finding.message}")
+    return Block(
+        tile_set.name,
+        gpu,
+        tuple(_parts_in_use(tile_set, audit)),
+        audit.bytes,
+        max(part.audit.alignment_bytes for part in audit.tiles),
+        f"{audit.bytes} bytes, {audit.excess} excess wavefronts; as the file has it",
+    )
+
+
+def _parts_in_use(tile_set: TileSet, audit: TileSetAudit) -> Iterator[Part]:
+    for tile, part in zip(tile_set.tiles, audit.tiles, strict=True):
+        assert part.audit.offset is not None
+        problem = tile_set.problem(tile)
+        yield Part(tile.name, problem, part.base_bytes, part.stages, part.stage_bytes, part.audit.offset)
+
+
+def read_block(raw: dict[str, Any], tile_set: TileSet, gpu: Device) -> Block | Arrangement:
+    """The block of an arrangement as `solve --json` prints it; the arrangement, where that has no layouts.
+
+    Raises:
+        ProblemFileError: the data is no arrangement of these tiles, or says of a layout what does not hold.
+    """
+    arrangement = arrangement_from_data(raw)
+    if arrangement.problem != tile_set.name:
+        raise ProblemFileError(
+            "problem", f"the result is of {arrangement.problem!r}, not of {tile_set.name!r}"
+        )
+    if not arrangement.tiles:
+        return arrangement
+    members = groups(tile_set)
+    names = [tuple(tile.name for tile in tiles) for tiles, _ in members]
+    if [part.tiles for part in arrangement.tiles] != names:
+        raise ProblemFileError("tiles", f"expected layouts of {names}, in this order")
+    for k, ((_, problem), part) in enumerate(zip(members, arrangement.tiles, strict=True)):
+        try:
+            check_claims(problem, gpu, part.result)
+        except ProblemFileError as error:
+            raise ProblemFileError(f"tiles[{k}].result.{error.field}", error.reason) from None
+    return solved_block(tile_set, gpu, arrangement)
