@@ -34,9 +34,13 @@ if TYPE_CHECKING:
     "--plot",
     type=OutputPath(),
     metavar="FILE",
-    help="Draw bytes against wavefronts, as .svg or .png (needs matplotlib).",
+    help="Draw bytes against wavefronts, with --run cycles, as .svg or .png (needs matplotlib).",
 )
-@click.option("--run", is_flag=True, help="Time every row on the GPU of this machine (needs nvcc).")
+@click.option(
+    "--run",
+    is_flag=True,
+    help="Run every row on the GPU of this machine: cycles, and counters with ncu (needs nvcc).",
+)
 @click.option("--offset", metavar="EXPR", help="The layout in use: element offset over x0, x1, ...")
 @time_limit_option(10.0, "Seconds for the search over everything, and as many for the rest.")
 @store_option

@@ -1,8 +1,8 @@
-"""The rows of a comparison timed on the GPU of this machine, all in one program."""
+"""The rows of a comparison on the GPU of this machine, all in one program: cycles and counters."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,26 +16,51 @@ if TYPE_CHECKING:
 
 
 def with_measured(problem: Problem, comparison: Comparison, card: Gpu) -> Comparison:
-    """The comparison with measured cycles; rows that a program cannot run keep none.
+    """The comparison with what was measured; rows that a program cannot run keep nothing.
 
     Raises:
         MachineError: a tool is missing or fails.
     """
     from layoutopt.codegen.passes import program
-    from layoutopt.hardware.machine import run_times
+    from layoutopt.hardware.machine import run_passes
 
     plans = plans_of(problem, comparison, card)
     if not plans:
         return comparison
-    times = run_times(program(list(plans.values())), len(plans), card)
-    found = dict(zip(plans, times, strict=True))
-    rows = []
-    for row in comparison.rows:
-        took = found.get(row.offset or "")
-        if took is not None:
-            row = msgspec.structs.replace(row, measured=took.once, measured_together=took.once_together)
-        rows.append(row)
-    return msgspec.structs.replace(comparison, rows=tuple(rows))
+    times, counted = run_passes(program(list(plans.values())), len(plans), card)
+    missing = counted if isinstance(counted, str) else None
+    found: dict[str, dict[str, Any]] = {
+        offset: {"measured": took.once, "measured_together": took.once_together}
+        for offset, took in zip(plans, times, strict=True)
+    }
+    if not isinstance(counted, str):
+        for (offset, plan), read in zip(plans.items(), counted, strict=True):
+            found[offset] |= _counters(plan, read)
+    rows = tuple(
+        row if row.wavefronts is None else msgspec.structs.replace(row, **found.get(row.offset or "", {}))
+        for row in comparison.rows
+    )
+    return msgspec.structs.replace(comparison, rows=rows, measured_on=card.name, not_counted=missing)
+
+
+def _counters(plan: Plan, read: dict[str, int]) -> dict[str, Any]:
+    """The profiler's counters of a pass, beside what is predicted for all its accesses."""
+    from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS, counters
+    from layoutopt.hardware.machine import compared
+
+    predicted: dict[str, int] = {}
+    for access in plan.accesses:
+        wavefronts, conflicts = int(access.report.wavefronts), int(access.report.bank_conflicts)
+        for name, value in counters(plan.device, access.lanes.operation, wavefronts, conflicts).items():
+            predicted[name] = predicted.get(name, 0) + value
+    if not predicted:
+        return {}
+    seen = compared(predicted, read)
+    return {
+        "counted_wavefronts": seen[WAVEFRONTS],
+        "counted_bank_conflicts": seen[BANK_CONFLICTS],
+        "counted_as_predicted": seen == predicted,
+    }
 
 
 def plans_of(problem: Problem, comparison: Comparison, card: Gpu) -> dict[str, Plan]:

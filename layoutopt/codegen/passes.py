@@ -6,9 +6,10 @@ of its iterations, with a barrier after each. A layout has one kernel, in two mo
     once    every address is computed in every pass, as a block does that comes once
     kept    what does not change from pass to pass may be kept, as in a main loop
 
-each by one block, and by as many blocks as fit on every multiprocessor, together.
+each by one block, and by as many blocks as fit on every multiprocessor, together. Called with `profile`, the
+program runs one pass of one block of each layout, for a profiler to count.
 
-`parse_times` of `layoutopt.hardware.machine` reads what it prints: a line for each layout.
+`run_passes` of `layoutopt.hardware.machine` reads what it prints: a line for each layout.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ def program(plans: Sequence[Plan]) -> str:
     """
     headers = [cuda.emit(plan).replace("#pragma once\n", "") for plan in plans]
     kernels = [_kernel(plan) for plan in plans]
+    profiled = [f"        profile({plan.name}_pass<0>, {plan.bytes});" for plan in plans]
     runs = [
-        f"    time({k}, {plan.name}_pass<0>, {plan.name}_pass<1>, {plan.bytes});"
+        f"        time({k}, {plan.name}_pass<0>, {plan.name}_pass<1>, {plan.bytes});"
         for k, plan in enumerate(plans)
     ]
     text = _PROGRAM
@@ -42,6 +44,7 @@ def program(plans: Sequence[Plan]) -> str:
         "HEADERS": "\n".join(headers),
         "KERNELS": "\n".join(kernels),
         "RUNS": "\n".join(runs),
+        "PROFILED": "\n".join(profiled),
         "THREADS": str(plans[0].problem.threads),
         "REPEATS": str(REPEATS),
         "LAUNCHES": str(LAUNCHES),
@@ -147,11 +150,23 @@ double launch(Pass kernel, int blocks, int bytes) {
     return means[means.size() / 2];
 }
 
+void prepare(Pass kernel, int bytes) {
+    CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100));
+}
+
+void profile(Pass kernel, int bytes) {
+    uint32_t* d_cells; long long* d_cycles;
+    CHECK(cudaMalloc(&d_cells, 65536)); CHECK(cudaMemset(d_cells, 0, 65536));
+    CHECK(cudaMalloc(&d_cycles, 8));
+    prepare(kernel, bytes);
+    kernel<<<1, @THREADS@, bytes>>>(d_cells, 1, 0, d_cycles);
+    CHECK(cudaGetLastError());
+    CHECK(cudaFree(d_cells)); CHECK(cudaFree(d_cycles));
+}
+
 void time(int row, Pass once, Pass kept, int bytes) {
-    for (Pass kernel : {once, kept}) {
-        CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-        CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100));
-    }
+    for (Pass kernel : {once, kept}) prepare(kernel, bytes);
     int fit = 0, processors = 0;
     cudaFuncAttributes attributes;
     CHECK(cudaFuncGetAttributes(&attributes, once));
@@ -168,8 +183,12 @@ void time(int row, Pass once, Pass kept, int bytes) {
 
 // A line a layout: its number; blocks that fit on a multiprocessor; registers of a thread; cycles of a pass,
 // once by one block and together, kept by one block and together.
-int main() {
+int main(int argc, char**) {
+    if (argc > 1) {
+@PROFILED@
+    } else {
 @RUNS@
+    }
     CHECK(cudaDeviceSynchronize());
     return 0;
 }

@@ -91,8 +91,12 @@ def parse_times(output: str) -> list[Times]:
     return times
 
 
-def run_times(text: str, rows: int, gpu: Gpu) -> list[Times]:
-    """Compile and run a program of `layoutopt.codegen.passes`; one `Times` a layout.
+def run_passes(text: str, rows: int, gpu: Gpu) -> tuple[list[Times], list[dict[str, int]] | str]:
+    """Compile and run a program of `layoutopt.codegen.passes`.
+
+    Returns:
+        A `Times` for each of the `rows` layouts, and the profiler's counters of one pass of a block of each,
+        or why there are none.
 
     Raises:
         MachineError: a tool is missing or fails, or a layout was not timed.
@@ -100,11 +104,17 @@ def run_times(text: str, rows: int, gpu: Gpu) -> list[Times]:
     with tempfile.TemporaryDirectory(prefix="layoutopt-") as name:
         program = compile_program(text, Path(name), gpu)
         done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
-    times = parse_times(done.stdout)
-    if done.returncode or len(times) != rows:
-        wrong = done.stderr.strip()[:300]
-        raise MachineError(f"{len(times)} of {rows} layouts were timed, status {done.returncode}: {wrong}")
-    return times
+        times = parse_times(done.stdout)
+        if done.returncode or len(times) != rows:
+            wrong = done.stderr.strip()[:300]
+            raise MachineError(
+                f"{len(times)} of {rows} layouts were timed, status {done.returncode}: {wrong}"
+            )
+        try:
+            counted = run_counters(program, rows, "_pass")
+        except MachineError as error:
+            return times, str(error)
+    return times, "ncu is not on this machine" if counted is None else counted
 
 
 def find_tool(name: str) -> str | None:
@@ -187,8 +197,8 @@ def parse_values(output: str) -> tuple[bool, list[tuple[bool, float]]]:
     return distinct, [(row[3] == "right", float(row[6])) for row in rows]
 
 
-def run_counters(program: Path, accesses: int) -> list[dict[str, int]] | None:
-    """The profiler's counters of each access, in order; None where there is no profiler.
+def run_counters(program: Path, accesses: int, kernels: str = "_access_") -> list[dict[str, int]] | None:
+    """The profiler's counters of each launch of kernels so named; None where there is no profiler.
 
     Raises:
         MachineError: the profiler fails, as it does without permission to read counters.
@@ -197,7 +207,7 @@ def run_counters(program: Path, accesses: int) -> list[dict[str, int]] | None:
     if ncu is None:
         return None
     command = [ncu, "--metrics", ",".join(METRICS), "--clock-control", "none", "--cache-control", "none",
-               "--csv", "--page", "raw", "--print-units", "base", "--kernel-name", "regex:_access_",
+               "--csv", "--page", "raw", "--print-units", "base", "--kernel-name", f"regex:{kernels}",
                str(program), "profile"]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
     rows = parse_counters(done.stdout)

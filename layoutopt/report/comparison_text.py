@@ -27,7 +27,8 @@ _CSV_FIELDS = (
     "family", "title", "status", "label", "offset", "excess", "ways", "wavefronts", "ideal",
     "weighted_wavefronts", "bytes", "declared_bytes", "alignment_bytes", "blocks_per_sm",
     "blocks_by_shared_memory", "limited_by", "pipeline_stages", "index_ops",
-    "instructions", "cycles", "measured", "measured_together", "edit", "pareto", "seconds",
+    "instructions", "cycles", "measured", "measured_together", "counted_wavefronts",
+    "counted_bank_conflicts", "counted_as_predicted", "edit", "pareto", "seconds",
     "reason",
 )  # fmt: skip
 
@@ -141,10 +142,13 @@ def _cells(comparison: Comparison) -> tuple[tuple[str, ...], list[tuple[Row, tup
                 ),
             )
         )  # fmt: skip
+    # Beside the estimate, before the formula.
     if any(row.measured is not None for row in comparison.rows):
-        # Beside the estimate, before the formula.
         head = (*head[:-1], "measured", head[-1])
         rows = [(row, (*cells[:-1], _cycles(row.measured), cells[-1])) for row, cells in rows]
+    if any(row.counted_wavefronts is not None for row in comparison.rows):
+        head = (*head[:-1], "counted", head[-1])
+        rows = [(row, (*cells[:-1], _counted(row), cells[-1])) for row, cells in rows]
     return head, rows
 
 
@@ -166,8 +170,28 @@ def _legend(comparison: Comparison) -> list[str]:
             "  instr: integer instructions of a thread's index code; "
             f"cycles: estimated, of one pass of a block{lent}"
         )
-    if any(row.measured is not None for row in comparison.rows):
-        lines.append("  measured: cycles of one pass of a block on the GPU of this machine, without weights")
+    return [*lines, *_run(comparison)]
+
+
+def _run(comparison: Comparison) -> list[str]:
+    """What was run on a GPU: the fastest row, how it was counted, and whether that is as predicted."""
+    timed = [(row.measured, row.title) for row in comparison.rows if row.measured is not None]
+    if not timed:
+        return []
+    lines = [
+        f"  measured: cycles of one pass of a block on {comparison.measured_on}, without weights; "
+        f"the fastest is {min(timed)[1]}"
+    ]
+    if comparison.not_counted is not None:
+        return [*lines, f"  wavefronts were not counted there: {comparison.not_counted}"]
+    counted = [row for row in comparison.rows if row.counted_as_predicted is not None]
+    other = [row.title for row in counted if not row.counted_as_predicted]
+    verdict = f"! other than predicted: {', '.join(other)}" if other else "all as predicted"
+    if counted:
+        lines.append(
+            f"  counted: wavefronts (bank conflicts) of such a pass by the profiler, which leaves "
+            f"copies past the registers out; {verdict}"
+        )
     return lines
 
 
@@ -195,6 +219,13 @@ def _short(name: str) -> str:
 
 def _cycles(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
+
+
+def _counted(row: Row) -> str:
+    if row.counted_wavefronts is None:
+        return "-"
+    mark = "" if row.counted_as_predicted else "!"
+    return f"{row.counted_wavefronts:,} ({row.counted_bank_conflicts:,}){mark}"
 
 
 def _number(value: int | None) -> str:

@@ -1,4 +1,4 @@
-"""A comparison as a chart of bytes and wavefronts, and excess over two parameters. Needs matplotlib."""
+"""A comparison as a chart, and excess over two parameters as a heat map. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WRITTEN_CELLS = 400
 
 
 def chart(comparison: Comparison, kind: str) -> bytes:
-    """The chart as an SVG or PNG file.
+    """Bytes against wavefronts, or, where the rows were run on a GPU, cycles; as an SVG or PNG file.
 
     Args:
         comparison: what to draw; rows without a layout are left out.
@@ -34,19 +34,11 @@ def chart(comparison: Comparison, kind: str) -> bytes:
     # The figure is made without pyplot, so no display and no global state is touched.
     from matplotlib.figure import Figure
 
-    points: dict[tuple[int, float], list[Row]] = {}
-    for row in comparison.rows:
-        if row.bytes is not None and row.weighted_wavefronts is not None:
-            points.setdefault((row.bytes, row.weighted_wavefronts), []).append(row)
     with matplotlib.rc_context({"svg.hashsalt": "layoutopt", "svg.fonttype": "none", "font.size": 9}):
         figure = Figure(figsize=(8.4, 4.6), layout="constrained")
         axes: Any = figure.add_subplot()
-        _draw(axes, points)
-        weighted = any(r.wavefronts != r.weighted_wavefronts for rows in points.values() for r in rows)
-        axes.set_xlabel("bytes")
-        axes.set_ylabel("wavefronts, weighted" if weighted else "wavefronts")
-        title = xml_text(f"{comparison.problem} on {comparison.target}; blue: Pareto front")
-        axes.set_title(title, loc="left", parse_math=False)
+        title = _draw_cycles(axes, comparison) if comparison.measured_on else _draw_costs(axes, comparison)
+        axes.set_title(xml_text(title), loc="left", parse_math=False)
         out = io.BytesIO()
         metadata = {"Date": None} if kind == "svg" else {}
         figure.savefig(out, format=kind, dpi=150, metadata=metadata)
@@ -92,6 +84,47 @@ def heat_map(
         out = io.BytesIO()
         figure.savefig(out, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else {})
     return out.getvalue()
+
+
+def _draw_cycles(axes: Any, comparison: Comparison) -> str:
+    """Measured and estimated cycles of each layout, the fastest on top; the title."""
+    layouts: dict[str, list[Row]] = {}
+    for row in comparison.rows:
+        if row.measured is not None:
+            layouts.setdefault(row.offset or "", []).append(row)
+    ordered = sorted(layouts.values(), key=lambda rows: -(rows[0].measured or 0.0))
+    measured = [rows[0].measured for rows in ordered]
+    places = range(len(ordered))
+    estimated = [(y, rows[0].cycles) for y, rows in zip(places, ordered, strict=True) if rows[0].cycles]
+    axes.scatter(measured, places, s=46, zorder=3, color=_FRONT, label="measured")
+    axes.scatter(
+        [x for _, x in estimated], [y for y, _ in estimated], s=46, zorder=2, facecolors="none",
+        edgecolors=_OTHER, marker="s", label="estimated",
+    )  # fmt: skip
+    for y, x in estimated:
+        axes.plot((x, measured[y]), (y, y), color=_LINE, linewidth=1, zorder=1)
+    labels = ["\n".join([*_titles(rows), f"{rows[0].bytes:,} bytes"]) for rows in ordered]
+    axes.set_yticks(places, list(map(xml_text, labels)), fontsize=7.5, parse_math=False)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("cycles of one pass of a block")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    return f"{comparison.problem} on {comparison.measured_on}"
+
+
+def _draw_costs(axes: Any, comparison: Comparison) -> str:
+    """Bytes against wavefronts, with the Pareto front; the title."""
+    points: dict[tuple[int, float], list[Row]] = {}
+    for row in comparison.rows:
+        if row.bytes is not None and row.weighted_wavefronts is not None:
+            points.setdefault((row.bytes, row.weighted_wavefronts), []).append(row)
+    _draw(axes, points)
+    weighted = any(r.wavefronts != r.weighted_wavefronts for rows in points.values() for r in rows)
+    axes.set_xlabel("bytes")
+    axes.set_ylabel("wavefronts, weighted" if weighted else "wavefronts")
+    return f"{comparison.problem} on {comparison.target}; blue: Pareto front"
 
 
 def _draw(axes: Any, points: dict[tuple[int, float], list[Row]]) -> None:

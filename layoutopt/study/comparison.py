@@ -56,6 +56,9 @@ class Row(Struct, frozen=True):
         time: estimated cycles of a multiprocessor for one such pass, as many blocks running as fit.
         measured: cycles of one pass of a block on the GPU of this machine, where it was run.
         measured_together: the same of each of as many blocks as fit on every multiprocessor.
+        counted_wavefronts, counted_bank_conflicts: what the profiler counted there of such a pass, in its
+            own unit: copies past the registers are left out.
+        counted_as_predicted: whether all its counters are what the conflict engine predicts.
         edit: what to change in the layout in use, such as "change 129 to 132", where the row is that edit.
         seconds: time that the row took.
         pareto: no other row is better in wavefronts or bytes and as good in the other.
@@ -86,6 +89,9 @@ class Row(Struct, frozen=True):
     time: float | None = None
     measured: float | None = None
     measured_together: float | None = None
+    counted_wavefronts: int | None = None
+    counted_bank_conflicts: int | None = None
+    counted_as_predicted: bool | None = None
     edit: str | None = None
     seconds: float = 0.0
     pareto: bool = False
@@ -114,6 +120,8 @@ class Comparison(Struct, frozen=True, rename={"schema_": "schema"}):
     Attributes:
         widths: where the file leaves widths open, those of the best layout of all, in bytes by access
             name; every row is counted with them.
+        measured_on: the GPU that the rows were run on, where they were.
+        not_counted: why the profiler counted nothing there, where it did not.
         borrowed: the device whose measured coefficients the estimates borrow; None where they are its own.
     """
 
@@ -124,6 +132,8 @@ class Comparison(Struct, frozen=True, rename={"schema_": "schema"}):
     recommendation: Recommendation | None
     widths: dict[str, int]
     borrowed: str | None = None
+    measured_on: str | None = None
+    not_counted: str | None = None
     schema_: str = SCHEMA
 
     def to_json(self) -> dict[str, Any]:
