@@ -6,7 +6,8 @@ import pytest
 from layoutopt.codegen.languages import run_plan
 from layoutopt.engine.case import case_of
 from layoutopt.expressions.expand import expanded
-from layoutopt.expressions.grammar import evaluate, parse, to_text
+from layoutopt.expressions.folding import folded, unrolled
+from layoutopt.expressions.grammar import Const, evaluate, parse, substituted, to_text
 from layoutopt.expressions.simplify import simplify
 from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import flipped_spelling
@@ -47,6 +48,24 @@ def test_the_same_number_for_a_result_its_formula_and_the_code():
         [access.code.instructions for access in run_plan(problem, gpu, result.offset).accesses],
     ]
     assert all(mine == numbers[0] for mine in numbers)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(tid*58 + i)*4 ^ (tid*58 + i)*4 // 32 & 4 + k % 2",
+        "tid // (i + 1) + (tid if k == i else 7 // (k - i)) + [3, 1, 2, 5][i] + [4, 4][tid % 2]",
+        "min(tid, i*4, k) - (k*3 << i) + ~tid",
+    ],
+)
+def test_each_iteration_is_what_constants_in_place_of_the_variables_fold_to(text):
+    node = parse(text, frozenset(("tid", "i", "k")))
+    wanted = [folded(substituted(node, {"i": Const(i), "k": Const(k)})) for i in range(4) for k in range(3)]
+    env = {"tid": np.arange(32)}
+    found = list(unrolled(node, {"i": 4, "k": 3}, range(12)))
+    assert list(unrolled(node, {"i": 4, "k": 3}, [7, 2])) == [found[7], found[2]]
+    for mine, one in zip(found, wanted, strict=True):
+        assert (evaluate(mine, env) == evaluate(one, env)).all()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from layoutopt.codegen.c_text import to_c
 from layoutopt.codegen.plan import BASE, AccessPlan, Plan
 from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, names, substituted
 from layoutopt.ground.escape import comment
-from layoutopt.problems.address_forms import UNROLLED
+from layoutopt.problems.address_cost import UNROLLED
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from layoutopt.expressions.simplify import Range
 from layoutopt.ground.escape import identifier
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout
-from layoutopt.problems.address_forms import Form
+from layoutopt.problems.address_cost import Form
 from layoutopt.problems.answer import AccessReport
 from layoutopt.problems.index_code import IndexCode, index_code
 from layoutopt.problems.trace import LaneTrace, trace

@@ -21,6 +21,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache, reduce
 from typing import Any, Final
 
 import numpy as np
@@ -223,6 +224,7 @@ def parts(node: Node) -> tuple[Node, ...]:
     return ()
 
 
+@lru_cache(maxsize=1 << 14)  # of the same parts over and over
 def names(node: Node) -> frozenset[str]:
     """The variables that `node` mentions."""
     return frozenset((node.name,)) if isinstance(node, Var) else frozenset().union(*map(names, parts(node)))
@@ -262,15 +264,20 @@ def evaluate(node: Node, env: Mapping[str, IntArray], where: BoolArray | None = 
         ExpressionError: division by zero, a shift outside 0..62, or a value beyond +-2**62 at
             a position that counts; `position` is the first such place.
     """
-    return np.asarray(_Evaluation(node, env, where).run(node, where), np.int64)
+    return np.asarray(_Evaluation(node, env, where).run(node, where)[0], np.int64)
 
 
 class _Evaluation:
-    """One expression over arrays; `mask` says which positions count, None all."""
+    """One expression over arrays; `mask` says which positions count, None all.
+
+    Beside values goes a bound on their magnitude, so that arrays are searched for values beyond +-2**62 only
+    where there may be some.
+    """
 
     def __init__(self, node: Node, env: Mapping[str, IntArray], where: BoolArray | None) -> None:
         self.node = node
         self.env = env
+        self.most = {v: max(-int(a.min()), int(a.max())) if a.size else 0 for v, a in env.items()}
         self.shape = np.broadcast_shapes(
             *(a.shape for a in env.values()), () if where is None else where.shape
         )
@@ -281,46 +288,50 @@ class _Evaluation:
             if fault.any():
                 raise ExpressionError(f"{message} in {_quote(to_text(self.node))}", int(fault.argmax()))
 
-    def run(self, node: Node, mask: BoolArray | None) -> Any:
+    def run(self, node: Node, mask: BoolArray | None) -> tuple[Any, int]:
         match node:
             case Const(value):
-                return np.array(value, np.int64)
+                return np.array(value, np.int64), abs(value)
             case Var(name):
-                return self.env[name]
+                return self.env[name], self.most[name]
+            case Op(symbol, (left, right)) if symbol in _ARRAY:
+                return self.binary(symbol, self.run(left, mask), self.run(right, mask), mask)
             case Lookup(values, index):
-                at = self.run(index, mask)
+                at, _ = self.run(index, mask)
                 outside = (at < 0) | (at >= len(values))
                 self.check(outside, mask, f"an entry outside 0..{len(values) - 1}")
-                return np.array(values, np.int64)[np.where(outside, 0, at)]
+                return np.array(values, np.int64)[np.where(outside, 0, at)], max(map(abs, values))
             case Op("if", (body, test, otherwise)):
-                chosen = self.run(test, mask) != 0
+                chosen = self.run(test, mask)[0] != 0
                 yes = chosen if mask is None else chosen & mask
                 no = ~chosen if mask is None else ~chosen & mask
-                return np.where(chosen, self.run(body, yes), self.run(otherwise, no))
+                (a, most_a), (b, most_b) = self.run(body, yes), self.run(otherwise, no)
+                return np.where(chosen, a, b), max(most_a, most_b)
             case Op("and" | "or" as symbol, args):
-                result = self.run(args[0], mask) != 0
-                for arg in args[1:]:
-                    live = result if symbol == "and" else ~result
-                    value = self.run(arg, live if mask is None else live & mask) != 0
-                    result = result & value if symbol == "and" else result | value
-                return result.astype(np.int64)
+                return self.logic(symbol, args, mask), 1
             case Op("min" | "max" as symbol, args):
-                result = self.run(args[0], mask)
-                for arg in args[1:]:
-                    result = (np.minimum if symbol == "min" else np.maximum)(result, self.run(arg, mask))
-                return result
+                pick = np.minimum if symbol == "min" else np.maximum
+                every = [self.run(arg, mask) for arg in args]
+                return reduce(pick, [value for value, _ in every]), max(most for _, most in every)
             case Op(symbol, (arg,)):
-                value = self.run(arg, mask)
-                return (
-                    (value == 0).astype(np.int64)
-                    if symbol == "not"
-                    else (-value if symbol == "neg" else ~value)
-                )
-            case Op(symbol, (left, right)):
-                return self.binary(symbol, self.run(left, mask), self.run(right, mask), mask)
+                value, most = self.run(arg, mask)
+                if symbol == "not":
+                    return (value == 0).astype(np.int64), 1
+                return (-value, most) if symbol == "neg" else (~value, most + 1)
         raise AssertionError(node)
 
-    def binary(self, symbol: str, a: Any, b: Any, mask: BoolArray | None) -> Any:
+    def logic(self, symbol: str, args: tuple[Node, ...], mask: BoolArray | None) -> Any:
+        result = self.run(args[0], mask)[0] != 0
+        for arg in args[1:]:
+            live = result if symbol == "and" else ~result
+            value = self.run(arg, live if mask is None else live & mask)[0] != 0
+            result = result & value if symbol == "and" else result | value
+        return result.astype(np.int64)
+
+    def binary(
+        self, symbol: str, left: tuple[Any, int], right: tuple[Any, int], mask: BoolArray | None
+    ) -> tuple[Any, int]:
+        (a, most_a), (b, most_b) = left, right
         if symbol in ("//", "%"):
             zero = b == 0
             self.check(
@@ -331,27 +342,31 @@ class _Evaluation:
             wrong = (b < 0) | (b > MAX_SHIFT)
             self.check(wrong, mask, f"shift outside 0..{MAX_SHIFT}")
             b = np.where(wrong, 0, b)
-        if symbol in ("+", "-", "*", "<<") and _may_leave(symbol, a, b):
+            most_b = min(most_b, MAX_SHIFT)
+        most = _MOST[symbol](most_a, most_b)
+        if symbol in _FLOAT and most > MAX_VALUE:
             # In float64 the magnitude is right to 1 part in 2**52: enough to see 2**62 coming.
             high = _FLOAT[symbol](a.astype(np.float64), b.astype(np.float64))
             wide = np.abs(high) > float(MAX_VALUE)
             if wide.any():
                 self.check(wide, mask, "value beyond 2**62")
                 a = np.where(wide, 0, a)
-        return _ARRAY[symbol](a, b)
+            most = MAX_VALUE
+        return _ARRAY[symbol](a, b), most
 
 
-def _may_leave(symbol: str, a: IntArray, b: IntArray) -> bool:
-    """Whether a result may lie beyond +-2**62, by the extremes of the operands."""
-    if not a.size or not b.size:
-        return False
-    most_a = max(-int(a.min()), int(a.max()))
-    if symbol == "<<":
-        return most_a << int(b.max()) > MAX_VALUE
-    most_b = max(-int(b.min()), int(b.max()))
-    return (most_a * most_b if symbol == "*" else most_a + most_b) > MAX_VALUE
-
-
+# Bounds on the magnitudes of results by those of the operands.
+_MOST: Final[dict[str, Callable[[int, int], int]]] = {
+    "+": operator.add,
+    "-": operator.add,
+    "*": operator.mul,
+    "<<": operator.lshift,
+    "//": lambda a, b: a + 1,
+    "%": lambda a, b: max(b, 1),
+    ">>": lambda a, b: a + 1,
+    **dict.fromkeys("&|^", lambda a, b: 1 << (a | b).bit_length()),
+    **dict.fromkeys(("<", "<=", ">", ">=", "==", "!="), lambda a, b: 1),
+}
 _FLOAT: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "+": np.add,
     "-": np.subtract,

@@ -15,11 +15,12 @@ What several expressions share is computed once; a constant added last goes into
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 
-from layoutopt.errors import ExpressionError
-from layoutopt.expressions.grammar import Const, Lookup, Node, Op, evaluate, with_parts
+from layoutopt.expressions.folding import folded, is_power
+from layoutopt.expressions.grammar import Const, Lookup, Node, Op
 from layoutopt.expressions.simplify import Range, bounds
 
 _BITS = frozenset("^&|")
@@ -39,117 +40,89 @@ def instructions(
         positive: dividends that need none although their ranges say so.
         before: where nodes share nothing but what these compute; None where they share all that they can.
     """
-    positive = {folded(node) for node in positive}
-    counter = _Counter(ranges, positive)
-    total = sum(counter.cost(folded(node)) for node in before or ())
+    earlier = None if before is None else map(folded, before)
+    return of_folded(map(folded, nodes), ranges, map(folded, positive), earlier)
+
+
+def of_folded(
+    nodes: Iterable[Node],
+    ranges: Mapping[str, Range],
+    positive: Iterable[Node] = (),
+    before: Iterable[Node] | None = None,
+    limit: float = math.inf,
+) -> int:
+    """The same of nodes that are folded, as far as the first that takes more than `limit`."""
+    counter = _Counter(ranges, set(positive))
+    total = sum(counter.cost(node) for node in before or ())
+    apart: dict[Node, int] = {}  # what nodes take that share nothing with one another
     for node in nodes:
-        shared = counter.seen if before is None else set(counter.seen)
-        total += _Counter(ranges, positive, shared).cost(_without_constant(folded(node)))
+        rest = without_constant(node)
+        if before is None:
+            total += counter.cost(rest)
+        else:
+            if rest not in apart:
+                apart[rest] = counter.apart().cost(rest)
+            total += apart[rest]
+        if total > limit:
+            break
     return total
 
 
-@lru_cache(maxsize=1 << 14)  # forms of one address share nearly all their parts
-def folded(node: Node) -> Node:
-    """`node` with constants folded as compilers do it, which know no ranges: nothing else becomes simpler."""
-    node = with_parts(node, folded)
-    match node:
-        case Op("if", (yes, Const(test), no)):
-            return yes if test else no
-        case Op("<<", (value, Const(by))) if 0 <= by < 32:
-            return folded(Op("*", (value, Const(1 << by))))
-        case Op(">>", (value, Const(by))) if 0 <= by < 32:
-            return folded(Op("//", (value, Const(1 << by))))
-        case Op("*", (Const() as factor, other)) if not isinstance(other, Const):
-            return folded(Op("*", (other, factor)))
-        case Op("*", (Op("*", (inner, Const(a))), Const(b))):
-            return folded(Op("*", (inner, Const(a * b))))
-        case Op("*", (Op("-", (Const(a), inner)), Const(k))):
-            return folded(Op("-", (Const(a * k), Op("*", (inner, Const(k))))))
-        case Op("-", (Const(0), Op("*", (inner, Const(k))))):
-            return Op("*", (inner, Const(-k)))
-        case Op("*", (Op("+", (inner, Const(a))), Const(k))) if _is_power(k):
-            return folded(Op("+", (Op("*", (inner, Const(k))), Const(a * k))))
-        case Op("*", (Op("&", (inner, Const(mask))), Const(k))) if mask > 0 and _is_power(k):
-            return Op("&", (_shifted(inner, k), Const(mask * k)))
-        case Op("*", (Op("%", (inner, Const(size))), Const(k))) if _is_power(size) and _is_power(k):
-            return Op("&", (_shifted(inner, k), Const((size - 1) * k)))
-        case Op("*", (Op("//", (_, Const(by))) as inner, Const(k))) if _is_power(by) and _is_power(k):
-            return Op("&", (_shifted(inner, k), Const(-k)))
-        case Op("//", (Op("*", (inner, Const(a))), Const(b))) if _is_power(a) and _is_power(b) and a <= b:
-            return folded(Op("//", (inner, Const(b // a))))
-        case Op("+", (Op("+", (inner, Const(a))), Const(b))):
-            return folded(Op("+", (inner, Const(a + b))))
-        case Op("+" | "-" | "^" | "|", (other, Const(0))) | Op("+" | "^" | "|", (Const(0), other)):
-            return other
-        case Op("*" | "//", (other, Const(1))):
-            return other
-        case Op("*" | "&", (_, Const(0))):
-            return Const(0)
-        case Op(_, args) if all(isinstance(arg, Const) for arg in args):
-            try:
-                return Const(int(evaluate(node, {})))
-            except ExpressionError:
-                return node
-    return node
-
-
-def _shifted(node: Node, factor: int) -> Node:
-    """`factor` times a node, a shift right before it made shorter; the low bits are arbitrary."""
-    match node:
-        case Op("//", (inner, Const(by))) if _is_power(by):
-            if by >= factor:
-                return inner if by == factor else Op("//", (inner, Const(by // factor)))
-            return folded(Op("*", (inner, Const(factor // by))))
-    return folded(Op("*", (node, Const(factor))))
-
-
-def _is_power(value: int) -> bool:
-    return value > 0 and not value & (value - 1)
-
-
-def _without_constant(node: Node) -> Node:
+@lru_cache(maxsize=1 << 14)
+def without_constant(node: Node) -> Node:
+    """A folded address without the constant that is added last."""
     match node:
         case Op("+", (Const(), rest)) | Op("+" | "-", (rest, Const())):
-            return _without_constant(rest)
+            return without_constant(rest)
         case Op("-", (Const(), rest)):
-            return folded(Op("-", (Const(0), _without_constant(rest))))
+            return folded(Op("-", (Const(0), without_constant(rest))))
         case Op("+" | "-" as symbol, (a, b)):
-            left, right = _without_constant(a), _without_constant(b)
+            left, right = without_constant(a), without_constant(b)
             return (
                 Op(symbol, (left, right))
                 if (left, right) == (a, b)
-                else _without_constant(Op(symbol, (left, right)))
+                else without_constant(Op(symbol, (left, right)))
             )
         case Op("*", (Op("+" | "-") as inner, Const() as factor)):
-            rest = _without_constant(inner)
+            rest = without_constant(inner)
             return rest if isinstance(rest, Const) else Op("*", (rest, factor))
     return node
 
 
 class _Counter:
+    """What nodes cost; `seen` are those that were counted."""
+
     def __init__(
         self, ranges: Mapping[str, Range], positive: Collection[Node], seen: set[Node] | None = None
     ) -> None:
         self.ranges = ranges
         self.positive = positive
         self.seen = set() if seen is None else seen
+        self._of_bits: dict[Op, bool] = {}
+        self._bits: dict[Node, int] = {}
+
+    def apart(self) -> _Counter:
+        """One that has seen the same, and tells this one nothing."""
+        other = _Counter(self.ranges, self.positive, set(self.seen))
+        other._of_bits, other._bits = self._of_bits, self._bits
+        return other
 
     def cost(self, node: Node) -> int:
         """What `node` costs beyond what has been counted already."""
-        if node in self.seen or not isinstance(node, Op | Lookup):
+        if not isinstance(node, Op | Lookup) or node in self.seen:
             return 0
         self.seen.add(node)
         if isinstance(node, Lookup):
             return 2 + self.cost(node.index)
-        if node.symbol in _BITS or _masks(node) or self._disjoint(node):
+        if self._on_bits(node):
             leaves = dict.fromkeys(self._leaves(node))
-            constants = sum(isinstance(leaf, Const) for leaf in leaves)
-            return max(len(leaves) // 2, constants) + sum(map(self.cost, leaves))
+            constants = sum([isinstance(leaf, Const) for leaf in leaves])
+            return max(len(leaves) // 2, constants) + sum([self.cost(leaf) for leaf in leaves])
         if node.symbol in ("+", "-"):
             return self._sum(node)
         if node.symbol in ("//", "%"):
             return self._division(node)
-        return 1 + sum(map(self.cost, node.args))
+        return 1 + sum([self.cost(arg) for arg in node.args])
 
     def _sum(self, node: Op) -> int:
         products, others = 0, 0
@@ -158,7 +131,7 @@ class _Counter:
             if isinstance(term, Op) and term.symbol == "*" and term not in self.seen:
                 products += 1
                 self.seen.add(term)
-                total += sum(map(self.cost, term.args))
+                total += sum([self.cost(arg) for arg in term.args])
             else:
                 others += 1
                 total += self.cost(term)
@@ -170,23 +143,36 @@ class _Counter:
         return [node]
 
     def _leaves(self, node: Node) -> list[Node]:
-        if _masks(node):
-            assert isinstance(node, Op)
+        if not isinstance(node, Op) or not self._on_bits(node):
+            return [node]
+        if node.symbol == "%":
             return [*self._under(node.args[0]), node.args[1]]
-        if isinstance(node, Op) and (node.symbol in _BITS or self._disjoint(node)):
-            return [leaf for arg in node.args for leaf in self._under(arg)]
-        return [node]
+        return [leaf for arg in node.args for leaf in self._under(arg)]
 
-    def _disjoint(self, node: Node) -> bool:
+    def _on_bits(self, node: Op) -> bool:
+        """Whether `node` is an operation on bits, a mask, or a sum that compilers take for one on bits."""
+        found = self._of_bits.get(node)
+        if found is None:
+            found = node.symbol in _BITS or _masks(node) or self._disjoint(node)
+            self._of_bits[node] = found
+        return found
+
+    def _disjoint(self, node: Op) -> bool:
         """Whether a sum's operands have no bits in common, so that compilers take it for one of bits."""
-        match node:
-            case Op("+", (a, b)) if not isinstance(b, Const):
-                masked = any(isinstance(part, Op) and part.symbol in _BITS for part in (a, b))
-                return masked and not self._possible(a) & self._possible(b)
-        return False
+        if node.symbol != "+" or isinstance(node.args[1], Const):
+            return False
+        a, b = node.args
+        masked = any(isinstance(part, Op) and part.symbol in _BITS for part in (a, b))
+        return masked and not self._possible(a) & self._possible(b)
 
     def _possible(self, node: Node) -> int:
         """The bits that `node` may have, all above its highest included where it may be negative."""
+        found = self._bits.get(node)
+        if found is None:
+            found = self._bits[node] = self._bits_of(node)
+        return found
+
+    def _bits_of(self, node: Node) -> int:
         match node:
             case Const(value):
                 return value
@@ -194,7 +180,7 @@ class _Counter:
                 return self._possible(a) & mask
             case Op("^" | "|", (a, b)):
                 return self._possible(a) | self._possible(b)
-            case Op("*", (a, Const(k))) if _is_power(k):
+            case Op("*", (a, Const(k))) if is_power(k):
                 return self._possible(a) * k
             case Op("+", (a, b)) if not (left := self._possible(a)) & (right := self._possible(b)):
                 return left | right
@@ -225,9 +211,9 @@ def _high_product(divisor: int) -> bool:
     return multiplier * divisor - (1 << 32) <= 2
 
 
-def _masks(node: Node) -> bool:
+def _masks(node: Op) -> bool:
     """Whether `node` is a remainder that one mask gives."""
-    match node:
-        case Op("%", (_, Const(value))):
-            return value > 0 and value & (value - 1) == 0
-    return False
+    if node.symbol != "%":
+        return False
+    divisor = node.args[1]
+    return isinstance(divisor, Const) and is_power(divisor.value)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from layoutopt.expressions.count import operations
 from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, with_parts
@@ -91,7 +92,7 @@ def _shorter(node: Op, ranges: Mapping[str, Range]) -> Node | None:
     match node.symbol, args:
         case "+" | "-" | "*" | "//" | "%" | "&" | "|" | "^" | "<<" | ">>" as symbol, (Const(a), Const(b)):
             if not (symbol in ("//", "%") and b == 0) and not (symbol in ("<<", ">>") and not 0 <= b <= 62):
-                return Const(_FOLD[symbol](a, b))
+                return Const(FOLD[symbol](a, b))
         case "+" | "^" | "|", (Const(0), other):
             return other
         case "+" | "-" | "^" | "|" | "<<" | ">>", (other, Const(0)):
@@ -224,7 +225,8 @@ def weighted_sum(terms: Iterable[tuple[int, Node]]) -> Node:
     return total
 
 
-_FOLD = {
+# Operators on integers.
+FOLD: Final[dict[str, Callable[[int, int], int]]] = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
     "*": lambda a, b: a * b,

@@ -15,12 +15,10 @@ the instructions that a compiler makes of them; each must equal the layout's tab
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -40,21 +38,20 @@ from layoutopt.expressions.grammar import (
     substituted,
     to_text,
 )
-from layoutopt.expressions.instructions import folded, instructions
+from layoutopt.expressions.instructions import instructions
 from layoutopt.expressions.simplify import Range, bounds, simplify
+from layoutopt.problems.address_cost import AddressCost, Form, Start
 from layoutopt.problems.types import Access
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-UNROLLED: Final = 64  # iterations; more would flood the instruction cache, and compilers unroll no more
-_UNROLLED_WHOLE: Final = 256  # iterations of a nest whose outer loops compilers unroll, too
 _MASK: Final = (1 << 32) - 1
 _MAX_CHAIN: Final = 64  # constants that no formula gives, as a chain of comparisons
 _CHEAP: Final = 4  # instructions of a pass that are few enough to look no further
-_START: Final = "@start"
-# However many threads a block has; and where the tile starts, which no loop variable can be called.
-_KNOWN_TO_COMPILERS: Final[dict[str, Range]] = {"tid": (0, 1023), _START: (0, 1 << 24)}
+_COMPARED: Final = 16  # iterations by which forms are compared
+_KEPT: Final = 1 << 20  # values of an expression that are kept for when it is met again
+_Rank = tuple[int, int, int, int]
 
 
 def over_tid(text: str, access: Access, lanes: int) -> Node:
@@ -62,47 +59,6 @@ def over_tid(text: str, access: Access, lanes: int) -> Node:
     tid, size = Var("tid"), Const(lanes)
     free = frozenset(("tid", "lane", "warp", *access.loops))
     return substituted(parse(text, free), {"lane": Op("%", (tid, size)), "warp": Op("//", (tid, size))})
-
-
-# What adds the tile's start: the access itself, one instruction before what the loops flip, or one at every
-# address.
-Start = Literal["free", "first", "last"]
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """One way to compute an address.
-
-    Attributes:
-        base: over `tid` and the variables in `inside`.
-        flips: XORed into the base, over the loop variables; `Const(0)` for nothing.
-        steps: added after that, over the loop variables; `Const(0)` for nothing.
-        inside: loop variables that stay in the base.
-        flip_bits: all bits that `flips` may hold.
-        positive: dividends in the base that no active thread makes negative, though their ranges allow it.
-    """
-
-    base: Node
-    flips: Node
-    steps: Node
-    inside: tuple[str, ...]
-    flip_bits: int
-    positive: frozenset[Node]
-
-    @property
-    def address(self) -> Node:
-        """The whole address over `tid` and the loop variables."""
-        return self.from_base(self.base)
-
-    def from_base(self, base: Node) -> Node:
-        """The address where `base` stands for the thread's base."""
-        node = base if self.flips == Const(0) else Op("^", (base, self.flips))
-        return node if self.steps == Const(0) else Op("+", (node, self.steps))
-
-    @property
-    def has_step(self) -> bool:
-        """Whether iterations change a base of the thread by constants."""
-        return not self.inside and (self.flips != Const(0) or self.steps != Const(0))
 
 
 class FormSearch:
@@ -131,39 +87,53 @@ class FormSearch:
         self.loops = access.loops
         self.env = env
         self.active = active
+        self.all_active = bool(active.all())
+        self._known: dict[tuple[Node, bool], IntArray] = {}
         self.wanted = wanted
         self.ranges = ranges
-        self.start = start
-        # Behind one predicate, nothing is known to have been computed behind another.
-        self.apart = predicate is not None and bool(names(predicate) & set(access.loops))
+        apart = predicate is not None and bool(names(predicate) & set(access.loops))
+        self.cost = AddressCost(access.loops, ranges, apart, start)
 
     def cheapest(self, addresses: Sequence[Node]) -> Form | None:
         """The cheapest form of any of these spellings of the address; None if none is right."""
         best = self._best(simplify(address, self.ranges) for address in addresses)
-        if best is not None and best[0][0] <= _CHEAP:
-            return best[1]
-        from layoutopt.expressions.expand import expanded  # only where it may help: sympy is slow to load
+        if best is None or best[0][0] > _CHEAP:
+            from layoutopt.expressions.expand import expanded  # only where it may help
 
-        other = self._best([expanded(address, self.ranges) for address in addresses])
-        found = [ranked for ranked in (best, other) if ranked is not None]
-        return min(found, key=lambda ranked: ranked[0])[1] if found else None
+            best = self._best([expanded(address, self.ranges) for address in addresses], best)
+        return None if best is None else best[1]
 
     def right(self, address: Node) -> bool:
         """Whether an expression points where the access must, at every active thread and iteration."""
         values = self._values(address)
-        return values is not None and bool((values == self.wanted)[self.active].all())
+        return values is not None and bool(((values == self.wanted) | ~self.active).all())
 
-    def _best(self, addresses: Iterable[Node]) -> tuple[tuple[int, ...], Form] | None:
-        forms = [form for a in dict.fromkeys(addresses) if self.right(a) for form in self._forms(a)]
-        return min(((self._rank(form), form) for form in forms), key=lambda r: r[0], default=None)
+    def _best(
+        self, addresses: Iterable[Node], best: tuple[_Rank, Form] | None = None
+    ) -> tuple[_Rank, Form] | None:
+        """The better of `best` and the best form of right addresses; of equal ones, the first."""
+        right = [address for address in dict.fromkeys(addresses) if self.right(address)]
+        for form in dict.fromkeys(form for address in right for form in self._forms(address)):
+            limit = math.inf if best is None else best[0][0]
+            cost = sum(self.cost.of(form, limit, _COMPARED))
+            if cost <= limit:
+                rank = self._rank(form, cost)
+                best = (rank, form) if best is None or rank < best[0] else best
+        return best
 
     def _values(self, node: Node, everywhere: bool = False) -> IntArray | None:
         """Of every thread and iteration, arbitrary where not active; None where one has no value."""
+        everywhere = everywhere or self.all_active
+        if (node, everywhere) in self._known:
+            return self._known[node, everywhere]
         try:
             values = evaluate(node, self.env, None if everywhere else self.active)
         except ExpressionError:
             return None
-        return np.broadcast_to(values, self.active.shape)
+        found = np.broadcast_to(values, self.active.shape)
+        if found.size <= _KEPT:
+            self._known[node, everywhere] = found
+        return found
 
     def _forms(self, address: Node) -> Iterator[Form]:
         """The loop variables taken out of `address` as far as XOR and addition allow, and left in it."""
@@ -211,6 +181,8 @@ class FormSearch:
             for v in loops
             if any(w == v and k not in added and k not in flipped for k, (w, _) in enumerate(axes))
         )
+        if len(inside) == len(self.loops):
+            return None
         steps, flips, bits = [], [], 0
         for v in loops:
             if v in inside:
@@ -243,72 +215,13 @@ class FormSearch:
                     found |= {dividend}
         return found
 
-    def _rank(self, form: Form) -> tuple[int, ...]:
+    def _rank(self, form: Form, cost: int) -> _Rank:
         """Instructions of a pass; what stays in the base; then what is short.
 
         A base that holds no loop variable is computed once even where a compiler does not unroll.
         """
-        cost = sum(self.cost(form))
         whole = instructions([form.address], self.ranges, form.positive)
         return cost, len(form.inside), whole, len(to_text(form.address))
-
-    def cost(self, form: Form) -> tuple[int, int]:
-        """Instructions of one pass: of what no loop changes, and of all iterations after that."""
-        address, ranges = self._with_start(form), {**self.ranges, **_KNOWN_TO_COMPILERS}
-        unrolled, rolled = self._unrolled()
-        nodes, known = [], set()
-        for at in itertools.product(*(range(self.loops[v]) for v in unrolled)):
-            values: dict[str, Node] = {v: Const(k) for v, k in zip(unrolled, at, strict=True)}
-            nodes.append(substituted(address, values))
-            known |= {substituted(node, values) for node in form.positive}
-        fixed = _without(address, set(self.loops))
-        once = instructions(fixed, ranges, form.positive)
-        before: list[Node] | None = None
-        few = math.prod(self.loops.values()) <= UNROLLED
-        if self.apart and few and once <= 1 and not any(map(_subtracts_shifted, fixed)):
-            before = []  # one instruction, which adds the tile's start too, is computed anew rather than kept
-        elif self.apart and form.inside:
-            before = fixed
-        cost = instructions(nodes, ranges, known, before)
-        if rolled:
-            still = [part for node in nodes for part in _without(node, set(rolled))]
-            kept = min(cost, instructions(still, ranges, known))
-            cost = kept + (cost - kept) * math.prod(self.loops[v] for v in rolled)
-        return min(once, cost), max(cost - once, 0)
-
-    def _unrolled(self) -> tuple[list[str], list[str]]:
-        """The loops that compilers unroll, and those that they keep."""
-        loops = list(self.loops)
-        if math.prod(self.loops.values()) <= _UNROLLED_WHOLE:
-            return loops, []
-        inner = len(loops)
-        while inner and math.prod(self.loops[v] for v in loops[inner - 1 :]) <= UNROLLED:
-            inner -= 1
-        return loops[inner:], loops[:inner]
-
-    def _with_start(self, form: Form) -> Node:
-        """The address, where an instruction of its own adds the tile's start: that sum."""
-        start = self.start(form)
-        if start == "first":
-            return form.from_base(Op("+", (form.base, Var(_START))))
-        return form.address if start == "free" else Op("+", (form.address, Var(_START)))
-
-
-def _subtracts_shifted(node: Node) -> bool:
-    """Whether a node subtracts a shifted value, which no instruction does together with an addition."""
-    match folded(node):
-        case Op("-", (_, Op("*", (_, Const(k))))) if k > 0:
-            return not k & (k - 1)
-        case Op("*", (_, Const(k))) if k < 0:
-            return not -k & (-k - 1)
-    return False
-
-
-def _without(node: Node, variables: Set[str]) -> list[Node]:
-    """The largest parts of `node` that mention none of `variables`."""
-    if not names(node) & variables:
-        return [node]
-    return [part for arg in parts(node) for part in _without(arg, variables)]
 
 
 def _free_bits(
@@ -393,16 +306,12 @@ def _formula(variable: str, values: IntArray, address: Node, ranges: Mapping[str
 
 def _cheapest(node: Node, ranges: Mapping[str, Range]) -> Node:
     """The cheapest form of a base: as given, or bits of `tid` moved or added up."""
-    free = {v: r for v, r in ranges.items() if v in names(node)}
-    env = {
-        v: np.arange(r[1] + 1, dtype=np.int64).reshape([-1 if k == j else 1 for j in range(len(free))])
-        for k, (v, r) in enumerate(free.items())
-    }
-    if not env or math.prod(len(a.ravel()) for a in env.values()) > 1 << 22:
-        return node
+    if names(node) != {"tid"}:
+        return node  # what depends on loops has no other form
+    env = {"tid": np.arange(ranges["tid"][1] + 1, dtype=np.int64)}
     values = evaluate(node, env)
     candidates = []
-    if set(free) == {"tid"} and values.min() >= 0:
+    if values.min() >= 0:
         # First, since compilers keep constants that are added to bits apart, but not those in a sum of bits.
         moved = moved_bits(Var("tid"), values ^ values[0])
         if moved is not None:

@@ -27,7 +27,8 @@ from layoutopt.expressions.simplify import Range, simplify
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation
 from layoutopt.layout.formula import flipped_spelling, has_xor
-from layoutopt.problems.address_forms import Form, FormSearch, Start, over_tid
+from layoutopt.problems.address_cost import Form, Start
+from layoutopt.problems.address_forms import FormSearch, over_tid
 from layoutopt.problems.alignment import base_alignment
 from layoutopt.problems.trace import LaneTrace, Trace, environment, expression_ranges
 from layoutopt.problems.types import Access, Problem
@@ -153,5 +154,5 @@ def _of_access(
     form = search.cheapest([substituted(spelling, index) for spelling in spellings])
     if form is None or not search.right(form.address):
         raise VerificationError(f"the address of access {access.name!r} does not equal the table")
-    cost = Instructions(*search.cost(form), math.prod(access.loops.values()))
+    cost = Instructions(*search.cost.of(form), math.prod(access.loops.values()))
     return IndexCode(form, predicate, ranges, start(form), cost)

@@ -1,0 +1,209 @@
+"""Constants folded as compilers do it, which know no ranges: nothing else becomes simpler."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from layoutopt.errors import ExpressionError
+from layoutopt.expressions.grammar import (
+    MAX_VALUE,
+    Const,
+    Lookup,
+    Node,
+    Op,
+    evaluate,
+    names,
+    parts,
+    with_parts,
+)
+from layoutopt.expressions.simplify import FOLD
+
+_TOTAL: Final = frozenset("+-*&|^")
+
+
+@lru_cache(maxsize=1 << 14)  # forms of one address share nearly all their parts
+def folded(node: Node) -> Node:
+    """`node` with its constants folded."""
+    return _step(with_parts(node, folded))
+
+
+def unrolled(node: Node, loops: Mapping[str, int], iterations: Iterable[int]) -> Iterator[Node]:
+    """`node`, folded, at one iteration after another.
+
+    Args:
+        node: the expression.
+        loops: how often each variable that becomes a constant runs.
+        iterations: which, counted with the last variable fastest.
+    """
+    plan = _Plan(loops)
+    last = plan.place(node)
+    value = plan.value
+    for k in iterations:
+        for place, part, operands, table, places in plan.changing:
+            at = places[k]
+            made = table[at]
+            if made is None:
+                args = tuple([value[p] for p in operands])
+                made = table[at] = _step(Op(part, args)) if isinstance(part, str) else part(args)
+            value[place] = made
+        yield value[last]
+
+
+class _Plan:
+    """The parts of expressions in the order in which they are made at an iteration of `loops`.
+
+    Attributes:
+        value: of each part, at the iteration that was made last.
+        changing: of each part that loops change: its place in `value`; its operator, or what makes it; the
+            places of its operands; what was made of it; and where that lies, for each iteration.
+    """
+
+    def __init__(self, loops: Mapping[str, int]) -> None:
+        self.loops = loops
+        self.value: list[Node] = []
+        self.changing: list[tuple[int, str | _Maker, list[int], list[Node | None], Sequence[int]]] = []
+        self.placed: dict[Node, int] = {}
+
+    def place(self, node: Node) -> int:
+        """Where the value of `node` is."""
+        if node not in self.placed:
+            used = names(node)
+            mine = [name for name in self.loops if name in used]
+            sizes = tuple(self.loops[name] for name in mine)
+            table = self._constants(node, mine, sizes) if mine and used <= self.loops.keys() else None
+            operands = [self.place(part) for part in parts(node)] if mine and table is None else []
+            self.placed[node] = place = len(self.value)
+            self.value.append(node if mine else folded(node))
+            if mine:
+                table = [None] * math.prod(sizes) if table is None else table
+                self.changing.append((place, _maker(node), operands, table, self._places(mine)))
+        return self.placed[node]
+
+    def _places(self, mine: list[str]) -> Sequence[int]:
+        """Where in a table over some of the variables each iteration is."""
+        sizes = tuple(self.loops.values())
+        if len(mine) == len(sizes):
+            return range(math.prod(sizes))
+        kept = [n if name in mine else 1 for name, n in self.loops.items()]
+        flat = np.arange(math.prod(kept)).reshape(kept)
+        places: list[int] = np.broadcast_to(flat, sizes).ravel().tolist()
+        return places
+
+    @staticmethod
+    def _constants(node: Node, mine: list[str], sizes: tuple[int, ...]) -> list[Node | None] | None:
+        """The values of a part of loop variables alone, None where it has not always one."""
+        env = dict(zip(mine, np.indices(sizes, np.int64, sparse=True), strict=True))
+        try:
+            values = np.broadcast_to(evaluate(node, env), sizes)
+        except ExpressionError:
+            return None
+        return [Const(value) for value in values.ravel().tolist()]
+
+
+_Maker = Callable[[tuple[Node, ...]], Node]
+
+
+def _maker(node: Node) -> str | _Maker:
+    """The operator of a node, or what makes it of its operands."""
+    if isinstance(node, Lookup):
+        return lambda args: Lookup(node.values, args[0], node.name)
+    return node.symbol if isinstance(node, Op) else ""
+
+
+def _step(node: Node) -> Node:
+    """`node`, whose operands are folded."""
+    if not isinstance(node, Op):
+        return node
+    symbol, args = node.symbol, node.args
+    constants = [isinstance(arg, Const) for arg in args]
+    if all(constants):
+        return _constant(node)
+    if not any(constants):
+        return node
+    if symbol in ("+", "-", "^", "|"):
+        return _sum(node)
+    match node:
+        case Op("*"):
+            return _product(node)
+        case Op("//", (Op("*", (inner, Const(a))), Const(b))) if is_power(a) and is_power(b) and a <= b:
+            return folded(Op("//", (inner, Const(b // a))))
+        case Op("//", (other, Const(1))):
+            return other
+        case Op("&", (_, Const(0))):
+            return Const(0)
+        case Op("if", (yes, Const(test), no)):
+            return yes if test else no
+        case Op("<<", (value, Const(by))) if 0 <= by < 32:
+            return folded(Op("*", (value, Const(1 << by))))
+        case Op(">>", (value, Const(by))) if 0 <= by < 32:
+            return folded(Op("//", (value, Const(1 << by))))
+    return node
+
+
+def _sum(node: Op) -> Node:
+    """A sum, difference, XOR or OR of one constant and something else."""
+    match node.args:
+        case (other, Const(0)):
+            return other
+        case (Op("+", (inner, Const(a))), Const(b)) if node.symbol == "+":
+            return folded(Op("+", (inner, Const(a + b))))
+        case (Const(0), other) if node.symbol != "-":
+            return other
+        case (Const(0), Op("*", (inner, Const(k)))):
+            return Op("*", (inner, Const(-k)))
+    return node
+
+
+def _product(node: Op) -> Node:
+    match node.args:
+        case (Const() as factor, other):
+            return folded(Op("*", (other, factor)))
+        case (Op("*", (inner, Const(a))), Const(b)):
+            return folded(Op("*", (inner, Const(a * b))))
+        case (Op("-", (Const(a), inner)), Const(k)):
+            return folded(Op("-", (Const(a * k), Op("*", (inner, Const(k))))))
+        case (Op("+", (inner, Const(a))), Const(k)) if is_power(k):
+            return folded(Op("+", (Op("*", (inner, Const(k))), Const(a * k))))
+        case (Op("&", (inner, Const(mask))), Const(k)) if mask > 0 and is_power(k):
+            return Op("&", (_shifted(inner, k), Const(mask * k)))
+        case (Op("%", (inner, Const(size))), Const(k)) if is_power(size) and is_power(k):
+            return Op("&", (_shifted(inner, k), Const((size - 1) * k)))
+        case (Op("//", (_, Const(by))) as inner, Const(k)) if is_power(by) and is_power(k):
+            return Op("&", (_shifted(inner, k), Const(-k)))
+        case (other, Const(1)):
+            return other
+        case (_, Const(0)):
+            return Const(0)
+    return node
+
+
+def _constant(node: Op) -> Node:
+    """The value of an operation on constants; the operation, where it has none."""
+    values = [arg.value for arg in node.args if isinstance(arg, Const)]
+    if node.symbol in _TOTAL or (node.symbol in ("//", "%") and values[1]):
+        value = FOLD[node.symbol](*values)
+        return Const(value) if abs(value) <= MAX_VALUE else node
+    try:
+        return Const(int(evaluate(node, {})))
+    except ExpressionError:
+        return node
+
+
+def _shifted(node: Node, factor: int) -> Node:
+    """`factor` times a node, a shift right before it made shorter; the low bits are arbitrary."""
+    match node:
+        case Op("//", (inner, Const(by))) if is_power(by):
+            if by >= factor:
+                return inner if by == factor else Op("//", (inner, Const(by // factor)))
+            return folded(Op("*", (inner, Const(factor // by))))
+    return folded(Op("*", (node, Const(factor))))
+
+
+def is_power(value: int) -> bool:
+    """Whether a value is a power of two."""
+    return value > 0 and not value & (value - 1)

@@ -1,0 +1,165 @@
+"""What computing an access's address in one way costs, in integer instructions of a pass over its loops.
+
+Loops are unrolled as compilers unroll them, which leaves constants where loop variables were; what iterations
+share is computed once. See `layoutopt.expressions.instructions` for what compilers make of expressions, and
+`scripts/benchmarks/index_machine_code.py` for how near this comes to machine code.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from layoutopt.expressions.folding import folded, unrolled
+from layoutopt.expressions.grammar import Const, Node, Op, Var, names, parts, substituted
+from layoutopt.expressions.instructions import instructions, of_folded
+from layoutopt.expressions.simplify import Range
+
+UNROLLED: Final = 64  # iterations; more would flood the instruction cache, and compilers unroll no more
+_UNROLLED_WHOLE: Final = 256  # iterations of a nest whose outer loops compilers unroll, too
+_GOLDEN: Final = (math.sqrt(5) - 1) / 2
+_START: Final = "@start"
+# However many threads a block has; and where the tile starts, which no loop variable can be called.
+_KNOWN_TO_COMPILERS: Final[dict[str, Range]] = {"tid": (0, 1023), _START: (0, 1 << 24)}
+
+# What adds the tile's start: the access itself, one instruction before what the loops flip, or one at every
+# address.
+Start = Literal["free", "first", "last"]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One way to compute an address.
+
+    Attributes:
+        base: over `tid` and the variables in `inside`.
+        flips: XORed into the base, over the loop variables; `Const(0)` for nothing.
+        steps: added after that, over the loop variables; `Const(0)` for nothing.
+        inside: loop variables that stay in the base.
+        flip_bits: all bits that `flips` may hold.
+        positive: dividends in the base that no active thread makes negative, though their ranges allow it.
+    """
+
+    base: Node
+    flips: Node
+    steps: Node
+    inside: tuple[str, ...]
+    flip_bits: int
+    positive: frozenset[Node]
+
+    @property
+    def address(self) -> Node:
+        """The whole address over `tid` and the loop variables."""
+        return self.from_base(self.base)
+
+    def from_base(self, base: Node) -> Node:
+        """The address where `base` stands for the thread's base."""
+        node = base if self.flips == Const(0) else Op("^", (base, self.flips))
+        return node if self.steps == Const(0) else Op("+", (node, self.steps))
+
+    @property
+    def has_step(self) -> bool:
+        """Whether iterations change a base of the thread by constants."""
+        return not self.inside and (self.flips != Const(0) or self.steps != Const(0))
+
+
+class AddressCost:
+    """What forms of one access's address cost.
+
+    Args:
+        loops: iterations of each loop variable of the access.
+        ranges: of `tid` and the loop variables.
+        apart: whether threads part anew in each iteration, so that behind one predicate nothing is known to
+            have been computed behind another.
+        start: how a form's addresses come by the tile's start.
+    """
+
+    def __init__(
+        self,
+        loops: Mapping[str, int],
+        ranges: Mapping[str, Range],
+        apart: bool,
+        start: Callable[[Form], Start],
+    ) -> None:
+        self.loops = loops
+        self.ranges = ranges
+        self.apart = apart
+        self.start = start
+
+    def of(self, form: Form, limit: float = math.inf, most: int = _UNROLLED_WHOLE) -> tuple[int, int]:
+        """Instructions of one pass: of what no loop changes, and of all iterations after that.
+
+        Args:
+            form: how addresses are computed.
+            limit: more instructions than so many may be told as fewer, but more than that.
+            most: iterations that are counted of loops that are unrolled; of more, some here and there.
+        """
+        address, ranges = self._with_start(form), {**self.ranges, **_KNOWN_TO_COMPILERS}
+        unrolled_ones, rolled = self._unrolled()
+        loops = {v: self.loops[v] for v in unrolled_ones}
+        every = _spread(math.prod(loops.values()), most)
+        known = {at for node in form.positive for at in unrolled(node, loops, every)}
+        fixed = _without(address, set(self.loops))
+        once = instructions(fixed, ranges, form.positive)
+        before: list[Node] | None = None
+        few = math.prod(self.loops.values()) <= UNROLLED
+        if self.apart and few and once <= 1 and not any(map(_subtracts_shifted, fixed)):
+            before = []  # one instruction, which adds the tile's start too, is computed anew rather than kept
+        elif self.apart and form.inside:
+            before = [folded(node) for node in fixed]
+        cost = of_folded(unrolled(address, loops, every), ranges, known, before, limit)
+        if rolled and cost <= limit:
+            kept = min(cost, instructions(self._still(address, loops, rolled), ranges, known))
+            cost = kept + (cost - kept) * math.prod(self.loops[v] for v in rolled)
+        return min(once, cost), max(cost - once, 0)
+
+    @staticmethod
+    def _still(address: Node, loops: Mapping[str, int], rolled: Sequence[str]) -> Iterator[Node]:
+        """What of an address the iterations of the unrolled loops compute before the others."""
+        for at in itertools.product(*map(range, loops.values())):
+            values: dict[str, Node] = {v: Const(k) for v, k in zip(loops, at, strict=True)}
+            yield from _without(substituted(address, values), set(rolled))
+
+    def _unrolled(self) -> tuple[list[str], list[str]]:
+        """The loops that compilers unroll, and those that they keep."""
+        loops = list(self.loops)
+        if math.prod(self.loops.values()) <= _UNROLLED_WHOLE:
+            return loops, []
+        inner = len(loops)
+        while inner and math.prod(self.loops[v] for v in loops[inner - 1 :]) <= UNROLLED:
+            inner -= 1
+        return loops[inner:], loops[:inner]
+
+    def _with_start(self, form: Form) -> Node:
+        """The address, where an instruction of its own adds the tile's start: that sum."""
+        start = self.start(form)
+        if start == "first":
+            return form.from_base(Op("+", (form.base, Var(_START))))
+        return form.address if start == "free" else Op("+", (form.address, Var(_START)))
+
+
+def _spread(count: int, most: int) -> Sequence[int]:
+    """At most so many of the numbers below `count`, in no step that loops may have."""
+    if count <= most:
+        return range(count)
+    return sorted({int(count * (k * _GOLDEN % 1)) for k in range(most)})
+
+
+def _subtracts_shifted(node: Node) -> bool:
+    """Whether a node subtracts a shifted value, which no instruction does together with an addition."""
+    match folded(node):
+        case Op("-", (_, Op("*", (_, Const(k))))) if k > 0:
+            return not k & (k - 1)
+        case Op("*", (_, Const(k))) if k < 0:
+            return not -k & (-k - 1)
+    return False
+
+
+def _without(node: Node, variables: Set[str]) -> list[Node]:
+    """The largest parts of `node` that mention none of `variables`."""
+    if not names(node) & variables:
+        return [node]
+    return [part for arg in parts(node) for part in _without(arg, variables)]
