@@ -44,14 +44,19 @@ class Detours:
         self._meets: list[int | None] = []
         self._found: dict[int, Detour | None] = {}
 
-    def around(self, index: int) -> Detour | None:
-        """The way around a branch; None where something between matters."""
+    def around(self, index: int, together: bool = False) -> Detour | None:
+        """The way around a branch; None where something between matters.
+
+        Lanes that part there must be one group again where its ways meet, as counts need it; `together`:
+        they cannot part, because the group is a single lane.
+        """
         if not self._meets:
             self._following = [self._after(k, found) for k, found in enumerate(successors(self._steps))]
             self._meets = post_dominators(self._following)
         if index not in self._found:
             self._found[index] = self._around(index)
-        return self._found[index]
+        found = self._found[index]
+        return found if found is not None and (together or self._joins(index, found.meet)) else None
 
     def _after(self, index: int, following: tuple[int, ...]) -> tuple[int, ...]:
         """The steps that follow one in its own function: a call is passed over, a return ends it."""
@@ -67,7 +72,7 @@ class Detours:
 
     def _around(self, index: int) -> Detour | None:
         meet = self._meets[index]
-        if meet is None or not self._joins(index, meet):
+        if meet is None:
             return None
         seen, todo = {index}, [k for k in self._following[index] if k != meet]
         while todo:
@@ -91,7 +96,7 @@ class Detours:
         return Detour(meet, tuple(cells), frozenset(memories) & self._relevance.kept)
 
     def _joins(self, index: int, meet: int) -> bool:
-        """Whether lanes that part at the branch go on as one group where its ways meet, as counts need it."""
+        """Whether lanes that part at the branch go on as one group where its ways meet."""
         step = self._steps[index]
         read = cells(step)
         uniform = bool(read) and all(cell.startswith("U") for cell in read)

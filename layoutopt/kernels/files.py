@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from layoutopt.ground.escape import shown
 from layoutopt.hardware.machine import find_tool
 from layoutopt.kernels import elf, ptx_program, sass
 from layoutopt.kernels.declarations import parameter_names
-from layoutopt.kernels.names import base_name
+from layoutopt.kernels.names import base_name, without_types
 from layoutopt.kernels.program import Program
 
 MAX_BYTES: Final = 256 << 20
@@ -90,28 +91,47 @@ def assemble(text: str, target: str) -> bytes:
 def chosen(found: Sequence[Program], entry: str | None) -> Program:
     """The kernel that `--entry` names: its name in the binary, in C++, or without types.
 
+    Spaces in a C++ name, and letters behind its numbers (`reduce<256u>`), need not be given.
+
     Raises:
         ProblemFileError: none or several are meant.
     """
-    forms: tuple[Callable[[Program], str], ...] = (
-        lambda p: p.name,
-        lambda p: p.title,
-        lambda p: p.title.split("(")[0].removeprefix("void "),
-        lambda p: base_name(p.title),
-    )
-    if entry is None and len(found) == 1:
-        return found[0]
-    for form in forms if entry is not None else ():
+    if not found:
+        raise ProblemFileError("", "no kernel in the file (a template is compiled only where it is used)")
+    if entry is None:
+        if len(found) == 1:
+            return found[0]
+        raise ProblemFileError("--entry", f"several kernels: {_some(found)}")
+    for form in _FORMS:
         matching = [program for program in found if form(program) == entry]
+        matching = matching or [p for p in found if _plain(form(p)) == _plain(entry)]
         if len(matching) == 1:
             return matching[0]
         if matching:
-            break
-    some = ", ".join(shown(p.title) for p in found[:8]) + (", ..." if len(found) > 8 else "")
-    if not found:
-        raise ProblemFileError("", "no kernel in the file")
-    given = "several kernels" if entry is None else f"{shown(entry)!r} is none or several of the kernels"
-    raise ProblemFileError("--entry", f"{given}: {some}")
+            raise ProblemFileError("--entry", f"{shown(entry)!r} is several kernels: {_some(matching)}")
+    close = [p for p in found if base_name(entry) and base_name(entry) in p.title]
+    there = f"{'near it' if close else 'there'} are {_some(close or found)}"
+    raise ProblemFileError("--entry", f"{shown(entry)!r} is none of the kernels; {there}")
+
+
+# Names that `--entry` may give, the most precise first.
+_FORMS: Final[tuple[Callable[[Program], str], ...]] = (
+    lambda p: p.name,
+    lambda p: p.title,
+    lambda p: without_types(p.title),
+    lambda p: base_name(p.title),
+)
+
+
+def _plain(name: str) -> str:
+    """A C++ name without spaces, and its numbers without what says their type."""
+    return re.sub(r"(?<![\w.])(\d+)[uUlL]{1,3}\b", r"\1", name).replace(" ", "")
+
+
+def _some(found: Sequence[Program]) -> str:
+    several = Counter(without_types(p.title) for p in found)
+    names = [p.title if several[without_types(p.title)] > 1 else without_types(p.title) for p in found]
+    return ", ".join(shown(name, 120) for name in names[:8]) + (", ..." if len(found) > 8 else "")
 
 
 def _from_cubin(data: bytes) -> tuple[Program, ...]:

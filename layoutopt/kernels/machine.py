@@ -307,7 +307,7 @@ class Machine:
 
     def _detour(self, group: Group) -> int:
         """All lanes go where the ways of a branch on an unknown value meet, if nothing between matters."""
-        detour = self._detours.around(group.at)
+        detour = self._detours.around(group.at, together=bool((group.lanes.sum(axis=1) == 1).all()))
         if detour is None:
             raise Stopped(f"{self._cells.named(group.at)} depends on an unknown value")
         for cell in detour.cells:

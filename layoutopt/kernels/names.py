@@ -44,6 +44,11 @@ def base_name(title: str) -> str:
     return head.split(" ")[-1].split("::")[-1]
 
 
+def without_types(title: str) -> str:
+    """`space::kernel<float, 3>` out of `void space::kernel<float, 3>(float*, int)`."""
+    return _before(title, "(").removeprefix("void ")
+
+
 def _before(text: str, opening: str) -> str:
     """The text up to an opening bracket that stands in no other bracket."""
     depth = 0

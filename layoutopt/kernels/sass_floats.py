@@ -1,12 +1,13 @@
 """Floating point in machine code: what integer arithmetic, and tests of loaded data, need of it.
 
-32-bit floats are evaluated as numpy does, multiply-add through 64 bits; the rest is unknown. Integer
-division goes through MUFU.RCP, whose last bit its corrections repair.
+32-bit floats are evaluated as numpy does, multiply-add through 64 bits, 64-bit ones in `sass_doubles`; the
+rest is unknown. Integer division goes through MUFU.RCP, whose last bit its corrections repair.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import reduce
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +15,13 @@ import numpy.typing as npt
 
 from layoutopt.kernels import values
 from layoutopt.kernels.program import Forget
+from layoutopt.kernels.sass_doubles import (
+    DOUBLES,
+    approximation,
+    as_doubles,
+    double,
+    from_doubles,
+)
 from layoutopt.kernels.sass_integers import (
     Builder,
     Built,
@@ -29,6 +37,8 @@ from layoutopt.kernels.sass_text import Instruction
 from layoutopt.kernels.values import Value
 
 Floats = npt.NDArray[np.float32]
+# Exponents, as stored, between which a quotient and all that leads to it are plain floats.
+_PLAIN: Final = (127 - 60, 127 + 60)
 
 
 def _float(text: str) -> Source:
@@ -74,7 +84,7 @@ def _arithmetic(function: Callable[..., Any], count: int) -> Builder:
     return build
 
 
-def _flushed(numbers: Floats) -> Floats:
+def _flushed(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.where(np.abs(numbers) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), numbers), numbers)
 
 
@@ -96,7 +106,9 @@ def _special(instruction: Instruction) -> Built:
     }
     form = shape(instruction)
     name = next((m for m in instruction.modifiers if m in functions), "")
-    if not name or instruction.has("F16", "RCP64H", "RSQ64H"):
+    if instruction.has("RCP64H", "RSQ64H"):
+        return approximation(instruction)
+    if not name or instruction.has("F16"):
         return forget(1)(instruction)
 
     def run(part: Value) -> tuple[Value, ...]:
@@ -110,15 +122,15 @@ def _special(instruction: Instruction) -> Built:
 def _from_integer(instruction: Instruction) -> Built:
     """I2F: to the nearest float, or upwards (RP) as integer division does."""
     form = shape(instruction)
-    if instruction.has("F64"):
-        return forget(2)(instruction)
     if instruction.has("F16", "U8", "S8", "U16", "S16"):
-        return forget(1)(instruction)
+        return forget(2 if instruction.has("F64") else 1)(instruction)
     wide, unsigned = instruction.has("U64", "S64"), instruction.has("U32", "U64")
 
     def run(part: Value) -> tuple[Value, ...]:
         number = part.bits if unsigned else values.signed(part.bits, 64 if wide else 32)
         exact = number.astype(np.float64)
+        if instruction.has("F64"):
+            return halves(from_doubles(exact, part))
         result = exact.astype(np.float32)
         if instruction.has("RP"):
             result = np.where(result < exact, np.nextafter(result, np.float32(np.inf)), result)
@@ -129,24 +141,29 @@ def _from_integer(instruction: Instruction) -> Built:
         return (values.from_floats(result, part),)
 
     source = pair(form.sources[0]) if wide else word(form.sources[0])
-    return compute(slots(form.dest), [source], run)
+    return compute(slots(form.dest, 2 if instruction.has("F64") else 1), [source], run)
+
+
+def _rounding(instruction: Instruction) -> Callable[[Any], Any]:
+    """To an integer, as the instruction says."""
+    for name, function in (("TRUNC", np.trunc), ("FLOOR", np.floor), ("CEIL", np.ceil)):
+        if instruction.has(name):
+            return function
+    return np.rint
 
 
 def _to_integer(instruction: Instruction) -> Built:
     """F2I: rounded as it says, clamped to the range."""
     form = shape(instruction)
-    if instruction.has("F64", "F16", "U8", "S8", "U16", "S16", "64"):
+    if instruction.has("F16", "U8", "S8", "U16", "S16", "64"):
         return forget(2)(instruction)
     wide, unsigned = instruction.has("U64", "S64"), instruction.has("U32", "U64")
-    rounding: Callable[[Any], Any] = np.rint
-    for name, function in (("TRUNC", np.trunc), ("FLOOR", np.floor), ("CEIL", np.ceil)):
-        if instruction.has(name):
-            rounding = function
-
+    rounding, from_double = _rounding(instruction), instruction.has("F64")
     width = 64 if wide else 32
 
     def run(part: Value) -> tuple[Value, ...]:
-        number = rounding(np.nan_to_num(values.as_floats(part).astype(np.float64), nan=0.0))
+        given = as_doubles(part) if from_double else values.as_floats(part).astype(np.float64)
+        number = rounding(np.nan_to_num(given, nan=0.0))
         low, high = (0, (1 << width) - 1) if unsigned else (-(1 << (width - 1)), (1 << (width - 1)) - 1)
         inside = np.where((number > float(low)) & (number < float(high)), number, 0.0)
         with np.errstate(invalid="ignore"):
@@ -156,11 +173,49 @@ def _to_integer(instruction: Instruction) -> Built:
         total = values.mapped(lambda *_: bits, width, part)
         return halves(total) if wide else (total,)
 
-    return compute(slots(form.dest, 2 if wide else 1), [_float(form.sources[0])], run)
+    source = double(form.sources[0]) if from_double else _float(form.sources[0])
+    return compute(slots(form.dest, 2 if wide else 1), [source], run)
+
+
+def _convert(instruction: Instruction) -> Built:
+    """F2F between 32 and 64 bits, and FRND."""
+    form = shape(instruction)
+    wanted = [m for m in instruction.modifiers if m in ("F16", "BF16", "F32", "F64")]
+    rounds = instruction.opcode == "FRND"
+    to, given = (wanted * 2 if rounds else wanted) or ["F32", "F32"]
+    if "F16" in wanted or "BF16" in wanted or instruction.has("RM", "RP", "RZ", "SAT"):
+        return forget(2)(instruction)
+
+    def run(part: Value) -> tuple[Value, ...]:
+        number = as_doubles(part) if given == "F64" else values.as_floats(part).astype(np.float64)
+        if rounds:
+            number = _rounding(instruction)(number)
+        if to == "F64":
+            return halves(from_doubles(number, part))
+        with np.errstate(all="ignore"):
+            return (values.from_floats(number.astype(np.float32), part),)
+
+    source = double(form.sources[0]) if given == "F64" else _float(form.sources[0])
+    return compute(slots(form.dest, 2 if to == "F64" else 1), [source], run)
+
+
+def _check_division(instruction: Instruction) -> Built:
+    """FCHK: whether a / b needs its slow path; never where both are far from the ends of the range."""
+    form = shape(instruction, has_dest=False)
+
+    def run(a: Value, b: Value) -> tuple[Value, ...]:
+        exponents = [(part.bits >> np.uint64(23)) & np.uint64(0xFF) for part in (a, b)]
+        plain = np.logical_and(*((e >= _PLAIN[0]) & (e <= _PLAIN[1]) for e in exponents))
+        hidden = np.where(plain, np.uint64(0), np.uint64(1))
+        found = values.mapped(lambda *_: np.zeros_like(hidden), 1, a, b)
+        either = hidden if found.unknown is None else hidden | found.unknown
+        return (values.made(found.bits, either, 1),)
+
+    return compute(predicate_slots(form.results, 1), [_float(text) for text in form.sources], run)
 
 
 def _compare(instruction: Instruction) -> Built:
-    """FSETP: ordered comparisons are false, those with U true, where a number is none."""
+    """FSETP and DSETP: ordered comparisons are false, those with U true, where a number is none."""
     form = shape(instruction, has_dest=False)
     known = {
         "LT": np.less,
@@ -174,10 +229,10 @@ def _compare(instruction: Instruction) -> Built:
     joint = next((m for m in instruction.modifiers if m in ("AND", "OR", "XOR")), "AND")
     if not name or len(form.sources) != 2 or len(form.carries) != 1:
         raise UnreadableOperand("a comparison of another form")
-    flushes = instruction.has("FTZ")
+    flushes, wide = instruction.has("FTZ"), instruction.opcode == "DSETP"
 
     def run(a: Value, b: Value, other: Value) -> tuple[Value, ...]:
-        x, y = (values.as_floats(part) for part in (a, b))
+        x, y = (as_doubles(part) if wide else values.as_floats(part) for part in (a, b))
         if flushes:
             x, y = _flushed(x), _flushed(y)
         unordered = np.isnan(x) | np.isnan(y)
@@ -190,23 +245,28 @@ def _compare(instruction: Instruction) -> Built:
         join = {"AND": values.both, "OR": values.either, "XOR": values.differ}[joint]
         return join(value, other, 1), join(values.invert(value, 1), other, 1)
 
-    sources = [*(_float(text) for text in form.sources), predicate(form.carries[0])]
-    return compute(predicate_slots(form.results, 2), sources, run)
+    sources = [(double if wide else _float)(text) for text in form.sources]
+    return compute(predicate_slots(form.results, 2), [*sources, predicate(form.carries[0])], run)
 
 
 def _choose(instruction: Instruction) -> Built:
     """FMNMX and FSEL."""
     form = shape(instruction)
-    if len(form.sources) != 2 or len(form.carries) != 1 or any(predicate_slots(form.results, 2)):
+    if (
+        len(form.sources) != (3 if instruction.opcode == "FMNMX3" else 2)
+        or len(form.carries) != 1
+        or any(predicate_slots(form.results, 2))
+    ):
         raise UnreadableOperand("a choice of another form")
-    extreme = instruction.opcode == "FMNMX"
+    extreme = instruction.opcode != "FSEL"
 
-    def run(a: Value, b: Value, first: Value) -> tuple[Value, ...]:
+    def run(*parts: Value) -> tuple[Value, ...]:
+        *given, first = parts
         if not extreme:
-            return (values.select(first, a, b),)
-        x, y = values.as_floats(a), values.as_floats(b)
-        least = values.from_floats(np.fmin(x, y), a, b)
-        greatest = values.from_floats(np.fmax(x, y), a, b)
+            return (values.select(first, *given),)
+        numbers = [values.as_floats(part) for part in given]
+        least = values.from_floats(reduce(np.fmin, numbers), *given)
+        greatest = values.from_floats(reduce(np.fmax, numbers), *given)
         return (values.select(first, least, greatest),)
 
     sources = [*(_float(text) for text in form.sources), predicate(form.carries[0])]
@@ -246,22 +306,21 @@ def _texture(instruction: Instruction) -> Built:
 
 
 FLOATS: Final[Mapping[str, Builder]] = {
-    "DADD": forget(2),
-    "DFMA": forget(2),
-    "DMUL": forget(2),
-    "DSETP": forget(0),
+    **DOUBLES,
+    "DSETP": _compare,
     "DMNMX": forget(2),
     "DMMA": _matrix_product,
-    "F2F": forget(2),
+    "F2F": _convert,
     "F2FP": forget(1),
     "F2I": _to_integer,
     "F2IP": forget(1),
     "FADD": _arithmetic(lambda a, b: a + b, 2),
-    "FCHK": forget(0),
+    "FCHK": _check_division,
     "FFMA": _arithmetic(_fused, 3),
     "FMNMX": _choose,
+    "FMNMX3": _choose,
     "FMUL": _arithmetic(lambda a, b: a * b, 2),
-    "FRND": forget(2),
+    "FRND": _convert,
     "FSEL": _choose,
     "FSET": forget(1),
     "FSETP": _compare,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -239,19 +240,21 @@ def _funnel(instruction: Instruction) -> Built:
 
 
 def _extreme(instruction: Instruction) -> Built:
-    """VIMNMX, IMNMX and VIADDMNMX: the smaller where the predicate is true, else the larger."""
+    """VIMNMX, VIMNMX3, IMNMX and VIADDMNMX: the smallest where the predicate is true, else the largest."""
     form = shape(instruction)
     is_signed = not instruction.has("U32")
     carries = form.carries[:1]
     sums = instruction.opcode.endswith("ADDMNMX")
-    sources = words(form.sources, 3 if sums else 2)
+    sources = words(form.sources, 3 if sums or instruction.opcode.endswith("3") else 2)
     if len(form.carries) != 1 or any(predicate_slots(form.results, 2)):
         raise UnreadableOperand("a minimum of another form")
 
     def function(*parts: Value) -> tuple[Value, ...]:
         *numbers, smaller = parts
-        a, b = (values.add(numbers[0], numbers[1]), numbers[2]) if sums else numbers
-        least, greatest = values.least(a, b, 32, is_signed), values.greatest(a, b, 32, is_signed)
+        if sums:
+            numbers = [values.add(numbers[0], numbers[1]), numbers[2]]
+        least = reduce(lambda a, b: values.least(a, b, 32, is_signed), numbers)
+        greatest = reduce(lambda a, b: values.greatest(a, b, 32, is_signed), numbers)
         return (values.select(smaller, least, greatest),)
 
     return compute(slots(form.dest), [*sources, predicate(carries[0])], function)
@@ -402,4 +405,5 @@ INTEGERS: Final[Mapping[str, Builder]] = {
     "VIADD": _add,
     "VIADDMNMX": _extreme,
     "VIMNMX": _extreme,
+    "VIMNMX3": _extreme,
 }

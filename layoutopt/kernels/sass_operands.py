@@ -98,8 +98,10 @@ def number(text: str, width: int = 32) -> Value:
     """An immediate: an integer in hexadecimal, else a float."""
     if _INTEGER.match(text):
         return constant(int(text, 16), width)
-    if _FLOAT.match(text) and width == 32:
+    if _FLOAT.match(text):
         value = float(text.lower().replace("qnan", "nan"))
+        if width == 64:
+            return constant(struct.unpack("<Q", struct.pack("<d", value))[0], 64)
         try:
             return constant(struct.unpack("<I", struct.pack("<f", value))[0])
         except OverflowError:

@@ -3,7 +3,7 @@
 A kernel's file holds one line `// launch: {...}`: `entry` (demangled), `block`, `grid`, `args`, perhaps
 `shared` (dynamic bytes), `symbol` (where mangled), `data_dependent` (addresses or branches come from input
 data) and `bench` (a grid and arguments at which its time means something). Arguments are `[type, value]`,
-buffers `[type*, elements, fill]` with fill zeros, iota or random, and structures by value
+buffers `[type*, elements, fill]` with fill zeros, iota, random or `below N`, and structures by value
 `["struct", [fields]]`.
 """
 
@@ -83,7 +83,10 @@ def benches(kernel: Launch) -> list[Launch]:
 
 
 def contents(argument: list[Any]) -> np.ndarray[Any, Any]:
-    """What a buffer holds at the start: zeros, its own indices, or numbers that its length decides."""
+    """What a buffer holds at the start: zeros, its own indices, or numbers that its length decides.
+
+    Random numbers are below 1, or of integers below 2**30; `below N` says another bound.
+    """
     kind, elements, fill = argument[0].rstrip("*"), argument[1], [*argument, "zeros"][2]
     dtype = TYPES[kind]
     if fill == "zeros":
@@ -91,6 +94,8 @@ def contents(argument: list[Any]) -> np.ndarray[Any, Any]:
     if fill == "iota":
         return np.arange(elements).astype(dtype)
     rng = np.random.default_rng(zlib.crc32(f"{kind} {elements}".encode()))
+    if fill.startswith("below "):
+        return (rng.random(elements) * float(fill.removeprefix("below "))).astype(dtype)
     if dtype.kind == "f":
         return rng.random(elements).astype(dtype)
     return rng.integers(0, min(int(np.iinfo(dtype).max), 2**30) + 1, elements).astype(dtype)

@@ -120,17 +120,18 @@ def watched(command: list[Any]) -> tuple[str, str]:
             return "", f"no end after {SECONDS_A_RUN} s"
 
 
-def profile(folder: Path, kernels: list[str], names: list[str]) -> dict[str, Any]:
+def profile(kernels: list[str], names: list[str], command: list[Any]) -> dict[str, Any]:
     """Counters by kernel: a list of a dict for each launch, or the text of an error.
 
-    Several kernels share a run of the profiler; where one of them fails, each has a run of its own.
+    `command` and names of kernels behind it launch these. Several kernels share a run of the profiler; where
+    one of them fails, each has a run of its own.
     """
     found: dict[str, Any] = {}
     groups = [kernels[k : k + GROUP] for k in range(0, len(kernels), GROUP)]
     while groups:
         group = groups.pop(0)
         watch = [tool("ncu"), "--metrics", ",".join(names), *RAW_PAGE]
-        printed, errors = watched([*watch, sys.executable, __file__, "--launch", folder, *group])
+        printed, errors = watched([*watch, *command, *group])
         rows = machine.launches(printed)
         if len(rows) != REPEAT * len(group) and len(group) > 1:
             print(f"one by one: {' '.join(group)}: {errors.strip()[-300:]}", flush=True)
@@ -159,7 +160,7 @@ def record(out: Path, only: Sequence[str]) -> None:
                     print(f"{kernel.name}: nvcc failed ({error.returncode})", flush=True)
         print(f"compiled {len(kernels)} kernels", flush=True)
         compiled = [k.name for k in kernels if (folder / f"{k.name}.sm_90.cubin").exists()]
-        found = profile(folder, compiled, metrics())
+        found = profile(compiled, metrics(), [sys.executable, __file__, "--launch", folder])
         for kernel in kernels:
             if kernel.name not in found:
                 continue

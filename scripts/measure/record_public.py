@@ -1,0 +1,349 @@
+"""Public kernels and the profiler: compile them, record an H200's counters, compare what `check` predicts.
+
+    python3 scripts/measure/record_public.py --build FOLDER --clones CLONES      needs nvcc and git
+    python3 scripts/measure/record_public.py --measure FOLDER --out OUT          needs a GPU and ncu
+    python3 scripts/measure/record_public.py --compare FOLDER                    needs nvdisasm
+
+Which kernels, from where, and how they are launched is public_kernels.json beside this file. CLONES holds a
+clone of each repository, as OWNER+NAME or OWNER+NAME/repo. FOLDER receives a cubin a source and launches.json.
+Nothing of the sources is kept: tests/data/kernels/public.json holds names and counts. The second step writes
+the counters of three launches each to OUT/public.json; the third puts beside them what is predicted from the
+machine code, without and with the contents of the buffers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import kernel_launches
+import on_gpu
+import record_kernels
+from kernel_launches import Launch
+
+HERE = Path(__file__).parent
+TABLE = HERE / "public_kernels.json"
+RECORD = HERE.parents[1] / "tests/data/kernels/public.json"
+FLAGS = ("-std=c++17", "-O3", "-arch=sm_90", "-lineinfo", "-w", "-Dmain=unused_main", "-cubin")
+# What CUDA has dropped since these were written, in code of the host only.
+DROPPED = ("-DcudaThreadSynchronize=cudaDeviceSynchronize", "-DcudaThreadExit=cudaDeviceReset")
+SOURCES = (".cu", ".cuh", ".h", ".hpp", ".hh", ".inl", ".def", ".c", ".cpp")
+REPEAT = record_kernels.REPEAT
+SECONDS = 60.0
+PARTS = ("ld", "st", "atom")
+COUNTERS = {"wavefronts": "pipe_lsu_wavefronts", "bank_conflicts": "bank_conflicts_pipe_lsu"}
+OURS = tuple(f"{kind}_{part}" for kind in COUNTERS for part in PARTS)
+
+
+def table() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(TABLE.read_text())
+    return found
+
+
+def arguments(text: str) -> list[Any]:
+    """`f32*1024 random, i32=5, {u32=1, u32=2}`: what kernel_launches takes."""
+    return [_argument(part.strip()) for part in re.findall(r"\{[^}]*\}|[^,{}]+", text) if part.strip()]
+
+
+def _argument(text: str) -> list[Any]:
+    if text.startswith("{"):
+        return ["struct", arguments(text[1:-1])]
+    found = re.fullmatch(r"(\w+)(?:=(\S+)|\*(\d+)(?: (.+))?)", text)
+    if found is None:
+        raise SystemExit(f"{TABLE.name}: expected TYPE=VALUE or TYPE*COUNT FILL, got {text!r}")
+    kind, value, count, fill = found.groups()
+    if value is not None:
+        return [kind, float(value) if kind.startswith("f") else int(value, 0)]
+    return [f"{kind}*", int(count), fill or "zeros"]
+
+
+def sizes(given: list[int]) -> tuple[int, int, int]:
+    x, y, z = [*given, 1, 1][:3]
+    return x, y, z
+
+
+# ------------------------------------------------------------------ compile
+
+
+def checkout(clones: Path, source: dict[str, Any], repository: dict[str, Any], into: Path) -> Path:
+    """The folder of a source and those that it includes, at the commit of the table."""
+    name = repository["repository"].replace("/", "+")
+    root = into / name
+    clone = next(
+        p for p in (clones / name / "repo", clones / name) if (p / "HEAD").exists() or (p / ".git").exists()
+    )
+    git = ["git", "--git-dir", str(clone if (clone / "HEAD").exists() else clone / ".git")]
+    folders = [str(Path(source["file"]).parent), *repository.get("include", []), *source.get("include", [])]
+    for folder in folders:
+        if (root / folder / ".whole").exists():
+            continue
+        listed = subprocess.run(
+            [*git, "ls-tree", "-r", "-z", "--name-only", repository["commit"], "--", folder + "/"],
+            check=True, stdout=subprocess.PIPE, text=True,
+        ).stdout.split("\0")  # fmt: skip
+        wanted = [path for path in listed if path.endswith(SOURCES)]
+        archive = [*git, "archive", repository["commit"], "--", *wanted]
+        root.mkdir(parents=True, exist_ok=True)
+        packed = subprocess.run(archive, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+        subprocess.run(["tar", "-x", "-C", str(root)], input=packed, check=True)
+        (root / folder / ".whole").touch()
+    return root
+
+
+def wrapper(source: dict[str, Any], path: Path) -> str:
+    """A source that includes the public one (or its first lines) and refers to each kernel that is wanted."""
+    body = f'#include "{path.name}"\n'
+    if "lines" in source or "replace" in source:
+        first, last = source.get("lines", (1, None))
+        body = "\n".join(path.read_text(errors="replace").splitlines()[first - 1 : last]) + "\n"
+        for old, new in source.get("replace", {}).items():
+            if old not in body:
+                raise RuntimeError(f"{source['file']} has no {old!r}")
+            body = body.replace(old, new)
+    instances = [k["instance"] for k in source["kernels"] if "instance" in k]
+    keep = "".join(f"void *keep_{n} = (void *)({one});\n" for n, one in enumerate(dict.fromkeys(instances)))
+    return "\n".join(source.get("before", [])) + "\n" + body + keep
+
+
+def compile_source(number: int, source: dict[str, Any], root: Path, folder: Path) -> Path:
+    """The cubin of a source."""
+    path = root / source["file"]
+    repository_includes = [root / one for one in source["includes"]]
+    wrapped = path.parent / f"layoutopt_wrapper_{number}.cu"
+    wrapped.write_text(wrapper(source, path))
+    cubin = folder / f"{number:03}_{path.stem}.cubin"
+    command: list[Any] = [
+        on_gpu.tool("nvcc"),
+        *FLAGS,
+        *DROPPED,
+        *source.get("flags", []),
+        "-o",
+        cubin.resolve(),
+        wrapped.name,
+    ]
+    stubs = root / f"layoutopt_empty_{number}"
+    for header in source.get("empty", []):
+        (stubs / header).parent.mkdir(parents=True, exist_ok=True)
+        (stubs / header).touch()
+    command += [f"-I{one}" for one in (*repository_includes, stubs)]
+    done = subprocess.run(
+        command, cwd=path.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    if done.returncode:
+        errors = [line for line in done.stdout.splitlines() if "error" in line or "fatal" in line]
+        raise RuntimeError(" | ".join(errors[:3])[:600])
+    return cubin
+
+
+def build(folder: Path, clones: Path, only: Sequence[str]) -> None:
+    """Compile all sources, and write how their kernels are launched."""
+    from layoutopt.errors import LayoutoptError
+    from layoutopt.kernels.files import chosen, programs
+
+    folder.mkdir(parents=True, exist_ok=True)
+    data = table()
+    rows = []
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(2) as pool:
+        jobs = []
+        for number, source in enumerate(data["sources"]):
+            if only and not any(one in kernel["name"] for kernel in source["kernels"] for one in only):
+                continue
+            repository = data["repositories"][source["repository"]]
+            source["includes"] = [*repository.get("include", []), *source.get("include", [])]
+            root = checkout(clones, source, repository, Path(name))
+            jobs.append((source, pool.submit(compile_source, number, source, root, folder)))
+        for source, job in jobs:
+            try:
+                cubin = job.result()
+                found = programs(cubin)
+            except (RuntimeError, LayoutoptError) as error:
+                print(f"{source['file']}: {error}", flush=True)
+                continue
+            for kernel in source["kernels"]:
+                try:
+                    program = chosen(found, kernel.get("entry", kernel.get("instance")))
+                except LayoutoptError as error:
+                    print(f"{kernel['name']}: {error}", flush=True)
+                    continue
+                code = record_kernels.code_digest(cubin.read_bytes(), program.name)
+                rows.append({**kernel, "cubin": cubin.name, "symbol": program.name, "code": code})
+            print(f"compiled {source['file']}", flush=True)
+    kept = folder / "launches.json"
+    if only and kept.exists():
+        names = {row["name"] for row in rows}
+        rows += [row for row in json.loads(kept.read_text()) if row["name"] not in names]
+    kept.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+    print(f"{len(rows)} kernels", flush=True)
+
+
+def built(folder: Path) -> list[tuple[Launch, dict[str, Any]]]:
+    """The launches of a built folder."""
+    return [
+        (
+            Launch(
+                row["name"], folder / row["cubin"], row["symbol"], row["symbol"], sizes(row["block"]),
+                sizes(row.get("grid", [1])), row.get("shared", 0), arguments(row["args"]),
+                row.get("data_dependent", False),
+            ),
+            row,
+        )
+        for row in json.loads((folder / "launches.json").read_text())
+    ]  # fmt: skip
+
+
+# ------------------------------------------------------------------ measure
+
+
+def launch_all(folder: Path, names: Sequence[str]) -> None:
+    """Launch these kernels, one after the other; what the profiler watches."""
+    device = kernel_launches.Device()
+    kernels = {kernel.name: kernel for kernel, _ in built(folder)}
+    for name in names:
+        kernel = kernels[name]
+        device.run(device.function(kernel.source, kernel.symbol), kernel, REPEAT)
+
+
+def measure(folder: Path, out: Path, only: Sequence[str]) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    rows = {row["name"]: row for _, row in built(folder) if not only or row["name"] in only}
+    command = [sys.executable, __file__, "--launch", str(folder)]
+    found = record_kernels.profile(list(rows), record_kernels.metrics(), command)
+    head: dict[str, object] = {
+        "about": "Nsight Compute's counters of public kernels, three launches each.",
+        "provenance": on_gpu.provenance("record_public.py"),
+    }
+    records = []
+    for name, seen in found.items():
+        key = "error" if isinstance(seen, str) else "launches"
+        records.append({"name": name, "code": rows[name]["code"], key: seen})
+    (out / "public.json").write_text(on_gpu.record(head, "kernels", records))
+    print(f"wrote {len(records)} kernels, {sum('error' in r for r in records)} with errors")
+
+
+# ------------------------------------------------------------------ compare
+
+
+def call(kernel: Launch, data: bool) -> Any:
+    """The launch as `check` takes it, with or without the contents of the buffers."""
+    from layoutopt.kernels import launch
+
+    numbers: dict[str, int | float | str] = {}
+    buffers = {}
+    for k, argument in enumerate(kernel.args):
+        kind, value = argument[0], argument[1]
+        if kind == "struct":
+            numbers[str(k)] = int.from_bytes(kernel_launches.pack([argument])[0].data, "little")
+        elif not kind.endswith("*"):
+            numbers[str(k)] = value
+        elif data:
+            buffers[str(k)] = kernel_launches.contents(argument)
+        else:
+            numbers[str(k)] = "pointer"
+    return launch.Launch(
+        block=kernel.block, grid=kernel.grid, arguments=numbers, shared_bytes=kernel.shared, buffers=buffers
+    )
+
+
+def predicted(program: Any, kernel: Launch, data: bool) -> dict[str, Any]:
+    """What `check` says of a launch."""
+    from layoutopt.errors import LayoutoptError
+    from layoutopt.ground.budget import Budget
+    from layoutopt.hardware.devices import device
+    from layoutopt.kernels.evaluate import evaluate
+    from layoutopt.kernels.summary import summary
+
+    try:
+        found = summary(evaluate(program, call(kernel, data), device("sm_90"), budget=Budget(SECONDS)))
+    except LayoutoptError as error:
+        return {"refused": str(error)[:200]}
+    why = {} if found.certain else {"why": found.unknown[0][:200]}
+    return {"certain": found.certain, **{one: found.totals[one] for one in OURS}, **why}
+
+
+def compare(folder: Path, only: Sequence[str]) -> None:
+    """Print, and write into the record, what is predicted."""
+    from layoutopt.kernels.files import programs
+
+    record = json.loads(RECORD.read_text()) if RECORD.exists() else {"kernels": []}
+    rows = {row["name"]: row for row in record["kernels"]}
+    for kernel, row in built(folder):
+        if only and not any(one in kernel.name for one in only):
+            continue
+        program = next(p for p in programs(kernel.source) if p.name == kernel.symbol)
+        start = time.monotonic()
+        found = {
+            "predicted": predicted(program, kernel, False),
+            "with_data": predicted(program, kernel, True),
+        }
+        own = rows.get(kernel.name, {})
+        print(f"{kernel.name}: {time.monotonic() - start:.1f} s: {said(own, found)}", flush=True)
+        if own.get("code") == row["code"]:
+            own.update(found)
+    if rows and not only:
+        head = {key: value for key, value in record.items() if key != "kernels"}
+        RECORD.write_text(on_gpu.record(head, "kernels", list(rows.values())))
+
+
+def measured(row: dict[str, Any]) -> dict[str, set[int]]:
+    """The values that the profiler's repetitions gave, by our name of the counter."""
+    return {
+        f"{ours}_{part}": {one[f"l1tex__data_{theirs}_mem_shared_op_{part}"] for one in row["launches"]}
+        for ours, theirs in COUNTERS.items()
+        for part in PARTS
+    }
+
+
+def verdict(row: dict[str, Any], found: dict[str, Any]) -> str:
+    """What came of one prediction: exact, differs (and where), varies, or why it is not certain."""
+    if "refused" in found:
+        return f"refused: {found['refused']}"
+    if "launches" not in row:
+        return ("certain" if found["certain"] else f"not certain: {found['why']}") + " (not measured)"
+    seen = measured(row)
+    wrong = [one for one in OURS if found[one] not in seen[one]]
+    varies = any(len(seen[one]) > 1 for one in OURS)
+    told = ", ".join(f"{one} {found[one]} not {'/'.join(map(str, sorted(seen[one])))}" for one in wrong)
+    exact = f"differs: {told}" if wrong else "exact"
+    sure = "certain" if found["certain"] else f"not certain ({found['why']})"
+    return f"{sure}, {exact}{', the profiler varies' if varies else ''}"
+
+
+def said(row: dict[str, Any], found: dict[str, Any]) -> str:
+    alone, known = (verdict(row, found[key]) for key in ("predicted", "with_data"))
+    return alone if alone == known else f"{alone}; with data: {known}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    steps = parser.add_mutually_exclusive_group(required=True)
+    steps.add_argument("--build", type=Path, metavar="FOLDER")
+    steps.add_argument("--measure", type=Path, metavar="FOLDER")
+    steps.add_argument("--compare", type=Path, metavar="FOLDER")
+    steps.add_argument("--launch", nargs="+", metavar="FOLDER NAME", help="launch these, as --measure does")
+    parser.add_argument("--clones", type=Path, metavar="CLONES", help="where the repositories are cloned")
+    parser.add_argument("--out", type=Path, metavar="OUT", help="where public.json is written")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="kernels whose names hold this")
+    args = parser.parse_args()
+    if args.build:
+        build(args.build, args.clones, args.only)
+    elif args.measure:
+        measure(args.measure, args.out, args.only)
+    elif args.compare:
+        compare(args.compare, args.only)
+    else:
+        launch_all(Path(args.launch[0]), args.launch[1:])
+
+
+if __name__ == "__main__":
+    main()

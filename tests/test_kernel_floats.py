@@ -1,0 +1,88 @@
+"""What machine code does with floats and minima, where addresses and branches depend on them."""
+
+import pytest
+
+from layoutopt.errors import ProblemFileError
+from layoutopt.hardware.devices import device
+from layoutopt.kernels import sass
+from layoutopt.kernels.evaluate import evaluate
+from layoutopt.kernels.files import chosen
+from layoutopt.kernels.launch import Launch
+from layoutopt.kernels.summary import summary
+
+
+def report(*lines):
+    code = ["S2R R0, SR_TID.X", *lines, "EXIT"]
+    text = "\n".join(f" /*{16 * k:04x}*/ {line} ;" for k, line in enumerate(code))
+    (program,) = sass.from_text(f"code for sm_90\n Function : kernel\n{text}\n")
+    call = Launch(block=(32, 1, 1))
+    return summary(evaluate(program, call, device("sm_90")))
+
+
+def ways(*lines):
+    """Wavefronts of a load from the address in R9 of every lane."""
+    found = report(*lines, "LDS R1, [R9]")
+    assert found.certain, found.unknown
+    return found.totals["wavefronts_ld"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("I2F.F64 R2, R0", "DMUL R4, R2, 128", "F2I.F64.TRUNC R9, R4"),
+        ("I2F.F64.U32 R2, R0", "DFMA R4, R2, 127, R2", "F2I.F64 R9, R4"),
+        ("I2F.F64 R2, R0", "DADD R4, -R2, |R2|", "DFMA R4, R2, 128, -R4", "F2I.F64 R9, R4"),
+        ("I2F R2, R0", "F2F.F64.F32 R4, R2", "DMUL R4, R4, 128", "F2F.F32.F64 R6, R4", "F2I.TRUNC R9, R6"),
+        ("I2F R2, R0", "FADD R2, R2, 0.25", "FRND.FLOOR R2, R2", "FMUL R2, R2, 128", "F2I R9, R2"),
+        ("IMAD R2, R0, 0x80, RZ", "VIMNMX3 R9, R2, 0x7fffff, R2, PT"),
+        ("IMAD R2, R0, 0x80, RZ", "VIMNMX3 R9, R2, RZ, R2, !PT"),
+    ],
+)
+def test_numbers_become_addresses(lines):
+    assert ways(*lines) == 32
+
+
+def test_a_reciprocal_in_64_bits_is_repaired_by_what_follows():
+    """1 / x as the compiler writes it: an approximation, two steps of Newton's."""
+    lines = (
+        "VIADD R0, R0, 0x1", "I2F.F64 R4, R0", "MUFU.RCP64H R7, R5", "IMAD.MOV.U32 R6, RZ, RZ, RZ",
+        "DFMA R8, -R4, R6, 1", "DFMA R8, R8, R8, R8", "DFMA R8, R6, R8, R6", "DFMA R10, -R4, R8, 1",
+        "DFMA R10, R8, R10, R8", "DMUL R10, R10, R4", "DMUL R10, R10, 128", "F2I.F64 R12, R10",
+        "IMAD R9, R12, R0, RZ",
+    )  # fmt: skip
+    assert ways(*lines) == 32
+
+
+def test_a_division_of_plain_numbers_takes_no_slow_path():
+    """Nothing joins lanes behind the branch: it must be decided."""
+    lines = ("I2F R2, R0", "FADD R2, R2, 1", "FCHK P0, R2, 3", "@P0 BRA 0x0", "IMAD R9, R0, 0x80, RZ")
+    assert ways(*lines) == 32
+    assert not report("I2F R2, R0", "FCHK P0, R2, 3", "@P0 BRA 0x0", "LDS R1, [R0]").certain
+
+
+def test_a_single_lane_cannot_part_at_a_branch():
+    """What a slow path between may write is unknown, the lane goes on alone in any case."""
+    lines = (
+        "LDG.E R2, [R4.64]", "ISETP.EQ.AND P1, PT, R2, RZ, PT", "ISETP.NE.AND P0, PT, R0, RZ, PT",
+        "@P0 BRA 0x80", "@P1 BRA 0x70", "VIADD R3, R3, 0x1", "LDS R1, [RZ]",
+    )  # fmt: skip
+    found = report(*lines)
+    assert found.certain
+    assert found.totals["wavefronts_ld"] == 1
+
+
+def programs(*titles):
+    return [sass.from_text(f"Function : {title}\n /*0000*/ EXIT ;\n", "sm_90")[0] for title in titles]
+
+
+def test_an_entry_is_named_as_it_is_written():
+    found = programs("_Z1kILj128ELb1EEvPf", "_Z1kILj256ELb1EEvPf", "_Z5otherPf")
+    assert chosen(found, "k<256, true>") is found[1]
+    assert chosen(found, "k<256u,true>") is found[1]
+    assert chosen(found, "other") is found[2]
+    with pytest.raises(ProblemFileError, match=r"'k' is several kernels: k<128u, true>, k<256u, true>"):
+        chosen(found, "k")
+    with pytest.raises(ProblemFileError, match=r"none of the kernels; near it are k<128u"):
+        chosen(found, "k<64u, true>")
+    with pytest.raises(ProblemFileError, match=r"several kernels: k<128u, true>, .*other"):
+        chosen(found, None)
