@@ -21,6 +21,7 @@ from layoutopt.cli.several import answer_each, problems_argument
 
 if TYPE_CHECKING:
     from layoutopt.problems.templates import Value
+    from layoutopt.problems.types import Problem, TileSet
     from layoutopt.study.comparison import Comparison
     from layoutopt.sweeps.store import Store
 
@@ -102,11 +103,23 @@ def _compared(
     """Compare the layouts of one problem and print them; the exit code."""
     import msgspec
 
-    from layoutopt.problems.file import from_data
-    from layoutopt.report import comparison_text
+    from layoutopt.problems.tile_set_file import any_from_data
+    from layoutopt.problems.types import TileSet
     from layoutopt.study.compare import compare
 
-    loaded = from_data(data)
+    loaded = any_from_data(data)
+    if isinstance(loaded, TileSet):
+        from layoutopt.study.compare_tiles import compare_tiles
+
+        for flag, given in (("--offset", offset), ("--run", run), ("--store", store)):
+            if given:
+                raise click.UsageError(
+                    f"{flag} is for one tile; of several, the file says each tile's layout"
+                )
+        gpu = problem_device(loaded, device_file)
+        whole = compare_tiles(loaded, target=gpu, time_limit=time_limit, progress=progress("comparing"))
+        end_progress()
+        return _printed(loaded, whole, form, plot)
     if offset is not None:
         layout = msgspec.structs.replace(loaded.layout, offset=offset)
         loaded = msgspec.structs.replace(loaded, layout=layout)
@@ -127,6 +140,13 @@ def _compared(
         from layoutopt.cli.timed_rows import with_measured
 
         result = with_measured(loaded, result, card)
+    return _printed(loaded, result, form, plot)
+
+
+def _printed(loaded: Problem | TileSet, result: Comparison, form: str, plot: Path | None) -> int:
+    """Draw and print the rows; the exit code."""
+    from layoutopt.report import comparison_text
+
     if plot is not None:
         _draw(result, plot)
     if form == "json":

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, time_limit_option
 from layoutopt.cli.output import say, say_json
+
+if TYPE_CHECKING:
+    from layoutopt.study.explain_tiles import TileSetExplanation
+    from layoutopt.study.explanation import Explanation
 
 
 @click.command("explain")
@@ -18,6 +23,8 @@ from layoutopt.cli.output import say, say_json
 def command(problem: Path, as_json: bool, time_limit: float, device_file: Path | None) -> int:
     """Say why the best layout works, or why none is free of conflicts and what to give up.
 
+    Of several tiles, it is each of them, and what their common budget costs.
+
     Exit code 1: no layout is known to be free of conflicts. 3: that stays open.
 
     \b
@@ -25,18 +32,28 @@ def command(problem: Path, as_json: bool, time_limit: float, device_file: Path |
       layoutopt explain problems/transposes/leimao_vectorised_swizzled_f32.json
     """
     from layoutopt.ground.budget import Budget
-    from layoutopt.problems.file import load
+    from layoutopt.problems.tile_set_file import load_any
+    from layoutopt.problems.types import TileSet
     from layoutopt.study.explain import explain
+    from layoutopt.study.explain_tiles import explain_tiles
 
-    loaded = load(problem)
-    gpu = problem_device(loaded, device_file)
-    explanation = explain(loaded, budget=Budget(2 * time_limit), target=gpu)
-    if as_json:
-        say_json(explanation.to_json())
+    loaded = load_any(problem)
+    gpu, budget = problem_device(loaded, device_file), Budget(2 * time_limit)
+    explanation: Explanation | TileSetExplanation
+    if isinstance(loaded, TileSet):
+        from layoutopt.report.tile_set_text import tile_set_explanation_report
+
+        explanation = explain_tiles(loaded, budget=budget, target=gpu)
+        text = tile_set_explanation_report(loaded, explanation)
     else:
         from layoutopt.report.text import explanation_report
 
-        say(explanation_report(loaded, explanation))
+        explanation = explain(loaded, budget=budget, target=gpu)
+        text = explanation_report(loaded, explanation)
+    if as_json:
+        say_json(explanation.to_json())
+    else:
+        say(text)
     if explanation.conflict_free:
         return 0
     return 1 if explanation.conflict_free is False or explanation.excess is not None else 3

@@ -80,26 +80,28 @@ def command(
     """Draw the banks under one warp instruction, before and after.
 
     Columns are banks; a line is one word of every bank. Without options it is the instruction with the
-    worst conflict in row-major order.
+    worst conflict in row-major order; of several tiles, it is drawn in its own.
 
     \b
     Examples:
       layoutopt show problems/basics/transpose_32x32_f32.json
       layoutopt show problems/basics/transpose_32x32_f32.json --layout published --html banks.html
     """
-    from layoutopt.problems.file import load
+    from layoutopt.problems.tile_set_file import load_any
+    from layoutopt.problems.types import TileSet
     from layoutopt.study.show import views
+    from layoutopt.study.show_tiles import tile_views
 
-    loaded = load(problem)
-    found = views(
-        loaded,
-        problem_device(loaded, device_file),
-        before=before,
-        access=access,
-        warp=warp,
-        iteration=_iteration(iteration),
-        time_limit=time_limit,
-    )
+    loaded = load_any(problem)
+    gpu = problem_device(loaded, device_file)
+    asked: dict[str, Any] = {
+        "before": before,
+        "access": access,
+        "warp": warp,
+        "iteration": _iteration(iteration),
+        "time_limit": time_limit,
+    }
+    found = tile_views(loaded, gpu, **asked) if isinstance(loaded, TileSet) else views(loaded, gpu, **asked)
     outputs = {}
     if svg is not None:
         from layoutopt.report.banks_svg import document
@@ -152,5 +154,6 @@ def _json(found: Views) -> dict[str, object]:
         "iteration": chosen.iteration,
         "note": found.note,
         "widths": found.widths,
+        **({"tile": found.tile[0], "base_bytes": found.tile[1]} if found.tile is not None else {}),
         "pictures": [to_json(p) for p in found.pictures()],
     }

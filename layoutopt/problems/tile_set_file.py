@@ -160,6 +160,8 @@ def fields_of(tile_set: TileSet, tile: NamedTile, *others: NamedTile) -> Iterato
         elif place.startswith("layout."):
             own = getattr(tile.layout, place.removeprefix("layout."), None)
             place = f"tiles[{i}].{place}" if own is not None else place
+        elif place.startswith("published"):
+            place = f"tiles[{i}].{place}"
         elif place in ("", "accesses"):
             place = f"tiles[{i}]"
         error.field = place

@@ -5,14 +5,23 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
-from layoutopt.problems.types import Problem
+from layoutopt.problems.types import Problem, Tile, TileSet
 
 
-def tile_text(problem: Problem) -> str:
-    """Shape and element of the tile."""
-    element = problem.tile.element
-    name = element if isinstance(element, str) else f"{element.bytes}-byte elements"
-    return f"{'x'.join(map(str, problem.tile.shape))} {name}"
+def tile_text(problem: Problem | TileSet) -> str:
+    """Shape and element of the tile; of several, the name and the stages of each, too."""
+    if isinstance(problem, Problem):
+        return shape_text(problem.tile)
+    return ", ".join(
+        f"{tile.name} {shape_text(tile)}" + (f" in {tile.stages} stages" if tile.stages > 1 else "")
+        for tile in problem.tiles
+    )
+
+
+def shape_text(tile: Tile) -> str:
+    """Shape and element."""
+    element = tile.element if isinstance(tile.element, str) else f"{tile.element.bytes}-byte elements"
+    return f"{'x'.join(map(str, tile.shape))} {element}"
 
 
 def widths_text(widths: Mapping[str, int]) -> str:

@@ -11,10 +11,10 @@ from typing import Final
 from layoutopt.ground import escape
 from layoutopt.layout.families import FAMILIES
 from layoutopt.problems.answer import Status
-from layoutopt.problems.types import Problem
+from layoutopt.problems.types import Problem, TileSet
 from layoutopt.problems.words import tile_text, widths_text
 from layoutopt.report.text import columns
-from layoutopt.study.comparison import Comparison, Row
+from layoutopt.study.comparison import BlockRow, Comparison, Row
 
 MAX_WIDTH: Final = 160  # of a line, on terminals that are wider, too
 # More columns than this are left to --json and --csv.
@@ -33,7 +33,7 @@ _CSV_FIELDS = (
 )  # fmt: skip
 
 
-def text(problem: Problem, comparison: Comparison, width: int = MAX_WIDTH) -> str:
+def text(problem: Problem | TileSet, comparison: Comparison, width: int = MAX_WIDTH) -> str:
     """What to do, the table, its legend: lines of at most `width` characters, as far as words allow."""
     lines = wrapped(
         f"{problem.name}  {tile_text(problem)}  on {comparison.target}, "
@@ -78,7 +78,7 @@ def _width(lines: Sequence[Sequence[str]], shown: Sequence[int]) -> int:
     return 2 + sum(max(len(line[k]) for line in lines) + 2 for k in shown)
 
 
-def markdown(problem: Problem, comparison: Comparison) -> str:
+def markdown(problem: Problem | TileSet, comparison: Comparison) -> str:
     """The same as Markdown, for a review or an issue."""
     head, rows = _cells(comparison)
     taken = comparison.recommendation
@@ -160,7 +160,7 @@ def _legend(comparison: Comparison) -> list[str]:
     if limits:
         lines.append(
             f"  blocks/SM: at most, limited here by {', '.join(limits)}; by memory: by shared memory alone; "
-            "stages: copies of the tile in one block"
+            f"stages: {_stages(comparison)}"
         )
     else:
         lines.append(f"  blocks/SM and stages: the limits of {comparison.target} are not in the device data")
@@ -195,6 +195,12 @@ def _run(comparison: Comparison) -> list[str]:
     return lines
 
 
+def _stages(comparison: Comparison) -> str:
+    if any(isinstance(row, BlockRow) for row in comparison.rows):
+        return "those that fit in one block, of the tiles that have several"
+    return "copies of the tile in one block"
+
+
 def _notes(comparison: Comparison) -> list[str]:
     lines = []
     if any(row.status == Status.FEASIBLE for row in comparison.rows):
@@ -208,6 +214,9 @@ def _notes(comparison: Comparison) -> list[str]:
     if labels:
         lines.append(f"  {'; '.join(labels)}")
     lines += [f"  {row.title}: {row.edit}" for row in comparison.rows if row.edit is not None]
+    lines += [
+        f"  {row.title}: {row.reason}" for row in comparison.rows if isinstance(row, BlockRow) and row.reason
+    ]
     if comparison.widths:
         lines.append(f"  every row with {widths_text(comparison.widths)}, as the best layout of all has it")
     return lines

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping
 
 from layoutopt.problems.answer import Status
-from layoutopt.problems.types import NamedTile, TileSet
-from layoutopt.report.text import columns
+from layoutopt.problems.types import TileSet
+from layoutopt.problems.words import shape_text, tile_text
+from layoutopt.report.text import columns, explanation_report
 from layoutopt.study.check_tiles import TileSetAudit
+from layoutopt.study.explain_tiles import TileSetExplanation
 from layoutopt.synthesis.arrange import Arrangement
+from layoutopt.synthesis.tile_groups import groups
 
 
 def arrangement_report(tile_set: TileSet, arrangement: Arrangement) -> str:
@@ -45,7 +49,7 @@ def tile_set_audit_report(tile_set: TileSet, audit: TileSetAudit) -> str:
     placed += [
         (
             part.tile,
-            _shape(tiles[part.tile]),
+            shape_text(tiles[part.tile]),
             str(part.audit.offset),
             f"{part.base_bytes:,}",
             str(part.stages),
@@ -73,9 +77,19 @@ def tile_set_audit_report(tile_set: TileSet, audit: TileSetAudit) -> str:
     return "\n".join([*lines, "", f"  {verdict}"]) + "\n"
 
 
-def _shape(tile: NamedTile) -> str:
-    element = tile.element if isinstance(tile.element, str) else f"{tile.element.bytes}-byte elements"
-    return f"{'x'.join(map(str, tile.shape))} {element}"
+def tile_set_explanation_report(tile_set: TileSet, explanation: TileSetExplanation) -> str:
+    """The human report of an explanation of several tiles: all of them together, then each."""
+    lines = [f"{tile_set.name}  {tile_text(tile_set)}  on {explanation.target}", ""]
+    for reason in explanation.reasons:
+        lines += [*textwrap.wrap(reason, 100), ""]
+    if explanation.relaxations:
+        lines += ["What would help:", *(f"  {r.kind}: {r.message}" for r in explanation.relaxations), ""]
+    parts = zip(groups(tile_set), explanation.tiles, strict=True)
+    return (
+        "\n".join(lines)
+        + "\n"
+        + "\n".join(explanation_report(problem, part.explanation) for (_, problem), part in parts)
+    )
 
 
 def _tile_rows(
@@ -95,7 +109,7 @@ def _tile_rows(
             rows.append(
                 (
                     name,
-                    _shape(tile),
+                    shape_text(tile),
                     str(result.offset) if name == part.tiles[0] else alike,
                     f"{part.base_bytes:,}",
                     str(part.stages),

@@ -68,10 +68,16 @@ def compare(
     Raises:
         ProblemFileError: the problem contradicts itself.
     """
-    return _Compare(problem, target or device(problem.target), time_limit, progress, known).run()
+    return Comparer(problem, target or device(problem.target), time_limit, progress, known).run()
 
 
-class _Compare:
+class Comparer:
+    """A problem and its best layout of all, from which rows are made.
+
+    Raises:
+        ProblemFileError: the problem contradicts itself.
+    """
+
     def __init__(
         self,
         problem: Problem,
@@ -108,6 +114,7 @@ class _Compare:
         self.formulas: dict[str, Node] = {}  # of all rows that can be used, by their text
 
     def run(self) -> Comparison:
+        """All rows."""
         problem, whole = self.problem, self.budget
         self.budget = whole.part(1 - _ESTIMATE_SHARE)
         found = {name: self._family_row(name, families) for name, families in comparison_rows().items()}
@@ -136,6 +143,10 @@ class _Compare:
             self.widths or {},
             timing_of(self.gpu)[1],
         )
+
+    def solved_row(self, family: str, title: str, result: Result) -> Row:
+        """The row, with its estimate, of an answer of `solve` to the problem under more constraints."""
+        return self._estimated([self._solved_row(family, title, result, 0.0)])[0]
 
     def _estimated(self, rows: list[Row]) -> list[Row]:
         """The rows with their estimated time, as far as the time limit goes, what is in use first."""

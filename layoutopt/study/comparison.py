@@ -98,6 +98,40 @@ class Row(Struct, frozen=True):
     accesses: tuple[RowAccess, ...] = ()
 
 
+class TileOfRow(Struct, frozen=True):
+    """One tile, or tiles that share a layout, in a row that is about a block.
+
+    Attributes:
+        tiles: their names.
+        offset: element offset over x0, x1, ... in the coordinates of the first.
+        bytes: of one stage.
+        base_bytes: where its first stage begins.
+        stages: how many copies there are.
+        stage_bytes: from one copy to the next.
+        wavefronts, excess: of its accesses.
+    """
+
+    tiles: tuple[str, ...]
+    offset: str
+    bytes: int
+    base_bytes: int
+    stages: int
+    stage_bytes: int
+    wavefronts: int
+    excess: int
+
+
+class BlockRow(Row, frozen=True):
+    """A row about several tiles: figures are of all of them, `offset` says each tile's.
+
+    Attributes:
+        pipeline_stages: stages that fit in one block, of all tiles that have more than one, else of all.
+        tiles: one by one.
+    """
+
+    tiles: tuple[TileOfRow, ...] = ()
+
+
 class Recommendation(Struct, frozen=True):
     """What to do.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -57,6 +57,7 @@ class Views:
         chosen: the warp instruction.
         note: what was left out and why, and what was chosen; may be empty.
         widths: where the file leaves widths open, those of the solved layout, in bytes by access name.
+        tile: of several tiles, the one that is drawn, by itself; else None.
     """
 
     problem: Problem
@@ -66,6 +67,7 @@ class Views:
     chosen: Instruction
     note: str
     widths: dict[str, int]
+    tile: tuple[str, int] | None = None
 
     def pictures(self) -> tuple[Picture, ...]:
         """The chosen instruction under every layout."""
@@ -112,23 +114,53 @@ def views(
     problem = msgspec.structs.replace(case.problem, layout=problem.layout)
     if widths:
         notes.append(f"drawn with {widths_text(widths)}, as the solved layout has it")
+    solved = None
+    if result.layout is not None and result.offset is not None:
+        solved = Shown("solved", result.offset, case.table(result.layout))
+    found = drawn(case, problem, before, solved, result.reason, (access, warp, iteration), notes)
+    return replace(found, widths=widths)
+
+
+def drawn(
+    case: Case,
+    problem: Problem,
+    before: str,
+    solved: Shown | None,
+    reason: str,
+    where: tuple[str | None, int | None, dict[str, int]],
+    notes: list[str],
+) -> Views:
+    """What to draw, once the best layout is known.
+
+    Args:
+        case: the accesses.
+        problem: the tile, with the layout constraints of its file.
+        before: as for `views`.
+        solved: the best layout; None where there is none, for `reason`.
+        reason: see there.
+        where: access, warp and iteration, as for `views`.
+        notes: what to say first.
+
+    Raises:
+        ProblemFileError: as for `views`.
+    """
     layouts: list[Shown] = []
     if before != SOLVED:
         first = _before(problem, before)
         try:
             case.check(first.table)
         except LayoutError as error:
-            notes.append(f"{first.name} cannot serve the accesses ({error}), so it is not drawn")
+            notes = [*notes, f"{first.name} cannot serve the accesses ({error}), so it is not drawn"]
         else:
             layouts.append(first)
-    if result.layout is not None and result.offset is not None:
-        layouts.append(Shown("solved", result.offset, case.table(result.layout)))
+    if solved is not None:
+        layouts.append(solved)
     elif not layouts:
-        raise ProblemFileError("layout", f"no layout to draw: {result.reason}")
+        raise ProblemFileError("layout", f"no layout to draw: {reason}")
     else:
-        notes.append(f"no layout was found: {result.reason}")
-    chosen = _choose(case, layouts[0].table, access, warp, iteration)
-    return Views(problem, gpu, case.lanes, tuple(layouts), chosen, "; ".join(notes), widths)
+        notes = [*notes, f"no layout was found: {reason}"]
+    chosen = _choose(case, layouts[0].table, *where)
+    return Views(problem, case.device, case.lanes, tuple(layouts), chosen, "; ".join(notes), {})
 
 
 def _before(problem: Problem, name: str) -> Shown:

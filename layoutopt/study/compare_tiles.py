@@ -1,0 +1,323 @@
+"""Padding or swizzle for several tiles under one budget: what fits, in how many stages and blocks.
+
+Every tile is compared by itself; a row of the block is the same row of all its tiles, one behind the other as
+tightly as they go. Where that is more than the budget, the tiles are arranged again with the families of the
+row, so that the row is the least excess that fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from layoutopt.engine.estimate import timing_of
+from layoutopt.ground.budget import Budget
+from layoutopt.hardware.devices import Device, device
+from layoutopt.hardware.occupancy import occupancy
+from layoutopt.layout.families import comparison_rows
+from layoutopt.problems.answer import Status
+from layoutopt.problems.tile_set_file import fields_of
+from layoutopt.problems.types import FAMILIES, TileSet
+from layoutopt.study.advice import mark_pareto, recommend
+from layoutopt.study.check_tiles import check_tiles
+from layoutopt.study.compare import ALL, Comparer
+from layoutopt.study.comparison import BlockRow, Comparison, Row, TileOfRow
+from layoutopt.synthesis.arrange import Arrangement, arrange
+from layoutopt.synthesis.fronts import Unit, plan_of, units_of
+from layoutopt.synthesis.packing import Plan, pack, rounded_up
+from layoutopt.synthesis.solve import solve
+
+# What is taken of a tile that has no such row: its layout in use, or row-major.
+_INSTEAD: Final = {
+    "edit": ("in_use", "published"),
+    "in_use": ("published",),
+    "guess_pad": ("none",),
+    "guess_xor": ("none",),
+}
+_MAX_STAGES: Final = 64  # as in a file
+
+
+def compare_tiles(
+    tile_set: TileSet,
+    *,
+    target: Device | None = None,
+    time_limit: float | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Comparison:
+    """The best layouts of each family for all tiles together; rows are `BlockRow`.
+
+    Args:
+        tile_set: the tiles and their accesses.
+        target: the device, where it is not the one the file names.
+        time_limit: seconds for the searches over everything, and as many for the rest; None for no limit.
+        progress: called with a line of text from time to time.
+
+    Raises:
+        ProblemFileError: the file contradicts itself.
+    """
+    return _TileComparer(tile_set, target or device(tile_set.target), time_limit, progress).run()
+
+
+@dataclass(slots=True)
+class _Member:
+    """What gets one layout, and its rows by family; a layout that the hardware dictates is every row's."""
+
+    unit: Unit
+    comparer: Comparer | None
+    rows: dict[str, Row]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(tile.name for tile in self.unit.tiles)
+
+    @property
+    def label(self) -> str:
+        return ", ".join(self.names)
+
+    def row(self, family: str) -> Row | None:
+        """Its row, or what is taken in its place; None where there is neither."""
+        if self.comparer is None:
+            return self.rows[ALL]
+        for name in (family, *_INSTEAD.get(family, ())):
+            if name in self.rows:
+                return self.rows[name] if self.may_be(name) else self.rows[ALL]
+        return None
+
+    def may_be(self, family: str) -> bool:
+        """Whether the constraints let the tile be of the family; what is no family may be."""
+        allowed, known = self.unit.case.problem.layout.families, comparison_rows()
+        if self.comparer is None or allowed is None or family not in known:
+            return self.comparer is not None
+        return any({*f.allowed_by} <= {*allowed, "none"} for f in known[family])
+
+
+class _TileComparer:
+    def __init__(
+        self, tile_set: TileSet, gpu: Device, time_limit: float | None, progress: Callable[[str], None]
+    ) -> None:
+        self.tile_set, self.gpu, self.progress = tile_set, gpu, progress
+        self.units = units_of(tile_set, gpu)
+        self.plan: Plan = plan_of(tile_set, self.units)
+        # As much for what does not fit as for one tile.
+        share = None if time_limit is None else time_limit / (len(self.units) + 1)
+        self.members = [self._member(unit, share) for unit in self.units]
+        self.budget = Budget(None if share is None else 2 * share)
+        limits = gpu.limits_of(tile_set.target)
+        room = None if limits is None else limits.shared_bytes_per_block - tile_set.block.other_shared_bytes
+        self.arranged: dict[tuple[str, ...], Arrangement] = {}
+        self.limit = room if tile_set.layout.max_bytes is None else tile_set.layout.max_bytes
+
+    def _member(self, unit: Unit, share: float | None) -> _Member:
+        name = unit.tiles[0].name
+        problem = unit.case.asked
+        with fields_of(self.tile_set, *unit.tiles):
+            if problem.layout.must_be is not None:
+                result = solve(problem, target=self.gpu, time_limit=share)
+                bare = msgspec.structs.replace(problem.layout, must_be=None)
+                comparer = Comparer(
+                    msgspec.structs.replace(problem, layout=bare), self.gpu, share, self.progress, result
+                )
+                return _Member(unit, None, {ALL: comparer.solved_row(ALL, "dictated", result)})
+            comparer = Comparer(problem, self.gpu, share, lambda text: self.progress(f"{name}: {text}"), None)
+            return _Member(unit, comparer, {row.family: row for row in comparer.run().rows})
+
+    def run(self) -> Comparison:
+        """All rows."""
+        families = dict.fromkeys(
+            family for member in self.members if member.comparer is not None for family in member.rows
+        )
+        # Everything is searched first: what it finds is the answer of every row that it belongs to.
+        everything = self._row(ALL)
+        rows = [everything if name == ALL else self._row(name) for name in families or (ALL,)]
+        marked = mark_pareto([row for row in rows if row is not None])
+        return Comparison(
+            self.tile_set.name,
+            self.gpu.name,
+            self.tile_set.threads,
+            marked,
+            recommend(marked),
+            {},
+            timing_of(self.gpu)[1],
+        )
+
+    def _row(self, family: str) -> Row | None:
+        """The row of all tiles; None where one has nothing to put into it."""
+        if not any(member.may_be(family) for member in self.members) and family != ALL:
+            return next(m.rows[family] for m in self.members if family in m.rows)
+        rows = [member.row(family) for member in self.members]
+        found = [row for row in rows if row is not None]
+        if len(found) < len(rows):
+            return None
+        title = next((m.rows[family].title for m in self.members if family in m.rows), "dictated")
+        missing = [
+            f"{member.label}: {row.reason}"
+            for member, row in zip(self.members, found, strict=True)
+            if row.wavefronts is None
+        ]
+        if missing:
+            status = Status.UNKNOWN if any(r.status == Status.UNKNOWN for r in found) else Status.INFEASIBLE
+            return Row(family, title, status, "; ".join(missing))
+        row = self._block_row(family, title, found, self._places(family, found))
+        if self.limit is None or (row.bytes or 0) <= self.limit:
+            return row
+        return self._within(row)
+
+    def _places(self, family: str, rows: Sequence[Row]) -> tuple[int, list[tuple[int, int]]]:
+        """Bytes of all tiles, and base and bytes from stage to stage of each."""
+        said = all(tile.published or tile.layout.offset for tile in self.tile_set.tiles)
+        if family in ("in_use", "published") and said and not self.tile_set.same_layout:
+            audit = check_tiles(self.tile_set, target=self.gpu)
+            return audit.bytes, [(part.base_bytes, part.stage_bytes) for part in audit.tiles]
+        return self._packed(rows, [unit.tiles[0].stages for unit in self.units])
+
+    def _packed(self, rows: Sequence[Row], stages: Sequence[int]) -> tuple[int, list[tuple[int, int]]]:
+        steps = [rounded_up(row.bytes or 0, row.alignment_bytes or 1) for row in rows]
+        sizes = [(n - 1) * step + (row.bytes or 0) for row, n, step in zip(rows, stages, steps, strict=True)]
+        total, bases = pack(self.plan, sizes, [row.alignment_bytes or 1 for row in rows])
+        return total, [(bases[i], step) for i, step in enumerate(steps)]
+
+    def _stages(self, rows: Sequence[Row]) -> int | None:
+        """Stages that fit: of the tiles that have some, else of all."""
+        if self.limit is None:
+            return None
+        staged = [unit.tiles[0].stages > 1 for unit in self.units]
+        staged = staged if any(staged) else [True for _ in staged]
+        best = 0
+        for n in range(1, _MAX_STAGES + 1):
+            if self._packed(rows, [n if some else 1 for some in staged])[0] > self.limit:
+                break
+            best = n
+        return best
+
+    def _block_row(
+        self, family: str, title: str, rows: Sequence[Row], places: tuple[int, list[tuple[int, int]]]
+    ) -> BlockRow:
+        total, placed = places
+        fits = occupancy(
+            total,
+            max(row.alignment_bytes or 1 for row in rows),
+            self.tile_set.threads,
+            self.gpu,
+            self.tile_set.target,
+            other_bytes=self.tile_set.block.other_shared_bytes,
+            registers=self.tile_set.block.registers,
+        )
+        blocks = fits.blocks if fits else None
+        timed = [(row.cycles, row.time) for row in rows if row.cycles is not None and row.time is not None]
+        whole = len(timed) == len(rows)
+        return BlockRow(
+            family,
+            title,
+            _status(rows),
+            "",
+            self._each(rows, [row.offset or "" for row in rows]),
+            self._each(rows, [row.label for row in rows]),
+            total,
+            max(self._declared(rows, placed), total),
+            max(row.alignment_bytes or 1 for row in rows),
+            wavefronts=sum(row.wavefronts or 0 for row in rows),
+            ideal=sum(row.ideal or 0 for row in rows),
+            excess=sum(row.excess or 0 for row in rows),
+            ways=max(row.ways or 0 for row in rows),
+            weighted_wavefronts=sum(row.weighted_wavefronts or 0.0 for row in rows),
+            index_ops=sum(row.index_ops or 0 for row in rows),
+            blocks_per_sm=blocks,
+            blocks_by_shared_memory=fits.by_shared_memory if fits else None,
+            limited_by=fits.limited_by if fits else None,
+            pipeline_stages=self._stages(rows),
+            instructions=_sum([row.instructions for row in rows]),
+            cycles=sum(cycles for cycles, _ in timed) if whole else None,
+            # A tile's time is that of its memory, or its cycles shared by as many blocks as run.
+            time=sum(max(time, cycles / max(1, blocks or 1)) for cycles, time in timed) if whole else None,
+            edit=self._each(rows, [row.edit or "" for row in rows]) or None,
+            seconds=sum(row.seconds for row in rows),
+            accesses=tuple(access for row in rows for access in row.accesses),
+            tiles=tuple(self._tiles(rows, placed)),
+        )
+
+    def _tiles(self, rows: Sequence[Row], placed: Sequence[tuple[int, int]]) -> Iterator[TileOfRow]:
+        for member, row, (base, step) in zip(self.members, rows, placed, strict=True):
+            yield TileOfRow(
+                member.names,
+                row.offset or "",
+                row.bytes or 0,
+                base,
+                member.unit.tiles[0].stages,
+                step,
+                row.wavefronts or 0,
+                row.excess or 0,
+            )
+
+    def _declared(self, rows: Sequence[Row], placed: Sequence[tuple[int, int]]) -> int:
+        """To the end of the last array, declared with every pitch in full."""
+        return max(
+            base + (member.unit.tiles[0].stages - 1) * step + (row.declared_bytes or 0)
+            for member, row, (base, step) in zip(self.members, rows, placed, strict=True)
+        )
+
+    def _each(self, rows: Sequence[Row], texts: Sequence[str]) -> str:
+        """The text of each tile that has one."""
+        said = zip(self.members, texts, strict=True)
+        return "; ".join(f"{member.label}: {text}" for member, text in said if text)
+
+    def _within(self, row: BlockRow) -> Row:
+        """The best of the row's families within the budget, where the row itself is beyond it."""
+        needs = f"{row.bytes:,} bytes with {row.excess:,} excess wavefronts, and {self.limit:,} are there"
+        if row.pipeline_stages:
+            needs += f"; {row.pipeline_stages} stage{'s' * (row.pipeline_stages > 1)} fit"
+        families = self._families(row.family)
+        nothing = Row(row.family, row.title, Status.INFEASIBLE, needs, row.offset, bytes=row.bytes)
+        if not families:
+            return nothing
+        found = self._arranged(families)
+        if not found.tiles or found.bytes is None:
+            return msgspec.structs.replace(nothing, status=found.status)
+        rows = [
+            member.comparer.solved_row(row.family, row.title, part.result)
+            if member.comparer is not None
+            else member.rows[ALL]
+            for member, part in zip(self.members, found.tiles, strict=True)
+        ]
+        placed = [(part.base_bytes, part.stage_bytes) for part in found.tiles]
+        within = self._block_row(row.family, row.title, rows, (found.bytes, placed))
+        return msgspec.structs.replace(within, status=found.status, reason=f"without the limit {needs}")
+
+    def _arranged(self, families: tuple[str, ...]) -> Arrangement:
+        """The best of these families within the budget, each question asked once."""
+        for searched, found in self.arranged.items():
+            used = {name for part in found.tiles for name in (part.result.family or "none").split("+")}
+            best = found.status is Status.OPTIMAL and used <= {*families} <= {*searched}
+            if searched == families or (found.tiles and best):
+                return found
+        layout = msgspec.structs.replace(self.tile_set.layout, families=families, max_bytes=self.limit)
+        asked = msgspec.structs.replace(self.tile_set, layout=layout)
+        budget = self.budget.part(0.5)
+        self.arranged[families] = arrange(asked, target=self.gpu, budget=budget, progress=self.progress)
+        return self.arranged[families]
+
+    def _families(self, family: str) -> tuple[str, ...]:
+        """Families to search for a row under the budget, as far as every tile allows them."""
+        known = comparison_rows()
+        if family != ALL and family not in known:
+            return ()
+        mine = known.get(family, ())
+        together = {other for f in mine for other in (f.name, *f.beside)} | {"none"}
+        allowed = self.tile_set.layout.families or FAMILIES
+        return tuple(f for f in FAMILIES if f in allowed and (family == ALL or f in together))
+
+
+def _status(rows: Sequence[Row]) -> str:
+    """Proved best where every tile's row is; given where one is."""
+    found = {row.status for row in rows}
+    for status in ("given", Status.FEASIBLE):
+        if status in found:
+            return str(status)
+    return str(Status.OPTIMAL)
+
+
+def _sum(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None

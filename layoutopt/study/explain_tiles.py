@@ -1,0 +1,197 @@
+"""Why several tiles come out as they do: what decides each of them, and what the common budget costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from layoutopt.ground.budget import Budget
+from layoutopt.hardware.devices import Device, device
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Status
+from layoutopt.problems.tile_set_file import fields_of
+from layoutopt.problems.types import TileSet
+from layoutopt.study.explain import explain
+from layoutopt.study.explanation import Explanation, Relaxation
+from layoutopt.synthesis.arrange import Arrangement, arrange
+from layoutopt.synthesis.tile_groups import groups
+
+TILE_SET_EXPLANATION_SCHEMA: Final = "layoutopt.tile_set_explanation/1"
+# Share of the time for the search over all tiles, and of what is left, for the same without the budget.
+_SEARCH_SHARE: Final = 0.3
+
+
+class ExplainedTile(Struct, frozen=True):
+    """A tile, or tiles that share a layout, as if there were no others."""
+
+    tiles: tuple[str, ...]
+    explanation: Explanation
+
+
+class TileSetExplanation(Struct, frozen=True, rename={"schema_": "schema"}):
+    """Why.
+
+    Attributes:
+        conflict_free: whether all tiles without conflicts fit; None where that is open.
+        scope: the layouts for which that holds when it is false, and `lower_bound`.
+        lower_bound: of the (weighted) excess of all tiles together.
+        excess, bytes: of the best layouts found; None without one.
+        max_bytes: the budget.
+        clashing_accesses: of single tiles, accesses that cannot all be served without conflicts.
+        relaxations: what to give up of what all tiles share.
+        reasons: sentences about all tiles together.
+        tiles: one by one, without the budget.
+    """
+
+    problem: str
+    target: str
+    conflict_free: bool | None
+    scope: str
+    lower_bound: int | float
+    excess: int | float | None
+    bytes: int | None
+    max_bytes: int | None
+    clashing_accesses: tuple[str, ...]
+    relaxations: tuple[Relaxation, ...]
+    reasons: tuple[str, ...]
+    tiles: tuple[ExplainedTile, ...]
+    schema_: str = TILE_SET_EXPLANATION_SCHEMA
+
+    def to_json(self) -> dict[str, Any]:
+        """The explanation as JSON-ready data, the schema first."""
+        data: dict[str, Any] = msgspec.to_builtins(self)
+        return {"schema": data.pop("schema"), **data}
+
+
+def explain_tiles(
+    tile_set: TileSet,
+    *,
+    time_limit: float | None = None,
+    target: Device | None = None,
+    budget: Budget | None = None,
+) -> TileSetExplanation:
+    """Solve for all tiles and say why the answer is what it is.
+
+    Args:
+        tile_set: what to explain.
+        time_limit: seconds for everything; None for no limit.
+        target: the device, where it is not the one the file names.
+        budget: replaces `time_limit`, for callers that stop the search from another thread.
+
+    Raises:
+        ProblemFileError: the file contradicts itself.
+    """
+    gpu, time = target or device(tile_set.target), budget or Budget(time_limit)
+    found = arrange(tile_set, target=gpu, budget=time.part(_SEARCH_SHARE))
+    free = None
+    if tile_set.layout.max_bytes is not None and found.excess != 0:
+        free = arrange(_without(tile_set, max_bytes=None), target=gpu, budget=time.part(_SEARCH_SHARE))
+    wide = None
+    if tile_set.layout.families is not None and found.excess != 0:
+        wide = arrange(_without(tile_set, families=None), target=gpu, budget=time.part(_SEARCH_SHARE))
+    members = groups(tile_set)
+    explained = []
+    for k, (tiles, problem) in enumerate(members):
+        with fields_of(tile_set, *tiles):
+            own = explain(problem, target=gpu, budget=time.part(1 / (len(members) - k)))
+        explained.append(ExplainedTile(tuple(tile.name for tile in tiles), own))
+    bound = _bound(found, explained)
+    verdict = True if found.tiles and found.excess == 0 else False if bound.lower_bound > 0 else None
+    if verdict is None and found.status is Status.INFEASIBLE:
+        verdict = False
+    together = _Together(tile_set, found, free, wide)
+    return TileSetExplanation(
+        tile_set.name,
+        gpu.name,
+        verdict,
+        bound.scope,
+        bound.lower_bound,
+        found.excess,
+        found.bytes,
+        tile_set.layout.max_bytes,
+        tuple(name for part in explained for name in part.explanation.clashing_accesses),
+        tuple(together.relaxations()),
+        tuple(together.reasons(explained)),
+        tuple(explained),
+    )
+
+
+def _without(tile_set: TileSet, **changes: None) -> TileSet:
+    layout = msgspec.structs.replace(tile_set.layout, **changes)
+    return msgspec.structs.replace(tile_set, layout=layout)
+
+
+def _bound(found: Arrangement, explained: list[ExplainedTile]) -> Bound:
+    """Of the excess of all tiles: what the search proved, or what single tiles have in any layout."""
+    everywhere = sum(
+        part.explanation.lower_bound for part in explained if part.explanation.scope == EVERY_LAYOUT
+    )
+    proved = found.proof.objective
+    return Bound(everywhere, EVERY_LAYOUT) if everywhere >= proved.lower_bound else proved
+
+
+@dataclass(frozen=True, slots=True)
+class _Together:
+    """What holds of all tiles: `free` and `wide` are answers without the budget, and in every family."""
+
+    tile_set: TileSet
+    found: Arrangement
+    free: Arrangement | None
+    wide: Arrangement | None
+
+    def reasons(self, explained: list[ExplainedTile]) -> Iterator[str]:
+        limit, found, free = self.tile_set.layout.max_bytes, self.found, self.free
+        if not found.tiles:
+            yield f"{found.status}: {found.reason}"
+        else:
+            best = f"{found.excess:g} excess wavefronts" if found.excess else "no bank conflicts"
+            of = f" of {limit:,}" if limit is not None else ""
+            yield f"all tiles together: {best} in {found.bytes:,} bytes{of}"
+        for part in explained:
+            if part.explanation.conflict_free is False:
+                names = " and ".join(part.tiles)
+                yield f"tile {names} has conflicts in {part.explanation.scope}, whatever the others take"
+        if self._budget_costs(free):
+            assert free is not None
+            least = f"{free.excess:g} excess wavefronts" if free.excess else "no bank conflicts"
+            yield (
+                f"the budget costs {self._more():g} excess wavefronts: with {least} the tiles take "
+                f"{free.bytes:,} bytes, and layout.max_bytes is {limit:,}"
+                if found.tiles
+                else f"with {least} the tiles take {free.bytes:,} bytes, and layout.max_bytes is {limit:,}"
+            )
+
+    def relaxations(self) -> Iterator[Relaxation]:
+        wide, free = self.wide, self.free
+        if wide is not None and wide.tiles and (not self.found.tiles or wide.excess != self.found.excess):
+            least = f"{wide.excess:g} excess wavefronts" if wide.excess else "no conflicts"
+            yield Relaxation("families", f"with all families there are {least} in {wide.bytes:,} bytes")
+        if not self._budget_costs(free):
+            return
+        assert free is not None
+        least = f"{free.excess:g} excess wavefronts" if free.excess else "no conflicts"
+        yield Relaxation("max_bytes", f"with layout.max_bytes {free.bytes:,} there are {least}")
+        yield from self._fewer_stages(free, least)
+
+    def _fewer_stages(self, free: Arrangement, least: str) -> Iterator[Relaxation]:
+        """The most stages in which the layouts of `free` fit, where the file has more."""
+        limit = self.tile_set.layout.max_bytes
+        most = max(part.stages for part in free.tiles)
+        assert limit is not None
+        assert free.bytes is not None
+        for stages in range(most - 1, 0, -1):
+            saved = sum((part.stages - min(part.stages, stages)) * part.stage_bytes for part in free.tiles)
+            if free.bytes - saved <= limit and not self.tile_set.overlay:
+                yield Relaxation("stages", f"with {stages} in place of {most} stages there are {least}")
+                return
+
+    def _budget_costs(self, free: Arrangement | None) -> bool:
+        return free is not None and bool(free.tiles) and (not self.found.tiles or self._more() > 0)
+
+    def _more(self) -> float:
+        """Excess that the budget costs."""
+        assert self.free is not None
+        return (self.found.excess or 0) - (self.free.excess or 0)

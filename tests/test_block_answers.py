@@ -1,0 +1,112 @@
+"""Several tiles explained and drawn."""
+
+import json
+
+import pytest
+from test_cli import layoutopt
+
+from layoutopt.errors import ProblemFileError
+from layoutopt.hardware.devices import device
+from layoutopt.problems.tile_set_file import tiles_from_data
+from layoutopt.study.explain_tiles import explain_tiles
+from layoutopt.study.show_tiles import tile_views
+
+TILE = {"shape": [32, 8], "element": "f32"}
+PADDED = {"offset": "x0*9 + x1", "bytes": 1152}
+SET = {
+    "name": "block", "target": "sm_90", "threads": 32,
+    "tiles": [{**TILE, "name": "A", "stages": 2, "published": PADDED}, {**TILE, "name": "B"}],
+    "accesses": [
+        {"name": "a", "tile": "A", "op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 8}},
+        {"name": "rows", "tile": "B", "op": "store", "bytes": 4, "index": ["i + lane // 8", "lane % 8"], "for": {"i": 2}},
+        {"name": "b", "tile": "B", "op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 8}},
+    ],
+}  # fmt: skip
+
+
+def block(**changes):
+    return tiles_from_data({**SET, **changes})
+
+
+def test_the_budget_is_what_costs():
+    """A pad for every row of all stages takes 3,452 bytes; in one stage, it fits."""
+    columns = [a for a in SET["accesses"] if a["name"] != "rows"]
+    found = explain_tiles(block(accesses=columns, layout={"families": ["none", "pad"], "max_bytes": 3300}))
+    assert (found.conflict_free, found.excess > 0, found.bytes <= 3300) == (False, True, True)
+    assert [r.kind for r in found.relaxations] == ["families", "max_bytes", "stages"]
+    assert found.relaxations[2].message == "with 1 in place of 2 stages there are no conflicts"
+    assert any("the budget costs" in reason for reason in found.reasons)
+    assert [(part.tiles, part.explanation.conflict_free) for part in found.tiles] == [
+        (("A",), True),
+        (("B",), True),
+    ]
+
+
+def test_a_tile_that_always_conflicts_is_named():
+    """A store of 16 bytes a lane and a load of 4 down the columns: 4-way at best."""
+    vectors = {
+        "name": "rows",
+        "tile": "B",
+        "op": "store",
+        "bytes": 16,
+        "index": ["lane", "4*i"],
+        "for": {"i": 2},
+    }
+    columns = {"name": "b", "tile": "B", "op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 8}}
+    found = explain_tiles(block(accesses=[SET["accesses"][0], vectors, columns]))
+    assert found.conflict_free is False
+    assert found.scope == "every layout"
+    assert 0 < found.lower_bound <= found.excess
+    assert "tile B has conflicts in every layout, whatever the others take" in found.reasons
+    assert found.clashing_accesses == ("rows", "b")
+
+
+def test_what_fits_is_free():
+    found = explain_tiles(block(layout={"max_bytes": 3072}))
+    assert (found.conflict_free, found.lower_bound, found.relaxations) == (True, 0, ())
+    assert found.reasons == ("all tiles together: no bank conflicts in 3,072 bytes of 3,072",)
+
+
+def drawn(access=None, before="none", **where):
+    given = {"warp": None, "iteration": {}, **where}
+    return tile_views(block(), device("sm_90"), before=before, access=access, time_limit=None, **given)
+
+
+def test_the_worst_conflict_of_all_tiles_is_drawn():
+    views = drawn()
+    assert views.tile[0] == "A"
+    first, solved = views.pictures()
+    assert (first.wavefronts, solved.wavefronts) == (8, 1)
+
+
+def test_an_access_draws_its_tile_under_the_layout_that_it_gets():
+    views = drawn("b", iteration={"i": 3})
+    assert views.tile == ("B", 2048)
+    assert views.chosen.iteration == {"i": 3}
+    assert views.note.startswith("tile B of 2; its first stage begins at byte 2,048")
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"access": "c"}, "--access: no access 'c'; there are a, rows, b"),
+        ({"warp": 0}, "--access: --warp and --iteration need it"),
+        ({"access": "b", "warp": 1}, "--warp: lies in 0..0, not 1"),
+        ({"access": "b", "before": "published"}, "tiles[1].published: the problem names no published layout"),
+        ({"before": "layout.npy"}, "--layout: a file holds the layout of one tile"),
+    ],
+)
+def test_what_is_not_there_is_not_drawn(given, error):
+    with pytest.raises(ProblemFileError) as caught:
+        drawn(**given)
+    assert str(caught.value).startswith(error)
+
+
+def test_on_the_command_line(tmp_path):
+    path = tmp_path / "block.json"
+    path.write_text(json.dumps(SET))
+    told = layoutopt("explain", str(path))
+    assert told.returncode == 0
+    assert "all tiles together: no bank conflicts in 3,072 bytes" in told.stdout
+    shown = json.loads(layoutopt("show", str(path), "--access", "b", "--json").stdout)
+    assert (shown["tile"], shown["base_bytes"], len(shown["pictures"])) == ("B", 2048, 2)

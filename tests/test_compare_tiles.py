@@ -1,0 +1,112 @@
+"""Several tiles compared under one budget: rows are what arranging each family gives."""
+
+import copy
+import csv
+import io
+import json
+
+import msgspec
+import pytest
+from test_cli import layoutopt
+
+from layoutopt.problems.tile_set_file import tiles_from_data
+from layoutopt.study.compare_tiles import compare_tiles
+from layoutopt.synthesis.arrange import arrange
+
+ROWS = {"op": "store", "bytes": 4, "index": ["lane // 8 + 4*i", "lane % 8"], "for": {"i": 8}}
+COLUMNS = {"op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 8}}
+TILE = {"shape": [32, 8], "element": "f32"}
+PADDED = {"offset": "x0*9 + x1", "bytes": 1152}
+SET = {
+    "name": "block", "target": "sm_90", "threads": 32,
+    "tiles": [{**TILE, "name": "A", "stages": 2, "published": PADDED}, {**TILE, "name": "B", "published": PADDED}],
+    "accesses": [
+        {**access, "name": f"{what} {tile}", "tile": tile}
+        for tile in "AB" for what, access in (("rows", ROWS), ("columns", COLUMNS))
+    ],
+}  # fmt: skip
+
+
+def compared(**changes):
+    data = {**copy.deepcopy(SET), **changes}
+    tile_set = tiles_from_data(data)
+    return tile_set, {row.family: row for row in compare_tiles(tile_set, time_limit=2).rows}
+
+
+@pytest.mark.parametrize("name", ["pad", "xor"])
+def test_rows_without_a_budget_are_those_of_arranging_each_family(name):
+    tile_set, rows = compared()
+    layout = msgspec.structs.replace(tile_set.layout, families=("none", name))
+    alone = arrange(msgspec.structs.replace(tile_set, layout=layout))
+    assert (rows[name].excess, rows[name].bytes) == (alone.excess, alone.bytes)
+    assert (rows["all"].excess, rows["all"].bytes) == (0, 3 * 1024)
+    assert rows["published"].bytes == 3 * 1152
+    assert [part.base_bytes for part in rows["published"].tiles] == [0, 2 * 1152]
+
+
+def test_a_row_beyond_the_budget_is_the_best_that_fits():
+    """A's stages stay row-major and conflict, B is padded."""
+    tile_set, rows = compared(layout={"max_bytes": 3300})
+    pad = rows["pad"]
+    limited = msgspec.structs.replace(tile_set.layout, families=("none", "pad"))
+    alone = arrange(msgspec.structs.replace(tile_set, layout=limited))
+    assert (pad.excess, pad.bytes) == (alone.excess, alone.bytes) == (64, 3196)
+    assert pad.reason.startswith("without the limit 3,444 bytes with 16 excess wavefronts")
+    assert pad.pipeline_stages == 2
+    assert rows["published"].wavefronts is None
+    assert rows["published"].reason.startswith("3,456 bytes with 16 excess wavefronts, and 3,300 are there")
+    assert rows["xor"].excess == 0
+
+
+def test_stages_are_those_that_fit_and_blocks_those_of_all_bytes():
+    _, rows = compared(block={"other_shared_bytes": 200_000})
+    room = 227 * 1024 - 200_000
+    assert rows["all"].pipeline_stages == min(64, (room - 1024) // 1024)
+    assert rows["all"].blocks_per_sm == 1  # its limit is the bytes of all
+
+
+def test_a_tile_that_may_not_be_of_a_family_takes_its_best():
+    tiles = copy.deepcopy(SET["tiles"])
+    tiles[1]["layout"] = {"families": ["none", "pad"]}
+    _, rows = compared(tiles=tiles)
+    assert [part.offset for part in rows["xor"].tiles] == [rows["all"].tiles[0].offset, "x0*9 + x1"]
+    _, none = compared(layout={"families": ["none", "pad"]})
+    assert none["xor"].reason == "not allowed by the problem's layout constraints"
+
+
+def test_a_tile_that_the_hardware_dictates_is_in_every_row():
+    tiles = [
+        SET["tiles"][0],
+        {"name": "B", "shape": [32, 64], "element": "f16", "layout": {"must_be": "tma.128B"}},
+    ]
+    load = {"name": "fragments", "tile": "B", "op": "ldmatrix.x4", "index": ["lane", "8*i"], "for": {"i": 8}}
+    _, rows = compared(tiles=tiles, accesses=[*SET["accesses"][:2], load])
+    assert len({row.tiles[1].offset for row in rows.values() if row.wavefronts is not None}) == 1
+    assert rows["all"].excess == 0
+
+
+def test_layouts_that_are_shared_are_one_column():
+    _, rows = compared(
+        overlay=[["A"], ["B"]], same_layout=True, tiles=[{**t, "stages": 1} for t in SET["tiles"]]
+    )
+    assert [part.tiles for part in rows["all"].tiles] == [("A", "B")]
+    assert rows["all"].bytes == 1024
+
+
+@pytest.mark.parametrize("form", ["--json", "--csv"])
+def test_forms_of_the_answer(form, tmp_path):
+    path = tmp_path / "block.json"
+    path.write_text(json.dumps(SET))
+    answer = layoutopt("compare", str(path), form)
+    assert answer.returncode == 0, answer.stderr
+    if form == "--json":
+        data = json.loads(answer.stdout)
+        rows = {row["family"]: row for row in data["rows"]}
+        assert rows["published"]["tiles"][1] == {
+            "tiles": ["B"], "offset": "x0*9 + x1", "bytes": 1148, "base_bytes": 2304, "stages": 1,
+            "stage_bytes": 1152, "wavefronts": 24, "excess": 8,
+        }  # fmt: skip
+        assert data["recommendation"]["family"] != "none"
+    else:
+        rows = list(csv.DictReader(io.StringIO(answer.stdout)))
+        assert rows[0]["wavefronts: columns B"] == "64"
