@@ -138,7 +138,7 @@ def test_modes_keep_to_the_alignment_of_the_base():
 def test_an_audit_is_not_bound_by_what_the_hardware_dictates():
     audit = check(epilogue("own row"), "x0*64 + x1", solver=solve)
     (fix,) = [finding for finding in audit.findings if finding.kind == "fix"]
-    assert fix.details["family"] == "tma.32B, x1 contiguous"
+    assert fix.details["family"] == "tma.128B, x1 contiguous"
 
 
 def test_where_instructions_come_first_the_bound_is_of_the_cheapest():

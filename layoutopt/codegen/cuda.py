@@ -1,9 +1,10 @@
-"""CUDA C++: the address functions and, for each access, the instruction itself."""
+"""CUDA C++: the address functions and, for each access, the instruction itself or its descriptor."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from layoutopt.codegen import by_hardware
 from layoutopt.codegen.c_family import (
     Dialect,
     address_from,
@@ -187,6 +188,10 @@ def _async(access: AccessPlan) -> list[str]:
 
 
 def _closing(plan: Plan) -> list[str]:
+    return [*by_hardware.pieces(plan), *_groups(plan)]
+
+
+def _groups(plan: Plan) -> list[str]:
     if not any(a.lanes.operation.does.copies for a in plan.accesses):
         return []
     return [

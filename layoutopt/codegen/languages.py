@@ -76,7 +76,7 @@ def plan_for(
 def code(language: str, planned: Plan) -> str:
     """The text of a plan that was made for this language."""
     module: Any = importlib.import_module(LANGUAGES[language].module)
-    printed = replace(planned, accesses=()) if planned.only == "offset" else planned
+    printed = replace(planned, accesses=(), by_hardware=()) if planned.only == "offset" else planned
     text: str = module.emit(printed)
     return text
 
@@ -158,7 +158,8 @@ def _of_formula(problem: Problem, gpu: Device, text: str, unit_bytes: int) -> Pl
     except LayoutError as error:
         raise LayoutError(f"{to_text(node)} cannot hold the tile: {error}") from None
     reports = case.measure(node)
-    alignment = case.alignment(has_xor(node))
+    by_hardware = (r.descriptor.alignment_bytes for r in reports if r.descriptor is not None)
+    alignment = max([case.alignment(has_xor(node)), *by_hardware])
     about = [
         f"{problem.name} on {gpu.name}: a given layout; code by layoutopt {__version__}",
         f"element offset = {to_text(node)}",

@@ -22,7 +22,7 @@ from layoutopt.ground.escape import identifier
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.address_cost import Form
-from layoutopt.problems.answer import AccessReport
+from layoutopt.problems.answer import AccessReport, Descriptor
 from layoutopt.problems.index_code import IndexCode, index_code
 from layoutopt.problems.trace import LaneTrace, trace
 from layoutopt.problems.types import Access, Problem
@@ -94,6 +94,21 @@ class AccessPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class HardwarePlan:
+    """What the hardware does by itself, in code.
+
+    Attributes:
+        name: an identifier, the tile's name in front.
+        access: as in the problem.
+        descriptor: how it reaches the tile.
+    """
+
+    name: str
+    access: Access
+    descriptor: Descriptor
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Everything that an emitter prints.
 
@@ -110,6 +125,7 @@ class Plan:
         accesses: in the order of the problem.
         about: lines that say what this is and what is proved.
         only: what is printed: the offset, the addresses of the accesses, or all.
+        by_hardware: what no lane executes, in the order of the problem.
     """
 
     name: str
@@ -124,6 +140,7 @@ class Plan:
     accesses: tuple[AccessPlan, ...]
     about: tuple[str, ...]
     only: Part = "all"
+    by_hardware: tuple[HardwarePlan, ...] = ()
 
     @property
     def element_bytes(self) -> int:
@@ -187,9 +204,10 @@ def make_plan(
     if (values * problem.tile.storage.element_bytes != table).any():
         raise VerificationError(f"the offset {to_text(offset)} does not equal the table")
     name = identifier(problem.name)
+    used = {f"{name}_{suffix}" for suffix in _OWN_NAMES}
+    by_hardware = _by_hardware(name, problem.accesses, reports, used)
     problem, reports, about = _with_formulas(problem, reports, about)
     lanes = trace(problem, gpu)
-    used = {f"{name}_{suffix}" for suffix in _OWN_NAMES}
     codes = index_code(problem, gpu, lanes, offset, table, unit_bytes) if problem.accesses else ()
     accesses = [
         AccessPlan(_own_name(f"{name}_{identifier(a.name)}", used), a, part, report, code)
@@ -207,6 +225,18 @@ def make_plan(
         alignment_bytes=alignment_bytes,
         accesses=tuple(accesses),
         about=tuple(about),
+        by_hardware=by_hardware,
+    )
+
+
+def _by_hardware(
+    name: str, accesses: Sequence[Access], reports: Sequence[AccessReport], used: set[str]
+) -> tuple[HardwarePlan, ...]:
+    """What no lane executes."""
+    return tuple(
+        HardwarePlan(_own_name(f"{name}_{identifier(access.name)}", used), access, report.descriptor)
+        for access, report in zip(accesses, reports, strict=True)
+        if report.descriptor is not None
     )
 
 
@@ -215,11 +245,11 @@ def _with_formulas(
 ) -> tuple[Problem, list[AccessReport], list[str]]:
     """The accesses that formulas give, what they cost, and a line about each of the others."""
     tables = [access.name for access in problem.accesses if _has_table(access)]
-    kept = tuple(access for access in problem.accesses if access.name not in tables)
+    kept = tuple(a for a in problem.accesses if a.name not in tables and a.hardware is None)
     told = [f"no code for addresses of {access}: a table gives its lanes" for access in tables]
     return (
         msgspec.structs.replace(problem, accesses=kept),
-        [report for report in reports if report.name not in tables],
+        [report for report in reports if report.name in {access.name for access in kept}],
         [*about, *told],
     )
 
@@ -244,4 +274,8 @@ _OWN_NAMES: Final = (
 )  # fmt: skip
 
 # Functions of one access, as suffixes of its name.
-PARTS: Final = ("bytes", "base", "step", "active", "each")
+PARTS: Final = (
+    "bytes", "base", "step", "active", "each", "boxes", "box_bytes", "box_dim", "swizzle", "box_offset",
+    "encode", "start", *(f"start_{d}" for d in range(5)), "instructions", "leading_byte_offset",
+    "stride_byte_offset", "fields", "descriptor", "copies", "copy_bytes", "offset",
+)  # fmt: skip

@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
+from layoutopt.engine.by_hardware import described, descriptors
 from layoutopt.engine.conflicts import Counts, IntArray
 from layoutopt.engine.referee import CountedAccess, KnownLanes, check_table
 from layoutopt.engine.run_time_values import ChoiceTrace, choices, rounded_count
@@ -116,10 +117,12 @@ class Case:
         """Check that the tile fits and that every access is served, whatever lanes choose.
 
         Raises:
-            LayoutError: elements overlap, an element or an access is misaligned, or a vector is torn.
+            LayoutError: elements overlap, an element or an access is misaligned, a vector is torn, or the
+                hardware by itself cannot reach the tile.
         """
         tile = self.lowered.tile
         check_table(table, tile.element_bytes, self.lanes, self.problem.tile.element_alignment)
+        descriptors(self.lowered, table)
 
     def index_code(self, layout: Layout | Node) -> tuple[IndexCode, ...]:
         """How each access of `lowered` computes its addresses, and in how many instructions.
@@ -155,7 +158,12 @@ class Case:
 
     def measure(self, layout: Layout | Node, base_bytes: int = 0) -> tuple[AccessReport, ...]:
         """The totals of each access under a layout that begins at byte `base_bytes`."""
-        return self.reports(self.count(self.table(layout) + base_bytes))
+        table = self.table(layout)
+        return self.described(self.reports(self.count(table + base_bytes)), table)
+
+    def described(self, reports: Sequence[AccessReport], table: IntArray) -> tuple[AccessReport, ...]:
+        """Reports with how the hardware reaches the tile by itself, under byte offsets that it can reach."""
+        return described(reports, self.problem, self.lowered, table)
 
     def weighted_excess(self, counts: Sequence[Counts]) -> float:
         """The sum over all instructions, in units of `lanes.weight_unit`; whole unless it is expected."""

@@ -148,6 +148,8 @@ def terms(case: Case, table: IntArray, counts: Sequence[Counts], code: Sequence[
     """
     total = dict.fromkeys(Terms.__struct_fields__[:-1], 0.0)
     for lanes, count, index in zip(case.lanes.accesses, counts, code, strict=True):
+        if lanes.operation.does.by_itself:
+            continue  # beside the threads
         share = lanes.weight / case.lanes.weight_unit
         weight, does = float(share.mean()), lanes.operation.does
         least = case.device.rule(lanes.operation).least_cycles

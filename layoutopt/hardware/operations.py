@@ -28,6 +28,7 @@ class Kind:
         counters: the parts of the profiler's totals of wavefronts and of conflicts that it moves
             (measured on an H200, tests/data/h200_counter_split.json): None for a part moves the total
             alone; None for both, it is not counted.
+        by_itself: no lane executes it: the hardware reads or writes in layouts of its own.
     """
 
     short: str
@@ -38,6 +39,7 @@ class Kind:
     adds: bool = False
     narrows: bool = False
     counters: tuple[str | None, str] | None = None
+    by_itself: bool = False
 
 
 # What the hardware serves by rules of its own.
@@ -50,6 +52,11 @@ KINDS: Final = {
     "reduce": Kind("reduce", False, True, True, adds=True, counters=("op_atom", "op_atom")),
     "cp.async.ca": Kind("cp.async", False, True, False, True, narrows=True, counters=(None, "op_ldgsts")),
     "cp.async.cg": Kind("cp.async", False, True, False, True, narrows=True),
+    # Without lanes: see layoutopt/hardware/dictated.py.
+    "tma": Kind("tma.load", False, True, False, by_itself=True),
+    "wgmma": Kind("wgmma.A", False, False, False, by_itself=True),
+    "tcgen05": Kind("tcgen05.A", False, False, False, by_itself=True),
+    "cp.async.bulk": Kind("cp.async.bulk", False, True, False, by_itself=True),
 }
 
 STORE_WIDTHS: Final = (1, 2, 4, 8, 16)
@@ -156,7 +163,8 @@ SPELLINGS: tuple[tuple[str, Callable[[re.Match[str]], Written]], ...] = (
 
 EXPECTED: Final = (
     "load, store, atomic, reduce (with bytes), ldmatrix.x1|x2|x4[.trans], stmatrix.x1|x2|x4[.trans], "
-    "cp.async[.ca|.cg] (with bytes 4, 8 or 16), or a spelling such as ld.shared.v4.b32 or ds_read_b128"
+    "cp.async[.ca|.cg] (with bytes 4, 8 or 16), tma.load|store, wgmma.A|B, tcgen05.A|B, cp.async.bulk, "
+    "or a spelling such as ld.shared.v4.b32 or ds_read_b128"
 )
 
 

@@ -38,6 +38,93 @@ class Status(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
+class TensorMap(Struct, frozen=True, tag="tensor map", tag_field="kind"):
+    """How TMA reaches a tile: the arguments of cuTensorMapEncodeTiled that the layout decides.
+
+    Attributes:
+        mode: `none`, `32B`, `64B` or `128B`.
+        swizzle, code: CUtensorMapSwizzle, as a name and as a number.
+        data_type: CUtensorMapDataType.
+        boxes: copies that move the tile.
+        box: extents of one, in elements of the tile, in its order of dimensions.
+        box_dim: the same as boxDim, innermost first, in elements of the data type.
+        order: dimensions from slowest to fastest.
+        box_offsets: byte offset of every box, row-major over the dimensions in `order`.
+        alignment_bytes: of the tile's base.
+    """
+
+    mode: str
+    swizzle: str
+    code: int
+    data_type: str
+    boxes: int
+    box: tuple[int, ...]
+    box_dim: tuple[int, ...]
+    order: tuple[int, ...]
+    box_offsets: tuple[int, ...]
+    alignment_bytes: int
+
+    @property
+    def instructions(self) -> int:
+        """Instructions that move the tile."""
+        return self.boxes
+
+
+class MatrixDescriptor(Struct, frozen=True, tag="matrix descriptor", tag_field="kind"):
+    """How wgmma or tcgen05 reads a tile: its matrix descriptor but for the start address.
+
+    Attributes:
+        mode: `none`, `32B`, `64B` or `128B`.
+        code: the field of the swizzle.
+        major: `K` or `MN`, whichever is contiguous.
+        k_dim: the tile's dimension that is K.
+        instructions: that read the tile once; of tcgen05, of one CTA.
+        shape: of what one reads: rows (M or N), then elements of K.
+        leading_byte_offset, stride_byte_offset: the fields, before they are divided by 16.
+        base_offset: the field; 0, as every pattern begins at its alignment.
+        descriptor: the 64 bits in hexadecimal, start address 0.
+        starts: byte offset of what each instruction reads: row-major over matrices, rows and K.
+        alignment_bytes: of the tile's base.
+    """
+
+    mode: str
+    code: int
+    major: str
+    k_dim: int
+    instructions: int
+    shape: tuple[int, int]
+    leading_byte_offset: int
+    stride_byte_offset: int
+    base_offset: int
+    descriptor: str
+    starts: tuple[int, ...]
+    alignment_bytes: int
+
+
+class BulkCopy(Struct, frozen=True, tag="bulk copy", tag_field="kind"):
+    """How cp.async.bulk reaches a tile.
+
+    Attributes:
+        bytes: of one copy.
+        copies: that move the tile.
+        starts: byte offset of each, row-major.
+        alignment_bytes: of the tile's base.
+    """
+
+    bytes: int
+    copies: int
+    starts: tuple[int, ...]
+    alignment_bytes: int
+
+    @property
+    def instructions(self) -> int:
+        """Instructions that move the tile."""
+        return self.copies
+
+
+Descriptor = TensorMap | MatrixDescriptor | BulkCopy
+
+
 class AccessReport(Struct, frozen=True, omit_defaults=True):
     """What one access costs, summed over its warp instructions (weights not applied).
 
@@ -45,6 +132,7 @@ class AccessReport(Struct, frozen=True, omit_defaults=True):
         any_is: "worst" or "uniform" where lanes choose at run time: the counts are then the worst
             over all values, or expectations.
         bytes: the width chosen, where the file leaves the choice.
+        descriptor: how the hardware does it by itself, where no lane executes it.
     """
 
     name: Name
@@ -55,6 +143,7 @@ class AccessReport(Struct, frozen=True, omit_defaults=True):
     bank_conflicts: int | float
     any_is: str | None = None
     bytes: int | None = None
+    descriptor: Descriptor | None = None
 
 
 class Bound(Struct, frozen=True):

@@ -14,7 +14,8 @@ from layoutopt.problems import catalogue, named_accesses, templates
 from layoutopt.problems.array_access import ArrayAccess, BasesAccess
 from layoutopt.problems.copy_access import CopyAccess
 from layoutopt.problems.fragment_access import FragmentAccess
-from layoutopt.problems.types import ELEMENT_BYTES, PACKED_BITS, Constraints, Problem, Tile, TileSet
+from layoutopt.problems.hardware_access import HardwareAccess, check_target, check_use
+from layoutopt.problems.types import ELEMENT_BYTES, PACKED_BITS, Problem, Tile, TileSet
 
 MAX_FILE_BYTES = 8 << 20
 MAX_ELEMENTS = 1 << 21
@@ -93,13 +94,13 @@ def written_out(raw: Any) -> Any:
         return raw
     others = {"accesses": [{"name": "any", "op": "load", "index": ["0"]}]}
     head = json_data.convert({**raw, **others}, Problem)
-    _check_element(head.tile)
+    check_element(head.tile)
     return {**raw, "accesses": named_accesses.expand(accesses, head)}
 
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a problem file, generated from the types."""
-    kinds = [Problem, TileSet, FragmentAccess, CopyAccess, ArrayAccess, BasesAccess]
+    kinds = [Problem, TileSet, FragmentAccess, CopyAccess, ArrayAccess, BasesAccess, HardwareAccess]
     (one, several, *named), components = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
     items = components["Problem"]["properties"]["accesses"]
     items["items"] = {"anyOf": [items["items"], *named]}
@@ -121,7 +122,7 @@ def check(problem: Problem) -> None:
         ProblemFileError: a field contradicts another, or names what there is not.
     """
     tile, dims = problem.tile, len(problem.tile.shape)
-    _check_element(tile)
+    check_element(tile)
     if tile.elements > MAX_ELEMENTS:
         raise ProblemFileError("tile.shape", f"at most {MAX_ELEMENTS} elements, not {tile.elements}")
     if tile.shape[-1] % tile.packed:
@@ -150,7 +151,9 @@ def check(problem: Problem) -> None:
                 )
         if twice := access.loops.keys() & access.any.keys():
             raise ProblemFileError(f"accesses[{i}].any", f"{min(twice)!r} is a variable of `for`, too")
-    check_must_be(problem.layout)
+        check_use(access, f"accesses[{i}]", tile)
+    check_target(problem)
+    check_dictated(problem)
     order = problem.layout.order
     if order is not None and sorted(order) != list(range(dims)):
         raise ProblemFileError("layout.order", f"expected each of 0..{dims - 1} once, got {list(order)}")
@@ -164,20 +167,26 @@ def check(problem: Problem) -> None:
         )
 
 
-def check_must_be(layout: Constraints) -> None:
+def check_dictated(problem: Problem) -> None:
     """Check that nothing is left open beside a layout that the hardware dictates.
 
     Raises:
-        ProblemFileError: must_be and another constraint contradict each other.
+        ProblemFileError: what the hardware knows and another constraint contradict each other.
     """
-    if layout.must_be is None:
+    if not problem.is_dictated:
         return
-    for field in ("families", "pitch_multiple_bytes", "order"):
-        if getattr(layout, field) is not None:
-            raise ProblemFileError(f"layout.{field}", "must_be leaves no choice of this; remove one of them")
+    why = "must_be" if problem.layout.must_be is not None else "an access of the hardware by itself"
+    for field in ("families", "pitch_multiple_bytes"):
+        if getattr(problem.layout, field) is not None:
+            raise ProblemFileError(f"layout.{field}", f"{why} leaves no choice of this; remove one of them")
 
 
-def _check_element(tile: Tile) -> None:
+def check_element(tile: Tile) -> None:
+    """Check that a tile's element is one that there is.
+
+    Raises:
+        ProblemFileError: it is not, or its alignment does not divide its size.
+    """
     named = {*ELEMENT_BYTES, *PACKED_BITS}
     if isinstance(tile.element, str) and tile.element not in named:
         known = ", ".join((*ELEMENT_BYTES, *PACKED_BITS))

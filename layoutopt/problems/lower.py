@@ -28,6 +28,7 @@ from layoutopt.expressions.grammar import Const, Node, Op, Var, evaluate, parse,
 from layoutopt.expressions.simplify import simplify
 from layoutopt.layout.layout import IntArray, Layout
 from layoutopt.problems.answer import Result
+from layoutopt.problems.hardware_use import HardwareUse
 from layoutopt.problems.types import Access, Problem, Tile
 
 replace = msgspec.structs.replace
@@ -46,7 +47,8 @@ def stored(problem: Problem) -> Problem:
     if packed == 1:
         return problem
     accesses = tuple(
-        replace(a, index=(*a.index[:-1], f"({a.index[-1]}) // {packed}")) for a in problem.accesses
+        replace(a, index=(*a.index[:-1], f"({a.index[-1]}) // {packed}"), hardware=_over_bytes(a, packed))
+        for a in problem.accesses
     )
     published = problem.published
     if published is not None:
@@ -55,6 +57,14 @@ def stored(problem: Problem) -> Problem:
     if layout.offset is not None:
         layout = replace(layout, offset=over_bytes(layout.offset, problem.tile))
     return replace(problem, tile=problem.tile.storage, accesses=accesses, published=published, layout=layout)
+
+
+def _over_bytes(access: Access, packed: int) -> HardwareUse | None:
+    """What the hardware asks for, its box over the bytes of packed elements."""
+    use = access.hardware
+    if use is None or use.box is None:
+        return use
+    return replace(use, box=(*use.box[:-1], use.box[-1] // packed))
 
 
 def over_bytes(offset: str, tile: Tile) -> str:

@@ -4,10 +4,11 @@
      "warps": [4, 2], "repeat": {"m": 2, "k": 4}}
     {"name": "fill", "op": "cp.async", "copy": {"bytes": 16, "threads": 256}}
 
-and accesses by arrays (`layoutopt.problems.array_access`). They exist in problem files only: `expand`
-replaces each by an `Access` with index expressions before anything else reads the problem. What lane holds
-what is data (`hardware/fragments.json`, from the PTX ISA and from AMD's tables). A fragment's `index` is over
-its coordinates m, n, k beside the usual variables, so `["n", "k"]` is a B tile stored by columns of B,
+Accesses by arrays (`layoutopt.problems.array_access`) and what the hardware does by itself
+(`layoutopt.problems.hardware_access`) are named, too. They exist in problem files only: `expand` replaces
+each by an `Access` with index expressions before anything else reads the problem. What lane holds what is
+data (`hardware/fragments.json`, from the PTX ISA and from AMD's tables). A fragment's `index` is over its
+coordinates m, n, k beside the usual variables, so `["n", "k"]` is a B tile stored by columns of B,
 `["s", "m", "k"]` one stage of several, and `["m // 8", "m % 8 + r", "k"]` an implicit GEMM.
 """
 
@@ -18,9 +19,10 @@ from typing import Any, Final
 import msgspec
 
 from layoutopt.ground import json_data
-from layoutopt.problems import array_access, copy_access, fragment_access
+from layoutopt.problems import array_access, copy_access, fragment_access, hardware_access
 from layoutopt.problems.copy_access import CopyAccess
 from layoutopt.problems.fragment_access import FragmentAccess
+from layoutopt.problems.hardware_access import HardwareAccess
 from layoutopt.problems.types import Access, Problem
 
 
@@ -35,22 +37,29 @@ def expand(accesses: list[Any], head: Problem) -> list[Any]:
         ProblemFileError: a named access is wrong, or cannot do what it says.
     """
     return [
-        _expanded(access, f"accesses[{i}]", head) if is_named(access) else access
+        expanded(access, f"accesses[{i}]", head) if is_named(access) else access
         for i, access in enumerate(accesses)
     ]
 
 
 def is_named(access: Any) -> bool:
-    """Whether decoded data is meant as a fragment, a copy, or an access by arrays."""
-    return isinstance(access, dict) and not _KEYS.isdisjoint(access)
+    """Whether decoded data is meant as a fragment, a copy, an access by arrays or one of the hardware."""
+    return isinstance(access, dict) and (not _KEYS.isdisjoint(access) or hardware_access.is_hardware(access))
 
 
 _KEYS: Final = frozenset(("fragment", "copy", "coordinates", "bases"))
 
 
-def _expanded(access: dict[str, Any], place: str, head: Problem) -> dict[str, Any]:
+def expanded(access: dict[str, Any], place: str, head: Problem) -> dict[str, Any]:
+    """One named access, found at `place` in its file, as the data of an ordinary one; see `expand`.
+
+    Raises:
+        ProblemFileError: likewise.
+    """
     tile, threads = head.tile, head.threads
-    if "fragment" in access:
+    if hardware_access.is_hardware(access):
+        plain = hardware_access.written_out(json_data.convert(access, HardwareAccess, place), place, tile)
+    elif "fragment" in access:
         named = json_data.convert(access, FragmentAccess, place)
         plain = fragment_access.written_out(named, place, tile, threads)
     elif "copy" in access:

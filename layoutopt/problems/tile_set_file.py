@@ -12,9 +12,9 @@ import msgspec
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground import json_data
-from layoutopt.problems import templates
-from layoutopt.problems.file import check, from_data, parsed, read
-from layoutopt.problems.types import Constraints, NamedTile, Problem, TileSet
+from layoutopt.problems import named_accesses, templates
+from layoutopt.problems.file import check, check_element, from_data, parsed, read
+from layoutopt.problems.types import Constraints, NamedTile, Problem, Tile, TileSet
 
 # Constraints that hold for all tiles; the others are of one tile.
 _OF_ALL: Final = frozenset(("families", "max_bytes", "alignment_bytes", "pitch_multiple_bytes", "minimise"))
@@ -44,9 +44,47 @@ def tiles_from_data(raw: Any) -> TileSet:
     Raises:
         ProblemFileError: the data is not such a problem; `field` says where.
     """
-    tile_set = json_data.convert(templates.single(raw), TileSet)
+    tile_set = json_data.convert(_written_out(templates.single(raw)), TileSet)
     check_tiles(tile_set)
     return tile_set
+
+
+def _written_out(raw: Any) -> Any:
+    """Data of several tiles in which named accesses are ordinary ones of their tile.
+
+    Raises:
+        ProblemFileError: a named access, or what it depends on, is wrong.
+    """
+    accesses = raw.get("accesses") if isinstance(raw, dict) else None
+    if not isinstance(accesses, list) or not any(map(named_accesses.is_named, accesses)):
+        return raw
+    head = json_data.convert({**raw, "accesses": [_ANY_ACCESS]}, TileSet)
+    tiles = {tile.name: tile for tile in head.tiles}
+    written = []
+    for i, access in enumerate(accesses):
+        if not named_accesses.is_named(access):
+            written.append(access)
+            continue
+        name = access.get("tile")
+        if not isinstance(name, str) or name not in tiles:
+            raise ProblemFileError(
+                f"accesses[{i}].tile", f"expected the name of a tile, one of {', '.join(tiles)}"
+            )
+        own = {key: value for key, value in access.items() if key != "tile"}
+        with fields_of(head, tiles[name]):
+            check_element(tiles[name])
+        problem = Problem(
+            name=head.name,
+            tile=Tile(tiles[name].shape, tiles[name].element),
+            threads=head.threads,
+            accesses=(),
+            target=head.target,
+        )
+        written.append({**named_accesses.expanded(own, f"accesses[{i}]", problem), "tile": name})
+    return {**raw, "accesses": written}
+
+
+_ANY_ACCESS: Final = {"name": "any", "op": "load", "index": ["0"], "tile": "any"}
 
 
 def check_tiles(tile_set: TileSet) -> None:

@@ -165,6 +165,8 @@ def _trace_access(
     """The trace without its weights; and they, by iteration where they differ."""
     field = f"accesses[{i}]"
     tile = problem.tile
+    if access.hardware is not None:
+        return _of_hardware(access, field, problem, device)
     operation = _operation(access, field, tile, device)
     covered = max(1, 8 * operation.width_bytes // tile.element_bits)
     iterations = math.prod(access.loops.values())
@@ -191,16 +193,29 @@ def _trace_access(
     return lane_trace, _weights(access, f"{field}.weight", iterations, budget)
 
 
+def _of_hardware(access: Access, field: str, problem: Problem, device: Device) -> tuple[LaneTrace, Fraction]:
+    """What no lane executes, on a device that has it."""
+    assert access.hardware is not None
+    operation = Operation(access.hardware.engine, 16)
+    _check_served(operation, field, device)
+    none = np.zeros((-(-problem.threads // device.lanes), device.lanes), np.int64)
+    return LaneTrace(access.name, access.op, operation, none, none != 0, none[:, 0], 1), Fraction(1)
+
+
+def _check_served(operation: Operation, field: str, device: Device) -> None:
+    try:
+        device.rule(operation)
+    except ProblemFileError as error:
+        raise ProblemFileError(f"{field}.op", error.reason) from None
+
+
 def _operation(access: Access, field: str, tile: Tile, device: Device) -> Operation:
     """What the access's op means, on a device that serves it, for elements of this size."""
     try:
         operation = parse_operation(access.op, access.single_width)
     except ValueError as error:
         raise ProblemFileError(f"{field}.op", str(error)) from None
-    try:
-        device.rule(operation)
-    except ProblemFileError as error:
-        raise ProblemFileError(f"{field}.op", error.reason) from None
+    _check_served(operation, field, device)
     width = operation.width_bytes
     if width & (width - 1):
         raise ProblemFileError(f"{field}.bytes", f"no layout is searched for accesses of {width} bytes")

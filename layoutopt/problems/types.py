@@ -14,6 +14,7 @@ from msgspec import Meta, Struct, field
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.layout.families import NAMES
+from layoutopt.problems.hardware_use import HardwareUse
 
 SCHEMA: Final = "layoutopt.problem/1"
 
@@ -185,6 +186,10 @@ class Access(Struct, frozen=True, forbid_unknown_fields=True, rename={"loops": "
         ),
     ] = 1
     notes: str | None = None
+    hardware: Annotated[
+        HardwareUse | None,
+        Meta(description="Written by `tma.load`, `wgmma.A` and the like, which no lane executes"),
+    ] = None
 
     @property
     def single_width(self) -> int | None:
@@ -278,6 +283,11 @@ class Problem(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
     published: Published | None = None
     known_optimum: KnownOptimum | None = None
 
+    @property
+    def is_dictated(self) -> bool:
+        """Whether the hardware knows only a few layouts of the tile, so that families are not searched."""
+        return self.layout.must_be is not None or any(a.hardware is not None for a in self.accesses)
+
     def _repr_html_(self) -> str:
         """The tile in a line, and a table of its accesses."""
         from layoutopt.problems.html import table, titled
@@ -360,6 +370,9 @@ class TileSet(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
     def problem(self, tile: NamedTile) -> Problem:
         """One tile and its accesses as a problem of its own, the common budget left out."""
         own, common = tile.layout, self.layout
+        accesses = tuple(access for access in self.accesses if access.tile == tile.name)
+        if own.must_be is not None or any(access.hardware is not None for access in accesses):
+            common = Constraints(alignment_bytes=common.alignment_bytes)  # the rest is not for such a tile
         families = own.families or common.families
         if own.families and common.families:
             families = tuple(f for f in own.families if f in common.families)
@@ -375,9 +388,7 @@ class TileSet(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
             tile=Tile(tile.shape, tile.element),
             threads=self.threads,
             accesses=tuple(
-                Access(*(getattr(access, field) for field in Access.__struct_fields__))
-                for access in self.accesses
-                if access.tile == tile.name
+                Access(*(getattr(access, field) for field in Access.__struct_fields__)) for access in accesses
             ),
             target=self.target,
             layout=layout,

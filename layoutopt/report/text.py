@@ -10,6 +10,7 @@ from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
 from layoutopt.problems.answer import AccessReport, Estimate, ModelGrowth, Result, Status
 from layoutopt.problems.types import Problem
 from layoutopt.problems.words import tile_text, widths_text
+from layoutopt.report.descriptor_text import descriptor_lines
 from layoutopt.study.check import Audit, AuditedAccess
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def report(problem: Problem, result: Result) -> str:
     ]
     lines += columns(rows, {0, 1})
     lines += _over_values(result.accesses)
+    lines += descriptor_lines(result.accesses)
     lines += ["", f"  {_verdict(result)}"]
     proof = result.proof
     if proof.weighted_excess is not None:
@@ -98,6 +100,7 @@ def audit_report(problem: Problem, audit: Audit) -> str:
     ]
     lines += columns(rows, {0, 1})
     lines += _over_values(audit.accesses)
+    lines += descriptor_lines(audit.accesses)
     lines += ["", *_profiler(audit), ""]
     lines += [f"  {finding.kind}: {finding.message}" for finding in audit.findings]
     verdict = "the layout cannot hold the tile" if audit.status is Status.INFEASIBLE else "no bank conflicts"

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from layoutopt.problems.answer import Status
 from layoutopt.problems.types import TileSet
 from layoutopt.problems.words import shape_text, tile_text
+from layoutopt.report.descriptor_text import descriptor_lines
 from layoutopt.report.text import columns, explanation_report
 from layoutopt.study.check_tiles import TileSetAudit
 from layoutopt.study.explain_tiles import TileSetExplanation
@@ -36,6 +37,7 @@ def arrangement_report(tile_set: TileSet, arrangement: Arrangement) -> str:
         f"  alignment  {arrangement.alignment_bytes} bytes",
         "",
         *columns(accesses, {0, 1, 2}),
+        *descriptor_lines([a for part in arrangement.tiles for a in part.result.accesses]),
         "",
         *_verdict(arrangement),
     ]
@@ -68,7 +70,8 @@ def tile_set_audit_report(tile_set: TileSet, audit: TileSetAudit) -> str:
     limit = f" of {audit.max_bytes:,}" if audit.max_bytes is not None else ""
     lines = [f"{tile_set.name}  {len(tiles)} tile{'s' * (len(tiles) > 1)}  on {audit.target}", ""]
     lines += [*columns(placed, {0, 1, 2}), "", f"  bytes      {audit.bytes:,}{limit}", ""]
-    lines += [*columns(accesses, {0, 1, 2}), ""]
+    lines += columns(accesses, {0, 1, 2})
+    lines += [*descriptor_lines([a for part in audit.tiles for a in part.audit.accesses]), ""]
     lines += [f"  {finding.kind}: {finding.message}" for finding in audit.findings]
     lines += [f"  {part.tile}: {f.kind}: {f.message}" for part in audit.tiles for f in part.audit.findings]
     verdict = f"{audit.excess:,} excess wavefronts" if audit.excess else "no bank conflicts"

@@ -1,14 +1,9 @@
-"""Layouts that the hardware dictates: `"layout": {"must_be": "tma.128B"}`.
+"""Layouts that the hardware dictates: of `"layout": {"must_be": "tma.128B"}`, or of accesses by itself.
 
-TMA and wgmma reach shared memory through a few fixed swizzles. A tile that they read or write has one of
-those layouts, in one of its majors, and what is left to choose is which. `candidates` lists them all.
-
-For rows of 64 bf16 and `tma.128B`, eight rows of eight 16-byte chunks:
-
-    row 0   0 1 2 3 4 5 6 7
-    row 1   1 0 3 2 5 4 7 6
-    row 2   2 3 0 1 6 7 4 5      chunk c of row r lies at place c ^ (r % 8)
-    ...
+TMA, the tensor cores and bulk copies reach shared memory in a few layouts only. `candidates` lists all that
+serve every such access of the tile, and what is left to choose is which: the fewest wavefronts of the other
+accesses, then bytes, then the fewest boxes and instructions, then the published layout, then the cheapest
+swizzle.
 """
 
 from __future__ import annotations
@@ -16,42 +11,26 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
-from typing import Literal
+from typing import Final
 
-import msgspec
-from msgspec import Struct
+import numpy as np
 
+from layoutopt.engine.by_hardware import descriptors
 from layoutopt.engine.case import Case
 from layoutopt.engine.run_time_values import rounded_count
-from layoutopt.errors import LayoutError, ProblemFileError
-from layoutopt.layout.layout import Digit, Layout, Target
+from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
+from layoutopt.expressions.grammar import parse
+from layoutopt.hardware.dictated import Mode, engine, modes
+from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound
-from layoutopt.problems.file import check_must_be
+from layoutopt.problems.file import check_dictated
+from layoutopt.problems.lower import byte_table
 from layoutopt.problems.types import Problem
+from layoutopt.search.modes import in_mode, of_access
 from layoutopt.search.proposal import Ask, Proposal
 
-MAX_BOX_ELEMENTS = 256  # cuTensorMapEncodeTiled, boxDim
-ATOM_ROWS = 8
-
-
-class Mode(Struct, frozen=True, forbid_unknown_fields=True):
-    """One mode, as in `hardware/dictated.json`, which explains the fields."""
-
-    name: str
-    span_bytes: int | None
-    alignment_bytes: int
-    xor: tuple[tuple[int, int], ...]
-    source: str
-
-
-class ModeFile(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_": "schema"}):
-    """The data file."""
-
-    schema_: Literal["layoutopt.dictated/1"]
-    about: str
-    modes: tuple[Mode, ...]
+# Candidates that an answer names.
+_NAMED: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +41,13 @@ class Candidate:
         name: mode, and the contiguous dimension.
         layout: the layout.
         alignment_bytes: that the base address must have.
+        instructions: boxes, matrix instructions and bulk copies that reach the tile once.
     """
 
     name: str
     layout: Layout
     alignment_bytes: int
-
-
-@cache
-def modes() -> tuple[Mode, ...]:
-    """Every mode, in the order of the data."""
-    data = resources.files("layoutopt.hardware").joinpath("dictated.json").read_bytes()
-    return msgspec.json.decode(data, type=ModeFile).modes
+    instructions: int
 
 
 def names(problem: Problem) -> tuple[str, ...]:
@@ -89,33 +63,57 @@ def propose(case: Case, ask: Ask) -> Proposal:
         ProblemFileError: as for `candidates`.
     """
     problem = case.lowered
-    scope = f"the layouts of {' or '.join(names(problem))}"
+    said = _said(problem)
+    scope = f"the layouts of {said}"
     ranked, refused = _ranked(case)
-    costs = [f"{r.candidate.name} {r.weighted / case.lanes.weight_unit:g} excess" for r in ranked]
-    reason = "; ".join([*costs, *refused]) or f"no layout of {' or '.join(names(problem))} holds this tile"
+    costs = [_cost(r, case) for r in ranked[:_NAMED]]
+    if len(ranked) > _NAMED:
+        costs.append(f"and {len(ranked) - _NAMED} more, none better")
+    reason = "; ".join([*costs, *refused]) or f"no layout of {said} holds this tile"
     limit = problem.layout.max_bytes
-    fits = limit is None or problem.tile.bytes <= limit
-    found = ranked[0] if ranked and fits and not (ask.conflict_free and ranked[0].weighted) else None
+    fitting = [r for r in ranked if limit is None or r.bytes <= limit]
+    found = fitting[0] if fitting and not (ask.conflict_free and fitting[0].weighted) else None
     if found and problem.layout.minimise == "instructions":  # excess is the price of what comes first
-        ranked = [r for r in ranked if r.flips == found.flips]
+        fitting = [r for r in fitting if r.flips == found.flips]
         scope += " that flip the fewest bits"
-    least = min((r.weighted for r in ranked), default=0)
+    least = min((r.weighted for r in fitting), default=0)
+    size = found.bytes if found else min((r.bytes for r in ranked), default=problem.tile.bytes)
+    everywhere = size == problem.tile.bytes
     return Proposal(
         layout=found.candidate.layout if found else None,
         family=found.candidate.name if found else "",
         weighted_excess=found.weighted if found else 0,
-        bytes=problem.tile.bytes,
+        bytes=size,
         operations=None,
         operations_proved=False,
         excess_bound=Bound(least, scope),
         plain_floor=0,
-        bytes_bound=Bound(problem.tile.bytes, EVERY_LAYOUT),
+        bytes_bound=Bound(size, EVERY_LAYOUT if everywhere else scope),
         complete=True,
         reason=reason,
-        alignment_bytes=found.candidate.alignment_bytes if found else None,
-        plain_bound=Bound(min((r.plain for r in ranked), default=0), scope),
+        alignment_bytes=found.alignment_bytes if found else None,
+        plain_bound=Bound(min((r.plain for r in fitting), default=0), scope),
         decided_by="hardware",
     )
+
+
+def _cost(ranked: _Ranked, case: Case) -> str:
+    """A candidate and what decides about it, in words."""
+    engines: set[str] = {a.hardware.engine for a in case.lowered.accesses if a.hardware is not None}
+    if names(case.lowered):
+        engines |= {name.partition(".")[0] for name in names(case.lowered)}
+    what = {"tma": "box", "cp.async.bulk": "copy"}.get("".join(engines), "instruction")
+    count = ranked.candidate.instructions
+    plural = {"box": "boxes", "copy": "copies"}.get(what, f"{what}s")
+    excess = f"{ranked.weighted / case.lanes.weight_unit:g} excess"
+    return f"{ranked.candidate.name}, {count:,} {what if count == 1 else plural}, {excess}"
+
+
+def _said(problem: Problem) -> str:
+    """What dictates the layout, in words."""
+    by_itself = dict.fromkeys(a.op for a in problem.accesses if a.hardware is not None)
+    parts = [" or ".join(names(problem))] if names(problem) else []
+    return " and ".join([*parts, *by_itself])
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,17 +123,25 @@ class _Ranked:
     candidate: Candidate
     weighted: float
     plain: float
+    bytes: int
+    published: bool
+    alignment_bytes: int
 
     @property
     def flips(self) -> int:
         """Bits that its swizzle flips."""
         return len(self.candidate.layout.swizzle)
 
+    @property
+    def rest(self) -> tuple[float, ...]:
+        """What decides where wavefronts do not."""
+        return self.bytes, self.candidate.instructions, not self.published, self.flips
+
 
 def _ranked(case: Case) -> tuple[list[_Ranked], list[str]]:
     """The candidates that serve the accesses, the best first; and why the others do not."""
     ranked, refused = [], []
-    limit = case.lowered.layout.alignment_bytes
+    limit, published = case.lowered.layout.alignment_bytes, _published(case)
     for candidate in candidates(case.lowered):
         table = case.table(candidate.layout)
         try:
@@ -143,67 +149,94 @@ def _ranked(case: Case) -> tuple[list[_Ranked], list[str]]:
         except LayoutError as error:
             refused.append(f"{candidate.name}: {error}")
             continue
+        unit = max(candidate.alignment_bytes, case.alignment(bool(candidate.layout.swizzle)))
         if limit is not None and candidate.alignment_bytes > limit:
             needs = f"needs a base at a multiple of {candidate.alignment_bytes} bytes"
             refused.append(f"{candidate.name}: {needs}, alignment_bytes is {limit}")
             continue
         counts = case.count(table)
         plain = rounded_count(sum(r.excess for r in case.reports(counts)))
-        ranked.append(_Ranked(candidate, case.weighted_excess(counts), plain))
+        as_published = published is not None and bool((table == published).all())
+        weighted = case.weighted_excess(counts)
+        ranked.append(_Ranked(candidate, weighted, plain, case.size(table), as_published, unit))
 
-    def rank(r: _Ranked) -> tuple[float, float]:
+    def rank(r: _Ranked) -> tuple[float, ...]:
         instructions = case.lowered.layout.minimise == "instructions"
-        return (r.flips, r.weighted) if instructions else (r.weighted, r.flips)
+        return (r.flips, r.weighted, *r.rest) if instructions else (r.weighted, *r.rest)
 
     return sorted(ranked, key=rank), refused
 
 
+def _published(case: Case) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]] | None:
+    """Byte offsets of the published layout, where it is one."""
+    published = case.problem.published
+    if published is None:
+        return None
+    try:
+        variables = frozenset(f"x{d}" for d in range(len(case.problem.tile.shape)))
+        return byte_table(parse(published.offset, variables), case.problem.tile)
+    except (ExpressionError, LayoutError):
+        return None  # `check` says what is wrong with it
+
+
 def candidates(problem: Problem) -> Iterator[Candidate]:
-    """Every layout of the tile that `must_be` allows.
+    """Every layout of the tile that `must_be` and the accesses of the hardware by itself allow.
 
     Raises:
-        ProblemFileError: an unknown mode, or another constraint beside must_be.
+        ProblemFileError: an unknown mode, or another constraint beside what is dictated.
     """
-    check_must_be(problem.layout)
+    check_dictated(problem)
+    dictating = [access for access in problem.accesses if access.hardware is not None]
+    seen: set[bytes] = set()
+    listed = _must_be(problem) if names(problem) else of_access(dictating[0], problem.tile)
+    for name, layout, mode in listed:
+        table = layout.table().ravel()
+        if table.tobytes() in seen:
+            continue
+        seen.add(table.tobytes())
+        order = problem.layout.order
+        if order is not None and layout.digits[-1].dim != order[-1]:
+            continue
+        try:
+            found = descriptors(problem, table).values()
+        except LayoutError:
+            continue
+        alignment = max([d.alignment_bytes for d in found] or [mode.alignment_bytes if mode else 1])
+        if mode is not None:
+            alignment = max(alignment, mode.alignment_bytes) if names(problem) else alignment
+        count = sum(d.instructions for d in found) if found else _pages(problem, mode)
+        yield Candidate(name, layout, alignment, count)
+
+
+def _pages(problem: Problem, mode: Mode | None) -> int:
+    """Boxes of TMA, or pages of a matrix, where only the mode is known."""
+    shape, inner = problem.tile.shape, _contiguous(problem)
+    line = shape[inner] * problem.tile.element_bytes
+    others = math.prod(-(-n // engine("tma").max_box) for d, n in enumerate(shape) if d != inner)
+    return others * (line // mode.span_bytes if mode is not None and mode.span_bytes else 1)
+
+
+def _contiguous(problem: Problem) -> int:
+    """The dimension that is contiguous in global memory: the last, if the file says no other."""
+    order = problem.layout.order
+    return order[-1] if order is not None else len(problem.tile.shape) - 1
+
+
+def _must_be(problem: Problem) -> Iterator[tuple[str, Layout, Mode | None]]:
+    """The layouts of the modes that `must_be` names.
+
+    Raises:
+        ProblemFileError: an unknown mode.
+    """
     wanted: dict[str, Mode] = {}
     for name in names(problem):
-        found = [mode for mode in modes() if mode.name == name or mode.name.partition(".")[0] == name]
+        found = [mode for mode in modes() if name in (mode.name, mode.engine)]
         if not found:
-            known = ", ".join(["tma", "wgmma", *(mode.name for mode in modes())])
+            known = ", ".join([*dict.fromkeys(mode.engine for mode in modes()), *(m.name for m in modes())])
             raise ProblemFileError("layout.must_be", f"unknown layout {name!r}; known: {known}")
         wanted |= {mode.name: mode for mode in found}
+    major, tile = _contiguous(problem), problem.tile
     for mode in wanted.values():
-        for major in range(len(problem.tile.shape))[::-1]:
-            layout = _layout(problem.tile.shape, problem.tile.element_bytes, mode, major)
-            if layout is not None:
-                yield Candidate(f"{mode.name}, x{major} contiguous", layout, mode.alignment_bytes)
-
-
-def _layout(shape: tuple[int, ...], element_bytes: int, mode: Mode, major: int) -> Layout | None:
-    """The tile in this mode with dimension `major` contiguous; None if it does not fit the mode."""
-    line_bytes = shape[major] * element_bytes
-    span_bytes = mode.span_bytes or line_bytes
-    if element_bytes & (element_bytes - 1) or line_bytes % 16 or line_bytes % span_bytes:
-        return None
-    span = span_bytes // element_bytes
-    if span > MAX_BOX_ELEMENTS:
-        return None
-    others = [d for d in range(len(shape)) if d != major]
-    rows = others[-1] if others else None
-    if mode.name.startswith("wgmma") and (rows is None or shape[rows] % ATOM_ROWS):
-        return None
-    # Outermost first: what lies before the matrix, then its pages, rows and elements.
-    digits = [Digit(major, 1, span, 1)]
-    stride = span
-    if rows is not None:
-        digits.insert(0, Digit(rows, 1, shape[rows], stride))
-        stride *= shape[rows]
-    if shape[major] > span:
-        digits.insert(0, Digit(major, span, shape[major] // span, stride))
-        stride *= shape[major] // span
-    for d in reversed(others[:-1]):
-        digits.insert(0, Digit(d, 1, shape[d], stride))
-        stride *= shape[d]
-    unit = math.frexp(element_bytes)[1] - 1
-    swizzle = tuple(Target(target - unit, 1 << (source - unit)) for target, source in mode.xor)
-    return Layout(shape, element_bytes, tuple(digits), swizzle)
+        layout = in_mode(tile.shape, tile.element_bytes, mode, major)
+        if layout is not None:
+            yield f"{mode.name}, x{major} contiguous", layout, mode

@@ -16,7 +16,7 @@ from layoutopt.expressions.grammar import to_text
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.counters import counters
 from layoutopt.hardware.devices import Device, device
-from layoutopt.problems.answer import RESULT_SCHEMA, Estimate, Result, Status
+from layoutopt.problems.answer import RESULT_SCHEMA, Descriptor, Estimate, Result, Status
 from layoutopt.problems.lower import named_widths, width_choices
 from layoutopt.problems.types import Problem
 from layoutopt.study import findings
@@ -39,6 +39,7 @@ class AuditedAccess(Struct, frozen=True, omit_defaults=True):
     counters: dict[str, int]
     any_is: str | None = None
     bytes: int | None = None
+    descriptor: Descriptor | None = None
 
 
 class Audit(Struct, frozen=True, rename={"schema_": "schema"}):
@@ -163,11 +164,18 @@ def _audit(
 
 
 # What makes a layout no layout of the tile.
-_WRONG = (findings.overlaps, findings.unaligned, findings.vectors, findings.base, findings.outside)
+_WRONG = (
+    findings.overlaps,
+    findings.unaligned,
+    findings.vectors,
+    findings.base,
+    findings.outside,
+    findings.unreached,
+)
 
 
 def _report(used: InUse, access: CountedAccess, counts: Counts) -> AuditedAccess:
-    base = access.report(counts)
+    base = msgspec.structs.replace(access.report(counts), descriptor=used.by_hardware.get(access.name))
     if not isinstance(access, KnownLanes):
         # No counter shows a worst case or an expectation.
         return AuditedAccess(**msgspec.structs.asdict(base), least_cycles=0, counters={})

@@ -86,8 +86,11 @@ class Comparer:
         progress: Callable[[str], None],
         known: Result | None,
     ) -> None:
-        if problem.layout.must_be is not None:
-            raise ProblemFileError("layout.must_be", "leaves no families to compare; solve ranks its layouts")
+        if problem.is_dictated:
+            field = "layout.must_be" if problem.layout.must_be is not None else "accesses"
+            raise ProblemFileError(
+                field, "the hardware leaves no families to compare; solve ranks its layouts"
+            )
         source = msgspec.structs.replace(
             problem, layout=msgspec.structs.replace(problem.layout, offset=None, minimise="excess")
         )

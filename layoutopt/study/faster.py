@@ -35,7 +35,7 @@ def with_faster(problem: Problem, result: Result, gpu: Device, budget: Budget) -
         return result
     result = with_estimate(problem, result, gpu)
     allowed = tuple(f for f in _PADS if f in (problem.layout.families or FAMILIES))
-    if result.estimate is None or problem.layout.must_be is not None or "pad" not in allowed or budget.spent:
+    if result.estimate is None or problem.is_dictated or "pad" not in allowed or budget.spent:
         return result
     if result.family in _PADS:
         return result  # the search among pads would find the same again

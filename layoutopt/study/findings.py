@@ -25,8 +25,8 @@ class Finding(Struct, frozen=True):
     """Something worth knowing about the layout.
 
     Attributes:
-        kind: conflict, overlap, misaligned, torn, out_of_bounds, unused_bytes, idle_xor, alignment,
-            fusion, edit, fix or keep.
+        kind: conflict, overlap, misaligned, torn, out_of_bounds, unreached, unused_bytes, idle_xor,
+            alignment, fusion, edit, fix or keep.
         message: one or more lines for people.
         access: the access concerned, if one is.
         details: the same for programs.
@@ -119,6 +119,12 @@ def outside(used: InUse) -> Iterator[Finding]:
                 f"{used.at(high)} ends at byte {used.size}; {what} holds {limit}",
                 details={"bytes": used.size, "limit": limit},
             )
+
+
+def unreached(used: InUse) -> Iterator[Finding]:
+    """What the hardware by itself cannot reach in this layout."""
+    if used.unreached:
+        yield Finding("unreached", used.unreached)
 
 
 def worst(used: InUse, access: LaneTrace, counts: Counts) -> Iterator[Finding]:

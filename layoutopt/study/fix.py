@@ -112,7 +112,7 @@ def fix(
     options = [best]
     for families in (("none", "pad"), ("none", "xor")):
         layout = used.problem.layout
-        if layout.must_be is None and set(families) <= set(layout.families or families):
+        if not used.problem.is_dictated and set(families) <= set(layout.families or families):
             option = _solved(used, solver, families)
             if option is not None:
                 options.append(option)

@@ -16,7 +16,7 @@ from layoutopt.study.in_use import InUse
 
 def idle_xor(used: InUse, counts: Sequence[Counts]) -> Iterator[Finding]:
     """Bits of XOR operands that can go without changing any count."""
-    if used.node is None:
+    if used.node is None or used.by_hardware:  # whose mode every bit is part of
         return
     node, dropped = used.node, 0
     for path, operand in _xor_operands(node):

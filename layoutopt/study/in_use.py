@@ -8,16 +8,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.engine.by_hardware import descriptors
 from layoutopt.engine.case import counted
 from layoutopt.engine.conflicts import Counts
-from layoutopt.errors import ExpressionError, ProblemFileError
+from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import Node, evaluate, parse
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.alignment import base_alignment
-from layoutopt.problems.lower import with_loops
+from layoutopt.problems.answer import Descriptor
+from layoutopt.problems.lower import stored, with_loops
 from layoutopt.problems.trace import IntArray, LaneTrace, instruction_at
 from layoutopt.problems.types import Problem
+from layoutopt.search.dictated import candidates
 
 AnyLayout = str | Layout | npt.NDArray[np.integer[Any]]
 
@@ -34,6 +37,8 @@ class InUse:
         table: the same in bytes.
         size: bytes to the end of the last element.
         array: bytes that the source declares, where that is known.
+        by_hardware: how the hardware reaches the tile by itself, by access; empty where it does not.
+        unreached: why it does not reach it; empty where it does.
     """
 
     def __init__(self, problem: Problem, layout: AnyLayout | None, gpu: Device) -> None:
@@ -45,6 +50,12 @@ class InUse:
         self.bits = self._read(layout)
         self.table = self.bits // 8
         self.size = self.bytes_to(self.bits)
+        self.by_hardware: dict[str, Descriptor] = {}
+        self.unreached = ""
+        try:
+            self.by_hardware = descriptors(stored(problem), self.table[:: self.tile.packed])
+        except LayoutError as error:
+            self.unreached = str(error)
         # Known only for the published layout.
         audits_published = layout is None and problem.layout.offset is None
         self.array = problem.published.bytes if audits_published and problem.published is not None else None
@@ -119,7 +130,17 @@ class InUse:
     @property
     def alignment(self) -> int:
         """Bytes of which the base must be a multiple."""
-        return base_alignment(self.lanes, self.gpu, swizzled=False)
+        own = base_alignment(self.lanes, self.gpu, swizzled=False)
+        return max(
+            [own, *(found.alignment_bytes for found in self.by_hardware.values()), *self._as_dictated()]
+        )
+
+    def _as_dictated(self) -> list[int]:
+        """The alignment that `layout.must_be` asks for, where this is one of its layouts."""
+        if self.problem.layout.must_be is None:
+            return []
+        lowered, table = stored(self.problem), self.table[:: self.tile.packed]
+        return [c.alignment_bytes for c in candidates(lowered) if (c.layout.table().ravel() == table).all()]
 
     def bytes_to(self, bits: IntArray) -> int:
         """Bytes to the end of the last element."""

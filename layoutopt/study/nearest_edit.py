@@ -80,7 +80,7 @@ def nearest_edit(
 def _best_of(kind: str, node: Node, case: Case, budget: Budget) -> Nearest | None:
     """The edit of this kind with the least excess, then bytes, then distance, that is a layout."""
     allowed = case.problem.layout
-    if allowed.must_be is not None or _NEEDS[kind] not in (allowed.families or _NEEDS.values()):
+    if case.problem.is_dictated or _NEEDS[kind] not in (allowed.families or _NEEDS.values()):
         return None
     if kind == "order" and allowed.order is not None:
         return None

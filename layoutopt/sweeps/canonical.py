@@ -91,7 +91,7 @@ def restored(answer: dict[str, Any], name: str, spelling: Spelling) -> dict[str,
 
 def _names_matter(problem: Problem | TileSet) -> bool:
     """Whether answers name accesses or tiles elsewhere than in the reports."""
-    return isinstance(problem, TileSet) or problem.layout.must_be is not None
+    return isinstance(problem, TileSet) or problem.is_dictated
 
 
 def _access(access: Any) -> dict[str, Any]:

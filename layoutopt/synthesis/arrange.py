@@ -253,9 +253,8 @@ def _nothing(
 
 
 def _scope(units: Sequence[Unit], limit: int | None) -> str:
-    layouts = [unit.case.problem.layout for unit in units]
-    allowed = [frozenset(layout.families or FAMILIES) for layout in layouts]
-    if any(layout.must_be for layout in layouts):
+    allowed = [frozenset(unit.case.problem.layout.families or FAMILIES) for unit in units]
+    if any(unit.case.problem.is_dictated for unit in units):
         scope = "the layouts that each tile may have"
     elif len(set(allowed)) == 1:
         # Bounds of single tiles are of formulas or of every layout; tables alone start from row-major.

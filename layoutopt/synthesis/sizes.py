@@ -78,8 +78,10 @@ def common_formula(
         ProblemFileError: the problems fix their layout.
     """
     for _, problem in problems:
-        if problem.layout.must_be is not None or problem.layout.offset is not None:
-            raise ProblemFileError("layout", "one formula is sought for all sizes; offset and must_be fix it")
+        if problem.is_dictated or problem.layout.offset is not None:
+            raise ProblemFileError(
+                "layout", "one formula is sought for all sizes; offset, must_be and the hardware fix it"
+            )
     names = frozenset(problems[0][0])
     extents = [parse(str(extent), names) for extent in shape]
     known = [(values, list(cases(problem, gpu))) for values, problem in problems]

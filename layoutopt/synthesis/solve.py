@@ -137,7 +137,7 @@ def _best_of_each(problem: Problem, gpu: Device, ask: Ask) -> Iterator[Result]:
     layout = problem.layout
     allowed = layout.families or FAMILIES
     choices = [layout.families]
-    if layout.must_be is None:
+    if not problem.is_dictated:
         few = (tuple(f for f in families if f in allowed) for families in _CHEAP_TO_INDEX)
         choices += [families for families in dict.fromkeys(few) if families]
     for k, families in enumerate(choices):
@@ -175,13 +175,13 @@ def check_solvable(case: Case) -> None:
             "layout.offset",
             "fixes the layout, so there is nothing to solve; `layoutopt check` audits it, or remove it",
         )
-    if not any(access.active.any() for access in case.lanes.accesses):
+    if not case.asked.is_dictated and not any(access.active.any() for access in case.lanes.accesses):
         raise ProblemFileError("accesses", "no access has an active lane")
 
 
 def source_of(case: Case) -> Callable[[Case, Ask], Proposal]:
     """Who proposes: the hardware, where it dictates the layout, or the search over formulas."""
-    return dictated.propose if case.lowered.layout.must_be is not None else formulas
+    return dictated.propose if case.lowered.is_dictated else formulas
 
 
 def formulas(case: Case, ask: Ask) -> Proposal:
@@ -220,7 +220,7 @@ def formulas(case: Case, ask: Ask) -> Proposal:
 def improved(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     """The proposal, or a better one, by what its source does not see."""
     layout = case.lowered.layout
-    if layout.must_be is not None:
+    if case.lowered.is_dictated:
         return proposal  # every layout there may be was counted
     if is_large(case) and not case.chooses:
         return proposal  # what holds for every layout is asked of all instructions together

@@ -58,7 +58,7 @@ def verified(case: Case, proposal: Proposal, *, conflict_free: bool = False) -> 
         )
         return Answer(result, 0, case.asked.layout.minimise)
     counts = _counts(case, layout, proposal)
-    reports = case.reports(counts)
+    reports = case.described(case.reports(counts), case.table(layout))
     if conflict_free and any(report.excess for report in reports):
         unknown = Result(name, target, Status.UNKNOWN, proof, _WEIGHTLESS)
         return Answer(unknown, 0, case.asked.layout.minimise)
@@ -108,7 +108,7 @@ def _proof(case: Case, proposal: Proposal) -> Proof:
     bound, scope = proposal.excess_bound.lower_bound, proposal.excess_bound.scope
     weights = np.concatenate([a.weight for a in case.lanes.accesses])
     # Each excess wavefront weighs at most the largest weight.
-    least = max(proposal.plain_floor, -(-bound // max(1, int(weights.max()))))
+    least = max(proposal.plain_floor, -(-bound // int(weights.max(initial=1))))
     plain = Bound(least, scope if least > proposal.plain_floor else EVERY_LAYOUT)
     weighted = Bound(case.in_weights(bound), scope) if case.has_weights else None
     cost = None

@@ -1,0 +1,288 @@
+"""Whether the hardware by itself reaches a tile under a finished layout, and by which descriptor.
+
+Like all of the engine it sees byte offsets, not where they come from. The rules are those of
+`layoutopt.hardware.dictated`: a box or a matrix lies as a mode has it, or it does not, element by element.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+
+from layoutopt.engine.conflicts import IntArray
+from layoutopt.errors import LayoutError
+from layoutopt.hardware.dictated import ATOM_ROWS, Engine, Mode, engine, modes
+from layoutopt.problems.answer import AccessReport, BulkCopy, Descriptor, MatrixDescriptor, TensorMap
+from layoutopt.problems.hardware_access import (
+    DATA_TYPES,
+    bulk_elements,
+    instruction_rows,
+    map_element,
+    matrix_dims,
+)
+from layoutopt.problems.hardware_use import HardwareUse
+from layoutopt.problems.types import ELEMENT_BYTES, Access, Problem, Tile
+
+
+def descriptors(problem: Problem, table: IntArray) -> dict[str, Descriptor]:
+    """How the hardware reaches the tile, by access.
+
+    Args:
+        problem: over whole bytes.
+        table: byte offsets by row-major index, int64, shape (elements,).
+
+    Raises:
+        LayoutError: one of the accesses cannot reach it; the text says why.
+    """
+    found = {}
+    for access in problem.accesses:
+        if access.hardware is not None:
+            try:
+                found[access.name] = descriptor(access, problem.tile, table)
+            except LayoutError as error:
+                raise LayoutError(f"access {access.name!r}: {error}") from None
+    return found
+
+
+def described(
+    reports: Sequence[AccessReport], problem: Problem, lowered: Problem, table: IntArray
+) -> tuple[AccessReport, ...]:
+    """Reports with how the hardware reaches the tile by itself.
+
+    Args:
+        reports: of the accesses.
+        problem: with elements as the file has them.
+        lowered: the same over whole bytes.
+        table: byte offsets of `lowered` by row-major index.
+
+    Raises:
+        LayoutError: as for `descriptors`.
+    """
+    found = descriptors(lowered, table)
+    packed = problem.tile.packed
+    return tuple(
+        msgspec.structs.replace(report, descriptor=_over_elements(found[report.name], packed))
+        if report.name in found
+        else report
+        for report in reports
+    )
+
+
+def _over_elements(found: Descriptor, packed: int) -> Descriptor:
+    """The box of a tensor map in elements of which some share a byte."""
+    if packed == 1 or not isinstance(found, TensorMap):
+        return found
+    return msgspec.structs.replace(found, box=(*found.box[:-1], found.box[-1] * packed))
+
+
+def descriptor(access: Access, tile: Tile, table: IntArray) -> Descriptor:
+    """How one access of the hardware reaches the tile.
+
+    Args:
+        access: with `hardware`.
+        tile: over whole bytes.
+        table: byte offsets by row-major index, int64, shape (elements,).
+
+    Raises:
+        LayoutError: no mode that the access allows is this layout.
+    """
+    use = access.hardware
+    assert use is not None
+    offsets = table.reshape(tile.shape)
+    if use.engine == "tma":
+        return _tensor_map(use, tile, offsets)
+    if use.engine == "cp.async.bulk":
+        return _bulk_copy(use, tile, offsets)
+    return _matrix(access, tile, offsets)
+
+
+def _allowed(use: HardwareUse) -> list[Mode]:
+    return [mode for mode in modes(use.engine) if use.mode in (None, mode.short)]
+
+
+# TMA -------------------------------------------------------------------------------------------
+
+
+def _tensor_map(use: HardwareUse, tile: Tile, offsets: IntArray) -> TensorMap:
+    """The fewest boxes; of modes that agree on this layout, the one that flips least."""
+    order = use.order or tuple(range(offsets.ndim))
+    turned = offsets.transpose(order)
+    asked = tuple(use.box[d] for d in order) if use.box is not None else None
+    found: list[tuple[int, Mode, tuple[int, ...], IntArray]] = []
+    for mode in _allowed(use):
+        for box in [asked] if asked is not None else _boxes(turned.shape, use, tile, mode):
+            if not _fits(box[-1] * tile.element_bytes, mode):
+                continue
+            starts = _box_starts(turned, box, tile.element_bytes, mode)
+            if starts is not None:
+                found.append((len(starts), mode, box, starts))
+                break  # boxes come by rising number
+    if not found:
+        names = ", ".join(mode.short for mode in _allowed(use))
+        size = f"boxes of {'x'.join(map(str, use.box))}" if use.box is not None else "boxes"
+        raise LayoutError(f"no tensor map of mode {names} fills {size} so")
+    count, mode, box, starts = min(found, key=lambda f: (f[0], len(f[1].xor)))
+    kind = map_element(use, tile)
+    inner = box[-1] * tile.element_bytes // ELEMENT_BYTES[kind]
+    return TensorMap(
+        mode.short,
+        mode.spelling,
+        mode.code,
+        f"CU_TENSOR_MAP_DATA_TYPE_{DATA_TYPES[kind]}",
+        count,
+        tuple(box[order.index(d)] for d in range(len(order))),
+        (inner, *reversed(box[:-1])),
+        order,
+        tuple(starts.tolist()),
+        mode.alignment_bytes,
+    )
+
+
+def _fits(row_bytes: int, mode: Mode) -> bool:
+    """Whether a box has rows of so many bytes: those of a swizzle fill its span."""
+    return row_bytes == mode.span_bytes if mode.span_bytes is not None else True
+
+
+def _boxes(shape: tuple[int, ...], use: HardwareUse, tile: Tile, mode: Mode) -> Iterator[tuple[int, ...]]:
+    """Boxes that tile the shape, slowest dimension first, by rising number."""
+    rules, size = engine("tma"), tile.element_bytes
+    unit = ELEMENT_BYTES[map_element(use, tile)]
+    inner = [
+        n
+        for n in _divisors(shape[-1])
+        if n * size % rules.chunk_bytes == 0 and n * size // unit <= rules.max_box
+    ]
+    inner = [n for n in inner if _fits(n * size, mode)]
+    others = [[n for n in _divisors(extent) if n <= rules.max_box] for extent in shape[:-1]]
+    yield from sorted(itertools.product(*others, inner), key=math.prod, reverse=True)
+
+
+def _divisors(extent: int) -> list[int]:
+    return [n for n in range(1, extent + 1) if extent % n == 0]
+
+
+def _box_starts(turned: IntArray, box: tuple[int, ...], size: int, mode: Mode) -> IntArray | None:
+    """Where each box starts, row-major; None where one does not lie as the mode has it."""
+    boxes = _cut(turned, box)
+    starts: IntArray = mode.flipped(boxes[:, 0])  # of its first element: undone
+    if (starts % engine("tma").base_bytes).any():
+        return None
+    inside = np.arange(boxes.shape[1]) * size
+    return starts if (mode.flipped(starts[:, None] + inside) == boxes).all() else None
+
+
+def _cut(table: IntArray, box: tuple[int, ...]) -> IntArray:
+    """The elements of each box, row-major; shape (boxes, elements of one)."""
+    grid = [n // b for n, b in zip(table.shape, box, strict=True)]
+    pieces = table.reshape([n for pair in zip(grid, box, strict=True) for n in pair])
+    dims = range(len(box))
+    turned = pieces.transpose([*(2 * d for d in dims), *(2 * d + 1 for d in dims)])
+    return turned.reshape(math.prod(grid), math.prod(box))
+
+
+# Bulk copies -----------------------------------------------------------------------------------
+
+
+def _bulk_copy(use: HardwareUse, tile: Tile, offsets: IntArray) -> BulkCopy:
+    assert use.bytes is not None
+    count = bulk_elements(use.bytes, tile)
+    assert count is not None
+    rows = offsets.reshape(-1, count)
+    starts, rules = rows[:, 0], engine("cp.async.bulk")
+    if (rows != starts[:, None] + np.arange(count) * tile.element_bytes).any():
+        raise LayoutError(f"a copy of {use.bytes} bytes is torn")
+    if (starts % rules.base_bytes).any():
+        raise LayoutError(f"a copy does not begin at a multiple of {rules.base_bytes} bytes")
+    return BulkCopy(use.bytes, len(rows), tuple(starts.tolist()), rules.base_bytes)
+
+
+# Matrices --------------------------------------------------------------------------------------
+
+
+def _matrix(access: Access, tile: Tile, offsets: IntArray) -> MatrixDescriptor:
+    use = access.hardware
+    assert use is not None
+    rules, size = engine(use.engine), tile.element_bytes
+    k, mn = matrix_dims(use, offsets.ndim)
+    rest = [d for d in range(offsets.ndim) if d not in (k, mn)]
+    rows, depth = instruction_rows(access, offsets.shape[mn]), rules.k_bytes // size
+    assert rows is not None
+    turned = offsets.transpose([*rest, mn, k])
+    operands = _cut(turned, (*(1 for _ in rest), rows, depth)).reshape(-1, rows, depth)
+    for mode in _allowed(use):
+        for major in _majors(use, rules, size):
+            found = _fields(mode.flipped(operands), size, mode, major)
+            if found is None:
+                continue
+            leading, stride, starts = found
+            return MatrixDescriptor(
+                mode.short,
+                mode.code,
+                major,
+                k,
+                len(operands),
+                (rows, depth),
+                leading,
+                stride,
+                0,
+                f"{_bits(rules, mode, leading, stride):#018x}",
+                tuple(starts.tolist()),
+                mode.alignment_bytes,
+            )
+    names = ", ".join(mode.short for mode in _allowed(use))
+    majors = " or ".join(_majors(use, rules, size))
+    raise LayoutError(f"no {majors}-major matrix descriptor of mode {names} reads {rows}x{depth} so")
+
+
+def _majors(use: HardwareUse, rules: Engine, size: int) -> tuple[str, ...]:
+    """Which dimension may be contiguous: what the file says, K, or either where it names K's dimension."""
+    if use.major is not None:
+        return (use.major,)
+    return ("K", "MN") if use.k is not None and size in rules.mn_major_bytes else ("K",)
+
+
+def _fields(operands: IntArray, size: int, mode: Mode, major: str) -> tuple[int, int, IntArray] | None:
+    """Leading and stride byte offset and the starts, where one descriptor reads every operand.
+
+    The canonical layouts of the PTX ISA, in bytes, T elements to 16 bytes, c the contiguous dimension, r the
+    other one, S the span:
+
+        K    none      r % 8 * 16 + r // 8 * stride + c % T * size + c // T * leading
+        K    swizzled  r % 8 * S  + r // 8 * stride + c * size
+        MN   none      r % 8 * 16 + r // 8 * leading + c % T * size + c // T * stride
+        MN   swizzled  r % 8 * S  + r // 8 * stride + c % (S / size) * size + c // (S / size) * leading
+
+    Args:
+        operands: byte offsets before the swizzle, shape (instructions, rows, elements of K).
+        size: of an element, in bytes.
+        mode: of the engine.
+        major: "K" or "MN".
+    """
+    span = mode.span_bytes or 0
+    table = operands if major == "K" else operands.transpose(0, 2, 1)
+    r, c = np.arange(table.shape[1])[:, None], np.arange(table.shape[2])
+    starts: IntArray = table[:, 0, 0]
+    inside = table - starts[:, None, None]
+    page = span // size
+    across = int(inside[0, ATOM_ROWS, 0]) if table.shape[1] > ATOM_ROWS else 0
+    along = int(inside[0, 0, page]) if table.shape[2] > page else 0
+    expected = r % ATOM_ROWS * span + r // ATOM_ROWS * across + c % page * size + c // page * along
+    if (inside != expected).any() or (starts % 16).any() or across % 16 or along % 16:
+        return None
+    # A pattern begins at its alignment: what lies before a start is a part of a row of the pattern.
+    if mode.xor and (starts % mode.alignment_bytes >= span).any():
+        return None
+    if major == "K" and mode.xor:
+        return 16, across, starts  # the leading offset is not used
+    swapped = major == "MN" and not mode.xor
+    return (across, along, starts) if swapped else (along, across, starts)
+
+
+def _bits(rules: Engine, mode: Mode, leading: int, stride: int) -> int:
+    """The 64 bits of a matrix descriptor: leading offset from bit 16, stride from 32, swizzle at the top."""
+    top = 62 if rules.name == "wgmma" else 61
+    return rules.fixed_bits | (leading >> 4 & 0x3FFF) << 16 | (stride >> 4 & 0x3FFF) << 32 | mode.code << top

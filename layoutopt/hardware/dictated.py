@@ -1,0 +1,99 @@
+"""What hardware reads and writes in shared memory by itself: the rules, as data with sources.
+
+TMA, the tensor cores and bulk copies cost no banks here, but know only a few layouts. `dictated.json` says
+which. For rows of 64 bf16 and the mode `128B`, eight rows of eight 16-byte chunks:
+
+    row 0   0 1 2 3 4 5 6 7
+    row 1   1 0 3 2 5 4 7 6
+    row 2   2 3 0 1 6 7 4 5      chunk c of row r lies at place c ^ (r % 8)
+    ...
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+from typing import Final, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct
+
+from layoutopt.hardware.devices import Confidence
+
+IntArray = npt.NDArray[np.int64]
+
+ATOM_ROWS: Final = 8  # rows of a core matrix, and of the pattern of every swizzle
+
+
+class Mode(Struct, frozen=True, forbid_unknown_fields=True):
+    """One layout of one engine; the data file explains the fields."""
+
+    name: str
+    span_bytes: int | None
+    alignment_bytes: int
+    xor: tuple[tuple[int, int], ...]
+    code: int
+    spelling: str
+    source: str
+
+    @property
+    def engine(self) -> str:
+        """Who reads it."""
+        return self.name.partition(".")[0]
+
+    @property
+    def short(self) -> str:
+        """The mode without its engine: `none`, `32B`, `64B` or `128B`."""
+        return self.name.partition(".")[2]
+
+    def flipped(self, address: IntArray) -> IntArray:
+        """Byte addresses as the hardware moves them; twice is not at all, as no source bit is a target."""
+        moved = address
+        for target, source in self.xor:
+            moved = moved ^ ((address >> source & 1) << target)
+        return moved
+
+
+class Engine(Struct, frozen=True, forbid_unknown_fields=True):
+    """What reads or writes by itself; the data file explains the fields."""
+
+    name: str
+    source: str
+    confidence: Confidence
+    chunk_bytes: int
+    base_bytes: int
+    max_dims: int = 8
+    max_box: int = 0
+    k_bytes: int = 0
+    rows: dict[str, tuple[int, ...]] = {}
+    mn_major_bytes: tuple[int, ...] = ()
+    element_bytes: tuple[int, ...] = ()
+    fixed_bits: int = 0
+    without: tuple[str, ...] = ()
+
+
+class DictatedFile(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_": "schema"}):
+    """The data file."""
+
+    schema_: Literal["layoutopt.dictated/2"]
+    about: str
+    engines: tuple[Engine, ...]
+    modes: tuple[Mode, ...]
+
+
+@cache
+def _file() -> DictatedFile:
+    data = resources.files("layoutopt.hardware").joinpath("dictated.json").read_bytes()
+    return msgspec.json.decode(data, type=DictatedFile)
+
+
+def modes(engine: str | None = None) -> tuple[Mode, ...]:
+    """Every mode, or those of one engine, in the order of the data."""
+    return tuple(mode for mode in _file().modes if engine in (None, mode.engine))
+
+
+def engine(name: str) -> Engine:
+    """The rules of one engine: `tma`, `wgmma`, `tcgen05` or `cp.async.bulk`."""
+    return next(known for known in _file().engines if known.name == name)

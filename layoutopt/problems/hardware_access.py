@@ -1,0 +1,309 @@
+"""Accesses of the hardware by itself, as ordinary ones without a lane.
+
+    {"name": "fill A", "op": "tma.load", "box": [128, 64]}
+    {"name": "A", "op": "wgmma.A", "major": "K"}
+    {"name": "row", "op": "cp.async.bulk", "bytes": 256}
+
+They cost no wavefront that this tool counts; what they ask of the layout is `Access.hardware`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta, Struct
+
+from layoutopt.errors import ProblemFileError
+from layoutopt.hardware.dictated import Engine, engine, modes
+from layoutopt.problems.hardware_use import Dimension, HardwareUse
+from layoutopt.problems.types import ELEMENT_BYTES, VECTOR_TYPES, Access, Name, Positive, Problem, Tile
+
+Op = Literal["tma.load", "tma.store", "wgmma.A", "wgmma.B", "tcgen05.A", "tcgen05.B", "cp.async.bulk"]
+ENGINES: Final[dict[str, Literal["tma", "wgmma", "tcgen05", "cp.async.bulk"]]] = {
+    "tma.load": "tma", "tma.store": "tma", "wgmma.A": "wgmma", "wgmma.B": "wgmma",
+    "tcgen05.A": "tcgen05", "tcgen05.B": "tcgen05", "cp.async.bulk": "cp.async.bulk",
+}  # fmt: skip
+
+# What each engine's accesses may say beside name, op, weight and notes.
+_FIELDS: Final = {
+    "tma": ("box", "element", "mode", "order"),
+    "wgmma": ("major", "mode", "k", "rows"),
+    "tcgen05": ("major", "mode", "k", "rows"),
+    "cp.async.bulk": ("bytes",),
+}
+_CHOICES: Final = ("box", "element", "mode", "order", "major", "k", "rows", "bytes")
+# Types that a tensor map has: cuTensorMapEncodeTiled, tensorDataType.
+DATA_TYPES: Final = {
+    "u8": "UINT8", "i8": "UINT8", "b8": "UINT8", "f8": "UINT8", "e4m3": "UINT8", "e5m2": "UINT8",
+    "u16": "UINT16", "i16": "UINT16", "b16": "UINT16", "f16": "FLOAT16", "bf16": "BFLOAT16",
+    "u32": "UINT32", "b32": "UINT32", "i32": "INT32", "f32": "FLOAT32", "tf32": "TFLOAT32",
+    "f16x2": "UINT32", "bf16x2": "UINT32",
+    "u64": "UINT64", "b64": "UINT64", "i64": "INT64", "f64": "FLOAT64",
+}  # fmt: skip
+_BY_SIZE: Final = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
+
+
+class HardwareAccess(Struct, frozen=True, forbid_unknown_fields=True):
+    """What TMA, the tensor cores or a bulk copy do to the tile by themselves; none of it costs banks here."""
+
+    name: Name
+    op: Op
+    box: Annotated[
+        tuple[Positive, ...] | None,
+        Meta(
+            description="tma: extents of one copy, in elements, one a dimension; the fewest boxes otherwise"
+        ),
+    ] = None
+    element: Annotated[
+        str | None, Meta(description="tma: the type that the tensor map names; the tile's otherwise")
+    ] = None
+    mode: Annotated[
+        str | None, Meta(description="tma, wgmma, tcgen05: none, 32B, 64B or 128B; the best otherwise")
+    ] = None
+    order: Annotated[
+        tuple[Dimension, ...] | None,
+        Meta(description="tma: dimensions from slowest to fastest in global memory; row-major otherwise"),
+    ] = None
+    major: Annotated[
+        Literal["K", "MN"] | None,
+        Meta(description="wgmma, tcgen05: the contiguous dimension; K otherwise, or either where k is given"),
+    ] = None
+    k: Annotated[
+        Dimension | None,
+        Meta(
+            description="wgmma, tcgen05: the dimension that is K; the last one, for MN-major the one before"
+        ),
+    ] = None
+    rows: Annotated[
+        Positive | None,
+        Meta(
+            description="wgmma, tcgen05: M (operand A) or N (operand B) of an instruction; the most there are"
+        ),
+    ] = None
+    bytes: Annotated[
+        Positive | None, Meta(description="cp.async.bulk: bytes of one copy, rows that follow one another")
+    ] = None
+    weight: Annotated[int | float, Meta(description="As for other accesses; it counts for nothing")] = 1
+    notes: str | None = None
+
+
+def is_hardware(access: dict[str, Any]) -> bool:
+    """Whether decoded data is meant as an access of the hardware by itself, not yet written out."""
+    op = access.get("op")
+    return isinstance(op, str) and op in ENGINES and "hardware" not in access
+
+
+def written_out(access: HardwareAccess, place: str, tile: Tile) -> Access:
+    """The access as an ordinary one that no lane executes.
+
+    Raises:
+        ProblemFileError: a field is not of this op, or cannot be.
+    """
+    name = ENGINES[access.op]
+    for field in _CHOICES:
+        if getattr(access, field) is not None and field not in _FIELDS[name]:
+            allowed = ", ".join(_FIELDS[name])
+            raise ProblemFileError(f"{place}.{field}", f"{access.op} has no such field; it has {allowed}")
+    use = HardwareUse(name, **{field: getattr(access, field) for field in _FIELDS[name]})
+    plain = Access(
+        name=access.name,
+        op=access.op,
+        index=(0,) * len(tile.shape),
+        where="0",
+        weight=access.weight,
+        notes=access.notes,
+        hardware=use,
+    )
+    check_use(plain, place, tile)
+    return plain
+
+
+def check_use(access: Access, place: str, tile: Tile) -> None:
+    """Check what one access asks of the layout against the rules and its tile.
+
+    Raises:
+        ProblemFileError: it asks what no layout can give; `field` says where.
+    """
+    use = access.hardware
+    if use is None:
+        return
+    if ENGINES.get(access.op) != use.engine:
+        raise ProblemFileError(f"{place}.op", f"{access.op!r} is not done by {use.engine}")
+    rules, dims = engine(use.engine), len(tile.shape)
+    named = [mode.short for mode in modes(use.engine)]
+    if use.mode is not None and use.mode not in named:
+        raise ProblemFileError(
+            f"{place}.mode", f"{use.engine} has the modes {', '.join(named)}, not {use.mode!r}"
+        )
+    if use.order is not None and sorted(use.order) != list(range(dims)):
+        raise ProblemFileError(
+            f"{place}.order", f"expected each of 0..{dims - 1} once, got {list(use.order)}"
+        )
+    if use.engine == "tma":
+        _check_tma(use, place, tile, rules)
+    elif use.engine == "cp.async.bulk":
+        _check_bulk(use, place, tile, rules)
+    else:
+        _check_matrix(access, use, place, tile, rules)
+
+
+def _check_tma(use: HardwareUse, place: str, tile: Tile, rules: Engine) -> None:
+    dims = len(tile.shape)
+    if dims > rules.max_dims:
+        raise ProblemFileError(
+            f"{place}.op", f"a tensor map has at most {rules.max_dims} dimensions, not {dims}"
+        )
+    inner = use.order[-1] if use.order is not None else dims - 1
+    if tile.packed > 1 and inner != dims - 1:
+        raise ProblemFileError(f"{place}.order", "elements that share a byte lie along the last dimension")
+    _check_map_element(use, place, tile)
+    if use.box is None:
+        return
+    if len(use.box) != dims:
+        raise ProblemFileError(
+            f"{place}.box", f"expected one extent for each of {dims} dimensions, got {len(use.box)}"
+        )
+    for d, (extent, whole) in enumerate(zip(use.box, tile.shape, strict=True)):
+        if whole % extent:
+            raise ProblemFileError(f"{place}.box[{d}]", f"{extent} does not divide the tile's {whole}")
+        counted = extent
+        if d == inner:
+            counted = extent * tile.element_bits // (8 * ELEMENT_BYTES[map_element(use, tile)])
+        if counted > rules.max_box:
+            raise ProblemFileError(
+                f"{place}.box[{d}]", f"a box has at most {rules.max_box} elements a dimension, not {counted}"
+            )
+    row = use.box[inner] * tile.element_bits
+    if row % (8 * rules.chunk_bytes):
+        raise ProblemFileError(
+            f"{place}.box[{inner}]",
+            f"a row of a box is a multiple of {rules.chunk_bytes} bytes, not {row / 8:g}",
+        )
+    spans = {mode.short: mode.span_bytes for mode in modes("tma") if mode.span_bytes is not None}
+    if use.mode in spans and row > 8 * spans[use.mode]:
+        raise ProblemFileError(
+            f"{place}.box[{inner}]",
+            f"a row of a box has at most the {spans[use.mode]} bytes of mode {use.mode}, not {row // 8}",
+        )
+
+
+def _check_map_element(use: HardwareUse, place: str, tile: Tile) -> None:
+    if use.element is None:
+        return
+    if use.element not in DATA_TYPES:
+        known = ", ".join(DATA_TYPES)
+        raise ProblemFileError(f"{place}.element", f"a tensor map has no {use.element!r}; it has {known}")
+    size = ELEMENT_BYTES[use.element]
+    inner = use.order[-1] if use.order is not None else len(tile.shape) - 1
+    along = size * 8 % tile.element_bits == 0 and inner == len(tile.shape) - 1
+    if tile.element_bits % (8 * size) and not along:
+        raise ProblemFileError(
+            f"{place}.element", f"{size} bytes are no whole part of the {tile.element_bits}-bit elements"
+        )
+
+
+def map_element(use: HardwareUse, tile: Tile) -> str:
+    """The type that the tensor map names: what the file says, the tile's, or one of the same size.
+
+    Elements that no type holds are taken in the largest parts that divide them.
+    """
+    if use.element is not None:
+        return use.element
+    if isinstance(tile.element, str) and tile.element in DATA_TYPES:
+        return tile.element
+    size = tile.storage.element_bytes
+    return _BY_SIZE[min(8, size & -size)]
+
+
+def _check_bulk(use: HardwareUse, place: str, tile: Tile, rules: Engine) -> None:
+    if use.bytes is None:
+        raise ProblemFileError(f"{place}.bytes", "cp.async.bulk needs the bytes of one copy")
+    if use.bytes % rules.chunk_bytes:
+        raise ProblemFileError(
+            f"{place}.bytes", f"a bulk copy is a multiple of {rules.chunk_bytes} bytes, not {use.bytes}"
+        )
+    if bulk_elements(use.bytes, tile) is None:
+        raise ProblemFileError(
+            f"{place}.bytes",
+            f"copies of {use.bytes} bytes do not cover rows of {tile.shape[-1]} elements evenly; a copy is a "
+            "part of a row that divides it, or whole rows that divide the tile",
+        )
+
+
+def bulk_elements(size: int, tile: Tile) -> int | None:
+    """Elements of one bulk copy, row-major; None where copies do not cover the tile evenly."""
+    if 8 * size % tile.element_bits:
+        return None
+    count, rest = 8 * size // tile.element_bits, 8 * size // tile.element_bits
+    for extent in reversed(tile.shape):
+        if rest % extent:
+            return count if extent % rest == 0 else None
+        rest //= extent
+        if rest == 1:
+            return count
+    return None
+
+
+def _check_matrix(access: Access, use: HardwareUse, place: str, tile: Tile, rules: Engine) -> None:
+    size, dims = tile.element_bits // 8, len(tile.shape)
+    if dims < 2:
+        raise ProblemFileError(f"{place}.op", f"{access.op} reads a matrix; the tile has one dimension")
+    if (isinstance(tile.element, str) and tile.element in VECTOR_TYPES) or size not in rules.element_bytes:
+        allowed = ", ".join(map(str, rules.element_bytes))
+        raise ProblemFileError(f"{place}.op", f"{access.op} reads elements of {allowed} bytes")
+    if use.k is not None and use.k >= dims:
+        raise ProblemFileError(f"{place}.k", f"expected one of the dimensions 0..{dims - 1}, got {use.k}")
+    if use.major == "MN" and size not in rules.mn_major_bytes:
+        allowed = " or ".join(map(str, rules.mn_major_bytes))
+        raise ProblemFileError(
+            f"{place}.major", f"{use.engine} reads elements of {size} bytes K-major; MN-major needs {allowed}"
+        )
+    k, mn = matrix_dims(use, dims)
+    depth = rules.k_bytes // size
+    if tile.shape[k] % depth:
+        raise ProblemFileError(f"{place}.k", f"K is a multiple of {depth} elements; x{k} has {tile.shape[k]}")
+    allowed_rows = rules.rows[access.op[-1]]
+    if use.rows is not None and use.rows not in allowed_rows:
+        raise ProblemFileError(f"{place}.rows", f"an instruction has {_range(allowed_rows)}, not {use.rows}")
+    if instruction_rows(access, tile.shape[mn]) is None:
+        raise ProblemFileError(
+            f"{place}.rows" if use.rows is not None else f"{place}.op",
+            f"x{mn} has {tile.shape[mn]} rows; an instruction takes "
+            + (str(use.rows) if use.rows is not None else _range(allowed_rows)),
+        )
+
+
+def _range(values: tuple[int, ...]) -> str:
+    if len(values) < 3:
+        return " or ".join(map(str, values))
+    return f"{values[0]}, {values[1]}, ... {values[-1]}"
+
+
+def matrix_dims(use: HardwareUse, dims: int) -> tuple[int, int]:
+    """The dimensions that are K, and M or N, of a matrix operand; any others number matrices."""
+    last_two = (dims - 1, dims - 2)
+    k = use.k if use.k is not None else last_two[use.major == "MN"]
+    return k, last_two[0] if k != last_two[0] else last_two[1]
+
+
+def instruction_rows(access: Access, extent: int) -> int | None:
+    """M or N of one instruction: what the file says, else the most that divide the matrix."""
+    assert access.hardware is not None
+    allowed = engine(access.hardware.engine).rows[access.op[-1]]
+    wanted = (access.hardware.rows,) if access.hardware.rows is not None else allowed
+    return max((rows for rows in wanted if rows in allowed and extent % rows == 0), default=None)
+
+
+def check_target(problem: Problem) -> None:
+    """Check that a GPU which shares the rules of others has the engines that the accesses need.
+
+    Raises:
+        ProblemFileError: it has not.
+    """
+    for i, access in enumerate(problem.accesses):
+        if access.hardware is not None:
+            without = engine(access.hardware.engine).without
+            if problem.target.lower() in without:
+                raise ProblemFileError(
+                    f"accesses[{i}].op", f"{problem.target} has no {access.hardware.engine}"
+                )

@@ -1,0 +1,39 @@
+"""How the hardware reaches a tile by itself, as text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from layoutopt.problems.answer import AccessReport, BulkCopy, MatrixDescriptor, TensorMap
+from layoutopt.study.check import AuditedAccess
+
+
+def descriptor_lines(accesses: Sequence[AccessReport] | Sequence[AuditedAccess]) -> list[str]:
+    """A line for each access that no lane executes, an empty one first; nothing where there is none."""
+    lines = [f"  {access.name}: {_text(access)}" for access in accesses if access.descriptor is not None]
+    return ["", *lines] if lines else []
+
+
+def _text(access: AccessReport | AuditedAccess) -> str:
+    match access.descriptor:
+        case TensorMap() as found:
+            box = "x".join(map(str, found.box))
+            dims = ", ".join(map(str, found.box_dim))
+            said = f"{_counted(found.boxes, 'box', 'boxes')} of {box}, boxDim {{{dims}}}, {found.swizzle}"
+        case MatrixDescriptor() as found:
+            rows, depth = found.shape
+            side = "n" if access.op.endswith("B") else "m"
+            said = (
+                f"{found.major}-major, mode {found.mode} (code {found.code}), leading offset "
+                f"{found.leading_byte_offset:,} and stride offset {found.stride_byte_offset:,} bytes, "
+                f"{_counted(found.instructions, 'instruction', 'instructions')} of {side}{rows} k{depth}"
+            )
+        case BulkCopy() as found:
+            said = f"{_counted(found.copies, 'copy', 'copies')} of {found.bytes:,} bytes"
+        case None:
+            return ""
+    return f"{said}, base at a multiple of {found.alignment_bytes:,} bytes"
+
+
+def _counted(count: int, one: str, more: str) -> str:
+    return f"{count:,} {one if count == 1 else more}"

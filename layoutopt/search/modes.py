@@ -1,0 +1,189 @@
+"""A tile in one mode of the hardware, as layouts: pages or boxes, one after the other."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from layoutopt.hardware.dictated import ATOM_ROWS, Mode, engine, modes
+from layoutopt.layout.layout import Digit, Layout, Target
+from layoutopt.problems.hardware_access import bulk_elements, matrix_dims
+from layoutopt.problems.hardware_use import HardwareUse
+from layoutopt.problems.types import Access, Tile
+
+# A pad by as many bytes as all banks have changes no bank.
+_BANK_ROW_BYTES = 128
+_MOST_PADDED_DIMS = 3
+
+Named = tuple[str, Layout, Mode | None]
+
+
+def in_mode(shape: tuple[int, ...], element_bytes: int, mode: Mode, major: int) -> Layout | None:
+    """The tile in this mode with dimension `major` contiguous; None if it does not fit the mode.
+
+    Pages of the mode's span follow one another, each with all rows of a matrix; matrices lie outermost.
+    """
+    line_bytes = shape[major] * element_bytes
+    span_bytes = mode.span_bytes or line_bytes
+    if element_bytes & (element_bytes - 1) or line_bytes % 16 or line_bytes % span_bytes:
+        return None
+    span = span_bytes // element_bytes
+    if mode.engine == "tma" and span > engine("tma").max_box:
+        return None
+    others = [d for d in range(len(shape)) if d != major]
+    if mode.engine != "tma" and (not others or shape[others[-1]] % ATOM_ROWS):
+        return None
+    box = [shape[d] if d in (*others[-1:],) else 1 for d in range(len(shape))]
+    box[major] = span
+    grid = [*others[:-1], major]
+    return _boxed(shape, element_bytes, mode, [*others, major], box, grid)
+
+
+def of_access(access: Access, tile: Tile) -> Iterator[Named]:
+    """Every layout that may serve one access of the hardware; it need not serve it.
+
+    Args:
+        access: with `hardware`.
+        tile: over whole bytes.
+
+    Returns:
+        what it is called, the layout, and its mode if it has one; some more than once.
+    """
+    use = access.hardware
+    assert use is not None
+    if use.engine == "cp.async.bulk":
+        yield from _padded_rows(use, tile)
+        return
+    if tile.element_bytes & (tile.element_bytes - 1) and use.engine != "tma":
+        return
+    for mode in modes(use.engine):
+        if use.mode in (None, mode.short):
+            yield from _of_tma(use, tile, mode) if use.engine == "tma" else _of_matrix(use, tile, mode)
+
+
+def _of_tma(use: HardwareUse, tile: Tile, mode: Mode) -> Iterator[Named]:
+    """Boxes in every order; without a box in the file, the largest there are, and rows of one chunk."""
+    shape, size = tile.shape, tile.element_bytes
+    order = list(use.order or range(len(shape)))
+    major = order[-1]
+    limit = engine("tma").max_box
+    if use.box is not None:
+        boxes = [list(use.box)]
+    else:
+        line = mode.span_bytes // size if mode.span_bytes else _largest(shape[major], limit)
+        chunk = engine("tma").chunk_bytes // size
+        largest = [_largest(n, limit) for n in shape]
+        lines = dict.fromkeys([line] if mode.span_bytes else [line, chunk])
+        boxes = [[n if d == major else m for d, m in enumerate(largest)] for n in lines]
+    for box in boxes:
+        row = box[major] * size
+        whole = row and row % 16 == 0 and shape[major] % box[major] == 0
+        if not whole or (mode.span_bytes or row) != row or (mode.xor and size & (size - 1)):
+            continue
+        cut = [d for d in order if box[d] < shape[d]]
+        # The dimension that lies together last: its boxes first are pages, one beside the other.
+        for grid in itertools.permutations(sorted(cut, key=lambda d: d == major)):
+            yield f"{mode.name}, x{major} contiguous", _boxed(shape, size, mode, order, box, grid), mode
+
+
+def _largest(extent: int, limit: int) -> int:
+    """The largest divisor of an extent within a limit."""
+    return max(n for n in range(1, min(extent, limit) + 1) if extent % n == 0)
+
+
+def _of_matrix(use: HardwareUse, tile: Tile, mode: Mode) -> Iterator[Named]:
+    """Pages of all rows, or groups of eight rows of all pages; K-major and MN-major."""
+    shape, size = tile.shape, tile.element_bytes
+    k, mn = matrix_dims(use, len(shape))
+    rest = [d for d in range(len(shape)) if d not in (k, mn)]
+    for major, other in ((k, mn), (mn, k)):
+        span = (mode.span_bytes or 16) // size
+        if shape[major] % span or shape[other] % ATOM_ROWS:
+            continue
+        for rows, grid in ((shape[other], (*rest, major)), (ATOM_ROWS, (*rest, other, major))):
+            box = [1] * len(shape)
+            box[major], box[other] = span, rows
+            layout = _boxed(shape, size, mode, [*rest, other, major], box, grid)
+            yield f"{mode.name}, x{major} contiguous", layout, mode
+
+
+def _padded_rows(use: HardwareUse, tile: Tile) -> Iterator[Named]:
+    """Row-major, each copy whole, with every pad between copies that changes banks."""
+    shape, size = tile.shape, tile.element_bytes
+    assert use.bytes is not None
+    count = bulk_elements(use.bytes, tile)
+    assert count is not None
+    digits: list[Digit] = []  # fastest first; strides follow
+    padded: list[int] = []  # digits before which a pad may be
+    inside = 1
+    for d in reversed(range(len(shape))):
+        if inside < count:
+            piece = min(shape[d], count // inside)
+            digits.append(Digit(d, 1, piece, 0))
+            inside *= piece
+            if piece == shape[d]:
+                continue
+            rest = Digit(d, piece, shape[d] // piece, 0)
+        else:
+            rest = Digit(d, 1, shape[d], 0)
+        padded.append(len(digits))
+        digits.append(rest)
+    padded = padded[:_MOST_PADDED_DIMS]
+    steps = range(0, _BANK_ROW_BYTES, engine("cp.async.bulk").chunk_bytes)
+    for pads in itertools.product(steps, repeat=len(padded)):
+        if any(pad % size for pad in pads):
+            continue
+        extra = dict(zip(padded, pads, strict=True))
+        stride, laid = 1, []
+        for i, digit in enumerate(digits):
+            stride += extra.get(i, 0) // size
+            laid.append(msgspec.structs.replace(digit, stride=stride))
+            stride *= digit.size
+        text = ", ".join(str(pad) for pad in pads)
+        name = f"rows of {use.bytes} bytes" + (f", pads of {text} bytes" if any(pads) else "")
+        yield name, Layout(shape, size, _merged(reversed(laid))), None
+
+
+def _boxed(
+    shape: tuple[int, ...],
+    element_bytes: int,
+    mode: Mode,
+    order: Sequence[int],
+    box: Sequence[int],
+    grid: Iterable[int],
+) -> Layout:
+    """Boxes one after the other.
+
+    Args:
+        shape: of the tile.
+        element_bytes: of one element.
+        mode: whose swizzle.
+        order: dimensions inside a box, slowest first.
+        box: extents, one a dimension of the tile.
+        grid: dimensions that are cut, slowest first.
+    """
+    sizes = [(d, 1, box[d]) for d in order]
+    sizes[:0] = [(d, box[d], shape[d] // box[d]) for d in grid]
+    stride, digits = 1, []
+    for d, divide, size in reversed(sizes):
+        digits.append(Digit(d, divide, size, stride))
+        stride *= size
+    unit = math.frexp(element_bytes)[1] - 1
+    swizzle = tuple(Target(target - unit, 1 << (source - unit)) for target, source in mode.xor)
+    return Layout(shape, element_bytes, _merged(reversed(digits)), swizzle)
+
+
+def _merged(digits: Iterable[Digit]) -> tuple[Digit, ...]:
+    """Digits without those of one value, and neighbours of one dimension that continue each other as one."""
+    kept: list[Digit] = []
+    for digit in digits:
+        if kept and kept[-1].dim == digit.dim and kept[-1].divide == digit.divide * digit.size:
+            outer = kept[-1]
+            if outer.stride == digit.stride * digit.size:
+                kept[-1] = Digit(digit.dim, digit.divide, outer.size * digit.size, digit.stride)
+                continue
+        kept.append(digit)
+    return tuple(kept)

@@ -1,0 +1,289 @@
+"""What the hardware reads and writes by itself: TMA, matrix descriptors, bulk copies."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from layoutopt import arrange, check
+from layoutopt.codegen.languages import emit
+from layoutopt.errors import ProblemFileError
+from layoutopt.hardware.devices import device
+from layoutopt.problems.file import from_data
+from layoutopt.problems.tile_set_file import tiles_from_data
+from layoutopt.report.text import report
+from layoutopt.report.tile_set_text import arrangement_report
+from layoutopt.synthesis.solve import solve
+
+FILL = {"name": "fill", "op": "tma.load"}
+ROWS = {"name": "rows", "op": "load", "copy": {"bytes": 16}}
+# One row a thread, 16 bytes at a time: conflicts in every mode but where chunks change places.
+OWN_ROW = {"name": "own row", "op": "load", "bytes": 16, "index": ["tid % 64", "8*i"], "for": {"i": 8}}
+
+
+def data(*accesses, shape=(128, 64), element="f16", **more):
+    return {
+        "name": "block",
+        "target": "sm_90",
+        "threads": 128,
+        "tile": {"shape": list(shape), "element": element},
+        "accesses": list(accesses),
+        **more,
+    }
+
+
+def solved(*accesses, **more):
+    problem = from_data(data(*accesses, **more))
+    return problem, solve(problem)
+
+
+def of(result, name):
+    (found,) = [access.descriptor for access in result.accesses if access.name == name]
+    return found
+
+
+def test_a_load_by_itself_is_a_tile():
+    problem, result = solved({**FILL, "mode": "128B"})
+    assert (str(result.status), result.excess, result.bytes, result.alignment_bytes) == (
+        "optimal",
+        0,
+        16384,
+        1024,
+    )
+    assert result.decided_by == "hardware"
+    found = of(result, "fill")
+    assert (found.boxes, found.box, found.box_dim, found.code) == (1, (128, 64), (64, 128), 3)
+    assert found.data_type == "CU_TENSOR_MAP_DATA_TYPE_FLOAT16"
+    assert "fill: 1 box of 128x64, boxDim {64, 128}, CU_TENSOR_MAP_SWIZZLE_128B" in report(problem, result)
+    assert (result.accesses[0].wavefronts, result.accesses[0].ideal) == (0, 0)
+
+
+@pytest.mark.parametrize(("mode", "alignment", "boxes"), [("none", 128, 8), ("32B", 256, 4), ("64B", 512, 2)])
+def test_a_mode_is_pinned_and_says_its_alignment(mode, alignment, boxes):
+    _, result = solved({**FILL, "mode": mode}, OWN_ROW)
+    assert (result.alignment_bytes, of(result, "fill").mode, of(result, "fill").boxes) == (
+        alignment,
+        mode,
+        boxes,
+    )
+
+
+def test_fewest_boxes_before_the_cheapest_swizzle():
+    """Modes of 32 and of 128 bytes keep the rows apart; one takes eight boxes and the other two."""
+    _, result = solved(FILL, {**OWN_ROW, "index": ["tid % 64", "8*i"], "for": {"i": 16}}, shape=(64, 128))
+    found = of(result, "fill")
+    assert (result.excess, found.mode, found.boxes, found.box) == (0, "128B", 2, (64, 64))
+    assert found.box_offsets == (0, 8192)
+
+
+def test_a_transposed_global_tensor_must_be_asked_for():
+    columns = {"name": "columns", "op": "load", "bytes": 2, "index": ["tid", "i"], "for": {"i": 64}}
+    _, result = solved(FILL, columns)
+    assert of(result, "fill").order == (0, 1)
+    assert all("x1 contiguous" in part for part in result.reason.split("; "))
+    _, turned = solved({**FILL, "order": [1, 0]}, columns)
+    assert (turned.excess, of(turned, "fill").box_dim) == (0, (128, 64))
+    by_mode = from_data(data(columns, layout={"must_be": "tma", "order": [1, 0]}))
+    assert "x0 contiguous" in solve(by_mode).family
+    assert "x1 contiguous" in solve(from_data(data(columns, layout={"must_be": "tma"}))).family
+
+
+def test_tma_and_wgmma_meet():
+    _, result = solved(FILL, {"name": "A", "op": "wgmma.A"}, shape=(128, 128))
+    found = of(result, "A")
+    assert (of(result, "fill").mode, found.mode, found.major, found.shape) == ("128B", "128B", "K", (64, 16))
+    assert (found.leading_byte_offset, found.stride_byte_offset, found.code) == (16, 1024, 1)
+    assert found.descriptor == "0x4000004000010000"
+    page = 128 * 128
+    assert found.starts == tuple(m * 8192 + k % 4 * 32 + k // 4 * page for m in range(2) for k in range(8))
+
+
+@pytest.mark.parametrize(
+    ("mode", "leading", "stride", "starts"),
+    [
+        # bf16 tiles of 64 k rows, 128 n: canonical MN-major layouts of the PTX ISA
+        ("128B", 64 * 128, 1024, (0, 2048, 4096, 6144)),
+        ("64B", 64 * 64, 512, (0, 1024, 2048, 3072)),
+        ("32B", 64 * 32, 256, (0, 512, 1024, 1536)),
+    ],
+)
+def test_mn_major_descriptors(mode, leading, stride, starts):
+    operand = {"name": "B", "op": "wgmma.B", "major": "MN", "mode": mode}
+    _, result = solved(FILL, operand, shape=(64, 128), element="bf16")
+    found = of(result, "B")
+    assert (found.leading_byte_offset, found.stride_byte_offset, found.starts) == (leading, stride, starts)
+
+
+def test_without_a_swizzle_core_matrices_lie_apart():
+    _, result = solved({**FILL, "mode": "none"}, {"name": "B", "op": "wgmma.B"}, element="bf16")
+    fill, found = of(result, "fill"), of(result, "B")
+    assert (fill.boxes, fill.box) == (8, (128, 8))
+    assert (found.leading_byte_offset, found.stride_byte_offset) == (128 * 16, 128)
+
+
+def test_tcgen05_descriptors():
+    _, result = solved(
+        FILL, {"name": "A", "op": "tcgen05.A"}, target="sm_100a", element="e4m3", shape=(128, 128)
+    )
+    found = of(result, "A")
+    assert (found.shape, found.code, found.descriptor) == ((128, 32), 2, "0x4000404000010000")
+
+
+def test_bulk_copies_take_pads():
+    columns = {"name": "columns", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 32}}
+    _, result = solved(
+        {"name": "row", "op": "cp.async.bulk", "bytes": 128}, columns, shape=(128, 32), element="f32"
+    )
+    assert (result.offset, result.bytes, result.excess) == ("x0*36 + x1", 127 * 144 + 128, 32 * 4 * 3)
+    found = of(result, "row")
+    assert (found.copies, found.starts[1], found.alignment_bytes) == (128, 144, 16)
+    _, two = solved({"name": "copies", "op": "cp.async.bulk", "bytes": 256}, ROWS)
+    assert (of(two, "copies").copies, two.bytes) == (64, 16384)
+
+
+def test_what_the_hardware_cannot_reach_is_said():
+    _, torn = solved({**FILL, "mode": "128B"}, {"name": "A", "op": "wgmma.A", "mode": "64B"})
+    assert str(torn.status) == "infeasible"
+    problem = from_data(data(FILL, ROWS))
+    audit = check(problem, "x0*72 + x1")
+    (finding,) = [f for f in audit.findings if f.kind == "unreached"]
+    assert "no tensor map of mode none, 32B, 64B, 128B" in finding.message
+    assert str(audit.status) == "infeasible"
+    sound = check(problem, "x0*64 + (x1 ^ x0 % 8 * 8)")
+    assert sound.accesses[0].descriptor.mode == "128B"
+    assert sound.alignment_bytes == 1024
+    assert not [f for f in sound.findings if f.kind in ("unreached", "idle_xor")]
+
+
+@pytest.mark.parametrize(
+    ("access", "field", "reason"),
+    [
+        ({**FILL, "box": [128]}, "box", "one extent for each of 2"),
+        ({**FILL, "box": [100, 64]}, r"box\[0\]", "100 does not divide the tile's 128"),
+        ({**FILL, "box": [128, 4]}, r"box\[1\]", "multiple of 16 bytes, not 8"),
+        ({**FILL, "box": [128, 64], "mode": "64B"}, r"box\[1\]", "at most the 64 bytes of mode 64B, not 128"),
+        ({**FILL, "mode": "256B"}, "mode", "none, 32B, 64B, 128B, not '256B'"),
+        ({**FILL, "order": [0, 0]}, "order", r"each of 0\.\.1 once"),
+        ({**FILL, "major": "K"}, "major", "no such field; it has box, element, mode, order"),
+        ({**FILL, "index": ["0", "0"]}, "", "unknown field `index`"),
+        ({**FILL, "element": "f128"}, "element", "has no 'f128'"),
+        ({"name": "a", "op": "wgmma.A", "rows": 128}, "rows", "has 64, not 128"),
+        ({"name": "a", "op": "cp.async.bulk"}, "bytes", "needs the bytes"),
+        ({"name": "a", "op": "cp.async.bulk", "bytes": 24}, "bytes", "multiple of 16"),
+        ({"name": "a", "op": "cp.async.bulk", "bytes": 96}, "bytes", "do not cover rows"),
+        ({"name": "a", "op": "tcgen05.A"}, "op", "no published rule for tcgen05"),
+    ],
+)
+def test_errors_name_the_field(access, field, reason):
+    place = r"accesses\[1\]" + (rf"\.{field}" if field else "")
+    with pytest.raises(ProblemFileError, match=place + ".*" + reason):
+        solve(from_data(data(ROWS, access)))
+
+
+def test_other_gpus_have_none():
+    with pytest.raises(ProblemFileError, match=r"accesses\[0\]\.op: no published rule for tma"):
+        solve(from_data(data(FILL, target="sm_80")))
+    with pytest.raises(ProblemFileError, match=r"accesses\[0\]\.op: sm_120 has no tcgen05"):
+        from_data(data({"name": "A", "op": "tcgen05.A"}, target="sm_120"))
+    with pytest.raises(ProblemFileError, match=r"K-major; MN-major needs 2"):
+        from_data(data({"name": "A", "op": "wgmma.A", "major": "MN"}, element="e4m3"))
+    with pytest.raises(ProblemFileError, match=r"layout\.families: an access of the hardware by itself"):
+        from_data(data(FILL, layout={"families": ["pad"]}))
+
+
+def test_boxes_of_at_most_256():
+    _, result = solved(FILL, shape=(512, 64))
+    assert (of(result, "fill").boxes, of(result, "fill").box) == (2, (256, 64))
+
+
+def test_the_published_layout_breaks_ties():
+    published = {"offset": "x0*64 + (x1 ^ x0 % 8 * 8)", "bytes": 16384}
+    assert of(solved(FILL, ROWS)[1], "fill").mode == "none"
+    assert of(solved(FILL, ROWS, published=published)[1], "fill").mode == "128B"
+
+
+def test_packed_elements():
+    _, result = solved({**FILL, "box": [128, 128], "mode": "64B"}, shape=(128, 128), element="e2m1")
+    found = of(result, "fill")
+    assert (found.box, found.box_dim, found.data_type) == (
+        (128, 128), (64, 128), "CU_TENSOR_MAP_DATA_TYPE_UINT8",
+    )  # fmt: skip
+
+
+def test_a_problem_survives_its_data():
+    problem = from_data(data({**FILL, "box": [128, 64]}, ROWS))
+    assert from_data(msgspec.to_builtins(problem)) == problem
+
+
+def test_tile_sets_hold_them_and_fragments():
+    tiles = tiles_from_data(
+        {
+            "name": "gemm",
+            "target": "sm_90",
+            "threads": 128,
+            "tiles": [
+                {"name": "A", "shape": [128, 64], "element": "f16", "stages": 2},
+                {"name": "D", "shape": [64, 64], "element": "f16"},
+            ],
+            "accesses": [
+                {"tile": "A", **FILL},
+                {"tile": "A", "name": "operand", "op": "wgmma.A"},
+                {"tile": "D", "name": "out", "op": "stmatrix.x4", "fragment": "wgmma.m64n8k16.C.f16",
+                 "repeat": {"n": 8}},
+                {"tile": "D", "name": "store", "op": "tma.store"},
+            ],
+            "layout": {"families": ["none", "pad"], "max_bytes": 65536},
+        }
+    )  # fmt: skip
+    found = arrange(tiles)
+    assert (str(found.status), found.excess, found.bytes, found.alignment_bytes) == (
+        "optimal",
+        0,
+        40960,
+        1024,
+    )
+    text = arrangement_report(tiles, found)
+    assert "operand: K-major, mode 128B (code 1)" in text
+    assert "store: 1 box of 64x64" in text
+    with pytest.raises(ProblemFileError, match=r"accesses\[1\]\.box\[0\]"):
+        tiles_from_data(
+            {
+                "name": "n", "threads": 32, "tiles": [{"name": "A", "shape": [8, 64], "element": "f16"}],
+                "accesses": [{"tile": "A", **ROWS}, {"tile": "A", **FILL, "box": [3, 64]}],
+            }
+        )  # fmt: skip
+
+
+def test_code_has_constants_and_copies():
+    problem, result = solved(FILL, {"name": "A", "op": "wgmma.A"}, shape=(128, 128))
+    text = emit("cuda", problem, device("sm_90"), result)
+    for line in (
+        "constexpr uint32_t block_fill_boxes = 2;",
+        "constexpr uint32_t block_fill_box_dim[2] = {64, 128};  // innermost first",
+        "constexpr uint64_t block_A_fields = 0x4000004000010000ull;  // start address 0",
+        "return encode(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2, global, extents, strides, block_fill_box_dim, ones,",
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes",
+    ):
+        assert line in text
+    assert "block_alignment = 1024" in text
+    assert "cp.async.bulk" not in emit("c", problem, device("sm_90"), result)
+
+
+@pytest.mark.parametrize("element", ["e4m3", "f16", "f32"])
+@pytest.mark.parametrize("mode", ["none", "32B", "64B", "128B"])
+def test_boxes_lie_as_the_mode_has_them(mode, element):
+    """By plain loops: box by box, chunk c of row r lies at c ^ (row of the pattern)."""
+    _, result = solved({**FILL, "mode": mode}, element=element, shape=(64, 128))
+    found, table = of(result, "fill"), result.table()
+    size = {"e4m3": 1, "f16": 2, "f32": 4}[element]
+    bits = {"none": 0, "32B": 1, "64B": 2, "128B": 3}[mode]
+    seen = np.zeros((64, 128), bool)
+    (rows, columns), offsets = found.box, iter(found.box_offsets)
+    for top in range(0, 64, rows):
+        for left in range(0, 128, columns):
+            at = next(offsets)
+            for r in range(rows):
+                for c in range(columns):
+                    plain = at + (r * columns + c) * size
+                    assert table[top + r, left + c] == plain ^ (plain >> 7 & ((1 << bits) - 1)) << 4
+                    seen[top + r, left + c] = True
+    assert seen.all()
