@@ -95,6 +95,7 @@ def checkout(clones: Path, source: dict[str, Any], repository: dict[str, Any], i
         root.mkdir(parents=True, exist_ok=True)
         packed = subprocess.run(archive, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
         subprocess.run(["tar", "-x", "-C", str(root)], input=packed, check=True)
+        (root / folder).mkdir(parents=True, exist_ok=True)
         (root / folder / ".whole").touch()
     return root
 
