@@ -119,12 +119,12 @@ def _step(node: Node) -> Node:
     """`node`, whose operands are folded."""
     if not isinstance(node, Op):
         return node
-    symbol, args = node.symbol, node.args
-    constants = [isinstance(arg, Const) for arg in args]
-    if all(constants):
-        return _constant(node)
-    if not any(constants):
+    constants = sum([type(arg) is Const for arg in node.args])
+    if not constants:
         return node
+    if constants == len(node.args):
+        return _constant(node)
+    symbol = node.symbol
     if symbol in ("+", "-", "^", "|"):
         return _sum(node)
     match node:

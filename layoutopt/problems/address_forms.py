@@ -255,13 +255,9 @@ def _constant(change: IntArray, mask: BoolArray, axis: int) -> IntArray | None:
     """`change` for each position on `axis` where, over active positions, it depends on nothing else."""
     rows = np.moveaxis(change, axis, 0).reshape(change.shape[axis], -1)
     live = np.moveaxis(mask, axis, 0).reshape(rows.shape)
-    found = np.zeros(len(rows), np.int64)
-    for k, (row, on) in enumerate(zip(rows, live, strict=True)):
-        seen = row[on]
-        found[k] = seen[0] if len(seen) else row[0]
-        if (seen != found[k]).any():
-            return None
-    return found
+    at = live.argmax(axis=1) if rows.size else np.zeros(len(rows), np.int64)
+    found: IntArray = rows[np.arange(len(rows)), at]
+    return None if ((rows != found[:, None]) & live).any() else found
 
 
 def _table(parts: Sequence[IntArray | None], sizes: Sequence[int], join: np.ufunc) -> IntArray:

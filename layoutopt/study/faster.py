@@ -10,11 +10,14 @@ from typing import Final
 
 import msgspec
 
-from layoutopt.ground.budget import Budget
+from layoutopt.engine.case import Case, case_of, cases
+from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import FasterLayout, Result
-from layoutopt.problems.types import FAMILIES, Problem
-from layoutopt.synthesis.solve import solve, with_estimate
+from layoutopt.problems.lower import chosen_widths
+from layoutopt.problems.types import FAMILIES, Constraints, Problem
+from layoutopt.search.proposal import Ask
+from layoutopt.synthesis.solve import estimated, solve_cases, with_estimate
 
 _SHARE: Final = 0.2  # of the time left after the search, for estimates and what is faster
 _PADS: Final = ("none", "order", "pad")
@@ -33,18 +36,34 @@ def with_faster(problem: Problem, result: Result, gpu: Device, budget: Budget) -
     """
     if result.layout is None or budget.spent or problem.layout.minimise == "time":
         return result
-    result = with_estimate(problem, result, gpu)
+    if any(access.any for access in problem.accesses):
+        return result
+    case = case_of(problem, gpu, chosen_widths(problem, result))
+    result = estimated(case, result)
     allowed = tuple(f for f in _PADS if f in (problem.layout.families or FAMILIES))
-    if result.estimate is None or problem.is_dictated or "pad" not in allowed or budget.spent:
+    if problem.is_dictated or "pad" not in allowed or budget.spent:
         return result
     if result.family in _PADS:
         return result  # the search among pads would find the same again
-    layout = msgspec.structs.replace(problem.layout, families=allowed, minimise="excess")
-    padded = solve(msgspec.structs.replace(problem, layout=layout), target=gpu, budget=budget)
-    if padded.layout is None or padded.offset == result.offset or budget.spent:
+    padded = _padded(
+        case, msgspec.structs.replace(problem.layout, families=allowed, minimise="excess"), budget
+    )
+    if padded is None or padded.offset == result.offset or budget.spent:
         return result
-    padded = with_estimate(problem, padded, gpu)
     return msgspec.structs.replace(result, faster=_faster(result, padded))
+
+
+def _padded(case: Case, layout: Constraints, budget: Budget) -> Result | None:
+    """The best layout under these constraints, with its estimate; None where time does not allow one."""
+    problem = msgspec.structs.replace(case.asked, layout=layout)
+    found = cases(problem, case.device, budget) if case.widths else [case.constrained(layout)]
+    try:
+        result = solve_cases(found, Ask(budget))
+    except OutOfTime:
+        return None
+    if result.layout is None:
+        return None
+    return with_estimate(problem, result, case.device) if case.widths else estimated(case, result)
 
 
 def timed(problem: Problem, result: Result, gpu: Device, time_limit: float, seconds: float) -> Result:

@@ -159,7 +159,12 @@ def with_estimate(problem: Problem, result: Result, gpu: Device) -> Result:
     """The result with the estimated time of its layout, where it has one and no lane chooses at run time."""
     if result.layout is None or any(access.any for access in problem.accesses):
         return result
-    case = case_of(problem, gpu, chosen_widths(problem, result))
+    return estimated(case_of(problem, gpu, chosen_widths(problem, result)), result)
+
+
+def estimated(case: Case, result: Result) -> Result:
+    """The same for a result of one case that has a layout."""
+    assert result.layout is not None
     took = estimate(case, result.layout, case.count(case.table(result.layout)))
     return msgspec.structs.replace(result, estimate=took)
 
