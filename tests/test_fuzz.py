@@ -7,7 +7,7 @@ import pytest
 from conftest import ROOT
 
 
-@pytest.mark.parametrize(("script", "count"), [("problems.py", 40), ("files.py", 150)])
+@pytest.mark.parametrize(("script", "count"), [("problems.py", 40), ("files.py", 120)])
 def test_no_finding(script, count, tmp_path):
     command = [
         sys.executable,

@@ -5,8 +5,8 @@ import shutil
 import subprocess
 
 import pytest
+from command import layoutopt
 from conftest import ROOT
-from test_cli import layoutopt
 
 from layoutopt.hardware.machine import find_tool
 from layoutopt.kernels.declarations import parameter_names
@@ -146,3 +146,34 @@ def test_constant_memory_of_the_file_is_read(tmp_path):
 def test_parameters_have_the_names_of_the_source(source, expected):
     count = 2 if expected is None else len(expected)
     assert parameter_names(source, "k", count) == expected
+
+
+PTX = """.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 p) {{
+    .reg .b64 %rd<2>;
+    {}
+    ret;
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [("bra ;", "bra: expected a label"), ("ld.param.u64 %rd1;", "not an instruction that is known")],
+)
+def test_an_instruction_without_its_operands_is_one_line(tmp_path, line, told):
+    (tmp_path / "k.ptx").write_text(PTX.format(line))
+    assert told in refused(tmp_path / "k.ptx", "--block", "32")
+
+
+def test_machine_code_of_another_maker_is_not_asked_for():
+    kernel = KERNELS / "transpose_plain.sm_90.sass"
+    assert "expected a GPU of NVIDIA" in refused(kernel, "--block", "32", "--target", "gfx942")
+
+
+def test_a_value_that_json_does_not_know_is_text():
+    kernel = KERNELS / "transpose_plain.sm_90.sass"
+    found = check(kernel, "--block", "32,8", "--arg", "+16=64", "--assume", "+0=nan")
+    assert found["assumed"] == {"+0": "nan"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ class LaunchOptions:
     arg: dict[str, int | float | str]
     shared: int
     data: dict[str, str]
-    assume: dict[str, int]
+    assume: dict[str, int | float | str]
     max_steps: int
     target: str | None
 
@@ -185,6 +186,14 @@ def evaluated(program: Program, options: LaunchOptions, seconds: float | None) -
     return evaluate(program, launch, gpu, most_steps=options.max_steps, budget=Budget(seconds))
 
 
+def _printable(values: dict[str, int | float | str]) -> dict[str, int | float | str]:
+    """Values as JSON has them, which knows neither infinity nor what is no number."""
+    return {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in values.items()
+    }
+
+
 def check_kernels(
     paths: Sequence[Path], options: LaunchOptions, *, as_json: bool, no_fix: bool, time_limit: float
 ) -> int:
@@ -197,7 +206,7 @@ def check_kernels(
         report = summary(evaluation, options.entry)
         fixes = {} if no_fix else _fixes(evaluation, time_limit)
         if as_json:
-            data = report.to_json() | {"assumed": options.assume}
+            data = report.to_json() | {"assumed": _printable(options.assume)}
             for array in data["arrays"]:
                 array["fix"] = fixes.get(array["name"])
             say_json(data)

@@ -203,6 +203,8 @@ class _Flat:
         )
         if words[0] == "call":
             self._put_call(instance, item, base, depth)
+        elif words[0] == "bra" and not item.operands:
+            raise ProblemFileError(self._entry.name, f"line {item.line}: bra: expected a label")
         elif words[0] in ("bra", "ret"):
             if words[0] == "ret" and depth == 0:
                 self._put(replace(base, action=Exit()))
@@ -215,8 +217,8 @@ class _Flat:
     def _built(self, names: NamesOf, item: Instruction, words: tuple[str, ...], base: Step) -> Iterator[Step]:
         """The steps of an instruction; what the table does not have is refused, where it matters."""
         reading = Reading(words, item.operands, names)
-        moved = names.parameter_move(reading)
         try:
+            moved = names.parameter_move(reading)
             built = moved if moved is not None else _builder(words)(reading)
             if isinstance(built.action, Memory):
                 yield from names.with_address(built, base)

@@ -93,6 +93,8 @@ def _target(function: Function, target: str | None) -> str:
         raise ProblemFileError(
             "--target", f"the listing does not name the GPU of {shown(function.name)}: give it, such as sm_90"
         )
+    if not re.fullmatch(r"sm_\d{2,3}[af]?", found):
+        raise ProblemFileError("--target", f"expected a GPU of NVIDIA such as sm_90, got {shown(found)!r}")
     if _number(found) < OLDEST:
         raise ProblemFileError("", f"code of {shown(found)}; architectures from sm_{OLDEST} on are read")
     return found

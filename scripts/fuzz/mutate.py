@@ -349,3 +349,8 @@ def mutate_array(rng: random.Random) -> bytes:
         ]
         return data.replace(*rng.choice(changes), 1)
     return mutate_bytes(data, rng)
+
+
+def mutated(value: object, rng: random.Random) -> bytes:
+    """JSON with fields changed, more often than with bytes changed."""
+    return jsonable(mutate_data(value, rng)) if rng.random() < 0.85 else mutate_bytes(jsonable(value), rng)

@@ -148,3 +148,48 @@ TRACE = [
     for w in range(2)
     for i in range(2)
 ]
+TEMPLATE = {
+    "name": "A {M}x{K}",
+    "params": {"M": [8, 16], "K": [16, 32], "op": ["load", "store"]},
+    "where": "M * K <= 256",
+    "tile": {"shape": ["M", "K"], "element": "f32"},
+    "threads": 32,
+    "accesses": [
+        {
+            "name": "fill {op}",
+            "op": "op",
+            "bytes": 16,
+            "index": ["(tid + 32*i) // (K // 4)", "4*(tid % (K // 4))"],
+            "for": {"i": "M*K // 128"},
+        },
+        {"name": "columns", "op": "load", "bytes": 4, "index": ["tid % M", "i"], "for": {"i": "K"}},
+    ],
+}
+SIZES = {
+    "name": "any size",
+    "sizes": [{"M": 8, "N": 16}, {"M": 16, "N": 32}],
+    "tile": {"shape": ["M", "N"], "element": "f32"},
+    "threads": 32,
+    "accesses": [{"name": "columns", "op": "load", "bytes": 4, "index": ["tid % M", "i"], "for": {"i": "N"}}],
+}
+COORDINATES = {
+    "name": "recorded",
+    "tile": {"shape": [8, 8], "element": "f32"},
+    "threads": 32,
+    "accesses": [
+        {
+            "name": "rows",
+            "op": "store",
+            "bytes": 4,
+            "coordinates": [[[4 * i + k // 8, k % 8] for k in range(32)] for i in range(2)],
+        },
+        {
+            "name": "gather",
+            "op": "load",
+            "bytes": 4,
+            "coordinates": [[[k * 3 % 8, k * 5 % 8] for k in range(32)]],
+            "active": [[k != 7 for k in range(32)]],
+            "weight": 3,
+        },
+    ],
+}
