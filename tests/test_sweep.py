@@ -1,5 +1,6 @@
 """Sweeps: every question once, answers as `solve` gives them, a store that goes on where it was."""
 
+import contextlib
 import csv
 import importlib.util
 import json
@@ -12,8 +13,8 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from command import layoutopt
 from conftest import ROOT
-from test_cli import layoutopt
 
 import layoutopt as package
 from layoutopt.errors import MachineError, ProblemFileError
@@ -43,6 +44,20 @@ def template(tmp_path):
     path = tmp_path / "t.json"
     path.write_text(json.dumps(TEMPLATE))
     return path
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    """The template and the store of its sweep, which tests copy."""
+    path = tmp_path_factory.mktemp("swept") / "t.json"
+    path.write_text(json.dumps(TEMPLATE))
+    package.sweep(str(path), store=path.with_suffix(".sqlite"), workers=2).close()
+    return path
+
+
+@pytest.fixture
+def store(answers, tmp_path):
+    return shutil.copy(answers.with_suffix(".sqlite"), tmp_path / "s.sqlite")
 
 
 def solved(problem):
@@ -79,15 +94,14 @@ def test_standard_input_is_a_source_like_any_other(template, tmp_path):
     assert json.loads(again.stdout)["solved"] == 0
 
 
-def test_what_is_answered_is_not_solved_again(template):
-    first = json.loads(swept(template, "--json").stdout)
-    assert (first["solved"], first["answered_before"]) == (8, 0)
-    again = json.loads(swept(template, "--json").stdout)
+def test_what_is_answered_is_not_solved_again(answers, store):
+    again = json.loads(layoutopt("sweep", answers, "-o", store, "--json").stdout)
     assert (again["solved"], again["answered_before"]) == (0, 8)
-    more = json.loads(swept(template, "--json", "--over", "M=8,24").stdout)
-    assert (more["solved"], more["answered_before"], more["total"]) == (4, 4, 12)
-    report = layoutopt("sweep", "--report", template.with_suffix(".sqlite"), "--json")
-    assert json.loads(report.stdout)["by_status"] == {"optimal": 12}
+    over = ("--over", "M=8,24", "--over", "N=16")
+    more = json.loads(layoutopt("sweep", answers, "-o", store, "--json", "--workers", "2", *over).stdout)
+    assert (more["solved"], more["answered_before"], more["total"]) == (2, 2, 10)
+    report = layoutopt("sweep", "--report", store, "--json")
+    assert json.loads(report.stdout)["by_status"] == {"optimal": 10}
 
 
 def test_names_notes_and_order_do_not_matter():
@@ -147,17 +161,18 @@ def test_undecided_answers_hold_for_limits_up_to_their_own(tmp_path):
 
 
 def test_conflicts_and_infeasible_are_the_exit_code(template):
-    assert swept(template, "--over", "N=32", "--conflict-free").returncode == 0
+    one = ("-o", template.with_suffix(".sqlite"), "--workers", "1", "--over", "M=8", "--over", "N=32")
+    assert layoutopt("sweep", template, *one, "--conflict-free").returncode == 0
     data = json.loads(template.read_text()) | {"layout": {"families": ["none"]}}
     template.write_text(json.dumps(data))
-    assert swept(template, "--over", "N=32").returncode == 1
-    assert swept(template, "--over", "N=32", "--conflict-free").returncode == 1
+    assert layoutopt("sweep", template, *one).returncode == 1
+    assert layoutopt("sweep", template, *one, "--conflict-free").returncode == 1
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_tables(template, tmp_path, suffix):
+def test_tables(store, tmp_path, suffix):
     out = tmp_path / f"out.{suffix}"
-    assert swept(template, "--export", out).returncode == 0
+    assert layoutopt("sweep", "--report", store, "--export", out).returncode == 0
     if suffix == "csv":
         rows = list(csv.DictReader(out.read_text().splitlines()))
     else:
@@ -208,9 +223,7 @@ int main() {{ constexpr auto tile = tiles[find(8, 16, "load")]; return tile.byte
     subprocess.run(["./main"], cwd=tmp_path, check=True)
 
 
-def test_reports(template, tmp_path):
-    swept(template)
-    store = template.with_suffix(".sqlite")
+def test_reports(store, tmp_path):
     done = layoutopt(
         "sweep",
         "--report",
@@ -236,6 +249,39 @@ def test_reports(template, tmp_path):
     ):
         done = layoutopt("sweep", "--report", store, *arguments)
         assert (done.returncode, done.stdout) == (2, "")
+
+
+DAMAGES = {
+    "no JSON": "UPDATE answers SET answer = '{'",
+    "a number that JSON does not know": "UPDATE answers SET answer = replace(answer, '\"excess\": 0', '\"excess\": NaN')",
+    "no result": "UPDATE answers SET answer = '{}'",
+    "reports of no access": "UPDATE answers SET answer = replace(answer, '\"accesses\": [', '\"accesses\": [7, ')",
+    "bytes": "UPDATE answers SET answer = x'ff00'",
+    "status": "UPDATE answers SET status = 'fine'",
+    "text for a number": "UPDATE answers SET seconds = 'long'",
+    "infinity": "UPDATE answers SET excess = 9e999",
+    "parameters": "UPDATE tiles SET params = '[1]' WHERE id = 1",
+    "shape": "UPDATE tiles SET shape = '7'",
+    "spelling": "UPDATE tiles SET spelling = '[[], [5]]'",
+    "a table less": "DROP TABLE problems",
+    "another column": "ALTER TABLE answers RENAME COLUMN excess TO access",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_store_that_something_else_has_written_to_is_refused(store, tmp_path, damage):
+    database = sqlite3.connect(store)
+    database.execute(DAMAGES[damage])
+    database.commit()
+    database.close()
+    before = store.read_bytes()
+    with Store(store, write=False) as opened, contextlib.suppress(ProblemFileError):
+        list(opened.answered())
+        assert damage == "a table less"
+    done = layoutopt("sweep", "--report", store, "--export", tmp_path / "o.json")
+    assert done.returncode == (0 if damage == "a table less" else 2), done.stderr
+    assert len(done.stderr.splitlines()) == (0 if damage == "a table less" else 1)
+    assert store.read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -264,7 +310,7 @@ def test_one_writer(template):
 
 def test_a_full_disk_keeps_what_was_there(template, monkeypatch):
     path = template.with_suffix(".sqlite")
-    swept(template, "--over", "M=8")
+    package.sweep(str(template), store=path, workers=1, over={"M": [8]}).close()
     before = sqlite3.connect(path).execute("SELECT hash, answer FROM answers ORDER BY hash").fetchall()
     opened = sqlite3.connect
 
@@ -279,27 +325,23 @@ def test_a_full_disk_keeps_what_was_there(template, monkeypatch):
     monkeypatch.undo()
     rows = sqlite3.connect(path).execute("SELECT hash, answer FROM answers ORDER BY hash").fetchall()
     assert set(before) <= set(rows)
-    done = json.loads(swept(template, "--json").stdout)
-    assert done["by_status"] == {"optimal": 8}
+    with package.sweep(str(template), store=path, workers=1) as done:
+        assert [one.status for one in done.answered()] == ["optimal"] * 8
 
 
-def test_solve_and_compare_read_a_store_first(template, tmp_path):
-    swept(template)
-    path = template.with_suffix(".sqlite")
-    solved = layoutopt("solve", template, "--json")
-    database = sqlite3.connect(path)
-    assert layoutopt("solve", template, "--json", "--store", path).stdout == solved.stdout
+def test_solve_and_compare_read_a_store_first(answers, store, tmp_path):
+    some = (answers, "--over", "N=16")
+    solved = layoutopt("solve", *some, "--json")
+    database = sqlite3.connect(store)
+    assert layoutopt("solve", *some, "--json", "--store", store).stdout == solved.stdout
     # Its own reason shows where an answer comes from.
     database.execute('UPDATE answers SET answer = replace(answer, \'"reason": ""\', \'"reason": "kept"\')')
     database.commit()
-    kept = [
-        json.loads(line)
-        for line in layoutopt("solve", template, "--json", "--store", path).stdout.splitlines()
-    ]
-    assert {row["reason"] for row in kept} == {"kept"}
-    one = [template, "--over", "M=8", "--over", "N=16", "--over", "kind=load", "--store", path]
+    kept = layoutopt("solve", *some, "--json", "--store", store)
+    assert {json.loads(line)["reason"] for line in kept.stdout.splitlines()} == {"kept"}
+    one = [*some, "--over", "M=8", "--over", "kind=load", "--store", store]
     assert layoutopt("compare", *one, "--json").returncode == 0
-    fresh = layoutopt("solve", template, "--over", "M=24", "--json", "--store", path)
+    fresh = layoutopt("solve", *some, "--over", "M=24", "--json", "--store", store)
     assert {json.loads(line)["reason"] for line in fresh.stdout.splitlines()} == {""}
     database.execute("UPDATE answers SET answer = replace(answer, '\"wavefronts\": ', '\"wavefronts\": 1')")
     database.commit()
@@ -308,7 +350,7 @@ def test_solve_and_compare_read_a_store_first(template, tmp_path):
         wrong = layoutopt(command, *one)
         assert (wrong.returncode, wrong.stdout) == (2, "")
         assert "the result says otherwise" in wrong.stderr or "wavefronts" in wrong.stderr
-    assert layoutopt("solve", template, "--store", tmp_path / "none").returncode == 2
+    assert layoutopt("solve", answers, "--store", tmp_path / "none").returncode == 2
 
 
 def load_checker():
@@ -335,14 +377,18 @@ def test_a_driver_that_is_killed_loses_nothing(template):
     assert len(after) == 8
 
 
+def children():
+    return set(load_checker().children(SimpleNamespace(pid=os.getpid())))
+
+
 def test_a_worker_that_dies_is_replaced_and_its_problem_tried_again(template, monkeypatch):
     monkeypatch.setattr(local, "_AHEAD", 0)
     tasks = iter([task_of(problem) for problem in package.load_all(TEMPLATE)])
-    found = []
+    found, others = [], children()
     for number, outcomes in enumerate(local.outcomes(tasks, workers=1)):
         found += outcomes
         if number == 1:
-            (worker,) = load_checker().children(SimpleNamespace(pid=os.getpid()))
+            (worker,) = children() - others
             os.kill(worker, signal.SIGKILL)
     assert [outcome.status for outcome in found] == ["optimal"] * 8
 
@@ -375,11 +421,11 @@ def test_a_cluster_gives_the_same_answers(template, monkeypatch):
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
         ) as cluster,
-        package.sweep(str(template), scheduler=cluster.scheduler_address) as done,
+        package.sweep(str(template), scheduler=cluster.scheduler_address, over={"M": [8]}) as done,
     ):
-        assert done.solved == {"optimal": 8}
+        assert done.solved == {"optimal": 4}
         found = list(done.results())
-    assert found == [solved(problem) for problem in package.load_all(TEMPLATE)]
+    assert found == [solved(problem) for problem in package.load_all(TEMPLATE, over={"M": [8]})]
 
 
 def test_no_scheduler_is_an_error(template, monkeypatch):

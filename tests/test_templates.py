@@ -1,5 +1,6 @@
 """Templates: parameters in a problem file, and what they become."""
 
+import numpy as np
 import pytest
 
 from layoutopt.errors import ProblemFileError
@@ -76,6 +77,7 @@ def test_conditions_over_lists():
         ({"params": {"M": []}}, "params.M: expected 1 to 10,000 values, got 0"),
         ({"params": {"M": [1.5]}}, "params.M: expected integers or words, got 1.5"),
         ({"params": {"M": [True]}}, "params.M: expected integers or words, got True"),
+        ({"params": {"M": [1 << 63]}}, "params.M: expected integers of 64 bits, got 9223372036854775808"),
         ({"params": [1]}, 'params: expected an object such as {"M": [64, 128]}'),
         ({"params": {"tid": [1]}}, "params.tid: 'tid' means something else in expressions"),
         ({"params": {"x0": [1]}}, "params.x0: 'x0' means something else in expressions"),
@@ -93,6 +95,19 @@ def test_errors_name_the_field(change, message):
     with pytest.raises(ProblemFileError) as error:
         [from_data(instance.data) for instance in expand(TEMPLATE | change)]
     assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize("values", [(), (10**20,), range(20_000), (True,), (1.5,)])
+def test_values_given_beside_the_file_are_checked_as_its_own(values):
+    with pytest.raises(ProblemFileError, match=r"^--over M: expected"):
+        expand(TEMPLATE, {"M": values})
+
+
+def test_numpy_integers_are_integers():
+    assert [i.values["M"] for i in expand(TEMPLATE, {"M": np.arange(8, 10), "K": [8], "op": ["load"]})] == [
+        8,
+        9,
+    ]
 
 
 def test_one_problem_where_one_is_expected():

@@ -22,6 +22,7 @@ from __future__ import annotations
 import ast
 import itertools
 import keyword
+import numbers
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ Values = Mapping[str, Value]
 
 MAX_VALUES: Final = 10_000
 MAX_SIZES: Final = 64
+MAX_INTEGER: Final = (1 << 63) - 1
 _EXPRESSIONS: Final = frozenset(("index", "where", "weight", "offset"))
 _TEXTS: Final = frozenset(("name", "notes", "source", "kind", "schema", "tile", "overlay"))
 _TABLES: Final = frozenset(("for", "any", "repeat"))  # of numbers, by name
@@ -113,7 +115,8 @@ def expand(raw: Any, over: Mapping[str, Sequence[Value]] | None = None) -> Itera
         return _sizes(raw)
     params = _params(raw.get("params", {}))
     for name, values in (over or {}).items():
-        params[_parameter(name, f"--over {shown(name)}")] = tuple(values)
+        field = f"--over {shown(name)}"
+        params[_parameter(name, field)] = _values(values, field)
     condition = raw.get("where")
     data = {key: value for key, value in raw.items() if key not in ("params", "where")}
     if condition is not None and not isinstance(condition, str):
@@ -138,6 +141,7 @@ def _sizes(raw: dict[str, Any]) -> Iterator[Instance]:
                 raise ProblemFileError(
                     f"sizes[{k}].{shown(name)}", f"expected 1 or more, got {shown(repr(value))}"
                 )
+            _values((value,), f"sizes[{k}].{shown(name)}")
     params = {_parameter(name, "sizes[0]"): tuple(size[name] for size in listed) for name in listed[0]}
     data = {key: value for key, value in raw.items() if key != "sizes"}
     _check_used(params, data, None)
@@ -195,14 +199,23 @@ def _params(raw: Any) -> dict[str, tuple[Value, ...]]:
     found = {}
     for name, values in raw.items():
         field = f"params.{shown(name)}"
-        listed = values if isinstance(values, list) else [values]
-        if not 1 <= len(listed) <= MAX_VALUES:
-            raise ProblemFileError(field, f"expected 1 to {MAX_VALUES:,} values, got {len(listed)}")
-        for value in listed:
-            if isinstance(value, bool) or not isinstance(value, int | str):
-                raise ProblemFileError(field, f"expected integers or words, got {shown(repr(value))}")
-        found[_parameter(name, field)] = tuple(listed)
+        found[_parameter(name, field)] = _values(values if isinstance(values, list) else [values], field)
     return found
+
+
+def _values(given: Iterable[Any], field: str) -> tuple[Value, ...]:
+    # Integers of NumPy are integers, too.
+    listed = tuple(
+        int(v) if isinstance(v, numbers.Integral) and not isinstance(v, bool) else v for v in given
+    )
+    if not 1 <= len(listed) <= MAX_VALUES:
+        raise ProblemFileError(field, f"expected 1 to {MAX_VALUES:,} values, got {len(listed)}")
+    for value in listed:
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            raise ProblemFileError(field, f"expected integers or words, got {shown(repr(value))}")
+        if isinstance(value, int) and not -MAX_INTEGER <= value <= MAX_INTEGER:
+            raise ProblemFileError(field, f"expected integers of 64 bits, got {shown(str(value))}")
+    return listed
 
 
 def _parameter(name: str, field: str) -> str:
@@ -303,10 +316,10 @@ def _operand(value: Value) -> str:
 
 def _integer(text: str, values: Values, place: str) -> int:
     """An integer expression over the parameters that are integers."""
-    numbers = {name: value for name, value in values.items() if isinstance(value, int)}
+    integers = {name: value for name, value in values.items() if isinstance(value, int)}
     try:
-        node = parse(text, frozenset(numbers))
-        return int(evaluate(node, {name: _array(value) for name, value in numbers.items()}))
+        node = parse(text, frozenset(integers))
+        return int(evaluate(node, {name: _array(value) for name, value in integers.items()}))
     except ExpressionError as error:
         raise ExpressionError(error.reason, None, place) from None
 

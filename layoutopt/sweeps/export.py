@@ -13,7 +13,8 @@ from typing import Any, BinaryIO, Final
 from layoutopt.errors import MachineError
 from layoutopt.ground.escape import csv_cell
 from layoutopt.sweeps.header import write_header
-from layoutopt.sweeps.store import Answered, Store
+from layoutopt.sweeps.rows import Answered
+from layoutopt.sweeps.store import Store
 
 _FIXED: Final = (
     "name", "target", "shape", "status", "excess", "bytes", "declared_bytes", "alignment_bytes", "family",

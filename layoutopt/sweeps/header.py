@@ -15,7 +15,8 @@ from typing import Any, BinaryIO, Final
 
 from layoutopt import __version__
 from layoutopt.ground.escape import comment, identifier
-from layoutopt.sweeps.store import Answered, Store
+from layoutopt.sweeps.rows import Answered
+from layoutopt.sweeps.store import Store
 
 _HEAD: Final = """#pragma once
 #include <cstdint>

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from layoutopt.engine.claims import check_claims
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Method, Result
 from layoutopt.problems.result_file import result_from_data
 from layoutopt.problems.types import Problem, TileSet
-from layoutopt.sweeps.canonical import device_digest, digest, restored, spelling_of
+from layoutopt.sweeps.canonical import device_digest, digest, spelling_of
+from layoutopt.sweeps.rows import spelled, typed
 from layoutopt.sweeps.store import Store
 from layoutopt.synthesis.arrange import Arrangement
 
@@ -40,7 +39,7 @@ def known_result(
     data = store.answer(asked, device_digest(gpu), time_limit)
     if data is None:
         return None
-    result = result_from_data(restored(data, problem.name, spelling_of(problem)))
+    result = result_from_data(spelled(data, problem.name, spelling_of(problem)))
     check_claims(problem, gpu, result)
     return result
 
@@ -53,4 +52,5 @@ def known_arrangement(
     data = store.answer(asked, device_digest(gpu), time_limit)
     if data is None:
         return None
-    return msgspec.convert(restored(data, tiles.name, spelling_of(tiles)), Arrangement)
+    found = typed(spelled(data, tiles.name, spelling_of(tiles)))
+    return found if isinstance(found, Arrangement) else None

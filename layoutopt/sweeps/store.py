@@ -16,14 +16,13 @@ import json
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from layoutopt import __version__
 from layoutopt.errors import ProblemFileError
-from layoutopt.sweeps.canonical import Spelling, restored
+from layoutopt.sweeps.rows import Answered, Tile, answered, parsed
 from layoutopt.sweeps.task import DECIDED, Outcome
 
 _APPLICATION: Final = 0x4C594F50
@@ -43,54 +42,6 @@ CREATE TABLE tiles (id INTEGER PRIMARY KEY, source TEXT NOT NULL, params TEXT NO
     target TEXT NOT NULL, shape TEXT NOT NULL, hash TEXT, device TEXT, spelling TEXT NOT NULL,
     error TEXT NOT NULL, UNIQUE (source, params, name));
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """One problem of a sweep.
-
-    Attributes:
-        source: file and line.
-        params: values of the parameters.
-        name: of the problem.
-        target: the device's name.
-        shape: extents; empty for several tiles.
-        hash: of what it asks; None where it is wrong.
-        device: digest of the device's data.
-        spelling: names of its accesses.
-        error: what is wrong with it.
-    """
-
-    source: str
-    params: Mapping[str, Any]
-    name: str
-    target: str = ""
-    shape: tuple[int, ...] = ()
-    hash: str | None = None
-    device: str | None = None
-    spelling: Spelling | None = None
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """A problem of a sweep and the answer that the store has for it.
-
-    Attributes:
-        tile: the problem.
-        status: of the answer; `error` where the problem is wrong, `missing` where nothing is known yet.
-        excess, bytes, seconds: of the answer.
-        answer: as `solve --json` prints it; None where there is none.
-        error: why there is none.
-    """
-
-    tile: Tile
-    status: str
-    excess: float | None
-    bytes: int | None
-    seconds: float | None
-    answer: dict[str, Any] | None
-    error: str
 
 
 class Store:
@@ -177,7 +128,7 @@ class Store:
                     ),
                 )
                 if tile.hash is not None:
-                    self._db.execute("INSERT OR IGNORE INTO problems VALUES (?, ?)", (tile.hash, data))
+                    self._db.execute("INSERT OR REPLACE INTO problems VALUES (?, ?)", (tile.hash, data))
 
     def add(self, outcomes: Iterable[tuple[Outcome, str, float]]) -> None:
         """Keep outcomes, each with the device's digest and the limit in seconds; durable on return."""
@@ -213,6 +164,8 @@ class Store:
             )
         try:
             yield Asked(self._db)
+        except sqlite3.Error as error:
+            raise self._failure(error) from None
         finally:
             with contextlib.suppress(sqlite3.Error):
                 self._db.execute("DROP TABLE asked")
@@ -227,8 +180,7 @@ class Store:
             ).fetchone()
         if row is None or not row[2] or (row[0] not in DECIDED and row[1] < time_limit):
             return None
-        data: dict[str, Any] = json.loads(row[2])
-        return data
+        return parsed(row[2])
 
     def answered(self) -> Iterator[Answered]:
         """Every problem in the order in which they came, with its answer."""
@@ -241,17 +193,20 @@ class Store:
                 (__version__,),
             )
             for row in cursor:
-                yield _answered(row)
+                yield answered(row)
 
     @contextlib.contextmanager
     def _failures(self) -> Iterator[None]:
         """SQLite's errors as ours."""
         try:
             yield
-        except sqlite3.Error as error:
-            raise ProblemFileError("", f"the store {str(self.path)!r}: {error}") from None
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # texts of the file that are none
+            raise self._failure(error) from None
         except OSError as error:
             raise ProblemFileError("", f"cannot open {str(self.path)!r}: {error.strerror}") from None
+
+    def _failure(self, error: Exception) -> ProblemFileError:
+        return ProblemFileError("", f"the store {str(self.path)!r}: {error}")
 
 
 class Asked:
@@ -291,20 +246,6 @@ class Asked:
             if len(rows) < _PIECE:
                 return
             after = rows[-1][0]
-
-
-def _answered(row: tuple[Any, ...]) -> Answered:
-    source, params, name, target, shape, hash_, gpu, spelled, wrong, *rest = row
-    status, excess, size, seconds, answer, error = rest
-    both = json.loads(spelled)
-    spelling = Spelling(*map(tuple, both)) if both is not None else None
-    tile = Tile(
-        source, json.loads(params), name, target, tuple(json.loads(shape)), hash_, gpu, spelling, wrong
-    )
-    found = restored(json.loads(answer), name, spelling) if answer and spelling is not None else None
-    if wrong:
-        status = "error"
-    return Answered(tile, status or "missing", excess, size, seconds, found, wrong or error or "")
 
 
 def _locked(path: Path) -> int:

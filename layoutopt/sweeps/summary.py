@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.sweeps.store import Answered, Store
+from layoutopt.sweeps.rows import Answered
+from layoutopt.sweeps.store import Store
 
 _LISTED: Final = 10
 _NAMED: Final = 1000

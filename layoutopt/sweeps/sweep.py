@@ -22,7 +22,8 @@ from layoutopt.problems.templates import Value
 from layoutopt.problems.types import Problem
 from layoutopt.sweeps import cluster, local
 from layoutopt.sweeps.canonical import device_digest, digest, spelling_of
-from layoutopt.sweeps.store import Answered, Asked, Store, Tile
+from layoutopt.sweeps.rows import Answered, Tile, typed
+from layoutopt.sweeps.store import Asked, Store
 from layoutopt.sweeps.task import LOST, Outcome, Task
 from layoutopt.synthesis.arrange import Arrangement
 
@@ -80,12 +81,7 @@ class Sweep:
     def results(self) -> Iterator[Result | Arrangement | None]:
         """The answers as typed results, in the same order; None where there is none."""
         for found in self.answered():
-            if found.answer is None:
-                yield None
-            elif "tiles" in found.answer:
-                yield msgspec.convert(found.answer, Arrangement)
-            else:
-                yield msgspec.convert(found.answer, Result)
+            yield None if found.answer is None else typed(found.answer)
 
     def close(self) -> None:
         """Close the store."""
