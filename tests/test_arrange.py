@@ -10,9 +10,9 @@ import jsonschema
 import numpy as np
 import pytest
 import toy
+from command import layoutopt
 from conftest import ROOT, TILE_SETS
 from test_brute_force import random_case
-from test_cli import layoutopt
 
 from layoutopt.codegen.tiles import cuda_tiles
 from layoutopt.engine.conflicts import count_wavefronts

@@ -7,7 +7,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from test_cli import layoutopt
+from command import layoutopt
 
 from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.codegen.tiles import block_code

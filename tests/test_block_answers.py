@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from test_cli import layoutopt
+from command import layoutopt
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import device

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 import toy
+from command import layoutopt
 from conftest import ROOT
-from test_cli import layoutopt
 from test_cnf import satisfiable
 
 from layoutopt.hardware.devices import device

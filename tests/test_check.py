@@ -5,8 +5,8 @@ import json
 import msgspec
 import numpy as np
 import pytest
+from command import layoutopt
 from conftest import PROBLEMS, ROOT, problem_id
-from test_cli import layoutopt
 
 from layoutopt import check, load, solve
 from layoutopt.engine.witness import witness

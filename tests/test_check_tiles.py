@@ -4,7 +4,7 @@ import copy
 import json
 
 import pytest
-from test_cli import layoutopt
+from command import layoutopt
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.problems.answer import Status

@@ -12,25 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command import COMMAND, ENVIRONMENT, layoutopt
 from conftest import ROOT
 
 from layoutopt.cli.output import LatestProgress
 
 TRANSPOSE = ROOT / "problems" / "basics" / "transpose_32x32_f32.json"
 DIAGONALS = ROOT / "problems" / "basics" / "diagonals_32x32_f32.json"
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
-COMMAND = [sys.executable, "-c", "from layoutopt.cli import run; run()"]
-
-
-def layoutopt(*arguments, **options):
-    return subprocess.run(
-        [*COMMAND, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-        check=False,
-        **options,
-    )
 
 
 def test_human_report_ends_in_code():

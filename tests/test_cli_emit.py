@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from command import layoutopt
 from conftest import ROOT
-from test_cli import layoutopt
 
 SMALL = str(ROOT / "problems/basics/transpose_16x32_f32.json")
 

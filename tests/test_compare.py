@@ -8,8 +8,8 @@ import xml.etree.ElementTree as ElementTree
 import msgspec
 import numpy as np
 import pytest
+from command import layoutopt
 from conftest import PROBLEMS, ROOT, problem_id
-from test_cli import layoutopt
 
 from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError

@@ -7,7 +7,7 @@ import json
 
 import msgspec
 import pytest
-from test_cli import layoutopt
+from command import layoutopt
 
 from layoutopt.problems.tile_set_file import tiles_from_data
 from layoutopt.study.compare_tiles import compare_tiles

@@ -10,8 +10,8 @@ import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from command import ENVIRONMENT
 from conftest import ROOT
-from test_cli import ENVIRONMENT
 
 from layoutopt import check, solve
 from layoutopt.cli import commands, import_

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import command
 import numpy as np
 import pytest
 
@@ -14,10 +15,9 @@ ADDRESSES = list(range(0, 128, 4))
 
 
 def layoutopt(*arguments, given=b"", code=0):
-    program = [sys.executable, "-c", "from layoutopt.cli import run; run()", *map(str, arguments)]
-    done = subprocess.run(program, input=given, capture_output=True, check=False)
-    assert done.returncode == code, done.stderr.decode()
-    return done.stdout.decode(), done.stderr.decode()
+    done = command.layoutopt(*arguments, input=given, warn="default")
+    assert done.returncode == code, done.stderr
+    return done.stdout, done.stderr
 
 
 def record(**fields):

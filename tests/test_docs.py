@@ -9,8 +9,8 @@ import subprocess
 import sys
 
 import pytest
+from command import layoutopt
 from conftest import ROOT
-from test_cli import layoutopt
 
 import layoutopt as layoutopt_package
 from layoutopt import load, solve

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from test_cli import layoutopt
+from command import layoutopt
 
 from layoutopt.codegen.edit import edit, edit_text
 from layoutopt.codegen.languages import emit

@@ -243,7 +243,7 @@ def test_numba_in_its_simulator(tmp_path):
     jobs = []
     for k, path in enumerate(FORMULAS):
         problem, gpu, result = solved(path)
-        if problem.tile.elements > 2100:
+        if problem.tile.elements > 600:
             continue  # the simulator takes a microsecond times a hundred for each call
         planned = plan(problem, gpu, result)
         jobs.append(
@@ -253,7 +253,7 @@ def test_numba_in_its_simulator(tmp_path):
                 "calls": calls(problem, gpu, result), "out": str(tmp_path / f"{k}.npy"),
             }
         )  # fmt: skip
-    assert len(jobs) > 20
+    assert len(jobs) > 15
     (tmp_path / "jobs.json").write_text(json.dumps(jobs))
     (tmp_path / "simulate.py").write_text(NUMBA)
     command = [sys.executable, "-W", "ignore", str(tmp_path / "simulate.py"), str(tmp_path / "jobs.json")]

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 
 import pytest
-from test_cli import layoutopt
+from command import layoutopt
 
 from layoutopt.codegen.languages import emit, run_plan
 from layoutopt.errors import LayoutError

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 import toy
 from click.testing import CliRunner
+from command import layoutopt
 from conftest import ROOT
 from test_certificates import planes
-from test_cli import layoutopt
 
 from layoutopt.cli.explain import command
 from layoutopt.engine.case import case_of

@@ -6,8 +6,8 @@ import subprocess
 
 import numpy as np
 import pytest
+from command import layoutopt
 from conftest import ROOT
-from test_cli import layoutopt
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import evaluate, parse, to_text

@@ -6,9 +6,9 @@ import constrained
 import msgspec
 import pytest
 import toy
+from command import layoutopt
 from conftest import ROOT
 from test_brute_force import random_case
-from test_cli import layoutopt
 
 from layoutopt import load, solve
 from layoutopt.errors import ProblemFileError

@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 import pytest
+from command import layoutopt
 from conftest import ROOT
-from test_cli import layoutopt
 
 from layoutopt import check, load, solve
 from layoutopt.engine.case import case_of

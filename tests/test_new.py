@@ -8,8 +8,8 @@ import sys
 import zipfile
 
 import pytest
+from command import COMMAND, ENVIRONMENT, layoutopt
 from conftest import PROBLEMS, ROOT, TILE_SETS
-from test_cli import COMMAND, ENVIRONMENT, layoutopt
 
 from layoutopt.cli.new import KINDS as OFFERED
 from layoutopt.hardware.devices import device

@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from command import layoutopt
 from conftest import ROOT
-from test_cli import layoutopt
 
 from layoutopt.problems.answer import Status
 from layoutopt.problems.file import from_data

@@ -2,8 +2,8 @@
 
 import msgspec
 import pytest
+from command import layoutopt
 from conftest import ROOT
-from test_cli import layoutopt
 
 from layoutopt.cli.timed_rows import plans_of, with_measured
 from layoutopt.codegen.languages import run_plan

@@ -6,8 +6,8 @@ import shlex
 import subprocess
 import sys
 
+from command import layoutopt
 from conftest import ROOT
-from test_cli import layoutopt
 
 from layoutopt.problems.file import from_data
 from layoutopt.synthesis.solve import solve

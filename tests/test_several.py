@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from test_cli import DIAGONALS, ROOT, TRANSPOSE, layoutopt
+from command import layoutopt
+from test_cli import DIAGONALS, ROOT, TRANSPOSE
 
 SMALL = ROOT / "problems" / "basics" / "transpose_16x32_f32.json"
 TEMPLATE = {

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 
 import pytest
-from test_cli import layoutopt
+from command import layoutopt
 
 from layoutopt.codegen.sizes import sizes_header
 from layoutopt.errors import LayoutError, ProblemFileError

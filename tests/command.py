@@ -1,0 +1,88 @@
+"""`layoutopt ARGUMENTS` as a process of its own, forked from one that has imported everything.
+
+Starting Python and importing the libraries costs most of a second, a fork a hundredth of that; it has what a
+process has: its exit code, its streams, its working directory. Tests of start-up and signals start Python.
+"""
+
+import atexit
+import importlib
+import json
+import os
+import pkgutil
+import subprocess
+import sys
+import tempfile
+import traceback
+import warnings
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
+COMMAND = [sys.executable, "-c", "from layoutopt.cli import run; run()"]
+
+
+def layoutopt(*arguments, cwd=None, input=b"", warn="error"):
+    """What a command prints, and its exit code; `warn`: what warnings are."""
+    command = list(map(str, arguments))
+    with tempfile.TemporaryDirectory(prefix="layoutopt-test-") as folder:
+        streams = [Path(folder) / name for name in ("in", "out", "err")]
+        streams[0].write_bytes(input.encode() if isinstance(input, str) else input)
+        server = _server()
+        request = {"command": command, "cwd": str(cwd or os.getcwd()), "streams": list(map(str, streams))}
+        request["warn"] = warn
+        server.stdin.write(json.dumps(request) + "\n")
+        server.stdin.flush()
+        code = int(server.stdout.readline())
+        return subprocess.CompletedProcess(command, code, *(path.read_text() for path in streams[1:]))
+
+
+@cache
+def _server():
+    """The process that forks the commands, one for all tests of this process."""
+    server = subprocess.Popen(
+        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+    )
+    atexit.register(server.kill)
+    return server
+
+
+def _serve():
+    """Fork a command for each line that comes, and say how it ended."""
+    sys.path[0] = ""
+    run = importlib.import_module("layoutopt.cli").run  # before its module of that name is imported
+    package = importlib.import_module("layoutopt")
+    for module in pkgutil.walk_packages(package.__path__, "layoutopt."):
+        importlib.import_module(module.name)
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            _become(run, **json.loads(line))
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+
+
+def _become(run, command, cwd, streams, warn):
+    """Be the command: never returns."""
+    for number, (path, flags) in enumerate(
+        zip(streams, (os.O_RDONLY, *[os.O_WRONLY | os.O_CREAT] * 2), strict=True)
+    ):
+        os.dup2(os.open(path, flags), number)
+    os.chdir(cwd)
+    warnings.simplefilter(warn)
+    sys.argv = ["layoutopt", *command]
+    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
+    code = 1
+    try:
+        run()
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    _serve()
