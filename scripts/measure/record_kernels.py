@@ -133,15 +133,18 @@ def profile(kernels: list[str], names: list[str], command: list[Any]) -> dict[st
         watch = [tool("ncu"), "--metrics", ",".join(names), *RAW_PAGE]
         printed, errors = watched([*watch, *command, *group])
         rows = machine.launches(printed)
-        if len(rows) != REPEAT * len(group) and len(group) > 1:
+        whole = len(rows) == REPEAT * len(group) and not any("nan" in row.values() for row in rows)
+        if not whole and len(group) > 1:
             print(f"one by one: {' '.join(group)}: {errors.strip()[-300:]}", flush=True)
             groups = [*([name] for name in group), *groups]
             continue
         for name in group:
             mine, rows = rows[:REPEAT], rows[REPEAT:]
-            counters = [{m.removesuffix(".sum"): counted(row, m) for m in names} for row in mine]
-            found[name] = counters if len(mine) == REPEAT else f"launch failed: {errors.strip()[-300:]}"
-            print(name, counters[0] if counters else found[name], flush=True)
+            if len(mine) != REPEAT or any("nan" in row.values() for row in mine):
+                found[name] = f"launch failed: {errors.strip()[-300:]}"
+            else:
+                found[name] = [{m.removesuffix(".sum"): counted(row, m) for m in names} for row in mine]
+            print(name, found[name] if isinstance(found[name], str) else "counted", flush=True)
     return found
 
 
