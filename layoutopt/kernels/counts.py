@@ -5,7 +5,7 @@ Addresses are gathered and counted some thousands of warp instructions at a time
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -63,12 +63,13 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """One step of some warps of the first block: warp numbers, addresses, lanes."""
+    """One step of some warps of the first block: warp numbers, addresses, lanes, how often it happened."""
 
     warps: IntArray
     address: IntArray
     lanes: Bools
     order: int
+    times: int = 1
 
 
 @dataclass(slots=True)
@@ -79,7 +80,8 @@ class Counter:
         program, gpu: what runs where.
         warps: of a block.
         traced: addresses are kept of the first block.
-        strict: the first doubt ends the evaluation.
+        strict: the first doubt ends the evaluation, except those that are excused.
+        excused: doubts that there are anyway.
         tallies: by index of the step.
         doubts: why the counts may differ from what runs, by index of the step.
         traces: what the first block did, by index of the step.
@@ -90,6 +92,7 @@ class Counter:
     warps: int
     traced: bool = False
     strict: bool = False
+    excused: frozenset[str] = frozenset()
     tallies: dict[int, Tally] = field(default_factory=dict)
     doubts: dict[str, int] = field(default_factory=dict)
     traces: dict[int, list[Execution]] = field(default_factory=dict)
@@ -101,8 +104,31 @@ class Counter:
     def uncertain(self, index: int, why: str) -> None:
         """The counts may differ from what runs."""
         self.doubts.setdefault(why, index)
-        if self.strict:
+        if self.strict and why not in self.excused:
             raise Stopped(why)
+
+    def trial(self, strict: bool = True) -> Counter:
+        """A counter for what happens next, of which it is not known yet how often."""
+        excused = self.excused | self.doubts.keys()
+        other = Counter(self.program, self.gpu, self.warps, self.traced, strict, excused)
+        other._clock = self._clock
+        return other
+
+    def repeat(self, other: Counter, times: int) -> None:
+        """What the other counted happened so many times."""
+        self.finish()
+        other.finish()
+        for index, tally in other.tallies.items():
+            self.tallies.setdefault(index, Tally()).add(tally, times)
+        for why, index in other.doubts.items():
+            self.doubts.setdefault(why, index)
+        for index, executions in other.traces.items():
+            rows = sum(len(one.warps) for one in executions)
+            self._traced_rows[index] = self._traced_rows.get(index, 0) + rows
+            self.traces.setdefault(index, []).extend(
+                replace(one, times=one.times * times) for one in executions
+            )
+        self._clock = other._clock
 
     def access(
         self, index: int, rows: IntArray, address: IntArray, lanes: Bools, unsure: Bools | None

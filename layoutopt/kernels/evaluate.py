@@ -15,7 +15,8 @@ from layoutopt.hardware.devices import Device
 from layoutopt.kernels.boxes import Box, batches, boxes
 from layoutopt.kernels.counts import Counter, Execution, Tally
 from layoutopt.kernels.launch import Arguments, Launch, arguments, checked
-from layoutopt.kernels.machine import Machine, TooManySteps
+from layoutopt.kernels.loops import TooManySteps
+from layoutopt.kernels.machine import Machine
 from layoutopt.kernels.program import STACK_BYTES, Program
 from layoutopt.kernels.registers import Registers, Stopped
 from layoutopt.kernels.relevance import Relevance, constant_bytes, relevance
@@ -64,8 +65,11 @@ def evaluate(
     *,
     most_steps: int = DEFAULT_MOST_STEPS,
     budget: Budget | None = None,
+    every_round: bool = False,
 ) -> Evaluation:
     """Execute a launch.
+
+    With `every_round` no rounds of loops are counted at once, so that traces hold each.
 
     Raises:
         ProblemFileError: the launch is impossible, an argument names no parameter, an instruction that
@@ -76,7 +80,7 @@ def evaluate(
     given = arguments(program, launch)
     spaces = ("shared", "local", *(("global",) if launch.buffers else ()))
     slice_ = relevance(program, spaces)
-    run = _Run(program, slice_, launch, given, gpu, most_steps, budget or Budget())
+    run = _Run(program, slice_, launch, given, gpu, most_steps, budget or Budget(), every_round)
     return _evaluation(program, slice_, launch, given, *_cover(run, launch))
 
 
@@ -152,6 +156,7 @@ class _Run:
     gpu: Device
     most_steps: int
     budget: Budget
+    every_round: bool
     probed: int = 0
     executed: int = 0
 
@@ -182,18 +187,24 @@ class _Run:
     ) -> tuple[Counter, int]:
         counter = Counter(self.program, self.gpu, self.launch.warps, traced, strict)
         cells = Registers(self.program, self.launch, self.given, blocks, hidden)
-        machine = Machine(cells, self.relevance, self.given, counter, self.most_steps, self.budget)
+        machine = Machine(
+            cells, self.relevance, self.given, counter, self.most_steps, self.budget, self.every_round
+        )
         try:
             machine.run()
         except Stopped as stop:
             counter.doubts.setdefault(str(stop), machine.at)
         except TooManySteps as stop:
-            raise ProblemFileError(
-                "--max-steps",
-                f"more steps are needed, {stop} comes next; give a larger limit or a smaller launch",
-            ) from None
+            raise ProblemFileError("--max-steps", _too_many(stop)) from None
         counter.finish()
         return counter, self.most_steps - machine.steps_left
+
+
+def _too_many(stop: TooManySteps) -> str:
+    advice = "give a larger limit, or a launch with shorter loops"
+    if stop.needed is None:
+        return f"more steps are needed, {stop} comes next; {advice}"
+    return f"about {stop.needed:,} steps are needed for the loop that goes round at {stop}; {advice}"
 
 
 def _evaluation(

@@ -140,6 +140,12 @@ class Meetings:
                 del self._waiting[at], self._needed[at], self._names[at]
         return found
 
+    def state(self) -> tuple[object, ...]:
+        """Who will meet whom, and who waits, to compare."""
+        expected = {name: table.tobytes() for name, table in self._expected.items() if table.any()}
+        waiting = {at: (w.tobytes(), self._needed[at].tobytes()) for at, w in self._waiting.items()}
+        return expected, waiting, dict(self._names)
+
     @property
     def waiting(self) -> dict[int, Bools]:
         """Lanes that wait, by step."""
@@ -203,6 +209,16 @@ class Barriers:
             if not kept:
                 del self._waiting[number]
         return found
+
+    def state(self) -> tuple[object, ...]:
+        """Who waits and who has come, to compare."""
+        waiting = {
+            number: sorted((g.at, g.rows.tobytes(), g.lanes.tobytes()) for g in groups)
+            for number, groups in self._waiting.items()
+        }
+        arrived = {number: table.tobytes() for number, table in self._arrived.items() if table.any()}
+        expected = {number: table.tobytes() for number, table in self._expected.items()}
+        return waiting, arrived, expected
 
     @property
     def waiting(self) -> list[Group]:

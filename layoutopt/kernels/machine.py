@@ -1,13 +1,14 @@
 """The machine: all warps of some blocks, step by step, as arrays over warps and lanes.
 
 The group at the lowest step goes first, so that warps stay together. Only steps that matter are executed
-(`relevance`). What shared memory is asked goes to a `Recorder`.
+(`relevance`). What shared memory is asked goes to a `Counter`.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +16,12 @@ import numpy.typing as npt
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget
 from layoutopt.kernels import groups as converged
+from layoutopt.kernels.counts import Counter
 from layoutopt.kernels.detours import Detours
 from layoutopt.kernels.groups import Barriers, Group, Meetings
 from layoutopt.kernels.launch import Arguments
-from layoutopt.kernels.memory_steps import MemorySteps, Recorder
+from layoutopt.kernels.loops import Loops, TooManySteps
+from layoutopt.kernels.memory_steps import MemorySteps
 from layoutopt.kernels.program import (
     Across,
     Barrier,
@@ -47,10 +50,6 @@ IntArray = npt.NDArray[np.int64]
 ASK_THE_CLOCK_EVERY: Final = 256
 
 
-class TooManySteps(Exception):
-    """More steps than allowed; the argument is the step that was to be executed."""
-
-
 class Machine:
     """Some blocks of a launch.
 
@@ -58,9 +57,10 @@ class Machine:
         cells: the registers of the blocks.
         relevance: which steps to execute, which memories to keep.
         given: the arguments of the launch.
-        recorder: who is told.
+        counter: who is told.
         most_steps: steps that may be executed.
         budget: the time there is.
+        every_round: of loops is executed; else rounds that do the same may be counted at once.
     """
 
     def __init__(
@@ -68,14 +68,16 @@ class Machine:
         cells: Registers,
         relevance: Relevance,
         given: Arguments,
-        recorder: Recorder,
+        counter: Counter,
         most_steps: int,
         budget: Budget,
+        every_round: bool = False,
     ) -> None:
-        self.steps_left = most_steps
+        self.steps_left = self._most_steps = most_steps
         self.at = 0
+        self.recorder = counter
         self._budget = budget
-        self._cells = cells
+        self._cells = self.registers = cells
         self._steps = cells.program.steps
         self._next = _following(relevance.matters)
         self._detours = Detours(self._steps, relevance)
@@ -85,7 +87,8 @@ class Machine:
         self._ready: list[Group] = []
         self._returns = frozenset(return_places(self._steps))
         self._by_address = {step.address: k for k, step in enumerate(self._steps)}
-        self._memory = MemorySteps(self._cells, recorder, given, relevance.kept)
+        self._memory = MemorySteps(self._cells, counter, given, relevance.kept)
+        self._loops = None if every_round or self._memory.is_large else Loops(relevance.live)
 
     def run(self) -> None:
         """Execute until every lane has exited.
@@ -95,7 +98,11 @@ class Machine:
             TooManySteps: the limit is reached.
             ProblemFileError: an instruction that matters is not known.
         """
-        self._put(Group(0, np.arange(self._cells.rows), self._cells.live.copy()))
+        self.go_on(Group(0, np.arange(self._cells.rows), self._cells.live.copy()))
+
+    def go_on(self, first: Group) -> None:
+        """Execute until every lane has exited, one more group than there are being ready."""
+        self._put(first)
         while self._ready:
             self._ready.sort(key=lambda group: group.at)
             group = self._ready.pop(0)
@@ -107,6 +114,45 @@ class Machine:
             lanes = (*self._meetings.waiting, *self._rejoins.waiting)
             at = min([*lanes, *(group.at for group in self._barriers.waiting)])
             raise Stopped(f"lanes wait for ever at {self._cells.named(at)}")
+
+    @property
+    def used(self) -> int:
+        """Steps that were executed."""
+        return self._most_steps - self.steps_left
+
+    def fork(self, counter: Counter, loops: Loops, most_steps: int) -> Self:
+        """A machine that stands where this one does and changes nothing of it.
+
+        Args:
+            counter: who is told.
+            loops: its own.
+            most_steps: as many at most as this one has left.
+        """
+        other = copy.copy(self)
+        other.steps_left = other._most_steps = min(most_steps, self.steps_left)
+        other.recorder, other._loops = counter, loops
+        other._cells = other.registers = self._cells.fork()
+        other._ready = [copy.copy(group) for group in self._ready]
+        other._meetings = copy.deepcopy(self._meetings)
+        other._rejoins = copy.deepcopy(self._rejoins)
+        other._barriers = copy.deepcopy(self._barriers)
+        other._memory = self._memory.fork(other._cells, counter)
+        return other
+
+    def waits_like(self, other: Self) -> bool:
+        """Whether the same lanes stand and wait at the same steps and memories hold the same."""
+        return self._standing() == other._standing() and self._memory.holds_like(other._memory)
+
+    def _standing(self) -> tuple[object, ...]:
+        groups = sorted((g.at, g.rows.tobytes(), g.lanes.tobytes()) for g in self._ready)
+        waiting = (self._meetings.state(), self._rejoins.state(), self._barriers.state())
+        return (groups, self._cells.live.tobytes(), *waiting)
+
+    def mattering(self, live: Sequence[frozenset[str]], at: int) -> frozenset[str]:
+        """Cells that matter where a group stands that is at a step, and where the others stand."""
+        places = {at, *(group.at for group in (*self._ready, *self._barriers.waiting))}
+        places |= {*self._meetings.waiting, *self._rejoins.waiting}
+        return frozenset().union(*(live[place] for place in places))
 
     def _put(self, group: Group | None) -> None:
         if group is None:
@@ -153,6 +199,8 @@ class Machine:
                     following = self._control(group, step)
                     if following is None:
                         return
+                    if following <= at and self._loops is not None:
+                        self._loops.back(self, group, following)
                     at = self._next[following]
                     if at >= until:
                         break

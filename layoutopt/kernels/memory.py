@@ -33,6 +33,15 @@ class Bytes:
             self._data[:] = np.frombuffer(content[:size].ljust(size, b"\0"), np.uint8)
             self._hidden[:, : len(content)] = 0
 
+    @property
+    def bytes(self) -> int:
+        """Of all rows."""
+        return self._data.size
+
+    def same(self, other: Bytes) -> bool:
+        """Whether both hold the same."""
+        return bool((self._data == other._data).all() and (self._hidden == other._hidden).all())
+
     def hide(self, row: Any, start: int, size: int) -> None:
         """Bytes become unknown."""
         self._data[row, start : start + size] = 0
@@ -112,6 +121,17 @@ class Writers:
         who = np.broadcast_to(warp[:, None], address.shape)[where]
         self._when[rows, at] = self._now
         self._who[rows, at] = np.where(late, _SEVERAL, who)[:, None]
+
+    def same(self, other: Writers) -> bool:
+        """Whether the same warps wrote what is there, in the same order as they waited for each other."""
+        return bool((self._who == other._who).all()) and all(
+            bool((a == b).all()) for a, b in zip(self._order(), other._order(), strict=True)
+        )
+
+    def _order(self) -> tuple[IntArray, IntArray]:
+        """When bytes were written and what warps have seen, as places in one order."""
+        times = np.unique(np.concatenate([self._when.ravel(), self._seen.ravel()]))
+        return np.searchsorted(times, self._when), np.searchsorted(times, self._seen)
 
     def unsure(self, block: IntArray, warp: IntArray, address: IntArray, width: int) -> Bools:
         """Where a byte was written by another warp that the reader has not waited for since."""

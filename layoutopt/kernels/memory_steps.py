@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Final, Protocol
 
 import numpy as np
@@ -20,6 +21,7 @@ IntArray = npt.NDArray[np.int64]
 
 # Lanes that are off may have any address: so many bytes there are to look at for them.
 LEAST_BYTES: Final = 16
+MOST_COPIED_BYTES: Final = 16 << 20
 
 
 class Recorder(Protocol):
@@ -49,6 +51,29 @@ class MemorySteps:
         self._writers = Writers(cells.blocks, cells.warps, self._size) if "shared" in kept else None
         self._local = Bytes(cells.rows * 32, STACK_BYTES) if "local" in kept else None
         self._global = [(base, Bytes(1, len(data), data)) for base, data in given.buffers.items()]
+
+    @property
+    def is_large(self) -> bool:
+        """Whether a copy of what is held is too much."""
+        return sum(memory.bytes for memory in self._held()) > MOST_COPIED_BYTES
+
+    def _held(self) -> list[Bytes]:
+        return [m for m in (self._shared, self._local, *(b for _, b in self._global)) if m is not None]
+
+    def fork(self, cells: Registers, recorder: Recorder) -> MemorySteps:
+        """The same memories, of which a change changes nothing here."""
+        other = copy.copy(self)
+        other._cells, other._recorder = cells, recorder
+        other._shared, other._local = copy.deepcopy(self._shared), copy.deepcopy(self._local)
+        other._writers, other._global = copy.deepcopy(self._writers), copy.deepcopy(self._global)
+        return other
+
+    def holds_like(self, other: MemorySteps) -> bool:
+        """Whether the memories hold the same, and what warps may rely on is the same."""
+        same = all(a.same(b) for a, b in zip(self._held(), other._held(), strict=True))
+        if self._writers is None or other._writers is None:
+            return same
+        return same and self._writers.same(other._writers)
 
     def met(self, block: int, warps: IntArray) -> None:
         """Warps of a block waited for each other."""

@@ -146,6 +146,7 @@ def _sites(evaluation: Evaluation, used: UsedArray, steps: list[int]) -> list[Si
         raise ProblemFileError(used.array.name, f"more than {MOST_TRACED_ROWS:,} executions in a block")
     turn = Counter[int]()
     rows: dict[int, tuple[IntArray, BoolArray]] = {}
+    times: dict[int, int] = {}
     for execution in executions:
         for warp, address, lanes in zip(
             execution.warps.tolist(), execution.address, execution.lanes, strict=True
@@ -153,11 +154,14 @@ def _sites(evaluation: Evaluation, used: UsedArray, steps: list[int]) -> list[Si
             blank = (np.zeros((warps, LANES), np.int64), np.zeros((warps, LANES), bool))
             offset, taking = rows.setdefault(turn[warp], blank)
             offset[warp], taking[warp] = np.where(lanes, address - used.array.start, 0), lanes
+            times[turn[warp]] = execution.times
             turn[warp] += 1
-    trips = [(offset, taking) for _, (offset, taking) in sorted(rows.items()) if taking.any()]
+    trips = [(*trip, times[k]) for k, trip in sorted(rows.items()) if trip[1].any()]
     if not trips:
         return []
-    kinds = Counter(offset.tobytes() + taking.tobytes() for offset, taking in trips)
+    kinds = Counter[bytes]()
+    for offset, taking, often in trips:
+        kinds[offset.tobytes() + taking.tobytes()] += often
     action = program.steps[steps[0]].action
     assert isinstance(action, Memory)
     assert action.operation is not None
@@ -166,7 +170,7 @@ def _sites(evaluation: Evaluation, used: UsedArray, steps: list[int]) -> list[Si
     for weight in sorted(set(kinds.values())):
         seen: set[bytes] = set()
         chosen = []
-        for offset, taking in trips:
+        for offset, taking, _ in trips:
             key = offset.tobytes() + taking.tobytes()
             if kinds[key] == weight and key not in seen:
                 seen.add(key)

@@ -46,6 +46,9 @@ def _divided(a: Value, b: Value, width: int, signed: bool, remainder: bool = Fal
         negative = (p < 0) if remainder else (p < 0) != (q < 0)
         return np.where(negative, ~found + np.uint64(1), found)
 
+    even = values.quotient(a, b, width - signed)
+    if even is not None:
+        return values.subtract(a, values.multiply(even, b, width), width) if remainder else even
     result = values.mapped(numbers, width, a, b)
     zero = b.bits == 0
     return hidden(result, zero, width) if zero.any() else result

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from layoutopt.kernels.program import Action, Forget, Operand
 from layoutopt.kernels.ptx_text import TYPE_BYTES
-from layoutopt.kernels.values import Value, made
+from layoutopt.kernels.values import Value, cut
 
 
 class Names(Protocol):
@@ -85,4 +85,4 @@ def forget(reading: Reading) -> Built:
 
 def fit(value: Value, width: int) -> Value:
     """A register read at a width."""
-    return made(value.bits, value.unknown, width)
+    return cut(value, width)

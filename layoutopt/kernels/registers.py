@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import numpy.typing as npt
 
 from layoutopt.kernels.groups import Group
 from layoutopt.kernels.launch import Arguments, Launch, constant_bank
+from layoutopt.kernels.lines import Line
 from layoutopt.kernels.memory import Bytes
 from layoutopt.kernels.program import Operand, Program, Step
-from layoutopt.kernels.values import Bits, Bools, Value, constant, known, made, select, unknown, whole
+from layoutopt.kernels.values import Bools, Value, constant, known, made, of_lane, select, unknown, whole
 
 IntArray = npt.NDArray[np.int64]
 
@@ -75,7 +78,24 @@ class Registers:
         hidden = value.unknown
         if hidden is not None and len(hidden) > 1:
             hidden = hidden[group.rows]
-        return Value(value.bits[group.rows], hidden)
+        line = value.line
+        if line is not None:
+            line = line._replace(start=line.start[group.rows], slope=line.slope[group.rows])
+        return Value(value.bits[group.rows], hidden, line)
+
+    def held(self, cells: frozenset[str]) -> dict[str, Value]:
+        """What all rows have in these cells, of those that were written."""
+        return {cell: self._cells[cell] for cell in cells if cell in self._cells}
+
+    def put(self, cell: str, value: Value) -> None:
+        """Give a cell a value in all rows."""
+        self._cells[cell] = value
+
+    def fork(self) -> Registers:
+        """The same registers, of which a change changes nothing here."""
+        other = copy.copy(self)
+        other._cells, other.live = self._cells.copy(), self.live.copy()
+        return other
 
     def _first(self, cell: str) -> Value:
         """A cell that nobody wrote yet: constant memory, or unknown."""
@@ -116,7 +136,7 @@ class Registers:
                 np.broadcast_to(zero if whole_old.unknown is None else whole_old.unknown, shape)
             )
             hidden[group.rows] = zero if new.unknown is None else new.unknown
-        self._cells[cell] = made(bits, hidden, 64)
+        self._cells[cell] = made(bits, hidden, 64)._replace(line=_merged(whole_old, new, group.rows, shape))
 
     def taking(self, group: Group, step: Step) -> tuple[Bools, Bools | None]:
         """Lanes whose guard is true, and those whose guard is unknown (None: no such lane)."""
@@ -145,16 +165,29 @@ class Registers:
         return np.broadcast_to(value.bits, lanes.shape).astype(np.int64)
 
 
+def _merged(old: Value, new: Value, rows: IntArray, shape: tuple[int, int]) -> Line | None:
+    """The line of a cell of which some rows are new; None where either part has none."""
+    line = new.line or old.line
+    if line is None or (new.line is None and new.unknown is not None):
+        return None
+    if old.line is None and old.unknown is not None and len(rows) < shape[0]:
+        return None
+    if old.line is not None and old.line.span is not line.span:
+        return None
+    if any(part.line is None and (part.bits >> np.uint64(60)).any() for part in (old, new)):
+        return None
+    start, slope = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    for part, where in ((old, slice(None)), (new, rows)):
+        start[where] = part.bits.astype(np.int64) if part.line is None else part.line.start
+        slope[where] = 0 if part.line is None else part.line.slope
+    return Line(start, slope, line.span)
+
+
 def _of_first(value: Value, lanes: Bools) -> Value:
     """What the first of the lanes of each warp has, as a uniform register takes it."""
     if value.bits.shape[1] == 1 and (value.unknown is None or value.unknown.shape[1] == 1):
         return value
-    first = lanes.argmax(axis=1)[:, None]
-
-    def chosen(bits: Bits) -> Bits:
-        return np.take_along_axis(np.broadcast_to(bits, lanes.shape), first, axis=1)
-
-    return made(chosen(value.bits), None if value.unknown is None else chosen(value.unknown), 64)
+    return of_lane(value, lanes.argmax(axis=1)[:, None], lanes.shape)
 
 
 def _special(launch: Launch, blocks: IntArray, hidden: tuple[int, ...], thread: IntArray) -> dict[str, Value]:

@@ -85,6 +85,13 @@ class Rejoins:
                 del self._waiting[at]
         return found
 
+    def state(self) -> tuple[object, ...]:
+        """The stacks, and who waits, to compare."""
+        used = np.arange(self._places.shape[2]) < self._depth[..., None]
+        stacks = (self._depth, np.where(used, self._places, -1), np.where(used, self._masks, 0))
+        waiting = {at: lanes.tobytes() for at, lanes in self._waiting.items()}
+        return (*(table.tobytes() for table in stacks), waiting)
+
     @property
     def waiting(self) -> tuple[int, ...]:
         """Steps where lanes wait."""

@@ -33,10 +33,12 @@ class Relevance(NamedTuple):
     Attributes:
         matters: one a step.
         kept: memories whose contents matter: `shared`, `local`, `global`.
+        live: before each step, the cells that something that matters may still read.
     """
 
     matters: tuple[bool, ...]
     kept: frozenset[str]
+    live: tuple[frozenset[str], ...]
 
 
 def relevance(program: Program, spaces: Iterable[str] = ("shared", "local")) -> Relevance:
@@ -48,17 +50,18 @@ def relevance(program: Program, spaces: Iterable[str] = ("shared", "local")) -> 
     """
     allowed = frozenset(spaces)
     kept: frozenset[str] = frozenset()
+    following = successors(program.steps)
     while True:
-        matters = _marked(program.steps, kept)
+        matters, live = _marked(program.steps, following, kept)
         wanted = {
             space
-            for step, needed in zip(program.steps, matters, strict=True)
-            if needed and isinstance(step.action, Memory) and step.dests
+            for step, after in zip(program.steps, following, strict=True)
+            if isinstance(step.action, Memory) and any(not live[k].isdisjoint(step.dests) for k in after)
             for space in _read_spaces(step.action)
         }
         found = frozenset(wanted) & allowed
         if found <= kept:
-            return Relevance(matters, kept)
+            return Relevance(matters, kept, live)
         kept |= found
 
 
@@ -100,10 +103,11 @@ def return_places(steps: tuple[Step, ...]) -> list[int]:
     return sorted(index[number] for number in numbers if number in index)
 
 
-def _marked(steps: tuple[Step, ...], kept: frozenset[str]) -> tuple[bool, ...]:
+def _marked(
+    steps: tuple[Step, ...], following: list[tuple[int, ...]], kept: frozenset[str]
+) -> tuple[tuple[bool, ...], tuple[frozenset[str], ...]]:
     count = len(steps)
     before: list[frozenset[str]] = [frozenset()] * count
-    following = successors(steps)
     preceding: list[list[int]] = [[] for _ in range(count)]
     for k, targets in enumerate(following):
         for target in targets:
@@ -126,7 +130,7 @@ def _marked(steps: tuple[Step, ...], kept: frozenset[str]) -> tuple[bool, ...]:
                 if not queued[other]:
                     queued[other] = True
                     todo.append(other)
-    return tuple(matters)
+    return tuple(matters), tuple(before)
 
 
 def _needed(step: Step, after: frozenset[str], kept: frozenset[str]) -> tuple[bool, frozenset[str]]:

@@ -13,7 +13,7 @@ from layoutopt.kernels.program import Across, Compute, Nothing
 from layoutopt.kernels.sass_integers import Builder, Built, compute, forget, predicate_slots, shape, slots
 from layoutopt.kernels.sass_operands import UnreadableOperand, is_predicate, joined, predicate, word
 from layoutopt.kernels.sass_text import Instruction
-from layoutopt.kernels.values import Bits, Bools, Value
+from layoutopt.kernels.values import Bools, Value
 
 
 def _first_lane(instruction: Instruction) -> Built:
@@ -22,13 +22,7 @@ def _first_lane(instruction: Instruction) -> Built:
     source = word(operands[1])
 
     def function(active: Bools, value: Value) -> tuple[Value, ...]:
-        chosen = active.argmax(axis=1)[:, None]
-
-        def first(bits: Bits) -> Bits:
-            return np.take_along_axis(np.broadcast_to(bits, active.shape), chosen, axis=1)
-
-        hidden = None if value.unknown is None else first(value.unknown)
-        return (values.made(first(value.bits), hidden, 32),)
+        return (values.cut(values.of_lane(value, active.argmax(axis=1)[:, None], active.shape), 32),)
 
     if source.value(values.TRUE) is not values.TRUE:
         raise UnreadableOperand(operands[1])

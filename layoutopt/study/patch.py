@@ -141,7 +141,9 @@ def patch(text: str, origin: str, entry: str, request: Request) -> Patch:
 
 def _evaluated(module: Module, entry: str, request: Request, launch: Launch) -> Evaluation:
     program = program_of(module, _entry(module, entry))
-    return evaluate(program, launch, request.gpu, most_steps=request.most_steps, budget=Budget())
+    return evaluate(
+        program, launch, request.gpu, most_steps=request.most_steps, budget=Budget(), every_round=True
+    )
 
 
 def _entry(module: Module, entry: str) -> Function:
