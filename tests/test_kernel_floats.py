@@ -86,3 +86,22 @@ def test_an_entry_is_named_as_it_is_written():
         chosen(found, "k<64u, true>")
     with pytest.raises(ProblemFileError, match=r"several kernels: k<128u, true>, .*other"):
         chosen(found, None)
+
+
+@pytest.mark.parametrize(
+    ("product", "registers"),
+    [
+        ("HMMA.16816.F16 R4, R12, R14, R4", 2),
+        ("HMMA.16816.F32.BF16 R4, R12, R14, R4", 4),
+        ("HMMA.1684.F32.TF32 R4, R12, R14, R4", 4),
+        ("IMMA.16816.U8.U8 R4, R12.ROW, R14.COL, R4", 4),
+        ("IMMA.8816.S8.S8 R4, R12.ROW, R14.COL, R4", 2),
+        ("DMMA.8x8x4 R4, R12, R14, R4", 4),
+        ("DMMA.16x8x8 R4, R12, R14, R4", 8),
+    ],
+)
+def test_matrix_products_write_as_many_registers_as_their_results_take(product, registers):
+    """What lies behind them stays known: kernels keep addresses there."""
+    for k in range(8):
+        found = report(f"IMAD R{4 + k}, R0, 0x80, RZ", product, f"LDS R1, [R{4 + k}]")
+        assert found.certain == (k >= registers)

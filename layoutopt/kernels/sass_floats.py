@@ -6,6 +6,7 @@ rest is unknown. Integer division goes through MUFU.RCP, whose last bit its corr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Any, Final
@@ -286,16 +287,33 @@ def _halves(instruction: Instruction) -> Built:
     return forget(1)(instruction)
 
 
+# Bytes of an element of a matrix product, by the first type that its instruction names.
+_ELEMENT: Final = {"F16": 2, "F32": 4, "F64": 8}
+_MOST_RESULTS: Final = 8
+
+
 def _matrix_product(instruction: Instruction) -> Built:
-    """Tensor cores: as many registers as the shape and the type of the result say."""
-    operands = instruction.operands
-    name = operands[0].split(".")[0]
-    count = 4
-    size = next((m for m in instruction.modifiers if "x" in m and m[0].isdigit()), "")
-    if instruction.opcode.endswith("GMMA") and size:
-        count = int(size.split("x")[1]) // 2
-    cells = tuple(c for c in (register(name, k) for k in range(count)) if isinstance(c, str))
+    """Tensor cores: the result has as many registers as the shape and its type say."""
+    name = instruction.operands[0].split(".")[0]
+    cells = tuple(
+        c for c in (register(name, k) for k in range(_result_registers(instruction))) if isinstance(c, str)
+    )
     return Built(Forget("tensor cores are not evaluated"), (), cells)
+
+
+def _result_registers(instruction: Instruction) -> int:
+    """Registers a lane: of `16816` and `8x8x4`, 32 lanes share rows times columns; `64x128x16` 128 lanes."""
+    shape_text = next((m for m in instruction.modifiers if re.fullmatch(r"[\dx]{3,}", m)), "")
+    size = 8 if instruction.opcode[0] == "D" else 4
+    if instruction.opcode[0] in "HQ":
+        size = next((_ELEMENT[m] for m in instruction.modifiers if m in _ELEMENT), size)
+    wide = re.fullmatch(r"64x(\d+)x\d+", shape_text)
+    if instruction.opcode.endswith("GMMA") and wide:
+        return int(wide[1]) * size // 8
+    match = re.fullmatch(r"(16|8)x?8x?\d+", shape_text)
+    if match is None or shape_text == "884":
+        return _MOST_RESULTS
+    return int(match[1]) * 8 // 32 * size // 4
 
 
 def _texture(instruction: Instruction) -> Built:
