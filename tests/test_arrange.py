@@ -14,7 +14,7 @@ from command import layoutopt
 from conftest import ROOT, TILE_SETS
 from test_brute_force import random_case
 
-from layoutopt.codegen.tiles import cuda_tiles
+from layoutopt.codegen.tiles import arrangement_code
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import device
@@ -427,7 +427,7 @@ def test_command_line(tmp_path):
 def test_the_header_compiles_and_agrees_with_the_tables(tmp_path):
     tile_set = tiles_from_data(passes(same_layout=True, layout={}))
     result = arrange(tile_set)
-    text = cuda_tiles(tile_set, result, device(tile_set.target))
+    text = arrangement_code(tile_set, result, device(tile_set.target))
     (part,) = result.tiles
     table = part.result.layout.table()
     checks = [
@@ -447,7 +447,7 @@ def test_names_that_collide_in_the_code_are_refused():
     accesses = [TOUCH, {**TOUCH, "tile": "a_rows", "name": "more rows"}]
     tile_set = tiles_from_data(small(tiles=tiles, accesses=accesses))
     with pytest.raises(ProblemFileError, match="two_a_rows_bytes"):
-        cuda_tiles(tile_set, arrange(tile_set), device("sm_90"))
+        arrangement_code(tile_set, arrange(tile_set), device("sm_90"))
 
 
 def test_stages_of_bytes_begin_where_their_counts_hold():

@@ -280,6 +280,13 @@ def test_occupancy_by_the_documented_arithmetic():
     assert occupancy(20_000, 16, 32, device("rtx40"), "rtx40").blocks == 4
     assert occupancy(64, 16, 64, mi250, "mi250").blocks == 32
     assert occupancy(64, 16, 128, mi250, "mi250").blocks == 16
+    # 168 of 512 vector registers of a lane: three waves on each of four SIMDs (LLVM, getNumWavesPerEUWithNumVGPRs).
+    mi300 = device("mi300x")
+    assert occupancy(1024, 16, 64, mi300, "mi300x", registers=168).blocks == 12
+    assert occupancy(1024, 16, 256, mi300, "mi300x", registers=129).limited_by == "registers"
+    assert occupancy(64_000, 16, 256, device("gfx950"), "mi355x").blocks == 2
+    assert occupancy(1024, 16, 256, device("rdna3"), "gfx1100", registers=96).blocks == 8
+    assert occupancy(1024, 16, 256, device("rdna3"), "gfx1100", registers=97).blocks == 6
     assert occupancy(64, 16, 128, device("sm_80"), "sm_88") is None
 
 

@@ -175,6 +175,8 @@ def test_a_disputed_rule_warns_when_used():
     [
         ("ds_read_b128", "load", 16), ("ds_load_b96", "load", 12), ("ds_write_b8", "store", 1),
         ("ds_read_u16", "load", 2), ("ds_store_b64", "store", 8),
+        ("ds_read_b64_tr_b16", "load.tr", 8), ("ds_read_b64_tr_b8", "load.tr", 8),
+        ("ds_read_b96_tr_b6", "load.tr", 12),
     ],
 )  # fmt: skip
 def test_amd_spellings(text, kind, width):

@@ -50,7 +50,7 @@ CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNK
     type=OutputPath(),
     help="Write int64 byte offsets, in the shape of the tile, as .npy.",
 )
-@click.option("--code", type=OutputPath(), help="Write the CUDA header to this file.")
+@click.option("--code", type=OutputPath(), help="Write the CUDA (for AMD: HIP) header to this file.")
 @click.option(
     "--certificate",
     type=OutputPath(),
@@ -366,7 +366,7 @@ def _interruptibly(
 def _code(problem: Problem, result: Result, gpu: Device) -> str:
     from layoutopt.codegen.languages import emit
 
-    return emit("cuda", problem, gpu, result)
+    return emit(gpu.language, problem, gpu, result)
 
 
 def _certificate(problem: Problem, gpu: Device, result: Result) -> bytes:

@@ -29,9 +29,9 @@ def finish(
     """Write the files asked for and print the answer; returns the exit code."""
     text = None
     if arrangement.tiles and (code is not None or not as_json):
-        from layoutopt.codegen.tiles import cuda_tiles
+        from layoutopt.codegen.tiles import arrangement_code
 
-        text = cuda_tiles(tile_set, arrangement, gpu)
+        text = arrangement_code(tile_set, arrangement, gpu)
     outputs = {}
     if arrangement.tiles and table is not None:
         outputs[table] = _npz(tile_set, arrangement)

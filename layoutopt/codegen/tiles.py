@@ -31,9 +31,9 @@ _DECLARED: Final = {
 _IN_C_PLUS_PLUS: Final = "__shared__ alignas({name}_alignment) unsigned char smem[{name}_bytes];"
 
 
-def cuda_tiles(tile_set: TileSet, arrangement: Arrangement, gpu: Device) -> str:
-    """The CUDA header of an arrangement that holds layouts; as for `block_code`."""
-    return block_code("cuda", solved_block(tile_set, gpu, arrangement))
+def arrangement_code(tile_set: TileSet, arrangement: Arrangement, gpu: Device) -> str:
+    """The header of an arrangement that holds layouts, in the GPU's language; as for `block_code`."""
+    return block_code(gpu.language, solved_block(tile_set, gpu, arrangement))
 
 
 def block_code(language: str, block: Block, *, only: Part = "all") -> str:

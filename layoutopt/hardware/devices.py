@@ -105,8 +105,8 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
         source: where the numbers come from.
         reserved_bytes_per_block: what every block takes beyond what it asks for.
         single_warp_blocks: resident blocks of one warp each, where that is another number.
-        registers: of 32 bits, for all resident threads; None where not known. A warp gets a multiple of 256,
-            out of a quarter of them.
+        registers: of 32 bits, for all resident threads; None where not known.
+        register_unit: a warp gets a multiple of this, out of the registers of one of four partitions.
     """
 
     targets: Annotated[tuple[DeviceName, ...], Meta(min_length=1)]
@@ -119,6 +119,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     reserved_bytes_per_block: Annotated[int, Meta(ge=0)] = 0
     single_warp_blocks: Positive | None = None
     registers: Positive | None = None
+    register_unit: Positive = 256
 
 
 class Timing(Struct, frozen=True, forbid_unknown_fields=True):
@@ -172,6 +173,7 @@ class Device:
         conflict_counter: the profiler's counter of cycles lost to conflicts; None where Nsight Compute's
             counters of `layoutopt.hardware.counters` hold.
         timing: cycles of a pass; None where nothing was measured.
+        language: that of its kernels, one of `layoutopt.codegen.registry`.
     """
 
     name: str
@@ -185,6 +187,7 @@ class Device:
     limits: tuple[Limits, ...] = ()
     conflict_counter: str | None = None
     timing: Timing | None = None
+    language: str = "cuda"
 
     def limits_of(self, target: str) -> Limits | None:
         """The limits of the chip that `target`, a name of this device, stands for; None if unknown."""
@@ -261,6 +264,7 @@ class DeviceEntry(Struct, frozen=True, forbid_unknown_fields=True):
     conflict_counter: ConflictCounter | None = None
     limits: tuple[Limits, ...] = ()
     timing: Timing | None = None
+    language: Literal["cuda", "hip"] = "cuda"
 
 
 class DeviceFile(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_": "schema"}):
@@ -358,6 +362,7 @@ def _device(entry: DeviceEntry, field: str, sets: dict[str, tuple[InstructionEnt
         conflict_counter=entry.conflict_counter.name if entry.conflict_counter is not None else None,
         limits=entry.limits,
         timing=entry.timing,
+        language=entry.language,
     )
 
 

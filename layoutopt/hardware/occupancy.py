@@ -1,7 +1,8 @@
 """How many blocks fit on a multiprocessor: shared memory, threads, block slots and, where known, registers.
 
 The arithmetic of NVIDIA's `cuda_occupancy.h`: a block takes its bytes and what the driver reserves,
-rounded up to the allocation unit. Where the registers of a thread are not known, these are upper bounds.
+rounded up to the allocation unit. AMD's compute units are filled by the same rules with their own units
+(LLVM's AMDGPUBaseInfo.cpp). Where the registers of a thread are not known, these are upper bounds.
 """
 
 from __future__ import annotations
@@ -10,8 +11,7 @@ from msgspec import Struct
 
 from layoutopt.hardware.devices import Device, Limits
 
-_REGISTER_UNIT = 256  # of a warp, cuda_occupancy.h, compute capability 3.0 and later
-_SUB_PARTITIONS = 4  # of a multiprocessor; each has its share of the registers
+_SUB_PARTITIONS = 4  # of a multiprocessor (AMD: SIMDs); each has its share of the registers
 
 
 class Occupancy(Struct, frozen=True):
@@ -69,7 +69,7 @@ def occupancy(
         ("block slots", slots),
     ]
     if registers is not None and limits.registers is not None:
-        options.append(("registers", _by_registers(registers * gpu.lanes, warps, limits.registers)))
+        options.append(("registers", _by_registers(registers * gpu.lanes, warps, limits)))
     limited_by, blocks = min(options, key=lambda option: option[1])
     step = -(-tile_bytes // alignment_bytes) * alignment_bytes
     rest = limits.shared_bytes_per_block - tile_bytes - other_bytes
@@ -77,9 +77,9 @@ def occupancy(
     return Occupancy(blocks, by_memory, limited_by, stages)
 
 
-def _by_registers(of_a_warp: int, warps: int, registers: int) -> int:
-    taken = -(-of_a_warp // _REGISTER_UNIT) * _REGISTER_UNIT
-    return registers // _SUB_PARTITIONS // taken * _SUB_PARTITIONS // warps
+def _by_registers(of_a_warp: int, warps: int, limits: Limits) -> int:
+    taken = -(-of_a_warp // limits.register_unit) * limits.register_unit
+    return (limits.registers or 0) // _SUB_PARTITIONS // taken * _SUB_PARTITIONS // warps
 
 
 def _by_shared_memory(tile_bytes: int, limits: Limits) -> int:

@@ -50,6 +50,7 @@ KINDS: Final = {
     "stmatrix": Kind("stmatrix", False, True, False, counters=("op_st", "op_st")),
     "atomic": Kind("atomic", True, True, True, adds=True, counters=("op_atom", "op_atom")),
     "reduce": Kind("reduce", False, True, True, adds=True, counters=("op_atom", "op_atom")),
+    "load.tr": Kind("load.tr", True, False, True, counters=("op_ld", "op_ld")),
     "cp.async.ca": Kind("cp.async", False, True, False, True, narrows=True, counters=(None, "op_ldgsts")),
     "cp.async.cg": Kind("cp.async", False, True, False, True, narrows=True),
     # Without lanes: see layoutopt/hardware/dictated.py.
@@ -126,6 +127,12 @@ def _ds(match: re.Match[str]) -> Written:
     return Written("load" if reads else "store", int(match[2]) // 8, LOAD_WIDTHS if reads else STORE_WIDTHS)
 
 
+def _transposing(match: re.Match[str]) -> Written:
+    """AMD's transposing loads: b96 of 6-bit elements, b64 of 16, 8 and 4 bits."""
+    width = int(match[1] or 64) // 8
+    return Written("load.tr", width, (width,))
+
+
 def _async(match: re.Match[str]) -> Written:
     kind = f"cp.async.{match[1]}" if match[1] else "cp.async"
     return Written(kind, int(match[2]) if match[2] else None, (16,) if match[1] == "cg" else (4, 8, 16))
@@ -154,6 +161,7 @@ SPELLINGS: tuple[tuple[str, Callable[[re.Match[str]], Written]], ...] = (
     ),
     (r"(ld|st)(?:\.volatile|\.relaxed\.cta)?\.shared(?:::cta)?(?:\.v([24]))?\.[busf](8|16|32|64|128)", _ptx),
     (r"ds_(read|load|write|store)_[bui](8|16|32|64|96|128)", _ds),
+    (r"ds_read_b(96)_tr_b6|ds_read_b64_tr_b(?:16|8|4)", _transposing),
     (
         r"cp\.async(?:\.(ca|cg))?(?:\.shared(?:::cta)?)?(?:\.global)?(?:\.L2::\w+)?(?:\.(4|8|16))?",
         _async,
@@ -164,7 +172,7 @@ SPELLINGS: tuple[tuple[str, Callable[[re.Match[str]], Written]], ...] = (
 EXPECTED: Final = (
     "load, store, atomic, reduce (with bytes), ldmatrix.x1|x2|x4[.trans], stmatrix.x1|x2|x4[.trans], "
     "cp.async[.ca|.cg] (with bytes 4, 8 or 16), tma.load|store, wgmma.A|B, tcgen05.A|B, cp.async.bulk, "
-    "or a spelling such as ld.shared.v4.b32 or ds_read_b128"
+    "or a spelling such as ld.shared.v4.b32, ds_read_b128 or ds_read_b64_tr_b16"
 )
 
 

@@ -68,6 +68,9 @@ def compare(
     Raises:
         ProblemFileError: the problem contradicts itself.
     """
+    if problem.is_dictated:
+        field = "layout.must_be" if problem.layout.must_be is not None else "accesses"
+        raise ProblemFileError(field, "the hardware leaves no families to compare; solve ranks its layouts")
     return Comparer(problem, target or device(problem.target), time_limit, progress, known).run()
 
 
@@ -86,11 +89,6 @@ class Comparer:
         progress: Callable[[str], None],
         known: Result | None,
     ) -> None:
-        if problem.is_dictated:
-            field = "layout.must_be" if problem.layout.must_be is not None else "accesses"
-            raise ProblemFileError(
-                field, "the hardware leaves no families to compare; solve ranks its layouts"
-            )
         source = msgspec.structs.replace(
             problem, layout=msgspec.structs.replace(problem.layout, offset=None, minimise="excess")
         )

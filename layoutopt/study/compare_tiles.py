@@ -114,13 +114,10 @@ class _TileComparer:
         name = unit.tiles[0].name
         problem = unit.case.asked
         with fields_of(self.tile_set, *unit.tiles):
-            if problem.layout.must_be is not None:
+            if problem.is_dictated:
                 result = solve(problem, target=self.gpu, time_limit=share)
-                bare = msgspec.structs.replace(problem.layout, must_be=None)
-                comparer = Comparer(
-                    msgspec.structs.replace(problem, layout=bare), self.gpu, share, self.progress, result
-                )
-                return _Member(unit, None, {ALL: comparer.solved_row(ALL, "dictated", result)})
+                known = Comparer(problem, self.gpu, share, self.progress, result)
+                return _Member(unit, None, {ALL: known.solved_row(ALL, "dictated", result)})
             comparer = Comparer(problem, self.gpu, share, lambda text: self.progress(f"{name}: {text}"), None)
             return _Member(unit, comparer, {row.family: row for row in comparer.run().rows})
 
