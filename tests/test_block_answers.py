@@ -110,3 +110,19 @@ def test_on_the_command_line(tmp_path):
     assert "all tiles together: no bank conflicts in 3,072 bytes" in told.stdout
     shown = json.loads(layoutopt("show", str(path), "--access", "b", "--json").stdout)
     assert (shown["tile"], shown["base_bytes"], len(shown["pictures"])) == ("B", 2048, 2)
+
+
+TMA = {"name": "A", "shape": [64, 64], "element": "bf16", "stages": 2}
+FILL = {"name": "fill", "tile": "A", "op": "tma.load"}
+
+
+def test_what_only_the_hardware_touches_is_explained_and_not_drawn():
+    alone = block(tiles=[TMA], accesses=[FILL, {"name": "mma", "tile": "A", "op": "wgmma.A"}])
+    found = explain_tiles(alone)
+    assert found.conflict_free
+    assert "Row-major, with no pad and no swizzle, cannot hold this tile" in found.tiles[0].explanation.reasons[0]
+    where = {"access": None, "warp": None, "iteration": {}, "time_limit": None}
+    with pytest.raises(ProblemFileError, match="nothing to draw: no lane takes part"):
+        tile_views(alone, device("sm_90"), before="none", **where)
+    both = block(tiles=[TMA, SET["tiles"][1]], accesses=[FILL, *SET["accesses"][1:]])
+    assert tile_views(both, device("sm_90"), before="none", **where).tile[0] == "B"

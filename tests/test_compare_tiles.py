@@ -77,12 +77,17 @@ def test_a_tile_that_may_not_be_of_a_family_takes_its_best():
 def test_a_tile_that_the_hardware_dictates_is_in_every_row():
     tiles = [
         SET["tiles"][0],
-        {"name": "B", "shape": [32, 64], "element": "f16", "layout": {"must_be": "tma.128B"}},
-    ]
+        {
+            "name": "B", "shape": [32, 64], "element": "f16", "layout": {"must_be": "tma.128B"},
+            "published": {"offset": "x0*64 + x1", "bytes": 4096},
+        },
+    ]  # fmt: skip
     load = {"name": "fragments", "tile": "B", "op": "ldmatrix.x4", "index": ["lane", "8*i"], "for": {"i": 8}}
     _, rows = compared(tiles=tiles, accesses=[*SET["accesses"][:2], load])
-    assert len({row.tiles[1].offset for row in rows.values() if row.wavefronts is not None}) == 1
-    assert rows["all"].excess == 0
+    used = {row.tiles[1].offset for row in rows.values() if row.wavefronts is not None and row.family != "published"}
+    assert used == {"x0*64 + (x1 ^ x0 % 8 * 8)"}
+    assert (rows["all"].excess, rows["all"].alignment_bytes) == (0, 1024)
+    assert rows["published"].tiles[1].offset == "x0*64 + x1"
 
 
 def test_layouts_that_are_shared_are_one_column():

@@ -67,7 +67,7 @@ def test_a_gpu(tmp_path):
 
 def test_an_operation(tmp_path, monkeypatch):
     """A transposing load of 8 bytes that a new GPU serves in phases of four lanes, unlike all loads."""
-    spelling = (r"ds_read_b64_tr_b16", lambda _: operations.Written("transposing load", 8, (8,)))
+    spelling = (r"xpu_read_b64_turned", lambda _: operations.Written("transposing load", 8, (8,)))
     monkeypatch.setattr(operations, "SPELLINGS", (*operations.SPELLINGS, spelling))
     kind = operations.Kind("transposing load", returns=True, changes=False, by_pointer=True)
     monkeypatch.setitem(operations.KINDS, "transposing load", kind)
@@ -77,7 +77,7 @@ def test_an_operation(tmp_path, monkeypatch):
         {"ops": ["transposing load"], "bytes": [8], "phase": 4},
     )
     rows, _ = transpose(8)["accesses"]
-    wide = {"name": "wide", "op": "ds_read_b64_tr_b16", "index": ["tid", "2*i"], "for": {"i": 4}}
+    wide = {"name": "wide", "op": "xpu_read_b64_turned", "index": ["tid", "2*i"], "for": {"i": 4}}
     problem = from_data(transpose(8, accesses=[rows, wide]))
     assert check(problem, "x0*8 + x1", target=gpu).accesses[1].wavefronts == 4 * 2 * 4
     assert solve(problem, target=gpu).excess == 0

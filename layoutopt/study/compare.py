@@ -124,14 +124,7 @@ class Comparer:
         found[ALL] = _at_least(everything, [row for name, row in found.items() if name != ALL])
         none = found.pop("none")
         given = [none, *self._guesses(), *found.values()]
-        if self.in_use is not None:
-            given.append(self._given_row("in_use", "in use", "layout.offset", self.in_use, None))
-        if (published := self.case.problem.published) is not None:
-            given.append(
-                self._given_row(
-                    "published", "published", "published.offset", published.offset, published.bytes
-                )
-            )
+        given += self.used_rows()
         given += self._edits()
         self.budget = whole
         marked = mark_pareto(self._estimated(given))
@@ -145,9 +138,26 @@ class Comparer:
             timing_of(self.gpu)[1],
         )
 
+    def used_rows(self) -> list[Row]:
+        """The layout in use and the published one, where the file has them; without estimates."""
+        given = []
+        if self.in_use is not None:
+            given.append(self._given_row("in_use", "in use", "layout.offset", self.in_use, None))
+        if (published := self.case.problem.published) is not None:
+            given.append(
+                self._given_row(
+                    "published", "published", "published.offset", published.offset, published.bytes
+                )
+            )
+        return given
+
     def solved_row(self, family: str, title: str, result: Result) -> Row:
         """The row, with its estimate, of an answer of `solve` to the problem under more constraints."""
-        return self._estimated([self._solved_row(family, title, result, 0.0)])[0]
+        row = self._estimated([self._solved_row(family, title, result, 0.0)])[0]
+        if row.alignment_bytes is None or result.alignment_bytes is None:
+            return row
+        alignment = max(row.alignment_bytes, result.alignment_bytes)  # the hardware may need more
+        return msgspec.structs.replace(row, alignment_bytes=alignment)
 
     def _estimated(self, rows: list[Row]) -> list[Row]:
         """The rows with their estimated time, as far as the time limit goes, what is in use first."""

@@ -63,7 +63,10 @@ def compare_tiles(
 
 @dataclass(slots=True)
 class _Member:
-    """What gets one layout, and its rows by family; a layout that the hardware dictates is every row's."""
+    """What gets one layout, and its rows by family.
+
+    What the hardware dictates has no comparer: its best layout stands in the row of every family.
+    """
 
     unit: Unit
     comparer: Comparer | None
@@ -80,7 +83,7 @@ class _Member:
     def row(self, family: str) -> Row | None:
         """Its row, or what is taken in its place; None where there is neither."""
         if self.comparer is None:
-            return self.rows[ALL]
+            return self.rows.get(family, self.rows[ALL])
         for name in (family, *_INSTEAD.get(family, ())):
             if name in self.rows:
                 return self.rows[name] if self.may_be(name) else self.rows[ALL]
@@ -117,18 +120,17 @@ class _TileComparer:
             if problem.is_dictated:
                 result = solve(problem, target=self.gpu, time_limit=share)
                 known = Comparer(problem, self.gpu, share, self.progress, result)
-                return _Member(unit, None, {ALL: known.solved_row(ALL, "dictated", result)})
+                dictated = known.solved_row(ALL, "dictated", result)
+                return _Member(unit, None, {row.family: row for row in (dictated, *known.used_rows())})
             comparer = Comparer(problem, self.gpu, share, lambda text: self.progress(f"{name}: {text}"), None)
             return _Member(unit, comparer, {row.family: row for row in comparer.run().rows})
 
     def run(self) -> Comparison:
         """All rows."""
-        families = dict.fromkeys(
-            family for member in self.members if member.comparer is not None for family in member.rows
-        )
+        families = dict.fromkeys(family for member in self.members for family in member.rows)
         # Everything is searched first: what it finds is the answer of every row that it belongs to.
         everything = self._row(ALL)
-        rows = [everything if name == ALL else self._row(name) for name in families or (ALL,)]
+        rows = [everything if name == ALL else self._row(name) for name in families]
         marked = mark_pareto([row for row in rows if row is not None])
         return Comparison(
             self.tile_set.name,
@@ -142,7 +144,7 @@ class _TileComparer:
 
     def _row(self, family: str) -> Row | None:
         """The row of all tiles; None where one has nothing to put into it."""
-        if not any(member.may_be(family) for member in self.members) and family != ALL:
+        if family in comparison_rows() and not any(member.may_be(family) for member in self.members):
             return next(m.rows[family] for m in self.members if family in m.rows)
         rows = [member.row(family) for member in self.members]
         found = [row for row in rows if row is not None]

@@ -53,7 +53,7 @@ class PhaseWords:
             yield f"{what} cannot hold this tile: {problem}."
         worst, place = 0, None
         if problem is None or used is None:
-            before = self.case.measure(plain)
+            before = self.case.reports(self.case.count(self.case.table(plain)))
             worst = max(range(len(before)), key=lambda k: before[k].excess)
             if before[worst].excess > 0:
                 place = self.case.worst(worst, self.case.table(plain))

@@ -220,6 +220,9 @@ def _choose(
         raise ProblemFileError("--access", f"no access {access!r}; there are {', '.join(names)}")
     busy = [k for k, a in enumerate(case.lanes.accesses) if a.active.any()]
     candidates = [names.index(access)] if access is not None else busy
+    if not {*candidates} & {*busy}:
+        field = "--access" if access is not None else "accesses"
+        raise ProblemFileError(field, "nothing to draw: no lane takes part, the hardware moves it by itself")
     worst = [(*worst_instruction(case.accesses[k].count(table)), k) for k in candidates]
     _, row, number = max(worst, key=lambda w: (w[0], -w[2]))
     start = instruction(problem, number, row, gpu.lanes)

@@ -60,10 +60,12 @@ def tile_views(
     found = arrange(tile_set, target=gpu, time_limit=time_limit)
     parts = {p.tile: p for p in solved_block(tile_set, gpu, found).parts} if found.tiles else {}
     where = access, warp, iteration
+    # A tile that only the hardware touches has nothing to draw, and says so where it is asked for or alone.
+    busy = [name for name, case in cases.items() if any(a.active.any() for a in case.lanes.accesses)]
     candidates = [
         _views(tile_set, tile, cases[tile.name], parts.get(tile.name), found, before, where)
         for tile in tile_set.tiles
-        if tile.name in cases
+        if tile.name in (busy or cases)
     ]
     return max(candidates, key=_worst)
 
