@@ -6,7 +6,8 @@ of its iterations, with a barrier after each. A layout has one kernel, in two mo
     once    every address is computed in every pass, as a block does that comes once
     kept    what does not change from pass to pass may be kept, as in a main loop
 
-each by one block, and by as many blocks as fit on every multiprocessor, together. Called with `profile`, the
+each by one block, and by as many blocks as fit on every multiprocessor, together: then a multiprocessor's
+cycles for one of the passes that its blocks make. Called with `profile`, the
 program runs one pass of one block of each layout, for a profiler to count.
 
 `run_passes` of `layoutopt.hardware.machine` reads what it prints: a line for each layout.
@@ -18,9 +19,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from layoutopt.codegen import cuda
-from layoutopt.codegen.c_family import arguments, loop_nest, parameter
+from layoutopt.codegen.c_family import arguments, guarded_loops, parameter
 from layoutopt.codegen.plan import AccessPlan, Plan
-from layoutopt.codegen.selftest import access_instruction, condition
+from layoutopt.codegen.selftest import access_instruction
 
 REPEATS: Final = 64
 LAUNCHES: Final = 5
@@ -67,7 +68,7 @@ def _kernel(plan: Plan) -> str:
         [
             "template <int KEPT>",
             f"__global__ void __launch_bounds__({plan.problem.threads})",
-            f"{plan.name}_pass(uint32_t* cells, int repeats, int zero, long long* cycles) {{",
+            f"{plan.name}_pass(uint32_t* cells, int repeats, int zero, Span* spans) {{",
             "    extern __shared__ __align__(1024) unsigned char tile[];",
             "    uint32_t smem = static_cast<uint32_t>(__cvta_generic_to_shared(tile));",
             "    int tid = threadIdx.x;",
@@ -80,7 +81,7 @@ def _kernel(plan: Plan) -> str:
             *parts,
             "    }",
             "    const long long end = clock64();",
-            "    if (threadIdx.x == 0) cycles[blockIdx.x] = end - start;",
+            "    if (threadIdx.x == 0) spans[blockIdx.x] = {start, end, multiprocessor()};",
             "    cells[threadIdx.x] = sum ^ v[0] ^ v[1] ^ v[2] ^ v[3];",
             "}",
         ]
@@ -96,18 +97,21 @@ def _access(access: AccessPlan) -> list[str]:
         step = ", ".join(map(parameter, access.access.loops))
         address = f"smem + {access.name}_step(base, {step})"
         base = [f"            const uint32_t base = {access.name}_base(tid); (void)base;"]
-    # What is loaded must be used, or the assembler leaves the load out.
+    does = operation.does
+    # What is loaded must be used, or the assembler leaves the load out; into registers of its own, or a load
+    # under a predicate waits for the one before.
     words = operation.matrices or max(1, operation.width_bytes // 4)
-    use = f" sum ^= {' ^ '.join(f'v[{k}]' for k in range(words))};" if operation.does.returns else ""
-    body = [f"if ({condition(access)}) {{ {access_instruction(access, address)}{use} }}"]
+    own = "uint32_t v[4]; " if does.returns and not does.adds else ""
+    use = f" sum ^= {' ^ '.join(f'v[{k}]' for k in range(words))};" if does.returns else ""
+    statement = f"{{ {own}{access_instruction(access, address)}{use} }}"
     cell = [f"            const uint32_t* cell = cells + {operation.width_bytes // 4} * tid;"]
     wait = ['            asm volatile("cp.async.wait_all;" ::: "memory");']
     return [
         "        {",
         *base,
-        *(cell if operation.does.copies else []),
-        *loop_nest(access, body, "            ", "#pragma unroll"),
-        *(wait if operation.does.copies else []),
+        *(cell if does.copies else []),
+        *(f"        {line}" for line in guarded_loops(access, statement)),
+        *(wait if does.copies else []),
         "            __syncthreads();",
         "        }",
     ]
@@ -118,6 +122,7 @@ _PROGRAM: Final = r"""// Cycles of passes. nvcc -std=c++17 -arch=native -o passe
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <vector>
 @HEADERS@
 
@@ -126,26 +131,45 @@ namespace {
 #define CHECK(call) do { cudaError_t e = (call); if (e != cudaSuccess) { \
     std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(e)); std::exit(3); } } while (0)
 
+// When a block began and ended its passes, by the clock of its multiprocessor.
+struct Span { long long start, end; unsigned processor; };
+
+__device__ unsigned multiprocessor() {
+    unsigned number;
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(number));
+    return number;
+}
+
 @KERNELS@
 
-typedef void (*Pass)(uint32_t*, int, int, long long*);
+typedef void (*Pass)(uint32_t*, int, int, Span*);
 
-// Mean cycles of a pass over all blocks: the median of some launches after the first.
+// Cycles of a multiprocessor for one pass, the mean of those that had blocks: the median of some launches
+// after the first.
 double launch(Pass kernel, int blocks, int bytes) {
-    std::vector<long long> cycles(blocks);
+    std::vector<Span> spans(blocks);
     std::vector<double> means;
-    uint32_t* d_cells; long long* d_cycles;
+    uint32_t* d_cells; Span* d_spans;
     CHECK(cudaMalloc(&d_cells, 65536)); CHECK(cudaMemset(d_cells, 0, 65536));
-    CHECK(cudaMalloc(&d_cycles, blocks * 8));
+    CHECK(cudaMalloc(&d_spans, blocks * sizeof(Span)));
     for (int again = 0; again <= @LAUNCHES@; ++again) {
-        kernel<<<blocks, @THREADS@, bytes>>>(d_cells, @REPEATS@, 0, d_cycles);
+        kernel<<<blocks, @THREADS@, bytes>>>(d_cells, @REPEATS@, 0, d_spans);
         CHECK(cudaGetLastError());
-        CHECK(cudaMemcpy(cycles.data(), d_cycles, blocks * 8, cudaMemcpyDeviceToHost));
+        CHECK(cudaMemcpy(spans.data(), d_spans, blocks * sizeof(Span), cudaMemcpyDeviceToHost));
+        std::map<unsigned, Span> whole;
+        std::map<unsigned, int> count;
+        for (const Span& each : spans) {
+            Span& span = whole.emplace(each.processor, each).first->second;
+            span.start = std::min(span.start, each.start);
+            span.end = std::max(span.end, each.end);
+            ++count[each.processor];
+        }
         double sum = 0;
-        for (long long each : cycles) sum += double(each);
-        if (again) means.push_back(sum / blocks / @REPEATS@);
+        for (const auto& [processor, span] : whole)
+            sum += double(span.end - span.start) / count[processor] / @REPEATS@;
+        if (again) means.push_back(sum / whole.size());
     }
-    CHECK(cudaFree(d_cells)); CHECK(cudaFree(d_cycles));
+    CHECK(cudaFree(d_cells)); CHECK(cudaFree(d_spans));
     std::sort(means.begin(), means.end());
     return means[means.size() / 2];
 }
@@ -156,13 +180,13 @@ void prepare(Pass kernel, int bytes) {
 }
 
 void profile(Pass kernel, int bytes) {
-    uint32_t* d_cells; long long* d_cycles;
+    uint32_t* d_cells; Span* d_spans;
     CHECK(cudaMalloc(&d_cells, 65536)); CHECK(cudaMemset(d_cells, 0, 65536));
-    CHECK(cudaMalloc(&d_cycles, 8));
+    CHECK(cudaMalloc(&d_spans, sizeof(Span)));
     prepare(kernel, bytes);
-    kernel<<<1, @THREADS@, bytes>>>(d_cells, 1, 0, d_cycles);
+    kernel<<<1, @THREADS@, bytes>>>(d_cells, 1, 0, d_spans);
     CHECK(cudaGetLastError());
-    CHECK(cudaFree(d_cells)); CHECK(cudaFree(d_cycles));
+    CHECK(cudaFree(d_cells)); CHECK(cudaFree(d_spans));
 }
 
 void time(int row, Pass once, Pass kept, int bytes) {

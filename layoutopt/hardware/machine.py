@@ -69,7 +69,7 @@ class Times(Struct, frozen=True):
         blocks: how many fit on a multiprocessor.
         registers: of a thread.
         once, kept: of one block alone; addresses computed in every pass, or kept where they do not change.
-        once_together, kept_together: of each of as many blocks as fit on every multiprocessor.
+        once_together, kept_together: of a multiprocessor for one pass, as many blocks making passes as fit.
     """
 
     row: int

@@ -55,7 +55,7 @@ class Row(Struct, frozen=True):
         cycles: estimated, of one pass of a block through all accesses, weights applied.
         time: estimated cycles of a multiprocessor for one such pass, as many blocks running as fit.
         measured: cycles of one pass of a block on the GPU of this machine, where it was run.
-        measured_together: the same of each of as many blocks as fit on every multiprocessor.
+        measured_together: of a multiprocessor there for one such pass, as many blocks running as fit.
         counted_wavefronts, counted_bank_conflicts: what the profiler counted there of such a pass, in its
             own unit: copies past the registers are left out.
         counted_as_predicted: whether all its counters are what the conflict engine predicts.

@@ -88,8 +88,8 @@ def measure(folder: Path) -> None:
     head = {
         "about": "The layouts to choose from, every problem of the catalogue: cycles of one pass of a block "
         "over all accesses, computing its addresses in every pass (once) or keeping what does not change "
-        "(kept), by one block alone and by as many as fit on every multiprocessor (together); and the same "
-        "again, later.",
+        "(kept), by one block alone; of a multiprocessor for one pass where as many blocks run as fit "
+        "(together); and the same again, later.",
         "provenance": on_gpu.provenance("record_times.py"),
     }
     for again in (False, True):
