@@ -46,6 +46,14 @@ def expected(data):
     columns |= {"any": {"v": 8}, "any_is": "uniform", "index": ["v", "0"]}
 
 
+def free_lanes(data):
+    data["accesses"][0] |= {"lanes": "free", "global": {"contiguous": 16, "order": "row"}}
+
+
+def free_values(data):
+    data["accesses"][1]["values"] = "free"
+
+
 def weights(data):
     data["accesses"][1]["weight"] = 2.5
 
@@ -75,6 +83,8 @@ FEATURES = {
     "widths": (widths, r"\.bytes\b"),
     "any": (run_time, r"\.any\b|run time"),
     "uniform": (expected, r"\.any\b|run time"),
+    "free lanes": (free_lanes, "lanes"),
+    "free values": (free_values, "values"),
     "weights": (weights, "weight"),
     "must_be": (layout(must_be="tma"), "must_be"),
     "families": (layout(families=["none", "pad", "xor"]), "families"),
@@ -91,7 +101,8 @@ FEATURES = {
 }
 # Two values of one field.
 FIRST = {"bytes first", "instructions first", "time first"}
-EXCLUDED = ({"any", "uniform"},)
+# Values are free by the same code as lanes.
+EXCLUDED = ({"any", "uniform"}, *({"free values", name} for name in FEATURES if name not in ("any", "tiles")))
 ALONE = [(name,) for name in FEATURES]
 PAIRS = [
     pair

@@ -20,8 +20,18 @@ from layoutopt.ground.escape import identifier
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import has_xor, offset_expression
 from layoutopt.problems.answer import Result
-from layoutopt.problems.lower import chosen_widths, over_bytes, stored, with_loops, with_widths
+from layoutopt.problems.lower import (
+    assigned,
+    byte_table,
+    chosen_widths,
+    named_lanes,
+    over_bytes,
+    stored,
+    with_loops,
+    with_widths,
+)
 from layoutopt.problems.types import Problem, Structure
+from layoutopt.synthesis.free_lanes import under_layout
 
 
 def emit(
@@ -104,6 +114,7 @@ def plan(problem: Problem, gpu: Device, answer: Result | str, unit_bytes: int = 
         f"excess >= {proof.excess.lower_bound} ({proof.excess.scope}), "
         f"bytes >= {proof.bytes.lower_bound} ({proof.bytes.scope})",
     ]
+    problem = assigned(problem, answer)
     offset = offset_expression(layout)
     if isinstance(offset, Lookup):
         offset = replace(offset, name=f"{identifier(problem.name)}_lookup")
@@ -136,6 +147,8 @@ def run_plan(problem: Problem, gpu: Device, answer: Result | str) -> Plan:
     if isinstance(element, Structure) and element.type is not None:  # the program does not know the type
         tile = msgspec.structs.replace(problem.tile, element=msgspec.structs.replace(element, type=None))
         problem = msgspec.structs.replace(problem, tile=tile)
+    if isinstance(answer, Result):
+        problem = assigned(problem, answer)
     if problem.tile.packed > 1 and isinstance(answer, Result) and answer.layout is not None:
         case = case_of(problem, gpu, chosen_widths(problem, answer))
         problem = case.lowered
@@ -150,14 +163,16 @@ def _of_formula(problem: Problem, gpu: Device, text: str, unit_bytes: int) -> Pl
     grids = {f"x{d}": g for d, g in enumerate(np.indices(tile.shape, dtype=np.int64, sparse=True))}
     try:
         node = parse(text, frozenset(grids))
-        case = case_under(problem, gpu, node)
+        elements = byte_table(node, tile).repeat(tile.packed)
+        settled = under_layout(problem, gpu, elements)
+        case = case_under(settled, gpu, node)
         units = node if tile.packed == 1 else Op("//", (node, Const(tile.packed)))
         table = np.broadcast_to(evaluate(units, grids), tile.shape) * tile.storage.element_bytes
     except ExpressionError as error:
         raise ExpressionError(error.reason, error.position, "offset") from None
     except LayoutError as error:
         raise LayoutError(f"{to_text(node)} cannot hold the tile: {error}") from None
-    reports = case.measure(node)
+    reports = named_lanes(case.measure(node), problem, settled)
     by_hardware = (r.descriptor.alignment_bytes for r in reports if r.descriptor is not None)
     alignment = max([case.alignment(has_xor(node)), *by_hardware])
     about = [

@@ -22,6 +22,7 @@ from layoutopt.ground.escape import identifier
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.address_cost import Form
+from layoutopt.problems.address_forms import over_tid
 from layoutopt.problems.answer import AccessReport, Descriptor
 from layoutopt.problems.index_code import IndexCode, index_code
 from layoutopt.problems.trace import LaneTrace, trace
@@ -59,6 +60,14 @@ class AccessPlan:
     def form(self) -> Form:
         """How its address is computed."""
         return self.code.form
+
+    @property
+    def coordinates(self) -> tuple[Node, ...]:
+        """Of what a lane touches first, over `tid` and loop variables, where lanes were chosen."""
+        if self.report.index is None:
+            return ()
+        warp = self.lanes.element.shape[1]
+        return tuple(over_tid(str(text), self.access, warp) for text in self.access.index)
 
     @property
     def active(self) -> Node | None:
@@ -278,4 +287,5 @@ PARTS: Final = (
     "bytes", "base", "step", "active", "each", "boxes", "box_bytes", "box_dim", "swizzle", "box_offset",
     "encode", "start", *(f"start_{d}" for d in range(5)), "instructions", "leading_byte_offset",
     "stride_byte_offset", "fields", "descriptor", "copies", "copy_bytes", "offset",
+    *(f"x{d}" for d in range(8)),
 )  # fmt: skip

@@ -6,6 +6,8 @@ from layoutopt.engine.case import case_of
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Result
+from layoutopt.problems.free_lanes import check_lanes
+from layoutopt.problems.lower import assigned, named_lanes
 from layoutopt.problems.types import Problem
 
 
@@ -25,13 +27,17 @@ def check_claims(problem: Problem, gpu: Device, result: Result) -> None:
         return
     if [a.name for a in problem.accesses] != [a.name for a in result.accesses]:
         raise ProblemFileError("accesses", "are not those of the problem")
-    case = case_of(problem, gpu, {a.name: a.bytes for a in result.accesses if a.bytes is not None})
+    chosen = assigned(problem, result)
+    if chosen is not problem:
+        check_lanes(problem, chosen, gpu)
+    case = case_of(chosen, gpu, {a.name: a.bytes for a in result.accesses if a.bytes is not None})
     try:
         table = case.table(layout)
         case.check(table)
     except LayoutError as error:
         raise ProblemFileError("layout", str(error)) from None
-    for k, (given, counted) in enumerate(zip(result.accesses, case.reports(case.count(table)), strict=True)):
+    reports = named_lanes(case.reports(case.count(table)), problem, chosen)
+    for k, (given, counted) in enumerate(zip(result.accesses, reports, strict=True)):
         if given != counted:
             raise ProblemFileError(
                 f"accesses[{k}]",

@@ -125,7 +125,7 @@ class BulkCopy(Struct, frozen=True, tag="bulk copy", tag_field="kind"):
 Descriptor = TensorMap | MatrixDescriptor | BulkCopy
 
 
-class AccessReport(Struct, frozen=True, omit_defaults=True):
+class AccessReport(Struct, frozen=True, omit_defaults=True, rename={"loops": "for"}):
     """What one access costs, summed over its warp instructions (weights not applied).
 
     Attributes:
@@ -133,6 +133,9 @@ class AccessReport(Struct, frozen=True, omit_defaults=True):
             over all values, or expectations.
         bytes: the width chosen, where the file leaves the choice.
         descriptor: how the hardware does it by itself, where no lane executes it.
+        index: coordinates over tid and the loop variables, chosen where the file leaves lanes or values free.
+        loops: the loop variables of `index` and their trip counts.
+        where: which lanes take part in `index`; None for all.
     """
 
     name: Name
@@ -144,6 +147,9 @@ class AccessReport(Struct, frozen=True, omit_defaults=True):
     any_is: str | None = None
     bytes: int | None = None
     descriptor: Descriptor | None = None
+    index: tuple[str, ...] | None = None
+    loops: dict[str, int] | None = None
+    where: str | None = None
 
 
 class Bound(Struct, frozen=True):

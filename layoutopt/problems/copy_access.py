@@ -34,7 +34,7 @@ class CopyAccess(Struct, frozen=True, forbid_unknown_fields=True):
     notes: str | None = None
 
 
-def _digit(inner: int, extent: int, workers: int, slowest: bool) -> Node:
+def part_of_number(inner: int, extent: int, workers: int, slowest: bool) -> Node:
     """`(tid + workers * i) // inner % extent`, where possible without adding tid and i first."""
     tid, i = Op("//", (Var("tid"), Const(inner))), Var("i")
     step = workers // inner
@@ -81,7 +81,7 @@ def written_out(access: CopyAccess, place: str, tile: Tile, threads: int) -> Acc
     inner = pieces
     for d, extent in zip(order, extents, strict=True):
         inner //= extent
-        node = _digit(inner, extent, workers, slowest=d == order[0])
+        node = part_of_number(inner, extent, workers, slowest=d == order[0])
         if d == order[-1] and vector > 1:
             node = Op("*", (Const(vector), node))
         index[d] = simplify(substituted(node, once), ranges)

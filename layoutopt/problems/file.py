@@ -13,9 +13,10 @@ from layoutopt.ground import json_data
 from layoutopt.problems import catalogue, named_accesses, templates
 from layoutopt.problems.array_access import ArrayAccess, BasesAccess
 from layoutopt.problems.copy_access import CopyAccess
+from layoutopt.problems.cover_access import CoverAccess
 from layoutopt.problems.fragment_access import FragmentAccess
 from layoutopt.problems.hardware_access import HardwareAccess, check_target, check_use
-from layoutopt.problems.types import ELEMENT_BYTES, PACKED_BITS, Problem, Tile, TileSet
+from layoutopt.problems.types import ELEMENT_BYTES, PACKED_BITS, Access, Problem, Tile, TileSet
 
 MAX_FILE_BYTES = 8 << 20
 MAX_ELEMENTS = 1 << 21
@@ -100,7 +101,16 @@ def written_out(raw: Any) -> Any:
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a problem file, generated from the types."""
-    kinds = [Problem, TileSet, FragmentAccess, CopyAccess, ArrayAccess, BasesAccess, HardwareAccess]
+    kinds = [
+        Problem,
+        TileSet,
+        FragmentAccess,
+        CopyAccess,
+        CoverAccess,
+        ArrayAccess,
+        BasesAccess,
+        HardwareAccess,
+    ]
     (one, several, *named), components = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
     items = components["Problem"]["properties"]["accesses"]
     items["items"] = {"anyOf": [items["items"], *named]}
@@ -151,6 +161,7 @@ def check(problem: Problem) -> None:
                 )
         if twice := access.loops.keys() & access.any.keys():
             raise ProblemFileError(f"accesses[{i}].any", f"{min(twice)!r} is a variable of `for`, too")
+        _check_freedom(access, f"accesses[{i}]")
         check_use(access, f"accesses[{i}]", tile)
     check_target(problem)
     check_dictated(problem)
@@ -165,6 +176,24 @@ def check(problem: Problem) -> None:
         raise ProblemFileError(
             "layout.pitch_multiple_bytes", f"expected at most {MAX_PITCH_MULTIPLE_BYTES} bytes, got {pitch}"
         )
+
+
+def _check_freedom(access: Access, field: str) -> None:
+    """Check that free lanes leave nothing else open, and that nothing is asked of lanes that are not free.
+
+    Raises:
+        ProblemFileError: it does.
+    """
+    for name, given in (("global", access.global_), ("order", access.order)):
+        if given is not None and access.lanes is None:
+            raise ProblemFileError(f"{field}.{name}", 'is for accesses with "lanes": "free"')
+    if not access.is_free:
+        return
+    freedom = "lanes" if access.lanes is not None else "values"
+    if isinstance(access.bytes, tuple):
+        raise ProblemFileError(f"{field}.bytes", f"one width is expected where {freedom} are free")
+    if access.any:
+        raise ProblemFileError(f"{field}.any", f"no value is left to run time where {freedom} are free")
 
 
 def check_dictated(problem: Problem) -> None:

@@ -27,7 +27,7 @@ from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import Const, Node, Op, Var, evaluate, parse, to_text, with_parts
 from layoutopt.expressions.simplify import simplify
 from layoutopt.layout.layout import IntArray, Layout
-from layoutopt.problems.answer import Result
+from layoutopt.problems.answer import AccessReport, Result
 from layoutopt.problems.hardware_use import HardwareUse
 from layoutopt.problems.types import Access, Problem, Tile
 
@@ -203,6 +203,38 @@ def _with_width(access: Access, width: int | None, tile: Tile, field: str) -> Ac
     step = 8 * width // tile.element_bits
     index = (*access.index[:-1], f"({access.index[-1]}) + {step}*{part}")
     return replace(access, bytes=width, index=index, loops={**access.loops, part: widest // width})
+
+
+def assigned(problem: Problem, result: Result) -> Problem:
+    """The problem with the lanes that a result has chosen; itself where it leaves none free."""
+    if not any(a.is_free for a in problem.accesses):
+        return problem
+    found = {report.name: report for report in result.accesses}
+    return replace(problem, accesses=tuple(_with_lanes(a, found.get(a.name)) for a in problem.accesses))
+
+
+def with_fixed_lanes(access: Access) -> Access:
+    """The access with the lanes that its index gives, none of them free."""
+    return replace(access, lanes=None, values=None, global_=None, order=None)
+
+
+def _with_lanes(access: Access, report: AccessReport | None) -> Access:
+    if not access.is_free:
+        return access
+    access = with_fixed_lanes(access)
+    if report is None or report.index is None:
+        return access
+    return replace(access, index=report.index, loops=report.loops or {}, where=report.where)
+
+
+def named_lanes(reports: Iterable[Report], problem: Problem, chosen: Problem) -> tuple[Report, ...]:
+    """The reports with the lanes of `chosen` where `problem` leaves them free."""
+    return tuple(
+        replace(report, index=tuple(map(str, access.index)), loops=access.loops, where=access.where)
+        if source.is_free
+        else report
+        for report, source, access in zip(reports, problem.accesses, chosen.accesses, strict=True)
+    )
 
 
 def with_loops(problem: Problem) -> Problem:

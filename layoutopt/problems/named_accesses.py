@@ -1,8 +1,9 @@
-"""Named accesses: matrix fragments, block copies and arrays, written out as ordinary accesses.
+"""Named accesses: matrix fragments, copies, covers and arrays, written out as ordinary accesses.
 
     {"name": "A", "op": "ldmatrix.x4", "fragment": "mma.m16n8k16.A.f16",
      "warps": [4, 2], "repeat": {"m": 2, "k": 4}}
     {"name": "fill", "op": "cp.async", "copy": {"bytes": 16, "threads": 256}}
+    {"name": "drain", "op": "load", "bytes": 4, "lanes": "free", "global": {"contiguous": 32}}
 
 Accesses by arrays (`layoutopt.problems.array_access`) and what the hardware does by itself
 (`layoutopt.problems.hardware_access`) are named, too. They exist in problem files only: `expand` replaces
@@ -19,8 +20,9 @@ from typing import Any, Final
 import msgspec
 
 from layoutopt.ground import json_data
-from layoutopt.problems import array_access, copy_access, fragment_access, hardware_access
+from layoutopt.problems import array_access, copy_access, cover_access, fragment_access, hardware_access
 from layoutopt.problems.copy_access import CopyAccess
+from layoutopt.problems.cover_access import CoverAccess
 from layoutopt.problems.fragment_access import FragmentAccess
 from layoutopt.problems.hardware_access import HardwareAccess
 from layoutopt.problems.types import Access, Problem
@@ -43,8 +45,15 @@ def expand(accesses: list[Any], head: Problem) -> list[Any]:
 
 
 def is_named(access: Any) -> bool:
-    """Whether decoded data is meant as a fragment, a copy, an access by arrays or one of the hardware."""
-    return isinstance(access, dict) and (not _KEYS.isdisjoint(access) or hardware_access.is_hardware(access))
+    """Whether decoded data is meant as a fragment, a copy, a cover, arrays or one of the hardware."""
+    return isinstance(access, dict) and (
+        not _KEYS.isdisjoint(access) or _covers(access) or hardware_access.is_hardware(access)
+    )
+
+
+def _covers(access: dict[str, Any]) -> bool:
+    """Whether the access leaves its lanes free and gives no index to start from."""
+    return "lanes" in access and "index" not in access
 
 
 _KEYS: Final = frozenset(("fragment", "copy", "coordinates", "bases"))
@@ -64,6 +73,8 @@ def expanded(access: dict[str, Any], place: str, head: Problem) -> dict[str, Any
         plain = fragment_access.written_out(named, place, tile, threads)
     elif "copy" in access:
         plain = copy_access.written_out(json_data.convert(access, CopyAccess, place), place, tile, threads)
+    elif _covers(access):
+        plain = cover_access.from_cover(json_data.convert(access, CoverAccess, place), place, head)
     elif "bases" in access:
         plain = array_access.from_bases(access, place, head)
     else:

@@ -110,6 +110,11 @@ def check_tiles(tile_set: TileSet) -> None:
                 f"accesses[{i}].name",
                 f"{access.name!r} is already the name of accesses[{named.index(access.name)}]",
             )
+        if access.is_free:
+            raise ProblemFileError(
+                f"accesses[{i}].{'lanes' if access.lanes is not None else 'values'}",
+                "cannot be free with several tiles; solve the tile by itself",
+            )
         if isinstance(access.bytes, tuple):
             raise ProblemFileError(
                 f"accesses[{i}].bytes", f"one width is expected with several tiles, not {list(access.bytes)}"

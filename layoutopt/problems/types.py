@@ -145,7 +145,26 @@ class Tile(Struct, frozen=True, forbid_unknown_fields=True):
         return self.elements * self.element_bits // 8
 
 
-class Access(Struct, frozen=True, forbid_unknown_fields=True, rename={"loops": "for"}):
+Order = Literal["row", "column"] | tuple[int, ...]
+
+
+class GlobalSide(Struct, frozen=True, forbid_unknown_fields=True):
+    """What threads that choose their pieces keep to in global memory."""
+
+    contiguous: Annotated[
+        Positive | None, Meta(description="Consecutive threads cover whole segments of so many bytes")
+    ] = None
+    order: Annotated[
+        Order | None,
+        Meta(description="row: the last dimension is contiguous there; column: the first; or slowest first"),
+    ] = None
+    bytes: Annotated[
+        Literal[1, 2, 4, 8, 16] | None,
+        Meta(description="Bytes of one global access; a thread moves them in several accesses to the tile"),
+    ] = None
+
+
+class Access(Struct, frozen=True, forbid_unknown_fields=True, rename={"loops": "for", "global_": "global"}):
     """One instruction in the source, executed by every warp in every iteration of its loops."""
 
     name: Name
@@ -185,11 +204,26 @@ class Access(Struct, frozen=True, forbid_unknown_fields=True, rename={"loops": "
             "or an expression over the loop variables"
         ),
     ] = 1
+    lanes: Annotated[
+        Literal["free"] | None,
+        Meta(description="free: only what is covered is fixed; which thread handles which piece is chosen"),
+    ] = None
+    values: Annotated[
+        Literal["free"] | None,
+        Meta(description="free: in which of its iterations a thread handles which of its pieces is chosen"),
+    ] = None
+    global_: Annotated[GlobalSide | None, Meta(description="What free lanes keep to in global memory")] = None
+    order: Annotated[Order | None, Meta(description="The same as order in global")] = None
     notes: str | None = None
     hardware: Annotated[
         HardwareUse | None,
         Meta(description="Written by `tma.load`, `wgmma.A` and the like, which no lane executes"),
     ] = None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether something about its lanes is chosen."""
+        return self.lanes is not None or self.values is not None
 
     @property
     def single_width(self) -> int | None:

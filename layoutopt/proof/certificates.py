@@ -129,9 +129,14 @@ def check_certifiable(problem: Problem) -> None:
     """Check that there are certificates for answers to this problem.
 
     Raises:
-        ProblemFileError: some lanes choose at run time.
+        ProblemFileError: some lanes choose at run time, or are free.
     """
     for i, access in enumerate(problem.accesses):
+        if access.is_free:
+            raise ProblemFileError(
+                f"accesses[{i}].{'lanes' if access.lanes is not None else 'values'}",
+                "--certificate: there is none where lanes are chosen; write the index chosen into the file",
+            )
         if access.any:
             raise ProblemFileError(
                 f"accesses[{i}].any",

@@ -43,6 +43,7 @@ def report(problem: Problem, result: Result) -> str:
     lines += columns(rows, {0, 1})
     lines += _over_values(result.accesses)
     lines += descriptor_lines(result.accesses)
+    lines += _chosen_lanes(result.accesses)
     lines += ["", f"  {_verdict(result)}"]
     proof = result.proof
     if proof.weighted_excess is not None:
@@ -68,6 +69,17 @@ def report(problem: Problem, result: Result) -> str:
     if result.reason:
         lines += [f"  {result.reason}"]
     return "\n".join(lines) + "\n"
+
+
+def _chosen_lanes(accesses: Sequence[AccessReport | AuditedAccess]) -> list[str]:
+    """Which thread handles what, where that was chosen."""
+    lines = []
+    for access in accesses:
+        if access.index is not None:
+            loops = "".join(f", {name} < {trips}" for name, trips in (access.loops or {}).items())
+            where = f"; only where {access.where}" if access.where is not None else ""
+            lines.append(f"  {access.name}: [{', '.join(access.index)}] for tid{loops}{where}")
+    return ["", *lines] if lines else []
 
 
 def _estimated(took: Estimate) -> str:
@@ -101,6 +113,7 @@ def audit_report(problem: Problem, audit: Audit) -> str:
     lines += columns(rows, {0, 1})
     lines += _over_values(audit.accesses)
     lines += descriptor_lines(audit.accesses)
+    lines += _chosen_lanes(audit.accesses)
     lines += ["", *_profiler(audit), ""]
     lines += [f"  {finding.kind}: {finding.message}" for finding in audit.findings]
     verdict = "the layout cannot hold the tile" if audit.status is Status.INFEASIBLE else "no bank conflicts"

@@ -17,16 +17,18 @@ from layoutopt.ground.budget import Budget
 from layoutopt.hardware.counters import counters
 from layoutopt.hardware.devices import Device, device
 from layoutopt.problems.answer import RESULT_SCHEMA, Descriptor, Estimate, Result, Status
-from layoutopt.problems.lower import named_widths, width_choices
+from layoutopt.problems.free_lanes import free_accesses, is_free, naturally
+from layoutopt.problems.lower import named_lanes, named_widths, width_choices
 from layoutopt.problems.types import Problem
 from layoutopt.study import findings
 from layoutopt.study.findings import Finding
 from layoutopt.study.fix import EditedLayout, Timed, edit_finding, edited, fix
 from layoutopt.study.idle_xor import alignment_note, idle_xor
 from layoutopt.study.in_use import AnyLayout, InUse
+from layoutopt.synthesis.free_lanes import under_layout
 
 
-class AuditedAccess(Struct, frozen=True, omit_defaults=True):
+class AuditedAccess(Struct, frozen=True, omit_defaults=True, rename={"loops": "for"}):
     """What one access costs, and what the profiler will print for it."""
 
     name: str
@@ -40,6 +42,9 @@ class AuditedAccess(Struct, frozen=True, omit_defaults=True):
     any_is: str | None = None
     bytes: int | None = None
     descriptor: Descriptor | None = None
+    index: tuple[str, ...] | None = None
+    loops: dict[str, int] | None = None
+    where: str | None = None
 
 
 class Audit(Struct, frozen=True, rename={"schema_": "schema"}):
@@ -96,6 +101,23 @@ def check(
         ProblemFileError: there is no layout to check, or it cannot be read.
     """
     gpu = target or device(problem.target)
+    asked = problem
+    if is_free(problem):
+        natural = naturally(problem, free_accesses(problem, gpu))
+        table = InUse(width_choices(natural)[0], layout, gpu).table
+        problem = under_layout(problem, gpu, table, budget)
+    audit = _with_widths(problem, layout, gpu, solver, budget)
+    return msgspec.structs.replace(audit, accesses=named_lanes(audit.accesses, asked, problem))
+
+
+def _with_widths(
+    problem: Problem,
+    layout: AnyLayout | None,
+    gpu: Device,
+    solver: Callable[[Problem], Result] | None,
+    budget: Budget | None,
+) -> Audit:
+    """The audit under the widths that cost least."""
     options = width_choices(problem)
     if len(options) > 1:
         # The layout is given, so that every access takes the width that costs it least.

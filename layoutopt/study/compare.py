@@ -37,7 +37,7 @@ from layoutopt.study.advice import mark_pareto, recommend
 from layoutopt.study.comparison import Comparison, Row, RowAccess, by_wavefronts
 from layoutopt.study.counted import COUNTED, Counter, best, plainly
 from layoutopt.study.edits import strides_of
-from layoutopt.study.known import known_case
+from layoutopt.study.known import known_case, with_known_lanes
 from layoutopt.study.nearest_edit import nearest_edit
 from layoutopt.synthesis.solve import solve_cases
 
@@ -71,7 +71,9 @@ def compare(
     if problem.is_dictated:
         field = "layout.must_be" if problem.layout.must_be is not None else "accesses"
         raise ProblemFileError(field, "the hardware leaves no families to compare; solve ranks its layouts")
-    return Comparer(problem, target or device(problem.target), time_limit, progress, known).run()
+    gpu = target or device(problem.target)
+    problem = with_known_lanes(problem, gpu, Budget(time_limit), known)
+    return Comparer(problem, gpu, time_limit, progress, known).run()
 
 
 class Comparer:

@@ -19,7 +19,7 @@ from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, Search, s
 from layoutopt.search.proposal import Ask
 from layoutopt.study.clash import QUESTION_SHARE, Clashes, names
 from layoutopt.study.explanation import Explanation, Relaxation
-from layoutopt.study.known import known_case
+from layoutopt.study.known import known_case, with_known_lanes
 from layoutopt.study.nearest_edit import nearest_edit
 from layoutopt.study.phase_words import PhaseWords
 from layoutopt.study.relaxations import Relaxations
@@ -47,7 +47,8 @@ def explain(
     Raises:
         ProblemFileError: the problem contradicts itself.
     """
-    return _Explainer(problem, target or device(problem.target), budget or Budget(time_limit)).run()
+    gpu, time = target or device(problem.target), budget or Budget(time_limit)
+    return _Explainer(with_known_lanes(problem, gpu, time), gpu, time).run()
 
 
 def _in_use(problem: Problem) -> Node | None:

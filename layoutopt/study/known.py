@@ -4,11 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from layoutopt.engine.case import Case, case_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
+from layoutopt.problems.answer import Result
+from layoutopt.problems.free_lanes import is_free
+from layoutopt.problems.lower import assigned
 from layoutopt.problems.types import Problem
+from layoutopt.synthesis.solve import solve
+
+
+def with_known_lanes(
+    problem: Problem, gpu: Device, budget: Budget | None = None, known: Result | None = None
+) -> Problem:
+    """The problem with the lanes that `solve` chooses; itself where none is free.
+
+    Args:
+        problem: some of whose accesses may be free.
+        gpu: its device.
+        budget: the time there is, of which half is used; None for no limit.
+        known: the answer of `solve`, where it is known.
+
+    Raises:
+        ProblemFileError: an access cannot be free.
+    """
+    if not is_free(problem):
+        return problem
+    if known is None:
+        layout = msgspec.structs.replace(problem.layout, offset=None)
+        part = budget.part(0.5) if budget is not None else None
+        known = solve(msgspec.structs.replace(problem, layout=layout), target=gpu, budget=part)
+    return assigned(problem, known)
 
 
 def known_case(

@@ -24,7 +24,7 @@ from layoutopt.problems.trace import IntArray, Trace
 from layoutopt.problems.types import Problem
 from layoutopt.problems.words import widths_text
 from layoutopt.search.proposal import Ask
-from layoutopt.study.known import known_case
+from layoutopt.study.known import known_case, with_known_lanes
 from layoutopt.study.picture import Instruction, Picture, instruction, picture
 from layoutopt.synthesis.solve import solve, solve_cases
 
@@ -103,8 +103,9 @@ def views(
     Raises:
         ProblemFileError: there is no such layout, access, warp or iteration, or a file is wrong.
     """
-    free = msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, offset=None))
     budget = Budget(time_limit)
+    problem = with_known_lanes(problem, gpu, budget)
+    free = msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, offset=None))
     case = known_case(free, gpu, budget=budget)  # what cannot be drawn is refused before the search
     result = solve(free, target=gpu, budget=budget) if case.widths else solve_cases([case], Ask(budget))
     notes: list[str] = []

@@ -21,6 +21,9 @@ from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Method
 from layoutopt.problems.types import Problem, TileSet
 
+# Fields of an access that few have: left out where they say nothing.
+_FREE: Final = ("lanes", "values", "global", "order")
+
 # Fields of a problem that no answer depends on.
 _SAYINGS: Final = ("schema", "name", "notes", "known_optimum", "published")
 
@@ -96,7 +99,9 @@ def _names_matter(problem: Problem | TileSet) -> bool:
 
 def _access(access: Any) -> dict[str, Any]:
     data = {
-        field: value for field, value in msgspec.to_builtins(access).items() if field not in ("name", "notes")
+        field: value
+        for field, value in msgspec.to_builtins(access).items()
+        if field not in ("name", "notes") and not (field in _FREE and value is None)
     }
     data["index"] = [str(text) for text in access.index]
     # The last variable is the fastest.

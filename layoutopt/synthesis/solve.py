@@ -14,7 +14,8 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device, device
 from layoutopt.problems.answer import EVERY_LAYOUT, METHODS, Bound, Method, Proof, Result, Status
-from layoutopt.problems.lower import chosen_widths
+from layoutopt.problems.free_lanes import is_free
+from layoutopt.problems.lower import assigned, chosen_widths
 from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.search import dictated
@@ -22,6 +23,7 @@ from layoutopt.search.as_table import why_no_table
 from layoutopt.search.proposal import Ask, Progress, Proposal
 from layoutopt.search.search import search
 from layoutopt.synthesis import tables
+from layoutopt.synthesis.free_lanes import solve_free
 from layoutopt.synthesis.run_time_values import over_values
 from layoutopt.synthesis.sample import by_sample, is_large
 from layoutopt.synthesis.verify import Answer, verified
@@ -73,10 +75,15 @@ def solve(
         raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
     gpu = target or device(problem.target)
     ask = Ask(budget or Budget(time_limit), conflict_free, workers, progress, method)
+
+    def fixed(asked: Problem, how: Ask) -> Result:
+        """The answer to a problem whose lanes are fixed."""
+        if asked.layout.minimise == "time":
+            return _of_least_time(asked, gpu, how)
+        return solve_cases(cases(asked, gpu, how.budget), how)
+
     try:
-        if problem.layout.minimise == "time":
-            return _of_least_time(problem, gpu, ask)
-        return solve_cases(cases(problem, gpu, ask.budget), ask)
+        return solve_free(problem, gpu, ask, fixed) if is_free(problem) else fixed(problem, ask)
     except OutOfTime:
         proof = Proof(Bound(0, EVERY_LAYOUT), Bound(problem.tile.bytes, EVERY_LAYOUT))
         return Result(problem.name, gpu.name, Status.UNKNOWN, proof, "out of time")
@@ -159,7 +166,7 @@ def with_estimate(problem: Problem, result: Result, gpu: Device) -> Result:
     """The result with the estimated time of its layout, where it has one and no lane chooses at run time."""
     if result.layout is None or any(access.any for access in problem.accesses):
         return result
-    return estimated(case_of(problem, gpu, chosen_widths(problem, result)), result)
+    return estimated(case_of(assigned(problem, result), gpu, chosen_widths(problem, result)), result)
 
 
 def estimated(case: Case, result: Result) -> Result:

@@ -1,0 +1,233 @@
+"""Lanes as a decision: what falls to nothing, what cannot, and that what is chosen does what was asked."""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import layoutopt
+from layoutopt.cli.commands import main
+from layoutopt.errors import ProblemFileError
+from layoutopt.problems.answer import Status
+
+SPEC = importlib.util.spec_from_file_location(
+    "fuzz_free_lanes", Path(__file__).parents[1] / "scripts/fuzz/free_lanes.py"
+)
+fuzz = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(fuzz)
+
+
+def problem(accesses, shape=(32, 128), element="f32", threads=256, **more):
+    tile = {"shape": list(shape), "element": element}
+    return layoutopt.problem(name="free", tile=tile, threads=threads, accesses=accesses, **more)
+
+
+ROWS = {"name": "rows", "op": "store", "bytes": 16, "index": ["tid//32 + 8*i", "4*(tid%32)"], "for": {"i": 4}}
+
+
+def drain(contiguous=32, **more):
+    side = {"contiguous": contiguous, "order": "column"}
+    return {"name": "columns", "op": "load", "bytes": 4, "lanes": "free", "global": side, **more}
+
+
+@pytest.mark.parametrize(("contiguous", "excess"), [(32, 0), (64, 128), (128, 384)])
+def test_columns_under_16_byte_rows(contiguous, excess):
+    """With fixed lanes 384 in every layout; 8 lanes a column leave none, 16 and 32 cannot."""
+    result = layoutopt.solve(problem([ROWS, drain(contiguous)]))
+    assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, excess, 16384)
+    assert result.proof.excess.lower_bound == excess
+    assert result.proof.excess.everywhere
+
+
+def test_values_in_an_order_of_their_own():
+    """16 words of a thread, 4 lanes of a warp in each bank: free of conflicts when lanes take turns."""
+    store = {
+        "name": "store", "op": "store", "bytes": 4, "index": ["tid//2", "32*(tid%2) + 2*i"], "for": {"i": 16},
+    }  # fmt: skip
+    rows = ["64*(warp%2) + 8*(i%8) + tid%8", "16*(i//8) + 8*((tid%16)//8)"]
+    read = {"name": "read", "op": "ldmatrix.x2", "index": rows, "for": {"i": 32}}
+    fixed = layoutopt.solve(problem([store, read], (128, 64), "f16"))
+    assert (fixed.excess, fixed.bytes) == (384, 16384)
+    result = layoutopt.solve(problem([{**store, "values": "free"}, read], (128, 64), "f16"))
+    assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 16384)
+    pieces = evaluated(result.accesses[0], 256)
+    for tid in range(256):
+        row, column = tid // 2, 32 * (tid % 2)
+        assert sorted(map(tuple, pieces[:, tid])) == [(row, column + 2 * i) for i in range(16)]
+
+
+def evaluated(report, threads):
+    """Coordinates of every iteration and thread, by plain evaluation of the index."""
+    names, trips = list(report.loops), list(report.loops.values())
+    cells = []
+    for at in np.ndindex(*trips):
+        known = dict(zip(names, map(int, at), strict=True))
+        cells.append([[eval(text, {}, {"tid": t, **known}) for text in report.index] for t in range(threads)])
+    return np.array(cells)
+
+
+@pytest.mark.parametrize(
+    ("element", "bytes_", "size"), [("u8", 4, 64), ("f16", 4, 64), ("f32", 4, 32), ("f64", 8, 32), ("b128", 16, 32)]
+)  # fmt: skip
+def test_transposes_with_16_byte_global_accesses_on_both_sides(element, bytes_, size):
+    result = layoutopt.solve(
+        problem(
+            [
+                {"name": "in", "op": "store", "bytes": 16, "lanes": "free", "global": {"contiguous": 64}},
+                {"name": "out", "op": "load", "bytes": bytes_, "lanes": "free",
+                 "global": {"contiguous": 64, "order": "column", "bytes": 16}},
+            ],
+            (size, size), element, 64,
+        )
+    )  # fmt: skip
+    assert (result.status, result.excess) == (Status.OPTIMAL, 0)
+    elements = 16 * size * size // result.bytes  # of 16 bytes
+    out = result.accesses[1]
+    pieces = evaluated(out, 64)
+    # What one thread moves in its steps is one run of 16 bytes down a column, or several side by side.
+    steps = out.loops.get("j", 1)
+    assert steps == elements
+    for iteration in pieces.reshape(-1, steps, 64, 2).transpose(0, 2, 1, 3):
+        for thread in iteration:
+            assert (thread[:, 1] == thread[0, 1]).all()
+            assert (thread[:, 0] == thread[0, 0] + np.arange(steps)).all()
+            assert thread[0, 0] % steps == 0
+
+
+@pytest.mark.parametrize("seed", [4, 7, 25])
+def test_random_fills_against_every_permutation_of_bits(seed):
+    data = fuzz.random_problem(seed)
+    asked = layoutopt.problem(data)
+    result = layoutopt.solve(asked)
+    assert fuzz.uncovered(data, asked, result) is None
+    if result.excess:
+        assert fuzz.best_permutation(data, 10) >= result.excess
+
+
+def test_a_part_of_the_tile_by_a_part_of_the_block():
+    access = drain(16, covers=[[8, 24], [32, 64]], threads=96, **{"for": {"k": 6}})
+    result = layoutopt.solve(problem([ROWS, access]))
+    pieces = evaluated(result.accesses[1], 256)
+    where = result.accesses[1].where
+    taking = [[bool(eval(where, {}, {"tid": t, "k": k})) for t in range(256)] for k in range(6)]
+    covered = pieces[np.array(taking)]
+    want = sorted((a, b) for a in range(8, 24) for b in range(32, 64))
+    assert sorted(map(tuple, covered.tolist())) == want
+    assert result.accesses[1].loops == {"k": 6}
+
+
+def test_sizes_that_are_no_powers_of_two():
+    access = {"name": "fill", "op": "store", "bytes": 16, "lanes": "free", "global": {"contiguous": 64}}
+    read = {
+        "name": "read",
+        "op": "load",
+        "bytes": 4,
+        "index": ["tid", "4*i"],
+        "for": {"i": 12},
+        "where": "tid < 24",
+    }
+    read["bytes"] = 16
+    result = layoutopt.solve(problem([access, read], (24, 48), threads=96))
+    assert (result.status, result.excess) == (Status.OPTIMAL, 0)
+    pieces = evaluated(result.accesses[0], 96).reshape(-1, 2)
+    assert len(np.unique(pieces, axis=0)) == 24 * 12
+
+
+ERRORS = [
+    ({"op": "ldmatrix.x4", "bytes": 16}, "lanes: free lanes are for loads, stores and copies"),
+    ({"global": {"contiguous": 48, "order": "column", "bytes": 16}, "bytes": 4}, None),
+    ({"global": {"contiguous": 24, "order": "row"}, "bytes": 16}, "global.contiguous: segments of 24 bytes"),
+    ({"global": {"order": "row"}, "order": "column"}, "order: is another"),
+    ({"order": [0, 0]}, "order: expected row, column, or each of 0..1 once"),
+    ({"covers": [[0, 33], [0, 4]]}, r"covers\[0\]: expected 0 <= first < end <= 32"),
+    ({"covers": [[0, 32], [0, 6]], "bytes": 16}, "bytes: a thread moves 4 elements along dimension 1"),
+    ({"threads": 512}, "threads: the block has 256 threads, not 512"),
+    ({"for": {"i": 3}}, "for: 256 threads cover this in 16 iterations, not 3"),
+    ({"index": ["tid % 32", "0"]}, "index: free lanes cover every element once"),
+    ({"index": ["tid % 8 * 2", "tid // 8"]}, "index: free lanes cover a box"),
+    ({"index": ["tid % 32", "tid // 32"], "bytes": [4, 8]}, "bytes: one width is expected"),
+    ({"index": ["tid % 32", "v"], "any": {"v": 8}}, "any: no value is left to run time"),
+    ({"index": ["tid % 32", "tid // 32 + 8*i"], "for": {"i": 2}, "weight": "i + 1"}, "weight: of an access"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changed", "message"), ERRORS)
+def test_what_cannot_be_free_is_refused(changed, message):
+    access = {**drain(), **changed}
+    if "order" in changed and "global" not in changed:
+        access.pop("global")
+    if message is None:
+        assert layoutopt.solve(problem([ROWS, access])).layout is not None
+        return
+    with pytest.raises(ProblemFileError, match=message) as caught:
+        layoutopt.solve(problem([ROWS, access]))
+    assert str(caught.value).startswith("accesses[1].")
+
+
+def test_global_side_without_free_lanes_is_refused():
+    with pytest.raises(ProblemFileError, match=r"accesses\[0\].global: is for accesses with"):
+        problem([{**ROWS, "global": {"contiguous": 128}}])
+
+
+def test_several_tiles_are_refused():
+    tile = {"name": "t", "shape": [32, 128], "element": "f32"}
+    access = {**ROWS, "tile": "t", "lanes": "free"}
+    with pytest.raises(ProblemFileError, match=r"accesses\[0\].lanes: cannot be free with several tiles"):
+        layoutopt.load_all({"name": "n", "tiles": [tile], "threads": 256, "accesses": [access]})
+
+
+def run(*arguments):
+    outcome = CliRunner().invoke(main, list(map(str, arguments)))
+    return outcome.exit_code, outcome.stdout + outcome.stderr
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A problem and its result."""
+    folder = tmp_path_factory.mktemp("free")
+    data = {
+        "schema": "layoutopt.problem/1", "name": "free", "tile": {"shape": [32, 128], "element": "f32"},
+        "threads": 256, "accesses": [ROWS, drain()],
+    }  # fmt: skip
+    (folder / "p.json").write_text(json.dumps(data))
+    code, out = run("solve", folder / "p.json", "--json")
+    assert code == 0, out
+    (folder / "r.json").write_text(out)
+    return folder
+
+
+def test_code_has_the_coordinates_that_threads_handle(files):
+    code, out = run("emit", files / "r.json", "--problem", files / "p.json")
+    assert code == 0
+    assert re.search(r"free_columns_x0\(int tid, int i\)", out)
+    report = json.loads((files / "r.json").read_text())["accesses"][1]
+    assert f"// lanes as chosen: [{', '.join(report['index'])}]" in out
+
+
+def test_a_layout_that_is_given_gets_the_best_lanes(files):
+    code, out = run("check", files / "p.json", "--offset", "x0*132 + x1", "--json")
+    audit = json.loads(out)
+    assert (code, audit["excess"]) == (0, 0)
+    assert audit["accesses"][1]["index"]
+    code, out = run("emit", files / "p.json", "--offset", "x0*132 + x1")
+    assert code == 0
+    assert "0 excess wavefronts" in out
+
+
+def test_a_result_whose_lanes_do_something_else_is_refused(files):
+    result = json.loads((files / "r.json").read_text())
+    result["accesses"][1]["index"][0] = "tid % 8"
+    (files / "wrong.json").write_text(json.dumps(result))
+    outcome = CliRunner().invoke(
+        main, ["emit", str(files / "wrong.json"), "--problem", str(files / "p.json")]
+    )
+    assert str(outcome.exception) == "index: of access 'columns' does not cover what the file's does"
+
+
+def test_no_conflicts_wanted_where_none_can_be_avoided():
+    result = layoutopt.solve(problem([ROWS, drain(128)]), conflict_free=True)
+    assert (result.status, result.layout) == (Status.INFEASIBLE, None)
