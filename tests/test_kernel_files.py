@@ -132,6 +132,38 @@ def test_constant_memory_of_the_file_is_read(tmp_path):
     assert (found["totals"]["wavefronts_ld"], found["totals"]["bank_conflicts_ld"]) == (192, 160)
 
 
+@pytest.mark.nvcc
+@pytest.mark.skipif(
+    find_tool("nvcc") is None or find_tool("nvdisasm") is None, reason="needs nvcc and nvdisasm"
+)
+def test_a_program_with_headers_macros_and_templates(tmp_path):
+    """A main() that launches some instances of a template; what is missing is said with what gives it."""
+    headers = tmp_path / "headers"
+    headers.mkdir()
+    (headers / "rows.h").write_text("constexpr int ROWS = 8;\n")
+    source = tmp_path / "program.cu"
+    source.write_text("""#include <cstdio>
+#include "rows.h"
+template <int N, bool B> __global__ void turn(float* o) {
+    __shared__ float t[ROWS * N];
+    t[threadIdx.x] = o[threadIdx.x];
+    __syncthreads();
+    if (B) o[threadIdx.x] = t[threadIdx.x * STEP % (ROWS * N)];
+}
+int main() { turn<32, true><<<1, 256>>>(nullptr); turn<64, true><<<1, 256>>>(nullptr); puts("x"); }
+""")
+    assert "rows.h" in (said := refused(source, "--block", "256"))
+    assert "-I DIR" in said
+    assert "-D NAME=VALUE" in refused(source, "--block", "256", "-I", headers)
+    given = ("--block", "256", "-I", headers, "-D", "STEP=2", "--nvcc=-std=c++17", "--arch", "sm_80")
+    said = refused(source, *given, "--entry", "turn<16, true>")
+    assert "a template is one where" in said
+    assert "turn<32, true>" in said
+    found = check(source, *given, "--entry", "turn<64, true>")
+    assert found["certain"]
+    assert (found["target"], found["totals"]["wavefronts_ld"]) == ("sm_80", 16)
+
+
 @pytest.mark.parametrize(
     ("source", "expected"),
     [

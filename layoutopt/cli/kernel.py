@@ -51,6 +51,15 @@ class LaunchOptions:
     assume: dict[str, int | float | str]
     max_steps: int
     target: str | None
+    include: tuple[str, ...] = ()
+    define: tuple[str, ...] = ()
+    nvcc: tuple[str, ...] = ()
+
+    @property
+    def compiler(self) -> tuple[str, ...]:
+        """What nvcc is told."""
+        found = [f"-I{Path(folder).resolve()}" for folder in self.include]
+        return (*found, *(f"-D{name}" for name in self.define), *self.nvcc)
 
     def given(self) -> str | None:
         """One of the options that was given, if one was."""
@@ -63,6 +72,9 @@ class LaunchOptions:
             "--data": self.data,
             "--assume": self.assume,
             "--target": self.target,
+            "-I": self.include,
+            "-D": self.define,
+            "--nvcc": self.nvcc,
         }
         return next((name for name, value in values.items() if value), None)
 
@@ -128,7 +140,11 @@ _OPTIONS = (
                  help="As --arg, for a value that is only assumed; the verdict names it."),
     click.option("--max-steps", type=click.IntRange(1, 10**9), default=DEFAULT_MOST_STEPS, show_default=True,
                  metavar="N", help="Steps that blocks evaluated together may need."),
-    click.option("--target", metavar="T", help="The GPU to compile a source for  [default: sm_90]"),
+    click.option("--target", "--arch", metavar="T", help="The GPU to compile a source for  [default: sm_90]"),
+    click.option("-I", "--include", multiple=True, metavar="DIR", help="A folder of headers of a source."),
+    click.option("-D", "--define", multiple=True, metavar="NAME[=VALUE]", help="A macro of a source."),
+    click.option("--nvcc", multiple=True, metavar="OPTION",
+                 help="Another option of nvcc for a source, such as --nvcc=-std=c++20."),
 )  # fmt: skip
 
 
@@ -147,7 +163,7 @@ def read_program(path: Path, options: LaunchOptions) -> Program:
     """
     from layoutopt.kernels.files import chosen, programs
 
-    return chosen(programs(path, options.target), options.entry)
+    return chosen(programs(path, options.target, options.compiler), options.entry)
 
 
 def launch_of(program: Program, options: LaunchOptions) -> tuple[Launch, Device]:

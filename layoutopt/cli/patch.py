@@ -64,7 +64,7 @@ def command(
     options = LaunchOptions(**launch)
     if result is not None and array is None:
         raise click.UsageError("--result is the layout of one array: name it with --array")
-    text, program = ptx_text(kernel, options.target, options.entry)
+    text, program = ptx_text(kernel, options.target, options.entry, options.compiler)
     planned, gpu = launch_of(program, options)
     request = Request(
         planned,

@@ -58,15 +58,17 @@ def programs(path: Path, target: str | None = None, options: Sequence[str] = ())
     return sass.from_text(text, target)
 
 
-def ptx_text(path: Path, target: str | None, entry: str | None) -> tuple[str, Program]:
-    """The PTX of a file of PTX or of a CUDA source, and the kernel of it that is meant.
+def ptx_text(
+    path: Path, target: str | None, entry: str | None, options: Sequence[str] = ()
+) -> tuple[str, Program]:
+    """The PTX of a file of PTX or of a CUDA source (`options` are nvcc's), and the kernel that is meant.
 
     Raises:
         ProblemFileError: it cannot be read, or which kernel is meant is not clear.
         MachineError: there is no nvcc.
     """
     if path.suffix.lower() == ".cu":
-        text = compile_source(path, target or DEFAULT_TARGET, form="ptx").decode("utf-8", "replace")
+        text = compile_source(path, target or DEFAULT_TARGET, options, "ptx").decode("utf-8", "replace")
     elif path.suffix.lower() == ".ptx":
         text = json_data.read(path, MAX_BYTES).decode("utf-8", "replace")
     else:
@@ -97,7 +99,7 @@ def chosen(found: Sequence[Program], entry: str | None) -> Program:
         ProblemFileError: none or several are meant.
     """
     if not found:
-        raise ProblemFileError("", "no kernel in the file (a template is compiled only where it is used)")
+        raise ProblemFileError("", "no kernel in the file" + _TEMPLATES)
     if entry is None:
         if len(found) == 1:
             return found[0]
@@ -111,9 +113,10 @@ def chosen(found: Sequence[Program], entry: str | None) -> Program:
             raise ProblemFileError("--entry", f"{shown(entry)!r} is several kernels: {_some(matching)}")
     close = [p for p in found if base_name(entry) and base_name(entry) in p.title]
     there = f"{'near it' if close else 'there'} are {_some(close or found)}"
-    raise ProblemFileError("--entry", f"{shown(entry)!r} is none of the kernels; {there}")
+    raise ProblemFileError("--entry", f"{shown(entry)!r} is none of the kernels{_TEMPLATES}; {there}")
 
 
+_TEMPLATES: Final = " (a template is one where the file uses it)"
 # Names that `--entry` may give, the most precise first.
 _FORMS: Final[tuple[Callable[[Program], str], ...]] = (
     lambda p: p.name,
@@ -176,6 +179,13 @@ def _named(program: Program, source: str) -> Program:
     return replace(program, parameters=named)
 
 
+# What helps where nvcc says so.
+_HINTS: Final = {
+    "No such file or directory": " (-I DIR says where headers are)",
+    "is undefined": " (-D NAME=VALUE defines a macro, --nvcc=OPTION passes other options)",
+}
+
+
 def compile_source(path: Path, target: str, options: Sequence[str] = (), form: str = "cubin") -> bytes:
     """A CUDA source compiled with line information, to a cubin or to PTX.
 
@@ -197,7 +207,11 @@ def compile_source(path: Path, target: str, options: Sequence[str] = (), form: s
             *options,
             str(path.resolve()),
         ]
-        run_tool("nvcc", command)
+        try:
+            run_tool("nvcc", command)
+        except ProblemFileError as error:
+            hint = next((hint for said, hint in _HINTS.items() if said in str(error)), "")
+            raise ProblemFileError("", f"{error}{hint}") from None
         if not output.exists():
             raise ProblemFileError("", f"nvcc wrote nothing for {shown(str(path))}")
         return output.read_bytes()

@@ -23,7 +23,8 @@ KERNELS = Path(__file__).parents[2] / "tests/data/kernels"
 TYPES = {
     name: np.dtype(code)
     for name, code in {
-        "u8": "u1", "u16": "u2", "u32": "u4", "u64": "u8", "i16": "i2", "i32": "i4", "i64": "i8", "f32": "f4", "f64": "f8",
+        "u8": "u1", "u16": "u2", "u32": "u4", "u64": "u8", "i16": "i2", "i32": "i4", "i64": "i8",
+        "f32": "f4", "f64": "f8",
     }.items()
 }  # fmt: skip
 

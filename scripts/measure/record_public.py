@@ -5,10 +5,10 @@
     python3 scripts/measure/record_public.py --compare FOLDER                    needs nvdisasm
 
 Which kernels, from where, and how they are launched is public_kernels.json beside this file. CLONES holds a
-clone of each repository, as OWNER+NAME or OWNER+NAME/repo. FOLDER receives a cubin a source and launches.json.
-Nothing of the sources is kept: tests/data/kernels/public.json holds names and counts. The second step writes
-the counters of three launches each to OUT/public.json; the third puts beside them what is predicted from the
-machine code, without and with the contents of the buffers.
+clone of each repository, as OWNER+NAME or OWNER+NAME/repo. FOLDER receives a cubin for each source, and
+launches.json. Nothing of the sources is kept: tests/data/kernels/public.json holds names and counts. The
+second step writes the counters of three launches each to OUT/public.json; the third puts beside them what is
+predicted from the machine code, without and with the contents of the buffers.
 """
 
 from __future__ import annotations
@@ -40,8 +40,12 @@ SOURCES = (".cu", ".cuh", ".h", ".hpp", ".hh", ".inl", ".def", ".c", ".cpp")
 REPEAT = record_kernels.REPEAT
 SECONDS = 60.0
 PARTS = ("ld", "st", "atom")
-COUNTERS = {"wavefronts": "pipe_lsu_wavefronts", "bank_conflicts": "bank_conflicts_pipe_lsu"}
-OURS = tuple(f"{kind}_{part}" for kind in COUNTERS for part in PARTS)
+COUNTERS = {
+    f"{ours}_{part}": f"l1tex__data_{theirs}_mem_shared_op_{part}"
+    for ours, theirs in (("wavefronts", "pipe_lsu_wavefronts"), ("bank_conflicts", "bank_conflicts_pipe_lsu"))
+    for part in PARTS
+}
+OURS = tuple(COUNTERS)
 
 
 def table() -> dict[str, Any]:
@@ -224,10 +228,19 @@ def measure(folder: Path, out: Path, only: Sequence[str]) -> None:
     }
     records = []
     for name, seen in found.items():
-        key = "error" if isinstance(seen, str) else "launches"
-        records.append({"name": name, "code": rows[name]["code"], key: seen})
+        what = {"error": seen} if isinstance(seen, str) else {"counters": counters(seen)}
+        records.append({"name": name, "code": rows[name]["code"], **what})
     (out / "public.json").write_text(on_gpu.record(head, "kernels", records))
     print(f"wrote {len(records)} kernels, {sum('error' in r for r in records)} with errors")
+
+
+def counters(launches: Sequence[dict[str, int]]) -> dict[str, int | list[int]]:
+    """By our name of a counter its value, or those of all repetitions where they differ."""
+    found: dict[str, int | list[int]] = {}
+    for ours, theirs in COUNTERS.items():
+        seen = [launch[theirs] for launch in launches]
+        found[ours] = seen[0] if len(set(seen)) == 1 else seen
+    return found
 
 
 # ------------------------------------------------------------------ compare
@@ -294,28 +307,20 @@ def compare(folder: Path, only: Sequence[str]) -> None:
         RECORD.write_text(on_gpu.record(head, "kernels", list(rows.values())))
 
 
-def measured(row: dict[str, Any]) -> dict[str, set[int]]:
-    """The values that the profiler's repetitions gave, by our name of the counter."""
-    return {
-        f"{ours}_{part}": {one[f"l1tex__data_{theirs}_mem_shared_op_{part}"] for one in row["launches"]}
-        for ours, theirs in COUNTERS.items()
-        for part in PARTS
-    }
-
-
 def verdict(row: dict[str, Any], found: dict[str, Any]) -> str:
     """What came of one prediction: exact, differs (and where), varies, or why it is not certain."""
     if "refused" in found:
         return f"refused: {found['refused']}"
-    if "launches" not in row:
+    if "counters" not in row:
         return ("certain" if found["certain"] else f"not certain: {found['why']}") + " (not measured)"
-    seen = measured(row)
-    wrong = [one for one in OURS if found[one] not in seen[one]]
-    varies = any(len(seen[one]) > 1 for one in OURS)
-    told = ", ".join(f"{one} {found[one]} not {'/'.join(map(str, sorted(seen[one])))}" for one in wrong)
+    seen = row["counters"]
+    varies = [one for one in OURS if isinstance(seen[one], list)]
+    wrong = [one for one in OURS if found[one] != seen[one] and one not in varies]
+    told = "; ".join(f"{one} {found[one]}, measured {seen[one]}" for one in wrong)
     exact = f"differs: {told}" if wrong else "exact"
+    noise = "".join(f"; {one} {found[one]}, repetitions {seen[one]}" for one in varies)
     sure = "certain" if found["certain"] else f"not certain ({found['why']})"
-    return f"{sure}, {exact}{', the profiler varies' if varies else ''}"
+    return f"{sure}, {exact}{noise}"
 
 
 def said(row: dict[str, Any], found: dict[str, Any]) -> str:
