@@ -6,6 +6,7 @@ import pytest
 from test_method_model import asked
 
 from layoutopt import load, solve
+from layoutopt.hardware.devices import Device, PhaseRule
 from layoutopt.problems.file import from_data
 from layoutopt.search import presolve
 
@@ -50,3 +51,24 @@ def test_what_spectra_refute_is_never_written_out(only):
     few = solve(load(name)).model.written_out
     only(("dense", "counted"))
     assert few < solve(load(name)).model.written_out
+
+
+@pytest.mark.parametrize("method", ["auto", "model"])
+def test_words_that_merge_cost_no_bytes_to_keep_apart(method):
+    """Where 8 words of a group are served by 4 banks, dense rows take more passes, all of them needed."""
+    rules = {
+        ("load", 4): PhaseRule((tuple(range(8)),), 4, 4, row_words=8),
+        ("load", 16): PhaseRule(((0, 1), (2, 3), (4, 5), (6, 7)), 4, 4),
+    }
+    rows = {"op": "load", "bytes": 4, "index": ["(tid + i) // 8 % 8", "(tid + i) % 8"], "for": {"i": 3}}
+    vectors = {"op": "load", "bytes": 16, "index": ["tid % 8", "4*(tid // 8 % 2)"]}
+    problem = from_data(
+        {
+            "name": "p",
+            "tile": {"shape": [8, 8], "element": "f32"},
+            "threads": 16,
+            "accesses": [{"name": "rows", **rows}, {"name": "vectors", **vectors}],
+        }
+    )
+    result = solve(problem, target=Device("toy", "toy", 8, 4, 4, rules), method=method)
+    assert answer(result) == ("optimal", 0, 256)

@@ -146,8 +146,8 @@ class ExcessModel:
         for k in range(len(phases)):
             words, weight = phases.held(k), int(phases.weight[k])
             ideal, target = int(phases.ideal[k]), int(phases.target[k])
-            if len(words) <= max(ideal, target):
-                constant += weight * max(0, target - ideal)
+            if len(words) <= target:
+                constant += weight * (target - ideal)
                 continue
             low = max(lowest, int(phases.chunk_bits[k]))
             left.append(_Phase((words, int(phases.bank_bits[k]), low, ideal), weight))

@@ -28,7 +28,8 @@ class Phases:
         bank_bits: log2 of the banks.
         weight: weighted number of phases.
         ideal: wavefronts if spread evenly.
-        target: wavefronts that no layout undercuts.
+        target: wavefronts at the least excess that counting leaves: no layout has fewer in excess of its
+            own `ideal`, which grows where elements that could share words do not.
     """
 
     words: IntArray
@@ -101,7 +102,7 @@ def phases_of(candidate: Linearisation, sets: Sequence[PhaseSet], tile: Tile) ->
                 full * (rule.banks.bit_length() - 1),
                 weight * requests,
                 np.maximum(1, ideal),
-                np.maximum(1, target),
+                np.maximum(np.maximum(1, ideal), target),
             )
         )
     if not columns:

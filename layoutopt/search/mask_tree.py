@@ -133,7 +133,7 @@ class _Tree:
         self.best: Swizzled | None = None
         phases = question.phases
         self.words, self.weight, self.ideal = phases.words, phases.weight, phases.ideal
-        self.least = np.maximum(phases.ideal, phases.target)
+        self.least = phases.target
         self.low, self.high = phases.chunk_bits, phases.bank_bits
         self.constant = 0
 
