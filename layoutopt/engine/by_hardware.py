@@ -124,7 +124,7 @@ def _tensor_map(use: HardwareUse, tile: Tile, offsets: IntArray) -> TensorMap:
     if not found:
         names = ", ".join(mode.short for mode in _allowed(use))
         size = f"boxes of {'x'.join(map(str, use.box))}" if use.box is not None else "boxes"
-        raise LayoutError(f"no tensor map of mode {names} fills {size} so")
+        raise LayoutError(f"no tensor map of mode {names} fills {size} of this layout")
     count, mode, box, starts = min(found, key=lambda f: (f[0], len(f[1].xor)))
     kind = map_element(use, tile)
     inner = box[-1] * tile.element_bytes // ELEMENT_BYTES[kind]
@@ -235,7 +235,7 @@ def _matrix(access: Access, tile: Tile, offsets: IntArray) -> MatrixDescriptor:
             )
     names = ", ".join(mode.short for mode in _allowed(use))
     majors = " or ".join(_majors(use, rules, size))
-    raise LayoutError(f"no {majors}-major matrix descriptor of mode {names} reads {rows}x{depth} so")
+    raise LayoutError(f"no {majors}-major matrix descriptor of mode {names} reads {rows}x{depth} of this layout")
 
 
 def _majors(use: HardwareUse, rules: Engine, size: int) -> tuple[str, ...]:

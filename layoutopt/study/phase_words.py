@@ -61,6 +61,8 @@ class PhaseWords:
             elif problem is None:
                 yield f"{what} has no conflicts already."
         yield from self._after(result, plain, worst, place)
+        if self.case.problem.is_dictated and result.layout is not None:
+            yield f"Of {result.proof.excess.scope}: {result.reason}."
         if in_use is not None and used is None:
             yield f"The layout in use, {to_text(in_use)}, has no conflicts."
 
@@ -74,7 +76,8 @@ class PhaseWords:
         if layout != plain:
             if place is not None:
                 yield from self._phase(layout, worst, place, f"With {found}")
-            yield from self._parts(result.layout)
+            if not self.case.problem.is_dictated:  # a mode has no parts to leave out
+                yield from self._parts(result.layout)
         over = [a for a in result.accesses if a.excess]
         for report in over:
             k = [a.name for a in self.case.lanes.accesses].index(report.name)

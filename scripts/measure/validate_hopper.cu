@@ -1,0 +1,351 @@
+// What TMA, wgmma and stmatrix do with the code that layoutopt emits: see validate_hopper.py.
+//
+//   validate_hopper OUT.jsonl            every case, a line each
+//   validate_hopper OUT.jsonl NAME       one case, for the profiler
+#include <cuda.h>
+#include <cuda_runtime.h>
+#include <cuda_fp16.h>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#define CHECK(call)                                                                    \
+    do {                                                                               \
+        cudaError_t error_ = (call);                                                   \
+        if (error_ != cudaSuccess) return std::string(cudaGetErrorString(error_));     \
+    } while (0)
+
+using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
+                            const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
+                            CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+static Encode encode_tiled() {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
+    return reinterpret_cast<Encode>(found);
+}
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+    return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+__device__ __forceinline__ void barrier_begin(uint32_t bar, uint32_t bytes) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(bar) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ bool barrier_done(uint32_t bar) {
+    uint32_t done = 0;
+    for (int tries = 0; tries < 1 << 20 && !done; ++tries)
+        asm volatile(
+            "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0; selp.b32 %0, 1, 0, p; }"
+            : "=r"(done) : "r"(bar) : "memory");
+    return done != 0;
+}
+
+template <class Case>
+__device__ __forceinline__ void place(int element, int* x) {
+    for (int d = Case::rank - 1; d >= 0; --d) {
+        x[d] = element % Case::shape(d);
+        element /= Case::shape(d);
+    }
+}
+
+// The tile at its second place along every dimension, read through the emitted offsets.
+template <class Case>
+__global__ void load_tile(const __grid_constant__ CUtensorMap map, typename Case::T* out, int* failed) {
+    extern __shared__ unsigned char dynamic[];
+    unsigned char* const smem = dynamic + (-shared_address(dynamic) & 1023);
+    __shared__ __align__(8) uint64_t bar;
+    const uint32_t base = shared_address(smem), barrier = shared_address(&bar);
+    if (threadIdx.x == 0) {
+        barrier_begin(barrier, Case::load_bytes);
+        Case::load(base, &map, barrier);
+    }
+    __syncthreads();
+    if (!barrier_done(barrier)) {
+        *failed = 1;
+        return;
+    }
+    for (int e = threadIdx.x; e < Case::elements; e += blockDim.x) {
+        int x[8];
+        place<Case>(e, x);
+        out[e] = *reinterpret_cast<const typename Case::T*>(smem + Case::offset(x));
+    }
+}
+
+// The tile written through the emitted offsets, and stored by TMA.
+template <class Case>
+__global__ void store_tile(const __grid_constant__ CUtensorMap map, const typename Case::T* in) {
+    extern __shared__ unsigned char dynamic[];
+    unsigned char* const smem = dynamic + (-shared_address(dynamic) & 1023);
+    for (int e = threadIdx.x; e < Case::elements; e += blockDim.x) {
+        int x[8];
+        place<Case>(e, x);
+        *reinterpret_cast<typename Case::T*>(smem + Case::offset(x)) = in[e];
+    }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        Case::store(shared_address(smem), &map);
+        asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+        asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+    }
+}
+
+template <class Case>
+static std::string copies(Encode encode, int& wrong) {
+    using T = typename Case::T;
+    // A global tensor twice as large in every dimension, its dimensions in the case's order.
+    cuuint64_t extents[8], strides[8], step[8];
+    size_t total = 1;
+    for (int k = 0; k < Case::rank; ++k) {  // innermost first
+        const int d = Case::order(Case::rank - 1 - k);
+        extents[k] = 2 * Case::shape(d);
+        step[d] = total;
+        total *= extents[k];
+        strides[k] = total * sizeof(T);
+    }
+    extents[0] = extents[0] * sizeof(T) / Case::map_bytes;
+    std::vector<T> global(total), tile(Case::elements), back(total);
+    for (size_t i = 0; i < total; ++i) global[i] = static_cast<T>(i * 2654435761u >> 7);
+    T *device_global = nullptr, *device_tile = nullptr;
+    int *device_failed = nullptr, failed = 0;
+    CHECK(cudaMalloc(&device_global, total * sizeof(T)));
+    CHECK(cudaMalloc(&device_tile, Case::elements * sizeof(T)));
+    CHECK(cudaMalloc(&device_failed, sizeof(int)));
+    CHECK(cudaMemset(device_failed, 0, sizeof(int)));
+    CHECK(cudaMemcpy(device_global, global.data(), total * sizeof(T), cudaMemcpyHostToDevice));
+    CUtensorMap load_map, store_map;
+    if (Case::encode_load(encode, &load_map, device_global, extents, strides) != CUDA_SUCCESS) return "encode load";
+    CHECK(cudaFuncSetAttribute(load_tile<Case>, cudaFuncAttributeMaxDynamicSharedMemorySize, 200 * 1024));
+    CHECK(cudaFuncSetAttribute(store_tile<Case>, cudaFuncAttributeMaxDynamicSharedMemorySize, 200 * 1024));
+    load_tile<Case><<<1, 128, Case::bytes + 1024>>>(load_map, device_tile, device_failed);
+    CHECK(cudaDeviceSynchronize());
+    CHECK(cudaMemcpy(&failed, device_failed, sizeof(int), cudaMemcpyDeviceToHost));
+    if (failed) return "the barrier was not reached";
+    CHECK(cudaMemcpy(tile.data(), device_tile, Case::elements * sizeof(T), cudaMemcpyDeviceToHost));
+    auto at = [&](int element) {  // of the second place along every dimension
+        size_t index = 0;
+        for (int d = Case::rank - 1; d >= 0; --d) {
+            index += (element % Case::shape(d) + Case::shape(d)) * step[d];
+            element /= Case::shape(d);
+        }
+        return index;
+    };
+    for (int e = 0; e < Case::elements; ++e) wrong += tile[e] != global[at(e)];
+    if (Case::stores) {
+        CHECK(cudaMemset(device_global, 0, total * sizeof(T)));
+        if (Case::encode_store(encode, &store_map, device_global, extents, strides) != CUDA_SUCCESS)
+            return "encode store";
+        store_tile<Case><<<1, 128, Case::bytes + 1024>>>(store_map, device_tile);
+        CHECK(cudaDeviceSynchronize());
+        CHECK(cudaMemcpy(back.data(), device_global, total * sizeof(T), cudaMemcpyDeviceToHost));
+        for (int e = 0; e < Case::elements; ++e) {
+            wrong += back[at(e)] != global[at(e)];
+            back[at(e)] = 0;
+        }
+        for (size_t i = 0; i < total; ++i) wrong += back[i] != 0;  // nothing else was written
+    }
+    CHECK(cudaFree(device_global));
+    CHECK(cudaFree(device_tile));
+    CHECK(cudaFree(device_failed));
+    return "";
+}
+
+// D = A B, 128x128, by two warpgroups: TMA in, wgmma, stmatrix, TMA out.
+template <class Case>
+__global__ void __launch_bounds__(256)
+    product(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
+            const __grid_constant__ CUtensorMap d, int* failed, bool stores) {
+    extern __shared__ unsigned char dynamic[];
+    unsigned char* const smem = dynamic + (-shared_address(dynamic) & 1023);
+    __shared__ __align__(8) uint64_t bar;
+    const uint32_t base = shared_address(smem), barrier = shared_address(&bar);
+    const int tid = threadIdx.x, group = tid / 128;
+    if (tid == 0) {
+        barrier_begin(barrier, Case::load_bytes);
+        Case::load(base, &a, &b, barrier);
+    }
+    __syncthreads();
+    if (!barrier_done(barrier)) {
+        *failed = 1;
+        return;
+    }
+    float acc[64];
+    for (int i = 0; i < 64; ++i) acc[i] = 0;
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+    for (int k = 0; k < Case::k_steps; ++k)
+        Case::mma(acc, Case::a_descriptor(base, group * Case::k_steps + k), Case::b_descriptor(base, k));
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    for (int i = 0; i < 64; ++i) asm volatile("" : "+f"(acc[i])::"memory");
+    if (!stores) {  // the same but for the stores, to be subtracted
+        float sum = 0;
+        for (int i = 0; i < 64; ++i) sum += acc[i];
+        if (sum == 1.5f) *failed = 2;
+        return;
+    }
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+        uint32_t v[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const __half2 pair = __floats2half2_rn(acc[8 * n + 2 * i], acc[8 * n + 2 * i + 1]);
+            v[i] = *reinterpret_cast<const uint32_t*>(&pair);
+        }
+        Case::epilogue(base, tid, n, v);
+    }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncthreads();
+    if (tid == 0) {
+        Case::store(base, &d);
+        asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+        asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+    }
+}
+
+template <class T, class Value>
+static std::string operand(T** device, const int* values, int rows, int columns, bool turned, Value value) {
+    std::vector<T> bits(rows * columns);
+    for (int r = 0; r < rows; ++r)
+        for (int c = 0; c < columns; ++c)
+            bits[turned ? c * rows + r : r * columns + c] = value(values[r * columns + c]);
+    CHECK(cudaMalloc(device, bits.size() * sizeof(T)));
+    CHECK(cudaMemcpy(*device, bits.data(), bits.size() * sizeof(T), cudaMemcpyHostToDevice));
+    return "";
+}
+
+template <class Case>
+static std::string products(Encode encode, int& wrong) {
+    using T = typename Case::T;
+    constexpr int M = 128, N = 128, K = Case::k;
+    std::vector<int> a(M * K), b(N * K);
+    for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<int>(i * 2654435761u >> 9) % 5 - 2;
+    for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<int>(i * 2246822519u >> 9) % 5 - 2;
+    T *device_a = nullptr, *device_b = nullptr;
+    std::string error = operand(&device_a, a.data(), M, K, Case::a_turned, Case::bits);
+    if (error.empty()) error = operand(&device_b, b.data(), N, K, Case::b_turned, Case::bits);
+    if (!error.empty()) return error;
+    __half* device_d = nullptr;
+    int *device_failed = nullptr, failed = 0;
+    CHECK(cudaMalloc(&device_d, M * N * sizeof(__half)));
+    CHECK(cudaMalloc(&device_failed, sizeof(int)));
+    CHECK(cudaMemset(device_failed, 0, sizeof(int)));
+    CUtensorMap map_a, map_b, map_d;
+    auto plain = [](int rows, int columns, bool turned, size_t size, cuuint64_t* extents, cuuint64_t* strides) {
+        extents[0] = turned ? rows : columns;
+        extents[1] = turned ? columns : rows;
+        strides[0] = extents[0] * size;
+    };
+    cuuint64_t extents[2], strides[2];
+    plain(M, K, Case::a_turned, sizeof(T), extents, strides);
+    if (Case::encode_a(encode, &map_a, device_a, extents, strides) != CUDA_SUCCESS) return "encode A";
+    plain(N, K, Case::b_turned, sizeof(T), extents, strides);
+    if (Case::encode_b(encode, &map_b, device_b, extents, strides) != CUDA_SUCCESS) return "encode B";
+    plain(M, N, false, sizeof(__half), extents, strides);
+    if (Case::encode_d(encode, &map_d, device_d, extents, strides) != CUDA_SUCCESS) return "encode D";
+    CHECK(cudaFuncSetAttribute(product<Case>, cudaFuncAttributeMaxDynamicSharedMemorySize, 200 * 1024));
+    product<Case><<<1, 256, Case::bytes + 1024>>>(map_a, map_b, map_d, device_failed, false);
+    product<Case><<<1, 256, Case::bytes + 1024>>>(map_a, map_b, map_d, device_failed, true);
+    CHECK(cudaDeviceSynchronize());
+    CHECK(cudaMemcpy(&failed, device_failed, sizeof(int), cudaMemcpyDeviceToHost));
+    if (failed) return "the barrier was not reached";
+    std::vector<__half> d(M * N);
+    CHECK(cudaMemcpy(d.data(), device_d, d.size() * sizeof(__half), cudaMemcpyDeviceToHost));
+    for (int m = 0; m < M; ++m)
+        for (int n = 0; n < N; ++n) {
+            int sum = 0;
+            for (int k = 0; k < K; ++k) sum += a[m * K + k] * b[n * K + k];
+            wrong += static_cast<float>(sum) != __half2float(d[m * N + n]);
+        }
+    CHECK(cudaFree(device_a));
+    CHECK(cudaFree(device_b));
+    CHECK(cudaFree(device_d));
+    CHECK(cudaFree(device_failed));
+    return "";
+}
+
+// Where TMA puts rows that are narrower than the swizzle's span: 16 rows of 64 bytes, mode 128B.
+__global__ void narrow(const __grid_constant__ CUtensorMap map, uint16_t* out, int* failed) {
+    __shared__ __align__(1024) unsigned char smem[4096];
+    __shared__ __align__(8) uint64_t bar;
+    const uint32_t base = shared_address(smem), barrier = shared_address(&bar);
+    for (int i = threadIdx.x; i < 2048; i += blockDim.x) reinterpret_cast<uint16_t*>(smem)[i] = 0xFFFF;
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        barrier_begin(barrier, 16 * 64);
+        asm volatile(
+            "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(base),
+            "l"(&map), "r"(barrier), "r"(0), "r"(0) : "memory");
+    }
+    __syncthreads();
+    if (!barrier_done(barrier)) *failed = 1;
+    __syncthreads();
+    for (int i = threadIdx.x; i < 2048; i += blockDim.x) out[i] = reinterpret_cast<uint16_t*>(smem)[i];
+}
+
+static std::string narrow_rows(Encode encode, FILE* out) {
+    std::vector<uint16_t> global(16 * 32), seen(2048);
+    for (size_t i = 0; i < global.size(); ++i) global[i] = static_cast<uint16_t>(i);
+    uint16_t *device_global = nullptr, *device_seen = nullptr;
+    int *device_failed = nullptr, failed = 0;
+    CHECK(cudaMalloc(&device_global, global.size() * 2));
+    CHECK(cudaMalloc(&device_seen, seen.size() * 2));
+    CHECK(cudaMalloc(&device_failed, sizeof(int)));
+    CHECK(cudaMemset(device_failed, 0, sizeof(int)));
+    CHECK(cudaMemcpy(device_global, global.data(), global.size() * 2, cudaMemcpyHostToDevice));
+    CUtensorMap map;
+    const cuuint64_t extents[2] = {32, 16}, strides[1] = {64};
+    const cuuint32_t box[2] = {32, 16}, ones[2] = {1, 1};
+    if (encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, device_global, extents, strides, box, ones,
+               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
+        return "encode";
+    narrow<<<1, 128>>>(map, device_seen, device_failed);
+    CHECK(cudaDeviceSynchronize());
+    CHECK(cudaMemcpy(&failed, device_failed, sizeof(int), cudaMemcpyDeviceToHost));
+    CHECK(cudaMemcpy(seen.data(), device_seen, seen.size() * 2, cudaMemcpyDeviceToHost));
+    fprintf(out, "{\"name\": \"narrow\", \"failed\": %d, \"seen\": [", failed);
+    for (size_t i = 0; i < seen.size(); ++i) fprintf(out, "%s%u", i ? ", " : "", seen[i]);
+    fprintf(out, "]}\n");
+    return "";
+}
+
+struct Entry {
+    const char* name;
+    std::string (*run)(Encode, int&);
+};
+
+#include "cases.cuh"
+
+int main(int count, char** arguments) {
+    FILE* out = fopen(count > 1 ? arguments[1] : "/dev/stdout", "w");
+    const Encode encode = encode_tiled();
+    if (!out || !encode) {
+        fprintf(stderr, "no file or no cuTensorMapEncodeTiled\n");
+        return 2;
+    }
+    int bad = 0;
+    for (const Entry& entry : entries) {
+        if (count > 2 && strcmp(arguments[2], entry.name) != 0) continue;
+        int wrong = 0;
+        const std::string error = entry.run(encode, wrong);
+        fprintf(out, "{\"name\": \"%s\", \"wrong\": %d, \"error\": \"%s\"}\n", entry.name, wrong, error.c_str());
+        fflush(out);
+        printf("%s: %d wrong %s\n", entry.name, wrong, error.c_str());
+        bad += wrong != 0 || !error.empty();
+        if (!error.empty() && cudaGetLastError() != cudaSuccess) {
+            cudaDeviceReset();  // the next case gets a context of its own
+        }
+    }
+    if (count <= 2) narrow_rows(encode, out);
+    printf("%d cases wrong\n", bad);
+    return fclose(out) != 0 || bad != 0;
+}
