@@ -235,7 +235,9 @@ def _matrix(access: Access, tile: Tile, offsets: IntArray) -> MatrixDescriptor:
             )
     names = ", ".join(mode.short for mode in _allowed(use))
     majors = " or ".join(_majors(use, rules, size))
-    raise LayoutError(f"no {majors}-major matrix descriptor of mode {names} reads {rows}x{depth} of this layout")
+    raise LayoutError(
+        f"no {majors}-major matrix descriptor of mode {names} reads {rows}x{depth} of this layout"
+    )
 
 
 def _majors(use: HardwareUse, rules: Engine, size: int) -> tuple[str, ...]:

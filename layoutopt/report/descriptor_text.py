@@ -24,15 +24,15 @@ def _text(access: AccessReport | AuditedAccess) -> str:
             rows, depth = found.shape
             side = "n" if access.op.endswith("B") else "m"
             said = (
-                f"{found.major}-major, mode {found.mode} (code {found.code}), leading offset "
-                f"{found.leading_byte_offset:,} and stride offset {found.stride_byte_offset:,} bytes, "
+                f"{found.major}-major, mode {found.mode} (code {found.code}), offsets: leading "
+                f"{found.leading_byte_offset:,}, stride {found.stride_byte_offset:,}; "
                 f"{_counted(found.instructions, 'instruction', 'instructions')} of {side}{rows} k{depth}"
             )
         case BulkCopy() as found:
             said = f"{_counted(found.copies, 'copy', 'copies')} of {found.bytes:,} bytes"
         case None:
             return ""
-    return f"{said}, base at a multiple of {found.alignment_bytes:,} bytes"
+    return f"{said}; base: a multiple of {found.alignment_bytes:,} bytes"
 
 
 def _counted(count: int, one: str, more: str) -> str:

@@ -21,6 +21,8 @@ using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*
                             const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
                             CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
+using Extents = const cuuint64_t*;
+
 static Encode encode_tiled() {
     void* found = nullptr;
     cudaDriverEntryPointQueryResult result;

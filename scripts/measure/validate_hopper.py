@@ -55,7 +55,7 @@ BITS = {
     "bf16": "const float f = float(v); uint32_t u; memcpy(&u, &f, 4); return uint16_t(u >> 16);",
     "tf32": "const float f = float(v); uint32_t u; memcpy(&u, &f, 4); return u;",
     # 1 and 2 are the exponents 7 and 8 of a bias of 7
-    "e4m3": "const int a = v < 0 ? -v : v; return uint8_t((v < 0) << 7 | (a == 0 ? 0 : a == 1 ? 7 << 3 : 8 << 3));",
+    "e4m3": "const int a = v < 0 ? -v : v; return uint8_t((v < 0) << 7 | (a ? (6 + a) << 3 : 0));",
 }
 
 
@@ -145,12 +145,14 @@ struct Case_{name} {{
     __host__ __device__ static constexpr int shape(int d) {{ const int s[] = {{{shape}}}; return s[d]; }}
     static constexpr int order(int d) {{ const int o[] = {{{order}}}; return o[d]; }}
     __device__ static uint32_t offset(const int* x) {{ return {name}_offset_bytes({x}); }}
-    __device__ static void load(uint32_t s, const void* map, uint32_t bar) {{ {name}_fill(s, map, bar, {at}); }}
+    __device__ static void load(uint32_t s, const void* map, uint32_t bar) {{
+        {name}_fill(s, map, bar, {at});
+    }}
     __device__ static void store(uint32_t s, const void* map) {{ {name}_back(s, map, {at}); }}
-    static CUresult encode_load(Encode e, CUtensorMap* m, void* g, const cuuint64_t* n, const cuuint64_t* b) {{
+    static CUresult encode_load(Encode e, CUtensorMap* m, void* g, Extents n, Extents b) {{
         return {name}_fill_encode(e, m, g, n, b);
     }}
-    static CUresult encode_store(Encode e, CUtensorMap* m, void* g, const cuuint64_t* n, const cuuint64_t* b) {{
+    static CUresult encode_store(Encode e, CUtensorMap* m, void* g, Extents n, Extents b) {{
         return {name}_back_encode(e, m, g, n, b);
     }}
 }};
@@ -210,7 +212,7 @@ def product_case(number: int, case: dict[str, Any]) -> tuple[str, str, int]:
     loads = " ".join(f"{name}_{s}_fill_{s}({base[s]}, {s}, bar, 0, 0);" for s in "ab")
     expected = " + ".join(f"{name}_{s}_fill_{s}_boxes * {name}_{s}_fill_{s}_box_bytes" for s in "ab")
     encodes = "\n".join(
-        f"    static CUresult encode_{s}(Encode e, CUtensorMap* m, void* g, const cuuint64_t* n, const cuuint64_t* b) {{"
+        f"    static CUresult encode_{s}(Encode e, CUtensorMap* m, void* g, Extents n, Extents b) {{"
         f" return {name}_{s}_{'store' if s == 'd' else 'fill_' + s}_encode(e, m, g, n, b); }}"
         for s in "abd"
     )
@@ -218,12 +220,17 @@ def product_case(number: int, case: dict[str, Any]) -> tuple[str, str, int]:
 struct Case_{name} {{
     using T = {RAW[size]};
     static constexpr int k = {case["k"]}, k_steps = {case["k"] // depth};
-    static constexpr bool a_turned = {str(case["a"] == "MN").lower()}, b_turned = {str(case["b"] == "MN").lower()};
+    static constexpr bool a_turned = {str(case["a"] == "MN").lower()};
+    static constexpr bool b_turned = {str(case["b"] == "MN").lower()};
     static constexpr uint32_t bytes = {name}_bytes, load_bytes = {expected};
     static T bits(int v) {{ {BITS[case["element"]]} }}
     __device__ static void load(uint32_t s, const void* a, const void* b, uint32_t bar) {{ {loads} }}
-    __device__ static uint64_t a_descriptor(uint32_t s, uint32_t i) {{ return {name}_a_operand_a_descriptor({base["a"]}, i); }}
-    __device__ static uint64_t b_descriptor(uint32_t s, uint32_t i) {{ return {name}_b_operand_b_descriptor({base["b"]}, i); }}
+    __device__ static uint64_t a_descriptor(uint32_t s, uint32_t i) {{
+        return {name}_a_operand_a_descriptor({base["a"]}, i);
+    }}
+    __device__ static uint64_t b_descriptor(uint32_t s, uint32_t i) {{
+        return {name}_b_operand_b_descriptor({base["b"]}, i);
+    }}
     __device__ static void mma(float (&d)[64], uint64_t a, uint64_t b) {{
         asm volatile("{{ .reg .pred p; setp.ne.b32 p, 1, 0; "
             "wgmma.mma_async.sync.aligned.m64n128k{depth}.{types} {{{held}}}, %64, %65, p{flags}; }}"
