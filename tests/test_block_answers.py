@@ -120,7 +120,10 @@ def test_what_only_the_hardware_touches_is_explained_and_not_drawn():
     alone = block(tiles=[TMA], accesses=[FILL, {"name": "mma", "tile": "A", "op": "wgmma.A"}])
     found = explain_tiles(alone)
     assert found.conflict_free
-    assert "Row-major, with no pad and no swizzle, cannot hold this tile" in found.tiles[0].explanation.reasons[0]
+    assert (
+        "Row-major, with no pad and no swizzle, cannot hold this tile"
+        in found.tiles[0].explanation.reasons[0]
+    )
     where = {"access": None, "warp": None, "iteration": {}, "time_limit": None}
     with pytest.raises(ProblemFileError, match="nothing to draw: no lane takes part"):
         tile_views(alone, device("sm_90"), before="none", **where)

@@ -84,7 +84,11 @@ def test_a_tile_that_the_hardware_dictates_is_in_every_row():
     ]  # fmt: skip
     load = {"name": "fragments", "tile": "B", "op": "ldmatrix.x4", "index": ["lane", "8*i"], "for": {"i": 8}}
     _, rows = compared(tiles=tiles, accesses=[*SET["accesses"][:2], load])
-    used = {row.tiles[1].offset for row in rows.values() if row.wavefronts is not None and row.family != "published"}
+    used = {
+        row.tiles[1].offset
+        for row in rows.values()
+        if row.wavefronts is not None and row.family != "published"
+    }
     assert used == {"x0*64 + (x1 ^ x0 % 8 * 8)"}
     assert (rows["all"].excess, rows["all"].alignment_bytes) == (0, 1024)
     assert rows["published"].tiles[1].offset == "x0*64 + x1"
