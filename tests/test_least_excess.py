@@ -10,19 +10,20 @@ from test_swizzle_rules import moved
 
 from layoutopt.engine.case import case_of
 from layoutopt.ground.budget import Budget
-from layoutopt.hardware.devices import device
+from layoutopt.hardware.devices import Device, PhaseRule, device
 from layoutopt.layout.layout import Digit
 from layoutopt.model.cp_sat import Outcome
 from layoutopt.model.excess_model import ExcessModel
 from layoutopt.model.linear_phases import Phases
 from layoutopt.model.linearisations import Linearisation
 from layoutopt.model.swizzle_rules import Field, last_block, rules
+from layoutopt.problems.answer import Status
 from layoutopt.problems.catalogue import find
-from layoutopt.problems.file import load
+from layoutopt.problems.file import from_data, load
 from layoutopt.problems.types import Tile
 from layoutopt.search.mask_tree import Question, least_excess
 from layoutopt.search.proposal import Ask
-from layoutopt.synthesis.solve import formulas
+from layoutopt.synthesis.solve import formulas, solve
 
 BANK_BITS = 2
 
@@ -184,3 +185,23 @@ def test_tiles_whose_conflicts_no_layout_of_whole_rows_avoids(name, excess, size
     assert (found.weighted_excess, found.bytes) == (excess, size)
     assert found.complete
     assert found.decided_by == "tree"
+
+
+@pytest.mark.parametrize("limit", [None, 108])
+def test_no_size_is_ruled_out_where_accesses_see_different_numbers_of_banks(limit):
+    """An XOR of bits inside the last block serves a pitch of 4 in 108 bytes; 112 were called the fewest."""
+    whole = (tuple(range(4)),)
+    rule = {("load", 4): PhaseRule(whole, 4, 4), ("store", 4): PhaseRule(whole, 2, 4)}
+    served = {"load": [11, 1, 12, 14, 17, 14, 6, 1], "store": [18, 3, 13, 0, 16, 4, 7, 20]}
+    accesses = [
+        {"name": op, "op": op, "bytes": 4, "for": {"i": 2},
+         "index": [f"{elements}[tid + 4*i] // 3", f"{elements}[tid + 4*i] % 3"]}
+        for op, elements in served.items()
+    ]  # fmt: skip
+    layout = {"families": ["pad", "xor"]} | ({} if limit is None else {"max_bytes": limit})
+    tile = {"shape": [7, 3], "element": "f32"}
+    problem = from_data({"name": "t", "tile": tile, "threads": 4, "accesses": accesses, "layout": layout})
+    gpu = Device("uneven", "uneven", 4, 4, 4, rule)
+    result = solve(problem, target=gpu, conflict_free=limit is not None)
+    assert result.status in (Status.FEASIBLE, Status.UNKNOWN)
+    assert result.proof.bytes.lower_bound <= 108

@@ -62,6 +62,15 @@ class Field:
         """Mask of the bits that may flip `target`."""
         return -1 << max(self.first_source, target + 1)
 
+    @property
+    def alike(self) -> bool:
+        """Whether no bit inside a block flips a target, so that all words of a block are flipped alike.
+
+        Where accesses see different numbers of banks they may not be, and what the last block takes at least
+        is not known.
+        """
+        return self.first_source >= self.targets.stop
+
 
 def swizzle_field(sets: Sequence[PhaseSet], tile: Tile, trace: Trace) -> Field | None:
     """The field for a problem; None where no swizzle is possible."""

@@ -85,7 +85,7 @@ class LeastOperations:
         cost = index_cost(self.scene.layout(found))
         self.scene.scope += f" with at most {cost} operations"
         least = least_index_cost(self.scene.tile.shape, bool(found.masks))
-        proved = self.tally.exhausted and found.cheapest and cost <= least
+        proved = self.tally.exhausted and found.cheapest and cost <= least and self.scene.knows_sizes
         bound = found.excess if proved else self.scene.floor
         size = int(self.scene.layout(found).table().max()) + self.scene.tile.element_bytes
         self.tally.undecided_span = None if proved else self.scene.tile.elements

@@ -161,6 +161,11 @@ class Scene:
         """Elements by which a swizzle may shorten or lengthen a layout, at most."""
         return self.space.period if self.field is not None else 1
 
+    @property
+    def knows_sizes(self) -> bool:
+        """Whether `reaches` is all that swizzles can give, so that a bound of bytes may rest on it."""
+        return self.field is None or self.field.alike
+
     def fits(self, span: int) -> bool:
         """Whether a layout of so many elements is small enough."""
         return self.limit is None or span * self.tile.element_bytes <= self.limit
@@ -339,13 +344,15 @@ class Scene:
         """What was found as an answer, under a proved bound of the excess."""
         layout = self.layout(found)
         used = int(layout.table().max()) + self.tile.element_bytes
+        if self.limit is not None and not self.knows_sizes:
+            excess_bound = self.floor
         bound_scope = EVERY_LAYOUT if excess_bound <= self.floor else self.scope
         complete = found.excess == excess_bound
         bytes_bound, bytes_scope = self.tile.bytes, EVERY_LAYOUT
         if used > self.tile.bytes and complete:
             span = self.tally.undecided_span
             open_bytes = used if span is None else min(used, span * self.tile.element_bytes)
-            if open_bytes > self.tile.bytes:
+            if self.knows_sizes and open_bytes > self.tile.bytes:
                 bytes_bound, bytes_scope = open_bytes, self.scope
         complete = complete and used == bytes_bound
         family = found.candidate.family
@@ -368,7 +375,8 @@ class Scene:
 
     def none(self, reason: str, scope: str, complete: bool) -> Proposal:
         """No layout, for a reason that holds in a scope."""
-        if scope == self.scope and self.space.leaves_out:
+        unknown_sizes = self.limit is not None and not self.knows_sizes
+        if scope == self.scope and (self.space.leaves_out or unknown_sizes):
             complete = False
         return Proposal(
             None, "", 0, 0, 0, False, Bound(self.floor, EVERY_LAYOUT), self.plain_floor,
