@@ -99,6 +99,8 @@ def test_every_candidate_is_the_modes_address_pattern(mode, element):
 def test_what_cannot_be():
     with pytest.raises(ProblemFileError, match=r"layout\.must_be: unknown layout 'tma\.256B'"):
         solve(epilogue("rows", must_be="tma.256B"))
+    with pytest.raises(ProblemFileError, match=r"layout\.must_be"):
+        from_data(msgspec.to_builtins(epilogue("rows")) | {"layout": {"must_be": []}})
     with pytest.raises(ProblemFileError, match=r"layout\.families: must_be leaves no choice"):
         solve(epilogue("rows", families=["pad"]))
     torn = solve(epilogue("rows", must_be="tma.128B", shape=(24, 24)))

@@ -259,7 +259,7 @@ class Constraints(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="A layout already in use, to audit: element offset over x0, x1, ..."),
     ] = None
     must_be: Annotated[
-        str | tuple[str, ...] | None,
+        str | Annotated[tuple[str, ...], Meta(min_length=1)] | None,
         Meta(description="Layouts that the hardware dictates: tma, tma.128B, wgmma, ..., or a list of them"),
     ] = None
 
