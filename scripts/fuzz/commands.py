@@ -214,18 +214,21 @@ def certificate(session: Session, answer: dict, asked: Question, table: np.ndarr
 
 def again(session: Session, answer: dict, asked: Question, table: np.ndarray, workers: int = 1) -> None:
     done = session.call("solve", "p.json", "--json", "--workers", workers, *session.case["options"])
-    other = json.loads(done.out)
-    if "optimal" == answer["status"] == other["status"]:
-        keys = (
-            ("excess", "weighted_excess", "bytes") if workers > 1 else ("offset", "excess", "bytes", "layout")
-        )
-        differ = [k for k in keys if answer[k] != other[k]]
-        near = max(session.solve_wall_s, done.wall_s) > 0.5 * session.limit
-        if workers == 1 and near and not {"excess", "bytes"} & set(differ):
-            return  # the time limit may have cut the search for the cheaper index
-        require(
-            not differ, f"again with {workers} workers: {differ}", [(answer[k], other[k]) for k in differ]
-        )
+    same_answer(session, answer, json.loads(done.out), done.wall_s, f"again with {workers} workers", workers)
+
+
+def same_answer(
+    session: Session, answer: dict, other: dict, wall_s: float, what: str, workers: int = 1
+) -> None:
+    """Where both are decided, the same layout; by several workers, one as good."""
+    if not "optimal" == answer["status"] == other["status"]:
+        return
+    keys = ("excess", "weighted_excess", "bytes") if workers > 1 else ("offset", "excess", "bytes", "layout")
+    differ = [k for k in keys if answer[k] != other[k]]
+    near = max(session.solve_wall_s, wall_s) > 0.5 * session.limit
+    if workers == 1 and near and not {"excess", "bytes"} & set(differ):
+        return  # the time limit may have cut the search for the cheaper index
+    require(not differ, f"{what}: {differ}", [(answer[k], other[k]) for k in differ])
 
 
 def workers(session: Session, answer: dict, asked: Question, table: np.ndarray) -> None:

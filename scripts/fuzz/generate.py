@@ -24,6 +24,7 @@ DICTATED = [
     "wgmma.32B",
     "wgmma.128B",
 ]
+WITHOUT_LANES = ("tma", "wgmma", "tcgen05", "cp.async.bulk")
 MAX_LANE_ACCESSES = 6000
 
 
@@ -212,6 +213,8 @@ class Maker:
         size, line = self.tile.size, self.tile.shape[-1] // self.tile.packed * self.tile.size
         found = []
         for kind, width in self.device.rules:
+            if kind in WITHOUT_LANES:
+                continue
             if width > size and (width % size or width > line):
                 continue
             if kind in ("ldmatrix", "stmatrix"):

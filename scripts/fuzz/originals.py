@@ -95,6 +95,16 @@ PROBLEMS = [
         ],
     },
     {
+        "name": "filled",
+        "tile": {"shape": [64, 64], "element": "f16"},
+        "threads": 32,
+        "accesses": [
+            {"name": "fill", "op": "tma.load", "box": [64, 64], "mode": "128B"},
+            {"name": "A", "op": "wgmma.A", "major": "K"},
+            {"name": "rows", "op": "load", "bytes": 16, "index": ["tid", "8*i"], "for": {"i": 8}},
+        ],
+    },
+    {
         "name": "two",
         "threads": 32,
         "tiles": [

@@ -5,7 +5,8 @@
 Every answer of `solve` is evaluated lane by lane: places, alignment, bytes, wavefronts, sums, formula,
 constraints. Bounds that are claimed for every layout are attacked by placements of the elements at random,
 those of tiny problems by all placements. Samples go through `check`, `compare`, `explain`, `show`, `emit`
-(compiled), certificates, a second run and a second worker. Exit code 1: there are findings, saved and shrunk.
+(compiled), certificates, a second run and a second worker, and are asked again as arrays, template, one of
+several and sweep. Exit code 1: there are findings, saved and shrunk.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from evaluate import device_of, hardware
 from generate import FAMILIES, Maker, random_target, random_tile_set, toy_devices
 from process import import_everything
 from session import Session
+from spellings import SPELLINGS
 from tile_sets import tile_set
 
 
@@ -46,6 +48,7 @@ def make(rng: random.Random) -> Case:
         target = random_target(rng)
         case["problem"] = Maker(rng, target, hardware(target)).problem()
     case["also"] = sorted(e for e in COMMANDS if rng.random() < 0.08)
+    case["also"] += sorted(e for e in SPELLINGS if rng.random() < (0.01 if e == "sweep" else 0.05))
     if rng.random() < 0.15:
         case["options"] = options(rng, case["problem"])
     return case
@@ -80,7 +83,7 @@ def check(case: Case, folder: Path, told: Counter) -> None:
         return
     verified = session.verified(answer)
     for extra in case["also"] if verified else ():
-        COMMANDS[extra](session, answer, *verified)
+        (COMMANDS | SPELLINGS)[extra](session, answer, *verified)
 
 
 def smaller(case: Case) -> Iterator[Case]:
