@@ -13,6 +13,7 @@ from layoutopt.kernels.program import (
     Barrier,
     Compute,
     Exit,
+    Forget,
     Guard,
     Jump,
     Mark,
@@ -185,3 +186,79 @@ def test_what_is_said_to_be_known_holds_for_every_value():
             for x in (a | part for part in range(8) if part & ~hide_a == 0):
                 for y in (b | part for part in range(8) if part & ~hide_b == 0):
                     assert plain(x, y) & 15 & ~hidden[k] == bits[k], (name, a, hide_a, b, hide_b)
+
+
+def unknown_branch(*between):
+    """Lanes go to the end of the part between, or through it, as a word of global memory says."""
+    return program(
+        (shifted(7), ("$tid.x",), ("a",)),
+        (Memory("load", "global", 4), (values.constant(0, 64),), ("p",)),
+        (Mark("B0"), (), ()),
+        (Jump(4 + len(between)), (), (), "p"),
+        *between,
+        (Meet("B0"), (), ()),
+        (STORE, ("a", values.ZERO), ()),
+        (Exit(), (), ()),
+    )
+
+
+def test_both_ways_of_an_unknown_branch_are_counted():
+    p = unknown_branch((LOAD, ("a",), ("x",)), (shifted(2), ("$tid.x",), ("a",)), (LOAD, ("a",), ("x",)))
+    found = count(p, Launch(block=(64, 1, 1)))
+    doubt, *_ = found.doubts
+    assert "both ways are counted" in doubt
+    for k, most in ((4, 64), (6, 2)):
+        tally = found.tallies[k]
+        assert (tally.wavefronts, tally.unknown, tally.best, tally.worst) == (0, 2, 0, most)
+    # Only the lowest bits of the address agree after both ways: it is not known afterwards.
+    assert found.tallies[8].unknown == 2
+
+
+def test_what_both_ways_leave_alone_stays_known():
+    p = unknown_branch((LOAD, ("a",), ("x",)), (Barrier(), (values.ZERO,), ()))
+    found = count(p, Launch(block=(64, 1, 1)))
+    assert (found.tallies[7].wavefronts, found.tallies[7].unknown) == (64, 0)
+
+
+def test_a_loop_that_data_ends_is_counted_once_more():
+    p = program(
+        (shifted(2), ("$tid.x",), ("a",)),
+        (LOAD, ("a",), ("x",)),
+        (Memory("load", "global", 4), (values.constant(0, 64),), ("p",)),
+        (Jump(1), (), (), "p"),
+        (STORE, ("a", values.ZERO), ()),
+        (Exit(), (), ()),
+    )
+    found = count(p, Launch(block=(32, 1, 1)))
+    assert any("of rounds that it may begin one is counted" in why for why in found.doubts)
+    tally = found.tallies[1]
+    assert (tally.wavefronts, tally.best, tally.worst) == (1, 0, 1)
+    assert found.tallies[4].wavefronts == 1
+
+
+def test_lanes_that_may_have_ended_are_counted_as_such():
+    p = program(
+        (shifted(7), ("$tid.x",), ("a",)),
+        (Memory("load", "global", 4), (values.constant(0, 64),), ("p",)),
+        (Exit(), (), (), "p"),
+        (Barrier(), (values.ZERO,), ()),
+        (STORE, ("a", values.ZERO), ()),
+        (Exit(), (), ()),
+    )
+    found = count(p, Launch(block=(32, 1, 1)))
+    assert not found.certain
+    assert (found.tallies[4].best, found.tallies[4].worst) == (0, 32)
+
+
+def test_code_that_is_not_at_hand_is_passed_over_and_named():
+    p = program(
+        (shifted(7), ("$tid.x",), ("a",)),
+        (shifted(2), ("$tid.x",), ("b",)),
+        (Forget("CALL leaves", counts=True), (), ("b",)),
+        (STORE, ("a", values.ZERO), ()),
+        (STORE, ("b", values.ZERO), ()),
+        (Exit(), (), ()),
+    )
+    found = count(p, Launch(block=(32, 1, 1)))
+    assert [why for why in found.doubts if "CALL leaves" in why]
+    assert (found.tallies[3].wavefronts, found.tallies[4].unknown) == (32, 1)

@@ -74,7 +74,7 @@ class Execution:
 
 @dataclass(slots=True)
 class Counter:
-    """A recorder (see `machine`) that counts.
+    """Who is told what the kernel does to shared memory, and counts it.
 
     Attributes:
         program, gpu: what runs where.
@@ -131,9 +131,15 @@ class Counter:
         self._clock = other._clock
 
     def access(
-        self, index: int, rows: IntArray, address: IntArray, lanes: Bools, unsure: Bools | None
+        self,
+        index: int,
+        rows: IntArray,
+        address: IntArray,
+        lanes: Bools,
+        unsure: Bools | None,
+        hidden: Bools | None,
     ) -> None:
-        """One step of these warps; `unsure` are lanes of which it is unknown where or whether."""
+        """One step of these warps; `unsure` lanes may take part, where `hidden` ones do is unknown."""
         tally = self.tallies.setdefault(index, Tally())
         tally.executions += len(rows)
         self._clock += 1
@@ -141,10 +147,16 @@ class Counter:
         assert isinstance(action, Memory)
         if action.operation is None:
             return
-        if unsure is not None:
-            doubtful = unsure.any(axis=1)
-            self._doubtful(tally, action, (lanes | unsure)[doubtful], lanes[doubtful])
-            rows, address, lanes = rows[~doubtful], address[~doubtful], lanes[~doubtful]
+        sure = np.ones(len(rows), bool)
+        most = lanes if unsure is None else lanes | unsure
+        for doubt, count in ((hidden, self._anywhere), (unsure, self._perhaps)):
+            doubtful = sure & (False if doubt is None else doubt.any(axis=1))
+            if doubtful.any():
+                count(tally, action, address[doubtful], lanes[doubtful], most[doubtful])
+                tally.unknown += int(doubtful.sum())
+                sure &= ~doubtful
+        if not sure.all():
+            rows, address, lanes = rows[sure], address[sure], lanes[sure]
         if self.traced:
             self._trace(index, rows, address, lanes)
         if lanes.any():
@@ -153,15 +165,29 @@ class Counter:
             if self._rows[index] >= BATCH_ROWS:
                 self._count(index)
 
-    def _doubtful(self, tally: Tally, action: Memory, most: Bools, least: Bools) -> None:
-        """Bounds: all lanes at one address; each at another word of one bank."""
+    def _anywhere(self, tally: Tally, action: Memory, address: IntArray, least: Bools, most: Bools) -> None:
+        """Bounds where addresses are unknown: all lanes at one; each at another word of one bank."""
         assert action.operation is not None
         together = np.zeros(most.shape, np.int64)
-        tally.unknown += len(most)
         tally.best += int(count_wavefronts(together, least, action.operation, self.gpu).wavefronts.sum())
         row_bytes = self.gpu.banks * self.gpu.bank_bytes
         apart = np.broadcast_to(np.arange(most.shape[1]) * row_bytes * 2, most.shape)
         tally.worst += int(count_wavefronts(apart, most, action.operation, self.gpu).wavefronts.sum())
+
+    def _perhaps(self, tally: Tally, action: Memory, address: IntArray, least: Bools, most: Bools) -> None:
+        """Bounds where lanes may take part: none of them does, or all do."""
+        assert action.operation is not None
+        used = addressing_lanes(most, action.operation)
+        address = np.where(used, address, 0)
+        tally.best += int(count_wavefronts(address, least, action.operation, self.gpu).wavefronts.sum())
+        tally.worst += int(count_wavefronts(address, most, action.operation, self.gpu).wavefronts.sum())
+        self._touched(tally, action, address[used])
+
+    def _touched(self, tally: Tally, action: Memory, touched: IntArray) -> None:
+        assert action.operation is not None
+        if touched.size:
+            tally.low = min(tally.low, int(touched.min()))
+            tally.high = max(tally.high, int(touched.max()) + action.operation.width_bytes)
 
     def _trace(self, index: int, rows: IntArray, address: IntArray, lanes: Bools) -> None:
         first = rows < self.warps
@@ -199,6 +225,4 @@ class Counter:
             tally.worst_conflicts = int(conflicts[worst])
             tally.worst_wavefronts = int(counts.wavefronts[worst])
             tally.worst_row = (address[worst].copy(), used[worst].copy())
-        touched = address[used]
-        tally.low = min(tally.low, int(touched.min()))
-        tally.high = max(tally.high, int(touched.max()) + action.operation.width_bytes)
+        self._touched(tally, action, address[used])

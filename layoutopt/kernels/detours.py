@@ -50,13 +50,18 @@ class Detours:
         Lanes that part there must be one group again where its ways meet, as counts need it; `together`:
         they cannot part, because the group is a single lane.
         """
-        if not self._meets:
-            self._following = [self._after(k, found) for k, found in enumerate(successors(self._steps))]
-            self._meets = post_dominators(self._following)
+        self.meet(index)
         if index not in self._found:
             self._found[index] = self._around(index)
         found = self._found[index]
         return found if found is not None and (together or self._joins(index, found.meet)) else None
+
+    def meet(self, index: int) -> int | None:
+        """The step where all ways of a branch meet; None where there is none."""
+        if not self._meets:
+            self._following = [self._after(k, found) for k, found in enumerate(successors(self._steps))]
+            self._meets = post_dominators(self._following)
+        return self._meets[index]
 
     def _after(self, index: int, following: tuple[int, ...]) -> tuple[int, ...]:
         """The steps that follow one in its own function: a call is passed over, a return ends it."""
@@ -105,7 +110,9 @@ class Detours:
     def _passable(self, step: Step) -> bool:
         action = step.action
         match action:
-            case Compute() | Across() | Forget() | Nothing() | Rejoin() | Mark() | Meet():
+            case Forget(_, counts):
+                return not counts
+            case Compute() | Across() | Nothing() | Rejoin() | Mark() | Meet():
                 return True
             case Jump():
                 return True

@@ -44,6 +44,7 @@ from layoutopt.kernels.registers import Registers, Stopped
 from layoutopt.kernels.rejoin import Rejoins
 from layoutopt.kernels.relevance import Relevance, return_places
 from layoutopt.kernels.values import Bools, Value, unknown, whole
+from layoutopt.kernels.ways import MOST_WAYS, Turns, both_ways
 
 IntArray = npt.NDArray[np.int64]
 
@@ -87,8 +88,14 @@ class Machine:
         self._ready: list[Group] = []
         self._returns = frozenset(return_places(self._steps))
         self._by_address = {step.address: k for k, step in enumerate(self._steps)}
-        self._memory = MemorySteps(self._cells, counter, given, relevance.kept)
-        self._loops = None if every_round or self._memory.is_large else Loops(relevance.live)
+        self.memory = MemorySteps(self._cells, counter, given, relevance.kept)
+        self._loops = None if every_round or self.memory.is_large else Loops(relevance.live)
+        # Lanes of which it is not known whether they came where they are.
+        self.maybe: Bools = np.zeros(self._cells.live.shape, bool)
+        self.turns = Turns([MOST_WAYS], {})
+        # Groups that come to this step stay there.
+        self.park: int | None = None
+        self.parked: list[Group] = []
 
     def run(self) -> None:
         """Execute until every lane has exited.
@@ -116,11 +123,22 @@ class Machine:
             raise Stopped(f"lanes wait for ever at {self._cells.named(at)}")
 
     @property
+    def _parking(self) -> int | None:
+        return None if self.park is None else self._next[self.park]
+
+    @property
     def used(self) -> int:
         """Steps that were executed."""
         return self._most_steps - self.steps_left
 
-    def fork(self, counter: Counter, loops: Loops, most_steps: int) -> Self:
+    def alone(self) -> None:
+        """Forget all groups."""
+        self._ready = []
+        self._meetings.alone()
+        self._rejoins.alone()
+        self._barriers = Barriers(self._cells.blocks, self._cells.warps)
+
+    def fork(self, counter: Counter, loops: Loops | None, most_steps: int) -> Self:
         """A machine that stands where this one does and changes nothing of it.
 
         Args:
@@ -136,12 +154,13 @@ class Machine:
         other._meetings = copy.deepcopy(self._meetings)
         other._rejoins = copy.deepcopy(self._rejoins)
         other._barriers = copy.deepcopy(self._barriers)
-        other._memory = self._memory.fork(other._cells, counter)
+        other.memory = self.memory.fork(other._cells, counter)
+        other.maybe = self.maybe.copy()
         return other
 
     def waits_like(self, other: Self) -> bool:
         """Whether the same lanes stand and wait at the same steps and memories hold the same."""
-        return self._standing() == other._standing() and self._memory.holds_like(other._memory)
+        return self._standing() == other._standing() and self.memory.holds_like(other.memory)
 
     def _standing(self) -> tuple[object, ...]:
         groups = sorted((g.at, g.rows.tobytes(), g.lanes.tobytes()) for g in self._ready)
@@ -157,6 +176,9 @@ class Machine:
     def _put(self, group: Group | None) -> None:
         if group is None:
             return
+        if self._next[group.at] == self._parking:
+            self.parked.append(group)
+            return
         group.at = self._next[group.at]
         converged.joined(self._ready, group)
 
@@ -168,13 +190,13 @@ class Machine:
             self._put(group)
         for group, met in self._barriers.complete(self._cells.live):
             for block, warps in met:
-                self._memory.met(block, warps)
+                self.memory.met(block, warps)
             self._put(group)
 
     def _advance(self, group: Group, until: int) -> None:
         """Execute a group up to a step where others stand, or until it parts, waits or ends."""
         group.full = len(group.rows) == self._cells.rows and bool((group.lanes | ~self._cells.live).all())
-        at = group.at
+        at, park = group.at, self._parking
         while at < len(self._steps):
             if self.steps_left <= 0:
                 raise TooManySteps(self._cells.named(at))
@@ -188,9 +210,10 @@ class Machine:
                     self._compute(group, step)
                 case Memory():
                     lanes, unsure = self._cells.taking(group, step)
-                    self._memory.execute(group, at, step, lanes, unsure)
+                    maybe = self.maybe[group.rows] if self.maybe.any() else None
+                    self.memory.execute(group, at, step, lanes, unsure, maybe)
                 case Lose():
-                    self._memory.lose(group)
+                    self.memory.lose(group)
                 case Save(name):
                     self._save(group, step, name)
                 case Refused(what):
@@ -202,11 +225,11 @@ class Machine:
                     if following <= at and self._loops is not None:
                         self._loops.back(self, group, following)
                     at = self._next[following]
-                    if at >= until:
+                    if at >= until or at == park:
                         break
                     continue
             at = self._next[at + 1]
-            if at >= until:
+            if at >= until or at == park:
                 break
         if at < len(self._steps):
             group.at = at
@@ -226,6 +249,9 @@ class Machine:
                 results = function(taking, *(self._cells.read(group, source) for source in step.sources))
                 if unsure is not None:
                     results = tuple(unknown(64) for _ in results)
+            case Forget(why, counts=True):
+                self.recorder.uncertain(group.at, f"{why}; what it does is not counted")
+                results = tuple(unknown(64) for _ in step.dests)
             case _:
                 results = tuple(unknown(64) for _ in step.dests)
         for cell, value in zip(step.dests, results, strict=True):
@@ -242,7 +268,11 @@ class Machine:
         at = group.at
         lanes, unsure = self._cells.taking(group, step)
         action = step.action
-        if unsure is not None and not isinstance(action, Jump):
+        if unsure is not None and isinstance(action, Exit):
+            why = f"whether {self._cells.named(at)} is executed depends on an unknown value"
+            self.recorder.uncertain(at, f"{why}: lanes that may have ended are counted as such")
+            self.maybe[group.rows] |= unsure
+        elif unsure is not None and not isinstance(action, Jump):
             raise Stopped(f"whether {self._cells.named(at)} is executed depends on an unknown value")
         if not lanes.any() and not isinstance(action, Jump):
             return at + 1
@@ -340,7 +370,10 @@ class Machine:
         if action.together and unsure is None:
             lanes = group.lanes & lanes.any(axis=1, keepdims=True)
         if unsure is not None and unsure.any():
-            return self._detour(group)
+            following = self._unknown(group, action.target, lanes & ~unsure, unsure)
+            if following is None or following != at:
+                return following
+            lanes = (lanes & ~unsure) | unsure if not self.turns.taken[at] else lanes & ~unsure
         stay = group.lanes & ~lanes
         if not lanes.any():
             return at + 1
@@ -353,15 +386,27 @@ class Machine:
         self._put(converged.part(group, lanes, action.target))
         return None
 
-    def _detour(self, group: Group) -> int:
-        """All lanes go where the ways of a branch on an unknown value meet, if nothing between matters."""
-        detour = self._detours.around(group.at, together=bool((group.lanes.sum(axis=1) == 1).all()))
-        if detour is None:
-            raise Stopped(f"{self._cells.named(group.at)} depends on an unknown value")
-        for cell in detour.cells:
-            self._cells.write(group, cell, unknown(64), group.lanes, None)
-        self._memory.forget(group, detour.memories)
-        return detour.meet
+    def _unknown(self, group: Group, target: int, lanes: Bools, unsure: Bools) -> int | None:
+        """A branch on an unknown value: where all lanes go on together, None where they do not.
+
+        If nothing between matters, that is where its ways meet; else both ways are followed. The branch
+        itself says that it is being followed: then those that came back to it leave the other way.
+        """
+        at = group.at
+        detour = self._detours.around(at, together=bool((group.lanes.sum(axis=1) == 1).all()))
+        if detour is not None:
+            for cell in detour.cells:
+                self._cells.write(group, cell, unknown(64), group.lanes, None)
+            self.memory.forget(group, detour.memories)
+            return detour.meet
+        why = f"{self._cells.named(at)} depends on an unknown value"
+        if at in self.turns.taken:
+            self.recorder.uncertain(at, f"{why}: of rounds that it may begin one is counted")
+            return at
+        meet = self._detours.meet(at)
+        self._put(both_ways(self, group, target, lanes, unsure, meet, why))
+        self._release()
+        return None
 
     def _return(self, group: Group, step: Step, lanes: Bools) -> int | None:
         """Go where the source says, each group of lanes with one address together."""

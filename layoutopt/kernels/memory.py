@@ -42,6 +42,12 @@ class Bytes:
         """Whether both hold the same."""
         return bool((self._data == other._data).all() and (self._hidden == other._hidden).all())
 
+    def merge(self, one: Bytes, other: Bytes) -> None:
+        """Hold what both hold; what differs is unknown."""
+        differs = (one._data != other._data) | (one._hidden != other._hidden)
+        self._data = np.where(differs, np.uint8(0), one._data)
+        self._hidden = np.where(differs, np.uint8(0xFF), one._hidden)
+
     def hide(self, row: Any, start: int, size: int) -> None:
         """Bytes become unknown."""
         self._data[row, start : start + size] = 0
@@ -127,6 +133,13 @@ class Writers:
         return bool((self._who == other._who).all()) and all(
             bool((a == b).all()) for a, b in zip(self._order(), other._order(), strict=True)
         )
+
+    def merge(self, one: Writers, other: Writers) -> None:
+        """What is sure after either of two ways: the latest writer counts, and the least that was seen."""
+        self._when = np.maximum(one._when, other._when)
+        self._who = np.where(one._who == other._who, one._who, np.int16(_SEVERAL))
+        self._seen = np.minimum(one._seen, other._seen)
+        self._now = max(one._now, other._now)
 
     def _order(self) -> tuple[IntArray, IntArray]:
         """When bytes were written and what warps have seen, as places in one order."""

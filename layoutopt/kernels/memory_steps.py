@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.kernels.counts import Counter
 from layoutopt.kernels.groups import Group
 from layoutopt.kernels.launch import Arguments
 from layoutopt.kernels.memory import Bytes, Writers
@@ -24,25 +25,13 @@ LEAST_BYTES: Final = 16
 MOST_COPIED_BYTES: Final = 16 << 20
 
 
-class Recorder(Protocol):
-    """Who is told what the kernel does to shared memory."""
-
-    def access(
-        self, index: int, rows: IntArray, address: IntArray, lanes: Bools, unsure: Bools | None
-    ) -> None:
-        """One step of these warps: lanes that take part; those of which that or the address is unknown."""
-
-    def uncertain(self, index: int, why: str) -> None:
-        """The counts may differ from what runs."""
-
-
 class MemorySteps:
     """The memories of the blocks of a self._cells.
 
     What they hold is only kept where something that matters is loaded from them.
     """
 
-    def __init__(self, cells: Registers, recorder: Recorder, given: Arguments, kept: frozenset[str]) -> None:
+    def __init__(self, cells: Registers, recorder: Counter, given: Arguments, kept: frozenset[str]) -> None:
         self._cells, self._recorder = cells, recorder
         self._kept = kept
         self._end = cells.program.shared_end(cells.launch.shared_bytes)
@@ -60,7 +49,7 @@ class MemorySteps:
     def _held(self) -> list[Bytes]:
         return [m for m in (self._shared, self._local, *(b for _, b in self._global)) if m is not None]
 
-    def fork(self, cells: Registers, recorder: Recorder) -> MemorySteps:
+    def fork(self, cells: Registers, recorder: Counter) -> MemorySteps:
         """The same memories, of which a change changes nothing here."""
         other = copy.copy(self)
         other._cells, other._recorder = cells, recorder
@@ -74,6 +63,13 @@ class MemorySteps:
         if self._writers is None or other._writers is None:
             return same
         return same and self._writers.same(other._writers)
+
+    def merge(self, one: MemorySteps, other: MemorySteps) -> None:
+        """What is held after either of two ways that began here: what differs between them is unknown."""
+        for mine, first, second in zip(self._held(), one._held(), other._held(), strict=True):
+            mine.merge(first, second)
+        if self._writers is not None and one._writers is not None and other._writers is not None:
+            self._writers.merge(one._writers, other._writers)
 
     def met(self, block: int, warps: IntArray) -> None:
         """Warps of a block waited for each other."""
@@ -94,8 +90,22 @@ class MemorySteps:
             for _, buffer in self._global:
                 buffer.hide(0, 0, buffer.size)
 
-    def execute(self, group: Group, index: int, step: Step, lanes: Bools, unsure: Bools | None) -> None:
-        """One memory instruction of a group."""
+    def execute(
+        self,
+        group: Group,
+        index: int,
+        step: Step,
+        lanes: Bools,
+        unsure: Bools | None,
+        maybe: Bools | None = None,
+    ) -> None:
+        """One memory instruction of a group.
+
+        Args:
+            group, index, step: who does what.
+            lanes, unsure: whose guard is true, and whose is not known.
+            maybe: lanes of which it is not known whether they came here.
+        """
         action = step.action
         assert isinstance(action, Memory)
         parts = [self._cells.read(group, source) for source in step.sources[: action.places]]
@@ -112,15 +122,14 @@ class MemorySteps:
                 place = parts[0] if action.place is None else action.place(*parts)
                 place = made(place.bits, place.unknown, 32)
                 lanes, unsure = (lanes & here)[rows], None if unsure is None else (unsure & here)[rows]
+                maybe = None if maybe is None else maybe[rows]
         hidden = whole(place)
-        doubt = unsure
-        if hidden is not None and (lanes & hidden).any():
-            doubt = (lanes & hidden) if unsure is None else unsure | (lanes & hidden)
+        nowhere = None if hidden is None or not (lanes & hidden).any() else lanes & hidden
         address = place.bits.astype(np.int64)
         if space != "constant":
             address = np.broadcast_to(address, lanes.shape)
         if space == "shared":
-            self._tell(group, index, action, address, lanes, doubt)
+            self._tell(group, index, action, address, lanes, unsure, nowhere, maybe)
         if not self._holds(space):
             self._forget(group, step, lanes, unsure)
             return
@@ -128,16 +137,27 @@ class MemorySteps:
         if action.kind in ("load", "ldmatrix"):
             self._load(group, step, action, space, row, address, lanes, unsure, hidden)
         else:
-            self._change(group, step, action, space, row, address, lanes, doubt)
+            self._change(group, step, action, space, row, address, lanes, unsure, nowhere)
 
     def _tell(
-        self, group: Group, index: int, action: Memory, address: IntArray, lanes: Bools, doubt: Bools | None
+        self,
+        group: Group,
+        index: int,
+        action: Memory,
+        address: IntArray,
+        lanes: Bools,
+        unsure: Bools | None,
+        nowhere: Bools | None,
+        maybe: Bools | None,
     ) -> None:
-        self._recorder.access(index, group.rows, address, lanes, doubt)
-        if doubt is not None and action.operation is not None:
-            what = "the address of" if (doubt & lanes).any() else "which lanes execute"
+        told, perhaps = lanes, unsure
+        if maybe is not None and (lanes & maybe).any():
+            told, perhaps = lanes & ~maybe, (lanes & maybe) if unsure is None else unsure | (lanes & maybe)
+        self._recorder.access(index, group.rows, address, told, perhaps, nowhere)
+        if action.operation is not None and (nowhere is not None or unsure is not None):
+            what = "the address of" if nowhere is not None else "which lanes execute"
             self._recorder.uncertain(index, f"{what} {self._cells.named(index)} is not known")
-        sure = lanes if doubt is None else lanes & ~doubt
+        sure = lanes if nowhere is None else lanes & ~nowhere
         if action.operation is not None and action.operation.matrices:
             sure = sure & (np.arange(32) < 8 * action.operation.matrices)
         used = address[sure]
@@ -268,20 +288,26 @@ class MemorySteps:
         row: IntArray,
         address: IntArray,
         lanes: Bools,
-        doubt: Bools | None,
+        unsure: Bools | None,
+        nowhere: Bools | None,
     ) -> None:
         """A store, atomic or copy: where it is unknown whether or what, the bytes become unknown."""
         memory = {"shared": self._shared, "local": self._local}.get(space)
         if memory is None:
             if space == "global":
+                doubt = unsure if nowhere is None else nowhere
                 self._change_global(action, address, lanes, doubt)
             self._forget(group, step, lanes, None)
             return
-        if doubt is not None:
+        if nowhere is not None:
             # An unknown address may be any byte of the row.
-            for one in np.unique(np.broadcast_to(row, lanes.shape)[doubt]).tolist():
+            for one in np.unique(np.broadcast_to(row, lanes.shape)[nowhere]).tolist():
                 memory.hide(one, 0, memory.size)
-        sure = lanes if doubt is None else lanes & ~doubt
+        if unsure is not None:
+            for k in range(0, action.width_bytes, 8):
+                memory.store(row, address + k, min(8, action.width_bytes), unknown(64), unsure)
+            self._wrote(group, space, address, action.width_bytes, unsure)
+        sure = lanes if nowhere is None else lanes & ~nowhere
         if action.kind == "stmatrix":
             self._hide_matrix(memory, row, address, action, lanes)
             return

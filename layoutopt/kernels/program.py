@@ -78,9 +78,15 @@ class Across:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Results that are not modelled: the destinations become unknown."""
+    """Results that are not modelled: the destinations become unknown.
+
+    Attributes:
+        why: for people.
+        counts: what is not modelled may touch shared memory: where it is executed, totals are not certain.
+    """
 
     why: str
+    counts: bool = False
 
 
 @dataclass(frozen=True, slots=True)

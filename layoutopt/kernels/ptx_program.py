@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.escape import shown
 from layoutopt.kernels.flow import post_dominators
 from layoutopt.kernels.names import demangled
 from layoutopt.kernels.program import (
@@ -20,6 +21,7 @@ from layoutopt.kernels.program import (
     STACK_BYTES,
     Array,
     Exit,
+    Forget,
     Guard,
     Jump,
     Memory,
@@ -40,6 +42,7 @@ from layoutopt.kernels.relevance import successors
 OPERATIONS: Final[Mapping[str, Builder]] = {**ARITHMETIC, **MOVES, **MEMORY}
 MAX_CALLS: Final = 16
 MAX_STEPS: Final = 1 << 18
+MOST_RESULT_BYTES: Final = 64
 STATIC_GLOBAL_BASE: Final = GLOBAL_BASE >> 1
 
 
@@ -245,9 +248,10 @@ class _Flat:
         if callee is None or callee.body is None or depth >= MAX_CALLS:
             why = "calls itself" if depth >= MAX_CALLS else "is not in this file"
             why = "is called through a pointer" if name in instance.function.registers else why
-            self._put(
-                replace(base, action=Refused(f"line {item.line}: the function {name!r} {why}", always=True))
-            )
+            forgotten = Forget(f"line {item.line}: the function {shown(name)!r} {why}", counts=True)
+            keys = [key_of(instance, a.strip()) for a in results.split(",") if a.strip()]
+            cells = tuple(f"%{key}+{k}" for key in keys for k in range(0, MOST_RESULT_BYTES, 4))
+            self._put(replace(base, action=forgotten, dests=cells))
             return
         formal = [v.name for v in (*callee.results, *callee.parameters)]
         self._instances += 1

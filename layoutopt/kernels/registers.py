@@ -91,6 +91,25 @@ class Registers:
         """Give a cell a value in all rows."""
         self._cells[cell] = value
 
+    def merge(self, one: Registers, other: Registers, first: Bools, second: Bools) -> None:
+        """What lanes have after one of two ways that began here.
+
+        Args:
+            one, other: after each way.
+            first, second: bool, shape (rows, 32): lanes that went, or may have gone, each way.
+        """
+        unsure = first & second
+        lanes = made(first.astype(np.uint64), unsure.astype(np.uint64), 1)
+        some: Bools = np.asarray(first.any(axis=1, keepdims=True))
+        mixed: Bools = some & np.asarray(second.any(axis=1, keepdims=True))
+        warps = made(some.astype(np.uint64), mixed.astype(np.uint64), 1)
+        for cell in {**one._cells, **other._cells}:
+            a, b = one._cells.get(cell, unknown(64)), other._cells.get(cell, unknown(64))
+            if a is not b:
+                self._cells[cell] = select(warps if cell.startswith("U") else lanes, a, b)
+            else:
+                self._cells[cell] = a
+
     def fork(self) -> Registers:
         """The same registers, of which a change changes nothing here."""
         other = copy.copy(self)

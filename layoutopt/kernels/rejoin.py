@@ -85,6 +85,10 @@ class Rejoins:
                 del self._waiting[at]
         return found
 
+    def alone(self) -> None:
+        """Nobody waits."""
+        self._waiting = {}
+
     def state(self) -> tuple[object, ...]:
         """The stacks, and who waits, to compare."""
         used = np.arange(self._places.shape[2]) < self._depth[..., None]

@@ -145,8 +145,10 @@ def _needed(step: Step, after: frozenset[str], kept: frozenset[str]) -> tuple[bo
             return results, _cells(step.sources) | guard if results else frozenset()
         case Lose():
             return "shared" in kept, frozenset()
-        case Forget() | Save():
-            return results or isinstance(action, Save), guard
+        case Forget(_, counts):
+            return results or counts, guard
+        case Save():
+            return True, guard
         case Refused(_, always):
             return results or always, guard
         case Memory():

@@ -165,9 +165,15 @@ class _Reader:
         return Built(action, operands)
 
     def _call(self, instruction: Instruction) -> Built:
-        if instruction.has("ABS"):
-            return Built(Refused(f"{_where(instruction)} calls code that is not in the kernel", always=True))
-        return Built(Jump(self._target(instruction.operands[-1]), call=True))
+        try:
+            target = None if instruction.has("ABS") else self._target(instruction.operands[-1])
+        except UnreadableOperand:
+            target = None
+        if target is None:
+            return Built(
+                Forget(f"{_where(instruction)} calls code that is not known", True), (), _LOST_BY_CALLS
+            )
+        return Built(Jump(target, call=True))
 
     def _return(self, instruction: Instruction) -> Built:
         return Built(Jump(None), word(instruction.operands[0].split()[0]).operands)
@@ -182,6 +188,15 @@ class _Reader:
         places = tuple(self._target(f"`({label.strip()})") for label in match[3].split(","))
         base = constant(int(match[2], 16) + instruction.address + INSTRUCTION_BYTES)
         return Built(Jump(None, places=places), (register(match[1]), base))
+
+
+# What functions may change (read off compiled code): they keep the stack pointer, R2, R16 to R31 but for the
+# return address in R20 and R21, and uniform registers from UR36 on.
+_LOST_BY_CALLS: Final = (
+    *(f"R{k}" for k in range(255) if k not in (1, 2) and (not 16 <= k <= 31 or k in (20, 21))),
+    *(f"UR{k}" for k in range(36)),
+    *(f"{name}{k}" for name in ("P", "UP") for k in range(7)),
+)
 
 
 def _where(instruction: Instruction) -> str:

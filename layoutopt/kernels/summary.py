@@ -170,7 +170,7 @@ def _totals(evaluation: Evaluation) -> dict[str, int]:
     totals = {"wavefronts": 0, **{f"wavefronts_{part}": 0 for part in parts}}
     totals |= {"bank_conflicts": 0, **{f"bank_conflicts_{part}": 0 for part in parts}}
     totals |= {f"executed_{part}": 0 for part in parts}
-    totals |= {"ideal": 0, "wavefronts_worst": 0}
+    totals |= {"ideal": 0, "wavefronts_worst": 0, **{f"wavefronts_worst_{part}": 0 for part in parts}}
     for k, tally in evaluation.tallies.items():
         action = evaluation.program.steps[k].action
         assert isinstance(action, Memory)
@@ -183,8 +183,8 @@ def _totals(evaluation: Evaluation) -> dict[str, int]:
         for suffix in ("", f"_{action.counter}"):
             totals[f"wavefronts{suffix}"] += times * (tally.wavefronts + tally.best)
             totals[f"bank_conflicts{suffix}"] += conflicts
+            totals[f"wavefronts_worst{suffix}"] += times * (tally.wavefronts + tally.worst)
         totals["ideal"] += times * (tally.ideal + tally.best)
-        totals["wavefronts_worst"] += times * (tally.wavefronts + tally.worst)
     return totals
 
 

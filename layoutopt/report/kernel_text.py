@@ -22,7 +22,10 @@ def kernel_report(report: KernelReport, fixes: Sequence[str] = ()) -> str:
     totals = report.totals
     lines += ["", "  what the profiler will print (l1tex__data_..._mem_shared_op_*):"]
     rows: list[tuple[str, ...]] = [("", "ld", "st", "atom")]
-    for title, name in (("wavefronts", "wavefronts"), ("bank conflicts", "bank_conflicts")):
+    open_ = totals["wavefronts_worst"] > totals["wavefronts"]
+    names = [("at most", "wavefronts_worst")] if open_ else []
+    names = [("wavefronts", "wavefronts"), *names, ("bank conflicts", "bank_conflicts")]
+    for title, name in names:
         rows.append((title, *(f"{totals[f'{name}_{part}']:,}" for part in ("ld", "st", "atom"))))
     lines += columns(rows, {0})
     lines += ["", *_verdict(report)]
