@@ -9,6 +9,7 @@ import importlib
 import json
 import os
 import pkgutil
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -22,19 +23,35 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
 COMMAND = [sys.executable, "-c", "from layoutopt.cli import run; run()"]
 
 
-def layoutopt(*arguments, cwd=None, input=b"", warn="error"):
-    """What a command prints, and its exit code; `warn`: what warnings are."""
+def layoutopt(*arguments, script=None, cwd=None, input=b"", warn="error", encoding="utf-8"):
+    """What a command prints, and its exit code.
+
+    Args:
+        arguments: of `layoutopt`, or of the script.
+        script: a Python file to run instead.
+        cwd: the working directory.
+        input: what it reads.
+        warn: what warnings are.
+        encoding: of its output.
+    """
     command = list(map(str, arguments))
     with tempfile.TemporaryDirectory(prefix="layoutopt-test-") as folder:
         streams = [Path(folder) / name for name in ("in", "out", "err")]
         streams[0].write_bytes(input.encode() if isinstance(input, str) else input)
         server = _server()
-        request = {"command": command, "cwd": str(cwd or os.getcwd()), "streams": list(map(str, streams))}
-        request["warn"] = warn
+        request = {
+            "command": [str(script or "layoutopt"), *command],
+            "script": script is not None,
+            "cwd": str(cwd or os.getcwd()),
+            "streams": list(map(str, streams)),
+            "warn": warn,
+            "encoding": encoding,
+        }
         server.stdin.write(json.dumps(request) + "\n")
         server.stdin.flush()
         code = int(server.stdout.readline())
-        return subprocess.CompletedProcess(command, code, *(path.read_text() for path in streams[1:]))
+        printed = [path.read_text(encoding) for path in streams[1:]]
+        return subprocess.CompletedProcess(command, code, *printed)
 
 
 @cache
@@ -61,7 +78,7 @@ def _serve():
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 
 
-def _become(run, command, cwd, streams, warn):
+def _become(run, command, script, cwd, streams, warn, encoding):
     """Be the command: never returns."""
     for number, (path, flags) in enumerate(
         zip(streams, (os.O_RDONLY, *[os.O_WRONLY | os.O_CREAT] * 2), strict=True)
@@ -69,11 +86,17 @@ def _become(run, command, cwd, streams, warn):
         os.dup2(os.open(path, flags), number)
     os.chdir(cwd)
     warnings.simplefilter(warn)
-    sys.argv = ["layoutopt", *command]
-    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
+    sys.argv = command
+    sys.stdin = open(0)  # noqa: SIM115
+    sys.stdout, sys.stderr = (open(k, "w", encoding=encoding) for k in (1, 2))  # noqa: SIM115
     code = 1
     try:
-        run()
+        if script:
+            sys.path[0] = str(Path(command[0]).parent)
+            runpy.run_path(command[0], run_name="__main__")
+        else:
+            run()
+            code = 0
     except SystemExit as stop:
         code = int(stop.code or 0)
     except BaseException:

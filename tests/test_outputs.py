@@ -8,6 +8,7 @@ import sys
 import threading
 
 import click
+import command
 import numpy as np
 import pytest
 from conftest import ROOT
@@ -201,7 +202,7 @@ def test_an_interrupt_while_modules_are_imported():
 def test_errors_are_one_visible_line(tmp_path):
     for name in ("\x1b]0;x\x07", "\u202egnp", "n" * 5000):
         for arguments in ((name,), ("solve", name), ("solve", PROBLEM, "--families", name)):
-            done = layoutopt(*arguments, environment={**ENVIRONMENT, "PYTHONIOENCODING": "latin-1"})
+            done = command.layoutopt(*arguments, encoding="latin-1")
             assert done.returncode == 2
             assert all(line.isprintable() for line in done.stderr.splitlines())
             assert len(done.stderr) < 2000
@@ -217,27 +218,24 @@ def test_a_terminal_without_unicode(tmp_path):
     path = tmp_path / "p.json"
     data = json.loads(PROBLEM.read_text())
     path.write_text(json.dumps({**data, "name": "a\u202e\u4f60", "notes": "\U0001f600"}))
-    latin = {**ENVIRONMENT, "PYTHONIOENCODING": "latin-1"}
-    for command in (("solve", path), ("check", path, "--no-fix"), ("show", path), ("emit", path)):
-        done = layoutopt(*command, environment=latin, encoding="latin-1")
+    for asked in (("solve", path), ("check", path, "--no-fix"), ("show", path), ("emit", path)):
+        done = command.layoutopt(*asked, encoding="latin-1")
         assert "\u202e" not in done.stdout
         assert "Traceback" not in done.stderr
         assert done.returncode in (0, 1)
-    printed = subprocess.run(
-        [sys.executable, "-c", RUN, "problems", str(path), "--expanded"], capture_output=True, env=latin
-    )
-    assert json.loads(printed.stdout)["name"] == "a\u202e\u4f60"
+    printed = command.layoutopt("problems", path, "--expanded", encoding="latin-1")
+    assert json.loads(printed.stdout.encode("latin-1"))["name"] == "a\u202e\u4f60"
 
 
 def test_count_prints_nothing_of_a_file_that_is_wrong_further_on(tmp_path):
     good = json.dumps({"op": "ld.shared.b32", "byte_address": [4 * k for k in range(32)]}) + "\n"
     path = tmp_path / "records.jsonl"
     path.write_text(good * 5000 + "{")
-    done = layoutopt("count", path, "--json")
+    done = command.layoutopt("count", path, "--json")
     assert (done.returncode, done.stdout) == (2, "")
     assert "line 5001: not JSON" in done.stderr
     path.write_text(good * 5000)
-    done = layoutopt("count", path, "--json")
+    done = command.layoutopt("count", path, "--json")
     assert (done.returncode, done.stdout.count("\n")) == (0, 5000)
 
 

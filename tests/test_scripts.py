@@ -1,11 +1,9 @@
 """Every script starts, and names files that are there."""
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
+from command import layoutopt
 from conftest import ROOT
 
 FILES = sorted((ROOT / "scripts").rglob("*.py"))
@@ -16,14 +14,7 @@ SCRIPTS = [path for path in FILES if path.stem not in IMPORTED]
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_scripts_start(path, tmp_path):
-    done = subprocess.run(
-        [sys.executable, path, "--help"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = layoutopt("--help", script=path, cwd=tmp_path, warn="default")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
     for named in re.findall(r"scripts/[\w./]+\.(?:py|cu)", path.read_text()):
