@@ -58,20 +58,91 @@ def test_constraints_hold_at_every_size():
         found(file(layout={"max_bytes": 8192}))
 
 
+def test_dimensions_in_another_order():
+    """Columns of any height: only contiguous ones have no conflicts in as few bytes."""
+    columns = {"name": "columns", "op": "store", "bytes": 4, "for": {"i": "M*N // 256"},
+               "index": ["(tid + 256*i) % M", "(tid + 256*i) // M"]}  # fmt: skip
+    common = found(file([{"M": 32, "N": 32}, {"M": 33, "N": 32}], accesses=[columns]))
+    assert to_text(common.offset) == "x1*M + x0"
+    assert [size.excess for size in common.sizes] == [0, 0]
+
+
+def test_a_pad_after_every_so_many_elements():
+    """Strides on one dimension: no row to pad."""
+    accesses = [
+        {"name": "strided", "op": "load", "bytes": 4, "index": ["tid * (M // 128)"]},
+        {"name": "neighbours", "op": "store", "bytes": 4, "index": ["tid"]},
+    ]
+    raw = file([{"M": 1024}, {"M": 2048}], accesses=accesses, threads=128)
+    raw["tile"] = {"shape": ["M"], "element": "f32"}
+    common = found(raw)
+    assert [size.excess for size in common.sizes] == [0, 0]
+    assert to_text(common.offset) == "x0 + x0 // 32"
+
+
+def types(**more):
+    """One kernel for several element types, 16 bytes a thread."""
+    raw = file([{"T": "f64", "V": 2}, {"T": "f32", "V": 4}, {"T": "f16", "V": 8}, {"T": "bf16", "V": 8}])
+    raw["tile"] = {"shape": [64, "8*V"], "element": "T"}
+    raw["threads"] = 128
+    rows = {"name": "rows", "op": "store", "bytes": 16, "for": {"i": 4},
+            "index": ["tid // 8 + 16*i", "tid % 8 * V"]}  # fmt: skip
+    columns = {"name": "columns", "op": "load", "bytes": 16, "for": {"i": 4},
+               "index": ["tid % 64", "(tid // 64 + 2*i) * V"]}  # fmt: skip
+    return {**raw, "accesses": [rows, columns], **more}
+
+
+def test_one_formula_for_several_element_types():
+    common = found(types())
+    assert to_text(common.offset) == "x0*(V*8) + (x1 ^ x0 % 8 * (16 // element_bytes))"
+    assert [(size.values["T"], size.excess, size.bytes) for size in common.sizes] == [
+        (name, 0, 8192) for name in ("f64", "f32", "f16", "bf16")
+    ]
+    padded = found(types(layout={"families": ["pad"]}))
+    assert [size.excess for size in padded.sizes] == [0, 0, 0, 0]
+
+
+def compiled(folder, text, call):
+    source = folder / "t.cpp"
+    source.write_text(
+        text.replace("#pragma once\n", "") + f'static_assert({call}, "");\nint main() {{ return 0; }}\n'
+    )
+    command = ["g++", "-std=c++14", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", source]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler on this machine")
-def test_the_header_compiles_for_its_sizes_and_no_others(tmp_path):
+@pytest.mark.parametrize("lang", ["cuda", "hip"])
+def test_the_header_compiles_for_its_sizes_and_no_others(tmp_path, lang):
     raw = file()
-    text = sizes_header(raw, found(raw), "t").replace("#pragma once\n", "")
+    text = sizes_header(raw, found(raw), "t", lang)
+    right = "t_columns_bytes<64, 32>(33, 1) == 4 * (33 * 32 + (4 ^ 1)) && t_bytes<64, 64>() == 16384"
+    assert compiled(tmp_path, text, right).stderr == ""
+    assert "a size that was not solved" in compiled(tmp_path, text, "t_offset_bytes<9, 32>(0, 0) == 0").stderr
 
-    def compiled(call):
-        source = tmp_path / "t.cpp"
-        source.write_text(f'{text}static_assert({call}, "");\nint main() {{ return 0; }}\n')
-        command = ["g++", "-std=c++14", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", source]
-        return subprocess.run(command, capture_output=True, text=True)
 
-    good = compiled("t_columns_bytes<64, 32>(33, 1) == 4 * (33 * 32 + (4 ^ 1)) && t_bytes<64, 64>() == 16384")
-    assert good.stderr == ""
-    assert "a size that was not solved" in compiled("t_offset_bytes<128, 32>(0, 0) == 0").stderr
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler on this machine")
+def test_a_type_is_any_of_its_size_and_alignment(tmp_path):
+    raw = types()
+    text = sizes_header(raw, found(raw), "t")
+    assert "template <typename T, int V>" in text
+    right = "t_columns_bytes<{}, {}>(33, 1) == {} * (33 * 8 * {} + (2 * {} ^ 33 % 8 * {}))"
+    known = (("float", 4), ("double", 2), ("short", 8))
+    calls = " && ".join(right.format(t, v, 16 // v, v, v, v) for t, v in known)
+    other = "struct two { char bytes[2]; }; struct alignas(16) four { float x; };\n"
+    assert compiled(tmp_path, text + other, f"{calls} && t_bytes<two, 8>() == 8192").stderr == ""
+    for wrong in ("t_bytes<float, 8>()", "t_rows_bytes<four, 4>(0, 0)"):
+        assert "a size that was not solved" in compiled(tmp_path, text + other, f"{wrong} > 0").stderr
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler on this machine")
+def test_structures_of_several_sizes(tmp_path):
+    """The size of an element may be a parameter itself."""
+    access = {"name": "one", "op": "store", "bytes": "4*B", "index": ["tid // 32", "tid % 32"]}
+    raw = file([{"B": 1}, {"B": 2}, {"B": 4}], accesses=[access], threads=128)
+    raw["tile"] = {"shape": [4, 32], "element": {"bytes": "4*B"}}
+    text = sizes_header(raw, found(raw), "t")
+    assert compiled(tmp_path, text, "t_one_bytes<2>(33) == 8 * 33 && t_bytes<4>() == 2048").stderr == ""
 
 
 def test_the_command(tmp_path):
@@ -92,8 +163,16 @@ def test_the_command(tmp_path):
         ([{"M": 32}, {"N": 32}], r"sizes\[1\]"),
         ([{"M": 32, "N": 0}], r"sizes\[0\].N"),
         ([{"M": 32, "N": 32, "K": 1}], "K"),
+        ([{"M": 32, "N": "f32"}], r"sizes\[0\].N.*only the tile's element is a word"),
     ],
 )
 def test_wrong_sizes_are_named(sizes, field):
     with pytest.raises(ProblemFileError, match=field):
         list(expand(file(sizes)))
+
+
+def test_the_element_is_named_at_every_size():
+    raw = types()
+    raw["sizes"][1]["T"] = 4
+    with pytest.raises(ProblemFileError, match=r"sizes\[1\].T.*name of the element's type"):
+        list(expand(raw))

@@ -192,22 +192,20 @@ def _sizes(
     raw = parsed(read(file))
     if not has_sizes(raw):
         return None
-    if lang != "cuda":
-        raise click.UsageError(f"one header for many sizes is CUDA C++; --lang {lang} has none")
-    from layoutopt.codegen.sizes import sizes_header
+    from layoutopt.codegen.sizes import MACROS, sizes_header
+
+    if lang not in MACROS:
+        raise click.UsageError(f"one header for many sizes is CUDA C++ or HIP; --lang {lang} has none")
     from layoutopt.expressions.grammar import to_text
     from layoutopt.synthesis.sizes import common_formula
 
-    problems = [
-        ({p: int(v) for p, v in instance.values.items()}, from_data(instance.data))
-        for instance in expand(raw)
-    ]
+    problems = [(instance.values, from_data(instance.data)) for instance in expand(raw)]
     gpu = problem_device(problems[0][1], device_file)
     found = common_formula(raw["tile"]["shape"], problems, gpu)
     title = str(raw.get("name", "tile"))
     figures = [{"values": size.values, "bytes": size.bytes, "excess": size.excess} for size in found.sizes]
     data = {"schema": "layoutopt.code/1", "problem": title, "lang": lang, "offset": to_text(found.offset)}
-    return sizes_header(raw, found, name or title), {**data, "sizes": figures}
+    return sizes_header(raw, found, name or title, lang), {**data, "sizes": figures}
 
 
 def _check_options(lang: str, name: str | None, only: str, as_edit: bool, self_test: bool) -> None:

@@ -1,130 +1,181 @@
-"""One CUDA header for many sizes: the common formula as a template over the tile's extents."""
+"""One header for many sizes: the common formula as a template over the tile's extents and its element's type.
+
+A type is known by its size and alignment, which are all that a layout knows of it: `T` may be any that has
+those of an element in the file.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from layoutopt import __version__
 from layoutopt.codegen.c_family import parameter
 from layoutopt.codegen.c_text import to_c
+from layoutopt.codegen.cuda import prologue
 from layoutopt.errors import LayoutError, VerificationError
 from layoutopt.expressions.grammar import Const, Node, Op, Var, evaluate, parse, substituted, to_text
-from layoutopt.expressions.simplify import Range, simplify
+from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.escape import comment, identifier
 from layoutopt.problems.trace import environment
 from layoutopt.problems.types import Access
-from layoutopt.synthesis.sizes import CommonFormula, Size
+from layoutopt.synthesis.sizes import ELEMENT, CommonFormula, Size, formula_ranges
 
+# What the GPU's compiler defines, by language.
+MACROS: Final = {"cuda": "__CUDACC__", "hip": "__HIPCC__"}
+_INCLUDES: Final = {"cuda": (), "hip": ("#include <hip/hip_runtime.h>",)}
 _FUNCTION: Final = "__host__ __device__ constexpr uint32_t"
 
 
-def sizes_header(raw: Mapping[str, Any], found: CommonFormula, name: str) -> str:
+class _Template(NamedTuple):
+    """What every function of a header shares.
+
+    Attributes:
+        found: the formula and the sizes.
+        name: what every name starts with.
+        head: `template <...>`.
+        every: its parameters, as arguments.
+        type: the parameter that is the element's type, or None.
+        element: the size of an element in C++, or None where no formula needs it.
+    """
+
+    found: CommonFormula
+    name: str
+    head: str
+    every: str
+    type: str | None
+    element: str | None
+
+
+def sizes_header(raw: Mapping[str, Any], found: CommonFormula, name: str, lang: str = "cuda") -> str:
     """A header whose functions are templates over the parameters; other sizes do not compile.
 
     Args:
         raw: the file's data, whose index expressions are over the parameters.
         found: the formula and the sizes.
         name: what every name starts with.
+        lang: a key of `MACROS`.
 
     Raises:
         LayoutError: elements share bytes, which a template does not express.
         VerificationError: an address would not equal the layout. Our bug.
     """
     first = found.sizes[0]
-    if first.case.problem.tile.packed > 1:
+    if any(size.case.problem.tile.packed > 1 for size in found.sizes):
         raise LayoutError("a template over sizes cannot express elements of less than a byte")
-    name, params = identifier(name), list(first.values)
-    head = f"template <{', '.join(f'int {p}' for p in params)}>"
-    every = ", ".join(params)
-    fits = " || ".join(f"({_is(size)})" for size in found.sizes)
-    lines = [
-        f"// {comment(name)} on {first.case.device.name}: one formula for {len(found.sizes)} sizes, "
+    template = _template(raw, found, identifier(name))
+    about = [
+        f"{name} on {first.case.device.name}: one formula for {len(found.sizes)} sizes, "
         f"by layoutopt {__version__}",
-        f"// element offset = {to_text(found.offset)}",
+        f"element offset = {to_text(found.offset)}",
         *(
-            f"// {', '.join(f'{p}={v}' for p, v in size.values.items())}: {size.bytes} bytes, "
+            f"{', '.join(f'{p}={v}' for p, v in size.values.items())}: {size.bytes} bytes, "
             f"{size.excess:g} excess wavefronts"
             for size in found.sizes
         ),
-        "#pragma once",
-        "#include <cstdint>",
-        "#ifndef __CUDACC__  // plain C++, for tests on the host",
-        "#ifndef __host__",
-        "#define __host__",
-        "#define __device__",
-        "#endif",
-        "#endif",
+    ]
+    lines = [
+        *(f"// {comment(line)}" for line in about),
+        *prologue(MACROS[lang], list(_INCLUDES[lang])),
         "",
-        head,
-        f"{_FUNCTION} {name}_bytes() {{",
-        f'    static_assert({fits}, "a size that was not solved");',
-        f"    return {_chosen(found.sizes)};",
-        "}",
-        f"constexpr uint32_t {name}_alignment = {max(size.alignment_bytes for size in found.sizes)};",
-        f"// __shared__ alignas({name}_alignment) unsigned char smem[{name}_bytes<{every}>()];",
+        *_sizes(template),
         "",
-        "// Byte offset of an element.",
-        *_offset(found, name, head, every),
+        *_offset(template),
     ]
     for k, access in enumerate(raw["accesses"]):
-        lines += ["", *_access(found, access, k, name, head, every)]
-    return "\n".join([*lines, "", *_assertions(found, name)]) + "\n"
+        lines += ["", *_access(template, access, k)]
+    return "\n".join([*lines, "", *_assertions(template)]) + "\n"
 
 
-def _is(size: Size) -> str:
-    return " && ".join(f"{p} == {v}" for p, v in size.values.items())
+def _template(raw: Mapping[str, Any], found: CommonFormula, name: str) -> _Template:
+    params = found.sizes[0].values
+    kind = next((p for p, value in params.items() if isinstance(value, str)), None)
+    head = f"template <{', '.join(f'typename {p}' if p == kind else f'int {p}' for p in params)}>"
+    element = None
+    if len({size.case.problem.tile.element_bytes for size in found.sizes}) > 1:
+        stated = raw["tile"]["element"]
+        # Else a structure, whose size the parameters say.
+        element = (
+            f"sizeof({kind})"
+            if kind is not None
+            else to_c(parse(str(stated["bytes"]), frozenset(params)), formula_ranges(found.sizes))
+        )
+    return _Template(found, name, head, ", ".join(params), kind, element)
 
 
-def _chosen(sizes: tuple[Size, ...]) -> str:
-    """The bytes of each size; the last needs no test."""
-    tests = [f"{_is(size)} ? {size.bytes} : " for size in sizes[:-1]]
-    return "".join(tests) + str(sizes[-1].bytes)
-
-
-def _ranges(found: CommonFormula) -> dict[str, Range]:
-    values = {p: [size.values[p] for size in found.sizes] for p in found.sizes[0].values}
-    return {p: (min(mine), max(mine)) for p, mine in values.items()}
-
-
-def _bytes_of(found: CommonFormula, node: Node) -> Node:
-    return Op("*", (node, Const(found.sizes[0].case.problem.tile.element_bytes)))
-
-
-def _offset(found: CommonFormula, name: str, head: str, every: str) -> list[str]:
-    shapes = [size.case.problem.tile.shape for size in found.sizes]
-    extents = {f"x{d}": (0, max(shape[d] for shape in shapes) - 1) for d in range(len(shapes[0]))}
-    ranges = {**_ranges(found), **extents}
-    body = to_c(simplify(_bytes_of(found, found.offset), ranges), ranges)
+def _sizes(template: _Template) -> list[str]:
+    """Bytes and alignment; a size that is not in the file stops the compiler."""
+    found, name = template.found, template.name
+    fits = " || ".join(f"({_is(template, size)})" for size in found.sizes)
+    alignment = max(size.alignment_bytes for size in found.sizes)
+    tests = [f"{_is(template, size)} ? {size.bytes} : " for size in found.sizes[:-1]]
     return [
-        head,
-        f"{_FUNCTION} {name}_offset_bytes({', '.join(f'uint32_t {x}' for x in extents)}) {{",
-        f'    static_assert({name}_bytes<{every}>() > 0, "a size that was solved");',
-        f"    return static_cast<uint32_t>({body});",
+        template.head,
+        f"{_FUNCTION} {name}_bytes() {{",
+        f'    static_assert({fits}, "a size that was not solved");',
+        f"    return {''.join(tests)}{found.sizes[-1].bytes};",
         "}",
+        f"constexpr uint32_t {name}_alignment = {alignment};",
+        f"// __shared__ alignas({name}_alignment) unsigned char smem[{name}_bytes<{template.every}>()];",
     ]
 
 
-def _access(
-    found: CommonFormula, raw: Mapping[str, Any], k: int, name: str, head: str, every: str
-) -> list[str]:
+def _is(template: _Template, size: Size) -> str:
+    """Whether the parameters are those of a size."""
+    tile = size.case.problem.tile
+    tests = [f"{p} == {v}" for p, v in size.values.items() if p != template.type]
+    if template.type is not None:
+        kind = template.type
+        tests += [f"sizeof({kind}) == {tile.element_bytes}", f"alignof({kind}) <= {tile.element_alignment}"]
+    return " && ".join(tests)
+
+
+def _bytes_of(template: _Template, node: Node) -> Node:
+    tile = template.found.sizes[0].case.problem.tile
+    return Op("*", (node, Const(tile.element_bytes) if template.element is None else Var(ELEMENT)))
+
+
+def _body(template: _Template, body: str) -> list[str]:
+    """What every function begins with, and what it returns."""
+    lines = [f'    static_assert({template.name}_bytes<{template.every}>() > 0, "a size that was solved");']
+    if ELEMENT in body:
+        lines.append(f"    constexpr int {ELEMENT} = {template.element};")
+    return [*lines, f"    return static_cast<uint32_t>({body});", "}"]
+
+
+def _offset(template: _Template) -> list[str]:
+    found = template.found
+    ranges = formula_ranges(found.sizes)
+    extents = [f"x{d}" for d in range(len(found.sizes[0].case.problem.tile.shape))]
+    body = to_c(simplify(_bytes_of(template, found.offset), ranges), ranges)
+    return [
+        "// Byte offset of an element.",
+        template.head,
+        f"{_FUNCTION} {template.name}_offset_bytes({', '.join(f'uint32_t {x}' for x in extents)}) {{",
+        *_body(template, body),
+    ]
+
+
+def _access(template: _Template, raw: Mapping[str, Any], k: int) -> list[str]:
     """The address of one access, as the formula at its index expressions."""
+    found, name = template.found, template.name
     accesses = [size.case.problem.accesses[k] for size in found.sizes]
     if "index" not in raw or len(raw["index"]) != len(accesses[0].index):
         return [f"// {comment(accesses[0].name)}: no index expressions over the parameters"]
     loops = {v: max(access.loops[v] for access in accesses) for v in accesses[0].loops}
     threads = max(size.case.problem.threads for size in found.sizes)
-    ranges = {**_ranges(found), "tid": (0, threads - 1), **{v: (0, n - 1) for v, n in loops.items()}}
+    known = {p: r for p, r in formula_ranges(found.sizes).items() if p in {*found.sizes[0].values, ELEMENT}}
+    ranges = {**known, "tid": (0, threads - 1), **{v: (0, n - 1) for v, n in loops.items()}}
     lanes = found.sizes[0].case.device.lanes
     warps: dict[str, Node] = {
         "lane": Op("%", (Var("tid"), Const(lanes))),
         "warp": Op("//", (Var("tid"), Const(lanes))),
     }
-    free = frozenset((*ranges, "lane", "warp"))
+    free = frozenset((*ranges, "lane", "warp")) - {ELEMENT}
     index = {f"x{d}": substituted(parse(str(t), free), warps) for d, t in enumerate(raw["index"])}
-    node = simplify(_bytes_of(found, substituted(found.offset, index)), ranges)
+    node = simplify(_bytes_of(template, substituted(found.offset, index)), ranges)
     for size in found.sizes:
         _verify(size, k, size.case.problem.accesses[k], node)
     renamed = {v: Var(parameter(v)) for v in ranges}
@@ -132,12 +183,10 @@ def _access(
     declared = ", ".join(f"int {parameter(v)}" for v in ("tid", *loops))
     return [
         f"// {comment(accesses[0].name)}: {comment(accesses[0].op)}",
-        head,
+        template.head,
         f"{_FUNCTION} {name}_{identifier(accesses[0].name)}_bytes({declared}) {{",
-        f'    static_assert({name}_bytes<{every}>() > 0, "a size that was solved");',
         *(f"    (void){parameter(v)};" for v in ("tid", *loops) if parameter(v) not in body),
-        f"    return static_cast<uint32_t>({body});",
-        "}",
+        *_body(template, body),
     ]
 
 
@@ -148,17 +197,29 @@ def _verify(size: Size, k: int, access: Access, node: Node) -> None:
     shape = np.broadcast_shapes(*(values.shape for values in env.values()))
     active = lanes.active.reshape(shape[0], -1)[:, : size.case.problem.threads]
     element = lanes.element.reshape(shape[0], -1)[:, : size.case.problem.threads]
-    values = evaluate(node, {**env, **{p: np.array(v) for p, v in size.values.items()}}, active)
+    numbers = {p: np.array(v) for p, v in size.values.items() if isinstance(v, int)}
+    numbers[ELEMENT] = np.array(size.case.problem.tile.element_bytes)
+    values = evaluate(node, {**env, **numbers}, active)
     if (np.broadcast_to(values, shape) != size.case.table(size.offset)[element])[active].any():
         raise VerificationError(f"the template's address of access {access.name!r} does not equal the layout")
 
 
-def _assertions(found: CommonFormula, name: str) -> list[str]:
-    lines = []
-    for size in found.sizes:
-        corner = tuple(extent - 1 for extent in size.case.problem.tile.shape)
-        table = size.case.table(size.offset).reshape(size.case.problem.tile.shape)
-        call = f"{name}_offset_bytes<{', '.join(map(str, size.values.values()))}>"
+def _assertions(template: _Template) -> list[str]:
+    lines, stand_in = [], f"{template.name}_element"
+    if template.type is not None:
+        lines.append(
+            f"template <int BYTES, int ALIGNMENT> struct {stand_in} "
+            "{ alignas(ALIGNMENT) unsigned char bytes[BYTES]; };"
+        )
+    for size in template.found.sizes:
+        tile = size.case.problem.tile
+        corner = tuple(extent - 1 for extent in tile.shape)
+        table = size.case.table(size.offset).reshape(tile.shape)
+        values = [
+            f"{stand_in}<{tile.element_bytes}, {tile.element_alignment}>" if p == template.type else str(v)
+            for p, v in size.values.items()
+        ]
+        call = f"{template.name}_offset_bytes<{', '.join(values)}>"
         lines.append(
             f'static_assert({call}({", ".join(map(str, corner))}) == {table[corner]}, "the layout");'
         )

@@ -68,8 +68,12 @@ JSON_SCHEMA: Final = {
         },
         "sizes": {
             "type": "array",
-            "items": {"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}},
-            "description": "Combinations of values, in the place of params: emit finds one formula for all",
+            "items": {
+                "type": "object",
+                "additionalProperties": {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string"}]},
+            },
+            "description": "Combinations of values, in the place of params: emit finds one formula for all; "
+            "a word names the tile's element",
         },
         "where": {
             "type": "string",
@@ -126,10 +130,15 @@ def expand(raw: Any, over: Mapping[str, Sequence[Value]] | None = None) -> Itera
 
 
 def _sizes(raw: dict[str, Any]) -> Iterator[Instance]:
-    """The combinations that `sizes` lists: `[{"M": 64, "N": 32}, {"M": 128, "N": 64}]`."""
+    """The combinations that `sizes` lists: `[{"M": 64, "N": 32}, {"M": 128, "N": 64}]`.
+
+    Numbers, but for the parameter that is the tile's element.
+    """
     listed = raw["sizes"]
     if not isinstance(listed, list) or not 1 <= len(listed) <= MAX_SIZES:
         raise ProblemFileError("sizes", f"expected a list of 1 to {MAX_SIZES} objects")
+    tile = raw.get("tile")
+    element = tile.get("element") if isinstance(tile, dict) else None
     for k, size in enumerate(listed):
         names = list(size) if isinstance(size, dict) else []
         if not names or names != list(listed[0]):
@@ -137,10 +146,15 @@ def _sizes(raw: dict[str, Any]) -> Iterator[Instance]:
                 f"sizes[{k}]", "expected an object with the names of sizes[0], in their order"
             )
         for name, value in size.items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ProblemFileError(
-                    f"sizes[{k}].{shown(name)}", f"expected 1 or more, got {shown(repr(value))}"
-                )
+            if name == element and not isinstance(value, str):
+                required = "the name of the element's type"
+            elif name != element and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                required = "1 or more; only the tile's element is a word"
+            else:
+                continue
+            raise ProblemFileError(
+                f"sizes[{k}].{shown(name)}", f"expected {required}, got {shown(repr(value))}"
+            )
             _values((value,), f"sizes[{k}].{shown(name)}")
     params = {_parameter(name, "sizes[0]"): tuple(size[name] for size in listed) for name in listed[0]}
     data = {key: value for key, value in raw.items() if key != "sizes"}

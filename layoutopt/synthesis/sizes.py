@@ -2,31 +2,39 @@
 
     "tile": {"shape": ["M", "N"], ...}, "sizes": [{"M": 64, "N": 32}, {"M": 128, "N": 64}]
 
-The candidates are row-major formulas over the extents, with a pad (`x0*(N + 4) + x1`) or an XOR of the last
-coordinate by bits of the row (`x0*N + (x1 ^ x0 // a % b * c)`). Each is counted by the conflict engine at
-every lane of every size; the least weighted excess over all sizes is taken, then the fewest bytes, then the
-fewest operations. That no other formula serves the sizes better is not proved.
+A size may name the element, too (`"element": "T"`, `{"T": "f16", "M": 64, ...}`), for which one kernel is
+instantiated. The candidates are formulas over the extents and, where it varies, the size of an element: the
+dimensions in any order (up to three of them), with a pad (`x0*(N + 4) + x1`), an XOR of the last coordinate
+by bits of the row (`x0*N + (x1 ^ x0 // a % b * c)`), or a pad after every so many elements. Each is counted
+by the conflict engine at every lane of every size; the least weighted excess over all sizes is taken, then
+the fewest bytes, then the fewest operations. That no other formula serves the sizes better is not proved.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any, Final
 
 from layoutopt.engine.case import Case, cases
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.count import operations
 from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, substituted
-from layoutopt.expressions.simplify import simplify
+from layoutopt.expressions.simplify import Range, simplify
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import has_xor
+from layoutopt.problems.templates import Values
 from layoutopt.problems.types import Problem
 
+ELEMENT: Final = "element_bytes"  # in a formula: the size of an element, where it differs from size to size
 _PADS: Final = 32  # of one vector each
 _POWERS: Final = (1, 2, 4, 8, 16, 32)
+_LINE_BYTES: Final = 128
+_MAX_ORDERED: Final = 3  # dimensions whose orders are tried
+
+# Weighted excess, bytes and operations; whether it has a pad.
+_Cost = tuple[float, int, int, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +50,7 @@ class Size:
         alignment_bytes: of the base.
     """
 
-    values: dict[str, int]
+    values: Values
     case: Case
     offset: Node
     excess: float
@@ -55,7 +63,7 @@ class CommonFormula:
     """A formula that holds every size.
 
     Attributes:
-        offset: element offset over x0, x1, ... and the parameters.
+        offset: element offset over x0, x1, ..., the parameters, and `ELEMENT` where that differs.
         sizes: what it costs at each size, in the order of the file.
     """
 
@@ -64,13 +72,14 @@ class CommonFormula:
 
 
 def common_formula(
-    shape: Sequence[Any], problems: Sequence[tuple[dict[str, int], Problem]], gpu: Device
+    shape: Sequence[Any], problems: Sequence[tuple[Values, Problem]], gpu: Device
 ) -> CommonFormula:
     """The best formula over the extents for all sizes.
 
     Args:
         shape: the extents as the file has them: integers, or expressions over the parameters.
-        problems: the values of the parameters, and the problem, for each size.
+        problems: the values of the parameters, and the problem, for each size. A parameter that is a word is
+            the element's name.
         gpu: the target.
 
     Raises:
@@ -82,86 +91,134 @@ def common_formula(
             raise ProblemFileError(
                 "layout", "one formula is sought for all sizes; offset, must_be and the hardware fix it"
             )
-    names = frozenset(problems[0][0])
+    names = frozenset(name for name, value in problems[0][0].items() if isinstance(value, int))
+    if ELEMENT in names:
+        raise ProblemFileError(f"sizes[0].{ELEMENT}", "means the size of an element; choose another name")
     extents = [parse(str(extent), names) for extent in shape]
     known = [(values, list(cases(problem, gpu))) for values, problem in problems]
-    found = [
-        (cost, candidate, sizes)
-        for candidate in _candidates(extents, known)
-        for cost, sizes in _counted(candidate, known)
-    ]
-    if not found:
+    best: tuple[_Cost, Node, list[Size]] | None = None
+    for padded, candidate in _candidates(extents, known):
+        if best is not None and padded and best[0][0] == 0 and not best[0][3]:
+            break  # nothing with a pad has fewer bytes
+        found = _counted(candidate, known, padded, best[0] if best is not None else None)
+        if found is not None and (best is None or found[0] < best[0]):
+            best = found[0], candidate, found[1]
+    if best is None:
         raise LayoutError("no formula with one pad or XOR holds every size within the constraints")
-    _, offset, sizes = min(found, key=lambda entry: entry[0])
-    shapes = [problem.tile.shape for _, problem in problems]
-    ranges = {f"x{d}": (0, max(shape[d] for shape in shapes) - 1) for d in range(len(shape))}
-    for name in names:
-        every = [values[name] for values, _ in problems]
-        ranges[name] = min(every), max(every)
-    return CommonFormula(simplify(offset, ranges), tuple(sizes))
+    _, offset, sizes = best
+    return CommonFormula(simplify(offset, formula_ranges(sizes)), tuple(sizes))
+
+
+def formula_ranges(sizes: Sequence[Size]) -> dict[str, Range]:
+    """Of the parameters, of `ELEMENT` and of the coordinates, over all sizes."""
+    known: dict[str, list[int]] = {}
+    for size in sizes:
+        numbers = {name: value for name, value in size.values.items() if isinstance(value, int)}
+        for name, value in {**numbers, ELEMENT: size.case.problem.tile.storage.element_bytes}.items():
+            known.setdefault(name, []).append(value)
+    shapes = [size.case.problem.tile.shape for size in sizes]
+    extents = {f"x{d}": (0, max(shape[d] for shape in shapes) - 1) for d in range(len(shapes[0]))}
+    return {**{name: (min(values), max(values)) for name, values in known.items()}, **extents}
 
 
 def _candidates(
-    extents: Sequence[Node], known: Sequence[tuple[dict[str, int], list[Case]]]
-) -> Iterator[Node]:
-    """Row-major first, then pads and XORs that the constraints of every size allow."""
-    allowed = [case.problem.layout.families for _, every in known for case in every[:1]]
-    vector = max(
-        lanes.width_elements for _, every in known for case in every for lanes in case.lanes.accesses
-    )
-    packed = known[0][1][0].problem.tile.packed
-    vector *= packed  # lanes cover units, formulas count elements
-    yield _row_major(extents, 0)
-    if all(families is None or "pad" in families for families in allowed) and len(extents) > 1:
-        for pad in range(1, _PADS + 1):
-            yield _row_major(extents, pad * vector)
-    if all(families is None or "xor" in families for families in allowed) and len(extents) > 1:
-        last, row = Var(f"x{len(extents) - 1}"), _rows(extents)
+    extents: Sequence[Node], known: Sequence[tuple[Values, list[Case]]]
+) -> Iterator[tuple[bool, Node]]:
+    """What the constraints of every size allow, those without pads first; whether it has one."""
+    every = [case.problem for _, found in known for case in found[:1]]
+
+    def allowed(family: str) -> bool:
+        return all(one.layout.families is None or family in one.layout.families for one in every)
+
+    vector, identity = _vector(known), tuple(range(len(extents)))
+    orders = [identity]
+    if allowed("order") and len(extents) <= _MAX_ORDERED and all(one.layout.order is None for one in every):
+        orders = list(itertools.permutations(identity))
+    for order in orders:
+        yield False, _in_order(extents, order)
+    if allowed("xor") and len(extents) > 1:
+        last, row = Var(f"x{len(extents) - 1}"), _rows(extents, identity)
         for apart, many in itertools.product(_POWERS[:4], _POWERS[1:]):
             bits = Op("%", (Op("//", (row, Const(apart))), Const(many)))
-            flipped = Op("^", (last, Op("*", (bits, Const(vector)))))
-            yield Op("+", (Op("*", (row, extents[-1])), flipped))
+            flipped = Op("^", (last, Op("*", (bits, vector))))
+            yield False, Op("+", (Op("*", (row, extents[-1])), flipped))
+    if allowed("pad") and len(extents) > 1:
+        for pad, order in itertools.product(range(1, _PADS + 1), orders):
+            yield True, _in_order(extents, order, Op("*", (Const(pad), vector)))
+    if allowed("interval"):
+        whole = _in_order(extents, identity)
+        for lines, pad in itertools.product(_POWERS[:5], _POWERS[:3]):
+            after = Op("//", (Const(lines * _LINE_BYTES), _element_bytes(known)))
+            turns = Op("//", (whole, after))
+            yield True, Op("+", (whole, Op("*", (turns, Op("*", (Const(pad), vector))))))
 
 
-def _rows(extents: Sequence[Node]) -> Node:
-    """The row-major index of all coordinates but the last."""
-    outer = list(zip(extents, (Var(f"x{d}") for d in range(len(extents) - 1)), strict=False))
-    first: Node = outer[0][1]
-    return reduce(lambda row, part: Op("+", (Op("*", (row, part[0])), part[1])), outer[1:], first)
+def _element_bytes(known: Sequence[tuple[Values, list[Case]]]) -> Node:
+    """The size of an element: a number where it is the same at every size."""
+    every = {found[0].problem.tile.storage.element_bytes for _, found in known}
+    return Const(every.pop()) if len(every) == 1 else Var(ELEMENT)
 
 
-def _row_major(extents: Sequence[Node], pad: int) -> Node:
-    last = Var(f"x{len(extents) - 1}")
-    if len(extents) == 1:
+def _vector(known: Sequence[tuple[Values, list[Case]]]) -> Node:
+    """Elements of the widest access: the same at every size, or the same bytes, else the most of any size."""
+    widths = [
+        # Lanes cover units, formulas count elements.
+        max(lanes.width_elements for case in found for lanes in case.lanes.accesses)
+        * found[0].problem.tile.packed
+        for _, found in known
+    ]
+    sizes = [found[0].problem.tile.storage.element_bytes for _, found in known]
+    whole = {width * size for width, size in zip(widths, sizes, strict=True)}
+    if len(set(widths)) > 1 and len(whole) == 1:
+        return Op("//", (Const(whole.pop()), Var(ELEMENT)))
+    return Const(max(widths))
+
+
+def _in_order(extents: Sequence[Node], order: tuple[int, ...], pad: Node | None = None) -> Node:
+    """The dimensions from the outermost to the contiguous one, whose lines may be padded."""
+    last: Node = Var(f"x{order[-1]}")
+    if len(order) == 1:
         return last
-    pitch = extents[-1] if pad == 0 else Op("+", (extents[-1], Const(pad)))
-    return Op("+", (Op("*", (_rows(extents), pitch)), last))
+    pitch = extents[order[-1]] if pad is None else Op("+", (extents[order[-1]], pad))
+    return Op("+", (Op("*", (_rows(extents, order), pitch)), last))
+
+
+def _rows(extents: Sequence[Node], order: tuple[int, ...]) -> Node:
+    """The index of a line: of all dimensions but the contiguous one."""
+    first: Node = Var(f"x{order[0]}")
+    for d in order[1:-1]:
+        first = Op("+", (Op("*", (first, extents[d])), Var(f"x{d}")))
+    return first
 
 
 def _counted(
-    candidate: Node, known: Sequence[tuple[dict[str, int], list[Case]]]
-) -> Iterator[tuple[tuple[float, int, int], list[Size]]]:
-    """The cost of a candidate and what it is at every size; nothing where one size cannot have it."""
+    candidate: Node, known: Sequence[tuple[Values, list[Case]]], padded: bool, limit: _Cost | None
+) -> tuple[_Cost, list[Size]] | None:
+    """The cost of a candidate and what it is at every size; None where it does not fit or costs more."""
     sizes, weighted = [], 0.0
     for values, every in known:
         node = at_size(candidate, values, every[0].problem)
         served = [found for case in every if (found := _serves(case, node)) is not None]
         if not served:
-            return
+            return None
         _, case, excess = min(served, key=lambda entry: entry[0])
         weighted += excess / case.lanes.weight_unit
+        if limit is not None and weighted > limit[0]:
+            return None
         table = case.table(node)
         reports = case.reports(case.count(table))
         size = case.size(table)
         total = sum(report.excess for report in reports)
         sizes.append(Size(values, case, node, total, size, case.alignment(has_xor(node))))
-    yield (weighted, sum(size.bytes for size in sizes), operations(candidate)), sizes
+    return (weighted, sum(size.bytes for size in sizes), operations(candidate), padded), sizes
 
 
-def at_size(candidate: Node, values: Mapping[str, int], problem: Problem) -> Node:
+def at_size(candidate: Node, values: Values, problem: Problem) -> Node:
     """The formula over x0, x1, ... at one size."""
     ranges = {f"x{d}": (0, extent - 1) for d, extent in enumerate(problem.tile.shape)}
-    return simplify(substituted(candidate, {name: Const(value) for name, value in values.items()}), ranges)
+    numbers = {name: value for name, value in values.items() if isinstance(value, int)}
+    numbers[ELEMENT] = problem.tile.storage.element_bytes
+    return simplify(substituted(candidate, {name: Const(value) for name, value in numbers.items()}), ranges)
 
 
 def _serves(case: Case, node: Node) -> tuple[float, Case, float] | None:
