@@ -418,9 +418,7 @@ def test_command_line(tmp_path):
         (("--time-limit", "0.000001"), 3),
     ):
         assert layoutopt("solve", path, *options).returncode == code, options
-    refused = layoutopt("explain", path)
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert "tiles: one `tile` is expected here; `layoutopt solve` takes several" in refused.stderr
+    assert layoutopt("explain", path).returncode == 0
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler on this machine")

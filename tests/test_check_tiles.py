@@ -8,8 +8,9 @@ from command import layoutopt
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.problems.answer import Status
-from layoutopt.problems.tile_set_file import tiles_from_data
+from layoutopt.problems.tile_set_file import load_any, tiles_from_data
 from layoutopt.study.check_tiles import check_tiles
+from layoutopt.synthesis.arrange import arrange
 
 BLOCK = {
     "name": "block", "target": "sm_90", "threads": 32,
@@ -87,3 +88,25 @@ def test_the_command_prints_the_block(tmp_path):
     refused = layoutopt("check", path, "--offset", "x0*32 + x1")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "tiles[i].published.offset" in refused.stderr
+
+
+# Blocks of public kernels: bytes to the end of the last tile, and conflicts, as their authors have them.
+PUBLIC = {
+    "flash_attention_3_forward_hdim128_bf16": (212_992, 0),
+    "deep_gemm_fp8_1d2d_128x128": (199_168, 0),
+    "thunderkittens_matmul_128x256_bf16": (196_608, 0),
+    "flash_mla_decode_bf16": (229_376, 0),
+    "composable_kernel_gemm_xdl_256x128_f16": (24_704, 64),
+}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_blocks_of_public_kernels(name):
+    tile_set = load_any(name)
+    audit = check_tiles(tile_set)
+    assert (audit.bytes, audit.excess, kinds(audit)) == (*PUBLIC[name], [])
+    if tile_set.target != "sm_90":
+        return
+    solved = {part.tiles[0]: part.result for part in arrange(tile_set).tiles}
+    for tile in tile_set.tiles:  # the modes, boxes and pages of the authors are those of the answer
+        assert solved[tile.name].offset == tile.published.offset

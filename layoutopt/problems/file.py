@@ -78,7 +78,7 @@ def from_data(raw: Any) -> Problem:
     """
     raw = templates.single(raw)
     if isinstance(raw, dict) and "tiles" in raw and "tile" not in raw:
-        raise ProblemFileError("tiles", "one `tile` is expected here; `layoutopt solve` takes several")
+        raise ProblemFileError("tiles", "one `tile` is expected here, not several")
     problem = json_data.convert(written_out(raw), Problem)
     check(problem)
     return problem
@@ -114,6 +114,17 @@ def json_schema() -> dict[str, Any]:
     (one, several, *named), components = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
     items = components["Problem"]["properties"]["accesses"]
     items["items"] = {"anyOf": [items["items"], *named]}
+    tile = components["TileAccess"]["properties"]["tile"]
+    for reference in named:  # the same of one of several tiles
+        name = reference["$ref"].rpartition("/")[2]
+        own = components[name]
+        properties, required = {"tile": tile, **own["properties"]}, ["tile", *own["required"]]
+        components[f"Tile{name}"] = {
+            **own, "title": f"Tile{name}", "properties": properties, "required": required
+        }  # fmt: skip
+    items = components["TileSet"]["properties"]["accesses"]
+    of_tiles = [{"$ref": reference["$ref"].replace("/$defs/", "/$defs/Tile")} for reference in named]
+    items["items"] = {"anyOf": [items["items"], *of_tiles]}
     components["Template"] = templates.JSON_SCHEMA
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
