@@ -67,8 +67,6 @@ def totals(evaluation):
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_totals_are_those_that_the_profiler_counted(name):
-    if name == "long_loop":
-        pytest.skip("ten thousand rounds take seconds")
     evaluation = launched(name)
     assert evaluation.certain, evaluation.doubts
     if name in FUSED or name not in COUNTED:

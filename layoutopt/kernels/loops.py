@@ -67,6 +67,7 @@ class Machine(Protocol):
     registers: Registers
     recorder: Counter
     steps_left: int
+    trials: list[int]
     at: int
 
     @property
@@ -208,7 +209,8 @@ class _Place(NamedTuple):
     def fork(self, counter: Counter, guess: _Guess) -> Machine:
         """A machine that goes through the rounds of a period."""
         loops = Loops(self.loops.live, (self.key, guess.period), self.loops.known())
-        return self.machine.fork(counter, loops, 4 * guess.steps + 64)
+        machine = self.machine
+        return machine.fork(counter, loops, min(4 * guess.steps + 64, machine.trials[0]))
 
     def start(self) -> Group:
         """The group that goes on."""
@@ -335,7 +337,7 @@ class _Trial:
         except (Stopped, TooManySteps, ProblemFileError):
             return False
         finally:
-            place.machine.steps_left -= fork.used
+            place.machine.trials[0] -= fork.used
         return False
 
     def _ends_as_it_began(self, fork: Machine, lines: dict[str, Value]) -> bool:
@@ -388,7 +390,7 @@ def _periods_left(place: _Place, guess: _Guess) -> int:
         except TooManySteps:
             return False
         finally:
-            place.machine.steps_left -= fork.used
+            place.machine.trials[0] -= fork.used
         return False
 
     least, most = 0, 1

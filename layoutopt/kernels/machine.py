@@ -75,6 +75,8 @@ class Machine:
         every_round: bool = False,
     ) -> None:
         self.steps_left = self._most_steps = most_steps
+        # Steps that may be spent on seeing that rounds of loops do the same.
+        self.trials = [most_steps]
         self.at = 0
         self.recorder = counter
         self._budget = budget
@@ -144,10 +146,10 @@ class Machine:
         Args:
             counter: who is told.
             loops: its own.
-            most_steps: as many at most as this one has left.
+            most_steps: it may execute.
         """
         other = copy.copy(self)
-        other.steps_left = other._most_steps = min(most_steps, self.steps_left)
+        other.steps_left = other._most_steps = most_steps
         other.recorder, other._loops = counter, loops
         other._cells = other.registers = self._cells.fork()
         other._ready = [copy.copy(group) for group in self._ready]
