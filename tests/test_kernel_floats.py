@@ -105,3 +105,38 @@ def test_matrix_products_write_as_many_registers_as_their_results_take(product, 
     for k in range(8):
         found = report(f"IMAD R{4 + k}, R0, 0x80, RZ", product, f"LDS R1, [R{4 + k}]")
         assert found.certain == (k >= registers)
+
+
+SLOW_PATH = (
+    "I2F R2, R0", "LDG.E R3, [R4.64]", "MUFU.RCP R6, R3", "FCHK P0, R2, R3", "BSSY B0, 0xb0",
+    "@!P0 BRA 0xa0", "MOV R20, 0xa0", "CALL.REL.NOINC 0xd0", "BSYNC B0", "LDS R1, [R9]", "EXIT",
+    "MUFU.RCP R6, R3", "RET.REL.NODEC R20 0x0",
+)  # fmt: skip
+
+
+def test_what_slow_paths_ask_is_not_computed():
+    """Nothing between the branch and its meeting point matters: floats do not, nor does what they load."""
+    from layoutopt.kernels.shortcuts import sliced
+
+    lines = ("IMAD R9, R0, 0x80, RZ", *SLOW_PATH)
+    code = [f" /*{16 * k:04x}*/ {line} ;" for k, line in enumerate(["S2R R0, SR_TID.X", *lines])]
+    (program,) = sass.from_text("code for sm_90\n Function : kernel\n" + "\n".join(code))
+    found = sliced(program, ("shared", "local"))
+    pairs = zip(program.steps, found.matters, strict=True)
+    needed = {step.text.split()[0] for step, matters in pairs if matters}
+    assert needed.isdisjoint({"I2F", "LDG.E", "MUFU.RCP", "FCHK", "CALL.REL.NOINC"})
+    assert report(*lines).certain
+
+
+@pytest.mark.parametrize(
+    ("between", "wavefronts"), [("VIADD R9, R9, 0x4", 16), ("STS [R9], R0", 32), ("LDS R1, [R9]", 48)]
+)
+def test_branches_around_what_matters_are_decided(between, wavefronts):
+    lines = (
+        "IMAD R9, R0, 0x80, RZ", "ISETP.LT.AND P0, PT, R0, 0x10, PT", "BSSY B0, 0x70", "@P0 BRA 0x60", between,
+        "BSYNC B0",
+    )  # fmt: skip
+    found = report(*lines, "LDS R1, [R9]")
+    assert found.certain
+    assert found.totals["wavefronts_ld"] == wavefronts
+    assert found.totals["executed_ld"] + found.totals["executed_st"] == 1 + ("[R9]" in between)

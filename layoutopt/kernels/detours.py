@@ -24,7 +24,7 @@ from layoutopt.kernels.program import (
     Step,
     cells,
 )
-from layoutopt.kernels.relevance import Relevance, successors
+from layoutopt.kernels.relevance import successors
 
 
 class Detour(NamedTuple):
@@ -36,10 +36,15 @@ class Detour(NamedTuple):
 
 
 class Detours:
-    """Detours around branches of a program, found when they are asked for."""
+    """Detours around branches of a program, found when they are asked for.
 
-    def __init__(self, steps: tuple[Step, ...], relevance: Relevance) -> None:
-        self._steps, self._relevance = steps, relevance
+    Args:
+        steps: the program.
+        kept: memories whose contents may be known.
+    """
+
+    def __init__(self, steps: tuple[Step, ...], kept: frozenset[str]) -> None:
+        self._steps, self._kept = steps, kept
         self._following: list[tuple[int, ...]] = []
         self._meets: list[int | None] = []
         self._found: dict[int, Detour | None] = {}
@@ -98,7 +103,7 @@ class Detours:
             for step in between
             if isinstance(step.action, Memory) and step.action.kind != "load"
         )
-        return Detour(meet, tuple(cells), frozenset(memories) & self._relevance.kept)
+        return Detour(meet, tuple(cells), frozenset(memories) & self._kept)
 
     def _joins(self, index: int, meet: int) -> bool:
         """Whether lanes that part at the branch go on as one group where its ways meet."""

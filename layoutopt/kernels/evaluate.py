@@ -19,7 +19,8 @@ from layoutopt.kernels.loops import TooManySteps
 from layoutopt.kernels.machine import Machine
 from layoutopt.kernels.program import STACK_BYTES, Program
 from layoutopt.kernels.registers import Registers, Stopped
-from layoutopt.kernels.relevance import Relevance, constant_bytes, relevance
+from layoutopt.kernels.relevance import Relevance, constant_bytes
+from layoutopt.kernels.shortcuts import sliced
 
 DEFAULT_MOST_STEPS: Final = 250_000
 # Warps that are evaluated at once.
@@ -79,7 +80,7 @@ def evaluate(
     checked(launch)
     given = arguments(program, launch)
     spaces = ("shared", "local", *(("global",) if launch.buffers else ()))
-    slice_ = relevance(program, spaces)
+    slice_ = sliced(program, spaces)
     run = _Run(program, slice_, launch, given, gpu, most_steps, budget or Budget(), every_round)
     return _evaluation(program, slice_, launch, given, *_cover(run, launch))
 

@@ -83,7 +83,8 @@ class Machine:
         self._cells = self.registers = cells
         self._steps = cells.program.steps
         self._next = _following(relevance.matters)
-        self._detours = Detours(self._steps, relevance)
+        self._detours = Detours(self._steps, relevance.kept)
+        self._shortcuts = relevance.shortcuts
         self._meetings = Meetings(self._cells.rows)
         self._rejoins = Rejoins(self._cells.rows)
         self._barriers = Barriers(self._cells.blocks, self._cells.warps)
@@ -268,6 +269,8 @@ class Machine:
     def _control(self, group: Group, step: Step) -> int | None:
         """The step after a step of control where the whole group goes on, else None."""
         at = group.at
+        if at in self._shortcuts:
+            return self._shortcuts[at]
         lanes, unsure = self._cells.taking(group, step)
         action = step.action
         if unsure is not None and isinstance(action, Exit):

@@ -7,8 +7,8 @@ results does. Stores matter to memory from which something that matters is loade
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from layoutopt.kernels.program import (
     Across,
@@ -26,6 +26,8 @@ from layoutopt.kernels.program import (
     Step,
 )
 
+_NOTHING: Final = Step(address=0, text="", action=Nothing())
+
 
 class Relevance(NamedTuple):
     """What to execute.
@@ -34,35 +36,61 @@ class Relevance(NamedTuple):
         matters: one a step.
         kept: memories whose contents matter: `shared`, `local`, `global`.
         live: before each step, the cells that something that matters may still read.
+        shortcuts: branches that are passed over, and where their ways meet.
     """
 
     matters: tuple[bool, ...]
     kept: frozenset[str]
     live: tuple[frozenset[str], ...]
+    shortcuts: Mapping[int, int]
 
 
-def relevance(program: Program, spaces: Iterable[str] = ("shared", "local")) -> Relevance:
+def relevance(
+    program: Program, spaces: Iterable[str] = ("shared", "local"), shortcuts: Mapping[int, int] | None = None
+) -> Relevance:
     """What matters of a program.
 
     Args:
         program: the kernel.
         spaces: memories whose contents can be known; `global` where buffers are given.
+        shortcuts: branches that need not be decided, and where to go on.
     """
     allowed = frozenset(spaces)
     kept: frozenset[str] = frozenset()
+    shortcuts = shortcuts or {}
     following = successors(program.steps)
+    for k, meet in shortcuts.items():
+        following[k] = (meet,)
+    reached = _reached(following)
+    # Branches that are passed over read nothing, and what is never reached does not matter.
+    steps = tuple(
+        _NOTHING if k in shortcuts or not here else step
+        for k, (step, here) in enumerate(zip(program.steps, reached, strict=True))
+    )
     while True:
-        matters, live = _marked(program.steps, following, kept)
+        matters, live = _marked(steps, following, kept)
         wanted = {
             space
-            for step, after in zip(program.steps, following, strict=True)
+            for step, after in zip(steps, following, strict=True)
             if isinstance(step.action, Memory) and any(not live[k].isdisjoint(step.dests) for k in after)
             for space in _read_spaces(step.action)
         }
         found = frozenset(wanted) & allowed
         if found <= kept:
-            return Relevance(matters, kept, live)
+            matters = tuple(needed or k in shortcuts for k, needed in enumerate(matters))
+            return Relevance(matters, kept, live, shortcuts)
         kept |= found
+
+
+def _reached(following: Sequence[tuple[int, ...]]) -> list[bool]:
+    found = [False] * len(following)
+    todo = [0] if following else []
+    while todo:
+        k = todo.pop()
+        if not found[k]:
+            found[k] = True
+            todo += following[k]
+    return found
 
 
 def _read_spaces(action: Memory) -> tuple[str, ...]:
