@@ -71,6 +71,25 @@ def test_a_single_lane_cannot_part_at_a_branch():
     assert found.totals["wavefronts_ld"] == 1
 
 
+def test_which_lanes_have_the_same_number():
+    lines = ("SHF.R.U32.HI R2, RZ, 0x3, R0", "MATCH.ANY R9, R2", "LOP3.LUT R9, R9, 0x10, RZ, 0xc0, !PT")
+    found = report(*lines, "IMAD R9, R9, 0x8, RZ", "LDS R1, [R9]")
+    assert found.certain
+    assert found.totals["wavefronts_ld"] == 2  # the first eight lanes at byte 128, the others at 0
+
+
+def test_what_the_disassembler_remarks_is_no_operand():
+    found = report("IMAD R9, R0, 0x80, RZ", 'STL [R1+0x8], R9     (*"SpillRefill"*)', "LDS R2, [R9]")
+    assert found.certain
+    assert found.totals["wavefronts_ld"] == 32
+
+
+def test_operations_without_a_rule_are_said_and_the_rest_is_counted():
+    found = report("IMAD R9, R0, 0x80, RZ", "LDS R2, [R9]", "ATOMS.ADD.64 RZ, [R9], R2")
+    assert found.totals["wavefronts_ld"] == 32
+    assert found.unknown == ("ATOMS.ADD.64 at 0x30: how sm_90 serves atomic of 8 bytes is not known",)
+
+
 def programs(*titles):
     return [sass.from_text(f"Function : {title}\n /*0000*/ EXIT ;\n", "sm_90")[0] for title in titles]
 

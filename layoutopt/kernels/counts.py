@@ -147,6 +147,15 @@ class Counter:
         assert isinstance(action, Memory)
         if action.operation is None:
             return
+        if (action.operation.kind, action.operation.width_bytes) not in self.gpu.rules:
+            tally.unknown += len(rows)
+            step, what = self.program.steps[index], action.operation
+            self.uncertain(
+                index,
+                f"{step.text.split()[0]} at 0x{step.address:x}: how {self.gpu.name} serves {what.kind} of "
+                f"{what.width_bytes} bytes is not known",
+            )
+            return
         sure = np.ones(len(rows), bool)
         most = lanes if unsure is None else lanes | unsure
         for doubt, count in ((hidden, self._anywhere), (unsure, self._perhaps)):

@@ -228,6 +228,8 @@ def _compare(instruction: Instruction) -> Built:
     }
     name = next((m for m in instruction.modifiers if m.removesuffix("U") in known or m in ("NUM", "NAN")), "")
     joint = next((m for m in instruction.modifiers if m in ("AND", "OR", "XOR")), "AND")
+    if instruction.has("MAX", "MIN"):
+        return forget(0)(instruction)
     if not name or len(form.sources) != 2 or len(form.carries) != 1:
         raise UnreadableOperand("a comparison of another form")
     flushes, wide = instruction.has("FTZ"), instruction.opcode == "DSETP"

@@ -11,7 +11,7 @@ from layoutopt.kernels import values
 from layoutopt.kernels.lanes import shuffle, vote
 from layoutopt.kernels.program import Across, Compute, Nothing
 from layoutopt.kernels.sass_integers import Builder, Built, compute, forget, predicate_slots, shape, slots
-from layoutopt.kernels.sass_operands import UnreadableOperand, is_predicate, joined, predicate, word
+from layoutopt.kernels.sass_operands import UnreadableOperand, is_predicate, joined, pair, predicate, word
 from layoutopt.kernels.sass_text import Instruction
 from layoutopt.kernels.values import Bools, Value
 
@@ -116,9 +116,32 @@ def _reduce(instruction: Instruction) -> Built:
     return Built(Across(function), source.operands, (where[0],))
 
 
+def _match(instruction: Instruction) -> Built:
+    """MATCH.ANY: which active lanes have the same number as this one."""
+    wide = instruction.has("U64")
+    if not instruction.has("ANY"):
+        return forget(1)(instruction)
+    source = (pair if wide else word)(instruction.operands[-1])
+
+    def function(active: Bools, *parts: Value) -> tuple[Value, ...]:
+        value = source.value(*parts)
+        numbers = np.broadcast_to(value.bits, active.shape)
+        same = (numbers[:, :, None] == numbers[:, None, :]) & active[:, None, :]
+        masks = (same.astype(np.uint64) << np.arange(32, dtype=np.uint64)).sum(axis=2, dtype=np.uint64)
+        lost = values.whole(value)
+        unsure = None if lost is None else (np.broadcast_to(lost, active.shape) & active).any(axis=1)[:, None]
+        hidden = None if unsure is None else np.where(unsure, values.mask(32), np.uint64(0))
+        return (values.made(masks, hidden, 32),)
+
+    where = slots(instruction.operands[0])
+    if where[0] is None:
+        return Built(Nothing())
+    return Built(Across(function), source.operands, (where[0],))
+
+
 LANES: Final[Mapping[str, Builder]] = {
     "ELECT": _elect,
-    "MATCH": forget(1),
+    "MATCH": _match,
     "R2UR": _first_lane,
     "REDUX": _reduce,
     "SHFL": _shuffle,

@@ -19,6 +19,8 @@ _FUNCTION: Final = re.compile(r"\s*Function : (\S+)\s*$|\.text\.(\S+):\s*$")
 _LABEL: Final = re.compile(r"(\.L_[\w$]+|\$[\w$.]+|[A-Za-z_][\w$.]*):\s*$")
 _TARGET: Final = re.compile(r"sm_(\d{2,3}[af]?)\b|\bEF_CUDA_SM(\d{2,3})")
 _LINE: Final = re.compile(r'\s*//## File "([^"]*)", line (\d{1,8})( inlined at)?')
+# What nvdisasm says behind an instruction, except where a jump through a table may go.
+_REMARK: Final = re.compile(r'\s*\(\*"(?!BRANCH_TARGETS)[^"]*"\*\)')
 _TEXT: Final = re.compile(
     r"(?:@(!?)(U?P(?:\d|T))\s+)?([A-Z][A-Z0-9_]*)((?:\.[A-Za-z0-9_]+)*)(?:\s+(.*))?$", re.S
 )
@@ -123,6 +125,7 @@ def _ordered(function: Function) -> Function:
 
 
 def _instruction(address: int, text: str, place: Place | None, number: int) -> Instruction:
+    text = _REMARK.sub("", text)
     match = _TEXT.match(text.strip())
     if match is None:
         raise ProblemFileError(f"line {number}", f"no instruction: {shown(text)!r}")
