@@ -1,5 +1,6 @@
 """What the hardware reads and writes by itself: TMA, matrix descriptors, bulk copies."""
 
+import jsonschema
 import msgspec
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from layoutopt import arrange, check
 from layoutopt.codegen.languages import emit
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import device
-from layoutopt.problems.file import from_data
+from layoutopt.problems.file import from_data, json_schema
 from layoutopt.problems.tile_set_file import tiles_from_data
 from layoutopt.report.text import report
 from layoutopt.report.tile_set_text import arrangement_report
@@ -18,6 +19,24 @@ FILL = {"name": "fill", "op": "tma.load"}
 ROWS = {"name": "rows", "op": "load", "copy": {"bytes": 16}}
 # One row a thread, 16 bytes at a time: conflicts in every mode but where chunks change places.
 OWN_ROW = {"name": "own row", "op": "load", "bytes": 16, "index": ["tid % 64", "8*i"], "for": {"i": 8}}
+
+# 2-byte words of shared memory by place, the elements numbered row by row; 65535 where nothing was written.
+SHORT_ROWS = {
+    0: 0,
+    8: 8,
+    31: 31,
+    32: 65535,
+    64: 40,
+    72: 32,
+    100: 65535,
+    352: 168,
+    360: 160,
+    448: 65535,
+    512: 256,
+    1023: 487,
+}
+
+TILES = {"name": "t", "threads": 32, "tiles": [{"name": "A", "shape": [8, 64], "element": "f16"}]}
 
 
 def data(*accesses, shape=(128, 64), element="f16", **more):
@@ -195,6 +214,17 @@ def test_boxes_of_at_most_256():
     assert (of(result, "fill").boxes, of(result, "fill").box) == (2, (256, 64))
 
 
+def test_rows_shorter_than_the_span_leave_it_unfilled():
+    """What an H200 did with 16 rows of 64 bytes in mode 128B: rows 128 bytes apart, chunks flipped."""
+    box = {"box": [16, 32], "mode": "128B"}
+    _, result = solved({**FILL, **box}, shape=(16, 32))
+    table = result.table() // 2
+    words = {int(offset): 32 * row + column for (row, column), offset in np.ndenumerate(table)}
+    seen = SHORT_ROWS
+    assert all(words.get(at, 0xFFFF) == word for at, word in seen.items())
+    assert (result.bytes, of(result, "fill").boxes) == (2048, 1)
+
+
 def test_the_published_layout_breaks_ties():
     published = {"offset": "x0*64 + (x1 ^ x0 % 8 * 8)", "bytes": 16384}
     assert of(solved(FILL, ROWS)[1], "fill").mode == "none"
@@ -244,13 +274,11 @@ def test_tile_sets_hold_them_and_fragments():
     text = arrangement_report(tiles, found)
     assert "operand: K-major, mode 128B (code 1)" in text
     assert "store: 1 box of 64x64" in text
+    jsonschema.validate({**TILES, "accesses": [{"tile": "A", **FILL}]}, json_schema())
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**TILES, "accesses": [FILL]}, json_schema())
     with pytest.raises(ProblemFileError, match=r"accesses\[1\]\.box\[0\]"):
-        tiles_from_data(
-            {
-                "name": "n", "threads": 32, "tiles": [{"name": "A", "shape": [8, 64], "element": "f16"}],
-                "accesses": [{"tile": "A", **ROWS}, {"tile": "A", **FILL, "box": [3, 64]}],
-            }
-        )  # fmt: skip
+        tiles_from_data({**TILES, "accesses": [{"tile": "A", **ROWS}, {"tile": "A", **FILL, "box": [3, 64]}]})
 
 
 def test_code_has_constants_and_copies():

@@ -143,8 +143,8 @@ def _tensor_map(use: HardwareUse, tile: Tile, offsets: IntArray) -> TensorMap:
 
 
 def _fits(row_bytes: int, mode: Mode) -> bool:
-    """Whether a box has rows of so many bytes: those of a swizzle fill its span."""
-    return row_bytes == mode.span_bytes if mode.span_bytes is not None else True
+    """Whether a box may have rows of so many bytes."""
+    return mode.span_bytes is None or row_bytes <= mode.span_bytes
 
 
 def _boxes(shape: tuple[int, ...], use: HardwareUse, tile: Tile, mode: Mode) -> Iterator[tuple[int, ...]]:
@@ -171,7 +171,8 @@ def _box_starts(turned: IntArray, box: tuple[int, ...], size: int, mode: Mode) -
     starts: IntArray = mode.flipped(boxes[:, 0])  # of its first element: undone
     if (starts % engine("tma").base_bytes).any():
         return None
-    inside = np.arange(boxes.shape[1]) * size
+    row, column = np.divmod(np.arange(boxes.shape[1]), box[-1])
+    inside = row * (mode.span_bytes or box[-1] * size) + column * size  # a short row leaves its span unfilled
     return starts if (mode.flipped(starts[:, None] + inside) == boxes).all() else None
 
 

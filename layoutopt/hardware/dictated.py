@@ -60,6 +60,7 @@ class Engine(Struct, frozen=True, forbid_unknown_fields=True):
     """What reads or writes by itself; the data file explains the fields."""
 
     name: str
+    rule: str
     source: str
     confidence: Confidence
     chunk_bytes: int

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,12 @@ KINDS: Final = {
     "tcgen05": Kind("tcgen05.A", False, False, False, by_itself=True),
     "cp.async.bulk": Kind("cp.async.bulk", False, True, False, by_itself=True),
 }
+
+# What a problem file calls the operations without lanes, and who does them.
+BY_ITSELF: Final[dict[str, Literal["tma", "wgmma", "tcgen05", "cp.async.bulk"]]] = {
+    "tma.load": "tma", "tma.store": "tma", "wgmma.A": "wgmma", "wgmma.B": "wgmma",
+    "tcgen05.A": "tcgen05", "tcgen05.B": "tcgen05", "cp.async.bulk": "cp.async.bulk",
+}  # fmt: skip
 
 STORE_WIDTHS: Final = (1, 2, 4, 8, 16)
 # AMD's 96-bit loads; how stores of that width are served is not published.
@@ -199,6 +205,8 @@ def _written(text: str) -> Written:
     for pattern, read in SPELLINGS:
         if match := re.fullmatch(pattern, text):
             return read(match)
+    if text in BY_ITSELF:
+        raise ValueError(f"no lane executes {text!r}, so that it has no wavefronts to count")
     raise ValueError(f"unknown op {text!r}; expected {EXPECTED}")
 
 

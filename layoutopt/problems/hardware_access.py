@@ -15,15 +15,11 @@ from msgspec import Meta, Struct
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.dictated import Engine, engine, modes
+from layoutopt.hardware.operations import BY_ITSELF
 from layoutopt.problems.hardware_use import Dimension, HardwareUse
 from layoutopt.problems.types import ELEMENT_BYTES, VECTOR_TYPES, Access, Name, Positive, Problem, Tile
 
 Op = Literal["tma.load", "tma.store", "wgmma.A", "wgmma.B", "tcgen05.A", "tcgen05.B", "cp.async.bulk"]
-ENGINES: Final[dict[str, Literal["tma", "wgmma", "tcgen05", "cp.async.bulk"]]] = {
-    "tma.load": "tma", "tma.store": "tma", "wgmma.A": "wgmma", "wgmma.B": "wgmma",
-    "tcgen05.A": "tcgen05", "tcgen05.B": "tcgen05", "cp.async.bulk": "cp.async.bulk",
-}  # fmt: skip
-
 # What each engine's accesses may say beside name, op, weight and notes.
 _FIELDS: Final = {
     "tma": ("box", "element", "mode", "order"),
@@ -90,7 +86,7 @@ class HardwareAccess(Struct, frozen=True, forbid_unknown_fields=True):
 def is_hardware(access: dict[str, Any]) -> bool:
     """Whether decoded data is meant as an access of the hardware by itself, not yet written out."""
     op = access.get("op")
-    return isinstance(op, str) and op in ENGINES and "hardware" not in access
+    return isinstance(op, str) and op in BY_ITSELF and "hardware" not in access
 
 
 def written_out(access: HardwareAccess, place: str, tile: Tile) -> Access:
@@ -99,7 +95,7 @@ def written_out(access: HardwareAccess, place: str, tile: Tile) -> Access:
     Raises:
         ProblemFileError: a field is not of this op, or cannot be.
     """
-    name = ENGINES[access.op]
+    name = BY_ITSELF[access.op]
     for field in _CHOICES:
         if getattr(access, field) is not None and field not in _FIELDS[name]:
             allowed = ", ".join(_FIELDS[name])
@@ -127,7 +123,7 @@ def check_use(access: Access, place: str, tile: Tile) -> None:
     use = access.hardware
     if use is None:
         return
-    if ENGINES.get(access.op) != use.engine:
+    if BY_ITSELF.get(access.op) != use.engine:
         raise ProblemFileError(f"{place}.op", f"{access.op!r} is not done by {use.engine}")
     rules, dims = engine(use.engine), len(tile.shape)
     named = [mode.short for mode in modes(use.engine)]

@@ -69,7 +69,10 @@ def propose(case: Case, ask: Ask) -> Proposal:
     costs = [_cost(r, case) for r in ranked[:_NAMED]]
     if len(ranked) > _NAMED:
         costs.append(f"and {len(ranked) - _NAMED} more, none better")
-    reason = "; ".join([*costs, *refused]) or f"no layout of {said} holds this tile"
+    refused = list(dict.fromkeys(refused))
+    if len(refused) > _NAMED:
+        refused[_NAMED:] = [f"and {len(refused) - _NAMED} more that do not serve"]
+    reason = "; ".join([*costs, *refused]) or f"no layout of {said} holds this tile{_rules(problem)}"
     limit = problem.layout.max_bytes
     fitting = [r for r in ranked if limit is None or r.bytes <= limit]
     found = fitting[0] if fitting and not (ask.conflict_free and fitting[0].weighted) else None
@@ -116,6 +119,12 @@ def _said(problem: Problem) -> str:
     return " and ".join([*parts, *by_itself])
 
 
+def _rules(problem: Problem) -> str:
+    """What the hardware asks for, in words."""
+    engines = dict.fromkeys(a.hardware.engine for a in problem.accesses if a.hardware is not None)
+    return "".join(f"; {name}: {engine(name).rule}" for name in engines)
+
+
 @dataclass(frozen=True, slots=True)
 class _Ranked:
     """A candidate that serves the accesses, its excess with weights (in the trace's unit) and without."""
@@ -142,7 +151,10 @@ def _ranked(case: Case) -> tuple[list[_Ranked], list[str]]:
     """The candidates that serve the accesses, the best first; and why the others do not."""
     ranked, refused = [], []
     limit, published = case.lowered.layout.alignment_bytes, _published(case)
-    for candidate in candidates(case.lowered):
+    for candidate in _listed(case.lowered):
+        if isinstance(candidate, str):
+            refused.append(candidate)
+            continue
         table = case.table(candidate.layout)
         try:
             case.check(table)
@@ -185,26 +197,31 @@ def candidates(problem: Problem) -> Iterator[Candidate]:
     Raises:
         ProblemFileError: an unknown mode, or another constraint beside what is dictated.
     """
+    yield from (listed for listed in _listed(problem) if isinstance(listed, Candidate))
+
+
+def _listed(problem: Problem) -> Iterator[Candidate | str]:
+    """The candidates; and why what one access or mode allows is none."""
     check_dictated(problem)
     dictating = [access for access in problem.accesses if access.hardware is not None]
     seen: set[bytes] = set()
-    listed = _must_be(problem) if names(problem) else of_access(dictating[0], problem.tile)
-    for name, layout, mode in listed:
+    order = problem.layout.order
+    for name, layout, mode in _must_be(problem) if names(problem) else of_access(dictating[0], problem.tile):
         table = layout.table().ravel()
         if table.tobytes() in seen:
             continue
         seen.add(table.tobytes())
-        order = problem.layout.order
         if order is not None and layout.digits[-1].dim != order[-1]:
+            yield f"{name}: layout.order asks for x{order[-1]} contiguous"
             continue
         try:
             found = descriptors(problem, table).values()
-        except LayoutError:
+        except LayoutError as error:
+            yield f"{name}: {error}"
             continue
-        alignment = max([d.alignment_bytes for d in found] or [mode.alignment_bytes if mode else 1])
-        if mode is not None:
-            alignment = max(alignment, mode.alignment_bytes) if names(problem) else alignment
-        count = sum(d.instructions for d in found) if found else _pages(problem, mode)
+        named = mode.alignment_bytes if mode is not None and names(problem) else 1
+        alignment = max([named, *(d.alignment_bytes for d in found)])
+        count = sum(d.instructions for d in found) + (_pages(problem, mode) if names(problem) else 0)
         yield Candidate(name, layout, alignment, count)
 
 

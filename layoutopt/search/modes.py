@@ -10,9 +10,9 @@ import msgspec
 
 from layoutopt.hardware.dictated import ATOM_ROWS, Mode, engine, modes
 from layoutopt.layout.layout import Digit, Layout, Target
-from layoutopt.problems.hardware_access import bulk_elements, matrix_dims
+from layoutopt.problems.hardware_access import bulk_elements, map_element, matrix_dims
 from layoutopt.problems.hardware_use import HardwareUse
-from layoutopt.problems.types import Access, Tile
+from layoutopt.problems.types import ELEMENT_BYTES, Access, Tile
 
 # A pad by as many bytes as all banks have changes no bank.
 _BANK_ROW_BYTES = 128
@@ -65,23 +65,13 @@ def of_access(access: Access, tile: Tile) -> Iterator[Named]:
 
 
 def _of_tma(use: HardwareUse, tile: Tile, mode: Mode) -> Iterator[Named]:
-    """Boxes in every order; without a box in the file, the largest there are, and rows of one chunk."""
+    """Boxes in every order."""
     shape, size = tile.shape, tile.element_bytes
     order = list(use.order or range(len(shape)))
     major = order[-1]
-    limit = engine("tma").max_box
-    if use.box is not None:
-        boxes = [list(use.box)]
-    else:
-        line = mode.span_bytes // size if mode.span_bytes else _largest(shape[major], limit)
-        chunk = engine("tma").chunk_bytes // size
-        largest = [_largest(n, limit) for n in shape]
-        lines = dict.fromkeys([line] if mode.span_bytes else [line, chunk])
-        boxes = [[n if d == major else m for d, m in enumerate(largest)] for n in lines]
-    for box in boxes:
+    for box in [list(use.box)] if use.box is not None else _boxes(use, tile, mode, order):
         row = box[major] * size
-        whole = row and row % 16 == 0 and shape[major] % box[major] == 0
-        if not whole or (mode.span_bytes or row) != row or (mode.xor and size & (size - 1)):
+        if row % 16 or (mode.span_bytes or row) < row or (mode.xor and size & (size - 1)):
             continue
         cut = [d for d in order if box[d] < shape[d]]
         # The dimension that lies together last: its boxes first are pages, one beside the other.
@@ -89,9 +79,29 @@ def _of_tma(use: HardwareUse, tile: Tile, mode: Mode) -> Iterator[Named]:
             yield f"{mode.name}, x{major} contiguous", _boxed(shape, size, mode, order, box, grid), mode
 
 
-def _largest(extent: int, limit: int) -> int:
-    """The largest divisor of an extent within a limit."""
-    return max(n for n in range(1, min(extent, limit) + 1) if extent % n == 0)
+def _boxes(use: HardwareUse, tile: Tile, mode: Mode, order: Sequence[int]) -> Iterator[list[int]]:
+    """The boxes whose layouts differ in banks, where the file names none.
+
+    A box begins at a multiple of all banks, so that without a swizzle only the bytes of its rows matter, and
+    with one the rest only as long as the box is smaller than the swizzle's pattern.
+    """
+    shape, size, rules = tile.shape, tile.element_bytes, engine("tma")
+    major = order[-1]
+    unit = ELEMENT_BYTES[map_element(use, tile)]
+    lines = [n for n in _divisors(shape[major]) if n * size // unit <= rules.max_box]
+    if mode.span_bytes is not None:  # whole spans, or rows that are shorter
+        lines = [n for n in lines if n * size == min(mode.span_bytes, shape[major] * size)]
+    largest = [max(n for n in _divisors(extent) if n <= rules.max_box) for extent in shape]
+    for line in reversed(lines):
+        yield [line if d == major else n for d, n in enumerate(largest)]
+        for rows in _divisors(shape[order[-2]]) if mode.xor and len(order) > 1 else ():
+            part = rows * (mode.span_bytes or 0)
+            if part < mode.alignment_bytes and part % rules.base_bytes == 0:
+                yield [line if d == major else rows if d == order[-2] else 1 for d in range(len(shape))]
+
+
+def _divisors(extent: int) -> list[int]:
+    return [n for n in range(1, extent + 1) if extent % n == 0]
 
 
 def _of_matrix(use: HardwareUse, tile: Tile, mode: Mode) -> Iterator[Named]:
@@ -99,7 +109,10 @@ def _of_matrix(use: HardwareUse, tile: Tile, mode: Mode) -> Iterator[Named]:
     shape, size = tile.shape, tile.element_bytes
     k, mn = matrix_dims(use, len(shape))
     rest = [d for d in range(len(shape)) if d not in (k, mn)]
+    allowed = {None: (k, mn) if use.k is not None else (k,), "K": (k,), "MN": (mn,)}[use.major]
     for major, other in ((k, mn), (mn, k)):
+        if major not in allowed:
+            continue
         span = (mode.span_bytes or 16) // size
         if shape[major] % span or shape[other] % ATOM_ROWS:
             continue
@@ -168,9 +181,12 @@ def _boxed(
     sizes = [(d, 1, box[d]) for d in order]
     sizes[:0] = [(d, box[d], shape[d] // box[d]) for d in grid]
     stride, digits = 1, []
-    for d, divide, size in reversed(sizes):
+    for i, (d, divide, size) in enumerate(reversed(sizes)):
         digits.append(Digit(d, divide, size, stride))
-        stride *= size
+        # A row that is shorter than the span of a swizzle leaves the rest of it unfilled.
+        stride = (
+            mode.span_bytes // element_bytes if i == 0 and mode.xor and mode.span_bytes else stride * size
+        )
     unit = math.frexp(element_bytes)[1] - 1
     swizzle = tuple(Target(target - unit, 1 << (source - unit)) for target, source in mode.xor)
     return Layout(shape, element_bytes, _merged(reversed(digits)), swizzle)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from layoutopt.errors import ProblemFileError
 from layoutopt.problems.types import Access, NamedTile, Problem, TileSet
 
 
@@ -35,6 +36,10 @@ def _viewed(access: Access, shape: tuple[int, ...], onto: tuple[int, ...]) -> Ac
     """The access in the coordinates of a tile of shape `onto` that holds the same elements, row-major."""
     if shape == onto:
         return access
+    if access.hardware is not None:
+        raise ProblemFileError(
+            "same_layout", f"{access.name!r} is done by the hardware, which knows tiles of one shape only"
+        )
     return msgspec.structs.replace(access, index=viewed_index(access.index, shape, onto))
 
 

@@ -228,8 +228,8 @@ static std::string products(Encode encode, int& wrong) {
     using T = typename Case::T;
     constexpr int M = 128, N = 128, K = Case::k;
     std::vector<int> a(M * K), b(N * K);
-    for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<int>(i * 2654435761u >> 9) % 5 - 2;
-    for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<int>(i * 2246822519u >> 9) % 5 - 2;
+    for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<int>((i * 2654435761u >> 9) % 5) - 2;
+    for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<int>((i * 2246822519u >> 9) % 5) - 2;
     T *device_a = nullptr, *device_b = nullptr;
     std::string error = operand(&device_a, a.data(), M, K, Case::a_turned, Case::bits);
     if (error.empty()) error = operand(&device_b, b.data(), N, K, Case::b_turned, Case::bits);

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from on_gpu import CONFLICTS_SUM, RAW_PAGE, WAVEFRONTS_SUM, counted
 
 from layoutopt import arrange
 from layoutopt.codegen.languages import emit
-from layoutopt.codegen.tiles import cuda_tiles
+from layoutopt.codegen.tiles import arrangement_code
 from layoutopt.hardware import machine
 from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import TensorMap
@@ -81,6 +82,10 @@ def copies() -> list[dict[str, Any]]:
         for mode, s in (("128B", 1), ("64B", 2))
     ]
     more += [{"shape": [3, 32, 128], "element": "f16", "mode": mode} for mode in ("none", "64B", "128B")]
+    more += [
+        {"shape": [64, width], "element": "f16", "mode": mode, "box": [64, 16]}
+        for width, mode in ((16, "128B"), (16, "64B"), (64, "128B"))
+    ]  # rows shorter than the span
     more += [{"shape": [2, 3, 4, 8, 64], "element": "bf16", "mode": "128B"}]
     more += [
         {"shape": [96, 64], "element": "f64", "mode": "128B"},
@@ -103,7 +108,14 @@ def products() -> list[dict[str, Any]]:
     turned = [("MN", "K"), ("K", "MN"), ("MN", "MN")]
     cases += [{"element": "f16", "k": 64, "a": a, "b": b, "mode": mode} for a, b in turned for mode in MODES]
     cases += [{"element": "f16", "k": 128, "a": a, "b": "K", "mode": "128B"} for a in ("K", "MN")]
-    return cases
+    cases += [{"element": "f16", "k": 32, "a": "K", "b": "K", "mode": "128B"}]  # half a span
+    # Epilogues with conflicts: boxes of whole rows, and spans of 32 and 64 bytes.
+    plain = {"element": "f16", "k": 64, "a": "K", "b": "K", "mode": "128B"}
+    stores = [
+        {"mode": "none", "box": [128, 64]},
+        *({"mode": mode} for mode in ("none", "32B", "64B", "128B")),
+    ]
+    return [*cases, *({**plain, "d": store} for store in stores)]
 
 
 def copy_case(number: int, case: dict[str, Any]) -> tuple[str, str]:
@@ -190,7 +202,7 @@ def product_problem(name: str, case: dict[str, Any]) -> dict[str, Any]:
             *accesses,
             {"tile": "d", "name": "accumulators", "op": "stmatrix.x4", "fragment": "wgmma.m64n8k16.C.f16",
              "warps": [2, 1], "repeat": {"n": 16}},
-            {"tile": "d", "name": "store", "op": "tma.store"},
+            {"tile": "d", "name": "store", "op": "tma.store", **case.get("d", {})},
         ],
     }  # fmt: skip
 
@@ -216,7 +228,7 @@ def product_case(number: int, case: dict[str, Any]) -> tuple[str, str, int]:
         f" return {name}_{s}_{'store' if s == 'd' else 'fill_' + s}_encode(e, m, g, n, b); }}"
         for s in "abd"
     )
-    text = f"""{cuda_tiles(tiles, found, device(TARGET))}
+    text = f"""{arrangement_code(tiles, found, device(TARGET))}
 struct Case_{name} {{
     using T = {RAW[size]};
     static constexpr int k = {case["k"]}, k_steps = {case["k"] // depth};
@@ -271,7 +283,7 @@ def write(folder: Path) -> None:
     (folder / "cases.json").write_text(json.dumps(known, indent=1) + "\n")
     source, program = HERE / "validate_hopper.cu", folder / "hopper"
     subprocess.run(["nvcc", *FLAGS, "-I", str(folder), str(source), "-o", str(program)], check=True)
-    profiled = [case["name"] for case in known if case["kind"] == "product"][:4]
+    profiled = [case["name"] for case in known if "d" in case]
     script = ["#!/bin/bash", 'here=$(cd "$(dirname "$0")" && pwd); out=${1:?folder}; mkdir -p "$out"']
     script.append('timeout 120 "$here/hopper" "$out/hopper.jsonl" | tail -n 40')
     for name in profiled:
@@ -280,7 +292,9 @@ def write(folder: Path) -> None:
             f"timeout 40 ncu {page} --metrics {metrics} --kernel-name regex:product "
             f'"$here/hopper" "$out/{name}.jsonl" {name} > "$out/{name}.csv" || echo "ncu failed: {name}"'
         )
-    script.append("echo done")
+    script.append(
+        'nvidia-smi --query-gpu=name,driver_version --format=csv,noheader > "$out/gpu.txt"; echo done'
+    )
     (folder / "run.sh").write_text("\n".join(script) + "\n")
     (folder / "run.sh").chmod(0o755)
 
@@ -288,11 +302,21 @@ def write(folder: Path) -> None:
 def compare(folder: Path, out: Path) -> dict[str, Any]:
     """What the machine found, case by case."""
     cases = {case["name"]: case for case in json.loads((folder / "cases.json").read_text())}
-    found: dict[str, Any] = {"copies": [], "products": [], "narrow": None}
+    card, _, driver = (out / "gpu.txt").read_text().strip().partition(", ")
+    found: dict[str, Any] = {
+        "about": "Tiles that TMA loaded and stored, and products by wgmma, with the code that is emitted "
+        "for them: wrong counts elements. counted: the profiler's, of the epilogue.",
+        "gpu": card,
+        "driver": driver,
+        "script": "scripts/measure/validate_hopper.py",
+        "date": time.strftime("%Y-%m-%d"),
+        "copies": [],
+        "products": [],
+    }
     for line in (out / "hopper.jsonl").read_text().splitlines():
         row = json.loads(line)
         if row["name"] == "narrow":
-            found["narrow"] = row["seen"]
+            found["short rows"] = row["seen"][: 16 * 64]  # 16 rows of 64 bytes in mode 128B, as 2-byte words
             continue
         case = dict(cases[row["name"]])
         kind = {"copy": "copies", "product": "products"}[case.pop("kind")]
@@ -327,7 +351,14 @@ def main() -> None:
     ]
     print(f"{len(found['copies'])} copies, {len(found['products'])} products; wrong: {wrong or 'none'}")
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+        rows = {key: found.pop(key) for key in ("copies", "products")}
+        lists = (
+            f' "{key}": [\n' + ",\n".join("  " + json.dumps(row) for row in listed) + "\n ]"
+            for key, listed in rows.items()
+        )
+        seen = found.pop("short rows")
+        head = json.dumps(found, indent=1)[:-2]
+        arguments.json.write_text(",\n".join([head, *lists, f' "short rows": {json.dumps(seen)}']) + "\n}\n")
 
 
 if __name__ == "__main__":
