@@ -13,6 +13,7 @@ from layoutopt.codegen.languages import plan
 from layoutopt.codegen.selftest import program
 from layoutopt.engine.case import case_of
 from layoutopt.errors import LayoutError
+from layoutopt.expressions.grammar import parse
 from layoutopt.hardware import machine as gpu
 from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS, counters
 from layoutopt.hardware.devices import device
@@ -58,8 +59,10 @@ def predicted_today(problem, entry):
         layout = msgspec.convert(entry["digits"], Layout)
         case = case_of(problem, gpu)
         return {a.name: (a.operation, r) for a, r in zip(case.accesses, case.measure(layout), strict=True)}
-    planned = plan(problem, gpu, entry["offset"])
-    return {a.access.name: (a.lanes.operation, a.report) for a in planned.accesses}
+    case = case_of(problem, gpu)
+    names = frozenset(f"x{d}" for d in range(len(problem.tile.shape)))
+    measured = case.measure(parse(entry["offset"], names))
+    return {a.name: (a.operation, r) for a, r in zip(case.accesses, measured, strict=True)}
 
 
 def test_cycles_tell_conflicts_apart():

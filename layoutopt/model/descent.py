@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -80,6 +82,15 @@ def descend(
     return chains.named(found)
 
 
+@cache
+def _noise() -> tuple[npt.NDArray[np.float64], dict[str, Any]]:
+    """Gumbel noise, the same for every descent, and the state of the generator that has drawn it."""
+    chance = np.random.default_rng(_SEED)
+    noise = chance.gumbel(0, 1, _NOISE)
+    noise.flags.writeable = False
+    return noise, dict(chance.bit_generator.state)
+
+
 class _Colour:
     """Chunks that share no phase, and what they look at.
 
@@ -130,8 +141,9 @@ class _Chains:
         given = [loads[name] for name in self.names]
         self.floors, self.weights, self.banks = floors, weights, banks
         self.scale = float(np.median(weights))
-        self.chance = np.random.default_rng(_SEED)
-        self.noise = self.chance.gumbel(0, 1, _NOISE)
+        self.noise, drawn = _noise()
+        self.chance = np.random.default_rng()
+        self.chance.bit_generator.state = drawn
         self.colours = [_Colour(c, given, floors, weights, banks) for c in _colours(given)]
         cells = sum(colour.cell.size for colour in self.colours)
         count = max(1, min(_MOST_CHAINS, _CELLS // cells))
