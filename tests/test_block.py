@@ -122,7 +122,8 @@ def test_an_answer_is_read_back_with_its_problem(solved):
 @pytest.mark.parametrize(
     ("path", "value", "error"),
     [
-        (("tiles", 0, "base_bytes"), 1 << 20, "bytes: the tiles end at byte"),
+        (("tiles", 0, "base_bytes"), 1 << 20, "tiles[0].bases_bytes: expected where"),
+        (("bytes",), 7, "bytes: the tiles end at byte"),
         (("tiles", 0, "stage_bytes"), 4, "tiles[0].stage_bytes: one stage takes 1024 bytes"),
         (("tiles", 0, "stages"), 0, "tiles[0].stages: expected 1 to"),
         (("tiles", 0, "result", "excess"), 7, "tiles[0].result.excess: the layout gives 0, not 7"),
@@ -134,6 +135,8 @@ def test_an_answer_is_read_back_with_its_problem(solved):
         (("alignment_bytes",), 3, "alignment_bytes: expected a multiple"),
         (("problem",), "other", "problem: the result is of 'other'"),
         (("tiles", 0, "tiles"), ["B"], "tiles: expected layouts of"),
+        (("tiles", 1, "bases_bytes"), [2048], "tiles[1].bases_bytes: expected where a stage begins"),
+        (("tiles", 0, "bases_bytes"), [4], "tiles[0].bases_bytes: expected where a stage begins"),
     ],
 )
 def test_an_answer_that_does_not_hold_is_refused(solved, path, value, error):

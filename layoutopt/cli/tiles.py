@@ -55,12 +55,14 @@ def _npz(tile_set: TileSet, arrangement: Arrangement) -> bytes:
     """Byte offsets of each tile's first stage from the start of all of them, by the tile's name."""
     import numpy as np
 
-    shapes = {tile.name: tile.shape for tile in tile_set.tiles}
+    tiles = {tile.name: tile for tile in tile_set.tiles}
     tables: dict[str, Any] = {}
     for part in arrangement.tiles:
         assert part.result.layout is not None
-        offsets = part.result.layout.table() + part.base_bytes
-        tables.update({name: offsets.reshape(shapes[name]) for name in part.tiles})
+        offsets, first = part.result.layout.table(), tiles[part.tiles[0]]
+        for name, base in zip(part.tiles, part.bases_bytes, strict=True):
+            ratio = tiles[name].element_bits // first.element_bits
+            tables[name] = offsets.ravel()[::ratio].reshape(tiles[name].shape) + base
     buffer = io.BytesIO()
     np.savez(buffer, **tables)
     return buffer.getvalue()

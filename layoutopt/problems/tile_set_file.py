@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -158,22 +158,70 @@ def _check_overlay(tile_set: TileSet) -> None:
             if name in seen:
                 raise ProblemFileError(place, f"{name!r} already stands in {seen[name]}")
             seen[name] = place
-    if not tile_set.same_layout:
+    _check_shared(tile_set, tiles)
+
+
+def _check_shared(tile_set: TileSet, tiles: Mapping[str, NamedTile]) -> None:
+    """Check what tiles that share a layout have in common."""
+    shared = tile_set.same_layout
+    if not shared:
         return
-    if len(tile_set.overlay) < 2 or any(len(time) > 1 for time in tile_set.overlay):
-        raise ProblemFileError("same_layout", "needs an overlay of two or more times, one tile at each")
-    first, *others = (tiles[time[0]] for time in tile_set.overlay)
+    if not isinstance(shared, tuple):
+        if len(tile_set.overlay) < 2 or any(len(time) > 1 for time in tile_set.overlay):
+            raise ProblemFileError("same_layout", "needs an overlay of two or more times, one tile at each")
+        _check_alike(tile_set, [tiles[time[0]] for time in tile_set.overlay], ("stages",))
+        return
+    seen: dict[str, str] = {}
+    for g, names in enumerate(shared):
+        for k, name in enumerate(names):
+            place = f"same_layout[{g}][{k}]"
+            if name not in tiles:
+                raise ProblemFileError(place, f"no tile is called {name!r}; there are {', '.join(tiles)}")
+            if name in seen:
+                raise ProblemFileError(place, f"{name!r} already stands in {seen[name]}")
+            seen[name] = place
+        times = {next((t for t, time in enumerate(tile_set.overlay) if name in time), None) for name in names}
+        if len(times) > 1:
+            raise ProblemFileError(
+                f"same_layout[{g}]", "lists tiles side by side, and the overlay has them at several times"
+            )
+        _check_alike(tile_set, [tiles[name] for name in names], ())
+
+
+def _check_alike(tile_set: TileSet, shared: Sequence[NamedTile], fields: tuple[str, ...]) -> None:
+    first, *others = shared
     for tile in others:
-        for field in ("element", "elements", "stages", "layout"):
-            mine, expected = getattr(tile, field), getattr(first, field)
-            if mine != expected:
-                what = "the same layout constraints" if field == "layout" else f"{expected} {field}"
-                what = f"element {expected}" if field == "element" else what
+        place = f"tiles[{tile_set.tiles.index(tile)}]"
+
+        def asked(what: str, given: object = None, place: str = place) -> ProblemFileError:
+            but = "" if given is None else f", not {given}"
+            return ProblemFileError(place, f"same_layout asks for {what}, as {first.name!r} has{but}")
+
+        for field in fields:
+            if getattr(tile, field) != getattr(first, field):
+                raise asked(f"{getattr(first, field)} {field}", getattr(tile, field))
+        if tile.layout != first.layout:
+            raise asked("the same layout constraints")
+        if tile.element_bits == first.element_bits:
+            if tile.elements != first.elements:
+                raise asked(f"{first.elements} elements", tile.elements)
+        elif tile.bytes != first.bytes:
+            raise asked(f"{first.bytes} bytes", tile.bytes)
+        mixed = tile.element_bits != first.element_bits
+        for member in (tile, first) if mixed else ():
+            bits = member.element_bits
+            if bits & (bits - 1) or bits < 8 or member.element_alignment * 8 != bits:
                 raise ProblemFileError(
-                    f"tiles[{tile_set.tiles.index(tile)}]",
-                    f"same_layout asks for {what}, as {first.name!r} has"
-                    + (f", not {mine}" if field != "layout" else ""),
+                    f"tiles[{tile_set.tiles.index(member)}].element",
+                    "elements of several sizes share a layout where each is a power of two of bytes",
                 )
+        if mixed or tile.shape != first.shape:
+            for i, access in enumerate(tile_set.accesses):
+                if access.hardware is not None and access.tile in (tile.name, first.name):
+                    raise ProblemFileError(
+                        f"accesses[{i}]",
+                        f"{access.op} needs tiles of one shape and element for same_layout",
+                    )
 
 
 @contextlib.contextmanager

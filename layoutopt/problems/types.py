@@ -392,10 +392,10 @@ class TileSet(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
         ),
     ] = ()
     same_layout: Annotated[
-        bool,
+        bool | tuple[Annotated[tuple[Identifier, ...], Meta(min_length=2)], ...],
         Meta(
-            description="The tiles of the overlay, one at each time, share one layout: tiles of one shape, "
-            "or of as many elements, taken row-major"
+            description="The tiles of the overlay, one at each time, share one layout; or the tiles of each "
+            "list, side by side. Tiles of one shape, or of as many bytes, taken row-major"
         ),
     ] = False
     notes: str | None = None

@@ -13,7 +13,7 @@ from layoutopt.report.text import columns, explanation_report
 from layoutopt.study.check_tiles import TileSetAudit
 from layoutopt.study.explain_tiles import TileSetExplanation
 from layoutopt.synthesis.arrange import Arrangement
-from layoutopt.synthesis.tile_groups import groups
+from layoutopt.synthesis.tile_groups import alike, groups
 
 
 def arrangement_report(tile_set: TileSet, arrangement: Arrangement) -> str:
@@ -104,18 +104,16 @@ def _tile_rows(
     ]
     for part in arrangement.tiles:
         result = part.result
-        for name in part.tiles:
-            tile = tiles[name]
-            alike = f"as {part.tiles[0]}"
-            if tile.shape != tiles[part.tiles[0]].shape:
-                alike += ", row-major"
+        for name, base in zip(part.tiles, part.bases_bytes, strict=True):
+            tile, first = tiles[name], tiles[part.tiles[0]]
+            shared = f"as {part.tiles[0]}" + ("" if alike(tile, first) else ", row-major")
             rows.append(
                 (
                     name,
                     shape_text(tile),
-                    str(result.offset) if name == part.tiles[0] else alike,
-                    f"{part.base_bytes:,}",
-                    str(part.stages),
+                    str(result.offset) if name == part.tiles[0] else shared,
+                    f"{base:,}",
+                    str(tile.stages),
                     f"{part.stage_bytes:,}",
                     f"{result.bytes:,}",
                     str(sum(a.excess for a in result.accesses if owner[a.name] == name)),

@@ -10,14 +10,14 @@ import msgspec
 
 from layoutopt.engine.claims import check_claims
 from layoutopt.errors import LayoutError, ProblemFileError
-from layoutopt.expressions.grammar import parse, substituted, to_text
+from layoutopt.expressions.grammar import Const, Op, parse, substituted, to_text
 from layoutopt.expressions.simplify import simplify
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Result
 from layoutopt.problems.types import NamedTile, Problem, TileSet
 from layoutopt.study.check_tiles import TileSetAudit, check_tiles
 from layoutopt.synthesis.arrange import Arrangement, arrangement_from_data
-from layoutopt.synthesis.tile_groups import groups, viewed_index
+from layoutopt.synthesis.tile_groups import alike, groups, viewed_index
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +69,17 @@ def solved_block(tile_set: TileSet, gpu: Device, arrangement: Arrangement) -> Bl
         LayoutError: tiles of several shapes share a table.
     """
     placed = {name: part for part in arrangement.tiles for name in part.tiles}
+    bases = {
+        name: base
+        for part in arrangement.tiles
+        for name, base in zip(part.tiles, part.bases_bytes, strict=True)
+    }
     first = {tile.name: tiles[0] for tiles, _ in groups(tile_set) for tile in tiles}
     parts = []
     for tile in tile_set.tiles:
         part, problem = placed[tile.name], tile_set.problem(tile)
         answer = _own_answer(part.result, problem, first[tile.name])
-        parts.append(Part(tile.name, problem, part.base_bytes, part.stages, part.stage_bytes, answer))
+        parts.append(Part(tile.name, problem, bases[tile.name], tile.stages, part.stage_bytes, answer))
     summary = f"{arrangement.bytes} bytes, {arrangement.excess} excess wavefronts; {arrangement.status}"
     assert arrangement.bytes is not None
     assert arrangement.alignment_bytes is not None
@@ -83,7 +88,7 @@ def solved_block(tile_set: TileSet, gpu: Device, arrangement: Arrangement) -> Bl
 
 def _own_answer(result: Result, problem: Problem, first: NamedTile) -> Result | str:
     """A tile's part of a layout that is in the coordinates of the first of those that share it."""
-    if problem.tile.shape == first.shape:
+    if alike(problem.tile, first):
         own = [access.name for access in problem.accesses]
         accesses = tuple(access for access in result.accesses if access.name in own)
         if accesses == result.accesses:
@@ -93,10 +98,12 @@ def _own_answer(result: Result, problem: Problem, first: NamedTile) -> Result | 
     if result.layout is not None and result.layout.lookup:
         raise LayoutError(f"tile {problem.name!r}: a table of offsets has no formula in its coordinates")
     coordinates = tuple(f"x{d}" for d in range(len(problem.tile.shape)))
-    views = viewed_index(coordinates, problem.tile.shape, first.shape)
+    views = viewed_index(coordinates, problem.tile, first)
     names = frozenset(coordinates)
     node = parse(result.offset or "", frozenset(f"x{d}" for d in range(len(first.shape))))
     own_node = substituted(node, {f"x{d}": parse(text, names) for d, text in enumerate(views)})
+    ratio = problem.tile.element_bits // first.element_bits
+    own_node = own_node if ratio == 1 else Op("//", (own_node, Const(ratio)))
     ranges = {name: (0, extent - 1) for name, extent in zip(coordinates, problem.tile.shape, strict=True)}
     return to_text(simplify(own_node, ranges))
 

@@ -29,6 +29,7 @@ from layoutopt.synthesis.arrange import Arrangement, arrange
 from layoutopt.synthesis.fronts import Unit, plan_of, units_of
 from layoutopt.synthesis.packing import Plan, pack, rounded_up
 from layoutopt.synthesis.solve import solve
+from layoutopt.synthesis.tile_groups import side_by_side
 
 # What is taken of a tile that has no such row: its layout in use, or row-major.
 _INSTEAD: Final = {
@@ -170,7 +171,7 @@ class _TileComparer:
         if family in ("in_use", "published") and said and not self.tile_set.same_layout:
             audit = check_tiles(self.tile_set, target=self.gpu)
             return audit.bytes, [(part.base_bytes, part.stage_bytes) for part in audit.tiles]
-        return self._packed(rows, [unit.tiles[0].stages for unit in self.units])
+        return self._packed(rows, [unit.stages for unit in self.units])
 
     def _packed(self, rows: Sequence[Row], stages: Sequence[int]) -> tuple[int, list[tuple[int, int]]]:
         steps = [rounded_up(row.bytes or 0, row.alignment_bytes or 1) for row in rows]
@@ -182,14 +183,19 @@ class _TileComparer:
         """Stages that fit: of the tiles that have some, else of all."""
         if self.limit is None:
             return None
-        staged = [unit.tiles[0].stages > 1 for unit in self.units]
+        staged = [max(tile.stages for tile in unit.tiles) > 1 for unit in self.units]
         staged = staged if any(staged) else [True for _ in staged]
         best = 0
         for n in range(1, _MAX_STAGES + 1):
-            if self._packed(rows, [n if some else 1 for some in staged])[0] > self.limit:
+            if self._packed(rows, self._copies(staged, n))[0] > self.limit:
                 break
             best = n
         return best
+
+    def _copies(self, staged: Sequence[bool], stages: int) -> list[int]:
+        """Copies of each layout where the tiles that have stages have so many."""
+        alone = [len(unit.tiles) if side_by_side(self.tile_set) else 1 for unit in self.units]
+        return [count * (stages if some else 1) for count, some in zip(alone, staged, strict=True)]
 
     def _block_row(
         self, family: str, title: str, rows: Sequence[Row], places: tuple[int, list[tuple[int, int]]]
@@ -244,7 +250,7 @@ class _TileComparer:
                 row.offset or "",
                 row.bytes or 0,
                 base,
-                member.unit.tiles[0].stages,
+                member.unit.stages,
                 step,
                 row.wavefronts or 0,
                 row.excess or 0,
@@ -253,7 +259,7 @@ class _TileComparer:
     def _declared(self, rows: Sequence[Row], placed: Sequence[tuple[int, int]]) -> int:
         """To the end of the last array, declared with every pitch in full."""
         return max(
-            base + (member.unit.tiles[0].stages - 1) * step + (row.declared_bytes or 0)
+            base + (member.unit.stages - 1) * step + (row.declared_bytes or 0)
             for member, row, (base, step) in zip(self.members, rows, placed, strict=True)
         )
 

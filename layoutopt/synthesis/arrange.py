@@ -7,6 +7,7 @@ it lies.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, Final
@@ -27,6 +28,7 @@ from layoutopt.search.proposal import Ask
 from layoutopt.synthesis.fronts import Choice, Point, Unit, explore, plan_of, units_of
 from layoutopt.synthesis.packing import Plan, least, pack, rounded_up
 from layoutopt.synthesis.solve import solve_cases
+from layoutopt.synthesis.tile_groups import side_by_side
 
 ARRANGEMENT_SCHEMA: Final = "layoutopt.arrangement/1"
 
@@ -38,9 +40,10 @@ class PlacedTile(Struct, frozen=True):
         tiles: names of the tiles that it serves: one, or all that share it. The layout is in the
             coordinates of the first.
         base_bytes: where its first stage begins.
-        stages: how many copies there are.
+        stages: how many copies there are, of all tiles that lie side by side.
         stage_bytes: from one copy to the next.
         result: the layout of one copy, with what is proved of it alone.
+        bases_bytes: where the first stage of each of `tiles` begins.
     """
 
     tiles: tuple[str, ...]
@@ -48,6 +51,7 @@ class PlacedTile(Struct, frozen=True):
     stages: int
     stage_bytes: int
     result: Result
+    bases_bytes: tuple[int, ...] = ()
 
 
 class Arrangement(Struct, frozen=True, rename={"schema_": "schema"}):
@@ -122,6 +126,11 @@ def _check_place(part: PlacedTile, place: str) -> None:
             raise ProblemFileError(
                 f"{place}.{field}", f"expected {least} to {MAX_BYTES}, got {getattr(part, field)}"
             )
+    ends = range(part.base_bytes, part.base_bytes + part.stages * part.stage_bytes, part.stage_bytes)
+    if len(part.bases_bytes) != len(part.tiles) or any(base not in ends for base in part.bases_bytes):
+        raise ProblemFileError(
+            f"{place}.bases_bytes", f"expected where a stage begins for each of {', '.join(part.tiles)}"
+        )
     if part.stages > 1 and part.stage_bytes < (part.result.bytes or 0):
         raise ProblemFileError(
             f"{place}.stage_bytes",
@@ -199,9 +208,10 @@ def _arrangement(
         PlacedTile(
             tuple(tile.name for tile in unit.tiles),
             bases[i],
-            unit.tiles[0].stages,
+            unit.stages,
             rounded_up(p.bytes, p.alignment),
             p.result,
+            _bases(tile_set, unit, bases[i], rounded_up(p.bytes, p.alignment)),
         )
         for i, (unit, p) in enumerate(zip(units, points, strict=True))
     )
@@ -218,7 +228,7 @@ def _arrangement(
             Bound(least_bytes, EVERY_LAYOUT if least_bytes == elements else scope),
             complete
             and not plan.times
-            and total == sum(unit.tiles[0].stages * p.bytes for unit, p in zip(units, points, strict=True)),
+            and total == sum(unit.stages * p.bytes for unit, p in zip(units, points, strict=True)),
         ),
         reason="" if complete else "stopped before the proof was complete",
         tiles=placed,
@@ -228,6 +238,14 @@ def _arrangement(
         excess=sum(p.result.excess or 0 for p in points),
         weighted_excess=float(excess),
     )
+
+
+def _bases(tile_set: TileSet, unit: Unit, base: int, step: int) -> tuple[int, ...]:
+    """Where each of the tiles begins that share a layout: in the same bytes, or one behind the other."""
+    if not side_by_side(tile_set):
+        return tuple(base for _ in unit.tiles)
+    before = itertools.accumulate((tile.stages for tile in unit.tiles[:-1]), initial=0)
+    return tuple(base + step * stages for stages in before)
 
 
 def _nothing(

@@ -31,15 +31,17 @@ from functools import partial
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from layoutopt.engine.case import Case, case_of
+from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Result, Status
 from layoutopt.problems.tile_set_file import fields_of
 from layoutopt.problems.types import NamedTile, Problem, TileSet
 from layoutopt.synthesis.packing import Plan, least, pack, rounded_up
-from layoutopt.synthesis.tile_groups import groups
+from layoutopt.synthesis.tile_groups import groups, side_by_side
 
 # Bases in a word at which a layout is counted, to place it at less than whole words.
 _MOST_BASES: Final = 4
@@ -55,6 +57,7 @@ class Unit:
         plain_alignment: of a base at which any layout without a swizzle has its counts.
         least_alignment: what every base needs: that of the elements, as far as the file's bases have it,
             and the widest access.
+        stages: copies of the layout, of all its tiles where they lie side by side.
         front: layouts of any kind.
         plain: layouts that need the plain alignment only, once they matter.
     """
@@ -63,6 +66,7 @@ class Unit:
     case: Case
     plain_alignment: int
     least_alignment: int
+    stages: int
     front: Front = field(init=False)
     plain: Front | None = None
 
@@ -73,7 +77,7 @@ class Unit:
 
     def bytes_at(self, stage: int, alignment: int) -> int:
         """Bytes of all stages, where one takes `stage` bytes."""
-        return (self.tiles[0].stages - 1) * rounded_up(stage, alignment) + stage
+        return (self.stages - 1) * rounded_up(stage, alignment) + stage
 
 
 def units_of(tile_set: TileSet, gpu: Device) -> tuple[Unit, ...]:
@@ -86,23 +90,41 @@ def units_of(tile_set: TileSet, gpu: Device) -> tuple[Unit, ...]:
     for group, problem in groups(tile_set):
         for tile in group[1:]:  # in its own coordinates, where an index outside the tile shows
             with fields_of(tile_set, tile):
-                case_of(tile_set.problem(tile), gpu)
+                own = case_of(tile_set.problem(tile), gpu)
+                if tile.element_bits != group[0].element_bits:
+                    _check_touched(own)
         with fields_of(tile_set, *group):
             case = case_of(problem, gpu)
         given = problem.layout.alignment_bytes
         elements = min(case.problem.tile.element_alignment, given or 16)
         widest = max(access.operation.width_bytes for access in case.accesses)
         plain = max(case.alignment(swizzled=False), elements)
-        units.append(Unit(group, case, plain, max(widest, elements)))
+        stages = sum(tile.stages for tile in group) if side_by_side(tile_set) else group[0].stages
+        units.append(Unit(group, case, plain, max(widest, elements), stages))
     return tuple(units)
+
+
+def _check_touched(case: Case) -> None:
+    """Check that accesses keep every element whole, where the layout is sought over smaller ones."""
+    touched = np.zeros(case.lowered.tile.elements, bool)
+    for access in case.lanes.accesses:
+        first = access.element[access.active]
+        for k in range(access.width_elements):
+            touched[first + k] = True
+    if not touched.all():
+        at = case.coordinates(int(np.argmin(touched)))
+        raise ProblemFileError(
+            "accesses",
+            f"none touches element {at}; same_layout with smaller elements needs one there",
+        )
 
 
 def plan_of(tile_set: TileSet, units: Sequence[Unit]) -> Plan:
     """Which units live when."""
     number = {tile.name: i for i, unit in enumerate(units) for tile in unit.tiles}
-    if tile_set.same_layout:
+    if tile_set.same_layout and not side_by_side(tile_set):
         return Plan(tuple(range(len(units))))
-    times = tuple(tuple(number[name] for name in time) for time in tile_set.overlay)
+    times = tuple(tuple(dict.fromkeys(number[name] for name in time)) for time in tile_set.overlay)
     named = {i for time in times for i in time}
     return Plan(tuple(i for i in range(len(units)) if i not in named), times)
 
@@ -291,7 +313,7 @@ def _room(i: int, unit: Unit, plan: Plan, elements: Sequence[int], limit: int | 
         return None
     others = [0 if k == i else size for k, size in enumerate(elements)]
     mine = tuple(time for time in plan.times if i in time)
-    return (limit - least(Plan(plan.always, mine or plan.times), others)) // unit.tiles[0].stages
+    return (limit - least(Plan(plan.always, mine or plan.times), others)) // unit.stages
 
 
 def _within(unit: Unit, room: int | None) -> Problem:

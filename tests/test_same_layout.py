@@ -1,0 +1,137 @@
+"""Tiles that share one layout: in the same bytes or side by side, of several shapes and element sizes."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+
+from layoutopt.cli.tiles import _npz
+from layoutopt.codegen.tiles import block_code
+from layoutopt.engine.case import case_of
+from layoutopt.errors import ProblemFileError
+from layoutopt.expressions.grammar import evaluate, parse
+from layoutopt.hardware.devices import device
+from layoutopt.problems.tile_set_file import tiles_from_data
+from layoutopt.study.block import read_block, solved_block
+from layoutopt.study.compare_tiles import compare_tiles
+from layoutopt.synthesis.arrange import arrange
+
+GPU = device("sm_90")
+ROWS = {
+    "name": "rows",
+    "op": "store",
+    "bytes": 2,
+    "index": ["2*i + lane // 16", "lane % 16"],
+    "for": {"i": 16},
+}
+# Sums in f32 leave down the columns; halves arrive along the rows.
+MIXED = {
+    "name": "mixed", "target": "sm_90", "threads": 32,
+    "tiles": [
+        {"name": "acc", "shape": [32, 8], "element": "f32"},
+        {"name": "out", "shape": [32, 16], "element": "f16"},
+    ],
+    "accesses": [
+        {"name": "columns", "tile": "acc", "op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 8}},
+        {**ROWS, "tile": "out"},
+    ],
+    "overlay": [["acc"], ["out"]], "same_layout": True,
+}  # fmt: skip
+# A and B, loaded alike, by one formula.
+TWINS = {
+    **MIXED,
+    "tiles": [
+        {"name": "A", "shape": [32, 8], "element": "f32", "stages": 2},
+        {"name": "B", "shape": [32, 8], "element": "f32", "stages": 3},
+        {"name": "C", "shape": [8], "element": "f32"},
+    ],
+    "accesses": [
+        {"name": "a", "tile": "A", "op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 8}},
+        {"name": "b", "tile": "B", "op": "store", "bytes": 4, "index": ["lane // 8", "lane % 8"]},
+        {"name": "c", "tile": "C", "op": "load", "bytes": 4, "index": ["lane % 8"]},
+    ],
+    "overlay": [], "same_layout": [["A", "B"]],
+}  # fmt: skip
+
+
+def offsets(answer, problem):
+    """Byte offsets of a part of a block, a result or a formula in its own elements."""
+    if not isinstance(answer, str):
+        return answer.table()
+    grids = {f"x{d}": grid for d, grid in enumerate(np.indices(problem.tile.shape))}
+    return evaluate(parse(answer, frozenset(grids)), grids) * problem.tile.element_bytes
+
+
+def test_elements_of_two_sizes_share_their_bytes():
+    tile_set = tiles_from_data(MIXED)
+    found = arrange(tile_set)
+    assert (found.excess, found.bytes, str(found.status)) == (0, 1024, "optimal")
+    parts = {part.tile: part for part in solved_block(tile_set, GPU, found).parts}
+    halves, words = (offsets(parts[name].answer, parts[name].problem).ravel() for name in ("out", "acc"))
+    assert (words == halves[::2]).all()
+    assert (words + 2 == halves[1::2]).all()
+    for part in parts.values():
+        case = case_of(part.problem, GPU)
+        table = offsets(part.answer, part.problem).ravel()
+        case.check(table)
+        assert all((count.wavefronts == count.ideal).all() for count in case.count(table))
+    assert "mixed_acc_offset_bytes" in block_code("c", solved_block(tile_set, GPU, found))
+    assert read_block(json.loads(json.dumps(found.to_json())), tile_set, GPU).bytes == 1024
+
+
+def test_tiles_side_by_side_have_one_formula_and_their_own_bytes():
+    tile_set = tiles_from_data(TWINS)
+    found = arrange(tile_set)
+    twins, single = found.tiles
+    assert (twins.tiles, single.tiles) == (("A", "B"), ("C",))
+    assert twins.bases_bytes == (twins.base_bytes, twins.base_bytes + 2 * twins.stage_bytes)
+    assert (found.excess, found.bytes) == (0, 5 * 1024 + 32)
+    parts = {part.tile: part for part in solved_block(tile_set, GPU, found).parts}
+    assert parts["A"].answer.offset == parts["B"].answer.offset
+    assert (parts["A"].stages, parts["B"].stages) == (2, 3)
+    spans = [
+        (p.base_bytes, p.base_bytes + (p.stages - 1) * p.stage_bytes + p.answer.bytes) for p in parts.values()
+    ]
+    assert all(a[1] <= b[0] for a, b in zip(sorted(spans), sorted(spans)[1:], strict=False))
+    tables = np.load(io.BytesIO(_npz(tile_set, found)))
+    assert (tables["B"] - tables["A"] == 2 * twins.stage_bytes).all()
+    rows = {row.family: row for row in compare_tiles(tile_set, time_limit=2).rows}
+    assert rows["all"].bytes == found.bytes
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"same_layout": [["A", "D"]]}, "same_layout[0][1]: no tile is called 'D'"),
+        (
+            {"same_layout": [["A", "B"], ["B", "C"]]},
+            "same_layout[1][0]: 'B' already stands in same_layout[0][1]",
+        ),
+        ({"same_layout": [["A", "C"]]}, "tiles[2]: same_layout asks for 256 elements, as 'A' has, not 8"),
+        (
+            {"overlay": [["A"], ["B"]]},
+            "same_layout[0]: lists tiles side by side, and the overlay has them at several times",
+        ),
+        ({"same_layout": [["A"]]}, "same_layout[0]: expected"),
+    ],
+)
+def test_what_cannot_share_is_refused(changes, error):
+    with pytest.raises(ProblemFileError) as caught:
+        tiles_from_data({**TWINS, **changes})
+    assert str(caught.value).startswith(error)
+
+
+def test_elements_that_nothing_touches_could_be_torn():
+    columns = {**MIXED["accesses"][0], "for": {"i": 7}}
+    tile_set = tiles_from_data({**MIXED, "accesses": [columns, MIXED["accesses"][1]]})
+    with pytest.raises(ProblemFileError, match=r"tiles\[0\]: none touches element \(0, 7\)"):
+        arrange(tile_set)
+    odd = [{"name": "acc", "shape": [32, 8], "element": {"bytes": 4, "align": 2}}, MIXED["tiles"][1]]
+    with pytest.raises(ProblemFileError, match=r"tiles\[0\].element: elements of several sizes"):
+        tiles_from_data({**MIXED, "tiles": odd})
+    other = [{"name": "acc", "shape": [32, 9], "element": "f32"}, MIXED["tiles"][1]]
+    with pytest.raises(
+        ProblemFileError, match=r"tiles\[1\]: same_layout asks for 1152 bytes, as 'acc' has, not 1024"
+    ):
+        tiles_from_data({**MIXED, "tiles": other})
