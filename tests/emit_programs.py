@@ -8,7 +8,7 @@ from conftest import PROBLEMS, answer_of
 from layoutopt.codegen.languages import emit, plan
 from layoutopt.hardware.devices import device
 from layoutopt.problems.file import from_data, load
-from layoutopt.problems.lower import chosen_widths, with_loops, with_widths
+from layoutopt.problems.lower import assigned, chosen_widths, with_loops, with_widths
 from layoutopt.problems.trace import trace
 from layoutopt.synthesis.solve import solve
 
@@ -27,8 +27,8 @@ def solved(path):
     """A catalogue problem, its device and an answer; the same for every test of a run."""
     problem = load(path)
     answer = answer_of(path)
-    # What code is emitted for: the width chosen, and loops over values known only at run time.
-    problem = with_loops(with_widths(problem, chosen_widths(problem, answer)))
+    # What code is emitted for: widths and lanes as chosen, and loops over values known only at run time.
+    problem = with_loops(with_widths(assigned(problem, answer), chosen_widths(problem, answer)))
     return problem, device(problem.target), answer
 
 

@@ -92,13 +92,17 @@ def test_vectorised_transpose_is_a_floor_for_every_layout():
     kinds = {(r.kind, r.access) for r in found.relaxations}
     assert kinds == {
         ("drop_access", "store_rows_vec"), ("drop_access", "load_cols"), ("narrower", "store_rows_vec"),
+        ("free_lanes", "load_cols"),
     }  # fmt: skip
+    (freed,) = [r for r in found.relaxations if r.kind == "free_lanes"]
+    assert "32 bytes along x0 together: x0*128 + (x1 ^ x0 % 8 * 4) and [tid % 8" in freed.message
 
 
 def test_dequantised_tile_of_bitsandbytes():
     found = explained("bitsandbytes/gemm4bit_b_128x64_bf16")
     assert (found.conflict_free, found.scope, found.lower_bound) == (False, "every layout", 384)
     assert any(r.startswith("Counting: `ldmatrix_B` moves whole vectors of 16 bytes") for r in found.reasons)
+    assert ("free_lanes", "dequant_store") in {(r.kind, r.access) for r in found.relaxations}
 
 
 def test_wrapped_diagonals():

@@ -205,7 +205,7 @@ def test_code_has_the_coordinates_that_threads_handle(files):
     assert code == 0
     assert re.search(r"free_columns_x0\(int tid, int i\)", out)
     report = json.loads((files / "r.json").read_text())["accesses"][1]
-    assert f"// lanes as chosen: [{', '.join(report['index'])}]" in out
+    assert f"// columns: lanes as chosen, [{', '.join(report['index'])}]" in out
 
 
 def test_a_layout_that_is_given_gets_the_best_lanes(files):

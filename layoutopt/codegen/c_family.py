@@ -9,7 +9,7 @@ from typing import Final
 
 from layoutopt.codegen.c_text import to_c
 from layoutopt.codegen.plan import BASE, AccessPlan, Plan
-from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, names, substituted, to_text
+from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, names, substituted
 from layoutopt.ground.escape import comment
 from layoutopt.problems.address_cost import UNROLLED
 
@@ -147,8 +147,6 @@ def _headline(access: AccessPlan) -> list[str]:
         lines.append(f"// only where {comment(access.access.where)}")
     lines.append(f"// {access.cost}")
     trips = ", ".join(f"{parameter(v)} < {n}" for v, n in access.access.loops.items())
-    if access.coordinates:
-        lines.append(f"// lanes as chosen: [{', '.join(map(to_text, access.coordinates))}]")
     return [*lines, f"// {trips}; {access.hoisting}"] if trips else lines
 
 

@@ -256,6 +256,7 @@ def _with_formulas(
     tables = [access.name for access in problem.accesses if _has_table(access)]
     kept = tuple(a for a in problem.accesses if a.name not in tables and a.hardware is None)
     told = [f"no code for addresses of {access}: a table gives its lanes" for access in tables]
+    told += [f"{r.name}: lanes as chosen, [{', '.join(r.index)}]" for r in reports if r.index is not None]
     return (
         msgspec.structs.replace(problem, accesses=kept),
         [report for report in reports if report.name in {access.name for access in kept}],

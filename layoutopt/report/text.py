@@ -144,7 +144,9 @@ def explanation_report(problem: Problem, explanation: Explanation) -> str:
         lines += ["", *textwrap.wrap(_clash(explanation), 100)]
     if explanation.relaxations:
         lines += ["", "What would help:"]
-        lines += [f"  {r.kind}: {r.message}" for r in explanation.relaxations]
+        for relaxation in explanation.relaxations:
+            text = f"{relaxation.kind}: {relaxation.message}"
+            lines += textwrap.wrap(text, 120, initial_indent="  ", subsequent_indent="    ")
     if explanation.model is not None:
         lines += ["", *_model(explanation)]
     return "\n".join(lines) + "\n"

@@ -113,7 +113,8 @@ class _Explainer:
             relaxations += give_up.of_accesses(clash, others)
         if result.layout is not None and not free:
             relaxations += give_up.lane_orders(case.as_bytes(result.layout), clash)
-            if not any(r.kind in ("narrower", "lane_order") for r in relaxations):
+            relaxations += give_up.free_lanes(clash)
+            if not any(r.kind in ("narrower", "lane_order", "free_lanes") for r in relaxations):
                 relaxations += give_up.narrower_with_order(clash)
         return Explanation(
             case.problem.name,

@@ -16,7 +16,7 @@ class Relaxation(Struct, frozen=True):
     """Something to change or to give up, after which a layout without conflicts exists.
 
     Attributes:
-        kind: edit, drop_access, narrower, lane_order, families or max_bytes.
+        kind: edit, drop_access, narrower, lane_order, free_lanes, families or max_bytes.
         access: what it concerns, if an access.
         with_access: the access to make narrower with it, where one change alone does not help.
         message: for people.

@@ -8,14 +8,16 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from layoutopt.engine.case import Case, case_of
+from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.operations import parse_operation
 from layoutopt.layout.layout import Layout
 from layoutopt.model.phases import phase_sets
 from layoutopt.problems.answer import Result
 from layoutopt.problems.trace import LaneTrace, Trace
-from layoutopt.problems.types import Access
+from layoutopt.problems.types import Access, GlobalSide
 from layoutopt.proof.lane_order import lane_order
 from layoutopt.search.proposal import Ask
 from layoutopt.study.clash import QUESTION_SHARE, Clashes, names
@@ -24,6 +26,8 @@ from layoutopt.synthesis.solve import solve, solve_cases
 
 # Accesses of a clash beyond which no pairs are tried: each pair is a question or more to the solver.
 _MAX_PAIRED: Final = 4
+# What global memory moves at least.
+_SECTOR_BYTES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +127,43 @@ class Relaxations:
             )
             width //= 2
 
+    def free_lanes(self, clash: Sequence[Access]) -> Iterator[Relaxation]:
+        """Accesses whose threads may handle other pieces, or the same in another order.
+
+        Other pieces are those of whole sectors of global memory, along the dimension along which neighbouring
+        lanes lie now.
+        """
+        problem = self.case.problem
+        for access in clash[:_MAX_PAIRED]:
+            (number,) = (k for k, a in enumerate(problem.accesses) if a.name == access.name)
+            source = problem.accesses[number]
+            for what, freed in _freed(source, self._along(number)):
+                if self.clashes.budget.spent:
+                    return
+                accesses = tuple(freed if a is source else a for a in problem.accesses)
+                asked = msgspec.structs.replace(problem, accesses=accesses)
+                part = self.clashes.budget.part(QUESTION_SHARE)
+                try:
+                    result = solve(asked, target=self.case.device, budget=part, conflict_free=True)
+                except ProblemFileError:
+                    continue  # what it covers is no box, or is covered twice
+                if result.layout is None:
+                    continue
+                (index,) = (a.index for a in result.accesses if a.name == access.name)
+                yield Relaxation(
+                    "free_lanes",
+                    f"`{access.name}` {what}: {result.offset} and [{', '.join(index or ())}] have no conflicts",
+                    access.name,
+                )
+                break
+
+    def _along(self, number: int) -> int:
+        """The dimension along which the first two lanes of an access lie; else the last."""
+        shape = self.case.lowered.tile.shape
+        first = self.case.lanes.accesses[number].element[0, :2]
+        apart = [d for d, place in enumerate(np.unravel_index(first, shape)) if place[0] != place[-1]]
+        return apart[-1] if apart else len(shape) - 1
+
     def lane_orders(self, layout: Layout, clash: Sequence[Access]) -> Iterator[Relaxation]:
         """Accesses whose lanes, dealt to the phases in another order, leave no conflict at all.
 
@@ -177,6 +218,19 @@ class Relaxations:
             result = solve(problem, target=self.case.device, budget=self.clashes.budget.part(QUESTION_SHARE))
             if result.layout is not None and result.excess == 0:
                 yield Relaxation(field, f"{what}: {result.offset}, {result.bytes:,} bytes, no conflicts")
+
+
+def _freed(access: Access, along: int) -> Iterator[tuple[str, Access]]:
+    """The access with its values free, then its lanes, in words and as it is."""
+    operation = parse_operation(access.op, access.single_width)
+    if operation.matrices or operation.does.adds or isinstance(access.weight, str):
+        return
+    if access.loops:
+        yield 'with `"values": "free"`', msgspec.structs.replace(access, values="free")
+    order = (*(d for d in range(len(access.index)) if d != along), along)
+    side = GlobalSide(contiguous=_SECTOR_BYTES, order=order)
+    what = f'with `"lanes": "free"`, {_SECTOR_BYTES} bytes along x{along} together'
+    yield what, msgspec.structs.replace(access, lanes="free", global_=side)
 
 
 def _in_words(access: Access, narrow: Access) -> str:

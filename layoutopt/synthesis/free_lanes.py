@@ -92,7 +92,7 @@ class _Joint:
             return msgspec.structs.replace(relaxed, problem=self.problem.name, accesses=())
         best = self._found(relaxed, relaxed)
         for problem in self.ask.budget.while_left(self._others(best)):
-            if best.complete:
+            if best.complete or self._hopeless(best.result):
                 break
             result = self._solved(problem)
             if result.layout is not None:
@@ -107,10 +107,13 @@ class _Joint:
         budget = self.ask.budget.part(_RELAXED_SHARE)
         return self.solver(problem, replace(self.ask, budget=budget))
 
+    def _hopeless(self, result: Result) -> bool:
+        """Whether conflicts are not allowed, and are proved not to be avoidable."""
+        return self.conflict_free and result.proof.objective.lower_bound > 0
+
     def _refused(self, result: Result) -> Result:
         """The same without a layout, where conflicts are not allowed."""
-        bound = result.proof.objective
-        never = bound.lower_bound > 0
+        bound, never = result.proof.objective, self._hopeless(result)
         return Result(
             result.problem,
             result.target,
