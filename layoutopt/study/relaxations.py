@@ -152,7 +152,8 @@ class Relaxations:
                 (index,) = (a.index for a in result.accesses if a.name == access.name)
                 yield Relaxation(
                     "free_lanes",
-                    f"`{access.name}` {what}: {result.offset} and [{', '.join(index or ())}] have no conflicts",
+                    f"`{access.name}` {what}: {result.offset} and "
+                    f"[{', '.join(index or ())}] have no conflicts",
                     access.name,
                 )
                 break
