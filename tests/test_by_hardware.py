@@ -1,9 +1,14 @@
 """What the hardware reads and writes by itself: TMA, matrix descriptors, bulk copies."""
 
+import shutil
+import subprocess
+import sys
+
 import jsonschema
 import msgspec
 import numpy as np
 import pytest
+from conftest import ROOT
 
 from layoutopt import arrange, check
 from layoutopt.codegen.languages import emit
@@ -315,3 +320,62 @@ def test_boxes_lie_as_the_mode_has_them(mode, element):
                     assert table[top + r, left + c] == plain ^ (plain >> 7 & ((1 << bits) - 1)) << 4
                     seen[top + r, left + c] = True
     assert seen.all()
+
+
+USES = """
+#include <cuda.h>
+#include "code.cuh"
+using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
+                            const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
+                            CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+CUresult maps(Encode encode, CUtensorMap* map, void* global, const cuuint64_t* extents, const cuuint64_t* strides) {
+    const CUresult first = block_fill_encode(encode, map, global, extents, strides);
+    return first == CUDA_SUCCESS ? block_back_encode(encode, map + 1, global, extents, strides) : first;
+}
+__global__ void kernel(const __grid_constant__ CUtensorMap map, const void* row, uint64_t* out) {
+    extern __shared__ unsigned char smem[];
+    const uint32_t base = (uint32_t)__cvta_generic_to_shared(smem), barrier = base + block_bytes;
+    block_fill(base, &map, barrier, 64, 128, 3);
+    block_row(base, row, barrier, 1);
+    block_back(base, &map, 0, 0, 0);
+    for (uint32_t i = 0; i < block_A_instructions; ++i) out[i] = block_A_descriptor(base, i);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def header():
+    """All that may be emitted: three dimensions, two boxes, matrices, bulk copies of 16 bytes."""
+    problem, result = solved(
+        {**FILL, "box": [1, 128, 64], "mode": "128B"},
+        {"name": "back", "op": "tma.store", "box": [1, 64, 64]},
+        {"name": "A", "op": "wgmma.A"},
+        {"name": "row", "op": "cp.async.bulk", "bytes": 16},
+        shape=(2, 128, 64),
+    )
+    assert result.layout is not None, result.reason
+    return emit("cuda", problem, device("sm_90"), result)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler on this machine")
+def test_constants_compile_as_plain_cpp(header, tmp_path):
+    (tmp_path / "code.cpp").write_text(header.replace("#pragma once", ""))
+    command = ["g++", "-std=c++14", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "code.cpp"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+
+
+@pytest.mark.nvcc
+def test_nvcc_assembles_the_copies_and_the_encode_calls(header, tmp_path):
+    (tmp_path / "code.cuh").write_text(header)
+    (tmp_path / "code.cu").write_text(USES)
+    flags = ["-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-Werror", "all-warnings"]
+    subprocess.run(["nvcc", *flags, "-c", "code.cu"], cwd=tmp_path, check=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.nvcc
+def test_a_hopper_gpu_does_what_is_emitted(tmp_path):
+    """Every mode of TMA and wgmma, on a GPU of compute capability 9.0: scripts/measure/validate_hopper.py."""
+    script = ROOT / "scripts/measure/validate_hopper.py"
+    subprocess.run([sys.executable, script, "write", tmp_path], check=True)
+    subprocess.run([tmp_path / "hopper", tmp_path / "out.jsonl"], check=True)

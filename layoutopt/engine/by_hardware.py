@@ -123,8 +123,8 @@ def _tensor_map(use: HardwareUse, tile: Tile, offsets: IntArray) -> TensorMap:
                 break  # boxes come by rising number
     if not found:
         names = ", ".join(mode.short for mode in _allowed(use))
-        size = f"boxes of {'x'.join(map(str, use.box))}" if use.box is not None else "boxes"
-        raise LayoutError(f"no tensor map of mode {names} fills {size} of this layout")
+        size = f"a box of {'x'.join(map(str, use.box))}" if use.box is not None else "boxes"
+        raise LayoutError(f"no tensor map of mode {names} fills {size} in this layout")
     count, mode, box, starts = min(found, key=lambda f: (f[0], len(f[1].xor)))
     kind = map_element(use, tile)
     inner = box[-1] * tile.element_bytes // ELEMENT_BYTES[kind]
@@ -167,6 +167,8 @@ def _divisors(extent: int) -> list[int]:
 
 def _box_starts(turned: IntArray, box: tuple[int, ...], size: int, mode: Mode) -> IntArray | None:
     """Where each box starts, row-major; None where one does not lie as the mode has it."""
+    if not _edges_lie(turned, box, size, mode):  # soon said of most boxes
+        return None
     boxes = _cut(turned, box)
     starts: IntArray = mode.flipped(boxes[:, 0])  # of its first element: undone
     if (starts % engine("tma").base_bytes).any():
@@ -174,6 +176,19 @@ def _box_starts(turned: IntArray, box: tuple[int, ...], size: int, mode: Mode) -
     row, column = np.divmod(np.arange(boxes.shape[1]), box[-1])
     inside = row * (mode.span_bytes or box[-1] * size) + column * size  # a short row leaves its span unfilled
     return starts if (mode.flipped(starts[:, None] + inside) == boxes).all() else None
+
+
+def _edges_lie(turned: IntArray, box: tuple[int, ...], size: int, mode: Mode) -> bool:
+    """Whether the ends of the first box's edges lie as the mode has them."""
+    first = mode.flipped(turned[(0,) * len(box)])
+    stride = size
+    for d in reversed(range(len(box))):
+        end = [0] * len(box)
+        end[d] = box[d] - 1
+        if mode.flipped(first + (box[d] - 1) * stride) != turned[tuple(end)]:
+            return False
+        stride = stride * box[d] if d < len(box) - 1 else mode.span_bytes or box[d] * size
+    return True
 
 
 def _cut(table: IntArray, box: tuple[int, ...]) -> IntArray:
@@ -237,7 +252,7 @@ def _matrix(access: Access, tile: Tile, offsets: IntArray) -> MatrixDescriptor:
     names = ", ".join(mode.short for mode in _allowed(use))
     majors = " or ".join(_majors(use, rules, size))
     raise LayoutError(
-        f"no {majors}-major matrix descriptor of mode {names} reads {rows}x{depth} of this layout"
+        f"no {majors}-major matrix descriptor of mode {names} reads {rows}x{depth} in this layout"
     )
 
 
