@@ -131,29 +131,29 @@ def test_bytes_first(block):
 
 
 def test_instructions_first():
-    """Plain pitches cost fewest; among them the least excess. Without conflicts, an XOR may be needed."""
-    for seed in range(2000, 2040):
+    """Never more of them than where excess comes first, and with as many never more excess."""
+    for seed in range(2000, 2016):
         data, _, lanes, banks, _ = random_case(seed)
         target = toy.toy_device(lanes, banks)
         data["layout"]["minimise"] = "instructions"
         cheap = solve(from_data(data), target=target)
         data["layout"]["minimise"] = "excess"
         usual = solve(from_data(data), target=target)
-        assert cheap.status == usual.status, (seed, data)
+        assert (cheap.layout is None) is (usual.layout is None), (seed, data)
         if usual.layout is None:
             continue
         cost, other = cheap.proof.index_cost, usual.proof.index_cost
-        assert cost.proved, (seed, data)
+        assert cheap.status is Status.FEASIBLE or cost.proved, (seed, data)
         assert cost.value <= other.value, (seed, data)
-        assert cheap.weighted_excess >= usual.weighted_excess, (seed, data)
+        if cost.value == other.value:
+            assert cheap.weighted_excess <= usual.weighted_excess, (seed, data)
         if usual.weighted_excess == 0:
-            data["layout"]["minimise"] = "instructions"
-            free = solve(from_data(data), target=target, conflict_free=True)
+            free = solve(from_data(data | {"layout": {**data["layout"], "minimise": "instructions"}}),
+                         target=target, conflict_free=True)  # fmt: skip
             least = free.proof.index_cost
-            assert free.status is (Status.OPTIMAL if least.proved else Status.FEASIBLE), (seed, data)
+            assert free.status is Status.FEASIBLE or least.proved, (seed, data)
             assert free.weighted_excess == 0, (seed, data)
-            assert cost.value <= least.value, (seed, data)
-            assert not least.proved or least.value <= other.value, (seed, data)
+            assert cost.value <= least.value <= other.value, (seed, data)
 
 
 @pytest.mark.parametrize("block", range(2))

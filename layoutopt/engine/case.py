@@ -43,7 +43,7 @@ from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.alignment import base_alignment
 from layoutopt.problems.answer import AccessReport
-from layoutopt.problems.index_code import IndexCode, index_code
+from layoutopt.problems.index_code import IndexCode, index_code, least_instructions
 from layoutopt.problems.lower import (
     Report,
     byte_table,
@@ -140,6 +140,11 @@ class Case:
         else:
             offset = bytes_formula(layout, self.problem.tile)
         return index_code(with_loops(self.lowered), self.device, self.lanes, offset, table)
+
+    @property
+    def least_instructions(self) -> int:
+        """What the index code of no layout undercuts."""
+        return least_instructions(with_loops(self.lowered), self.lanes)
 
     def alignment(self, swizzled: bool) -> int:
         """Bytes of which the base must be a multiple: see `layoutopt.problems.alignment.base_alignment`."""

@@ -209,11 +209,18 @@ class FormSearch:
         found = frozenset[Node]().union(*map(self._positive, parts(node)))
         if isinstance(node, Op) and node.symbol in ("//", "%"):
             dividend = node.args[0]
-            if bounds(dividend, self.ranges)[0] < 0 and self.active.any():
-                values = self._values(dividend)
-                if values is not None and values[self.active].min() >= 0:
-                    found |= {dividend}
+            if (
+                bounds(dividend, self.ranges)[0] < 0
+                and self.active.any()
+                and self.never_negative((dividend,))
+            ):
+                found |= {dividend}
         return found
+
+    def never_negative(self, nodes: Iterable[Node]) -> bool:
+        """Whether no active thread computes a negative value for one of them."""
+        values = [self._values(node) for node in nodes]
+        return all(v is not None and v[self.active].min(initial=0) >= 0 for v in values)
 
     def _rank(self, form: Form, cost: int) -> _Rank:
         """Instructions of a pass; what stays in the base; then what is short.

@@ -17,6 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,14 @@ from layoutopt.problems.trace import LaneTrace, Trace, environment, expression_r
 from layoutopt.problems.types import Access, Problem
 
 IntArray = npt.NDArray[np.int64]
+
+MEASURE: Final = (
+    "integer instructions of the addresses of all accesses, for one thread and one pass over their loops, "
+    "as NVIDIA's compiler selects them"
+)
+_MOST_CODES: Final = 256  # of the accesses asked for last, since the same are asked for more than once
+_MANY: Final = 1 << 18  # lane accesses, of which forms are sought for some threads, and checked for all
+_codes: dict[tuple[object, ...], IndexCode] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +116,52 @@ def index_code(
     if flipped is not None:
         spellings.append(flipped)
     alignment = base_alignment(lanes, device, swizzled=has_xor(offset)) // unit_bytes
-    return tuple(
-        _of_access(access, part, problem, spellings, table, unit_bytes, alignment)
-        for access, part in zip(problem.accesses, lanes.accesses, strict=True)
-    )
+    found = []
+    for access, part in zip(problem.accesses, lanes.accesses, strict=True):
+        loops = tuple(access.loops.items())
+        places = access.index, access.where, loops, problem.threads, part.element.shape[1]
+        key = *places, part.operation, tuple(spellings), unit_bytes, alignment
+        if key not in _codes:
+            if len(_codes) >= _MOST_CODES:
+                del _codes[next(iter(_codes))]
+            _codes[key] = _of_access(access, part, problem, spellings, table, unit_bytes, alignment)
+        found.append(_codes[key])
+    return tuple(found)
+
+
+def least_instructions(problem: Problem, lanes: Trace) -> int:
+    """A bound on the instructions of all accesses that no layout undercuts.
+
+    Threads that meet different elements in one iteration need different addresses, and what is no constant
+    takes an instruction; all but `tid` itself, where the access's alignment leaves it that.
+
+    Args:
+        problem: as for `index_code`.
+        lanes: what its accesses touch.
+    """
+    least = problem.tile.element_alignment
+    pairs = zip(problem.accesses, lanes.accesses, strict=True)
+    return sum(_varies(part, math.prod(access.loops.values()), least) for access, part in pairs)
+
+
+def _varies(lanes: LaneTrace, iterations: int, least: int) -> bool:
+    """Whether threads need addresses that are neither a constant nor their number and a constant."""
+    active, element = lanes.active.reshape(iterations, -1), lanes.element.reshape(iterations, -1)
+    beyond = np.iinfo(np.int64).max
+    lowest = np.where(active, element, beyond).min(axis=1)
+    differ = np.where(active, element, -1).max(axis=1) > lowest
+    # Whether the numbers of a row's threads are apart by multiples of the alignment.
+    unit = max(least, lanes.operation.width_bytes)
+    place = np.arange(active.shape[1]) % unit
+    apart = np.where(active, place, -1).max(axis=1) > np.where(active, place, unit).min(axis=1)
+    return bool((differ & apart).any())
+
+
+def _some_threads(threads: int) -> IntArray:
+    """Threads of every bit of their number, and others here and there."""
+    bits = 1 << np.arange(max(1, threads.bit_length()))
+    found = np.concatenate([[0], bits, threads - 1 - bits, np.arange(0, threads, max(1, threads // 13))])
+    return np.unique(found[(found >= 0) & (found < threads)])
 
 
 def _start(form: Form, operation: Operation, alignment: int) -> Start:
@@ -150,9 +201,17 @@ def _of_access(
     predicate = None if access.where is None else simplify(over_tid(access.where, access, warp), ranges)
     index = {f"x{d}": over_tid(str(text), access, warp) for d, text in enumerate(access.index)}
     start = partial(_start, operation=lanes.operation, alignment=alignment)
+    addresses = [substituted(spelling, index) for spelling in spellings]
     search = FormSearch(access, env, active, wanted, ranges, predicate, start)
-    form = search.cheapest([substituted(spelling, index) for spelling in spellings])
-    if form is None or not search.right(form.address):
-        raise VerificationError(f"the address of access {access.name!r} does not equal the table")
+    form = None
+    if active.size > _MANY:
+        few = _some_threads(problem.threads)
+        some = {name: values if values.shape[1] == 1 else values[:, few] for name, values in env.items()}
+        part = FormSearch(access, some, active[:, few], wanted[:, few], ranges, predicate, start)
+        form = part.cheapest(addresses)
+    if form is None or not (search.never_negative(form.positive) and search.right(form.address)):
+        form = search.cheapest(addresses)
+        if form is None or not search.right(form.address):
+            raise VerificationError(f"the address of access {access.name!r} does not equal the table")
     cost = Instructions(*search.cost.of(form), math.prod(access.loops.values()))
     return IndexCode(form, predicate, ranges, start(form), cost)

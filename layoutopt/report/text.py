@@ -59,7 +59,7 @@ def report(problem: Problem, result: Result) -> str:
         lines += [f"  the bound on every layout rests on {proof.evidence}"]
     if proof.index_cost is not None:
         proved = "proved least" if proof.index_cost.proved else "not proved least"
-        lines += [f"  index cost {proof.index_cost.value} operations, {proved} at this excess and size"]
+        lines += [f"  index cost {proof.index_cost.value} instructions, {proved} at this excess and size"]
     if result.estimate is not None:
         lines += [f"  {_estimated(result.estimate)}"]
     if result.faster is not None:

@@ -137,6 +137,6 @@ def _verdict(arrangement: Arrangement) -> Iterator[str]:
     )
     if proof.index_cost is not None:
         least = "proved least" if proof.index_cost.proved else "not proved least"
-        yield f"  index cost {proof.index_cost.value} operations, {least} at this excess and size"
+        yield f"  index cost {proof.index_cost.value} instructions, {least} at this excess and size"
     if arrangement.reason:
         yield f"  {arrangement.reason}"

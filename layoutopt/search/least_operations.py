@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from layoutopt.ground.budget import OutOfTime
-from layoutopt.layout.index_cost import index_cost, least_index_cost
 from layoutopt.model.linear_phases import Phases, phases_of
 from layoutopt.model.linearisations import Linearisation, least_operations
 from layoutopt.model.swizzle import SHIFT_OPERATIONS
-from layoutopt.problems.answer import EVERY_LAYOUT, Bound
+from layoutopt.problems.index_code import least_instructions
+from layoutopt.problems.lower import with_loops
 from layoutopt.search.found import Found
 from layoutopt.search.proposal import Proposal
 from layoutopt.search.scene import GATHER_SHARE, Scene
@@ -25,33 +25,46 @@ COST_LEFT: Final[dict[str, Any]] = {
 
 
 class LeastOperations:
-    """Where instructions come first."""
+    """Where instructions come first: of the plainest formulas, that of the fewest instructions."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene, self.tally = scene, scene.tally
+        self._instructions: dict[object, int] = {}
 
     def run(self) -> Proposal | None:
         """The cheapest index (with `conflict_free`, that serves every phase), then excess, then bytes.
 
         None where no layout was found that needs no swizzle, or one without conflicts.
         """
-        best: Found | None = None
+        best: tuple[tuple[int, int, int], Found] | None = None
         least = least_operations(self.scene.space)
         for candidate in self._by_operations():
-            if best is not None and candidate.operations > best.operations:
+            most = least if best is None else best[1].operations
+            if candidate.operations > most and (best is not None or not self.scene.conflict_free):
                 continue
             if self.scene.budget.spent and best is not None:
-                self.tally.exhausted = False
                 break
+            plain = Found(candidate, {}, self.scene.floor, candidate.operations)
+            if best is not None and (self._cost(plain), plain.excess, candidate.span) >= best[0]:
+                continue
             phases = phases_of(candidate, self.scene.sets, self.scene.tile)
-            found: Found | None = Found(candidate, {}, phases.excess({}), candidate.operations)
+            found: Found | None = replace(plain, excess=phases.excess({}))
             if self.scene.conflict_free and found is not None and found.excess:
-                found = self._swizzled_within(candidate, phases, best)
+                found = self._swizzled_within(candidate, phases, best[1] if best is not None else None)
             if found is not None and self.scene.fits(found.candidate.span):
-                best = found if best is None else min(best, found, key=lambda f: (f.operations, *f.rank))
-            if best is not None and (best.operations, best.excess) <= (least, self.scene.floor):
-                break  # what follows is larger
-        return None if best is None else self._cheapest(best)
+                rank = self._cost(found), found.excess, found.candidate.span
+                best = (rank, found) if best is None or rank < best[0] else best
+        return None if best is None else self._cheapest(best[1])
+
+    def _cost(self, found: Found) -> int:
+        """Instructions of what was found; without a swizzle, of the first like it but for its strides."""
+        candidate = found.candidate
+        strides = [d.stride & (d.stride - 1) == 0 for d in candidate.digits]
+        places = [(d.dim, d.divide, d.size) for d in candidate.digits]
+        kind = str((places, strides, candidate.turn > 0, candidate.interval[0], found.masks))
+        if kind not in self._instructions:
+            self._instructions[kind] = self.scene.instructions(found)
+        return self._instructions[kind]
 
     def _by_operations(self) -> Iterator[Linearisation]:
         """The candidates that a cheapest index may come from, by rising operations where that matters.
@@ -82,19 +95,11 @@ class LeastOperations:
         return None
 
     def _cheapest(self, found: Found) -> Proposal:
-        cost = index_cost(self.scene.layout(found))
-        self.scene.scope += f" with at most {cost} operations"
-        least = least_index_cost(self.scene.tile.shape, bool(found.masks))
-        proved = self.tally.exhausted and found.cheapest and cost <= least and self.scene.knows_sizes
-        bound = found.excess if proved else self.scene.floor
-        size = int(self.scene.layout(found).table().max()) + self.scene.tile.element_bytes
-        self.tally.undecided_span = None if proved else self.scene.tile.elements
-        proposal = self.scene.proposal(found, bound, operations_proved=proved)
-        least = size if proved else self.scene.tile.bytes
-        scope = EVERY_LAYOUT if least == self.scene.tile.bytes else self.scene.scope
-        proposal = replace(proposal, bytes_bound=Bound(least, scope))
-        return (
-            replace(proposal, operations_proved=True, complete=True, reason="")
-            if proved
-            else replace(proposal, **COST_LEFT)
-        )
+        """Proved only where no layout of any kind can be better in anything."""
+        scene = self.scene
+        size = int(scene.layout(found).table().max()) + scene.tile.element_bytes
+        least = least_instructions(with_loops(scene.problem), scene.trace)
+        proved = (scene.instructions(found), found.excess, size) <= (least, scene.floor, scene.tile.bytes)
+        self.tally.undecided_span = scene.tile.elements
+        proposal = scene.proposal(found, scene.floor, operations_proved=proved)
+        return proposal if proved else replace(proposal, **COST_LEFT)

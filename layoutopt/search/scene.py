@@ -15,6 +15,7 @@ from layoutopt.engine.referee import Referee
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
+from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Layout, Target
 from layoutopt.model.bit_matrices import least_matrix_operations, matrices
 from layoutopt.model.cp_sat import Outcome
@@ -45,6 +46,8 @@ from layoutopt.model.swizzle_rules import (
 )
 from layoutopt.problems.alignment import base_alignment, blocks
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound
+from layoutopt.problems.index_code import index_code
+from layoutopt.problems.lower import with_loops
 from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.search.as_table import as_table, why_no_table
@@ -82,6 +85,8 @@ class Scene:
         counted: Trace | None = None,
     ) -> None:
         self.engine = Referee(counted or trace, device)
+        self.problem = problem
+        self.device = device
         self.tile = problem.tile
         self.trace = trace
         self.may_look_up = not why_no_table(problem)
@@ -339,6 +344,13 @@ class Scene:
                     Target(((1 << bit) * word_bytes // size).bit_length() - 1, mask * word_bytes // size)
                 )
         return found.candidate.layout(self.tile.shape, size, tuple(swizzle))
+
+    def instructions(self, found: Found) -> int:
+        """What the index code of a layout costs, as people are told it."""
+        layout = self.layout(found)
+        problem, offset = with_loops(self.problem), offset_expression(layout)
+        codes = index_code(problem, self.device, self.trace, offset, layout.table())
+        return sum(code.instructions.total for code in codes)
 
     def proposal(self, found: Found, excess_bound: int, *, operations_proved: bool) -> Proposal:
         """What was found as an answer, under a proved bound of the excess."""

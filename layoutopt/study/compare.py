@@ -26,6 +26,7 @@ from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, device
 from layoutopt.layout.families import Family, comparison_rows
 from layoutopt.layout.formula import has_xor, offset_expression
+from layoutopt.layout.formula_length import formula_operations, least_formula_operations
 from layoutopt.layout.layout import Layout
 from layoutopt.model.linearisations import Space, space_of
 from layoutopt.problems.answer import Estimate, Result, Status
@@ -418,13 +419,10 @@ def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
 
 def _is_best_of(everything: Result, families: tuple[str, ...]) -> bool:
     """Whether the best layout of all families lies in these, and so is their best."""
-    cost = everything.proof.index_cost
-    if (
-        everything.status is not Status.OPTIMAL
-        or cost is None
-        or not cost.proved
-        or everything.family is None
-    ):
+    layout = everything.layout
+    if everything.status is not Status.OPTIMAL or layout is None or everything.family is None:
+        return False
+    if formula_operations(layout) > least_formula_operations(layout.shape, bool(layout.swizzle)):
         return False
     return set(everything.family.split("+")) <= set(families)
 

@@ -19,8 +19,8 @@ from layoutopt.errors import ProblemFileError, VerificationError
 from layoutopt.ground import json_data
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, device
-from layoutopt.layout.index_cost import MEASURE
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, IndexCost, Proof, Result, Status
+from layoutopt.problems.index_code import MEASURE
 from layoutopt.problems.result_file import MAX_BYTES, result_from_data
 from layoutopt.problems.tile_set_file import fields_of
 from layoutopt.problems.types import FAMILIES, Problem, TileSet

@@ -80,6 +80,8 @@ def solve(
         """The answer to a problem whose lanes are fixed."""
         if asked.layout.minimise == "time":
             return _of_least_time(asked, gpu, how)
+        if asked.layout.minimise == "instructions" and not asked.is_dictated:
+            return _of_fewest_instructions(asked, gpu, how)
         return solve_cases(cases(asked, gpu, how.budget), how)
 
     try:
@@ -125,7 +127,8 @@ def _of_least_time(problem: Problem, gpu: Device, ask: Ask) -> Result:
         )
     if ask.method == "model":
         raise ProblemFileError("layout.minimise", "time cannot come first with the method 'model'")
-    found = [r for r in _best_of_each(problem, gpu, ask) if r.layout is not None and r.estimate is not None]
+    each = [with_estimate(problem, result, gpu) for result in _best_of_each(problem, gpu, ask)]
+    found = [result for result in each if result.layout is not None and result.estimate is not None]
     if not found:
         layout = msgspec.structs.replace(problem.layout, minimise="excess")
         return solve_cases(cases(msgspec.structs.replace(problem, layout=layout), gpu, ask.budget), ask)
@@ -134,13 +137,37 @@ def _of_least_time(problem: Problem, gpu: Device, ask: Ask) -> Result:
     return msgspec.structs.replace(least, status=Status.FEASIBLE, reason=reason, decided_by=None)
 
 
+def _of_fewest_instructions(problem: Problem, gpu: Device, ask: Ask) -> Result:
+    """The plainest formula, or the best layout of few families where that takes fewer instructions.
+
+    Raises:
+        OutOfTime: the time was over before the first was there.
+        ProblemFileError: values are known only at run time, or one model decides.
+    """
+    first = replace(ask, budget=ask.budget.part(_FIRST_SHARE))
+    plainest = solve_cases(cases(problem, gpu, first.budget), first)
+    cost = plainest.proof.index_cost
+    if plainest.layout is None or cost is None or plainest.status is Status.OPTIMAL:
+        return plainest
+    found = [r for r in _best_of_each(problem, gpu, ask) if r.layout is not None]
+    least = min([plainest, *found], key=_instructions)
+    if least is plainest:
+        return plainest
+    return msgspec.structs.replace(least, status=Status.FEASIBLE, reason=plainest.reason, decided_by=None)
+
+
+def _instructions(result: Result) -> tuple[float, ...]:
+    cost = result.proof.index_cost
+    return cost.value if cost is not None else 0, result.weighted_excess or 0, result.bytes or 0
+
+
 def _time(result: Result) -> tuple[float, float]:
     took = result.estimate
     return (took.time, took.cycles) if took is not None else (0.0, 0.0)
 
 
 def _best_of_each(problem: Problem, gpu: Device, ask: Ask) -> Iterator[Result]:
-    """The best layouts of all families, and of choices of few whose index code is cheap, with estimates."""
+    """The best layouts of all families, and of choices of few whose index code is cheap."""
     layout = problem.layout
     allowed = layout.families or FAMILIES
     choices = [layout.families]
@@ -159,7 +186,7 @@ def _best_of_each(problem: Problem, gpu: Device, ask: Ask) -> Iterator[Result]:
             if k == 0:
                 raise
             return
-        yield with_estimate(asked, result, gpu)
+        yield result
 
 
 def with_estimate(problem: Problem, result: Result, gpu: Device) -> Result:

@@ -14,9 +14,9 @@ from layoutopt.engine.run_time_values import rounded_count
 from layoutopt.errors import LayoutError, VerificationError
 from layoutopt.expressions.grammar import to_text
 from layoutopt.layout.formula import element_expression
-from layoutopt.layout.index_cost import MEASURE, index_cost, least_index_cost
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, IndexCost, Proof, Result, Status
+from layoutopt.problems.index_code import MEASURE
 from layoutopt.problems.types import Objective
 from layoutopt.proof.reasons import COUNTING
 from layoutopt.search.proposal import Proposal
@@ -113,11 +113,8 @@ def _proof(case: Case, proposal: Proposal) -> Proof:
     weighted = Bound(case.in_weights(bound), scope) if case.has_weights else None
     cost = None
     if proposal.layout is not None and proposal.operations is not None:
-        layout = case.as_elements(proposal.layout)
-        value = index_cost(layout)
-        swizzled = value == least_index_cost(layout.shape, swizzled=True) and proposal.operations_proved
-        least = value <= least_index_cost(layout.shape, swizzled=False) or swizzled
-        cost = IndexCost(value, least, MEASURE)
+        value = sum(code.instructions.total for code in case.index_code(proposal.layout))
+        cost = IndexCost(value, value <= case.least_instructions, MEASURE)
     # The search itself proves of every layout what counting gives.
     wider, evidence = None, COUNTING.evidence if bound and scope == EVERY_LAYOUT else ""
     if proposal.every_layout is not None:
