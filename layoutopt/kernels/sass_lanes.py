@@ -129,8 +129,10 @@ def _match(instruction: Instruction) -> Built:
         same = (numbers[:, :, None] == numbers[:, None, :]) & active[:, None, :]
         masks = (same.astype(np.uint64) << np.arange(32, dtype=np.uint64)).sum(axis=2, dtype=np.uint64)
         lost = values.whole(value)
-        unsure = None if lost is None else (np.broadcast_to(lost, active.shape) & active).any(axis=1)[:, None]
-        hidden = None if unsure is None else np.where(unsure, values.mask(32), np.uint64(0))
+        hidden = None
+        if lost is not None:
+            unsure = np.logical_and(lost, active).any(axis=1, keepdims=True)
+            hidden = np.where(unsure, values.mask(32), np.uint64(0))
         return (values.made(masks, hidden, 32),)
 
     where = slots(instruction.operands[0])

@@ -14,6 +14,7 @@ predicted from the machine code, without and with the contents of the buffers.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import re
 import subprocess
@@ -36,7 +37,7 @@ RECORD = HERE.parents[1] / "tests/data/kernels/public.json"
 FLAGS = ("-std=c++17", "-O3", "-arch=sm_90", "-lineinfo", "-w", "-Dmain=unused_main", "-cubin")
 # What CUDA has dropped since these were written, in code of the host only.
 DROPPED = ("-DcudaThreadSynchronize=cudaDeviceSynchronize", "-DcudaThreadExit=cudaDeviceReset")
-SOURCES = (".cu", ".cuh", ".h", ".hpp", ".hh", ".inl", ".def", ".c", ".cpp")
+SOURCES = (".cu", ".cuh", ".h", ".hpp", ".hh", ".inl", ".def", ".c", ".cpp", ".py")
 REPEAT = record_kernels.REPEAT
 SECONDS = 60.0
 PARTS = ("ld", "st", "atom")
@@ -149,6 +150,46 @@ def compile_source(number: int, source: dict[str, Any], root: Path, folder: Path
     return cubin
 
 
+def compile_triton(number: int, source: dict[str, Any], root: Path, folder: Path) -> Path:
+    """The cubin of a kernel of Triton's; name, shared memory and hidden arguments go into the table."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    path = root / source["file"]
+    module = path.parent / f"layoutopt_wrapper_{number}.py"
+    module.write_text(wrapper(source, path))
+    spec = importlib.util.spec_from_file_location(module.stem, module)
+    assert spec is not None
+    assert spec.loader is not None
+    code = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(code)
+    (kernel,), how = source["kernels"], source["triton"]
+    function = getattr(code, kernel["entry"])
+    constants = {
+        name: getattr(code.tl, value[3:]) if isinstance(value, str) and value.startswith("tl.") else value
+        for name, value in how["constexprs"].items()
+    }
+    types = {name: text.split(":")[0] for name, text in how["signature"].items()}
+    signature = {name: types.get(name, "constexpr") for name in function.arg_names}
+    aligned = {
+        (k,): [["tt.divisibility", 16]]
+        for k, name in enumerate(function.arg_names)
+        if how["signature"].get(name, "").endswith(":16")
+    }
+    target = GPUTarget("cuda", 90, 32)
+    asked = ASTSource(function, signature, constants, aligned)
+    try:
+        compiled = triton.compile(asked, target=target, options=how["options"])
+    except triton.TritonError as error:
+        raise RuntimeError(" ".join(str(error).split())[-300:]) from None
+    kernel["entry"], kernel["shared"] = compiled.metadata.name, compiled.metadata.shared
+    kernel["args"] += ", u8*16, u8*16"  # its two buffers for scratch
+    cubin = folder / f"{number:03}_{path.stem}.cubin"
+    cubin.write_bytes(compiled.asm["cubin"])
+    return cubin
+
+
 def build(folder: Path, clones: Path, only: Sequence[str]) -> None:
     """Compile all sources, and write how their kernels are launched."""
     from layoutopt.errors import LayoutoptError
@@ -165,12 +206,13 @@ def build(folder: Path, clones: Path, only: Sequence[str]) -> None:
             repository = data["repositories"][source["repository"]]
             source["includes"] = [*repository.get("include", []), *source.get("include", [])]
             root = checkout(clones, source, repository, Path(name))
-            jobs.append((source, pool.submit(compile_source, number, source, root, folder)))
+            compiler = compile_triton if "triton" in source else compile_source
+            jobs.append((source, pool.submit(compiler, number, source, root, folder)))
         for source, job in jobs:
             try:
                 cubin = job.result()
                 found = programs(cubin)
-            except (RuntimeError, LayoutoptError) as error:
+            except (RuntimeError, LayoutoptError, ImportError, SyntaxError) as error:
                 print(f"{source['file']}: {error}", flush=True)
                 continue
             for kernel in source["kernels"]:
