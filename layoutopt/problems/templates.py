@@ -43,8 +43,10 @@ _TEXTS: Final = frozenset(("name", "notes", "source", "kind", "schema", "tile", 
 _TABLES: Final = frozenset(("for", "any", "repeat"))  # of numbers, by name
 _NUMBERS: Final = _TABLES | {
     "shape", "bytes", "threads", "align", "warps", "stages", "order", "excess",
+    "contiguous", "covers",
     "max_bytes", "alignment_bytes", "pitch_multiple_bytes", "other_shared_bytes", "registers",
 }  # fmt: skip
+_ORDERS: Final = ("row", "column")  # in words, where numbers may stand
 _RESERVED: Final = frozenset(("tid", "lane", "warp", "min", "max"))
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BRACED: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -319,7 +321,7 @@ class _Substitution:
             return self.names.sub(lambda match: _operand(self.values[match[0]]), value)
         if key not in _TEXTS and value in self.values:
             return self.values[value]
-        if key in _NUMBERS:
+        if key in _NUMBERS and value not in _ORDERS:
             return _integer(value, self.values, place)
         return _BRACED.sub(lambda match: str(self.values.get(match[1], match[0])), value)
 

@@ -24,6 +24,7 @@ from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, substitut
 from layoutopt.expressions.simplify import Range, simplify
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import has_xor
+from layoutopt.problems.free_lanes import is_free
 from layoutopt.problems.templates import Values
 from layoutopt.problems.types import Problem
 
@@ -91,6 +92,8 @@ def common_formula(
             raise ProblemFileError(
                 "layout", "one formula is sought for all sizes; offset, must_be and the hardware fix it"
             )
+        if is_free(problem):
+            raise ProblemFileError("accesses", "one formula for all sizes needs lanes that are fixed")
     names = frozenset(name for name, value in problems[0][0].items() if isinstance(value, int))
     if ELEMENT in names:
         raise ProblemFileError(f"sizes[0].{ELEMENT}", "means the size of an element; choose another name")
