@@ -262,3 +262,15 @@ def test_code_that_is_not_at_hand_is_passed_over_and_named():
     found = count(p, Launch(block=(32, 1, 1)))
     assert [why for why in found.doubts if "CALL leaves" in why]
     assert (found.tallies[3].wavefronts, found.tallies[4].unknown) == (32, 1)
+
+
+def test_a_branch_of_lanes_that_are_all_there():
+    """BRA.CONV goes on where the mask's lanes are together; BRA.DIV where they are not."""
+    for there, divided, executions in ((True, False, 0), (False, True, 1)):
+        p = program(
+            (Jump(2, none_left=divided, all_there=there), (values.constant(0xFFFFFFFF),), ()),
+            (LOAD, (values.ZERO,), ("x",)),
+            (Exit(), (), ()),
+        )
+        tally = count(p, Launch(block=(32, 1, 1))).tallies.get(1)
+        assert (tally.executions if tally is not None else 0) == executions

@@ -359,10 +359,10 @@ class Machine:
         at = group.at
         if action.target is None:
             return self._return(group, step, lanes)
-        if action.none_left:
+        if action.none_left or action.all_there:
             masks = self._cells.number(group, step.sources[0], lanes)
             whole_group = converged.masks(group.lanes) == masks.astype(np.uint64)
-            lanes = lanes & ~whole_group
+            lanes = lanes & (whole_group == action.all_there)
         else:
             asked = tuple(self._cells.read(group, source) for source in step.sources)
             for value in asked if action.condition is None else action.condition(*asked):

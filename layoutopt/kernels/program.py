@@ -144,6 +144,7 @@ class Jump:
         target: index of a step; None where the source says.
         together: all active lanes jump if the guard and the conditions hold in any of them.
         none_left: BRA.DIV: jumps where the active lanes are not the mask in the first source.
+        all_there: BRA.CONV: jumps where they are.
         condition: predicates out of the sources; without it they are the sources. All must be 1.
         joins: index of the `Rejoin` where lanes that part here go on together.
         call: what is there comes back to the next step.
@@ -153,6 +154,7 @@ class Jump:
     target: int | None
     together: bool = False
     none_left: bool = False
+    all_there: bool = False
     condition: Callable[..., tuple[Value, ...]] | None = None
     joins: int | None = None
     call: bool = False

@@ -108,7 +108,7 @@ def successors(steps: tuple[Step, ...]) -> list[tuple[int, ...]]:
         following: tuple[int, ...] = (k + 1,) if k + 1 < len(steps) else ()
         if isinstance(action, Jump):
             targets = (action.target,) if action.target is not None else action.places or after_calls
-            always = step.guard is None and not step.sources and not action.none_left
+            always = step.guard is None and not step.sources
             always = always or (action.target is None and step.guard is None)
             following = targets if always else (*following, *targets)
         elif isinstance(action, Exit) and step.guard is None:

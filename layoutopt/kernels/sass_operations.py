@@ -151,9 +151,12 @@ class _Reader:
     def _branch(self, instruction: Instruction) -> Built:
         target = self._target(instruction.operands[-1])
         if instruction.has("DIV", "CONV"):
-            if instruction.has("CONV"):
-                raise UnreadableOperand("CONV")
-            return Built(Jump(target, none_left=True), word(instruction.operands[0]).operands)
+            source = word(instruction.operands[0])
+            mask = source.value(*source.operands) if source.operands == (values.ZERO,) else None
+            if mask is None and not instruction.operands[0].startswith("UR"):
+                raise UnreadableOperand(instruction.operands[0])
+            action = Jump(target, none_left=instruction.has("DIV"), all_there=instruction.has("CONV"))
+            return Built(action, source.operands if mask is None else (mask,))
         if instruction.has("ALL"):
             raise UnreadableOperand("ALL")
         conditions = [predicate(text) for text in instruction.operands[:-1]]
