@@ -90,6 +90,13 @@ def test_operations_without_a_rule_are_said_and_the_rest_is_counted():
     assert found.unknown == ("ATOMS.ADD.64 at 0x30: how sm_90 serves atomic of 8 bytes is not known",)
 
 
+def test_lanes_end_where_two_conditions_hold():
+    lines = ("ISETP.LT.AND P0, PT, R0, 0x8, PT", "ISETP.LT.AND P1, PT, R0, 0x10, PT", "@!P0 EXIT !P1")
+    found = report("IMAD R9, R0, 0x80, RZ", *lines, "LDS R1, [R9]")
+    assert found.certain
+    assert found.totals["wavefronts_ld"] == 16
+
+
 def programs(*titles):
     return [sass.from_text(f"Function : {title}\n /*0000*/ EXIT ;\n", "sm_90")[0] for title in titles]
 

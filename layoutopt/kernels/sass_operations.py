@@ -99,7 +99,13 @@ class _Reader:
             "CALL": self._call,
             "RET": self._return,
             "BRX": self._indirect,
+            "EXIT": self._exit,
         }
+        self._ends = [
+            k
+            for k, one in enumerate(function.instructions)
+            if one.opcode == "EXIT" and one.guard is None and not one.operands
+        ]
 
     def step(self, instruction: Instruction) -> Step:
         """One instruction as a step."""
@@ -180,6 +186,16 @@ class _Reader:
 
     def _return(self, instruction: Instruction) -> Built:
         return Built(Jump(None), word(instruction.operands[0].split()[0]).operands)
+
+    def _exit(self, instruction: Instruction) -> Built:
+        """EXIT; one with a condition is a branch to one without."""
+        if all(text == "PT" for text in instruction.operands):
+            return Built(Exit())
+        if not self._ends:
+            raise UnreadableOperand("EXIT with a condition")
+        conditions = [predicate(text) for text in instruction.operands]
+        operands, read = joined(conditions)
+        return Built(Jump(self._ends[-1], condition=lambda *parts: tuple(read(parts))), operands)
 
     def _indirect(self, instruction: Instruction) -> Built:
         """BRX: to the sum of a register and a number, counted from the next instruction."""
@@ -291,13 +307,6 @@ def _cluster_barrier(waits: bool) -> Builder:
     return lambda _: Built(Barrier(waits), (constant(CLUSTER_BARRIER),)) if waits else Built(Nothing())
 
 
-def _exit(instruction: Instruction) -> Built:
-    conditions = [text for text in instruction.operands if is_predicate(text) and text != "PT"]
-    if conditions:
-        raise UnreadableOperand("EXIT with a condition")
-    return Built(Exit())
-
-
 def _mbarrier(instruction: Instruction) -> Built:
     """SYNCS: waiting for a phase is taken as passed at once; other forms return nothing that is known."""
     if instruction.has("PHASECHK"):
@@ -327,7 +336,6 @@ OPERATIONS: Final[Mapping[str, Builder]] = {
     "DEPBAR": _nothing,
     "ENDCOLLECTIVE": _nothing,
     "ERRBAR": _nothing,
-    "EXIT": _exit,
     "FENCE": _nothing,
     "LDGDEPBAR": _nothing,
     "LEPC": forget(2),
