@@ -9,6 +9,7 @@ from layoutopt import load, solve
 from layoutopt.hardware.devices import Device, PhaseRule
 from layoutopt.problems.file import from_data
 from layoutopt.search import presolve
+from layoutopt.search.reach_floor import ReachFloor
 
 EVERY = (*presolve.FIRST, *presolve.RULES)
 SUBSETS = [names for count in range(len(EVERY) + 1) for names in itertools.combinations(EVERY, count)]
@@ -72,3 +73,20 @@ def test_words_that_merge_cost_no_bytes_to_keep_apart(method):
     )
     result = solve(problem, target=Device("toy", "toy", 8, 4, 4, rules), method=method)
     assert answer(result) == ("optimal", 0, 256)
+
+
+def test_out_of_time_lines_that_start_at_the_first_bank_are_looked_at(monkeypatch):
+    """Both diagonals of 48 lines: hundreds of pitches by rising span come before the one that serves them."""
+    monkeypatch.setattr(ReachFloor, "_solved", lambda self: False)
+    diagonals = {"down": "(tid + i) % 48", "up": "(432 - tid + i) % 48"}
+    data = {
+        "name": "t", "tile": {"shape": [48, 48], "element": "f32"}, "threads": 64,
+        "layout": {"families": ["order", "pad", "xor"]},
+        "accesses": [
+            {"name": name, "op": "load", "bytes": 4, "index": ["tid % 48", column], "for": {"i": 48}}
+            for name, column in diagonals.items()
+        ],
+    }  # fmt: skip
+    found = solve(from_data(data))
+    assert (found.status, found.excess, found.bytes) == ("feasible", 0, 12288)
+    assert found.proof.bytes.lower_bound == 9216

@@ -99,6 +99,20 @@ def _spans(space: Space, structure: Structure) -> Callable[[dict[int, int]], int
     return span
 
 
+def whole_lines(space: Space) -> Iterator[Linearisation]:
+    """Every order, its innermost lines padded to whole rows of banks; not by rising span."""
+    if "pad" not in space.families:
+        return
+    for structure in structures(space, 0):
+        if len(structure) > 1 and keeps_vectors(space, structure):
+            units = stride_units(space, structure)
+            line = strides_of(structure, units, [0] * len(structure))[1]
+            pads = (*(0,) * (len(structure) - 2), -line % space.period)
+            candidate = candidate_of(space, structure, pads)
+            if candidate is not None:
+                yield candidate
+
+
 def _rotated_pads(space: Space, structure: Structure) -> Iterator[Linearisation]:
     if structure[-1][2] % line_step(space):
         return

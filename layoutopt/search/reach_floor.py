@@ -6,6 +6,7 @@ from layoutopt.ground.budget import OutOfTime
 from layoutopt.model.layout_model import Choice
 from layoutopt.model.linear_phases import phases_of
 from layoutopt.model.linearisations import unpadded
+from layoutopt.model.pads import whole_lines
 from layoutopt.model.pitches import MOST_ELEMENTS, most_elements
 from layoutopt.search.found import Found
 from layoutopt.search.joint import Growth, Listed, needs_no_list, smallest
@@ -14,6 +15,8 @@ from layoutopt.search.scene import GATHER_SHARE, Scene
 
 # Share of the time after which there must be some layout where excess is allowed; the rest is for it.
 _PATIENCE = 0.5
+# Of what is then left.
+_WHOLE_LINES_SHARE = 0.2
 
 
 class ReachFloor:
@@ -56,6 +59,8 @@ class ReachFloor:
         if not self.presolved:
             tally.deciders.add("cp-sat")
         tally.exhausted = tally.exhausted and proved
+        if self.growth.best is None and self.presolved and not proved:
+            self._look_at_whole_lines()
         if self.growth.best is not None:
             tally.level = self._chosen(self.growth.best)
             tally.unswizzled.append(tally.level)
@@ -76,6 +81,17 @@ class ReachFloor:
         except OutOfTime:
             return False
         return True
+
+    def _look_at_whole_lines(self) -> None:
+        """Out of time: lines that all start at the first bank, which a swizzle serves oftener than others."""
+        space, judge = self.scene.space, Presolve(self.scene)
+        part = self.scene.budget.part(_WHOLE_LINES_SHARE)
+        for candidate in part.while_left(whole_lines(space)):
+            if candidate.may_swizzle and self.scene.fits(candidate.span):
+                known = judge(candidate, self.growth.bound, self.growth.bound).known
+                if known is not None and self._holds(known):
+                    self.growth.best = known
+                    return
 
     def _cost(self) -> int | None:
         """What the index of the best layout costs, where it takes the tile's own bytes."""
