@@ -414,7 +414,6 @@ def test_command_line(tmp_path):
         (("--max-bytes", "4095"), 1),
         (("--families", "none"), 1),
         (("--minimise", "bytes"), 2),
-        (("--certificate", tmp_path / "c"), 2),
         (("--time-limit", "0.000001"), 3),
     ):
         assert layoutopt("solve", path, *options).returncode == code, options

@@ -399,3 +399,56 @@ def test_nested_brackets_are_no_verdict(tmp_path):
     script = [sys.executable, "-I", SCRIPT, tmp_path / "p.json", tmp_path / "c.json"]
     done = subprocess.run(script, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+BLOCK = {
+    "name": "block", "target": "sm_90", "threads": 32,
+    "tiles": [
+        {"name": "A", "shape": [32, 8], "element": "f32", "stages": 2},
+        {"name": "B", "shape": [32, 8], "element": "f32", "layout": {"families": ["none", "pad"]}},
+        {"name": "C", "shape": [8, 32], "element": "f32"},
+    ],
+    "accesses": [
+        {"name": "a", "tile": "A", "op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 8}},
+        {"name": "b", "tile": "B", "op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 8}},
+        {"name": "c", "tile": "C", "op": "store", "bytes": 4, "index": ["i", "lane"], "for": {"i": 8}},
+    ],
+    "overlay": [["B"], ["C"]],
+}  # fmt: skip
+
+
+def block_certificate_of(data, tmp_path):
+    path, out = tmp_path / "block.json", tmp_path / "out.json"
+    path.write_text(json.dumps(data))
+    assert layoutopt("solve", str(path), "--json", "--certificate", str(out)).returncode in (0, 1)
+    return json.loads(out.read_text())
+
+
+def test_several_tiles_are_checked_where_they_lie(tmp_path):
+    given = block_certificate_of({**BLOCK, "tiles": [BLOCK["tiles"][0], BLOCK["tiles"][2]], "accesses":
+                                  [BLOCK["accesses"][0], BLOCK["accesses"][2]], "overlay": []}, tmp_path)  # fmt: skip
+    problem = json.loads((tmp_path / "block.json").read_text())
+    code, text = checked(problem, given, tmp_path)
+    assert (code, text.count(": checked")) == (0, 9), text
+    for change, error in (
+        (lambda c: c["tiles"][1].update(bases_bytes=[1024]), "A and C share bytes"),
+        (lambda c: c["tiles"][1].update(bases_bytes=[2052]), "the tiles end at byte"),
+        (lambda c: c["tiles"].pop(), "the tiles are not those of the file"),
+        (lambda c: c.update(excess=1), "the excess is 0"),
+        (lambda c: c["tiles"][0]["certificate"]["layout"]["wavefronts"].update(a=9), "wavefronts are"),
+    ):
+        wrong = json.loads(json.dumps(given))
+        change(wrong)
+        code, text = checked(problem, wrong, tmp_path)
+        assert (code, error in text) == (1, True), text
+
+
+def test_what_the_search_alone_knows_of_several_tiles_stays_open(tmp_path):
+    given = block_certificate_of({**BLOCK, "layout": {"max_bytes": 3072}}, tmp_path)
+    assert given["bound"]["rests_on"] == "layoutopt's search of the families alone"
+    problem = json.loads((tmp_path / "block.json").read_text())
+    code, text = checked(problem, given, tmp_path)
+    assert (code, "NOT CHECKED, it rests on layoutopt's search" in text) == (3, True), text
+    claimed = json.loads(json.dumps(given))
+    claimed["bound"].update(rests_on="arithmetic", scope="every layout")
+    assert checked(problem, claimed, tmp_path)[0] == 1

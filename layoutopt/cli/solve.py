@@ -180,7 +180,9 @@ class Asked:
 
     def _arranged(self, tiles: TileSet, gpu: Device) -> int:
         if self.certificate is not None:
-            raise click.UsageError("--certificate: there is none for several tiles")
+            from layoutopt.synthesis.block_certificate import check_block_certifiable
+
+            check_block_certifiable(tiles)
         if self.method != "auto":
             raise click.UsageError("--method: of several tiles, each is solved by auto")
         from layoutopt.cli.tiles import finish
@@ -196,7 +198,7 @@ class Asked:
             found = arrange_interruptibly(
                 tiles, gpu, self.time_limit, self.workers, self.conflict_free, self.stopped
             )
-        return finish(tiles, found, gpu, self.as_json, self.table, self.code)
+        return finish(tiles, found, gpu, self.as_json, self.table, self.code, self.certificate)
 
     def _known(self, problem: Problem, gpu: Device) -> Result | None:
         if self.store is None:

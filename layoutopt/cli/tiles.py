@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ def finish(
     as_json: bool,
     table: Path | None,
     code: Path | None,
+    certificate: Path | None,
 ) -> int:
     """Write the files asked for and print the answer; returns the exit code."""
     text = None
@@ -37,6 +39,10 @@ def finish(
         outputs[table] = _npz(tile_set, arrangement)
     if text is not None and code is not None:
         outputs[code] = text.encode()
+    if certificate is not None:
+        from layoutopt.synthesis.block_certificate import block_certificate
+
+        outputs[certificate] = json.dumps(block_certificate(tile_set, gpu, arrangement)).encode() + b"\n"
     write_all(outputs)
     if as_json:
         say_json(arrangement.to_json())

@@ -8,6 +8,9 @@ else from the problem file. Name, target and constraints must be those of the fi
 that options changed is one of another problem. What only a solver answered is not checked here: give the
 certificate's `questions` to another solver.
 
+Of several tiles: the certificate of each, at each place where it lies, that tiles which live together
+share no byte, and the bytes and excess of all.
+
 Exit code 0: all of it holds. 1: something in the certificate is wrong. 2: a file cannot be read, or is no
 problem or no certificate. 3: some of it rests on a solver or on the families searched.
 """
@@ -435,6 +438,116 @@ def check_infeasible(given, elements, bound, other_widths):
     return False
 
 
+def tile_problem(block, names):
+    """The problem of one of several tiles; of those that share a layout, with the accesses of all."""
+    tiles = {tile["name"]: tile for tile in block["tiles"]}
+    own, common = tiles[names[0]], block.get("layout", {})
+    mine = own.get("layout", {})
+    layout = {field: value for field, value in mine.items() if value is not None}
+    families = [set(c["families"]) for c in (mine, common) if c.get("families")]
+    if families:
+        allowed = set.intersection(*families)
+        source = mine.get("families") or common.get("families")
+        layout["families"] = [family for family in source if family in allowed]
+    aligned = [c["alignment_bytes"] for c in (mine, common) if c.get("alignment_bytes")]
+    pitches = [c["pitch_multiple_bytes"] for c in (mine, common) if c.get("pitch_multiple_bytes")]
+    layout |= {"alignment_bytes": min(aligned)} if aligned else {}
+    layout |= {"pitch_multiple_bytes": math.lcm(*pitches)} if pitches else {}
+    accesses = [
+        {field: value for field, value in access.items() if field != "tile"}
+        for name in names
+        for access in block["accesses"]
+        if access.get("tile") == name
+    ]
+    problem = {field: block[field] for field in ("threads", "target") if field in block}
+    return {
+        **problem, "name": f"{block['name']} {names[0]}", "layout": layout, "accesses": accesses,
+        "tile": {"shape": own["shape"], "element": own["element"]},
+    }  # fmt: skip
+
+
+def check_block(block, given):
+    """Print what holds and what is open of several tiles; whether nothing is."""
+    require(given["problem"] == block["name"], f"it is of the problem {given['problem']!r}")
+    require(given["target"] == block.get("target", "sm_90"), f"it is for {given['target']!r}")
+    most = block.get("layout", {}).get("max_bytes")
+    require(given["max_bytes"] == most, f"layout.max_bytes is {most}")
+    tiles = {tile["name"]: tile for tile in block["tiles"]}
+    if not given["tiles"]:
+        require(given["status"] in ("infeasible", "unknown"), f"{given['status']}, without a layout")
+        print(f"{given['status']}: NOT CHECKED: {given['reason']}")
+        return False
+    named = [name for part in given["tiles"] for name in part["tiles"]]
+    require(sorted(named) == sorted(tiles), "the tiles are not those of the file")
+    excess, bound, elements, places = Fraction(0), Fraction(0), {}, {}
+    for part in given["tiles"]:
+        shapes = {(tuple(tiles[name]["shape"]), str(tiles[name]["element"])) for name in part["tiles"]}
+        own, problem = part["certificate"], tile_problem(block, part["tiles"])
+        check_problem(problem)
+        if (why := not_handled(problem, own)) or len(shapes) > 1:
+            print(
+                f"{', '.join(part['tiles'])}: NOT CHECKED: {why or 'tiles of several shapes share a layout'}"
+            )
+            return False
+        print(f"{', '.join(part['tiles'])}:")
+        check(problem, own)
+        case, found = Case(problem, own), own["layout"]
+        for name, base in zip(part["tiles"], part["bases_bytes"], strict=True):
+            step, stages = part["stage_bytes"], tiles[name].get("stages", 1)
+            places[name] = [(base + k * step, base + k * step + found["bytes"]) for k in range(stages)]
+            elements[name] = stages * case.elements * case.size
+        period = own["banks"] * own["bank_bytes"]
+        for shift in {start % period for name in part["tiles"] for start, _ in places[name]} - {0}:
+            moved = [at + shift for at in found["byte_offsets"]]
+            check_layout(case, {**found, "byte_offsets": moved, "bytes": found["bytes"] + shift})
+        excess += Fraction(str(found["excess"]))
+        claimed = Fraction(str(own["bound"]["excess"]))
+        bound += min(claimed, check_bound(case, own)) if claimed else 0
+    check_places(block, places)
+    end = max(stop for spans in places.values() for _, stop in spans)
+    require(given["bytes"] == end, f"the tiles end at byte {end}")
+    require(most is None or end <= most, f"{end} bytes, more than {most}")
+    require(abs(excess - Fraction(str(given["excess"]))) < Fraction(1, 10**6), f"the excess is {excess}")
+    print(f"block: {excess} weighted excess in {end} bytes, no byte is of two tiles at a time: checked")
+    times = [sum(elements.pop(name) for name in time) for time in block.get("overlay") or ()]
+    least = sum(elements.values()) + max(times, default=0)
+    closed = [bound >= Fraction(str(given["bound"]["excess"])), end <= least]
+    by_hand = given["bound"]["rests_on"].startswith("arithmetic")
+    require(closed[0] or not by_hand, f"the bound is {given['bound']['excess']}, arithmetic gives {bound}")
+    for holds, what, stated in zip(closed, ("excess", "bytes"), ("bound", "bytes_bound"), strict=True):
+        rests = "checked" if holds else "NOT CHECKED, it rests on layoutopt's search"
+        print(f"{what}: of all tiles, in {given[stated]['scope']}: {rests}")
+    return all(closed)
+
+
+def check_places(block, places):
+    """Tiles that live at the same time share no byte."""
+    times = [set(time) for time in block.get("overlay") or ()]
+
+    def together(one, other):
+        here = [next((t for t, time in enumerate(times) if name in time), None) for name in (one, other)]
+        return None in here or here[0] == here[1]
+
+    for one, other in itertools.combinations_with_replacement(places, 2):
+        if one != other and not together(one, other):
+            continue
+        pairs = itertools.product(places[one], places[other])
+        pairs = itertools.combinations(places[one], 2) if one == other else pairs
+        apart = all(b <= c or d <= a for (a, b), (c, d) in pairs)
+        require(apart, f"{one} and {other} share bytes" if one != other else f"stages of {one} share bytes")
+
+
+def not_handled(problem, given):
+    """What of a certificate is not checked here; empty where all of it is."""
+    left_out = [a["name"] for a in problem["accesses"] if "index" not in a]
+    if left_out:
+        return f"accesses without an index: {', '.join(left_out)} are not handled here"
+    rules = given["served"].values()
+    if any(r["row_words"] > 1 or r["bank_bytes"] != given["bank_bytes"] for r in rules):
+        return "rows or banks of two sizes are not handled here"
+    return ""
+
+
 def main():
     if sys.argv[1:] in (["-h"], ["--help"]):
         print(__doc__)
@@ -445,18 +558,13 @@ def main():
         print(f"two JSON files are needed, PROBLEM and CERTIFICATE: {error}", file=sys.stderr)
         return 2
     try:
+        if isinstance(given, dict) and given.get("schema") == "layoutopt.block_certificate/1":
+            return 0 if check_block(problem, given) else 3
         check_problem(problem)
         known = isinstance(given, dict) and given.get("schema") == "layoutopt.certificate/1"
         require_form(known, "the second file is no certificate")
-        left_out = [a["name"] for a in problem["accesses"] if "index" not in a]
-        rules = given["served"].values()
-        if left_out or any(r["row_words"] > 1 or r["bank_bytes"] != given["bank_bytes"] for r in rules):
-            why = (
-                f"accesses without an index: {', '.join(left_out)}"
-                if left_out
-                else "rows or banks of two sizes"
-            )
-            print(f"NOT CHECKED: {why} are not handled here")
+        if why := not_handled(problem, given):
+            print(f"NOT CHECKED: {why}")
             return 3
         return 0 if check(problem, given) else 3
     except Broken as error:
