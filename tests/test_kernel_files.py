@@ -209,3 +209,16 @@ def test_a_value_that_json_does_not_know_is_text():
     kernel = KERNELS / "transpose_plain.sm_90.sass"
     found = check(kernel, "--block", "32,8", "--arg", "+16=64", "--assume", "+0=nan")
     assert found["assumed"] == {"+0": "nan"}
+
+
+def test_what_the_assembler_joins_is_said():
+    files = [KERNELS / "gemm_tiled.ptx", KERNELS / "gemm_tiled.sm_90.sass"]
+    launch = ("--block", "16,16", "--grid", "2,2", "--arg", "3=32", "--arg", "4=64", "--no-fix")
+    done = layoutopt("check", *files, *launch, "--json")
+    given, runs = map(json.loads, done.stdout.splitlines())
+    assert "changes" not in given
+    (change,) = [one for one in runs["changes"] if one["op"] == "load"]
+    assert change["change"] == "joined"
+    assert max(change["ptx"]["executions"]) == "4"
+    assert change["sass"]["executions"]["16"] > 0
+    assert "in PTX, " in layoutopt("check", *files, *launch).stdout

@@ -213,16 +213,27 @@ def _printable(values: dict[str, int | float | str]) -> dict[str, int | float | 
 def check_kernels(
     paths: Sequence[Path], options: LaunchOptions, *, as_json: bool, no_fix: bool, time_limit: float
 ) -> int:
-    """Print what a launch of each kernel does to shared memory; 1 where there are conflicts."""
-    from layoutopt.kernels.summary import summary
+    """Print what a launch of each kernel does to shared memory; 1 where there are conflicts.
+
+    PTX and machine code of one kernel, one after the other, are compared.
+    """
+    import msgspec
+
+    from layoutopt.kernels.forms import changes, said
+    from layoutopt.kernels.summary import KernelReport, summary
 
     code = 0
+    before: KernelReport | None = None
     for number, path in enumerate(paths):
         evaluation = evaluated(read_program(path, options), options, None)
         report = summary(evaluation, options.entry)
         fixes = {} if no_fix else _fixes(evaluation, time_limit)
+        differences = None if before is None else changes(before, report)
+        before = report
         if as_json:
             data = report.to_json() | {"assumed": _printable(options.assume)}
+            if differences is not None:
+                data["changes"] = msgspec.to_builtins(differences, str_keys=True)
             for array in data["arrays"]:
                 array["fix"] = fixes.get(array["name"])
             say_json(data)
@@ -231,6 +242,9 @@ def check_kernels(
 
             lines = [f"  assumed: parameter {name} is {value}" for name, value in options.assume.items()]
             lines += [f"  {name}: {fix['message']}" for name, fix in fixes.items()]
+            if differences is not None:
+                lines += ["  what the assembler made of the PTX:" if differences else "  as in the PTX"]
+                lines += [f"    {said(change)}" for change in differences]
             say(("\n" if number else "") + kernel_report(report, lines))
         code = max(code, int(report.totals["bank_conflicts"] > 0))
     return code

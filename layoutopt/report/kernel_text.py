@@ -20,7 +20,8 @@ def kernel_report(report: KernelReport, fixes: Sequence[str] = ()) -> str:
     else:
         lines += _table(report.accesses)
     totals = report.totals
-    lines += ["", "  what the profiler will print (l1tex__data_..._mem_shared_op_*):"]
+    when = "will print" if report.form == "sass" else "would print if the assembler changed nothing"
+    lines += ["", f"  what the profiler {when} (l1tex__data_..._mem_shared_op_*):"]
     rows: list[tuple[str, ...]] = [("", "ld", "st", "atom")]
     open_ = totals["wavefronts_worst"] > totals["wavefronts"]
     names = [("at most", "wavefronts_worst")] if open_ else []
