@@ -1,4 +1,4 @@
-"""Run lanes that were chosen on a GPU: ten fills and drains, and transposes at a copy's bandwidth.
+"""Run lanes that were chosen on a GPU: fills and drains, and transposes at a copy's bandwidth.
 
     python scripts/measure/record_free_lanes.py --write FOLDER    here: solve, write and compile
     bash FOLDER/run.sh OUT                                        on the GPU: run, and profile with ncu
@@ -26,10 +26,13 @@ METRICS: Final = ",".join(
 TRANSPOSES: Final = (
     (1, "u8", 4, 128, 128, 16384),
     (2, "f16", 4, 64, 64, 16384),
+    (2, "f16", 4, 128, 64, 16384),
     (4, "f32", 4, 64, 64, 8192),
     (4, "f32", 4, 32, 32, 8192),
     (8, "f64", 8, 32, 32, 8192),
+    (8, "f64", 8, 64, 32, 8192),
     (16, "b128", 16, 32, 32, 4096),
+    (16, "b128", 16, 16, 16, 4096),
 )
 
 
@@ -39,7 +42,7 @@ def _drain(contiguous: int, **more: Any) -> dict[str, Any]:
 
 
 def assignments() -> list[dict[str, Any]]:
-    """Ten problems with free lanes or values, as data."""
+    """Problems with free lanes or values, as data."""
     rows = {
         "name": "rows", "op": "store", "bytes": 16, "index": ["tid//32 + 8*i", "4*(tid%32)"], "for": {"i": 4},
     }  # fmt: skip
