@@ -1,5 +1,6 @@
 """What the hardware reads and writes by itself: TMA, matrix descriptors, bulk copies."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from conftest import ROOT
 from layoutopt import arrange, check
 from layoutopt.codegen.languages import emit
 from layoutopt.errors import ProblemFileError
+from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
 from layoutopt.hardware.devices import device
 from layoutopt.problems.file import from_data, json_schema
 from layoutopt.problems.tile_set_file import tiles_from_data
@@ -25,21 +27,8 @@ ROWS = {"name": "rows", "op": "load", "copy": {"bytes": 16}}
 # One row a thread, 16 bytes at a time: conflicts in every mode but where chunks change places.
 OWN_ROW = {"name": "own row", "op": "load", "bytes": 16, "index": ["tid % 64", "8*i"], "for": {"i": 8}}
 
-# 2-byte words of shared memory by place, the elements numbered row by row; 65535 where nothing was written.
-SHORT_ROWS = {
-    0: 0,
-    8: 8,
-    31: 31,
-    32: 65535,
-    64: 40,
-    72: 32,
-    100: 65535,
-    352: 168,
-    360: 160,
-    448: 65535,
-    512: 256,
-    1023: 487,
-}
+# What an H200 did with the code that is emitted (scripts/measure/validate_hopper.py).
+MEASURED = json.loads((ROOT / "tests/data/h200_hopper.json").read_text())
 
 TILES = {"name": "t", "threads": 32, "tiles": [{"name": "A", "shape": [8, 64], "element": "f16"}]}
 
@@ -225,8 +214,8 @@ def test_rows_shorter_than_the_span_leave_it_unfilled():
     _, result = solved({**FILL, **box}, shape=(16, 32))
     table = result.table() // 2
     words = {int(offset): 32 * row + column for (row, column), offset in np.ndenumerate(table)}
-    seen = SHORT_ROWS
-    assert all(words.get(at, 0xFFFF) == word for at, word in seen.items())
+    seen = MEASURED["short rows"]  # 2-byte words by place, the elements numbered row by row
+    assert [words.get(at, 0xFFFF) for at in range(len(seen))] == seen
     assert (result.bytes, of(result, "fill").boxes) == (2048, 1)
 
 
@@ -370,6 +359,39 @@ def test_nvcc_assembles_the_copies_and_the_encode_calls(header, tmp_path):
     (tmp_path / "code.cu").write_text(USES)
     flags = ["-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-Werror", "all-warnings"]
     subprocess.run(["nvcc", *flags, "-c", "code.cu"], cwd=tmp_path, check=True)
+
+
+def test_an_h200_did_what_was_emitted():
+    """Tiles of 64 to 256 rows, four elements, every mode; products in every mode and major that there is."""
+    assert not [case for kind in ("copies", "products") for case in MEASURED[kind] if case["wrong"]]
+    copied = {
+        (str(c["element"]), c["mode"], c["shape"][0]) for c in MEASURED["copies"] if len(c["shape"]) == 2
+    }
+    for element in ("f16", "bf16", "e4m3", "f32"):
+        for mode in ("none", "32B", "64B", "128B"):
+            assert {(element, mode, rows) for rows in (64, 128, 192, 256)} <= copied
+    multiplied = {(c["element"], c["mode"], c["a"] + c["b"]) for c in MEASURED["products"]}
+    for mode in ("none", "32B", "64B", "128B"):
+        assert {(element, mode, "KK") for element in ("f16", "bf16", "tf32", "e4m3")} <= multiplied
+        assert {("f16", mode, majors) for majors in ("MNK", "KMN", "MNMN")} <= multiplied
+
+
+@pytest.mark.parametrize("case", [c for c in MEASURED["products"] if "counted" in c], ids=lambda c: c["name"])
+def test_the_epilogue_takes_the_wavefronts_that_are_predicted(case):
+    stores = {
+        "name": "accumulators",
+        "op": "stmatrix.x4",
+        "fragment": "wgmma.m64n8k16.C.f16",
+        "warps": [2, 1],
+    }
+    _, result = solved(
+        {**stores, "repeat": {"n": 16}}, {"name": "out", "op": "tma.store", **case["d"]},
+        shape=(128, 128), threads=256,
+    )  # fmt: skip
+    predicted = result.accesses[0]
+    counted = case["counted"]
+    assert predicted.wavefronts == counted[f"{WAVEFRONTS}_op_st.sum"]
+    assert predicted.bank_conflicts == counted[f"{BANK_CONFLICTS}_op_st.sum"]
 
 
 @pytest.mark.gpu

@@ -149,11 +149,11 @@ class _Ranked:
 
 def _ranked(case: Case) -> tuple[list[_Ranked], list[str]]:
     """The candidates that serve the accesses, the best first; and why the others do not."""
-    ranked, refused = [], []
+    ranked, refused, unfit = [], [], []
     limit, published = case.lowered.layout.alignment_bytes, _published(case)
     for candidate in _listed(case.lowered):
         if isinstance(candidate, str):
-            refused.append(candidate)
+            unfit.append(candidate)
             continue
         table = case.table(candidate.layout)
         try:
@@ -176,7 +176,7 @@ def _ranked(case: Case) -> tuple[list[_Ranked], list[str]]:
         instructions = case.lowered.layout.minimise == "instructions"
         return (r.flips, r.weighted, *r.rest) if instructions else (r.weighted, *r.rest)
 
-    return sorted(ranked, key=rank), refused
+    return sorted(ranked, key=rank), refused if ranked else [*refused, *unfit]
 
 
 def _published(case: Case) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]] | None:
@@ -203,10 +203,9 @@ def candidates(problem: Problem) -> Iterator[Candidate]:
 def _listed(problem: Problem) -> Iterator[Candidate | str]:
     """The candidates; and why what one access or mode allows is none."""
     check_dictated(problem)
-    dictating = [access for access in problem.accesses if access.hardware is not None]
     seen: set[bytes] = set()
     order = problem.layout.order
-    for name, layout, mode in _must_be(problem) if names(problem) else of_access(dictating[0], problem.tile):
+    for name, layout, mode in _must_be(problem) if names(problem) else _of_accesses(problem):
         table = layout.table().ravel()
         if table.tobytes() in seen:
             continue
@@ -223,6 +222,13 @@ def _listed(problem: Problem) -> Iterator[Candidate | str]:
         alignment = max([named, *(d.alignment_bytes for d in found)])
         count = sum(d.instructions for d in found) + (_pages(problem, mode) if names(problem) else 0)
         yield Candidate(name, layout, alignment, count)
+
+
+def _of_accesses(problem: Problem) -> Iterator[tuple[str, Layout, Mode | None]]:
+    """The layouts that may serve one of the accesses of the hardware by itself, loads of TMA first."""
+    dictating = [access for access in problem.accesses if access.hardware is not None]
+    for access in sorted(dictating, key=lambda access: access.op != "tma.load"):
+        yield from of_access(access, problem.tile)
 
 
 def _pages(problem: Problem, mode: Mode | None) -> int:
