@@ -227,6 +227,14 @@ def test_a_layout_that_is_given_gets_the_best_lanes(files):
     assert "0 excess wavefronts" in out
 
 
+def test_what_is_explained_and_drawn_names_the_lanes_chosen(files):
+    index = ", ".join(json.loads((files / "r.json").read_text())["accesses"][1]["index"])
+    for command in ("explain", "show", "compare"):
+        code, out = run(command, files / "p.json")
+        assert code == 0
+        assert command == "compare" or f"`columns` at [{index}]" in " ".join(out.split())
+
+
 def test_a_result_whose_lanes_do_something_else_is_refused(files):
     result = json.loads((files / "r.json").read_text())
     result["accesses"][1]["index"][0] = "tid % 8"

@@ -29,6 +29,15 @@ def widths_text(widths: Mapping[str, int]) -> str:
     return ", ".join(f"`{name}` of {width} bytes" for name, width in widths.items())
 
 
+def lanes_text(asked: Problem, chosen: Problem) -> str:
+    """The lanes chosen, by access name, where `asked` leaves them free."""
+    return " and ".join(
+        f"`{access.name}` at [{', '.join(map(str, access.index))}]"
+        for source, access in zip(asked.accesses, chosen.accesses, strict=True)
+        if source.is_free
+    )
+
+
 def listed(items: Sequence[object], shown: int = 8) -> str:
     """Items as "a, b and c", all but the first few as a number; whole numbers in equal steps as a range."""
     texts = [str(item) for item in items]

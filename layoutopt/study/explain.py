@@ -15,6 +15,7 @@ from layoutopt.model.placement import FreeAssignment
 from layoutopt.problems.answer import EVERY_LAYOUT
 from layoutopt.problems.lower import chosen_widths
 from layoutopt.problems.types import Access, Problem
+from layoutopt.problems.words import lanes_text
 from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, Search, subject_of
 from layoutopt.search.proposal import Ask
 from layoutopt.study.clash import QUESTION_SHARE, Clashes, names
@@ -48,7 +49,12 @@ def explain(
         ProblemFileError: the problem contradicts itself.
     """
     gpu, time = target or device(problem.target), budget or Budget(time_limit)
-    return _Explainer(with_known_lanes(problem, gpu, time), gpu, time).run()
+    chosen = with_known_lanes(problem, gpu, time)
+    found = _Explainer(chosen, gpu, time).run()
+    if chosen is problem:
+        return found
+    told = f"The lanes are chosen: {lanes_text(problem, chosen)}; what follows is about them."
+    return msgspec.structs.replace(found, reasons=(told, *found.reasons))
 
 
 def _in_use(problem: Problem) -> Node | None:

@@ -22,7 +22,7 @@ from layoutopt.problems.lower import byte_table, chosen_widths
 from layoutopt.problems.result_file import layout_from_data
 from layoutopt.problems.trace import IntArray, Trace
 from layoutopt.problems.types import Problem
-from layoutopt.problems.words import widths_text
+from layoutopt.problems.words import lanes_text, widths_text
 from layoutopt.search.proposal import Ask
 from layoutopt.study.known import known_case, with_known_lanes
 from layoutopt.study.picture import Instruction, Picture, instruction, picture
@@ -104,11 +104,13 @@ def views(
         ProblemFileError: there is no such layout, access, warp or iteration, or a file is wrong.
     """
     budget = Budget(time_limit)
-    problem = with_known_lanes(problem, gpu, budget)
+    asked, problem = problem, with_known_lanes(problem, gpu, budget)
     free = msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, offset=None))
     case = known_case(free, gpu, budget=budget)  # what cannot be drawn is refused before the search
     result = solve(free, target=gpu, budget=budget) if case.widths else solve_cases([case], Ask(budget))
     notes: list[str] = []
+    if problem is not asked:
+        notes.append(f"drawn with {lanes_text(asked, problem)}, as the solved layout has it")
     widths = chosen_widths(problem, result)
     if widths:
         case = known_case(free, gpu, widths)
