@@ -98,14 +98,14 @@ def test_transposes_with_16_byte_global_accesses_on_both_sides(element, bytes_, 
             assert thread[0, 0] % steps == 0
 
 
-@pytest.mark.parametrize("seed", [4, 7, 25])
+@pytest.mark.parametrize("seed", [7, 50, 69, 78, 90, 140])
 def test_random_fills_against_every_permutation_of_bits(seed):
     data = fuzz.random_problem(seed)
     asked = layoutopt.problem(data)
     result = layoutopt.solve(asked)
     assert fuzz.uncovered(data, asked, result) is None
     if result.excess:
-        assert fuzz.best_permutation(data, 10) >= result.excess
+        assert fuzz.best_permutation(data, 60) >= result.excess
 
 
 def test_a_part_of_the_tile_by_a_part_of_the_block():
