@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
-from layoutopt import arrange, check
+from layoutopt import arrange, check, compare
 from layoutopt.codegen.languages import emit
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
@@ -401,3 +401,15 @@ def test_a_hopper_gpu_does_what_is_emitted(tmp_path):
     script = ROOT / "scripts/measure/validate_hopper.py"
     subprocess.run([sys.executable, script, "write", tmp_path], check=True)
     subprocess.run([tmp_path / "hopper", tmp_path / "out.jsonl"], check=True)
+
+
+def test_the_layouts_that_the_hardware_knows_are_compared():
+    published = {"offset": "x0*72 + x1", "bytes": 18432}
+    for asked in (
+        data(FILL, OWN_ROW, published=published),
+        data(OWN_ROW, published=published, layout={"must_be": "tma"}),
+    ):
+        rows = {row.family: row for row in compare(from_data(asked)).rows}
+        assert {*rows} == {"tma.none", "tma.128B", "tma.64B", "tma.32B", "all", "published"}
+        assert (rows["tma.128B"].excess, rows["tma.128B"].alignment_bytes, rows["all"].excess) == (0, 1024, 0)
+        assert str(rows["published"].status) == "infeasible"

@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from layoutopt.engine.by_hardware import descriptors
 from layoutopt.engine.case import Case
+from layoutopt.engine.conflicts import IntArray
 from layoutopt.engine.run_time_values import rounded_count
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import parse
@@ -179,7 +178,7 @@ def _ranked(case: Case) -> tuple[list[_Ranked], list[str]]:
     return sorted(ranked, key=rank), refused if ranked else [*refused, *unfit]
 
 
-def _published(case: Case) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]] | None:
+def _published(case: Case) -> IntArray | None:
     """Byte offsets of the published layout, where it is one."""
     published = case.problem.published
     if published is None:
@@ -198,6 +197,21 @@ def candidates(problem: Problem) -> Iterator[Candidate]:
         ProblemFileError: an unknown mode, or another constraint beside what is dictated.
     """
     yield from (listed for listed in _listed(problem) if isinstance(listed, Candidate))
+
+
+def alignment_of(problem: Problem, table: IntArray) -> int:
+    """What the hardware asks of the base under a layout that is given; 1 where it asks for nothing.
+
+    Raises:
+        LayoutError: it does not reach the tile, or `must_be` names another layout.
+    """
+    needed = [found.alignment_bytes for found in descriptors(problem, table).values()]
+    if names(problem):
+        same = [c for c in candidates(problem) if (c.layout.table().ravel() == table).all()]
+        if not same:
+            raise LayoutError(f"no layout of {' or '.join(names(problem))}")
+        needed.append(same[0].alignment_bytes)
+    return max(needed, default=1)
 
 
 def _listed(problem: Problem) -> Iterator[Candidate | str]:

@@ -33,6 +33,7 @@ from layoutopt.problems.answer import Estimate, Result, Status
 from layoutopt.problems.lower import chosen_widths, over_elements
 from layoutopt.problems.trace import IntArray, Trace, expression_ranges
 from layoutopt.problems.types import FAMILIES, Access, Problem
+from layoutopt.search.dictated import alignment_of, candidates
 from layoutopt.search.proposal import Ask
 from layoutopt.study.advice import mark_pareto, recommend
 from layoutopt.study.comparison import Comparison, Row, RowAccess, by_wavefronts
@@ -69,9 +70,6 @@ def compare(
     Raises:
         ProblemFileError: the problem contradicts itself.
     """
-    if problem.is_dictated:
-        field = "layout.must_be" if problem.layout.must_be is not None else "accesses"
-        raise ProblemFileError(field, "the hardware leaves no families to compare; solve ranks its layouts")
     gpu = target or device(problem.target)
     problem = with_known_lanes(problem, gpu, Budget(time_limit), known)
     return Comparer(problem, gpu, time_limit, progress, known).run()
@@ -121,12 +119,7 @@ class Comparer:
         """All rows."""
         problem, whole = self.problem, self.budget
         self.budget = whole.part(1 - _ESTIMATE_SHARE)
-        found = {name: self._family_row(name, families) for name, families in comparison_rows().items()}
-        found["xor"] = _at_least(found["xor"], [found["cute"]])
-        everything = self._solved_row(ALL, "everything", self.everything, self.seconds)
-        found[ALL] = _at_least(everything, [row for name, row in found.items() if name != ALL])
-        none = found.pop("none")
-        given = [none, *self._guesses(), *found.values()]
+        given = self._dictated() if problem.is_dictated else self._families()
         given += self.used_rows()
         given += self._edits()
         self.budget = whole
@@ -140,6 +133,23 @@ class Comparer:
             self.widths or {},
             timing_of(self.gpu)[1],
         )
+
+    def _families(self) -> list[Row]:
+        """The best of each family, and the guesses."""
+        found = {name: self._family_row(name, families) for name, families in comparison_rows().items()}
+        found["xor"] = _at_least(found["xor"], [found["cute"]])
+        everything = self._solved_row(ALL, "everything", self.everything, self.seconds)
+        found[ALL] = _at_least(everything, [row for name, row in found.items() if name != ALL])
+        return [found.pop("none"), *self._guesses(), *found.values()]
+
+    def _dictated(self) -> list[Row]:
+        """The layouts that the hardware knows, in the fewest boxes of each name."""
+        named = {c.name: c for c in sorted(candidates(self.problem), key=lambda c: -c.instructions)}
+        rows = [
+            self._layout_row(Row(name.partition(",")[0], name, Status.OPTIMAL, label=name), c.layout)
+            for name, c in reversed(named.items())
+        ]
+        return [*rows, self._solved_row(ALL, "everything", self.everything, self.seconds)]
 
     def used_rows(self) -> list[Row]:
         """The layout in use and the published one, where the file has them; without estimates."""
@@ -156,11 +166,7 @@ class Comparer:
 
     def solved_row(self, family: str, title: str, result: Result) -> Row:
         """The row, with its estimate, of an answer of `solve` to the problem under more constraints."""
-        row = self._estimated([self._solved_row(family, title, result, 0.0)])[0]
-        if row.alignment_bytes is None or result.alignment_bytes is None:
-            return row
-        alignment = max(row.alignment_bytes, result.alignment_bytes)  # the hardware may need more
-        return msgspec.structs.replace(row, alignment_bytes=alignment)
+        return self._estimated([self._solved_row(family, title, result, 0.0)])[0]
 
     def _estimated(self, rows: list[Row]) -> list[Row]:
         """The rows with their estimated time, as far as the time limit goes, what is in use first."""
@@ -183,6 +189,8 @@ class Comparer:
     def _solve(self, families: tuple[str, ...]) -> Result:
         """The best layout of these families, as far as the problem allows them."""
         chosen = tuple(f for f in families if f in self.allowed) or ("none",)
+        if self.case.asked.is_dictated:
+            return solve_cases([self.case], Ask(self.budget.part(0.5), progress=self.progress))
         ask = Ask(self.budget.part(0.5), progress=self.progress)
         layout = msgspec.structs.replace(self.case.asked.layout, families=chosen)
         if self.widths is not None or not self.case.widths:
@@ -314,11 +322,12 @@ class Comparer:
         filled = {"offset": text, "bytes": size, "declared_bytes": max(declared, size)}
         limit = problem.layout.max_bytes
         wrong = f"{size:,} bytes; max_bytes is {limit:,}" if limit is not None and size > limit else ""
+        alignment, given = case.alignment(swizzled), problem.layout.alignment_bytes
         try:
             case.check(table)
+            alignment = max(alignment, alignment_of(problem, table))
         except LayoutError as error:
             wrong = str(error)
-        alignment, given = case.alignment(swizzled), problem.layout.alignment_bytes
         if given is not None and alignment > given:
             wrong = wrong or f"needs a base aligned to {alignment} bytes; alignment_bytes is {given}"
         if wrong:
