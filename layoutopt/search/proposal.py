@@ -29,6 +29,7 @@ class Ask:
         workers: solver threads.
         progress: called with a line of text from time to time.
         method: "model" where one CP-SAT model decides pads, order and XOR masks; "auto" for what is fastest.
+        every_layout: bounds of every layout are wanted where the families leave excess, not the layout alone.
     """
 
     budget: Budget = field(default_factory=Budget)
@@ -36,6 +37,7 @@ class Ask:
     workers: int = 1
     progress: Progress = _silent
     method: Method = "auto"
+    every_layout: bool = True
 
 
 @dataclass(frozen=True, slots=True)

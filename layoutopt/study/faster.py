@@ -58,7 +58,7 @@ def _padded(case: Case, layout: Constraints, budget: Budget) -> Result | None:
     problem = msgspec.structs.replace(case.asked, layout=layout)
     found = cases(problem, case.device, budget) if case.widths else [case.constrained(layout)]
     try:
-        result = solve_cases(found, Ask(budget))
+        result = solve_cases(found, Ask(budget, every_layout=False))
     except OutOfTime:
         return None
     if result.layout is None:

@@ -267,7 +267,7 @@ def improved(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
         proposal = over_values(case, proposal, ask)
     elif tables.are_sought(case) or (proposal.layout is None and not why_no_table(case.lowered)):
         return tables.not_refuted(case, tables.with_tables(case, proposal, ask), ask)
-    else:
+    elif ask.every_layout:
         proposal = tables.of_every_layout(case, proposal, ask)
     if "table" in (layout.families or ()):
         reasons = proposal.reason, f"no table was searched: {tables.why_none_is_searched(case)}"
