@@ -9,7 +9,7 @@ from command import layoutopt
 from conftest import ROOT
 
 from layoutopt.hardware.machine import find_tool
-from layoutopt.kernels.declarations import parameter_names
+from layoutopt.kernels.declarations import parameter_names, pointer_names
 
 KERNELS = ROOT / "tests/data/kernels"
 
@@ -209,6 +209,11 @@ def test_a_value_that_json_does_not_know_is_text():
     kernel = KERNELS / "transpose_plain.sm_90.sass"
     found = check(kernel, "--block", "32,8", "--arg", "+16=64", "--assume", "+0=nan")
     assert found["assumed"] == {"+0": "nan"}
+
+
+def test_pointers_are_what_the_source_declares():
+    source = "__global__ void k(float* out, const int *__restrict__ a, int n, float (*rows)[4]) {}"
+    assert pointer_names(source, "k") == {"out", "a"}
 
 
 def test_what_the_assembler_joins_is_said():

@@ -1,5 +1,6 @@
 """The machine that evaluates kernels, on programs written by hand."""
 
+import dataclasses
 from functools import partial
 
 import numpy as np
@@ -7,6 +8,7 @@ import numpy as np
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.operations import Operation
 from layoutopt.kernels import values
+from layoutopt.kernels.arrays import used_arrays
 from layoutopt.kernels.evaluate import evaluate
 from layoutopt.kernels.launch import Launch
 from layoutopt.kernels.program import (
@@ -19,6 +21,7 @@ from layoutopt.kernels.program import (
     Mark,
     Meet,
     Memory,
+    Place,
     Program,
     Step,
 )
@@ -274,3 +277,24 @@ def test_a_branch_of_lanes_that_are_all_there():
         )
         tally = count(p, Launch(block=(32, 1, 1))).tallies.get(1)
         assert (tally.executions if tally is not None else 0) == executions
+
+
+def test_copies_of_one_instruction_use_one_array():
+    """As compilers unroll loops: the same lanes, other bytes, one line of the source."""
+    p = program(
+        (shifted(2), ("$tid.x",), ("a",)),
+        (add(1056), ("a",), ("b",)),
+        (shifted(5), ("$tid.x",), ("c",)),
+        (add(8192), ("c",), ("c",)),
+        (STORE, ("a", values.ZERO), ()),
+        (STORE, ("b", values.ZERO), ()),
+        (STORE, ("c", values.ZERO), ()),
+        (Exit(), (), ()),
+    )
+    steps = tuple(dataclasses.replace(step, place=Place("k.cu", 7)) for step in p.steps)
+    found = count(dataclasses.replace(p, steps=steps), Launch(block=(64, 1, 1)))
+    used = used_arrays(found)
+    assert [(one.array.start, one.array.size, one.steps) for one in used] == [
+        (0, 1312, (4, 5)),
+        (8192, 63 * 32 + 4, (6,)),
+    ]

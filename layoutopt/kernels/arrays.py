@@ -1,8 +1,8 @@
 """The arrays in shared memory that a kernel uses, told apart by their bytes.
 
 Declared arrays are known by name. What is carved out of dynamic memory, and everything where no declaration
-is at
-hand, is told apart by what instructions touch: instructions whose bytes overlap use one array.
+is at hand, is told apart by what instructions touch: instructions whose bytes overlap use one array, and so
+do copies of one instruction, which a compiler makes of a loop: lanes that stand alike in the same line.
 """
 
 from __future__ import annotations
@@ -10,10 +10,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from layoutopt.kernels.counts import Tally
 from layoutopt.kernels.evaluate import Evaluation
 from layoutopt.kernels.names import demangled
-from layoutopt.kernels.program import Array
+from layoutopt.kernels.program import Array, Memory
+
+# First byte, end, and the steps that touch what is between.
+Cluster = tuple[int, int, list[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,7 @@ def used_arrays(evaluation: Evaluation) -> tuple[UsedArray, ...]:
         else:
             rest[k] = tally
     named = [UsedArray(array, tuple(steps)) for array, steps in found.items()]
-    clusters = _clusters(rest)
+    clusters = _unrolled(evaluation, _clusters(rest))
     end = evaluation.program.static_bytes
     for low, high, steps in clusters:
         dynamic = end is not None and low >= end
@@ -52,9 +57,9 @@ def _home(arrays: tuple[Array, ...], tally: Tally) -> Array | None:
     return None
 
 
-def _clusters(ranges: dict[int, Tally]) -> list[tuple[int, int, list[int]]]:
+def _clusters(ranges: dict[int, Tally]) -> list[Cluster]:
     """Steps whose bytes overlap, with the bytes that they touch together."""
-    found: list[tuple[int, int, list[int]]] = []
+    found: list[Cluster] = []
     for k, tally in sorted(ranges.items(), key=lambda item: item[1].low):
         if found and tally.low < found[-1][1]:
             low, high, steps = found[-1]
@@ -62,6 +67,37 @@ def _clusters(ranges: dict[int, Tally]) -> list[tuple[int, int, list[int]]]:
         else:
             found.append((tally.low, tally.high, [k]))
     return [(low, high, sorted(steps)) for low, high, steps in found]
+
+
+def _unrolled(evaluation: Evaluation, clusters: list[Cluster]) -> list[Cluster]:
+    """Clusters that hold copies of one instruction made one, with all that lies between."""
+    copies: dict[object, tuple[int, int]] = {}
+    for low, high, steps in clusters:
+        for k in steps:
+            alike = _stands(evaluation, k)
+            first, last = copies.get(alike, (low, high))
+            copies[alike] = (min(first, low), max(last, high))
+    found: list[Cluster] = []
+    for low, high, steps in clusters:
+        reach = [copies[_stands(evaluation, k)] for k in steps]
+        low, high = min(low, *(a for a, _ in reach)), max(high, *(b for _, b in reach))
+        while found and low < found[-1][1]:
+            before = found.pop()
+            low, high, steps = min(low, before[0]), max(high, before[1]), [*before[2], *steps]
+        found.append((low, high, sorted(steps)))
+    return found
+
+
+def _stands(evaluation: Evaluation, k: int) -> object:
+    """What copies of one instruction have in common: line, operation, and how lanes stand to each other."""
+    step, executions = evaluation.program.steps[k], evaluation.traces.get(k)
+    action = step.action
+    assert isinstance(action, Memory)
+    if not executions or not executions[0].lanes.any() or step.place is None:
+        return k
+    address, lanes = executions[0].address, executions[0].lanes
+    offsets = np.where(lanes, address - address[lanes].min(), -1)
+    return step.place, action.operation, offsets.tobytes(), executions[0].warps.tobytes()
 
 
 def _name(low: int, end: int | None, dynamic: bool, count: int) -> str:

@@ -60,10 +60,25 @@ def parameter_names(source: str, kernel: str, count: int) -> tuple[str, ...] | N
         kernel: its name, without types.
         count: how many parameters the binary has.
     """
+    listed = _parameters(source, kernel)
+    names = [re.search(r"(\w+)\s*(?:\[[^\]]*\]\s*)*$", one.split("=")[0].strip()) for one in listed]
+    if len(listed) != count or not all(names):
+        return None
+    return tuple(name[1] for name in names if name is not None)
+
+
+def pointer_names(source: str, kernel: str) -> frozenset[str]:
+    """Names of the parameters that the source declares as pointers."""
+    found = (re.search(r"\*[\s\w]*?(\w+)\s*$", one) for one in _parameters(source, kernel))
+    return frozenset(match[1] for match in found if match is not None)
+
+
+def _parameters(source: str, kernel: str) -> list[str]:
+    """The parameters of a kernel as they are declared; none where it is not found."""
     plain = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.S)
     found = re.search(rf"__global__[^;{{}}]*?\b{re.escape(kernel)}\s*\(([^;{{}}]*)\)\s*\{{", plain)
     if found is None:
-        return None
+        return []
     listed, depth = [""], 0
     for letter in found[1]:
         depth += (letter in "<([") - (letter in ">)]")
@@ -71,10 +86,7 @@ def parameter_names(source: str, kernel: str, count: int) -> tuple[str, ...] | N
             listed.append("")
         else:
             listed[-1] += letter
-    names = [re.search(r"(\w+)\s*(?:\[[^\]]*\]\s*)*$", one.split("=")[0].strip()) for one in listed]
-    if len(listed) != count or not all(names):
-        return None
-    return tuple(name[1] for name in names if name is not None)
+    return listed
 
 
 def _extent(text: str, constants: dict[str, int]) -> int | None:

@@ -16,7 +16,7 @@ from layoutopt.ground import json_data
 from layoutopt.ground.escape import shown
 from layoutopt.hardware.machine import find_tool
 from layoutopt.kernels import elf, ptx_program, sass
-from layoutopt.kernels.declarations import parameter_names
+from layoutopt.kernels.declarations import parameter_names, pointer_names
 from layoutopt.kernels.names import base_name, without_types
 from layoutopt.kernels.program import Program
 
@@ -170,12 +170,16 @@ def _from_source(path: Path, target: str, options: Sequence[str]) -> tuple[Progr
 
 
 def _named(program: Program, source: str) -> Program:
-    """The kernel with its parameters' names, which machine code does not hold."""
+    """The kernel with its parameters' names, and which are pointers, which machine code does not hold."""
     parameters = program.parameters or ()
     names = parameter_names(source, base_name(program.title), len(parameters))
     if names is None:
         return program
-    named = tuple(replace(one, name=name) for one, name in zip(parameters, names, strict=True))
+    pointers = pointer_names(source, base_name(program.title))
+    named = tuple(
+        replace(one, name=name, pointer=one.pointer or (one.size == 8 and name in pointers) or None)
+        for one, name in zip(parameters, names, strict=True)
+    )
     return replace(program, parameters=named)
 
 

@@ -288,9 +288,7 @@ def _plain(access: dict[str, Any]) -> dict[str, Any]:
         "for": {},
         "any": {},
         "any_is": "worst",
-        "where": None,
         "weight": 1,
-        "notes": None,
-        "bytes": None,
     }
-    return {key: value for key, value in access.items() if key not in empty or value != empty[key]}
+    told = {key: value for key, value in access.items() if value is not None}
+    return {key: value for key, value in told.items() if key not in empty or value != empty[key]}
