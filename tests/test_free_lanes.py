@@ -245,6 +245,14 @@ def test_a_result_whose_lanes_do_something_else_is_refused(files):
     assert str(outcome.exception) == "index: of access 'columns' does not cover what the file's does"
 
 
+@pytest.mark.parametrize("first", ["time", "instructions"])
+def test_what_is_estimated_is_not_called_optimal(first):
+    rows = {"name": "rows", "op": "store", "bytes": 8, "lanes": "free", "global": {"contiguous": 16}}
+    read = {"name": "read", "op": "load", "bytes": 4, "index": ["tid % 8", "tid // 8 + 4*i"], "for": {"i": 2}}
+    result = layoutopt.solve(problem([rows, read], (8, 8), threads=32, layout={"minimise": first}))
+    assert result.status is Status.FEASIBLE
+
+
 def test_no_conflicts_wanted_where_none_can_be_avoided():
     result = layoutopt.solve(problem([ROWS, drain(128)]), conflict_free=True)
     assert (result.status, result.layout) == (Status.INFEASIBLE, None)

@@ -58,7 +58,7 @@ class _Found:
     """An answer, and what it is compared by."""
 
     result: Result
-    rank: tuple[float, float]
+    rank: tuple[float, ...]
     complete: bool
 
 
@@ -192,7 +192,11 @@ class _Joint:
         reports = named_lanes(answer.result.accesses, self.problem, settled)
         shown = msgspec.structs.replace(answer.result, accesses=reports, method=self.ask.method)
         wavefronts, size = answer.wavefronts, proposal.bytes
-        rank = (size, wavefronts) if self.problem.layout.minimise == "bytes" else (wavefronts, size)
+        cost = answer.result.proof.index_cost
+        rank = {
+            "bytes": (size, wavefronts),
+            "instructions": (cost.value if cost is not None else 0, wavefronts, size),
+        }.get(self.problem.layout.minimise, (wavefronts, size))
         return _Found(shown, rank, proposal.complete)
 
     def _proposal(
@@ -208,7 +212,8 @@ class _Joint:
         size = case.size(case.table(layout))
         decided = plainly and met and relaxed.status is Status.OPTIMAL
         size_bound = relaxed.proof.bytes if decided else Bound(self.problem.tile.bytes, EVERY_LAYOUT)
-        complete = met and size == size_bound.lower_bound
+        counted = self.problem.layout.minimise in ("excess", "bytes")  # which no time or code decides
+        complete = met and size == size_bound.lower_bound and counted
         cost = result.proof.index_cost
         every = relaxed.proof.every_layout
         known = None
