@@ -25,6 +25,7 @@ from layoutopt.problems.hardware_access import (
     matrix_dims,
 )
 from layoutopt.problems.hardware_use import HardwareUse
+from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import ELEMENT_BYTES, Access, Problem, Tile
 
 
@@ -46,6 +47,33 @@ def descriptors(problem: Problem, table: IntArray) -> dict[str, Descriptor]:
             except LayoutError as error:
                 raise LayoutError(f"access {access.name!r}: {error}") from None
     return found
+
+
+def check_direct_loads(lanes: Trace, table: IntArray) -> None:
+    """Check that lanes of AMD's direct loads write side by side, from the base that their wave gives.
+
+    Args:
+        lanes: the accesses.
+        table: byte offsets by row-major index.
+
+    Raises:
+        LayoutError: a lane does not; the text names it.
+    """
+    for access in lanes.accesses:
+        if access.operation.kind != "load.lds":
+            continue
+        width = access.operation.width_bytes
+        place = table[access.element] - width * np.arange(access.element.shape[1])
+        first = access.active.argmax(axis=1)
+        base = place[np.arange(len(place)), first][:, None]
+        wrong = access.active & (place != base)
+        if wrong.any():
+            row, lane = (int(k) for k in np.argwhere(wrong)[0])
+            apart = width * (lane - int(first[row]))
+            raise LayoutError(
+                f"access {access.name!r}: lane {lane} writes {apart} bytes behind lane {first[row]}, and its "
+                f"element lies {apart + int(place[row, lane] - base[row, 0])} behind"
+            )
 
 
 def described(

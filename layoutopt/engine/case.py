@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from layoutopt.engine.by_hardware import described, descriptors
+from layoutopt.engine.by_hardware import check_direct_loads, described, descriptors
 from layoutopt.engine.conflicts import Counts, IntArray
 from layoutopt.engine.referee import CountedAccess, KnownLanes, check_table
 from layoutopt.engine.run_time_values import ChoiceTrace, choices, rounded_count
@@ -123,6 +123,7 @@ class Case:
         tile = self.lowered.tile
         check_table(table, tile.element_bytes, self.lanes, self.problem.tile.element_alignment)
         descriptors(self.lowered, table)
+        check_direct_loads(self.lanes, table)
 
     def index_code(self, layout: Layout | Node) -> tuple[IndexCode, ...]:
         """How each access of `lowered` computes its addresses, and in how many instructions.

@@ -50,6 +50,7 @@ KINDS: Final = {
     "stmatrix": Kind("stmatrix", False, True, False, counters=("op_st", "op_st")),
     "atomic": Kind("atomic", True, True, True, adds=True, counters=("op_atom", "op_atom")),
     "reduce": Kind("reduce", False, True, True, adds=True, counters=("op_atom", "op_atom")),
+    "load.lds": Kind("load.lds", False, True, True, copies=True),
     "load.tr": Kind("load.tr", True, False, True, counters=("op_ld", "op_ld")),
     "cp.async.ca": Kind("cp.async", False, True, False, True, narrows=True, counters=(None, "op_ldgsts")),
     "cp.async.cg": Kind("cp.async", False, True, False, True, narrows=True),
@@ -133,6 +134,12 @@ def _ds(match: re.Match[str]) -> Written:
     return Written("load" if reads else "store", int(match[2]) // 8, LOAD_WIDTHS if reads else STORE_WIDTHS)
 
 
+def _direct(match: re.Match[str]) -> Written:
+    """AMD's loads from global memory past the registers."""
+    width = 4 * int(match[1] or match[2] or 1)
+    return Written("load.lds", width, (width,))
+
+
 def _transposing(match: re.Match[str]) -> Written:
     """AMD's transposing loads: b96 of 6-bit elements, b64 of 16, 8 and 4 bits."""
     width = int(match[1] or 64) // 8
@@ -155,6 +162,10 @@ def _atom(match: re.Match[str]) -> Written:
     return Written(kind, int(match[2]) // 8, (4, 8))
 
 
+# AMD's direct loads: `buffer_load_dwordx4.lds`, `global_load_lds_dword`. The wave gives one base in shared
+# memory, and lane l writes at base + l times the width (LLVM, AMDGPU DMA operations).
+DIRECT_LOAD: Final = r"(?:buffer|global)_load_dword(?:x([34]))?[. ]lds|global_load_lds_dword(?:x([34]))?"
+
 # Pattern of the whole text, and what it says.
 SPELLINGS: tuple[tuple[str, Callable[[re.Match[str]], Written]], ...] = (
     (r"load", lambda _: Written("load", None, LOAD_WIDTHS)),
@@ -167,6 +178,7 @@ SPELLINGS: tuple[tuple[str, Callable[[re.Match[str]], Written]], ...] = (
     ),
     (r"(ld|st)(?:\.volatile|\.relaxed\.cta)?\.shared(?:::cta)?(?:\.v([24]))?\.[busf](8|16|32|64|128)", _ptx),
     (r"ds_(read|load|write|store)_[bui](8|16|32|64|96|128)", _ds),
+    (DIRECT_LOAD, _direct),
     (r"ds_read_b(96)_tr_b6|ds_read_b64_tr_b(?:16|8|4)", _transposing),
     (
         r"cp\.async(?:\.(ca|cg))?(?:\.shared(?:::cta)?)?(?:\.global)?(?:\.L2::\w+)?(?:\.(4|8|16))?",
@@ -178,8 +190,14 @@ SPELLINGS: tuple[tuple[str, Callable[[re.Match[str]], Written]], ...] = (
 EXPECTED: Final = (
     "load, store, atomic, reduce (with bytes), ldmatrix.x1|x2|x4[.trans], stmatrix.x1|x2|x4[.trans], "
     "cp.async[.ca|.cg] (with bytes 4, 8 or 16), tma.load|store, wgmma.A|B, tcgen05.A|B, cp.async.bulk, "
-    "or a spelling such as ld.shared.v4.b32, ds_read_b128 or ds_read_b64_tr_b16"
+    "or a spelling such as ld.shared.v4.b32, ds_read_b128, ds_read_b64_tr_b16 or "
+    "buffer_load_dword.lds"
 )
+
+
+def is_direct_load(text: str) -> bool:
+    """Whether `text` is one of AMD's loads past the registers, whose lanes write side by side."""
+    return re.fullmatch(DIRECT_LOAD, text) is not None
 
 
 def parse_operation(text: str, width_bytes: int | None) -> Operation:

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.hardware.operations import is_direct_load
 from layoutopt.layout.families import NAMES
 from layoutopt.problems.hardware_use import HardwareUse
 
@@ -320,7 +321,8 @@ class Problem(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
     @property
     def is_dictated(self) -> bool:
         """Whether the hardware knows only a few layouts of the tile, so that families are not searched."""
-        return self.layout.must_be is not None or any(a.hardware is not None for a in self.accesses)
+        known = any(a.hardware is not None or is_direct_load(a.op) for a in self.accesses)
+        return known or self.layout.must_be is not None
 
     def _repr_html_(self) -> str:
         """The tile in a line, and a table of its accesses."""
@@ -405,7 +407,7 @@ class TileSet(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
         """One tile and its accesses as a problem of its own, the common budget left out."""
         own, common = tile.layout, self.layout
         accesses = tuple(access for access in self.accesses if access.tile == tile.name)
-        if own.must_be is not None or any(access.hardware is not None for access in accesses):
+        if own.must_be is not None or any(a.hardware is not None or is_direct_load(a.op) for a in accesses):
             common = Constraints(alignment_bytes=common.alignment_bytes)  # the rest is not for such a tile
         families = own.families or common.families
         if own.families and common.families:

@@ -9,7 +9,7 @@ swizzle.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,11 +20,13 @@ from layoutopt.engine.run_time_values import rounded_count
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import parse
 from layoutopt.hardware.dictated import Mode, engine, modes
+from layoutopt.hardware.operations import is_direct_load
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound
 from layoutopt.problems.file import check_dictated
 from layoutopt.problems.lower import byte_table
 from layoutopt.problems.types import Problem
+from layoutopt.search.direct import SAID, direct_layouts
 from layoutopt.search.modes import in_mode, of_access
 from layoutopt.search.proposal import Ask, Proposal
 
@@ -65,13 +67,7 @@ def propose(case: Case, ask: Ask) -> Proposal:
     said = _said(problem)
     scope = f"the layouts of {said}"
     ranked, refused = _ranked(case)
-    costs = [_cost(r, case) for r in ranked[:_NAMED]]
-    if len(ranked) > _NAMED:
-        costs.append(f"and {len(ranked) - _NAMED} more, none better")
-    refused = list(dict.fromkeys(refused))
-    if len(refused) > _NAMED:
-        refused[_NAMED:] = [f"and {len(refused) - _NAMED} more that do not serve"]
-    reason = "; ".join([*costs, *refused]) or f"no layout of {said} holds this tile{_rules(problem)}"
+    reason = _reason(case, said, ranked, list(dict.fromkeys(refused)))
     limit = problem.layout.max_bytes
     fitting = [r for r in ranked if limit is None or r.bytes <= limit]
     found = fitting[0] if fitting and not (ask.conflict_free and fitting[0].weighted) else None
@@ -99,6 +95,18 @@ def propose(case: Case, ask: Ask) -> Proposal:
     )
 
 
+def _reason(case: Case, said: str, ranked: Sequence[_Ranked], refused: list[str]) -> str:
+    """What the candidates cost, and why others are none; of direct loads, only why there is none."""
+    if said == SAID and ranked:
+        return ""  # nobody asked for its many candidates by name
+    costs = [_cost(r, case) for r in ranked[:_NAMED]]
+    if len(ranked) > _NAMED:
+        costs.append(f"and {len(ranked) - _NAMED} more, none better")
+    if len(refused) > _NAMED:
+        refused[_NAMED:] = [f"and {len(refused) - _NAMED} more that do not serve"]
+    return "; ".join([*costs, *refused]) or f"no layout of {said} holds this tile{_rules(case.lowered)}"
+
+
 def _cost(ranked: _Ranked, case: Case) -> str:
     """A candidate and what decides about it, in words."""
     engines: set[str] = {a.hardware.engine for a in case.lowered.accesses if a.hardware is not None}
@@ -113,6 +121,8 @@ def _cost(ranked: _Ranked, case: Case) -> str:
 
 def _said(problem: Problem) -> str:
     """What dictates the layout, in words."""
+    if any(is_direct_load(access.op) for access in problem.accesses):
+        return SAID
     by_itself = dict.fromkeys(a.op for a in problem.accesses if a.hardware is not None)
     parts = [" or ".join(names(problem))] if names(problem) else []
     return " and ".join([*parts, *by_itself])
@@ -150,7 +160,8 @@ def _ranked(case: Case) -> tuple[list[_Ranked], list[str]]:
     """The candidates that serve the accesses, the best first; and why the others do not."""
     ranked, refused, unfit = [], [], []
     limit, published = case.lowered.layout.alignment_bytes, _published(case)
-    for candidate in _listed(case.lowered):
+    direct = any(is_direct_load(access.op) for access in case.lowered.accesses)
+    for candidate in _direct(case) if direct else _listed(case.lowered):
         if isinstance(candidate, str):
             unfit.append(candidate)
             continue
@@ -176,6 +187,19 @@ def _ranked(case: Case) -> tuple[list[_Ranked], list[str]]:
         return (r.flips, r.weighted, *r.rest) if instructions else (r.weighted, *r.rest)
 
     return sorted(ranked, key=rank), refused if ranked else [*refused, *unfit]
+
+
+def _direct(case: Case) -> Iterator[Candidate | str]:
+    """Candidates for AMD's direct loads; must_be speaks of another vendor's hardware.
+
+    Raises:
+        ProblemFileError: another constraint beside what is dictated.
+    """
+    check_dictated(case.lowered)
+    if names(case.lowered):
+        raise ProblemFileError("layout.must_be", "direct loads past the registers know no such layout")
+    for name, layout in direct_layouts(case.lowered, case.device.lanes):
+        yield Candidate(name, layout, 1, 0)
 
 
 def _published(case: Case) -> IntArray | None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from layoutopt.engine.by_hardware import descriptors
+from layoutopt.engine.by_hardware import check_direct_loads, descriptors
 from layoutopt.engine.case import counted
 from layoutopt.engine.conflicts import Counts
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
@@ -54,6 +54,7 @@ class InUse:
         self.unreached = ""
         try:
             self.by_hardware = descriptors(stored(problem), self.table[:: self.tile.packed])
+            check_direct_loads(self.lanes, self.table[:: self.tile.packed])
         except LayoutError as error:
             self.unreached = str(error)
         # Known only for the published layout.
