@@ -11,6 +11,7 @@ from conftest import PROBLEMS, ROOT, problem_id
 from layoutopt import check, load, solve
 from layoutopt.engine.witness import witness
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
 from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import Status
@@ -160,6 +161,26 @@ def test_bytes_alone_are_no_reason():
     assert not findings(result, "edit")
     assert result.estimate.blocks_per_sm == 2
     assert result.estimate.instructions > 0
+
+
+def test_a_fix_and_an_edit_save_time_and_not_wavefronts_alone():
+    """An XOR without conflicts takes instructions in every iteration, where a pad and a split take none."""
+    rows = {
+        "name": "rows",
+        "op": "store",
+        "bytes": 4,
+        "index": ["tid // 32 + 2*i", "tid % 32"],
+        "for": {"i": 20},
+    }
+    columns = {"name": "columns", "op": "load", "bytes": 4, "index": ["tid % 40", "j"],
+               "where": "tid < 40", "for": {"j": 36}}  # fmt: skip
+    tile = {"shape": [40, 36], "element": "f32"}
+    problem = from_data({"name": "p", "tile": tile, "threads": 64, "accesses": [rows, columns]})
+    asked = check(problem, "x0*36 + x1", solver=quick)
+    assert [edit.details["offset"] for edit in findings(asked, "edit")] == ["x0*37 + x1"]
+    hurried = check(problem, "x0*36 + x1", solver=quick, budget=Budget(0))
+    fixes = [fix.details["offset"] for result in (asked, hurried) for fix in findings(result, "fix")]
+    assert fixes == ["x0 % 8 * 180 + x1*5 + x0 // 8"] * 2
 
 
 def test_nothing_to_mend():

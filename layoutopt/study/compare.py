@@ -40,7 +40,7 @@ from layoutopt.study.comparison import Comparison, Row, RowAccess, by_wavefronts
 from layoutopt.study.counted import COUNTED, Counter, best, plainly
 from layoutopt.study.edits import strides_of
 from layoutopt.study.known import known_case, with_known_lanes
-from layoutopt.study.nearest_edit import nearest_edit
+from layoutopt.study.nearest_edit import nearest_edit, time_of
 from layoutopt.synthesis.solve import solve_cases
 
 ALL: Final = "all"
@@ -264,7 +264,9 @@ class Comparer:
         if text is None:
             return
         node = parse(text, frozenset(f"x{d}" for d in range(len(self.problem.tile.shape))))
-        found, seconds = _timed(partial(nearest_edit, node, self.case, self.budget))
+        found, seconds = _timed(
+            partial(nearest_edit, node, self.case, self.budget, cost=partial(time_of, self.case))
+        )
         if found is not None:
             row = Row("edit", "nearest edit", "given", edit=found.edit.text, seconds=seconds)
             after = found.edit.node

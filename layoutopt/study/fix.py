@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import msgspec
 import numpy as np
 from msgspec import Struct
 
 from layoutopt.engine.case import case_of
+from layoutopt.engine.conflicts import IntArray
 from layoutopt.engine.estimate import estimate
 from layoutopt.engine.run_time_values import rounded_count
 from layoutopt.expressions.grammar import Node, to_text
@@ -20,6 +22,8 @@ from layoutopt.study.advice import SAME_TIME
 from layoutopt.study.findings import Finding
 from layoutopt.study.in_use import InUse
 from layoutopt.study.nearest_edit import nearest_edit
+
+_QUICK: Final = 1 << 20  # lane accesses for which an estimate takes less than what it decides is worth
 
 
 class EditedLayout(Struct, frozen=True):
@@ -41,7 +45,7 @@ class EditedLayout(Struct, frozen=True):
 
 
 class Timed:
-    """Estimates for a layout in use and for others of its tile, as long as there is time.
+    """Estimates for a layout in use and for others of its tile; of many lanes, as long as there is time.
 
     Attributes:
         case: of the layout in use.
@@ -50,14 +54,20 @@ class Timed:
 
     def __init__(self, used: InUse, sound: bool, budget: Budget) -> None:
         self.case = case_of(used.problem, used.gpu)
+        self.lanes = sum(access.element.size for access in self.case.lanes.accesses)
         self.budget = budget
         self.own = self.of(used.node) if sound and used.node is not None else None
 
     def of(self, layout: Layout | Node) -> Estimate | None:
         """The estimate of a layout, where there can be one."""
-        if self.case.chooses or self.budget.spent:
+        if self.case.chooses or (self.budget.spent and self.lanes > _QUICK):
             return None
         return estimate(self.case, layout, self.case.count(self.case.table(layout)))
+
+    def cost(self, node: Node, table: IntArray) -> float:
+        """The estimated time of a formula with these offsets; its excess where there is no estimate."""
+        took = self.of(node) if self.own is not None else None
+        return took.time if took is not None else self.case.weighted_excess(self.case.count(table))
 
 
 def edited(used: InUse, excess: int | float, timed: Timed) -> EditedLayout | None:
@@ -65,7 +75,7 @@ def edited(used: InUse, excess: int | float, timed: Timed) -> EditedLayout | Non
     if used.node is None:
         return None
     case = timed.case
-    found = nearest_edit(used.node, case, timed.budget)
+    found = nearest_edit(used.node, case, timed.budget, cost=timed.cost)
     if found is None:
         return None
     left = rounded_count(sum(report.excess for report in case.measure(found.edit.node)))
@@ -110,7 +120,7 @@ def fix(
     if not broken and (best.weighted_excess, best.bytes) >= (weighted, used.size):
         return
     options = [best]
-    for families in (("none", "pad"), ("none", "xor")):
+    for families in (("none", "pad"), ("none", "order", "split"), ("none", "xor")):
         layout = used.problem.layout
         if not used.problem.is_dictated and set(families) <= set(layout.families or families):
             option = _solved(used, solver, families)

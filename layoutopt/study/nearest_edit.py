@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from layoutopt.engine.case import Case
+from layoutopt.engine.estimate import estimate
 from layoutopt.errors import ExpressionError, LayoutError
 from layoutopt.expressions.grammar import Node
 from layoutopt.ground.budget import Budget
@@ -75,6 +76,12 @@ def nearest_edit(
         found.excess if cost is None else cost(found.edit.node, case.table(found.edit.node)) for found in best
     ]
     return next(found for found, price in zip(best, prices, strict=True) if price <= min(prices))
+
+
+def time_of(case: Case, node: Node, table: IntArray) -> float:
+    """The estimated time of a formula with these offsets; its excess where lanes choose at run time."""
+    counts = case.count(table)
+    return case.weighted_excess(counts) if case.chooses else estimate(case, node, counts).time
 
 
 def _best_of(kind: str, node: Node, case: Case, budget: Budget) -> Nearest | None:
