@@ -95,6 +95,11 @@ def modes(engine: str | None = None) -> tuple[Mode, ...]:
     return tuple(mode for mode in _file().modes if engine in (None, mode.engine))
 
 
+def engines() -> tuple[Engine, ...]:
+    """Whatever reads or writes by itself."""
+    return _file().engines
+
+
 def engine(name: str) -> Engine:
     """The rules of one engine: `tma`, `wgmma`, `tcgen05` or `cp.async.bulk`."""
-    return next(known for known in _file().engines if known.name == name)
+    return next(known for known in engines() if known.name == name)

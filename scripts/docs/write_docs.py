@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from layoutopt.hardware.devices import devices
+from layoutopt.hardware.dictated import engines, modes
 from layoutopt.hardware.fragments import fragments
 from layoutopt.problems.file import json_schema
-from layoutopt.search.dictated import modes
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -176,8 +176,11 @@ def hardware_page() -> str:
         for rule, accesses in rules.items():
             phases = f"{len(rule.phases)} of {len(rule.phases[0])} lanes"
             text += f"| {', '.join(accesses)} | {phases} | {rule.confidence} | {_cell(rule.source)} |\n"
-    text += "\n## Layouts that TMA and wgmma dictate\n\n"
-    text += "| name | span | XOR of address bits | alignment | source |\n| --- | --- | --- | --- | --- |\n"
+    text += "\n## Layouts that TMA and the tensor cores dictate\n\n"
+    text += "| who | rule | confidence | source |\n| --- | --- | --- | --- |\n"
+    for known in engines():
+        text += f"| {known.name} | {_cell(known.rule)} | {known.confidence} | {_cell(known.source)} |\n"
+    text += "\n| name | span | XOR of address bits | alignment | source |\n| --- | --- | --- | --- | --- |\n"
     for mode in modes():
         span = f"{mode.span_bytes} bytes" if mode.span_bytes else "a row"
         flips = ", ".join(f"{target} by {source}" for target, source in mode.xor) or "none"
