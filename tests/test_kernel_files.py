@@ -227,3 +227,24 @@ def test_what_the_assembler_joins_is_said():
     assert max(change["ptx"]["executions"]) == "4"
     assert change["sass"]["executions"]["16"] > 0
     assert "in PTX, " in layoutopt("check", *files, *launch).stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("bad.ptx", "call (retval0), twice;\n"),
+        ("bad.ptx", "call f, (a), (b), (c);\n"),
+        (
+            "bad.sass",
+            "        /*0000*/                   BRA ;\n        /*0010*/                   CALL.REL.NOINC ;\n",
+        ),
+        ("bad.sass", "        /*0000*/                   RET.REL.NODEC ;\n"),
+    ],
+)
+def test_jumps_and_calls_without_their_operands_are_one_line(tmp_path, name, line):
+    ptx = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k()\n{\n" + line + "ret;\n}\n"
+    path = tmp_path / name
+    path.write_text(ptx if name.endswith(".ptx") else "code for sm_90\n\tFunction : k\n" + line)
+    done = layoutopt("check", path, "--block", "32")
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) <= 1

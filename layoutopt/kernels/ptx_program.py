@@ -242,6 +242,9 @@ class _Flat:
         yield replace(base, action=built.action, sources=built.sources, dests=built.dests)
 
     def _put_call(self, instance: Instance, item: Instruction, base: Step, depth: int) -> None:
+        if len(item.operands) != 3:
+            where = f"line {item.line}: {item.opcode}"
+            raise ProblemFileError(self._entry.name, f"{where}: expected (results), a function, (arguments)")
         name, results, arguments = item.operands
         callee = self._module.functions.get(name)
         actual = [a.strip() for a in (*results.split(","), *arguments.split(",")) if a.strip()]

@@ -132,9 +132,7 @@ class _Reader:
 
     def _built(self, instruction: Instruction) -> Built:
         opcode = instruction.opcode
-        if opcode in self._special:
-            return self._special[opcode](instruction)
-        builder = OPERATIONS.get(opcode)
+        builder = self._special.get(opcode) or OPERATIONS.get(opcode)
         if builder is None and opcode.startswith("U"):
             builder = OPERATIONS.get(opcode[1:])
         if builder is None:
