@@ -123,6 +123,24 @@ WORDS = [
     "phase",
     "fragment",
     "copy",
+    *[
+        "coordinates",
+        "active",
+        "bases",
+        "sizes",
+        "block",
+        "kernel",
+        "global",
+        "contiguous",
+        "iterations",
+        "box",
+        "mode",
+        "major",
+        "rows",
+        "registers",
+        "other_shared_bytes",
+        "type",
+    ],
 ]
 
 EXPRESSIONS = [

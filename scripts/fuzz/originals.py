@@ -105,6 +105,28 @@ PROBLEMS = [
         ],
     },
     {
+        "name": "chosen",
+        "tile": {"shape": [16, 16], "element": "f32"},
+        "threads": 32,
+        "accesses": [
+            {
+                "name": "drain",
+                "op": "load",
+                "bytes": 4,
+                "lanes": "free",
+                "global": {"contiguous": 16, "order": "column"},
+            },
+            {
+                "name": "fill",
+                "op": "store",
+                "bytes": 4,
+                "index": ["tid // 16 + 2*i", "tid % 16"],
+                "for": {"i": 8},
+            },
+        ],
+        "block": {"other_shared_bytes": 1024, "registers": 64},
+    },
+    {
         "name": "two",
         "threads": 32,
         "tiles": [
