@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
-from layoutopt import arrange, check, compare
+from layoutopt import arrange, check, compare, load_all
 from layoutopt.codegen.languages import emit
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
@@ -413,3 +413,10 @@ def test_the_layouts_that_the_hardware_knows_are_compared():
         assert {*rows} == {"tma.none", "tma.128B", "tma.64B", "tma.32B", "all", "published"}
         assert (rows["tma.128B"].excess, rows["tma.128B"].alignment_bytes, rows["all"].excess) == (0, 1024, 0)
         assert str(rows["published"].status) == "infeasible"
+
+
+def test_templates_may_say_boxes():
+    asked = data({**FILL, "box": ["M // 2", "K"]}, shape=("M", "K"), params={"M": [64, 128], "K": 64})
+    asked["name"] = "block {M}"
+    boxes = [of(solve(problem), "fill").box for problem in load_all(asked)]
+    assert boxes == [(32, 64), (64, 64)]

@@ -42,7 +42,7 @@ _EXPRESSIONS: Final = frozenset(("index", "where", "weight", "offset"))
 _TEXTS: Final = frozenset(("name", "notes", "source", "kind", "schema", "tile", "overlay"))
 _TABLES: Final = frozenset(("for", "any", "repeat"))  # of numbers, by name
 _NUMBERS: Final = _TABLES | {
-    "shape", "bytes", "threads", "align", "warps", "stages", "order", "excess",
+    "shape", "bytes", "box", "rows", "k", "threads", "align", "warps", "stages", "order", "excess",
     "contiguous", "covers",
     "max_bytes", "alignment_bytes", "pitch_multiple_bytes", "other_shared_bytes", "registers",
 }  # fmt: skip
