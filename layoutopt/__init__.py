@@ -21,9 +21,12 @@ __all__ = [
     "__version__",
     "arrange",
     "check",
+    "check_tiles",
     "compare",
+    "compare_tiles",
     "emit",
     "explain",
+    "explain_tiles",
     "load",
     "load_all",
     "load_any",
@@ -43,9 +46,12 @@ if TYPE_CHECKING:
     from layoutopt.problems.tile_set_file import load_any
     from layoutopt.problems.types import Access, Problem, Tile, TileSet
     from layoutopt.study.check import Audit, check
+    from layoutopt.study.check_tiles import check_tiles
     from layoutopt.study.compare import compare
+    from layoutopt.study.compare_tiles import compare_tiles
     from layoutopt.study.comparison import Comparison
     from layoutopt.study.explain import explain
+    from layoutopt.study.explain_tiles import explain_tiles
     from layoutopt.study.explanation import Explanation
     from layoutopt.sweeps.sweep import Sweep, sweep
     from layoutopt.synthesis.arrange import Arrangement, arrange
@@ -66,9 +72,12 @@ _HOMES = {
     "TileSet": "layoutopt.problems.types",
     "arrange": "layoutopt.synthesis.arrange",
     "check": "layoutopt.study.check",
+    "check_tiles": "layoutopt.study.check_tiles",
     "compare": "layoutopt.study.compare",
+    "compare_tiles": "layoutopt.study.compare_tiles",
     "emit": "layoutopt.codegen.python",
     "explain": "layoutopt.study.explain",
+    "explain_tiles": "layoutopt.study.explain_tiles",
     "load": "layoutopt.problems.file",
     "load_all": "layoutopt.problems.python",
     "load_any": "layoutopt.problems.tile_set_file",

@@ -11,7 +11,7 @@ from command import layoutopt
 
 from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.codegen.tiles import block_code
-from layoutopt.errors import ProblemFileError
+from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.hardware.devices import device
 from layoutopt.problems.tile_set_file import tiles_from_data
 from layoutopt.study.block import block_in_use, read_block, solved_block
@@ -165,3 +165,20 @@ def test_emit_of_several_tiles_on_the_command_line(tmp_path):
     refused = layoutopt("emit", str(path), "--offset", "x0")
     assert refused.returncode == 2
     assert "--offset published takes those" in refused.stderr
+
+
+def test_a_language_that_cannot_express_a_tile_names_it():
+    odd = {"name": "odd", "shape": [24, 9], "element": "f32"}
+    rows = {
+        "name": "r",
+        "tile": "odd",
+        "op": "load",
+        "bytes": 4,
+        "index": ["lane % 24", "i"],
+        "for": {"i": 9},
+    }
+    data = {**SET, "tiles": [SET["tiles"][0], odd], "accesses": [SET["accesses"][0], rows]}
+    tile_set = tiles_from_data({**data, "overlay": [], "same_layout": False})
+    block = solved_block(tile_set, device("sm_90"), arrange(tile_set))
+    with pytest.raises(LayoutError, match="tile 'odd': Gluon's shared layouts need extents"):
+        block_code("gluon", block)

@@ -67,11 +67,18 @@ def block_plans(language: str, block: Block, *, only: Part = "all") -> tuple[Pla
 
 
 def text_of_plans(language: str, block: Block, plans: Sequence[Plan]) -> str:
-    """The text of plans that were made for this language: constants of the block, then each part's."""
+    """The text of plans that were made for this language: constants of the block, then each part's.
+
+    Raises:
+        LayoutError: as for `block_plans`.
+    """
     known = LANGUAGES[language]
     text = "\n".join(_head(known, block)) + "\n"
-    for plan in plans:
-        text += "\n" + code(language, plan)
+    for part, plan in zip(block.parts, plans, strict=True):
+        try:
+            text += "\n" + code(language, plan)
+        except LayoutError as error:
+            raise LayoutError(f"tile {part.tile!r}: {error}") from None
     return text + ("\n#endif\n" if language == "c" else "")
 
 
