@@ -28,12 +28,15 @@ def arrays(session: Session, answer: dict, asked: Question, table: np.ndarray) -
     for entry, access in zip(problem["accesses"], asked.accesses, strict=True):
         for key in ("index", "where", "for"):
             entry.pop(key, None)
-        lanes = access.merge_lanes if "matrix" not in entry["op"] else 8 * int(entry["op"].split(".x")[1][0])
+        # Lanes beyond those that give a matrix instruction its addresses do not matter.
+        given = 8 * int(entry["op"].split(".x")[1][0]) if "matrix" in entry["op"] else access.merge_lanes
         entry["coordinates"], entry["active"] = [], []
         for issue in access.issues:
-            starts = [issue.first.get(lane, (0,))[0] for lane in range(lanes)]
+            starts = [issue.first.get(lane, (0,))[0] for lane in range(access.merge_lanes)]
             entry["coordinates"].append([[int(x) for x in np.unravel_index(s, shape)] for s in starts])
-            entry["active"].append([lane in issue.first for lane in range(lanes)])
+            entry["active"].append(
+                [lane in issue.first or lane >= given for lane in range(access.merge_lanes)]
+            )
         if not any(map(any, entry["active"])):
             return
     done = session.call(
