@@ -90,6 +90,13 @@ def test_a_loop_that_cannot_be_counted_at_once_is_refused_by_its_length():
         counted(kernel("mov.u32 %r3, 0;", body), 1_000_000)
 
 
+def test_a_loop_in_which_nothing_changes_is_named():
+    body = "ld.shared.b32 %r5, [%r3];\n setp.ne.u32 %p0, %r1, 0;"
+    launch = Launch(block=(64, 1, 1), arguments={"0": 7, "1": "pointer"})
+    found = evaluate(kernel("mov.u32 %r3, 0;", body), launch, device("sm_90"))
+    assert any("waits for ever" in why for why in found.doubts)
+
+
 def test_unknown_addresses_are_counted_in_every_round():
     body = "ld.global.u32 %r4, [%d1];\n ld.shared.b32 %r5, [%r4];" + COUNTED.format(step=1)
     assert counted(kernel("mov.u32 %r3, 0;", body), 100_000) == ([(200_000, 0, 0, 200_000)], False)
@@ -128,6 +135,7 @@ def random_body(draw):
 def test_random_loops_cost_what_their_rounds_cost(seed, monkeypatch):
     monkeypatch.setattr(loops, "FIRST_ROUND", 4)
     monkeypatch.setattr(loops, "_LONGEST_PERIOD", 64)
+    monkeypatch.setattr(loops, "_WORTH_STEPS", 0)
     program = kernel(*random_body(random.Random(seed)))
     rounds = 120 + seed
     assert counted(program, rounds) == counted(program, rounds, every_round=True)

@@ -35,6 +35,8 @@ FIRST_ROUND: Final = 32
 FIRST_STEPS: Final = 1024
 _LOOKED_AT: Final = (4, 9, 17, 33)
 _COSTLY_STEPS: Final = 128
+# Steps that must be left in a loop for it to be worth while.
+_WORTH_STEPS: Final = 2048
 # Rounds that one evaluation may go through, and how often they must at least repeat.
 _LONGEST_PERIOD: Final = 4096
 _LEAST_REPEATS: Final = 2
@@ -152,6 +154,7 @@ class Loops:
 
         Raises:
             TooManySteps: about so many rounds are left that they cannot be executed.
+            Stopped: the loop never ends.
             RoundsDone: it was asked for.
         """
         key = (header, group.rows.tobytes(), group.lanes.tobytes())
@@ -228,6 +231,11 @@ def _summed(place: _Place, guess: _Guess, known: int | None) -> tuple[int | None
     left = 0 if costly else _periods_left(place, guess)
     most = left or _MOST_ROUNDS
     for multiple in _MULTIPLES if known is None else (known,):
+        if multiple > 1 and costly and not left:
+            left = _periods_left(place, guess)
+            most = min(most, left or most)
+        if left and left * guess.steps < _WORTH_STEPS:
+            break
         if multiple * guess.period > _LONGEST_PERIOD or most // multiple < _LEAST_REPEATS:
             break
         trial = _Trial(place, _times(guess, multiple))
@@ -236,7 +244,7 @@ def _summed(place: _Place, guess: _Guess, known: int | None) -> tuple[int | None
             trial.apply(repeats)
             return multiple, most
         most = min(most, (trial.ends + 1) * multiple)
-    return None, min(most, _periods_left(place, guess) if costly else left)
+    return None, min(most, left)
 
 
 def _times(guess: _Guess, multiple: int) -> _Guess:
@@ -302,8 +310,15 @@ class _Trial:
         self.ends = _MOST_ROUNDS
 
     def repeats(self, most: int) -> int:
-        """How many periods from now on do the same; 0 where it is not seen that some do."""
+        """How many periods from now on do the same; 0 where it is not seen that some do.
+
+        Raises:
+            Stopped: nothing ever changes.
+        """
         if not self._guess.moves:
+            if self._holds(Span(0)):
+                machine = self._place.machine
+                raise Stopped(f"the loop at {machine.registers.named(machine.at)} waits for ever")
             return 0
         for _ in range(_ATTEMPTS):
             span = Span(most)
