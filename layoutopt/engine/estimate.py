@@ -2,13 +2,14 @@
 
     cycles = block + sum over accesses of weight * (fixed + memory + index + waits)
 
-    fixed   what every access takes, with its barrier; a load more, a copy from global memory much more
-    memory  the wavefronts of its warp instructions, or the cycles that the width of what is returned takes
-            where those are more; a block of one warp waits between them; a 16-byte copy past the registers
-            takes more where its phases cross lines
-    index   instructions of a thread's index code, each so many cycles, or so many for each warp of the
-            block where that is more; those under a predicate that changes each iteration take longer
-    waits   iterations of loads under such a predicate, which are not issued ahead
+    fixed   what every access takes, with its barrier; a copy from global memory much more
+    memory  the wavefronts of its warp instructions, one a cycle; or what its busiest warp takes by itself
+            where that is more: its instructions follow one another no closer than some cycles, its wavefronts
+            neither; a 16-byte copy past the registers takes more where its phases cross lines
+    index   a quarter of a cycle or so for every instruction of the index code that a warp issues, there being
+            four schedulers
+    waits   iterations under a predicate that changes: loads wait a little, and where the index code is long
+            the compiler branches around it, one iteration after the other
 
 The coefficients are data of a device (`hardware/devices.json`, `timing`), fitted by
 `scripts/measure/fit_time.py` to cycles that a GPU took, and stated with their error. A device without
@@ -16,8 +17,8 @@ measurements borrows those of the default target, and the estimate says so.
 
 Where blocks run together on a multiprocessor, one waits while others work:
 
-    time = the cycles of a pass by the blocks that fit, or what keeps the memory and the schedulers busy where
-           that is more
+    time = the cycles of a pass by the blocks that fit, or what keeps the memory and the schedulers busy, or
+           what copies across lines take, whatever is most
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 
 from layoutopt.engine.case import Case
@@ -38,53 +40,71 @@ from layoutopt.problems.answer import Estimate
 from layoutopt.problems.index_code import IndexCode
 from layoutopt.problems.trace import LaneTrace
 
+FloatArray = npt.NDArray[np.float64]
+
 # Copies past the registers, which are written by lines of so many bytes.
 _WHOLE_LINES: Final = "cp.async.cg"
 _LINE_BYTES: Final = 128
+# Index instructions of an iteration that the compiler branches around, where others are computed for nothing.
+_BRANCHED: Final = 7
+
+
+class Memory(Struct, frozen=True):
+    """What one access asks of the memory in one pass of a block, times its weight.
+
+    Attributes:
+        wavefronts: of all warps.
+        warp_wavefronts, warp_instructions: of the warp that has most.
+    """
+
+    wavefronts: float
+    warp_wavefronts: float
+    warp_instructions: float
+
+    def cycles(self, timing: Timing) -> float:
+        """Of the access alone."""
+        warp = timing.warp_wavefront * self.warp_wavefronts, timing.warp_instruction * self.warp_instructions
+        return max(self.wavefronts, *warp)
 
 
 class Terms(Struct, frozen=True):
     """What the estimate counts of a layout: one pass of a block, each access times its weight.
 
     Attributes:
-        memory: cycles of the memory: wavefronts, or the width of what is returned.
-        accesses, loads, copies: how many there are; loads return something, copies come from global memory.
+        memory: access by access.
+        accesses, copies: how many there are; copies come from global memory.
         lines: aligned runs of 128 bytes beyond the first, of each phase of a 16-byte copy past the registers.
         waits: iterations of loads whose predicate changes from iteration to iteration.
-        instructions: of the index code of a thread.
-        predicated: of these, those under such a predicate.
-        warps: of the block.
+        branches: iterations of any access under such a predicate with long index code.
+        instructions: of the index code of all warps.
     """
 
-    memory: float
+    memory: tuple[Memory, ...]
     accesses: float
-    loads: float
     copies: float
     lines: float
     waits: float
+    branches: float
     instructions: float
-    predicated: float
-    warps: int
 
     def cycles(self, timing: Timing) -> float:
         """Of one pass of a block alone."""
-        each = max(timing.instruction, timing.instruction_per_warp * self.warps)
         return (
             timing.block
             + timing.access * self.accesses
-            + timing.load * self.loads
             + timing.copy * self.copies
-            + self.memory * max(1.0, timing.wavefront_of_one_warp / self.warps)
+            + sum(memory.cycles(timing) for memory in self.memory)
             + timing.line * self.lines
             + timing.wait * self.waits
-            + each * (self.instructions - self.predicated)
-            + max(each, timing.predicated_instruction) * self.predicated
+            + timing.branch * self.branches
+            + timing.instruction * self.instructions
         )
 
     def busy(self, timing: Timing) -> float:
-        """Cycles that a pass keeps the memory and the schedulers of a multiprocessor busy."""
-        issued = timing.instruction_per_warp * self.warps * self.instructions
-        return self.memory + timing.line * self.lines + issued
+        """Cycles that a pass keeps a multiprocessor busy, whatever else runs there."""
+        wavefronts = sum(memory.wavefronts for memory in self.memory)
+        issued = timing.instruction * self.instructions
+        return max(wavefronts + issued, timing.line_together * self.lines)
 
 
 def timing_of(gpu: Device) -> tuple[Timing, str | None]:
@@ -146,25 +166,28 @@ def terms(case: Case, table: IntArray, counts: Sequence[Counts], code: Sequence[
         counts: of every warp instruction, from `Case.count`.
         code: the index code, from `Case.index_code`.
     """
-    total = dict.fromkeys(Terms.__struct_fields__[:-1], 0.0)
+    total = dict.fromkeys(Terms.__struct_fields__[1:], 0.0)
+    warps, memory = -(-case.problem.threads // case.device.lanes), []
     for lanes, count, index in zip(case.lanes.accesses, counts, code, strict=True):
-        if lanes.operation.does.by_itself:
-            continue  # beside the threads
         share = lanes.weight / case.lanes.weight_unit
-        weight, does = float(share.mean()), lanes.operation.does
-        least = case.device.rule(lanes.operation).least_cycles
-        busy = np.where(count.phases > 0, np.maximum(count.wavefronts, least), 0)
-        total["memory"] += float((busy * share).sum())
+        weight, does, cost = float(share.mean()), lanes.operation.does, index.instructions
+        issued = np.where(count.phases > 0, share, 0.0)
+        memory.append(_memory(count.wavefronts * share, issued, cost.iterations))
         total["lines"] += float((_lines(lanes, table, case.device) * share).sum())
         total["accesses"] += weight
-        total["loads"] += weight * does.returns
         total["copies"] += weight * does.copies
-        total["instructions"] += weight * index.instructions.total
+        total["instructions"] += weight * warps * cost.total
         if index.active is not None and names(index.active) - {"tid"}:
-            total["predicated"] += weight * index.instructions.looped
-            issued = (count.phases * share).reshape(index.instructions.iterations, -1).any(axis=1)
-            total["waits"] += weight * float(issued.sum()) * does.returns
-    return Terms(**total, warps=-(-case.problem.threads // case.device.lanes))
+            iterations = weight * float(issued.reshape(cost.iterations, -1).any(axis=1).sum())
+            total["waits"] += iterations * does.returns
+            total["branches"] += iterations * (cost.per_iteration >= _BRANCHED)
+    return Terms(tuple(memory), **total)
+
+
+def _memory(wavefronts: FloatArray, issued: FloatArray, iterations: int) -> Memory:
+    """Of one access: its warp instructions, iteration by iteration and warp by warp."""
+    per_warp = (part.reshape(iterations, -1).sum(axis=0).max(initial=0) for part in (wavefronts, issued))
+    return Memory(float(wavefronts.sum()), *map(float, per_warp))
 
 
 def _lines(lanes: LaneTrace, table: IntArray, gpu: Device) -> IntArray:

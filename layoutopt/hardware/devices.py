@@ -128,30 +128,29 @@ class Timing(Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         block: of every pass.
         access: of every access, with the barrier after it.
-        load: of an access that returns something to registers, beyond that.
         copy: of an access that copies from global memory, beyond that.
-        wavefront_of_one_warp: of each wavefront where a block has one warp; two warps share it.
         line: of each aligned run of 128 bytes, beyond the first, that one phase of a 16-byte copy past the
             registers touches.
-        wait: of each iteration of a load whose predicate changes from iteration to iteration, which the
-            compiler does not issue ahead.
-        instruction: of each instruction of the index code of a thread.
-        instruction_per_warp: the same for each warp of the block, where that is more.
-        predicated_instruction: of each such instruction under a predicate that changes.
+        line_together: the same, of a multiprocessor whose blocks all copy.
+        wait: of each iteration of a load whose predicate changes from iteration to iteration.
+        branch: of each iteration under such a predicate whose index code is long.
+        warp_wavefront: from one wavefront of a warp to its next.
+        warp_instruction: from one instruction of a warp to its next.
+        instruction: of each instruction of the index code that a warp issues.
         error: the median relative error over the programs that were measured.
         source: where the numbers come from.
     """
 
     block: Cycles
     access: Cycles
-    load: Cycles
     copy: Cycles
-    wavefront_of_one_warp: Cycles
     line: Cycles
+    line_together: Cycles
     wait: Cycles
+    branch: Cycles
+    warp_wavefront: Cycles
+    warp_instruction: Cycles
     instruction: Cycles
-    instruction_per_warp: Cycles
-    predicated_instruction: Cycles
     error: Cycles
     source: Annotated[str, Meta(min_length=1)]
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import json
 import os
 import re
 import shlex
@@ -29,6 +30,7 @@ from layoutopt.problems.file import json_schema
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"((?:<!-- [^\n]* -->\n)*)```console\n(.*?)```", re.S)
+BENCH = re.compile(r"<!-- bench (\S+) -->\n(?:\n?\|[^\n]*\n(?:\|[^\n]*\n)*\n[^\n]*\n)?")
 MODEL = re.compile(r"<!-- model ([^\n]*) -->\n```text\n.*?```", re.S)
 HAND = "<!-- Written by scripts/docs/write_docs.py; change what it is generated from. -->\n\n"
 
@@ -37,7 +39,27 @@ def with_outputs(page: str) -> str:
     """The page with the output that its commands give now."""
     with tempfile.TemporaryDirectory() as folder:
         page = BLOCK.sub(lambda match: _block(match[1], match[2], Path(folder)), page)
+        page = BENCH.sub(lambda match: _bench(match[1]), page)
         return MODEL.sub(lambda match: _model(match[1], Path(folder)), page)
+
+
+def _bench(name: str) -> str:
+    """Kernels with several layouts, as `scripts/measure/bench.py` timed them."""
+    record = json.loads((ROOT / "tests/data" / name).read_text())
+    lines = [f"<!-- bench {name} -->", "| kernel | layout | | microseconds | registers |"]
+    lines.append("| --- | --- | --- | --- | --- |")
+    for kernel in record["kernels"]:
+        for row in kernel["times"]:
+            offset = kernel["layouts"].get(row["layout"])
+            title = "CuTe's swizzle" if row["layout"] == "cute" else row["layout"]
+            if offset == kernel["recommended"]:
+                title = "**recommended**" if title == "recommended" else f"{title}, **recommended**"
+            times = ", ".join(f"{time:.1f}" for time in row["microseconds"])
+            formula = f"`{offset}`" if offset else ""
+            lines.append(f"| {kernel['kernel']} | {title} | {formula} | {times} | {row['registers'] or ''} |")
+    made = record["provenance"]
+    where = f"{made['gpu']}, driver {made['driver']}, CUDA {made['cuda']}, {made['date']}."
+    return "\n".join([*lines, "", where]) + "\n"
 
 
 def _model(arguments: str, folder: Path) -> str:

@@ -1,21 +1,12 @@
-"""Time the main loop of RAFT's contractions (64x64 distances by 256 threads) with layouts of its tiles.
+"""The main loop of RAFT's contractions (64x64 distances by 256 threads); `bench.py` runs it.
 
-    python scripts/measure/bench_contractions.py --write FOLDER     here: solve, write one program a type
-    python scripts/measure/bench_contractions.py --measure FOLDER   on the GPU: contractions.json
-
-In f32 and f64: the published pad, which is what `layoutopt compare` recommends, and the XOR in fewer bytes
-that `layoutopt solve` finds, both with the emitted pieces. The kernels are otherwise the same; their sums are
-compared.
+In f32 and f64, all with the emitted pieces. The kernels are otherwise the same; their sums are compared.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-from pathlib import Path
-
-import msgspec
-import on_gpu
+from layoutopt.codegen import cuda
+from layoutopt.codegen.plan import Plan
 
 KERNEL = r"""
 __global__ void __launch_bounds__(256) NAME_kernel(const T* x, const T* y, T* out) {
@@ -90,7 +81,7 @@ int main() {
     cudaMemcpy(y, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice);
     struct Run { const char* name; Kernel kernel; int bytes; std::vector<float> times; std::vector<T> sums; };
     Run runs[] = {
-        {"pad", pad_kernel, pad_bytes, {}, {}}, {"xor", xor_kernel, xor_bytes, {}, {}}};
+@RUNS@};
     cudaEvent_t start, stop; cudaEventCreate(&start); cudaEventCreate(&stop);
     for (int round = 0; round < 120; ++round)  // interleaved: clocks drift
         for (auto& run : runs) {
@@ -123,49 +114,12 @@ TYPES = {
 }
 
 
-def write(folder: Path) -> None:
-    from layoutopt.codegen import cuda
-    from layoutopt.codegen.languages import plan
-    from layoutopt.hardware.devices import device
-    from layoutopt.problems.catalogue import of_one_tile
-    from layoutopt.problems.file import load
-    from layoutopt.synthesis.solve import solve
-
-    folder.mkdir(parents=True, exist_ok=True)
-    gpu, entries = device("sm_90"), []
-    for kind, (name, element, vector, count) in TYPES.items():
-        problem = load(of_one_tile()[name])
-        assert problem.published is not None
-        offsets = {"pad": problem.published.offset, "xor": str(solve(problem).offset)}
-        constants = f"constexpr int K = {4096 // count}, VEC = {count};"
-        text = [f"using T = {element}; using V = {vector};", constants]
-        for layout, offset in offsets.items():
-            planned = plan(msgspec.structs.replace(problem, name=layout), gpu, offset)
-            text += [cuda.emit(planned).replace("#pragma once", ""), KERNEL.replace("NAME", layout)]
-        (folder / f"{kind}.cu").write_text("\n".join([*text, MAIN]))
-        entries.append({"problem": f"{name}.json", "element": kind, "offsets": offsets})
-    (folder / "entries.json").write_text(json.dumps(entries))
-
-
-def measure(folder: Path) -> None:
-    entries = json.loads((folder / "entries.json").read_text())
-    for entry in entries:
-        program = Path("/tmp") / f"layoutopt_contractions_{entry['element']}"
-        on_gpu.run("nvcc", *on_gpu.compile_flags(), "-o", program, folder / f"{entry['element']}.cu")
-        done = subprocess.run([program], check=True, stdout=subprocess.PIPE, text=True)
-        rows = [line.split("\t")[1:] for line in done.stdout.splitlines()]
-        entry["layouts"] = [
-            {"layout": name, "microseconds": float(time), "registers": int(registers), "blocks": int(blocks),
-             "same_sums": same == "1"}
-            for name, time, registers, blocks, same, _ in rows
-        ]  # fmt: skip
-        print(entry, flush=True)
-    head = {
-        "about": "The main loop of RAFT's contractions with two layouts of its tiles: median time.",
-        "provenance": on_gpu.provenance("bench_contractions.py"),
-    }
-    (folder / "contractions.json").write_text(on_gpu.record(head, "kernels", entries))
-
-
-if __name__ == "__main__":
-    on_gpu.write_or_measure(__doc__, write, measure)
+def program(plans: dict[str, Plan], kind: str) -> str:
+    """The program that times every layout; `kind` is one of `TYPES`."""
+    _, element, vector, count = TYPES[kind]
+    constants = f"constexpr int K = {4096 // count}, VEC = {count};"
+    text = [f"using T = {element}; using V = {vector};", constants]
+    for name, planned in plans.items():
+        text += [cuda.emit(planned).replace("#pragma once", ""), KERNEL.replace("NAME", name)]
+    runs = ",\n".join(f'        {{"{name}", {name}_kernel, {name}_bytes, {{}}, {{}}}}' for name in plans)
+    return "\n".join([*text, MAIN.replace("@RUNS@", runs)])

@@ -1,24 +1,13 @@
-"""Time a GEMM main loop (cp.async, ldmatrix, mma; 128x128x32, f16) with three layouts of its tiles.
+"""A GEMM main loop (cp.async, ldmatrix, mma; 128x128x32, f16) with layouts of its tiles; `bench.py` runs it.
 
-    python scripts/measure/bench_gemm.py --write bench.cu      here: solve, and write the program
-    nvcc -O3 -std=c++17 -arch=sm_90 -I CUTLASS/include -o bench bench.cu && ./bench
-
-Ours with the emitted pieces; 8 halves of padding, with the emitted pieces too; and CuTe's swizzle, its
-composed layout called at each coordinate. The kernels are otherwise the same; their sums are compared.
+CuTe's swizzle is its composed layout, called at each coordinate; all others have the emitted pieces. The
+kernels are otherwise the same; their sums are compared.
 """
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
-import msgspec
-
 from layoutopt.codegen import cuda, cute
-from layoutopt.codegen.languages import plan
-from layoutopt.hardware.devices import device
-from layoutopt.problems.file import from_data
-from layoutopt.synthesis.solve import solve
+from layoutopt.codegen.plan import Plan
 
 PROBLEM = {
     "name": "gemm", "tile": {"shape": [128, 32], "element": "f16"}, "threads": 256,
@@ -29,10 +18,11 @@ PROBLEM = {
     ],
 }  # fmt: skip
 STAGES = 3
+WRITTEN = {"none": "x0*32 + x1", "pad": "x0*40 + x1"}
 
 CUTE = r"""
-__device__ __forceinline__ uint32_t cute_at(int row, int column) { return 2 * gemm_ours_layout{}(row, column); }
-__device__ __forceinline__ void gemm_cute_fill(uint32_t smem, int tid, int i, const void* source) {
+__device__ __forceinline__ uint32_t cute_at(int row, int column) { return 2 * ours_layout{}(row, column); }
+__device__ __forceinline__ void cute_fill(uint32_t smem, int tid, int i, const void* source) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(smem + cute_at(tid / 4 + 64 * i, 8 * (tid % 4))),
                  "l"(__cvta_generic_to_global(source)) : "memory");
 }
@@ -40,15 +30,15 @@ __device__ __forceinline__ void cute_load(uint32_t address, uint32_t (&v)[4]) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(address) : "memory");
 }
-__device__ __forceinline__ void gemm_cute_a(uint32_t smem, int tid, int m, int k, uint32_t (&v)[4]) {
+__device__ __forceinline__ void cute_a(uint32_t smem, int tid, int m, int k, uint32_t (&v)[4]) {
     const int lane = tid % 32, warp = tid / 32;
     cute_load(smem + cute_at(32 * (warp % 4) + lane % 16 + 16 * m, 8 * (lane / 16) + 16 * k), v);
 }
-__device__ __forceinline__ void gemm_cute_b(uint32_t smem, int tid, int n, int k, uint32_t (&v)[4]) {
+__device__ __forceinline__ void cute_b(uint32_t smem, int tid, int n, int k, uint32_t (&v)[4]) {
     const int lane = tid % 32, warp = tid / 32;
     cute_load(smem + cute_at(64 * (warp / 4) + 16 * n + lane % 8 + 8 * (lane / 16), 8 * (lane / 8 % 2) + 16 * k), v);
 }
-constexpr int gemm_cute_bytes = gemm_ours_bytes;
+constexpr int cute_bytes = ours_bytes;
 """
 KERNEL = r"""
 __global__ void __launch_bounds__(256) NAME_kernel(const __half* a, const __half* b, float* out) {
@@ -120,8 +110,7 @@ int main() {
     std::reverse(host.begin(), host.end());
     cudaMemcpy(b, host.data(), host.size() * 2, cudaMemcpyHostToDevice);
     struct { const char* name; Kernel kernel; int bytes; std::vector<float> times, sums; } runs[] = {
-        {"ours", gemm_ours_kernel, gemm_ours_bytes}, {"pad 8", gemm_pad_kernel, gemm_pad_bytes},
-        {"CuTe swizzle", gemm_cute_kernel, gemm_cute_bytes}};
+@RUNS@};
     cudaEvent_t start, stop; cudaEventCreate(&start); cudaEventCreate(&stop);
     for (int round = 0; round < 120; ++round)  // interleaved: clocks drift
         for (auto& run : runs) {
@@ -136,32 +125,23 @@ int main() {
     for (auto& run : runs) {
         std::sort(run.times.begin(), run.times.end());
         cudaFuncAttributes attributes; cudaFuncGetAttributes(&attributes, run.kernel);
-        const float ms = run.times[run.times.size() / 2];
-        std::printf("%-14s %9.2f us  %6.1f TFLOP/s  %d registers  %s %s\n", run.name, ms * 1000,
-                    2e-9 * blocks * 128 * 128 * K / ms, attributes.numRegs,
-                    run.sums == runs[0].sums ? "same sums" : "OTHER SUMS", cudaGetErrorString(cudaGetLastError()));
+        const int shared = (run.bytes + 1023) / 1024 * 1024 * 2 * STAGES;
+        int fit = 0;
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, run.kernel, 256, shared);
+        std::printf("time\t%s\t%.2f\t%d\t%d\t%d\t%s\n", run.name, run.times[run.times.size() / 2] * 1000,
+                    attributes.numRegs, fit, int(run.sums == runs[0].sums), cudaGetErrorString(cudaGetLastError()));
     }
 }
 """
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--write", type=Path, required=True)
-    args = parser.parse_args()
-    gpu, problem = device("sm_90"), from_data(PROBLEM)
-    named = {kind: msgspec.structs.replace(problem, name=f"gemm_{kind}") for kind in ("ours", "pad")}
-    ours = plan(named["ours"], gpu, solve(named["ours"]))
-    pad = plan(named["pad"], gpu, "x0*40 + x1")
+def program(plans: dict[str, Plan]) -> str:
+    """The program that times every layout, and CuTe's form of ours."""
     text = ["#include <cuda_fp16.h>", "constexpr int K = 8192;", f"constexpr int STAGES = {STAGES};"]
-    for planned in (ours, pad):
-        text += [cuda.emit(planned).replace("#pragma once", ""), KERNEL.replace("NAME", planned.name)]
-    swizzled = cute.emit(ours).replace("#pragma once", "").replace("constexpr int", "// constexpr int")
-    text += [swizzled, CUTE, KERNEL.replace("NAME", "gemm_cute"), MAIN]
-    args.write.write_text("\n".join(text))
-
-
-if __name__ == "__main__":
-    main()
+    for name, planned in plans.items():
+        text += [cuda.emit(planned).replace("#pragma once", ""), KERNEL.replace("NAME", name)]
+    swizzled = cute.emit(plans["ours"]).replace("#pragma once", "")
+    swizzled = swizzled.replace("constexpr int ours_", "// constexpr int ours_")
+    text += [swizzled, CUTE, KERNEL.replace("NAME", "cute")]
+    runs = ",\n".join(f'        {{"{name}", {name}_kernel, {name}_bytes}}' for name in (*plans, "cute"))
+    return "\n".join([*text, MAIN.replace("@RUNS@", runs)])

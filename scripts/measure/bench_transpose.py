@@ -1,24 +1,12 @@
-"""Time a 4096x4096 transpose on the GPU with three layouts of its tile, beside a device copy.
+"""A 4096x4096 transpose with layouts of its tile, beside a device copy; `bench.py` runs it.
 
-    python scripts/measure/bench_transpose.py --write bench.cu     here: solve, and write the program
-    nvcc -O3 -std=c++17 -arch=sm_90 -o bench bench.cu && ./bench
-
-The kernels are the same but for the emitted address functions: no layout, one word of padding, ours.
+The kernels are the same but for the emitted address functions.
 """
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
-import msgspec
-
 from layoutopt.codegen import cuda
-from layoutopt.codegen.languages import plan
-from layoutopt.hardware.devices import device
-from layoutopt.problems.file import from_data
-from layoutopt.problems.types import Problem
-from layoutopt.synthesis.solve import solve
+from layoutopt.codegen.plan import Plan
 
 F32 = {
     "name": "f32", "tile": {"shape": [32, 32], "element": "f32"}, "threads": 256,
@@ -35,6 +23,10 @@ F16 = {
     ],
 }  # fmt: skip
 
+WRITTEN = {
+    "f32": {"none": "x0*32 + x1", "pad": "x0*33 + x1"},
+    "f16": {"none": "x0*64 + x1", "pad": "x0*66 + x1"},
+}
 KERNELS = {
     "f32": r"""
 __global__ void NAME_transpose(const float* in, float* out) {
@@ -74,76 +66,57 @@ __global__ void NAME_transpose(const __half* in, __half* out) {
 MAIN = r"""
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <vector>
-template <class T, class Launch>
-void time_it(const char* name, Launch launch, const std::vector<T>& host, T* in, T* out, bool transposes) {
+typedef void (*Kernel)(const T*, T*);
+int main() {
+    std::vector<Bits> host(size_t(N) * N), back(host.size());
+    for (size_t k = 0; k < host.size(); ++k) host[k] = Bits(k * 2654435761u >> 7) & 0x3bff;
+    const size_t size = sizeof(T) * host.size();
+    T *in, *out; cudaMalloc(&in, size); cudaMalloc(&out, size);
+    cudaMemcpy(in, host.data(), size, cudaMemcpyHostToDevice);
+    struct Run { const char* name; Kernel kernel; bool right; std::vector<float> times; };
+    Run runs[] = {
+@RUNS@, {"copy", nullptr, false, {}}};
     cudaEvent_t a, b; cudaEventCreate(&a); cudaEventCreate(&b);
-    std::vector<float> times;
-    cudaMemset(out, 0, sizeof(T) * size_t(N) * N);
-    for (int k = 0; k < 60; ++k) {
-        cudaEventRecord(a); launch(in, out); cudaEventRecord(b); cudaEventSynchronize(b);
-        float ms; cudaEventElapsedTime(&ms, a, b);
-        if (k >= 10) times.push_back(ms);
+    for (int round = 0; round < 120; ++round)  // interleaved: clocks drift
+        for (auto& run : runs) {
+            if (round == 0) cudaMemset(out, 0, size);
+            cudaEventRecord(a);
+            if (run.kernel) run.kernel<<<dim3(N / SIDE, N / SIDE), 256>>>(in, out);
+            else cudaMemcpyAsync(out, in, size, cudaMemcpyDeviceToDevice);
+            cudaEventRecord(b); cudaEventSynchronize(b);
+            float ms; cudaEventElapsedTime(&ms, a, b);
+            if (round >= 20) run.times.push_back(ms);
+            if (round > 0) continue;
+            cudaMemcpy(back.data(), out, size, cudaMemcpyDeviceToHost);
+            size_t wrong = 0;
+            for (size_t r = 0; r < N; ++r)
+                for (size_t c = 0; c < N; ++c)
+                    wrong += back[r * N + c] != (run.kernel ? host[c * N + r] : host[r * N + c]);
+            run.right = !wrong;
+        }
+    for (auto& run : runs) {
+        std::sort(run.times.begin(), run.times.end());
+        cudaFuncAttributes attributes = {};
+        int fit = 0;
+        if (run.kernel) {
+            cudaFuncGetAttributes(&attributes, run.kernel);
+            cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, run.kernel, 256, 0);
+        }
+        std::printf("time\t%s\t%.2f\t%d\t%d\t%d\t%s\n", run.name, run.times[run.times.size() / 2] * 1000,
+                    attributes.numRegs, fit, int(run.right), cudaGetErrorString(cudaGetLastError()));
     }
-    std::sort(times.begin(), times.end());
-    std::vector<T> back(host.size());
-    cudaMemcpy(back.data(), out, sizeof(T) * back.size(), cudaMemcpyDeviceToHost);
-    size_t wrong = 0;
-    for (size_t r = 0; r < N; ++r)
-        for (size_t c = 0; c < N; ++c)
-            wrong += back[r * N + c] != (transposes ? host[c * N + r] : host[r * N + c]);
-    float ms = times[times.size() / 2];
-    std::printf("%-12s %8.1f us %8.0f GB/s  %s %s\n", name, ms * 1000, 2e-6 * sizeof(T) * N * N / ms,
-                wrong ? "WRONG" : "right", cudaGetErrorString(cudaGetLastError()));
 }
 """
 
 
-def variants(data: dict[str, object]) -> dict[str, Problem]:
-    problem = from_data(data)
-    return {
-        kind: msgspec.structs.replace(problem, name=f"{problem.name}_{kind}")
-        for kind in ("none", "pad", "ours")
-    }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--write", type=Path, required=True)
-    args = parser.parse_args()
-    gpu = device("sm_90")
-    text = ["#include <cuda_fp16.h>", "constexpr int N = 4096;"]
-    body = []
-    for data, side, pad in ((F32, 32, 1), (F16, 64, 2)):
-        kind = str(data["name"])
-        host = "unsigned" if kind == "f32" else "unsigned short"
-        body.append(
-            f"{{ std::vector<{host}> host(size_t(N) * N); for (size_t k = 0; k < host.size(); ++k) "
-            f"host[k] = ({host})(k * 2654435761u >> 7) & 0x3bff; {host} *in, *out; size_t size = sizeof({host}) * host.size(); "
-            "cudaMalloc(&in, size); cudaMalloc(&out, size); cudaMemcpy(in, host.data(), size, cudaMemcpyHostToDevice);\n"
-            f'time_it<{host}>("{kind} copy", [&](auto a, auto b) {{ cudaMemcpyAsync(b, a, size, '
-            "cudaMemcpyDeviceToDevice); }, host, in, out, false);"
-        )
-        element = "float" if kind == "f32" else "__half"
-        for layout, problem in variants(data).items():
-            answer = (
-                solve(problem) if layout == "ours" else f"x0*{side + (pad if layout == 'pad' else 0)} + x1"
-            )
-            planned = plan(problem, gpu, answer)
-            text += [
-                cuda.emit(planned).replace("#pragma once", ""),
-                KERNELS[kind].replace("NAME", planned.name),
-            ]
-            body.append(
-                f'time_it<{host}>("{planned.name}", [&](auto a, auto b) {{ {planned.name}_transpose<<<dim3(N / {side}, '
-                f"N / {side}), 256>>>(reinterpret_cast<const {element}*>(a), reinterpret_cast<{element}*>(b)); }}, "
-                "host, in, out, true);"
-            )
-        body.append("cudaFree(in); cudaFree(out); }")
-    args.write.write_text("\n".join([*text, MAIN, "int main() {", *body, "}"]) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+def program(plans: dict[str, Plan], kind: str) -> str:
+    """The program that times every layout, and a copy; `kind` is f32 or f16."""
+    element, bits, side = ("float", "unsigned", 32) if kind == "f32" else ("__half", "unsigned short", 64)
+    types = f"using T = {element}; using Bits = {bits}; constexpr int N = 4096, SIDE = {side};"
+    text = ["#include <cuda_fp16.h>", types]
+    for name, planned in plans.items():
+        text += [cuda.emit(planned).replace("#pragma once", ""), KERNELS[kind].replace("NAME", name)]
+    runs = ",\n".join(f'        {{"{name}", {name}_transpose, false, {{}}}}' for name in plans)
+    return "\n".join([*text, MAIN.replace("@RUNS@", runs)])
