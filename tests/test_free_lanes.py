@@ -245,6 +245,20 @@ def test_a_result_whose_lanes_do_something_else_is_refused(files):
     assert str(outcome.exception) == "index: of access 'columns' does not cover what the file's does"
 
 
+def test_what_an_h200_counted():
+    """Lanes that were chosen, run: values, wavefronts and conflicts; and what is chosen costs the same today."""
+    record = json.loads((Path(__file__).parent / "data/h200_free_lanes.json").read_text())
+    assert len(record["accesses"]) >= 20
+    for access in record["accesses"]:
+        assert (access["values"], access["counted"]) == ("right", access["predicted"])
+        assert access["counted"][1] == 0
+    assert {t["bytes"] for t in record["transposes"]} == {1, 2, 4, 8, 16}
+    assert not any(t["wrong"] or t["bank_conflicts"] for t in record["transposes"])
+    columns = [a["predicted"] for a in record["accesses"] if a["problem"] == "drain_of_columns"]
+    today = layoutopt.solve(problem([ROWS, drain()]))
+    assert [[a.wavefronts, a.bank_conflicts] for a in today.accesses] == columns
+
+
 @pytest.mark.parametrize("first", ["time", "instructions"])
 def test_what_is_estimated_is_not_called_optimal(first):
     rows = {"name": "rows", "op": "store", "bytes": 8, "lanes": "free", "global": {"contiguous": 16}}

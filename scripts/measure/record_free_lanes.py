@@ -2,7 +2,7 @@
 
     python scripts/measure/record_free_lanes.py --write FOLDER    here: solve, write and compile
     bash FOLDER/run.sh OUT                                        on the GPU: run, and profile with ncu
-    python scripts/measure/record_free_lanes.py --read OUT        here: what OUT holds, as a table
+    python scripts/measure/record_free_lanes.py --read OUT        here: what OUT holds, as JSON
 
 Every fill or drain is a program that tests its own values; ncu counts its conflicts. The transposes move 256
 to 512 MB with 16-byte accesses to global memory on both sides, beside a device-to-device copy of as much.
@@ -12,27 +12,32 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import subprocess
 from pathlib import Path
 from typing import Any, Final
 
-METRICS: Final = ",".join(
-    f"l1tex__data_{what}_mem_shared{part}.sum"
-    for what in ("bank_conflicts_pipe_lsu", "pipe_lsu_wavefronts")
-    for part in ("", "_op_ld", "_op_st")
-)
+# The total of wavefronts also counts what no shared access causes; the total of conflicts does not.
+WAVEFRONTS: Final = tuple(f"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{op}.sum" for op in ("ld", "st"))
+CONFLICTS: Final = ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",)
+METRICS: Final = ",".join((*WAVEFRONTS, *CONFLICTS))
 
 # Element bytes, its name, bytes of one shared load, rows and columns of the tile, rows of the matrix.
 TRANSPOSES: Final = (
     (1, "u8", 4, 128, 128, 16384),
+    (1, "u8", 4, 256, 128, 16384),
+    (1, "u8", 4, 256, 256, 16384),
     (2, "f16", 4, 64, 64, 16384),
     (2, "f16", 4, 128, 64, 16384),
-    (4, "f32", 4, 64, 64, 8192),
+    (2, "f16", 4, 128, 128, 16384),
+    (2, "f16", 4, 256, 128, 16384),
     (4, "f32", 4, 32, 32, 8192),
+    (4, "f32", 4, 64, 64, 8192),
+    (4, "f32", 4, 128, 64, 8192),
     (8, "f64", 8, 32, 32, 8192),
     (8, "f64", 8, 64, 32, 8192),
-    (16, "b128", 16, 32, 32, 4096),
     (16, "b128", 16, 16, 16, 4096),
+    (16, "b128", 16, 32, 32, 4096),
 )
 
 
@@ -67,7 +72,7 @@ def assignments() -> list[dict[str, Any]]:
         ("parts in turn", [32, 128], "f32", 256, [parts, columns]),
         ("part of a tile", [32, 128], "f32", 256, [rows, _drain(16, covers=[[8, 24], [32, 64]], threads=96)]),
         *(
-            (f"transpose {size} {n}", [n, m], kind, 256, _transposing(width))
+            (f"transpose {size} {n}x{m}", [n, m], kind, 256, _transposing(width))
             for size, kind, width, n, m, _ in TRANSPOSES
         ),
     ]
@@ -284,15 +289,32 @@ def _run(data: dict[str, Any], planned: Any) -> str:
     )
 
 
-def read(folder: Path) -> None:
-    """Print what the GPU gave: values, conflicts by the profiler, and times."""
-    for path in sorted(folder.glob("*.txt")):
-        print(path.read_text().rstrip())
-        rows = [line for line in path.with_suffix(".csv").read_text().splitlines() if line.startswith('"')]
-        for row in csv.DictReader(rows):
-            if row.get("Kernel Name"):
-                shown = {k.split("__data_")[1]: v for k, v in row.items() if k.startswith("l1tex__data_")}
-                print("   ", row["Kernel Name"].split("(")[0], shown)
+def read(folder: Path) -> dict[str, Any]:
+    """What the GPU gave: of every access its values and counters, of every transpose its times."""
+    found: dict[str, Any] = {"accesses": [], "transposes": []}
+    for path in sorted(folder.glob("[0-9]*.txt")):
+        head, _, *lines = path.read_text().splitlines()
+        for line, row in zip(lines, _counters(path), strict=True):
+            _, access, op, values, wavefronts, conflicts, _ = line.split("\t")
+            found["accesses"].append(
+                {"problem": head.split(":")[0], "access": access, "op": op, "values": values,
+                 "predicted": [int(wavefronts), int(conflicts)], "counted": row}
+            )  # fmt: skip
+    names, *lines = (folder / "transposes.txt").read_text().splitlines()
+    for line, row in zip(lines, _counters(folder / "transposes.txt"), strict=True):
+        figures = dict(zip(names.split("\t"), line.split("\t"), strict=True))
+        found["transposes"].append({**figures, "bank_conflicts": row[1]})
+    return found
+
+
+def _counters(path: Path) -> list[list[int]]:
+    """Wavefronts, of loads and stores, and bank conflicts of every launch."""
+    lines = [line for line in path.with_suffix(".csv").read_text().splitlines() if line.startswith('"')]
+    return [
+        [sum(round(float(row[name].replace(",", ""))) for name in names) for names in (WAVEFRONTS, CONFLICTS)]
+        for row in csv.DictReader(lines)
+        if row.get("Kernel Name")
+    ]
 
 
 def main() -> None:
@@ -304,7 +326,10 @@ def main() -> None:
     steps.add_argument("--write", type=Path, metavar="FOLDER")
     steps.add_argument("--read", type=Path, metavar="OUT")
     options = parser.parse_args()
-    write(options.write) if options.write else read(options.read)
+    if options.write:
+        write(options.write)
+    else:
+        print(json.dumps(read(options.read), indent=1))
 
 
 if __name__ == "__main__":
