@@ -13,7 +13,7 @@ from layoutopt.problems.answer import Result, Status
 from layoutopt.problems.templates import Value
 from layoutopt.sweeps.canonical import Spelling, restored
 from layoutopt.sweeps.task import ERROR, LOST
-from layoutopt.synthesis.arrange import Arrangement
+from layoutopt.synthesis.arrange import Arrangement, arrangement_from_data
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +155,8 @@ def typed(answer: dict[str, Any]) -> Result | Arrangement:
     Raises:
         ProblemFileError: it is none.
     """
+    if answer.get("tiles"):
+        return arrangement_from_data(answer)
     try:
         return msgspec.convert(answer, Arrangement) if "tiles" in answer else msgspec.convert(answer, Result)
     except msgspec.MsgspecError as error:
