@@ -99,9 +99,9 @@ def _reason(case: Case, said: str, ranked: Sequence[_Ranked], refused: list[str]
     """What the candidates cost, and why others are none; of direct loads, only why there is none."""
     if said == SAID and ranked:
         return ""  # nobody asked for its many candidates by name
-    costs = [_cost(r, case) for r in ranked[:_NAMED]]
-    if len(ranked) > _NAMED:
-        costs.append(f"and {len(ranked) - _NAMED} more, none better")
+    costs = list(dict.fromkeys(_cost(r, case) for r in ranked))
+    if len(costs) > _NAMED:
+        costs[_NAMED:] = [f"and {len(costs) - _NAMED} more, none better"]
     if len(refused) > _NAMED:
         refused[_NAMED:] = [f"and {len(refused) - _NAMED} more that do not serve"]
     return "; ".join([*costs, *refused]) or f"no layout of {said} holds this tile{_rules(case.lowered)}"

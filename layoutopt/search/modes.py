@@ -18,9 +18,6 @@ from layoutopt.problems.types import ELEMENT_BYTES, Access, Tile
 _BANK_ROW_BYTES = 128
 _MOST_PADDED_DIMS = 3
 
-# Dimensions of boxes that are put into every order.
-_MOST_PERMUTED = 3
-
 Named = tuple[str, Layout, Mode | None]
 
 
@@ -79,8 +76,7 @@ def _of_tma(use: HardwareUse, tile: Tile, mode: Mode) -> Iterator[Named]:
         cut = [d for d in order if box[d] < shape[d]]
         # The dimension that lies together last: its boxes first are pages, one beside the other.
         cut.sort(key=lambda d: d == major)
-        grids = itertools.permutations(cut) if len(cut) <= _MOST_PERMUTED else (cut, cut[::-1])
-        for grid in grids:
+        for grid in itertools.permutations(cut):
             yield f"{mode.name}, x{major} contiguous", _boxed(shape, size, mode, order, box, grid), mode
 
 
