@@ -97,6 +97,17 @@ def test_lanes_end_where_two_conditions_hold():
     assert found.totals["wavefronts_ld"] == 16
 
 
+def test_lanes_are_served_number_by_number():
+    """Four numbers of eight lanes each: the loop goes round four times."""
+    lines = (
+        "SHF.R.U32.HI R2, RZ, 0x3, R0", "ISETP.EQ.AND P1, PT, RZ, RZ, PT", "@P1 R2UR P0, UR4, R2",
+        "@P1 PLOP3.LUT P1, PT, P0, PT, PT, 0x80, 0x0", "LDS R1, [RZ]", "@P1 BRA.U.ANY 0x30",
+    )  # fmt: skip
+    found = report(*lines)
+    assert found.certain
+    assert found.totals["executed_ld"] == 4
+
+
 def programs(*titles):
     return [sass.from_text(f"Function : {title}\n /*0000*/ EXIT ;\n", "sm_90")[0] for title in titles]
 

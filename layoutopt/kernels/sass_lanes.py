@@ -17,19 +17,31 @@ from layoutopt.kernels.values import Bools, Value
 
 
 def _first_lane(instruction: Instruction) -> Built:
-    """R2UR: the value of the first active lane."""
+    """R2UR: the value of the first active lane; a predicate says which lanes have another one.
+
+    Code that serves one number at a time goes round until no lane is left; of a number of two words, the
+    second (`.OR`) adds to the predicate of the first.
+    """
     operands = [text for text in instruction.operands if not is_predicate(text)]
+    told = predicate_slots([text for text in instruction.operands if is_predicate(text)], 1)[0]
     source = word(operands[1])
-
-    def function(active: Bools, value: Value) -> tuple[Value, ...]:
-        return (values.cut(values.of_lane(value, active.argmax(axis=1)[:, None], active.shape), 32),)
-
     if source.value(values.TRUE) is not values.TRUE:
         raise UnreadableOperand(operands[1])
-    slot = slots(operands[0])[0]
-    if slot is None:
+    joins = instruction.has("OR")
+    where = [slots(operands[0])[0], told]
+    kept = [k for k, slot in enumerate(where) if slot is not None]
+
+    def function(active: Bools, value: Value, before: Value = values.ZERO) -> tuple[Value, ...]:
+        first = values.cut(values.of_lane(value, active.argmax(axis=1)[:, None], active.shape), 32)
+        other = values.invert(values.equal(value, first), 1)
+        results = (first, values.either(before, other, 1) if joins else other)
+        return tuple(results[k] for k in kept)
+
+    if not kept:
         return Built(Compute(lambda *_: ()), (), ())
-    return Built(Across(function), source.operands, (slot,))
+    old = (told,) if joins and told is not None else ()
+    cells = tuple(slot for slot in where if slot is not None)
+    return Built(Across(function), (*source.operands, *old), cells)
 
 
 def _shuffle(instruction: Instruction) -> Built:

@@ -33,6 +33,8 @@ from kernel_launches import Launch
 
 HERE = Path(__file__).parent
 TABLE = HERE / "public_kernels.json"
+DOCS = HERE.parents[1] / "docs/kernels.md"
+MARK = "<!-- public kernels: scripts/measure/record_public.py --write-docs -->"
 RECORD = HERE.parents[1] / "tests/data/kernels/public.json"
 FLAGS = ("-std=c++17", "-O3", "-arch=sm_90", "-lineinfo", "-w", "-Dmain=unused_main", "-cubin")
 # What CUDA has dropped since these were written, in code of the host only.
@@ -312,17 +314,24 @@ def call(kernel: Launch, data: bool) -> Any:
 def predicted(program: Any, kernel: Launch, data: bool) -> dict[str, Any]:
     """What `check` says of a launch."""
     from layoutopt.errors import LayoutoptError
-    from layoutopt.ground.budget import Budget
+    from layoutopt.ground.budget import Budget, OutOfTime
     from layoutopt.hardware.devices import device
     from layoutopt.kernels.evaluate import evaluate
     from layoutopt.kernels.summary import summary
 
     try:
         found = summary(evaluate(program, call(kernel, data), device("sm_90"), budget=Budget(SECONDS)))
+    except OutOfTime:
+        return {"refused": f"no end after {SECONDS:.0f} s"}
     except LayoutoptError as error:
-        return {"refused": str(error)[:200]}
-    why = {} if found.certain else {"why": found.unknown[0][:200]}
+        return {"refused": _without_folders(str(error))}
+    why = {} if found.certain else {"why": _without_folders(found.unknown[0])}
     return {"certain": found.certain, **{one: found.totals[one] for one in OURS}, **why}
+
+
+def _without_folders(text: str) -> str:
+    """A reason, of which the places are files without the folders of this machine."""
+    return re.sub(r"\((?:[^()]*/)?([^/()]+:\d+)\)", r"(\1)", text)[:160]
 
 
 def compare(folder: Path, only: Sequence[str]) -> None:
@@ -357,17 +366,81 @@ def verdict(row: dict[str, Any], found: dict[str, Any]) -> str:
         return ("certain" if found["certain"] else f"not certain: {found['why']}") + " (not measured)"
     seen = row["counters"]
     varies = [one for one in OURS if isinstance(seen[one], list)]
-    wrong = [one for one in OURS if found[one] != seen[one] and one not in varies]
+    wrong = [] if exact(row, found) else [o for o in OURS if found[o] != seen[o] and o not in varies]
     told = "; ".join(f"{one} {found[one]}, measured {seen[one]}" for one in wrong)
-    exact = f"differs: {told}" if wrong else "exact"
+    right = f"differs: {told}" if wrong else "exact"
     noise = "".join(f"; {one} {found[one]}, repetitions {seen[one]}" for one in varies)
     sure = "certain" if found["certain"] else f"not certain ({found['why']})"
-    return f"{sure}, {exact}{noise}"
+    return f"{sure}, {right}{noise}"
 
 
 def said(row: dict[str, Any], found: dict[str, Any]) -> str:
     alone, known = (verdict(row, found[key]) for key in ("predicted", "with_data"))
     return alone if alone == known else f"{alone}; with data: {known}"
+
+
+# ------------------------------------------------------------------ documentation
+
+
+def summary_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """A table by collection, and the launches that are not certain even with data."""
+    data = table()
+    origin = {
+        kernel["name"]: data["repositories"][source["repository"]]["repository"]
+        for source in data["sources"]
+        for kernel in source["kernels"]
+    }
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        if "predicted" in row and "counters" in row:
+            groups.setdefault(origin[row["name"]], []).append(row)
+    head = "| from | launches | with conflicts | certain | certain with data | exact of the certain |"
+    lines = [head, "| --- | --- | --- | --- | --- | --- |"]
+    totals = [0] * 5
+    for name, found in groups.items():
+        numbers = [len(found), *map(sum, zip(*map(_kinds, found), strict=True))]
+        totals = [a + b for a, b in zip(totals, numbers, strict=True)]
+        lines.append(_table_line(name, numbers))
+    lines.append(_table_line("all", totals))
+    left = [row for found in groups.values() for row in found if not _kinds(row)[2]]
+    return [*lines, "", *(f"- {row['name']}: {_reason(row)}" for row in left)]
+
+
+def _table_line(title: str, numbers: Sequence[int]) -> str:
+    return f"| {title} | " + " | ".join(map(str, numbers)) + " |"
+
+
+def _kinds(row: dict[str, Any]) -> tuple[int, int, int, int]:
+    """1 or 0 each: has conflicts, is certain, is certain at least with data, and what is certain is exact."""
+    conflicts = any(row["counters"][one] not in (0, [0] * REPEAT) for one in OURS if "conflicts" in one)
+    alone, known = row["predicted"], row["with_data"]
+    sure = [one for one in (alone, known) if one.get("certain")]
+    return (
+        conflicts,
+        bool(alone.get("certain")),
+        bool(sure),
+        bool(sure) and all(exact(row, one) for one in sure),
+    )
+
+
+def exact(row: dict[str, Any], found: dict[str, Any]) -> bool:
+    """Whether every counter is as predicted, except those that differ between the repetitions."""
+    return all(isinstance(row["counters"][one], list) or found[one] == row["counters"][one] for one in OURS)
+
+
+def _reason(row: dict[str, Any]) -> str:
+    found = row["with_data"]
+    why = re.sub(r" \([^()]*:\d+\)", "", str(found.get("why", found.get("refused", ""))))
+    return why.split(": lanes")[0].split(": both")[0].split(": of rounds")[0]
+
+
+def write_docs() -> None:
+    """Put the table into docs/kernels.md, between its marks."""
+    rows = json.loads(RECORD.read_text())["kernels"]
+    text = DOCS.read_text()
+    before, rest = text.split(MARK, 1)
+    after = rest.split(MARK, 1)[1]
+    DOCS.write_text(before + MARK + "\n" + "\n".join(summary_lines(rows)) + "\n" + MARK + after)
 
 
 def main() -> None:
@@ -378,6 +451,9 @@ def main() -> None:
     steps.add_argument("--build", type=Path, metavar="FOLDER")
     steps.add_argument("--measure", type=Path, metavar="FOLDER")
     steps.add_argument("--compare", type=Path, metavar="FOLDER")
+    steps.add_argument(
+        "--write-docs", action="store_true", help="put what the record holds into docs/kernels.md"
+    )
     steps.add_argument("--launch", nargs="+", metavar="FOLDER NAME", help="launch these, as --measure does")
     parser.add_argument("--clones", type=Path, metavar="CLONES", help="where the repositories are cloned")
     parser.add_argument("--out", type=Path, metavar="OUT", help="where public.json is written")
@@ -387,6 +463,8 @@ def main() -> None:
         build(args.build, args.clones, args.only)
     elif args.measure:
         measure(args.measure, args.out, args.only)
+    elif args.write_docs:
+        write_docs()
     elif args.compare:
         compare(args.compare, args.only)
     else:
