@@ -276,8 +276,8 @@ def test_a_layout_that_the_hardware_dictates_is_the_only_fix():
     assert result.excess > 0
     (fix,) = findings(result, "fix")
     assert fix.details["family"].startswith("tma")
-    with pytest.raises(ProblemFileError, match=r"layout\.must_be"):
-        compare(problem)
+    rows = compare(problem).rows
+    assert {row.excess for row in rows if row.status == "optimal"} >= {0}
 
 
 def test_command_line(tmp_path):
