@@ -71,6 +71,7 @@ class Case:
         lanes: what the accesses of `lowered` touch, access by access; where lanes choose, in an iteration
             for each value.
         accesses: the same, each able to count; where lanes choose, over all their values.
+        indexed: whether the lanes are those of the accesses' expressions, so that there is index code.
     """
 
     asked: Problem
@@ -79,6 +80,7 @@ class Case:
     device: Device
     lanes: Trace
     accesses: tuple[CountedAccess, ...]
+    indexed: bool = True
 
     # Layouts -----------------------------------------------------------------------------------
 
@@ -247,7 +249,7 @@ class Case:
 
     def with_lanes(self, lanes: Trace) -> Case:
         """The same accesses by other lanes; none of them chooses."""
-        return replace(self, lanes=lanes, accesses=_known(lanes.accesses, self.device))
+        return replace(self, lanes=lanes, accesses=_known(lanes.accesses, self.device), indexed=False)
 
 
 def cases(problem: Problem, device: Device, budget: Budget | None = None) -> Iterator[Case]:
