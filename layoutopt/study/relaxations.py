@@ -204,7 +204,10 @@ class Relaxations:
             tuple(moved if a is access else a for a in self.case.lanes.accesses), self.case.lanes.weight_unit
         )
         part = self.clashes.budget.part(QUESTION_SHARE)
-        result = solve_cases([self.case.with_lanes(changed)], Ask(part, conflict_free=True))
+        # Instructions are those of the expressions, which say the lanes' old order.
+        layout = msgspec.structs.replace(self.case.asked.layout, minimise="excess")
+        case = self.case.constrained(layout).with_lanes(changed)
+        result = solve_cases([case], Ask(part, conflict_free=True))
         if result.layout is None or result.excess:
             return None
         return result
