@@ -90,3 +90,14 @@ def test_out_of_time_lines_that_start_at_the_first_bank_are_looked_at(monkeypatc
     found = solve(from_data(data))
     assert (found.status, found.excess, found.bytes) == ("feasible", 0, 12288)
     assert found.proof.bytes.lower_bound == 9216
+
+
+def test_out_of_time_nothing_is_infeasible_that_was_not_looked_at(monkeypatch):
+    """Nothing that was looked at fits into the fewest bytes; what does was not."""
+    monkeypatch.setattr(ReachFloor, "_solved", lambda self: False)
+    data = {
+        "name": "t", "tile": {"shape": [32, 32], "element": "f16"}, "threads": 32,
+        "layout": {"pitch_multiple_bytes": 6, "minimise": "bytes"},
+        "accesses": [{"name": "a", "op": "store", "bytes": 4, "index": ["tid // 16", "2*(tid % 16)"]}],
+    }  # fmt: skip
+    assert solve(from_data(data)).status != "infeasible"

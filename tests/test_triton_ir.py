@@ -133,3 +133,8 @@ def test_import_writes_a_folder_that_check_takes(tmp_path):
     (tmp_path / "empty.ttgir").write_text(HEAD)
     empty = layoutopt("import", "ttgir", tmp_path / "empty.ttgir", "-o", tmp_path / "none")
     assert (empty.returncode, (tmp_path / "none").exists()) == (2, False)
+
+
+def test_a_slice_that_leaves_its_buffer_is_an_error():
+    with pytest.raises(ProblemFileError, match="leaves its buffer of 128x16 elements"):
+        list(problems(PIPELINE.replace("mutable, 128x32>", "mutable, 128x16>")))

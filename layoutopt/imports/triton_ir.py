@@ -239,6 +239,9 @@ def _problem(kernel: Kernel, buffer: Buffer, tile: Tile, head: _Head, aliases: s
     for number, (kind, value, place, order) in enumerate(tile.accesses):
         coordinates = _coordinates(value, place, order, aliases, head)[..., dims]
         name = f"{kind} {number}" if len(tile.accesses) > 1 else kind
+        if (coordinates < 0).any() or (coordinates >= turned.shape).any():
+            lines = "x".join(map(str, buffer.shape))
+            raise ProblemFileError("", f"{name} of {tile.name} leaves its buffer of {lines} elements")
         matrices = _matrices(value, coordinates, turned, size, aliases, head) if kind == "load" else None
         if matrices is not None:
             accesses.append({"name": name, **matrices})
@@ -318,7 +321,7 @@ def _matrices(
     warps = coordinates.reshape(head.warps, head.lanes, -1, 2)
     # (warps, registers, 2): of the 8x8 block that a register holds in all lanes.
     corners = warps.min(axis=1) // MATRIX * MATRIX
-    if (warps.max(axis=1) - corners >= MATRIX).any():
+    if (warps.max(axis=1) - corners >= MATRIX).any() or (corners + MATRIX > table.shape).any():
         return None
     rows = corners[:, :, None] + np.stack([np.arange(MATRIX), np.zeros(MATRIX, np.int64)], axis=-1)
     run = table[rows[..., 0, None], rows[..., 1, None] + np.arange(MATRIX)]

@@ -128,7 +128,7 @@ class _Search:
             return self._plainest()
         stage1 = reach.run()
         if not self.tally.unswizzled:
-            if self.scene.budget.spent:
+            if self.scene.budget.spent or not self.tally.exhausted:
                 return self.scene.none("out of time", self.scene.scope, False)
             return self.scene.none(
                 "no layout of these families keeps to the constraints", self.scene.scope, True
