@@ -101,3 +101,14 @@ def test_out_of_time_nothing_is_infeasible_that_was_not_looked_at(monkeypatch):
         "accesses": [{"name": "a", "op": "store", "bytes": 4, "index": ["tid // 16", "2*(tid % 16)"]}],
     }  # fmt: skip
     assert solve(from_data(data)).status != "infeasible"
+
+
+def test_lines_that_start_at_the_first_bank_keep_the_pitch_asked_for(monkeypatch):
+    monkeypatch.setattr(ReachFloor, "_solved", lambda self: False)
+    rows = {"name": "rows", "op": "load", "bytes": 8, "index": ["tid % 32", "i"], "for": {"i": 4}}
+    data = {
+        "name": "t", "tile": {"shape": [32, 4], "element": "f64"}, "threads": 32, "accesses": [rows],
+        "layout": {"pitch_multiple_bytes": 24},
+    }  # fmt: skip
+    found = solve(from_data(data))
+    assert [d.stride * 8 % 24 for d in found.layout.digits if d.dim == 0 and d.size > 1] == [0]

@@ -107,7 +107,7 @@ def whole_lines(space: Space) -> Iterator[Linearisation]:
         if len(structure) > 1 and keeps_vectors(space, structure):
             units = stride_units(space, structure)
             line = strides_of(structure, units, [0] * len(structure))[1]
-            pads = (*(0,) * (len(structure) - 2), -line % space.period)
+            pads = (*(0,) * (len(structure) - 2), -line % math.lcm(space.period, units[-2]))
             candidate = candidate_of(space, structure, pads)
             if candidate is not None:
                 yield candidate
