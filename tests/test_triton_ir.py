@@ -117,6 +117,7 @@ def test_what_wgmma_reads_must_be_a_layout_of_its():
         (HEAD + "%a = ttg.local_alloc : () -> !ttg.memdesc<8x8xf16, #gone, #smem>\n", "cannot read"),
         (HEAD + "%a = ttg.local_alloc : () -> !ttg.memdesc<8x8xi7, #shared, #smem>\n", "unknown element 'i7'"),
         (HEAD + "%a = ttg.memdesc_subslice %b[%c, 0] : !ttg.memdesc<8x8xf16, #shared>\n", "no constant"),
+        (PIPELINE.replace("ptr<f16>, #blocked>", "ptr<f16>>"), "a shape and a layout, got the type '128x32x!tt.ptr"),
     ],
 )  # fmt: skip
 def test_wrong_ir_names_the_line(text, reason):

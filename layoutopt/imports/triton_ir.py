@@ -206,6 +206,14 @@ def _parts(text: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
+def _laid_out(text: str) -> list[str]:
+    """The parts of a tensor's or a buffer's type: its shape, its layout, and what else it says."""
+    parts = _parts(text)
+    if len(parts) < 2:
+        raise ProblemFileError("", f"expected a shape and a layout, got the type {text[:60]!r}")
+    return parts
+
+
 def _shaped(text: str) -> tuple[Extents, str]:
     """`128x32xf16` as extents and element; a pointer's element is what it points to."""
     found = re.fullmatch(r"((?:\d{1,9}x)*)(?:!tt\.ptr<)?(\w+)>?", text)
@@ -219,7 +227,7 @@ def _shaped(text: str) -> tuple[Extents, str]:
 
 
 def _buffer(text: str, aliases: str) -> Buffer:
-    first, layout, *rest = _parts(text)
+    first, layout, *rest = _laid_out(text)
     shape, element = _shaped(first)
     whole = next((part for part in rest if re.fullmatch(r"\d+(x\d+)*", part)), None)
     if whole is not None:  # a slice: where it lies, its whole buffer decides
@@ -280,7 +288,7 @@ def _fast(table: IntArray) -> int:
 
 def _coordinates(value: str, place: Extents, order: Extents, aliases: str, head: _Head) -> IntArray:
     """The tile's element of each thread and register: int64, shape (threads, registers, dimensions)."""
-    first, layout = _parts(value)[:2]
+    first, layout = _laid_out(value)[:2]
     shape, _ = _shaped(first)
     table: IntArray = thread_values(f"{aliases}\n{layout}", shape, head.lanes)
     if len(table) != head.warps * head.lanes:
@@ -310,7 +318,7 @@ def _matrices(
     value: str, coordinates: IntArray, table: IntArray, size: int, aliases: str, head: _Head
 ) -> dict[str, Any] | None:
     """The access by ldmatrix, where the compiler takes it: 8x8 blocks whose rows of 16 bytes stay whole."""
-    layout = parse(f"{aliases}\n{_parts(value)[1]}")
+    layout = parse(f"{aliases}\n{_laid_out(value)[1]}")
     if (
         layout.kind != "dot_op"
         or layout.layout("parent").kind != "nvidia_mma"
