@@ -354,7 +354,7 @@ def test_forms_of_output(tmp_path):
 
 @pytest.mark.parametrize("width", [60, 80, 120, 160])
 def test_lines_are_as_long_as_the_terminal_is_wide(width):
-    problem = named("cutlass/cute_tutorial_sgemm_tn_8x128")
+    problem = named("scan/pyopencl_scan_9x128_f32")
     comparison = compare(problem)
     lines = text(problem, comparison, width).splitlines()
     assert max(map(len, lines)) <= width

@@ -14,6 +14,7 @@ from layoutopt.expressions.grammar import parse
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Timing, device
 from layoutopt.problems.file import from_data, load
+from layoutopt.report.text import report
 from layoutopt.study.faster import with_faster
 from layoutopt.synthesis.solve import solve
 
@@ -135,3 +136,12 @@ def test_where_time_cannot_come_first():
 def test_no_time_left_is_no_estimate():
     problem = load(ROOT / "problems/raft/contractions_64x32_f32.json")
     assert with_faster(problem, solve(problem), device("sm_90"), Budget(0)).estimate is None
+
+
+def test_a_block_that_no_multiprocessor_holds_is_said_to_be_one():
+    rows = {"name": "rows", "op": "load", "bytes": 16, "index": ["tid", "8*i"], "for": {"i": 4}}
+    data = {"name": "t", "tile": {"shape": [512, 512], "element": "f16"}, "threads": 128, "accesses": [rows]}
+    problem = from_data(data)
+    result = with_faster(problem, solve(problem), device("sm_90"), Budget(None))
+    assert result.estimate.blocks_per_sm == 0
+    assert "; not even one such block fits on a multiprocessor\n" in report(problem, result)

@@ -71,7 +71,6 @@ def test_a_listing_is_checked():
         ("twice.sass", b"code for sm_90\nFunction : k\n/*0000*/ EXIT ;\n/*0000*/ EXIT ;\n"),
         ("old.sass", b"code for sm_35\nFunction : k\n/*0000*/ EXIT ;\n"),
         ("unknown.sass", b"code for sm_90\nFunction : k\n/*0000*/ BLURB R1, R2 ;\n/*0010*/ EXIT ;\n"),
-        ("endless.sass", b"code for sm_90\nFunction : k\n/*0000*/ BRA 0x0 ;\n"),
     ],
 )
 def test_broken_files_are_one_line(tmp_path, name, content):
@@ -248,3 +247,10 @@ def test_jumps_and_calls_without_their_operands_are_one_line(tmp_path, name, lin
     done = layoutopt("check", path, "--block", "32")
     assert "Traceback" not in done.stderr
     assert len(done.stderr.splitlines()) <= 1
+
+
+def test_a_loop_without_an_end_is_named(tmp_path):
+    (tmp_path / "endless.sass").write_bytes(b"code for sm_90\nFunction : k\n/*0000*/ BRA 0x0 ;\n")
+    done = layoutopt("check", tmp_path / "endless.sass", "--block", "32", "--max-steps", "1000")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "not certain:\n    the loop a" in done.stdout

@@ -84,7 +84,8 @@ def _chosen_lanes(accesses: Sequence[AccessReport | AuditedAccess]) -> list[str]
 
 def _estimated(took: Estimate) -> str:
     text = f"estimated {took.cycles:,.0f} cycles a pass of a block, {took.instructions:,} index instructions"
-    return text + (f" (as measured on {took.borrowed})" if took.borrowed else "")
+    text += f" (as measured on {took.borrowed})" if took.borrowed else ""
+    return text + ("; not even one such block fits on a multiprocessor" if took.blocks_per_sm == 0 else "")
 
 
 def audit_report(problem: Problem, audit: Audit) -> str:

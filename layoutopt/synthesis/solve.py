@@ -161,9 +161,10 @@ def _instructions(result: Result) -> tuple[float, ...]:
     return cost.value if cost is not None else 0, result.weighted_excess or 0, result.bytes or 0
 
 
-def _time(result: Result) -> tuple[float, float]:
+def _time(result: Result) -> tuple[bool, float, float]:
+    """What fits on the device comes first."""
     took = result.estimate
-    return (took.time, took.cycles) if took is not None else (0.0, 0.0)
+    return (took.blocks_per_sm == 0, took.time, took.cycles) if took is not None else (False, 0.0, 0.0)
 
 
 def _best_of_each(problem: Problem, gpu: Device, ask: Ask) -> Iterator[Result]:
