@@ -219,6 +219,15 @@ def test_rows_shorter_than_the_span_leave_it_unfilled():
     assert (result.bytes, of(result, "fill").boxes) == (2048, 1)
 
 
+def test_rows_that_divide_an_extent_of_no_whole_spans():
+    """96 elements are 192 bytes, one and a half spans of 128: two boxes of 48, each row in a span of its own."""
+    _, result = solved({**FILL, "mode": "128B"}, shape=(64, 96))
+    found = of(result, "fill")
+    assert (str(result.status), found.boxes, found.box, result.bytes) == ("optimal", 2, (64, 48), 16384)
+    _, result = solved({**FILL, "mode": "128B"}, shape=(64, 100))
+    assert result.status == "infeasible", "200 bytes are no whole number of rows of 16-byte chunks"
+
+
 def test_the_published_layout_breaks_ties():
     published = {"offset": "x0*64 + (x1 ^ x0 % 8 * 8)", "bytes": 16384}
     assert of(solved(FILL, ROWS)[1], "fill").mode == "none"

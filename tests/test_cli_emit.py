@@ -44,6 +44,31 @@ def test_a_result_with_and_without_its_problem(tmp_path):
     assert "the result is of 'transpose_16x32_f32', not of" in refused.stderr
 
 
+def test_a_result_of_what_the_hardware_does_by_itself(tmp_path):
+    problem, result = tmp_path / "p.json", tmp_path / "r.json"
+    load = {"name": "fill", "op": "tma.load", "mode": "128B"}
+    tile = {"shape": [128, 64], "element": "f16"}
+    problem.write_text(json.dumps({"name": "x", "threads": 128, "tile": tile, "accesses": [load]}))
+    result.write_text(layoutopt("solve", str(problem), "--json").stdout)
+    whole = layoutopt("emit", str(result), "--problem", str(problem))
+    assert whole.returncode == 0, whole.stderr
+    assert whole.stdout == layoutopt("emit", str(problem)).stdout
+    data = json.loads(result.read_text())
+    data["accesses"][0]["descriptor"]["box_offsets"] = [16]
+    result.write_text(json.dumps(data))
+    torn = layoutopt("emit", str(result), "--problem", str(problem))
+    assert (torn.returncode, torn.stdout) == (2, "")
+    assert "accesses[0].descriptor: is not how the hardware reaches the layout" in torn.stderr
+
+
+def test_a_result_of_tiles_with_its_problem(tmp_path):
+    problem, result = str(ROOT / "problems/tile_sets/hopper_gemm_128x128x64_f16.json"), tmp_path / "r.json"
+    result.write_text(layoutopt("solve", problem, "--json").stdout)
+    whole = layoutopt("emit", str(result), "--lang", "c", "--problem", problem)
+    assert whole.returncode == 0, whole.stderr
+    assert "static inline" in whole.stdout
+
+
 def test_results_that_are_wrong_are_refused(tmp_path):
     data = json.loads(layoutopt("solve", SMALL, "--json").stdout)
     for change, message in [

@@ -36,8 +36,10 @@ def check_claims(problem: Problem, gpu: Device, result: Result) -> None:
         case.check(table)
     except LayoutError as error:
         raise ProblemFileError("layout", str(error)) from None
-    reports = named_lanes(case.reports(case.count(table)), problem, chosen)
+    reports = named_lanes(case.described(case.reports(case.count(table)), table), problem, chosen)
     for k, (given, counted) in enumerate(zip(result.accesses, reports, strict=True)):
+        if given.descriptor != counted.descriptor:
+            raise ProblemFileError(f"accesses[{k}].descriptor", "is not how the hardware reaches the layout")
         if given != counted:
             raise ProblemFileError(
                 f"accesses[{k}]",
