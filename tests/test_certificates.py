@@ -452,3 +452,50 @@ def test_what_the_search_alone_knows_of_several_tiles_stays_open(tmp_path):
     claimed = json.loads(json.dumps(given))
     claimed["bound"].update(rests_on="arithmetic", scope="every layout")
     assert checked(problem, claimed, tmp_path)[0] == 1
+
+
+TMA_ONLY = {
+    "name": "tonly", "target": "sm_90", "threads": 128, "tile": {"shape": [128, 64], "element": "f16"},
+    "accesses": [{"name": "ld", "op": "tma.load"}, {"name": "a", "op": "wgmma.A"}],
+}  # fmt: skip
+
+
+def test_what_the_hardware_moves_by_itself_is_not_called_checked(tmp_path):
+    given = certificate(problem := from_data(TMA_ONLY), device("sm_90"), solve(problem, time_limit=5))
+    given["layout"]["byte_offsets"] = [2 * e for e in range(128 * 64)]  # no mode of wgmma reads this
+    still = {"index": [0, 0], "where": "0"}
+    expanded = [{**a, **still, "hardware": {"engine": a["op"][:-2]}} for a in TMA_ONLY["accesses"]]
+    for accesses in (TMA_ONLY["accesses"], expanded):
+        code, text = checked({**TMA_ONLY, "accesses": accesses}, given, tmp_path)
+        assert code == 3, text
+        assert "NOT CHECKED: what the hardware moves by itself (tma.load, wgmma.A)" in text.splitlines()
+    given["layout"]["byte_offsets"][0] = 2
+    assert checked(TMA_ONLY, given, tmp_path)[0] == 1
+    code, text, _ = certified(plain_transpose(must_be="tma.none"), device("sm_90"), tmp_path)
+    assert (code, "the hardware moves by itself (layout.must_be)" in text) == (3, True), text
+
+
+def test_what_is_to_be_written_out_leaves_the_other_tiles(tmp_path):
+    copied = {"name": "a", "tile": "A", "op": "store", "copy": {"bytes": 4}}
+    moved = {"name": "ld", "tile": "B", "op": "tma.load"}
+    tiles = [{**tile, "layout": {}} for tile in BLOCK["tiles"]]
+    data = {**BLOCK, "tiles": tiles, "accesses": [copied, moved, BLOCK["accesses"][2]]}
+    code, text = checked(data, block_certificate_of(data, tmp_path), tmp_path)
+    lines = text.splitlines()
+    assert (code, lines[0]) == (3, "A: NOT CHECKED: accesses without an index: a are not handled here")
+    assert {"B:", "C:", "block: NOT CHECKED: its bytes and excess, for want of A"} <= set(lines)
+    assert lines[-1] == "NOT CHECKED: what the hardware moves by itself (tma.load)"
+
+
+def test_a_fragment_with_an_index_is_to_be_written_out(tmp_path):
+    data = {
+        "name": "f", "target": "sm_90", "threads": 32, "tile": {"shape": [8, 16], "element": "f16"},
+        "accesses": [
+            {"name": "b", "op": "load", "bytes": 4, "fragment": "mma.m16n8k16.B.f16", "index": ["n", "k"]}
+        ],
+    }  # fmt: skip
+    given = certificate(problem := from_data(data), device("sm_90"), solve(problem, time_limit=5))
+    code, text = checked(data, given, tmp_path)
+    assert (code, text.count("\n")) == (3, 1), text
+    assert "without an index: b are" in text
+    assert "`layoutopt problems --expanded`" in text
