@@ -107,7 +107,12 @@ def test_what_cannot_be():
     assert torn.status == "infeasible"
     assert "no layout of tma.128B holds this tile" in torn.reason
     assert solve(epilogue("rows", "stmatrix", must_be="tma.none"), conflict_free=True).status == "infeasible"
-    assert solve(epilogue("rows", max_bytes=4096)).status == "infeasible"
+    large = solve(epilogue("rows", must_be="tma.128B", max_bytes=4096))
+    assert (large.status, large.reason) == (
+        "infeasible",
+        "tma.128B, x1 contiguous: takes 8,192 bytes, max_bytes is 4,096",
+    )
+    assert "max_bytes is 4,096" in solve(epilogue("rows", max_bytes=4096)).reason
 
 
 def test_run_time_values_are_counted_at_their_worst():

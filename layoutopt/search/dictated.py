@@ -67,9 +67,10 @@ def propose(case: Case, ask: Ask) -> Proposal:
     said = _said(problem)
     scope = f"the layouts of {said}"
     ranked, refused = _ranked(case)
-    reason = _reason(case, said, ranked, list(dict.fromkeys(refused)))
     limit = problem.layout.max_bytes
     fitting = [r for r in ranked if limit is None or r.bytes <= limit]
+    large = [_too_large(r, limit) for r in ranked if limit is not None and r.bytes > limit]
+    reason = _reason(case, said, fitting, list(dict.fromkeys([*large, *refused])))
     found = fitting[0] if fitting and not (ask.conflict_free and fitting[0].weighted) else None
     if found and problem.layout.minimise == "instructions":  # excess is the price of what comes first
         fitting = [r for r in fitting if r.flips == found.flips]
@@ -117,6 +118,10 @@ def _cost(ranked: _Ranked, case: Case) -> str:
     plural = {"box": "boxes", "copy": "copies"}.get(what, f"{what}s")
     excess = f"{ranked.weighted / case.lanes.weight_unit:g} excess"
     return f"{ranked.candidate.name}, {count:,} {what if count == 1 else plural}, {excess}"
+
+
+def _too_large(ranked: _Ranked, limit: int) -> str:
+    return f"{ranked.candidate.name}: takes {ranked.bytes:,} bytes, max_bytes is {limit:,}"
 
 
 def _said(problem: Problem) -> str:
