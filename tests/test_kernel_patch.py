@@ -16,6 +16,7 @@ from layoutopt.kernels.ptx_patch import patched
 from layoutopt.kernels.ptx_text import read_ptx
 from layoutopt.kernels.remap import Remap, remap_of
 from layoutopt.layout.layout import Digit, Layout, Target, row_major
+from layoutopt.report.patch_text import patch_report
 from layoutopt.study.patch import Request, patch
 
 sys.path.insert(0, str(ROOT / "scripts" / "measure"))
@@ -231,6 +232,28 @@ def test_a_source_gets_its_edit(tmp_path):
     source = kernel_launches.KERNELS / "transpose_plain.cu"
     done = run(source, "--block", "32,8", "--arg", "2=64", "-o", tmp_path / "out.ptx")
     assert "+ tile[lane][warp + i*8 ^ lane]" in done.output
+
+
+@pytest.mark.nvcc
+def test_an_edit_has_the_variables_of_the_source_where_widths_differ(tmp_path):
+    source = tmp_path / "mixed.cu"
+    source.write_text(
+        "__global__ void k(const float2* in, float* o) {\n"
+        "  __shared__ float2 q[16][8];\n  int t = threadIdx.x;\n  q[t / 8][t % 8] = in[t];\n"
+        "  __syncthreads();\n  o[t] = q[t % 16][t / 16].x;\n}\n"
+    )
+    done = run(source, "--block", "128", "-o", tmp_path / "o.ptx")
+    edits = [line for line in done.output.splitlines() if line.startswith(("- ", "+ "))]
+    assert "- tile[tid / 8][tid % 8]" in edits
+    assert not any("i*" in line for line in edits)
+
+
+def test_no_edit_where_the_source_has_no_such_variable(monkeypatch):
+    monkeypatch.setattr("layoutopt.study.patch._as_written", lambda *_: None)
+    found = patch(text_of("transpose_plain"), "k", "transpose", request("transpose_plain"))
+    report = patch_report(found, edits=True)
+    assert "no edit is shown" in report
+    assert "\n+ " not in report
 
 
 KERNEL = (

@@ -28,6 +28,10 @@ def patch_report(found: Patch, edits: bool) -> str:
         lines += ["", "not certain: " + "; ".join(found.after.doubts)]
     for moved in found.arrays if edits else ():
         if moved.problem is not None and moved.result is not None and moved.result.offset is not None:
+            if not moved.in_source:
+                why = "no edit is shown: no formula of the source's own variables gives its accesses"
+                lines += ["", f"{moved.name} in the source: {why}"]
+                continue
             change = edit(moved.problem, found.gpu, moved.result.offset)
             lines += ["", f"{moved.name} in the source:", *edit_text(change).rstrip().splitlines()]
     return "\n".join(lines) + "\n"

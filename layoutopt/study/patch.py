@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from layoutopt.errors import LayoutError, ProblemFileError, VerificationError
@@ -24,7 +25,7 @@ from layoutopt.kernels.remap import Remap, remap_of
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Result
 from layoutopt.problems.file import from_data
-from layoutopt.problems.types import Problem
+from layoutopt.problems.types import Constraints, Problem
 from layoutopt.study.kernel_problem import likely_shapes, problem_of
 from layoutopt.synthesis.solve import solve
 
@@ -44,6 +45,7 @@ class Moved:
         layout: what was put in; None where the array stays as it is.
         reason: why it stays.
         bytes_before, bytes_after: of the array.
+        in_source: the variables of the problem's formulas are those of the source, not invented ones.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Moved:
     reason: str
     bytes_before: int
     bytes_after: int
+    in_source: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +200,14 @@ def _move(
     conflicts = sum(before.tallies[k].wavefronts - before.tallies[k].phases for k in steps)
     problem: Problem | None = None
     result: Result | None = None
+    in_source = True
     layout = request.layout
     if layout is None:
         if request.array is None and conflicts == 0:
             return Moved(array.name, symbol, None, None, None, "no conflicts", array.size, array.size), None
-        problem, result = _found(array, steps, request, before)
+        problem, result, written = _found(array, steps, request, before)
+        # Loops of a question that was read off addresses count executions: the source has no such variable.
+        in_source = written or not any(access.loops for access in problem.accesses)
         layout = result.layout
     if layout is None:
         return Moved(
@@ -216,13 +222,15 @@ def _move(
         return Moved(array.name, symbol, problem, result, None, reason, array.size, array.size), None
     _check_whole(array, remap, steps, before)
     grown = max(array.size, remap.size)
-    return Moved(array.name, symbol, problem, result, layout, "", array.size, grown), remap
+    return Moved(array.name, symbol, problem, result, layout, "", array.size, grown, in_source), remap
 
 
 def _found(
     array: Array, steps: Sequence[int], request: Request, before: Evaluation
-) -> tuple[Problem, Result]:
-    """The best layout over the shapes that the array may have, and the question that it answers."""
+) -> tuple[Problem, Result, bool]:
+    """The best layout over the shapes that the array may have, the question that it answers, and whether
+    that is in the words of the source.
+    """
     written = _as_written(before, array, steps, request.shape)
     shapes: list[tuple[int, ...] | None] = [request.shape]
     if request.shape is None:
@@ -232,15 +240,7 @@ def _found(
     best: tuple[tuple[float, float], Problem, Result] | None = None
     for shape in shapes:
         try:
-            problem = problem_of(
-                before,
-                array,
-                steps,
-                shape=shape,
-                families=FAMILIES,
-                max_bytes=array.size + array.size // 4,
-                target=request.gpu.name,
-            )
+            problem = _question(array, steps, shape, request, before, written)
         except ProblemFileError:
             if shape is None or request.shape is not None:
                 raise
@@ -256,8 +256,31 @@ def _found(
     _, problem, result = best
     same = written is not None and written.tile.shape == problem.tile.shape
     if written is not None and same and written.tile.element_bytes == problem.tile.element_bytes:
-        problem = written
-    return problem, result
+        return written, result, True
+    return problem, result, False
+
+
+def _question(
+    array: Array,
+    steps: Sequence[int],
+    shape: tuple[int, ...] | None,
+    request: Request,
+    before: Evaluation,
+    written: Problem | None,
+) -> Problem:
+    """What is asked of a shape: as written where all bytes of the array are its elements, which accesses may
+    split; else read off the addresses.
+    """
+    most = array.size + array.size // 4
+    if written is not None and shape == written.tile.shape:
+        element = written.tile.element_bytes
+        narrow = any(isinstance(a.bytes, int) and a.bytes < element for a in written.accesses)
+        if narrow and math.prod(shape) * element == array.size:
+            limits = Constraints(families=FAMILIES, max_bytes=most)
+            return msgspec.structs.replace(written, layout=limits)
+    return problem_of(
+        before, array, steps, shape=shape, families=FAMILIES, max_bytes=most, target=request.gpu.name
+    )
 
 
 def _as_written(
