@@ -25,6 +25,8 @@ from layoutopt.kernels.program import (
     Program,
     Step,
 )
+from layoutopt.kernels.summary import summary
+from layoutopt.report.kernel_text import kernel_report
 
 LOAD = Memory("load", "shared", 4, operation=Operation("load", 4), counter="ld", executed="ld")
 STORE = Memory("store", "shared", 4, operation=Operation("store", 4), counter="st", executed="st")
@@ -237,6 +239,23 @@ def test_a_loop_that_data_ends_is_counted_once_more():
     tally = found.tallies[1]
     assert (tally.wavefronts, tally.best, tally.worst) == (1, 0, 1)
     assert found.tallies[4].wavefronts == 1
+
+
+def test_a_loop_of_unknown_rounds_has_no_worst_case():
+    p = program(
+        (shifted(2), ("$tid.x",), ("a",)),
+        (LOAD, ("a",), ("x",)),
+        (Memory("load", "global", 4), (values.constant(0, 64),), ("p",)),
+        (Jump(1), (), (), "p"),
+        (Exit(), (), ()),
+    )
+    report = summary(count(p, Launch(block=(32, 1, 1))))
+    data = report.to_json()
+    assert data["totals"]["wavefronts_worst"] is None
+    assert [access["worst"] for access in data["accesses"]] == [None]
+    text = kernel_report(report)
+    assert "at least 1" in text
+    assert "at most" not in text
 
 
 def test_lanes_that_may_have_ended_are_counted_as_such():

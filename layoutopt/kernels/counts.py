@@ -20,6 +20,8 @@ from layoutopt.kernels.values import Bools
 IntArray = npt.NDArray[np.int64]
 
 BATCH_ROWS: Final = 4096
+# A doubt that leaves open how often anything behind it happens ends so.
+ONE_ROUND: Final = "of rounds that it may begin one is counted"
 # Warp instructions whose addresses are kept for imports, an instruction of the program.
 MOST_TRACED_ROWS: Final = 1 << 16
 

@@ -13,7 +13,7 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.kernels.boxes import Box, batches, boxes
-from layoutopt.kernels.counts import Counter, Execution, Tally
+from layoutopt.kernels.counts import ONE_ROUND, Counter, Execution, Tally
 from layoutopt.kernels.launch import Arguments, Launch, arguments, checked
 from layoutopt.kernels.loops import TooManySteps
 from layoutopt.kernels.machine import Machine
@@ -57,6 +57,11 @@ class Evaluation:
     def certain(self) -> bool:
         """Whether the totals are what runs."""
         return not self.doubts
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there is a worst case: no loop whose rounds are unknown."""
+        return not any(why.endswith(ONE_ROUND) for why in self.doubts)
 
 
 def evaluate(

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget
 from layoutopt.kernels import groups as converged
-from layoutopt.kernels.counts import Counter
+from layoutopt.kernels.counts import ONE_ROUND, Counter
 from layoutopt.kernels.detours import Detours
 from layoutopt.kernels.groups import Barriers, Group, Meetings
 from layoutopt.kernels.launch import Arguments
@@ -406,7 +406,7 @@ class Machine:
             return detour.meet
         why = f"{self._cells.named(at)} depends on an unknown value"
         if at in self.turns.taken:
-            self.recorder.uncertain(at, f"{why}: of rounds that it may begin one is counted")
+            self.recorder.uncertain(at, f"{why}: {ONE_ROUND}")
             return at
         meet = self._detours.meet(at)
         self._put(both_ways(self, group, target, lanes, unsure, meet, why))

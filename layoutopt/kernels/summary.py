@@ -64,7 +64,10 @@ class WorstInstruction(Struct, frozen=True):
 
 
 class KernelReport(Struct, frozen=True):
-    """A launch. `certain`: the totals are those of the hardware; else `unknown` says why they may not be."""
+    """A launch. `certain`: the totals are those of the hardware; else `unknown` says why they may not be.
+
+    `bounded`: there is a worst case; else a loop may go round any number of times, and worst is null in JSON.
+    """
 
     entry: str
     name: str
@@ -81,10 +84,15 @@ class KernelReport(Struct, frozen=True):
     unknown: tuple[str, ...]
     worst: WorstInstruction | None
     evaluated_blocks: int
+    bounded: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready data, the schema first."""
         data: dict[str, Any] = msgspec.to_builtins(self)
+        if not self.bounded:
+            data["totals"] |= {name: None for name in self.totals if name.startswith("wavefronts_worst")}
+            for access in data["accesses"]:
+                access["worst"] = None if access["data_dependent"] else access["worst"]
         return {"schema": SCHEMA, **data}
 
 
@@ -128,6 +136,7 @@ def summary(evaluation: Evaluation, entry: str | None = None) -> KernelReport:
         tuple(evaluation.doubts),
         _worst(evaluation),
         evaluation.evaluated_blocks,
+        evaluation.bounded,
     )
 
 

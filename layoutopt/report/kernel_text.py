@@ -18,14 +18,18 @@ def kernel_report(report: KernelReport, fixes: Sequence[str] = ()) -> str:
     if not report.accesses:
         lines.append("  no shared memory is touched")
     else:
-        lines += _table(report.accesses)
+        lines += _table(report.accesses, report.bounded)
     totals = report.totals
     when = "will print" if report.form == "sass" else "would print if the assembler changed nothing"
     lines += ["", f"  what the profiler {when} (l1tex__data_..._mem_shared_op_*):"]
     rows: list[tuple[str, ...]] = [("", "ld", "st", "atom")]
     open_ = totals["wavefronts_worst"] > totals["wavefronts"]
-    names = [("at most", "wavefronts_worst")] if open_ else []
-    names = [("wavefronts", "wavefronts"), *names, ("bank conflicts", "bank_conflicts")]
+    names = [("at most", "wavefronts_worst")] if open_ and report.bounded else []
+    names = [
+        ("wavefronts" if report.bounded else "wavefronts, at least", "wavefronts"),
+        *names,
+        ("bank conflicts", "bank_conflicts"),
+    ]
     for title, name in names:
         rows.append((title, *(f"{totals[f'{name}_{part}']:,}" for part in ("ld", "st", "atom"))))
     lines += columns(rows, {0})
@@ -41,7 +45,7 @@ def _form(report: KernelReport) -> str:
     return "machine code" if report.form == "sass" else "PTX: what the compiler is given, not what runs"
 
 
-def _table(accesses: Sequence[KernelAccess]) -> list[str]:
+def _table(accesses: Sequence[KernelAccess], bounded: bool) -> list[str]:
     """A row a line of the source, array and operation; an instruction where there is no line."""
     groups: dict[tuple[str, str, str], list[KernelAccess]] = {}
     for access in accesses:
@@ -55,7 +59,8 @@ def _table(accesses: Sequence[KernelAccess]) -> list[str]:
         doubtful = [a for a in some if a.data_dependent]
         span = f"{known:,}"
         if doubtful:
-            span = f"{known + sum(a.best for a in some):,}..{known + sum(a.worst for a in some):,}"
+            least, most = (known + sum(part) for part in zip(*((a.best, a.worst) for a in some), strict=True))
+            span = f"{least:,}..{most:,}" if bounded else f"at least {least:,}"
         rows.append(
             (
                 place,
@@ -83,7 +88,7 @@ def _verdict(report: KernelReport) -> list[str]:
     if report.certain:
         share = report.totals["bank_conflicts"]
         return [f"  certain: {share:,} of {report.totals['wavefronts']:,} wavefronts are bank conflicts"]
-    lines = ["  not certain:"]
+    lines = ["  not certain:" if report.bounded else "  not certain, and no worst case is known:"]
     lines += [f"    {why}" for why in report.unknown[:8]]
     if len(report.unknown) > 8:
         lines.append(f"    and {len(report.unknown) - 8} more")
