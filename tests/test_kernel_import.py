@@ -1,8 +1,11 @@
 """Arrays of kernels as problems: their accesses cost what the evaluation of the kernel counted."""
 
 import dataclasses
+import json
 
 import pytest
+from command import layoutopt
+from conftest import ROOT
 from test_kernel_counters import LAUNCHES, RECORDS, evaluation
 
 from layoutopt.kernels.arrays import used_arrays
@@ -71,3 +74,13 @@ def test_arrays_are_told_apart_by_their_bytes():
     assert len(arrays) == 2
     assert arrays[0].array.start + arrays[0].array.size <= arrays[1].array.start
     assert dataclasses.is_dataclass(arrays[0])
+
+
+@pytest.mark.parametrize("form", ["ptx", "sm_90.sass"])
+def test_no_fix_of_an_array_that_a_bulk_copy_fills(form, tmp_path):
+    kernel = ROOT / "tests/data/kernels" / f"bulk_copy.{form}"
+    checked = layoutopt("check", kernel, "--block", "64")
+    assert "no fix is sought" in checked.stdout
+    layoutopt("import", "kernel", kernel, "--block", "64", "-o", tmp_path)
+    (path,) = tmp_path.glob("*.json")
+    assert "fills it as it lies" in json.loads(path.read_text())["notes"]

@@ -253,7 +253,7 @@ def check_kernels(
 def _fixes(evaluation: Evaluation, seconds: float) -> dict[str, dict[str, Any]]:
     """What to change of each array that has conflicts, found over all of its accesses; by name."""
     from layoutopt.ground.budget import Budget
-    from layoutopt.kernels.arrays import used_arrays
+    from layoutopt.kernels.arrays import moved_by_itself, used_arrays
     from layoutopt.kernels.problem_data import array_problem
     from layoutopt.problems.answer import Result
     from layoutopt.problems.file import from_data
@@ -271,6 +271,11 @@ def _fixes(evaluation: Evaluation, seconds: float) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for number, used in enumerate(wanted):
         part = budget.part(1 / (len(wanted) - number))
+
+        moved = moved_by_itself(evaluation, used)
+        if moved is not None:
+            found[used.array.name] = {"message": f"no fix is sought: {moved}"}
+            continue
 
         def solver(changed: Problem, part: Budget = part) -> Result:
             return solve(changed, budget=part)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -48,6 +49,30 @@ def used_arrays(evaluation: Evaluation) -> tuple[UsedArray, ...]:
         array = Array(_name(low, end, dynamic, len(clusters)), low, high - low)
         named.append(UsedArray(array, tuple(steps)))
     return tuple(sorted(named, key=lambda used: used.array.start))
+
+
+# Copies in bulk and TMA, between shared memory and elsewhere, in machine code and in PTX.
+_MOVERS: Final = re.compile(
+    r"(?:@\S+\s+)?(?:UBLKCP|UBLKRED|UTMALDG|UTMASTG|UTMAREDG"
+    r"|cp\.(?:reduce\.)?async\.bulk(?!\.(?:commit_group|wait_group|prefetch)))\b"
+)
+
+
+def moved_by_itself(evaluation: Evaluation, used: UsedArray) -> str | None:
+    """Why the array must stay as it is: what an instruction moves as a whole; None where nothing does.
+
+    Its address is not followed: of a kernel with such an instruction, an array that lanes only read is filled
+    by it, and one that they only write is read by it.
+    """
+    kinds = {
+        action.kind for k in used.steps if isinstance(action := evaluation.program.steps[k].action, Memory)
+    }
+    reads, writes = kinds & {"load", "ldmatrix", "atomic"}, kinds & {"store", "stmatrix", "copy", "atomic"}
+    mover = next((step for step in evaluation.program.steps if _MOVERS.match(step.text)), None)
+    if mover is None or (reads and writes):
+        return None
+    does = "fills" if reads else "reads"
+    return f"{mover.text.split(' [')[0]} {does} it as it lies: no layout of its own is possible"
 
 
 def _home(arrays: tuple[Array, ...], tally: Tally) -> Array | None:

@@ -21,7 +21,7 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.threads import fit_threads
 from layoutopt.ground.escape import comment
 from layoutopt.hardware.operations import Operation
-from layoutopt.kernels.arrays import UsedArray
+from layoutopt.kernels.arrays import UsedArray, moved_by_itself
 from layoutopt.kernels.counts import MOST_TRACED_ROWS
 from layoutopt.kernels.declarations import declared_shape
 from layoutopt.kernels.evaluate import Evaluation
@@ -90,6 +90,9 @@ def array_problem(
         rows = [_problem(evaluation, used, element, one) for one in _shapes(sites, element, count)]
         shortest = min(rows, key=_length, default=plain)
         data = shortest if _length(shortest) <= ROWS_MAY_BE_LONGER * _length(plain) else plain
+    moved = moved_by_itself(evaluation, used)
+    if moved is not None:
+        data["notes"] += f" {comment(moved)}."
     if doubtful:
         lines = ", ".join(_place(evaluation, k) for k in doubtful[:8])
         data["notes"] += f" Accesses whose addresses depend on data are left out: {comment(lines)}."
