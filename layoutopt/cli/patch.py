@@ -59,6 +59,7 @@ def command(
       layoutopt patch transpose.cu --block 32,8 --arg 2=64 -o fixed.ptx
     """
     from layoutopt.kernels.files import ptx_text
+    from layoutopt.kernels.launch import by_position
     from layoutopt.study.patch import Request, patch
 
     options = LaunchOptions(**launch)
@@ -66,6 +67,7 @@ def command(
         raise click.UsageError("--result is the layout of one array: name it with --array")
     text, program = ptx_text(kernel, options.target, options.entry, options.compiler)
     planned, gpu = launch_of(program, options)
+    planned = by_position(program, planned)
     request = Request(
         planned,
         gpu,

@@ -69,7 +69,10 @@ def ptx_text(
     """
     if path.suffix.lower() == ".cu":
         text = compile_source(path, target or DEFAULT_TARGET, options, "ptx").decode("utf-8", "replace")
-    elif path.suffix.lower() == ".ptx":
+        source = json_data.read(path, MAX_BYTES).decode("utf-8", "replace")
+        program = chosen(ptx_program.programs(text, shown(str(path))), entry)
+        return text, _named(program, source)
+    if path.suffix.lower() == ".ptx":
         text = json_data.read(path, MAX_BYTES).decode("utf-8", "replace")
     else:
         raise ProblemFileError("", f"expected PTX or a CUDA source (.ptx, .cu), got {shown(str(path))}")

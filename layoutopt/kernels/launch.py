@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -152,6 +152,24 @@ def arguments(program: Program, launch: Launch) -> Arguments:
         content[parameter.offset : parameter.offset + len(data)] = data
         given[parameter.offset : parameter.offset + len(data)] = True
     return Arguments(bytes(content), given, buffers, tuple(missing))
+
+
+def by_position(program: Program, launch: Launch) -> Launch:
+    """The launch with its arguments under their positions, for a program that names parameters otherwise.
+
+    Raises:
+        ProblemFileError: one names no parameter.
+    """
+    parameters = program.parameters or ()
+
+    def position(key: str, option: str) -> str:
+        return key if _place(key) is not None else str(_position(parameters, key, option))
+
+    return replace(
+        launch,
+        arguments={position(key, "--arg"): value for key, value in launch.arguments.items()},
+        buffers={position(key, "--data"): value for key, value in launch.buffers.items()},
+    )
 
 
 def _place(key: str) -> int | None:
