@@ -153,12 +153,17 @@ def _check_overlay(tile_set: TileSet) -> None:
     for t, time in enumerate(tile_set.overlay):
         for k, name in enumerate(time):
             place = f"overlay[{t}][{k}]"
-            if name not in tiles:
-                raise ProblemFileError(place, f"no tile is called {name!r}; there are {', '.join(tiles)}")
-            if name in seen:
-                raise ProblemFileError(place, f"{name!r} already stands in {seen[name]}")
-            seen[name] = place
+            _check_named_once(name, place, tiles, seen)
     _check_shared(tile_set, tiles)
+
+
+def _check_named_once(name: str, place: str, tiles: Mapping[str, NamedTile], seen: dict[str, str]) -> None:
+    """Check that a name is a tile's and stands nowhere else; `seen` says where each stands."""
+    if name not in tiles:
+        raise ProblemFileError(place, f"no tile is called {name!r}; there are {', '.join(tiles)}")
+    if name in seen:
+        raise ProblemFileError(place, f"{name!r} already stands in {seen[name]}")
+    seen[name] = place
 
 
 def _check_shared(tile_set: TileSet, tiles: Mapping[str, NamedTile]) -> None:
@@ -175,11 +180,7 @@ def _check_shared(tile_set: TileSet, tiles: Mapping[str, NamedTile]) -> None:
     for g, names in enumerate(shared):
         for k, name in enumerate(names):
             place = f"same_layout[{g}][{k}]"
-            if name not in tiles:
-                raise ProblemFileError(place, f"no tile is called {name!r}; there are {', '.join(tiles)}")
-            if name in seen:
-                raise ProblemFileError(place, f"{name!r} already stands in {seen[name]}")
-            seen[name] = place
+            _check_named_once(name, place, tiles, seen)
         times = {next((t for t, time in enumerate(tile_set.overlay) if name in time), None) for name in names}
         if len(times) > 1:
             raise ProblemFileError(
