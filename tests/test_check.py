@@ -276,8 +276,9 @@ def test_a_layout_that_the_hardware_dictates_is_the_only_fix():
     assert result.excess > 0
     (fix,) = findings(result, "fix")
     assert fix.details["family"].startswith("tma")
-    rows = compare(problem).rows
-    assert {row.excess for row in rows if row.status == "optimal"} >= {0}
+    served = [row.excess for row in compare(problem).rows if row.status == "optimal"]
+    assert len(served) > 1
+    assert min(served) == 0 < result.excess
 
 
 def test_command_line(tmp_path):
