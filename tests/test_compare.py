@@ -131,6 +131,21 @@ def test_the_order_of_reasons(rows, family):
     assert recommend(tuple(rows)).family == family
 
 
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        ((100.0, 100.0, 100.0), ""),
+        ((None, None, None), "; the time limit left no estimate of time, so wavefronts decide"),
+        ((None, 90.0, 100.0), "; the time limit left no estimate of time, so wavefronts decide"),
+        ((100.0, 100.0, None), "; for 1 other row, the time limit left no estimate of time"),
+    ],
+)
+def test_a_recommendation_says_where_the_estimate_is_missing(times, said):
+    text = recommend(tuple(map(_row, ("published", "pad", "xor"), times))).text
+    assert text.endswith(said)
+    assert bool(said) == ("no estimate" in text)
+
+
 def test_a_table_of_offsets_is_a_row():
     """No formula serves this tile in its own bytes; the look-up is one operation more than its index."""
     problem = load(ROOT / "problems/spectral_elements/libceed_interp2d_p5q6_f64.json")

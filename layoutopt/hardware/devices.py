@@ -69,8 +69,6 @@ class PhaseRule:
         row_words: words of one aligned group of this many never conflict (1: every word for
             itself).
         extra_wavefronts: passes that every phase takes beyond its busiest bank.
-        least_cycles: cycles that an instruction takes even at fewer wavefronts (return width); 0
-            where not measured.
         confidence: how sure the rule is, one of `Confidence`.
         source: where it comes from.
         alternative: what other sources say, where they disagree; else empty.
@@ -85,7 +83,6 @@ class PhaseRule:
     split_words: bool = False
     row_words: int = 1
     extra_wavefronts: int = 0
-    least_cycles: int = 0
     confidence: str = ""
     source: str = ""
     alternative: str = ""
@@ -236,7 +233,6 @@ class InstructionEntry(Struct, frozen=True, forbid_unknown_fields=True):
     split_words: bool = False
     row_words: Annotated[int, Meta(ge=1, le=1 << 16)] = 1
     extra_wavefronts: Annotated[int, Meta(ge=0, le=64)] = 0
-    least_cycles: Annotated[int, Meta(ge=0, le=64)] = 0
     alternative: str = ""
     note: str = ""
 
@@ -396,7 +392,6 @@ def _rule(instruction: InstructionEntry, entry: DeviceEntry, field: str) -> Phas
         split_words=instruction.split_words,
         row_words=instruction.row_words,
         extra_wavefronts=instruction.extra_wavefronts,
-        least_cycles=instruction.least_cycles,
         confidence=instruction.confidence,
         source=instruction.source,
         alternative=instruction.alternative,

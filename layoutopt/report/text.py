@@ -98,7 +98,7 @@ def audit_report(problem: Problem, audit: Audit) -> str:
         f"  alignment  {audit.alignment_bytes} bytes",
         "",
     ]
-    rows = [("access", "op", "wavefronts", "ideal", "bank_conflicts", "cycles >=", "profiler")]
+    rows = [("access", "op", "wavefronts", "ideal", "bank_conflicts", "profiler")]
     rows += [
         (
             a.name,
@@ -106,7 +106,6 @@ def audit_report(problem: Problem, audit: Audit) -> str:
             str(a.wavefronts),
             str(a.ideal),
             str(a.bank_conflicts),
-            str(a.least_cycles),
             _counted(a),
         )
         for a in audit.accesses

@@ -24,6 +24,7 @@ SAME_TIME: Final = 1.08
 _STAGES_THAT_MATTER: Final = 8
 # The layout in use, what the author sees first.
 _IN_USE: Final = ("in_use", "published")
+_NO_ESTIMATE: Final = "the time limit left no estimate of time"
 
 
 def mark_pareto(rows: list[Row]) -> tuple[Row, ...]:
@@ -47,16 +48,21 @@ def recommend(rows: tuple[Row, ...]) -> Recommendation | None:
     used = next((r for family in _IN_USE for r in rows if r.family == family), None)
     sound = used if used is not None and used.wavefronts is not None else None
     timed = [r for r in usable if r.time is not None]
-    if sound is None or sound.time is not None:
-        usable = timed or usable
+    unknown = len(usable) - len(timed)
+    if timed and (sound is None or sound.time is not None):
+        usable, doubt = timed, _left_out(unknown)
+    else:
+        doubt = "" if not unknown else f"; {_NO_ESTIMATE}, so wavefronts decide"
     better = [r for r in usable if sound is not None and clearly_faster(r, sound)]
     if sound is not None and not better:
-        return Recommendation(sound.family, sound.offset or "", _kept(sound, min(usable, key=_time)), True)
+        return Recommendation(
+            sound.family, sound.offset or "", _kept(sound, min(usable, key=_time)) + doubt, True
+        )
     pool = better or usable
     least = min(map(_time, pool))
     equal = [r for r in pool if _time(r) <= SAME_TIME * least]
     taken = min(equal, key=_adoption)
-    text = _replaced(taken, used if used is not None else _rival(taken, usable))
+    text = _replaced(taken, used if used is not None else _rival(taken, usable)) + doubt
     return Recommendation(taken.family, taken.offset or "", text, False)
 
 
@@ -69,6 +75,11 @@ def clearly_faster(row: Row, used: Row) -> bool:
     if row.time is None or used.time is None or row.cycles is None or used.cycles is None:
         return saved > 0
     return saved >= 0 and max(row.time / used.time, row.cycles / used.cycles) * SAME_TIME < 1
+
+
+def _left_out(rows: int) -> str:
+    """What is said of rows that are not weighed, as the others have estimates."""
+    return "" if not rows else f"; for {_count(rows, 'other row')}, {_NO_ESTIMATE}"
 
 
 def _time(row: Row) -> float:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import numpy as np
 from msgspec import Struct
 
 from layoutopt.engine.conflicts import Counts
@@ -37,7 +36,6 @@ class AuditedAccess(Struct, frozen=True, omit_defaults=True, rename={"loops": "f
     ideal: int | float
     excess: int | float
     bank_conflicts: int | float
-    least_cycles: int
     counters: dict[str, int]
     any_is: str | None = None
     bytes: int | None = None
@@ -200,11 +198,8 @@ def _report(used: InUse, access: CountedAccess, counts: Counts) -> AuditedAccess
     base = msgspec.structs.replace(access.report(counts), descriptor=used.by_hardware.get(access.name))
     if not isinstance(access, KnownLanes):
         # No counter shows a worst case or an expectation.
-        return AuditedAccess(**msgspec.structs.asdict(base), least_cycles=0, counters={})
-    least = used.gpu.rule(access.operation).least_cycles
-    cycles = np.where(counts.phases > 0, np.maximum(counts.wavefronts, least), 0)
+        return AuditedAccess(**msgspec.structs.asdict(base), counters={})
     return AuditedAccess(
         **msgspec.structs.asdict(base),
-        least_cycles=int(cycles.sum()),
         counters=counters(used.gpu, access.operation, int(base.wavefronts), int(base.bank_conflicts)),
     )
