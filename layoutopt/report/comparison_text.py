@@ -26,7 +26,7 @@ _LEAST_FORMULA: Final = 24
 _CSV_FIELDS = (
     "family", "title", "status", "label", "offset", "excess", "ways", "wavefronts", "ideal",
     "weighted_wavefronts", "bytes", "declared_bytes", "alignment_bytes", "blocks_per_sm",
-    "blocks_by_shared_memory", "limited_by", "pipeline_stages", "index_ops",
+    "blocks_by_shared_memory", "limited_by", "pipeline_stages", "by_hardware", "index_ops",
     "instructions", "cycles", "measured", "measured_together", "counted_wavefronts",
     "counted_bank_conflicts", "counted_as_predicted", "edit", "pareto", "seconds",
     "reason",

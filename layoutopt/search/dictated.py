@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from layoutopt.engine.by_hardware import descriptors
 from layoutopt.engine.case import Case
@@ -43,10 +43,30 @@ class Candidate:
         layout: the layout.
         alignment_bytes: that the base address must have.
         instructions: boxes, matrix instructions and bulk copies that reach the tile once.
+        noun: what these are, in a word.
     """
 
     name: str
     layout: Layout
+    alignment_bytes: int
+    instructions: int
+    noun: str = "instruction"
+
+    @property
+    def title(self) -> str:
+        """Its name, and how often the hardware reaches for it."""
+        plural = {"box": "boxes", "copy": "copies"}.get(self.noun, f"{self.noun}s")
+        return f"{self.name}, {self.instructions:,} {self.noun if self.instructions == 1 else plural}"
+
+
+class Reach(NamedTuple):
+    """How the hardware comes to a tile whose layout is given.
+
+    Attributes:
+        alignment_bytes: that the base address must have; 1 where it asks for nothing.
+        instructions: boxes, matrix instructions and bulk copies that reach the tile once.
+    """
+
     alignment_bytes: int
     instructions: int
 
@@ -110,14 +130,14 @@ def _reason(case: Case, said: str, ranked: Sequence[_Ranked], refused: list[str]
 
 def _cost(ranked: _Ranked, case: Case) -> str:
     """A candidate and what decides about it, in words."""
-    engines: set[str] = {a.hardware.engine for a in case.lowered.accesses if a.hardware is not None}
-    if names(case.lowered):
-        engines |= {name.partition(".")[0] for name in names(case.lowered)}
-    what = {"tma": "box", "cp.async.bulk": "copy"}.get("".join(engines), "instruction")
-    count = ranked.candidate.instructions
-    plural = {"box": "boxes", "copy": "copies"}.get(what, f"{what}s")
-    excess = f"{ranked.weighted / case.lanes.weight_unit:g} excess"
-    return f"{ranked.candidate.name}, {count:,} {what if count == 1 else plural}, {excess}"
+    return f"{ranked.candidate.title}, {ranked.weighted / case.lanes.weight_unit:g} excess"
+
+
+def _noun(problem: Problem) -> str:
+    """What the hardware reaches a tile with."""
+    engines: set[str] = {a.hardware.engine for a in problem.accesses if a.hardware is not None}
+    engines |= {name.partition(".")[0] for name in names(problem)}
+    return {"tma": "box", "cp.async.bulk": "copy"}.get("".join(engines), "instruction")
 
 
 def _too_large(ranked: _Ranked, limit: int) -> str:
@@ -228,26 +248,40 @@ def candidates(problem: Problem) -> Iterator[Candidate]:
     yield from (listed for listed in _listed(problem) if isinstance(listed, Candidate))
 
 
-def alignment_of(problem: Problem, table: IntArray) -> int:
-    """What the hardware asks of the base under a layout that is given; 1 where it asks for nothing.
+def ranked_candidates(case: Case) -> list[Candidate]:
+    """Those of them that serve the accesses, in the order of `propose`; none of direct loads, which are many.
+
+    Raises:
+        ProblemFileError: as for `candidates`.
+    """
+    if any(is_direct_load(access.op) for access in case.lowered.accesses):
+        return []
+    return [ranked.candidate for ranked in _ranked(case)[0]]
+
+
+def reach(problem: Problem, table: IntArray) -> Reach:
+    """How the hardware comes to the tile under a layout that is given.
 
     Raises:
         LayoutError: it does not reach the tile, or `must_be` names another layout.
     """
-    needed = [found.alignment_bytes for found in descriptors(problem, table).values()]
+    found = descriptors(problem, table).values()
+    needed = [d.alignment_bytes for d in found]
+    count = sum(d.instructions for d in found)
     if names(problem):
         same = [c for c in candidates(problem) if (c.layout.table().ravel() == table).all()]
         if not same:
             raise LayoutError(f"no layout of {' or '.join(names(problem))}")
         needed.append(same[0].alignment_bytes)
-    return max(needed, default=1)
+        count = same[0].instructions
+    return Reach(max(needed, default=1), count)
 
 
 def _listed(problem: Problem) -> Iterator[Candidate | str]:
     """The candidates; and why what one access or mode allows is none."""
     check_dictated(problem)
     seen: set[bytes] = set()
-    order = problem.layout.order
+    order, noun = problem.layout.order, _noun(problem)
     for name, layout, mode in _must_be(problem) if names(problem) else _of_accesses(problem):
         table = layout.table().ravel()
         if table.tobytes() in seen:
@@ -264,7 +298,7 @@ def _listed(problem: Problem) -> Iterator[Candidate | str]:
         named = mode.alignment_bytes if mode is not None and names(problem) else 1
         alignment = max([named, *(d.alignment_bytes for d in found)])
         count = sum(d.instructions for d in found) + (_pages(problem, mode) if names(problem) else 0)
-        yield Candidate(name, layout, alignment, count)
+        yield Candidate(name, layout, alignment, count, noun)
 
 
 def _of_accesses(problem: Problem) -> Iterator[tuple[str, Layout, Mode | None]]:

@@ -25,6 +25,7 @@ _STAGES_THAT_MATTER: Final = 8
 # The layout in use, what the author sees first.
 _IN_USE: Final = ("in_use", "published")
 _NO_ESTIMATE: Final = "the time limit left no estimate of time"
+_OF_HARDWARE: Final = "wavefronts, bytes, or boxes and instructions of the hardware"
 
 
 def mark_pareto(rows: list[Row]) -> tuple[Row, ...]:
@@ -66,6 +67,29 @@ def recommend(rows: tuple[Row, ...]) -> Recommendation | None:
     return Recommendation(taken.family, taken.offset or "", text, False)
 
 
+def recommend_dictated(rows: tuple[Row, ...]) -> Recommendation | None:
+    """The row to take of layouts that the hardware dictates, by the order of `solve`; None without any.
+
+    Fewest wavefronts, then bytes, then boxes and instructions of the hardware, which no estimate knows, then
+    what is in use.
+    """
+    usable = [r for r in rows if r.wavefronts is not None]
+    if not usable:
+        return None
+    used = next((r for family in _IN_USE for r in rows if r.family == family), None)
+    taken = min(usable, key=lambda r: (*_dictated_order(r), r is not used))
+    if taken is used:
+        text = f"leave it as it is: {taken.offset} has {_conflicts(taken)} in {taken.bytes:,} bytes"
+        text += f"; no layout that the hardware knows has fewer {_OF_HARDWARE}"
+        return Recommendation(taken.family, taken.offset or "", text, True)
+    rival = used or next((r for r in usable if r.offset != taken.offset), None)
+    return Recommendation(taken.family, taken.offset or "", _replaced(taken, rival), False)
+
+
+def _dictated_order(row: Row) -> tuple[float, int, int]:
+    return row.weighted_wavefronts or 0.0, row.bytes or 0, row.by_hardware or 0
+
+
 def clearly_faster(row: Row, used: Row) -> bool:
     """Whether a row takes less time than the layout in use beyond doubt; fewer wavefronts without estimates.
 
@@ -87,10 +111,10 @@ def _time(row: Row) -> float:
     return row.time if row.time is not None else row.weighted_wavefronts or 0.0
 
 
-def _adoption(row: Row) -> tuple[bool, bool, int, float, int]:
+def _adoption(row: Row) -> tuple[bool, bool, int, float, int, int]:
     """What it takes to adopt a row, of rows that take as long: an edit first, then what has no conflicts."""
     bytes_, wavefronts = row.bytes or 0, row.weighted_wavefronts or 0.0
-    return row.family != "edit", bool(row.excess), bytes_, wavefronts, _operations(row)
+    return row.family != "edit", bool(row.excess), bytes_, wavefronts, row.by_hardware or 0, _operations(row)
 
 
 def _operations(row: Row) -> int:
@@ -153,6 +177,9 @@ def _against(mine: Row, other: Row) -> str:
     stages = (mine.pipeline_stages or 0) - (other.pipeline_stages or 0)
     if stages and (mine.pipeline_stages or 0) <= _STAGES_THAT_MATTER:
         parts.append(_difference(stages, "pipeline stage"))
+    by_hardware = (mine.by_hardware or 0) - (other.by_hardware or 0)
+    if by_hardware:
+        parts.append(f"{_difference(by_hardware, 'instruction')} of the hardware")
     if mine.instructions is not None and other.instructions is not None:
         more = mine.instructions - other.instructions
         if more:

@@ -20,7 +20,7 @@ from layoutopt.engine.estimate import block_occupancy, estimate, timing_of
 from layoutopt.engine.witness import witness, worst_instruction
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.count import operations
-from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, substituted, to_text
+from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, to_text
 from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, device
@@ -31,14 +31,15 @@ from layoutopt.layout.layout import Layout
 from layoutopt.model.linearisations import Space, space_of
 from layoutopt.problems.answer import Estimate, Result, Status
 from layoutopt.problems.lower import chosen_widths, over_elements
-from layoutopt.problems.trace import IntArray, Trace, expression_ranges
-from layoutopt.problems.types import FAMILIES, Access, Problem
-from layoutopt.search.dictated import alignment_of, candidates
+from layoutopt.problems.trace import IntArray, Trace
+from layoutopt.problems.types import FAMILIES, Problem
+from layoutopt.search.dictated import ranked_candidates, reach
 from layoutopt.search.proposal import Ask
-from layoutopt.study.advice import mark_pareto, recommend
+from layoutopt.study.advice import mark_pareto, recommend, recommend_dictated
 from layoutopt.study.comparison import Comparison, Row, RowAccess, by_wavefronts
 from layoutopt.study.counted import COUNTED, Counter, best, plainly
 from layoutopt.study.edits import strides_of
+from layoutopt.study.index_counts import Indices
 from layoutopt.study.known import known_case, with_known_lanes
 from layoutopt.study.nearest_edit import nearest_edit, time_of
 from layoutopt.synthesis.solve import solve_cases
@@ -108,7 +109,7 @@ class Comparer:
             self.case = known_case(source, gpu, self.widths)
         # Layouts are sought and counted over bytes, and shown over elements.
         self.problem = self.case.lowered
-        self.indices = _Indices(self.case.problem, gpu)
+        self.indices = Indices(self.case.problem, gpu)
         rules = [gpu.rule(a.operation) for a in self.case.lanes.accesses]
         period = max(rule.banks * rule.bank_bytes for rule in rules)
         self.space: Space = space_of(self.problem, self.case.lanes, period, ("none",), self.budget)
@@ -129,7 +130,7 @@ class Comparer:
             self.gpu.name,
             problem.threads,
             marked,
-            recommend(marked),
+            recommend_dictated(marked) if problem.is_dictated else recommend(marked),
             self.widths or {},
             timing_of(self.gpu)[1],
         )
@@ -143,12 +144,16 @@ class Comparer:
         return [found.pop("none"), *self._guesses(), *found.values()]
 
     def _dictated(self) -> list[Row]:
-        """The layouts that the hardware knows, in the fewest boxes of each name."""
-        named = {c.name: c for c in sorted(candidates(self.problem), key=lambda c: -c.instructions)}
-        rows = [
-            self._layout_row(Row(name.partition(",")[0], name, Status.OPTIMAL, label=name), c.layout)
-            for name, c in reversed(named.items())
-        ]
+        """Layouts the hardware knows, in the order of `solve`: each mode's best, and its fewest boxes."""
+        listed = ranked_candidates(self.case)
+        fewest = {c.name: c for c in sorted(listed, key=lambda c: -c.instructions)}
+        best = {c.name: c for c in reversed(listed)}
+        rows: list[Row] = []
+        for c in listed:
+            if c in (best[c.name], fewest[c.name]):
+                mode = c.name.partition(",")[0]
+                family = mode if mode not in [row.family for row in rows] else c.title
+                rows.append(self._layout_row(Row(family, c.title, Status.OPTIMAL, label=c.name), c.layout))
         return [*rows, self._solved_row(ALL, "everything", self.everything, self.seconds)]
 
     def used_rows(self) -> list[Row]:
@@ -327,7 +332,8 @@ class Comparer:
         alignment, given = case.alignment(swizzled), problem.layout.alignment_bytes
         try:
             case.check(table)
-            alignment = max(alignment, alignment_of(problem, table))
+            reached = reach(problem, table)
+            alignment = max(alignment, reached.alignment_bytes)
         except LayoutError as error:
             wrong = str(error)
         if given is not None and alignment > given:
@@ -351,6 +357,7 @@ class Comparer:
             blocks_by_shared_memory=fits.by_shared_memory if fits else None,
             limited_by=fits.limited_by if fits else None,
             pipeline_stages=fits.stages if fits else None,
+            by_hardware=reached.instructions if problem.is_dictated else None,
             accesses=accesses,
         )
 
@@ -401,25 +408,6 @@ def _at_least(row: Row, members: list[Row]) -> Row:
         label=better.label or better.family,
         seconds=row.seconds,
     )
-
-
-class _Indices:
-    """What each access computes, to count the operations of its address."""
-
-    def __init__(self, problem: Problem, gpu: Device) -> None:
-        self._accesses = []
-        for access in problem.accesses:
-            ranges = expression_ranges(access, problem, gpu.lanes)
-            self._accesses.append((_index(access, frozenset(ranges)), ranges))
-
-    def operations(self, k: int, formula: Node) -> int:
-        """Operations from tid, lane, warp and loop variables to the element offset of access `k`."""
-        index, ranges = self._accesses[k]
-        return operations(simplify(substituted(formula, index), ranges))
-
-
-def _index(access: Access, names: frozenset[str]) -> dict[str, Node]:
-    return {f"x{d}": parse(str(text), names) for d, text in enumerate(access.index)}
 
 
 def _timed(work: Callable[[], Any]) -> tuple[Any, float]:

@@ -21,7 +21,7 @@ from layoutopt.layout.families import comparison_rows
 from layoutopt.problems.answer import Status
 from layoutopt.problems.tile_set_file import fields_of
 from layoutopt.problems.types import FAMILIES, TileSet
-from layoutopt.study.advice import mark_pareto, recommend
+from layoutopt.study.advice import mark_pareto, recommend, recommend_dictated
 from layoutopt.study.check_tiles import check_tiles
 from layoutopt.study.compare import ALL, Comparer
 from layoutopt.study.comparison import BlockRow, Comparison, Row, TileOfRow
@@ -133,12 +133,13 @@ class _TileComparer:
         everything = self._row(ALL)
         rows = [everything if name == ALL else self._row(name) for name in families]
         marked = mark_pareto([row for row in rows if row is not None])
+        dictated = all(member.comparer is None for member in self.members)
         return Comparison(
             self.tile_set.name,
             self.gpu.name,
             self.tile_set.threads,
             marked,
-            recommend(marked),
+            recommend_dictated(marked) if dictated else recommend(marked),
             {},
             timing_of(self.gpu)[1],
         )
@@ -213,6 +214,7 @@ class _TileComparer:
         blocks = fits.blocks if fits else None
         timed = [(row.cycles, row.time) for row in rows if row.cycles is not None and row.time is not None]
         whole = len(timed) == len(rows)
+        dictated = any(row.by_hardware is not None for row in rows)
         return BlockRow(
             family,
             title,
@@ -233,6 +235,7 @@ class _TileComparer:
             blocks_by_shared_memory=fits.by_shared_memory if fits else None,
             limited_by=fits.limited_by if fits else None,
             pipeline_stages=self._stages(rows),
+            by_hardware=sum(row.by_hardware or 0 for row in rows) if dictated else None,
             instructions=_sum([row.instructions for row in rows]),
             cycles=sum(cycles for cycles, _ in timed) if whole else None,
             # A tile's time is that of its memory, or its cycles shared by as many blocks as run.

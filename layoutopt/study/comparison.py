@@ -52,6 +52,8 @@ class Row(Struct, frozen=True):
         limited_by: what decides blocks_per_sm.
         pipeline_stages: copies of the tile that fit in one block.
         instructions: integer instructions of the index code of all accesses, one pass of a thread.
+        by_hardware: boxes, matrix instructions and bulk copies that reach the tile once, where the hardware
+            dictates its layout.
         cycles: estimated, of one pass of a block through all accesses, weights applied.
         time: estimated cycles of a multiprocessor for one such pass, as many blocks running as fit.
         measured: cycles of one pass of a block on the GPU of this machine, where it was run.
@@ -84,6 +86,7 @@ class Row(Struct, frozen=True):
     blocks_by_shared_memory: int | None = None
     limited_by: str | None = None
     pipeline_stages: int | None = None
+    by_hardware: int | None = None
     instructions: int | None = None
     cycles: float | None = None
     time: float | None = None

@@ -1,0 +1,29 @@
+"""Operations of the address of every access under a layout, from tid, lane, warp and loop variables."""
+
+from __future__ import annotations
+
+from layoutopt.expressions.count import operations
+from layoutopt.expressions.grammar import Node, parse, substituted
+from layoutopt.expressions.simplify import simplify
+from layoutopt.hardware.devices import Device
+from layoutopt.problems.trace import expression_ranges
+from layoutopt.problems.types import Access, Problem
+
+
+class Indices:
+    """What each access computes, to count the operations of its address."""
+
+    def __init__(self, problem: Problem, gpu: Device) -> None:
+        self._accesses = []
+        for access in problem.accesses:
+            ranges = expression_ranges(access, problem, gpu.lanes)
+            self._accesses.append((_index(access, frozenset(ranges)), ranges))
+
+    def operations(self, k: int, formula: Node) -> int:
+        """Operations from tid, lane, warp and loop variables to the element offset of access `k`."""
+        index, ranges = self._accesses[k]
+        return operations(simplify(substituted(formula, index), ranges))
+
+
+def _index(access: Access, names: frozenset[str]) -> dict[str, Node]:
+    return {f"x{d}": parse(str(text), names) for d, text in enumerate(access.index)}
