@@ -8,7 +8,7 @@ import pytest
 import toy
 from test_brute_force import random_case
 
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.layout.layout import Digit
 from layoutopt.model.cp_sat import Model, Outcome
 from layoutopt.model.layout_model import LayoutModel
@@ -237,3 +237,17 @@ def test_what_is_written_out_binds_the_masks():
     assert second.candidate.span == 16
     # Both bits of the bank are flipped, so that the columns differ.
     assert set(second.masks) == {0, 1}
+
+
+def test_constraints_are_made_when_there_is_something_to_solve():
+    model = LayoutModel(*asked(transposed(), 4, 4), 16, ideal=True)
+    _, first = model.solve(Budget(None))
+    made = model.model.size
+    model.write_out(first.candidate)
+    model.forbid(first.candidate)
+    assert (model.model.size, list(model.written)) == (made, [first.candidate])
+    assert model.solve(Budget(None))[1].candidate != first.candidate
+    assert model.model.size > made
+    model.write_out(model.solve(Budget(None))[1].candidate)
+    with pytest.raises(OutOfTime):
+        model.solve(Budget(0))

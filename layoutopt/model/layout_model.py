@@ -36,8 +36,10 @@ for the other pitches, with a `y` of their own.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -86,7 +88,11 @@ class Choice:
 
 
 class LayoutModel:
-    """Pitches, order and masks: the smallest layout under which every phase keeps to its ceiling."""
+    """Pitches, order and masks: the smallest layout under which every phase keeps to its ceiling.
+
+    What is allowed, written out and forbidden becomes constraints when there is something to solve, in the
+    order in which it came: most often a layout is known to be best before that.
+    """
 
     def __init__(
         self,
@@ -98,7 +104,7 @@ class LayoutModel:
         *,
         ideal: bool,
     ) -> None:
-        """Everything but the linearisations, which `write_out` adds.
+        """Everything but the linearisations, which `write_out` names.
 
         Args:
             space: what bounds the pitches.
@@ -121,7 +127,8 @@ class LayoutModel:
         self._parts = list(_by_dimensions(sets, tile))
         self._used = self.model.integer(1, most, "used")
         self._listed: dict[Linearisation, int] = {}
-        self.written: dict[Linearisation, int] = {}
+        self.written: dict[Linearisation, None] = {}  # in the order in which they were
+        self._later: deque[Callable[[], None]] = deque()  # what becomes constraints before the next question
         self._shorter = self.model.boolean("shorter")
         self._saving: list[int] = []
         self._reaches: dict[int, int] = {}
@@ -142,6 +149,9 @@ class LayoutModel:
 
     def allow(self, candidate: Linearisation) -> None:
         """Allow a linearisation that pitches do not describe."""
+        self._later.append(partial(self._allow, candidate))
+
+    def _allow(self, candidate: Linearisation) -> None:
         if candidate not in self._listed:
             number = len(self._listed)
             literal = self._listed[candidate] = self.model.boolean(f"listed_{number}")
@@ -149,12 +159,14 @@ class LayoutModel:
 
     def write_out(self, candidate: Linearisation) -> None:
         """Add what holds if this is the linearisation."""
-        if candidate in self.written:
-            return
+        if candidate not in self.written:
+            self.written[candidate] = None
+            self._later.append(partial(self._write_out, candidate))
+
+    def _write_out(self, candidate: Linearisation) -> None:
         listed = self._listed.get(candidate)
         pitches = pitches_of(candidate, len(self.space.shape))
         y = listed if listed is not None else self.pitches.chosen(pitches, self.pitches.dims)
-        self.written[candidate] = y
         low, flat = 0, []
         if self.swizzle is not None:
             low = self.swizzle.field.targets.stop
@@ -259,11 +271,11 @@ class LayoutModel:
 
     def at_most(self, used: int) -> None:
         """Rule out what takes more elements."""
-        self.model.linear([(self._used, 1)], [1, used])
+        self._later.append(partial(self.model.linear, [(self._used, 1)], [1, used]))
 
     def forbid(self, candidate: Linearisation) -> None:
         """Rule out a linearisation of pitches."""
-        self.pitches.forbid(candidate)
+        self._later.append(partial(self.pitches.forbid, candidate))
 
     def solve(
         self,
@@ -282,7 +294,13 @@ class LayoutModel:
             index: whether the index counts.
             most: elements that it may take, where fewer than the model allows.
             hint: a layout that does.
+
+        Raises:
+            OutOfTime: the time was over before the model was made.
         """
+        while self._later:
+            budget.check()
+            self._later.popleft()()
         question = self._question(index, most)
         if hint is not None:
             self._hint(question, hint)
