@@ -43,7 +43,13 @@ def unrolled(node: Node, loops: Mapping[str, int], iterations: Iterable[int]) ->
     plan = _Plan(loops)
     last = plan.place(node)
     value = plan.value
+    constants = [(table, places) for _, _, operands, table, places in plan.changing if not operands]
+    known: dict[tuple[Node | None, ...], Node] = {}  # of what loops change, the constants decide the rest
     for k in iterations:
+        key = tuple([table[places[k]] for table, places in constants])
+        if key in known:
+            yield known[key]
+            continue
         for place, part, operands, table, places in plan.changing:
             at = places[k]
             made = table[at]
@@ -51,7 +57,7 @@ def unrolled(node: Node, loops: Mapping[str, int], iterations: Iterable[int]) ->
                 args = tuple([value[p] for p in operands])
                 made = table[at] = _step(Op(part, args)) if isinstance(part, str) else part(args)
             value[place] = made
-        yield value[last]
+        yield known.setdefault(key, value[last])
 
 
 class _Plan:

@@ -35,7 +35,6 @@ for the other pitches, with a `y` of their own.
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -229,17 +228,14 @@ class LayoutModel:
             if (phases.costs({}) > ceilings).any():
                 self.model.clause((-y - 1,))
             return
-        differences: set[tuple[int, int, int]] = set()
+        together: dict[tuple[int, int], list[int]] = {}  # phases without conflicts, by bits of their banks
         for k, ceiling in enumerate(ceilings.tolist()):
-            words = phases.held(k)
-            if len(words) <= ceiling:
-                continue
             bits = int(phases.bank_bits[k]), max(low, int(phases.chunk_bits[k]))
             if ceiling == 1:
-                pairs = itertools.combinations(words, 2)
-                differences.update((u ^ v, *bits) for u, v in pairs)
-            else:
+                together.setdefault(bits, []).append(k)
+            elif len(words := phases.held(k)) > ceiling:
                 self._ceiling(words, *bits, ceiling, y)
+        differences = [(d, *bits) for bits, rows in together.items() for d in phases.differences(rows)]
         for difference, bank_bits, least in sorted(differences):
             same = self.swizzle.shared_bank(difference, bank_bits, least)
             if same is None:

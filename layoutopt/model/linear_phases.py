@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,8 @@ from layoutopt.model.swizzle_rules import Masks
 from layoutopt.problems.types import Tile
 
 IntArray = npt.NDArray[np.int64]
+
+_MOST_PAIRS: Final = 1 << 20  # of words, at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,19 @@ class Phases:
     def held(self, phase: int) -> tuple[int, ...]:
         """The words of one phase."""
         return tuple(w for w in self.words[phase].tolist() if w >= 0)
+
+    def differences(self, phases: Sequence[int]) -> list[int]:
+        """The XOR differences of two words that some of these phases hold, rising."""
+        lanes = self.words.shape[1]
+        one, other = np.triu_indices(lanes, 1)
+        step = max(1, _MOST_PAIRS // max(1, len(one)))
+        found = [np.zeros(0, np.int64)]
+        for start in range(0, len(phases), step):
+            words = self.words[phases[start : start + step]]
+            held = words >= 0
+            found.append(np.unique((words[:, one] ^ words[:, other])[held[:, one] & held[:, other]]))
+        differences: list[int] = np.unique(np.concatenate(found)).tolist()
+        return differences
 
     def costs(self, masks: Masks) -> IntArray:
         """Wavefronts of each phase under a swizzle, in the model's own arithmetic."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from layoutopt.expressions.folding import folded, unrolled
@@ -88,6 +88,7 @@ class AddressCost:
         self.ranges = ranges
         self.apart = apart
         self.start = start
+        self._known: dict[tuple[Form, int], tuple[int, int]] = {}  # by the iterations that were counted
 
     def of(self, form: Form, limit: float = math.inf, most: int = _UNROLLED_WHOLE) -> tuple[int, int]:
         """Instructions of one pass: of what no loop changes, and of all iterations after that.
@@ -97,10 +98,23 @@ class AddressCost:
             limit: more instructions than so many may be told as fewer, but more than that.
             most: iterations that are counted of loops that are unrolled; of more, some here and there.
         """
-        address, ranges = self._with_start(form), {**self.ranges, **_KNOWN_TO_COMPILERS}
         unrolled_ones, rolled = self._unrolled()
         loops = {v: self.loops[v] for v in unrolled_ones}
         every = _spread(math.prod(loops.values()), most)
+        key = form, len(every)
+        if key not in self._known:
+            found = self._counted(form, limit, loops, rolled, every)
+            if sum(found) > limit:
+                return found
+            self._known[key] = found
+        return self._known[key]
+
+    def _counted(
+        self, form: Form, limit: float, loops: Mapping[str, int], rolled: Sequence[str], every: Sequence[int]
+    ) -> tuple[int, int]:
+        """The same for some iterations of the loops that are unrolled."""
+        start, ranges = self.start(form), {**self.ranges, **_KNOWN_TO_COMPILERS}
+        address = _with_start(form, start)
         known = {at for node in form.positive for at in unrolled(node, loops, every)}
         fixed = _without(address, set(self.loops))
         once = instructions(fixed, ranges, form.positive)
@@ -110,7 +124,10 @@ class AddressCost:
             before = []  # one instruction, which adds the tile's start too, is computed anew rather than kept
         elif self.apart and form.inside:
             before = [folded(node) for node in fixed]
-        cost = of_folded(unrolled(address, loops, every), ranges, known, before, limit)
+        # What is a constant in every iteration and added last is free, so that it need not be folded in.
+        free = names(form.steps) <= loops.keys()
+        changing = _with_start(replace(form, steps=Const(0)), start) if free else address
+        cost = of_folded(unrolled(changing, loops, every), ranges, known, before, limit)
         if rolled and cost <= limit:
             kept = min(cost, instructions(self._still(address, loops, rolled), ranges, known))
             cost = kept + (cost - kept) * math.prod(self.loops[v] for v in rolled)
@@ -133,12 +150,12 @@ class AddressCost:
             inner -= 1
         return loops[inner:], loops[:inner]
 
-    def _with_start(self, form: Form) -> Node:
-        """The address, where an instruction of its own adds the tile's start: that sum."""
-        start = self.start(form)
-        if start == "first":
-            return form.from_base(Op("+", (form.base, Var(_START))))
-        return form.address if start == "free" else Op("+", (form.address, Var(_START)))
+
+def _with_start(form: Form, start: Start) -> Node:
+    """The address, where an instruction of its own adds the tile's start: that sum."""
+    if start == "first":
+        return form.from_base(Op("+", (form.base, Var(_START))))
+    return form.address if start == "free" else Op("+", (form.address, Var(_START)))
 
 
 def _spread(count: int, most: int) -> Sequence[int]:

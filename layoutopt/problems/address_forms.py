@@ -89,6 +89,7 @@ class FormSearch:
         self.active = active
         self.all_active = bool(active.all())
         self._known: dict[tuple[Node, bool], IntArray] = {}
+        self._ranked: set[Form] = set()
         self.wanted = wanted
         self.ranges = ranges
         apart = predicate is not None and bool(names(predicate) & set(access.loops))
@@ -114,9 +115,13 @@ class FormSearch:
         """The better of `best` and the best form of right addresses; of equal ones, the first."""
         right = [address for address in dict.fromkeys(addresses) if self.right(address)]
         for form in dict.fromkeys(form for address in right for form in self._forms(address)):
-            limit = math.inf if best is None else best[0][0]
-            cost = sum(self.cost.of(form, limit, _COMPARED))
-            if cost <= limit:
+            if form in self._ranked:
+                continue
+            self._ranked.add(form)
+            # With more in its base, a form must cost less.
+            most = math.inf if best is None else best[0][0] - (len(form.inside) > best[0][1])
+            cost = sum(self.cost.of(form, most, _COMPARED))
+            if cost <= most:
                 rank = self._rank(form, cost)
                 best = (rank, form) if best is None or rank < best[0] else best
         return best
