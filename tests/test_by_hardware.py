@@ -180,10 +180,13 @@ def test_what_the_hardware_cannot_reach_is_said():
         ({**FILL, "index": ["0", "0"]}, "", "unknown field `index`"),
         ({**FILL, "element": "f128"}, "element", "has no 'f128'"),
         ({"name": "a", "op": "wgmma.A", "rows": 128}, "rows", "has 64, not 128"),
+        ({**FILL, "multicast": 2}, "multicast", r"what divides block.cluster \(not given\), got 2"),
+        ({**FILL, "op": "tma.store", "multicast": 2}, "multicast", "tma.load has"),
+        ({**FILL, "box": [128, 64], "multicast": 2}, "multicast", "2 blocks cannot share 1 boxes evenly"),
         ({"name": "a", "op": "cp.async.bulk"}, "bytes", "needs the bytes"),
         ({"name": "a", "op": "cp.async.bulk", "bytes": 24}, "bytes", "multiple of 16"),
         ({"name": "a", "op": "cp.async.bulk", "bytes": 96}, "bytes", "do not cover rows"),
-        ({"name": "a", "op": "tcgen05.A"}, "op", "no published rule for tcgen05"),
+        ({"name": "a", "op": "tcgen05.A"}, "op", "sm_90 has no tcgen05; sm_100 has"),
     ],
 )
 def test_errors_name_the_field(access, field, reason):
@@ -193,7 +196,7 @@ def test_errors_name_the_field(access, field, reason):
 
 
 def test_other_gpus_have_none():
-    with pytest.raises(ProblemFileError, match=r"accesses\[0\]\.op: no published rule for tma"):
+    with pytest.raises(ProblemFileError, match=r"accesses\[0\]\.op: sm_80 has no tma; sm_90, sm_100 have"):
         solve(from_data(data(FILL, target="sm_80")))
     with pytest.raises(ProblemFileError, match=r"accesses\[0\]\.op: sm_120 has no tcgen05"):
         from_data(data({"name": "A", "op": "tcgen05.A"}, target="sm_120"))
@@ -206,6 +209,27 @@ def test_other_gpus_have_none():
 def test_boxes_of_at_most_256():
     _, result = solved(FILL, shape=(512, 64))
     assert (of(result, "fill").boxes, of(result, "fill").box) == (2, (256, 64))
+
+
+def test_blocks_of_a_cluster_share_a_tile():
+    shared = {**FILL, "multicast": 4}
+    problem, result = solved(shared, {"name": "A", "op": "wgmma.A"}, ROWS, block={"cluster": 8})
+    found = of(result, "fill")
+    assert (found.multicast, found.boxes, found.box, found.mode) == (4, 4, (32, 64), "128B")
+    assert "1 box by each of 4 blocks of the cluster to all of them" in report(problem, result)
+    text = emit("cuda", problem, device("sm_90"), result)
+    assert "block_cluster = 8;" in text
+    assert ".multicast::cluster [%0], [%1, {%4, %5}], [%2], %3;" in text
+    (alone,) = solved(FILL)[1].accesses
+    assert "multicast" not in json.dumps(msgspec.to_builtins(alone))
+
+
+@pytest.mark.parametrize(
+    ("target", "cluster", "said"), [("sm_80", 2, "sm_80 has no"), ("sm_90", 17, "1 to 16")]
+)
+def test_clusters_that_there_are_not(target, cluster, said):
+    with pytest.raises(ProblemFileError, match=r"block\.cluster: .*" + said):
+        from_data(data(ROWS, target=target, block={"cluster": cluster}))
 
 
 def test_rows_shorter_than_the_span_leave_it_unfilled():
@@ -335,6 +359,8 @@ __global__ void kernel(const __grid_constant__ CUtensorMap map, const void* row,
     const uint32_t base = (uint32_t)__cvta_generic_to_shared(smem), barrier = base + block_bytes;
     block_fill(base, &map, barrier, 64, 128, 3);
     block_row(base, row, barrier, 1);
+    block_row_store(base, out, 2);
+    block_shared(base, &map, barrier, out == row, 3, 0, 0, 0);
     block_back(base, &map, 0, 0, 0);
     for (uint32_t i = 0; i < block_A_instructions; ++i) out[i] = block_A_descriptor(base, i);
 }
@@ -349,7 +375,9 @@ def header():
         {"name": "back", "op": "tma.store", "box": [1, 64, 64]},
         {"name": "A", "op": "wgmma.A"},
         {"name": "row", "op": "cp.async.bulk", "bytes": 16},
+        {"name": "shared", "op": "tma.load", "multicast": 2},
         shape=(2, 128, 64),
+        block={"cluster": 2},
     )
     assert result.layout is not None, result.reason
     return emit("cuda", problem, device("sm_90"), result)

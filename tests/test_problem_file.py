@@ -41,7 +41,7 @@ BROKEN = {
     "no width": (with_access(bytes=None), "accesses[0].op: 'store' needs a width"),
     "odd width": (with_access(bytes=3), "accesses[0].op: 'store' is 1 or 2 or 4 or 8 or 16 bytes wide, not 3"),
     "width stated twice": (with_access(op="st.shared.v2.b32", bytes=4), "is 8 bytes wide, but bytes is 4"),
-    "op that the target lacks": ({"target": "sm_70", **with_access(op="ldmatrix.x4", bytes=None)}, "no published rule"),
+    "op that the target lacks": ({"target": "sm_70", **with_access(op="ldmatrix.x4", bytes=None)}, "sm_70 has no ldmatrix; sm_75, "),
     "misaligned width": (with_access(bytes=16), "accesses[0].index[1]: a 16-byte access starts at a multiple of 4"),
     "width of no whole elements": (
         {"tile": {"shape": [8, 8], "element": {"bytes": 12}}, **with_access(bytes=16)},

@@ -66,7 +66,9 @@ def _tensor_map(plan: Plan, access: HardwarePlan, found: TensorMap) -> list[str]
     for d in range(rank):
         what = f"First element of box i along dimension {d} of the tensor map, in the tile."
         lines += _offsets(f"{name}_start_{d}", starts[d], what)
-    return [*lines, *_encode(name, found), *_copies(access, rank)]
+    if found.multicast > 1:
+        lines.append(f"{_CONSTANT} {name}_multicast = {found.multicast};  // blocks that share the tile")
+    return [*lines, *_encode(name, found), *_copies(access, found)]
 
 
 def _box_starts(plan: Plan, found: TensorMap) -> list[list[int]]:
@@ -98,39 +100,82 @@ def _encode(name: str, found: TensorMap) -> list[str]:
     ]
 
 
-def _copies(access: HardwarePlan, rank: int) -> list[str]:
-    """All boxes, by one thread."""
-    name, loads = access.name, access.access.op == "tma.load"
-    place = ", ".join(f"int c{d}" for d in range(rank))
-    at = ", ".join(f'"r"(c{d} + (int){name}_start_{d}(i))' for d in range(rank))
-    if loads:
-        held = ", ".join(f"%{k + 3}" for k in range(rank))
-        text = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
-        asm = f'"{text} [%0], [%1, {{{held}}}], [%2];"'
-        operands = f':: "r"(smem + {name}_box_offset(i)), "l"(map), "r"(mbarrier), {at} : "memory");'
-        head = f"void {name}(uint32_t smem, const void* map, uint32_t mbarrier, {place}) {{"
-        about = (
-            f"// the mbarrier expects {name}_boxes * {name}_box_bytes bytes; c0, ... are the tile's place."
-        )
-    else:
-        held = ", ".join(f"%{k + 2}" for k in range(rank))
-        text = f"cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group"
-        asm = f'"{text} [%0, {{{held}}}], [%1];"'
-        operands = f':: "l"(map), "r"(smem + {name}_box_offset(i)), {at} : "memory");'
-        head = f"void {name}(uint32_t smem, const void* map, {place}) {{"
-        about = "// then commit and wait for the bulk group; c0, ... are the tile's place."
+def _copies(access: HardwarePlan, found: TensorMap) -> list[str]:
+    """All boxes, or those of one block of the cluster, by one thread."""
+    rank = len(found.box_dim)
+    if access.access.op != "tma.load":
+        return _stored(access.name, rank)
+    return _loaded(access.name, rank) if found.multicast == 1 else _shared(access.name, rank)
+
+
+def _loaded(name: str, rank: int) -> list[str]:
+    text = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
     return [
         "#ifdef __CUDACC__",
         "// All boxes, by one thread: map is the tensor map's address (a __grid_constant__ parameter),",
-        about,
-        f"{_DEVICE} {head}",
+        f"// the mbarrier expects {name}_boxes * {name}_box_bytes bytes; c0, ... are the tile's place.",
+        f"{_DEVICE} void {name}(uint32_t smem, const void* map, uint32_t mbarrier, {_place(rank)}) {{",
         "#pragma unroll",
         f"    for (uint32_t i = 0; i < {name}_boxes; ++i)",
-        f"        asm volatile({asm}",
-        f"            {operands}",
+        f'        asm volatile("{text} [%0], [%1, {{{_held(3, rank)}}}], [%2];"',
+        f'            :: "r"(smem + {name}_box_offset(i)), "l"(map), "r"(mbarrier),',
+        f'               {_at(name, rank)} : "memory");',
         "}",
         "#endif",
     ]
+
+
+def _shared(name: str, rank: int) -> list[str]:
+    text = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
+    return [
+        "#ifdef __CUDACC__",
+        "// The boxes of one block, by one thread, to all blocks of the cluster whose bit is set in mask:",
+        f"// block is 0 to {name}_multicast - 1 among those that share the tile. Tile and mbarrier lie at",
+        f"// the same place in all; each mbarrier expects {name}_boxes * {name}_box_bytes bytes.",
+        f"{_DEVICE} void {name}(uint32_t smem, const void* map, uint32_t mbarrier, uint32_t block,",
+        f"    uint16_t mask, {_place(rank)}) {{",
+        "#pragma unroll",
+        f"    for (uint32_t k = 0; k < {name}_boxes / {name}_multicast; ++k) {{",
+        f"        const uint32_t i = block * ({name}_boxes / {name}_multicast) + k;",
+        f'        asm volatile("{text}"',
+        f'            ".multicast::cluster [%0], [%1, {{{_held(4, rank)}}}], [%2], %3;"',
+        f'            :: "r"(smem + {name}_box_offset(i)), "l"(map), "r"(mbarrier), "h"(mask),',
+        f'               {_at(name, rank)} : "memory");',
+        "    }",
+        "}",
+        "#endif",
+    ]
+
+
+def _stored(name: str, rank: int) -> list[str]:
+    text = f"cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group"
+    return [
+        "#ifdef __CUDACC__",
+        "// All boxes, by one thread: map is the tensor map's address (a __grid_constant__ parameter),",
+        "// then commit and wait for the bulk group; c0, ... are the tile's place.",
+        f"{_DEVICE} void {name}(uint32_t smem, const void* map, {_place(rank)}) {{",
+        "#pragma unroll",
+        f"    for (uint32_t i = 0; i < {name}_boxes; ++i)",
+        f'        asm volatile("{text} [%0, {{{_held(2, rank)}}}], [%1];"',
+        f'            :: "l"(map), "r"(smem + {name}_box_offset(i)), {_at(name, rank)} : "memory");',
+        "}",
+        "#endif",
+    ]
+
+
+def _place(rank: int) -> str:
+    """The tile's place in the global tensor, as parameters."""
+    return ", ".join(f"int c{d}" for d in range(rank))
+
+
+def _held(first: int, rank: int) -> str:
+    """The operands that hold the place of a box."""
+    return ", ".join(f"%{first + d}" for d in range(rank))
+
+
+def _at(name: str, rank: int) -> str:
+    """The place of box i."""
+    return ", ".join(f'"r"(c{d} + (int){name}_start_{d}(i))' for d in range(rank))
 
 
 # Matrices --------------------------------------------------------------------------------------
@@ -174,6 +219,12 @@ def _bulk(access: HardwarePlan, found: BulkCopy) -> list[str]:
         f'    asm volatile("{text} [%0], [%1], %2, [%3];"',
         f'        :: "r"(smem + {name}_offset(i)), "l"(__cvta_generic_to_global(source)),',
         f'           "r"({name}_copy_bytes), "r"(mbarrier) : "memory");',
+        "}",
+        "// The other way; then commit and wait for the bulk group.",
+        f"{_DEVICE} void {name}_store(uint32_t smem, void* destination, uint32_t i) {{",
+        '    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"',
+        f'        :: "l"(__cvta_generic_to_global(destination)), "r"(smem + {name}_offset(i)),',
+        f'           "r"({name}_copy_bytes) : "memory");',
         "}",
         "#endif",
     ]

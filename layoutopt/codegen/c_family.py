@@ -46,6 +46,8 @@ def source(plan: Plan, dialect: Dialect) -> str:
     name = plan.name
     lines = [*(f"// {comment(line)}" for line in plan.about), *dialect.prologue(plan), ""]
     sizes = {"bytes": plan.bytes, "alignment": plan.alignment_bytes}
+    if plan.problem.block.cluster is not None:
+        sizes["cluster"] = plan.problem.block.cluster
     if dialect.constants:
         lines += [f"constexpr {dialect.uint} {name}_{key} = {value};" for key, value in sizes.items()]
     else:

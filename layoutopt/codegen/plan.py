@@ -280,13 +280,13 @@ def _own_name(name: str, used: set[str]) -> str:
 # What the emitters name after the tile.
 _OWN_NAMES: Final = (
     "offset", "offset_bytes", "tile", "bytes", "alignment", "layout", "swizzle", "lookup", "lookup_table",
-    "bit_shift", "test", "commit", "wait",
+    "bit_shift", "test", "commit", "wait", "cluster",
 )  # fmt: skip
 
 # Functions of one access, as suffixes of its name.
 PARTS: Final = (
     "bytes", "base", "step", "active", "each", "boxes", "box_bytes", "box_dim", "swizzle", "box_offset",
     "encode", "start", *(f"start_{d}" for d in range(5)), "instructions", "leading_byte_offset",
-    "stride_byte_offset", "fields", "descriptor", "copies", "copy_bytes", "offset",
+    "stride_byte_offset", "fields", "descriptor", "copies", "copy_bytes", "offset", "multicast", "store",
     *(f"x{d}" for d in range(8)),
 )  # fmt: skip

@@ -16,6 +16,7 @@ from layoutopt.codegen.registry import LANGUAGES, Language
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.ground.escape import comment, identifier
 from layoutopt.hardware.devices import Device
+from layoutopt.problems.types import Block as CommonBlock
 from layoutopt.problems.types import TileSet
 from layoutopt.study.block import Block, solved_block
 from layoutopt.synthesis.arrange import Arrangement
@@ -52,10 +53,11 @@ def block_plans(language: str, block: Block, *, only: Part = "all") -> tuple[Pla
     for part in block.parts:
         try:
             name = f"{block.name} {part.tile}"
-            plans.append(plan_for(language, part.problem, block.device, part.answer, name=name, only=only))
+            alone = msgspec.structs.replace(part.problem, block=CommonBlock())  # said once, in the head
+            plans.append(plan_for(language, alone, block.device, part.answer, name=name, only=only))
         except LayoutError as error:
             raise LayoutError(f"tile {part.tile!r}: {error}") from None
-    names = Counter(f"{identifier(block.name)}_{field}" for field in ("bytes", "alignment"))
+    names = Counter(f"{identifier(block.name)}_{field}" for field in ("bytes", "alignment", "cluster"))
     names.update(name for name, _ in _places(block))
     for plan in plans:
         names.update((f"{plan.name}_bytes", f"{plan.name}_offset"))
@@ -101,6 +103,8 @@ def _head(language: Language, block: Block) -> list[str]:
     usual = ("#pragma once", "#include <cstdint>") if mark == "//" else ()
     shown = declared.format(name=name, alignment=block.alignment_bytes)
     constants = [(f"{name}_bytes", block.bytes), (f"{name}_alignment", block.alignment_bytes)]
+    if (cluster := block.parts[0].problem.block.cluster) is not None:
+        constants.append((f"{name}_cluster", cluster))
     lines = [
         f"{mark} {comment(block.name)} on {block.device.name}: layouts by layoutopt {__version__}",
         f"{mark} {comment(block.summary)}",

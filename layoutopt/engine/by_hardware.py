@@ -143,7 +143,8 @@ def _tensor_map(use: HardwareUse, tile: Tile, offsets: IntArray) -> TensorMap:
     found: list[tuple[int, Mode, tuple[int, ...], IntArray]] = []
     for mode in _allowed(use):
         for box in [asked] if asked is not None else _boxes(turned.shape, use, tile, mode):
-            if not _fits(box[-1] * tile.element_bytes, mode):
+            shared = math.prod(turned.shape) // math.prod(box) % (use.multicast or 1) == 0
+            if not shared or not _fits(box[-1] * tile.element_bytes, mode):
                 continue
             starts = _box_starts(turned, box, tile.element_bytes, mode)
             if starts is not None:
@@ -167,6 +168,7 @@ def _tensor_map(use: HardwareUse, tile: Tile, offsets: IntArray) -> TensorMap:
         order,
         tuple(starts.tolist()),
         mode.alignment_bytes,
+        use.multicast or 1,
     )
 
 

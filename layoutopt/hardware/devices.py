@@ -190,6 +190,10 @@ class Device:
         wanted = target.lower()
         return next((m for m in self.limits if wanted in map(str.lower, m.targets)), None)
 
+    def has(self, kind: str) -> bool:
+        """Whether a rule is published for accesses of this kind, of any width."""
+        return any(known == kind for known, _ in self.rules)
+
     def rule(self, operation: Operation) -> PhaseRule:
         """The rule for `operation`.
 
@@ -200,6 +204,11 @@ class Device:
             ProblemFileError: no rule is published for it on this device.
         """
         rule = self.rules.get((operation.kind, operation.width_bytes))
+        if rule is None and not self.has(operation.kind):
+            able = [known.name for known in devices() if known.has(operation.kind)]
+            if able:
+                verb = "has" if len(able) == 1 else "have"
+                raise ProblemFileError("", f"{self.name} has no {operation.kind}; {', '.join(able)} {verb}")
         if rule is None:
             known = ", ".join(f"{kind} {width}" for kind, width in sorted(self.rules))
             raise ProblemFileError(

@@ -67,6 +67,8 @@ class Engine(Struct, frozen=True, forbid_unknown_fields=True):
     base_bytes: int
     max_dims: int = 8
     max_box: int = 0
+    max_cluster: int = 1
+    portable_cluster: int = 1
     k_bytes: int = 0
     rows: dict[str, tuple[int, ...]] = {}
     mn_major_bytes: tuple[int, ...] = ()

@@ -38,7 +38,7 @@ class Status(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
-class TensorMap(Struct, frozen=True, tag="tensor map", tag_field="kind"):
+class TensorMap(Struct, frozen=True, omit_defaults=True, tag="tensor map", tag_field="kind"):
     """How TMA reaches a tile: the arguments of cuTensorMapEncodeTiled that the layout decides.
 
     Attributes:
@@ -51,6 +51,7 @@ class TensorMap(Struct, frozen=True, tag="tensor map", tag_field="kind"):
         order: dimensions from slowest to fastest.
         box_offsets: byte offset of every box, row-major over the dimensions in `order`.
         alignment_bytes: of the tile's base.
+        multicast: blocks of the cluster that copy as many of the boxes each, to all of them.
     """
 
     mode: str
@@ -63,6 +64,7 @@ class TensorMap(Struct, frozen=True, tag="tensor map", tag_field="kind"):
     order: tuple[int, ...]
     box_offsets: tuple[int, ...]
     alignment_bytes: int
+    multicast: int = 1
 
     @property
     def instructions(self) -> int:

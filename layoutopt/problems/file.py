@@ -15,7 +15,7 @@ from layoutopt.problems.array_access import ArrayAccess, BasesAccess
 from layoutopt.problems.copy_access import CopyAccess
 from layoutopt.problems.cover_access import CoverAccess
 from layoutopt.problems.fragment_access import FragmentAccess
-from layoutopt.problems.hardware_access import HardwareAccess, check_target, check_use
+from layoutopt.problems.hardware_access import HardwareAccess, check_cluster, check_target, check_use
 from layoutopt.problems.types import ELEMENT_BYTES, PACKED_BITS, Access, Problem, Tile, TileSet
 
 MAX_FILE_BYTES = 8 << 20
@@ -175,6 +175,7 @@ def check(problem: Problem) -> None:
         _check_freedom(access, f"accesses[{i}]")
         check_use(access, f"accesses[{i}]", tile)
     check_target(problem)
+    check_cluster(problem)
     check_dictated(problem)
     order = problem.layout.order
     if order is not None and sorted(order) != list(range(dims)):

@@ -9,11 +9,13 @@ They cost no wavefront that this tool counts; what they ask of the layout is `Ac
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.hardware.devices import devices
 from layoutopt.hardware.dictated import Engine, engine, modes
 from layoutopt.hardware.operations import BY_ITSELF
 from layoutopt.problems.hardware_use import Dimension, HardwareUse
@@ -22,12 +24,12 @@ from layoutopt.problems.types import ELEMENT_BYTES, VECTOR_TYPES, Access, Name, 
 Op = Literal["tma.load", "tma.store", "wgmma.A", "wgmma.B", "tcgen05.A", "tcgen05.B", "cp.async.bulk"]
 # What each engine's accesses may say beside name, op, weight and notes.
 _FIELDS: Final = {
-    "tma": ("box", "element", "mode", "order"),
+    "tma": ("box", "element", "mode", "order", "multicast"),
     "wgmma": ("major", "mode", "k", "rows"),
     "tcgen05": ("major", "mode", "k", "rows"),
     "cp.async.bulk": ("bytes",),
 }
-_CHOICES: Final = ("box", "element", "mode", "order", "major", "k", "rows", "bytes")
+_CHOICES: Final = ("box", "element", "mode", "order", "multicast", "major", "k", "rows", "bytes")
 # Types that a tensor map has: cuTensorMapEncodeTiled, tensorDataType.
 DATA_TYPES: Final = {
     "u8": "UINT8", "i8": "UINT8", "b8": "UINT8", "f8": "UINT8", "e4m3": "UINT8", "e5m2": "UINT8",
@@ -59,6 +61,10 @@ class HardwareAccess(Struct, frozen=True, forbid_unknown_fields=True):
     order: Annotated[
         tuple[Dimension, ...] | None,
         Meta(description="tma: dimensions from slowest to fastest in global memory; row-major otherwise"),
+    ] = None
+    multicast: Annotated[
+        Positive | None,
+        Meta(description="tma.load: blocks of the cluster that share the tile: each copies its part to all"),
     ] = None
     major: Annotated[
         Literal["K", "MN"] | None,
@@ -136,6 +142,8 @@ def check_use(access: Access, place: str, tile: Tile) -> None:
             f"{place}.order", f"expected each of 0..{dims - 1} once, got {list(use.order)}"
         )
     if use.engine == "tma":
+        if use.multicast is not None and access.op != "tma.load":
+            raise ProblemFileError(f"{place}.multicast", f"{access.op} has no such field; tma.load has")
         _check_tma(use, place, tile, rules)
     elif use.engine == "cp.async.bulk":
         _check_bulk(use, place, tile, rules)
@@ -180,6 +188,12 @@ def _check_tma(use: HardwareUse, place: str, tile: Tile, rules: Engine) -> None:
         raise ProblemFileError(
             f"{place}.box[{inner}]",
             f"a row of a box has at most the {spans[use.mode]} bytes of mode {use.mode}, not {row // 8}",
+        )
+    boxes = tile.elements // math.prod(use.box)
+    if boxes % (use.multicast or 1):
+        raise ProblemFileError(
+            f"{place}.multicast",
+            f"{use.multicast} blocks cannot share {boxes} boxes evenly; take smaller boxes",
         )
 
 
@@ -288,6 +302,39 @@ def instruction_rows(access: Access, extent: int) -> int | None:
     allowed = engine(access.hardware.engine).rows[access.op[-1]]
     wanted = (access.hardware.rows,) if access.hardware.rows is not None else allowed
     return max((rows for rows in wanted if rows in allowed and extent % rows == 0), default=None)
+
+
+def check_cluster(problem: Problem) -> None:
+    """Check the blocks of a cluster, and that they are as many as copies to several of them need.
+
+    Raises:
+        ProblemFileError: there is no such cluster, or it is too small.
+    """
+    cluster, rules = problem.block.cluster, engine("tma")
+    if cluster is not None:
+        if cluster > rules.max_cluster:
+            raise ProblemFileError(
+                "block.cluster",
+                f"expected 1 to {rules.max_cluster} blocks ({rules.portable_cluster} are portable), "
+                f"got {cluster}",
+            )
+        _check_has_clusters(problem.target)
+    for i, access in enumerate(problem.accesses):
+        shared = None if access.hardware is None else access.hardware.multicast
+        if shared is not None and (cluster or 1) % shared:
+            raise ProblemFileError(
+                f"accesses[{i}].multicast",
+                f"expected what divides block.cluster ({cluster or 'not given'}), got {shared}",
+            )
+
+
+def _check_has_clusters(target: str) -> None:
+    """Check that a GPU of the package has clusters: what has TMA has them."""
+    wanted = target.lower()
+    known = next((d for d in devices() if wanted in (d.name, *(a.lower() for a in d.aliases))), None)
+    if known is not None and not known.has("tma"):
+        able = ", ".join(d.name for d in devices() if d.has("tma"))
+        raise ProblemFileError("block.cluster", f"{target} has no thread block clusters; {able} have")
 
 
 def check_target(problem: Problem) -> None:

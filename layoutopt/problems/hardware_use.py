@@ -18,6 +18,7 @@ class HardwareUse(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
         element: the type that the tensor map names.
         mode: of the engine, such as `128B`.
         order: dimensions from slowest to fastest, in global memory.
+        multicast: blocks of the cluster that share the tile: each copies its part to all of them.
         major: which dimension of a matrix is contiguous.
         k: the dimension along which a matrix product sums.
         rows: M or N of one instruction.
@@ -29,6 +30,7 @@ class HardwareUse(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     element: str | None = None
     mode: str | None = None
     order: tuple[Dimension, ...] | None = None
+    multicast: Annotated[int, Meta(ge=1)] | None = None
     major: Literal["K", "MN"] | None = None
     k: Dimension | None = None
     rows: Annotated[int, Meta(ge=1)] | None = None

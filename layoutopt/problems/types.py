@@ -290,6 +290,10 @@ class Block(Struct, frozen=True, forbid_unknown_fields=True):
     registers: Annotated[
         Positive | None, Meta(description="Registers of a thread, as the compiler reports them")
     ] = None
+    cluster: Annotated[
+        Positive | None,
+        Meta(description="Blocks of a thread block cluster, 1 to 16; more than 8 are not portable"),
+    ] = None
 
 
 class KernelNames(Struct, frozen=True, forbid_unknown_fields=True):

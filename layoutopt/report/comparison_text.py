@@ -43,7 +43,7 @@ def text(problem: Problem | TileSet, comparison: Comparison, width: int = MAX_WI
     if comparison.recommendation is not None:
         lines += ["", *wrapped(comparison.recommendation.text, width, "  ")]
     lines += ["", *_table(comparison, width), ""]
-    for note in (*_legend(comparison), *_notes(comparison)):
+    for note in (*_legend(problem, comparison), *_notes(comparison)):
         lines += wrapped(note.strip(), width, "  ")
     return "\n".join(lines) + "\n"
 
@@ -97,7 +97,7 @@ def markdown(problem: Problem | TileSet, comparison: Comparison) -> str:
         last = cells[-1]
         formula = escape.markdown_code(last) if row.wavefronts is not None else escape.markdown(last)
         lines.append("| " + " | ".join((name, *cells[1:-1], formula)) + " |")
-    notes = [*_legend(comparison), *_notes(comparison)]
+    notes = [*_legend(problem, comparison), *_notes(comparison)]
     lines += ["", *(f"- {escape.markdown(note.strip())}" for note in notes)]
     return "\n".join(lines) + "\n"
 
@@ -152,7 +152,7 @@ def _cells(comparison: Comparison) -> tuple[tuple[str, ...], list[tuple[Row, tup
     return head, rows
 
 
-def _legend(comparison: Comparison) -> list[str]:
+def _legend(problem: Problem | TileSet, comparison: Comparison) -> list[str]:
     lines = [
         "  * no other row has fewer wavefronts or bytes without having more of the other",
     ]
@@ -162,6 +162,10 @@ def _legend(comparison: Comparison) -> list[str]:
             f"  blocks/SM: at most, limited here by {', '.join(limits)}; by memory: by shared memory alone; "
             f"stages: {_stages(comparison)}"
         )
+        if problem.block.cluster is not None:
+            lines.append(
+                f"  blocks come in clusters of {problem.block.cluster}, at once on one GPC: fewer may fit"
+            )
     else:
         lines.append(f"  blocks/SM and stages: the limits of {comparison.target} are not in the device data")
     if any(row.cycles is not None for row in comparison.rows):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from layoutopt.hardware.dictated import engine
 from layoutopt.problems.answer import AccessReport, BulkCopy, MatrixDescriptor, TensorMap
+from layoutopt.problems.types import Block
 from layoutopt.study.check import AuditedAccess
 
 
@@ -14,12 +16,24 @@ def descriptor_lines(accesses: Sequence[AccessReport] | Sequence[AuditedAccess])
     return ["", *lines] if lines else []
 
 
+def cluster_lines(block: Block) -> list[str]:
+    """A line about the cluster that the block belongs to, where it does."""
+    if block.cluster is None:
+        return []
+    portable = engine("tma").portable_cluster
+    beyond = f"; more than {portable} are not portable" if block.cluster > portable else ""
+    return [f"  cluster    {block.cluster} blocks, at once on one GPC{beyond}"]
+
+
 def _text(access: AccessReport | AuditedAccess) -> str:
     match access.descriptor:
         case TensorMap() as found:
             box = "x".join(map(str, found.box))
             dims = ", ".join(map(str, found.box_dim))
             said = f"{_counted(found.boxes, 'box', 'boxes')} of {box}, boxDim {{{dims}}}, {found.swizzle}"
+            if found.multicast > 1:
+                each = _counted(found.boxes // found.multicast, "box", "boxes")
+                said += f", {each} by each of {found.multicast} blocks of the cluster to all of them"
         case MatrixDescriptor() as found:
             rows, depth = found.shape
             side = "n" if access.op.endswith("B") else "m"

@@ -10,7 +10,7 @@ from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
 from layoutopt.problems.answer import AccessReport, Estimate, ModelGrowth, Result, Status
 from layoutopt.problems.types import Problem
 from layoutopt.problems.words import tile_text, widths_text
-from layoutopt.report.descriptor_text import descriptor_lines
+from layoutopt.report.descriptor_text import cluster_lines, descriptor_lines
 from layoutopt.study.check import Audit, AuditedAccess
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def report(problem: Problem, result: Result) -> str:
         f"  bytes      {result.bytes:,} used, {result.declared_bytes:,} declared"
         + (f" ({overhead:,} more than the elements)" if overhead else " (the elements alone)"),
         f"  alignment  {result.alignment_bytes} bytes",
+        *cluster_lines(problem.block),
         "",
     ]
     rows = [("access", "op", "wavefronts", "ideal", "bank_conflicts")]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from layoutopt.problems.answer import Status
 from layoutopt.problems.types import TileSet
 from layoutopt.problems.words import shape_text, tile_text
-from layoutopt.report.descriptor_text import descriptor_lines
+from layoutopt.report.descriptor_text import cluster_lines, descriptor_lines
 from layoutopt.report.text import columns, explanation_report
 from layoutopt.study.check_tiles import TileSetAudit
 from layoutopt.study.explain_tiles import TileSetExplanation
@@ -35,6 +35,7 @@ def arrangement_report(tile_set: TileSet, arrangement: Arrangement) -> str:
         "",
         f"  bytes      {arrangement.bytes:,}{limit}",
         f"  alignment  {arrangement.alignment_bytes} bytes",
+        *cluster_lines(tile_set.block),
         "",
         *columns(accesses, {0, 1, 2}),
         *descriptor_lines([a for part in arrangement.tiles for a in part.result.accesses]),

@@ -2,8 +2,8 @@
 
 TMA, the tensor cores and bulk copies reach shared memory in a few layouts only. `candidates` lists all that
 serve every such access of the tile, and what is left to choose is which: the fewest wavefronts of the other
-accesses, then bytes, then the fewest boxes and instructions, then the published layout, then the cheapest
-swizzle.
+accesses, then bytes, then the fewest boxes and instructions, then the published layout, then boxes of the
+longest rows, then the cheapest swizzle.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from layoutopt.expressions.grammar import parse
 from layoutopt.hardware.dictated import Mode, engine, modes
 from layoutopt.hardware.operations import is_direct_load
 from layoutopt.layout.layout import Layout
-from layoutopt.problems.answer import EVERY_LAYOUT, Bound
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Descriptor, TensorMap
 from layoutopt.problems.file import check_dictated
 from layoutopt.problems.lower import byte_table
 from layoutopt.problems.types import Problem
@@ -44,6 +44,7 @@ class Candidate:
         alignment_bytes: that the base address must have.
         instructions: boxes, matrix instructions and bulk copies that reach the tile once.
         noun: what these are, in a word.
+        box_rows: contiguous runs that the boxes of TMA are made of; longer runs are fewer.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Candidate:
     alignment_bytes: int
     instructions: int
     noun: str = "instruction"
+    box_rows: int = 0
 
     @property
     def title(self) -> str:
@@ -178,7 +180,8 @@ class _Ranked:
     @property
     def rest(self) -> tuple[float, ...]:
         """What decides where wavefronts do not."""
-        return self.bytes, self.candidate.instructions, not self.published, self.flips
+        c = self.candidate
+        return self.bytes, c.instructions, not self.published, c.box_rows, self.flips
 
 
 def _ranked(case: Case) -> tuple[list[_Ranked], list[str]]:
@@ -298,7 +301,12 @@ def _listed(problem: Problem) -> Iterator[Candidate | str]:
         named = mode.alignment_bytes if mode is not None and names(problem) else 1
         alignment = max([named, *(d.alignment_bytes for d in found)])
         count = sum(d.instructions for d in found) + (_pages(problem, mode) if names(problem) else 0)
-        yield Candidate(name, layout, alignment, count, noun)
+        yield Candidate(name, layout, alignment, count, noun, sum(map(_box_rows, found)))
+
+
+def _box_rows(found: Descriptor) -> int:
+    """Contiguous runs that all boxes have together."""
+    return found.boxes * math.prod(found.box_dim[1:]) if isinstance(found, TensorMap) else 0
 
 
 def _of_accesses(problem: Problem) -> Iterator[tuple[str, Layout, Mode | None]]:

@@ -1,0 +1,200 @@
+// What cp.async.bulk and the multicast of TMA do with the code that layoutopt emits: see validate_copies.py.
+//
+//   validate_copies OUT.jsonl            every case, a line each
+#include <cuda.h>
+#include <cuda_runtime.h>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#define CHECK(call)                                                                    \
+    do {                                                                               \
+        cudaError_t error_ = (call);                                                   \
+        if (error_ != cudaSuccess) return std::string(cudaGetErrorString(error_));     \
+    } while (0)
+
+using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
+                            const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
+                            CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+using Extents = const cuuint64_t*;
+
+static Encode encode_tiled() {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
+    return reinterpret_cast<Encode>(found);
+}
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+    return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+__device__ __forceinline__ void barrier_begin(uint32_t bar, uint32_t bytes) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(bar) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ bool barrier_done(uint32_t bar) {
+    uint32_t done = 0;
+    for (int tries = 0; tries < 1 << 20 && !done; ++tries)
+        asm volatile(
+            "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0; selp.b32 %0, 1, 0, p; }"
+            : "=r"(done) : "r"(bar) : "memory");
+    return done != 0;
+}
+
+// The tile row-major in global memory, copy by copy into shared memory, read through the emitted offsets;
+// then written through them into other bytes, and copied back.
+template <class Case>
+__global__ void bulk(const typename Case::T* in, typename Case::T* seen, typename Case::T* back, int* failed) {
+    extern __shared__ __align__(1024) unsigned char smem[];
+    __shared__ __align__(8) uint64_t bar;
+    using T = typename Case::T;
+    const uint32_t base = shared_address(smem), barrier = shared_address(&bar);
+    if (threadIdx.x == 0) {
+        barrier_begin(barrier, Case::copies * Case::copy_bytes);
+        for (uint32_t i = 0; i < Case::copies; ++i)
+            Case::load(base, reinterpret_cast<const char*>(in) + i * Case::copy_bytes, barrier, i);
+    }
+    __syncthreads();
+    if (!barrier_done(barrier)) *failed = 1;
+    for (int e = threadIdx.x; e < Case::rows * Case::columns; e += blockDim.x)
+        seen[e] = *reinterpret_cast<const T*>(smem + Case::offset(e / Case::columns, e % Case::columns));
+    __syncthreads();
+    for (int e = threadIdx.x; e < Case::rows * Case::columns; e += blockDim.x)
+        *reinterpret_cast<T*>(smem + Case::offset(e / Case::columns, e % Case::columns)) = in[e] + 1;
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (uint32_t i = 0; i < Case::copies; ++i)
+            Case::store(base, reinterpret_cast<char*>(back) + i * Case::copy_bytes, i);
+        asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+        asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+    }
+}
+
+template <class Case>
+static std::string bulk_case(Encode, int& wrong) {
+    using T = typename Case::T;
+    constexpr int total = Case::rows * Case::columns;
+    std::vector<T> in(total), seen(total), back(total);
+    for (int i = 0; i < total; ++i) in[i] = static_cast<T>(i * 2654435761u >> 7);
+    T *device = nullptr;
+    int *device_failed = nullptr, failed = 0;
+    CHECK(cudaMalloc(&device, 3 * total * sizeof(T)));
+    CHECK(cudaMalloc(&device_failed, sizeof(int)));
+    CHECK(cudaMemset(device_failed, 0, sizeof(int)));
+    CHECK(cudaMemset(device, 0, 3 * total * sizeof(T)));
+    CHECK(cudaMemcpy(device, in.data(), total * sizeof(T), cudaMemcpyHostToDevice));
+    CHECK(cudaFuncSetAttribute(bulk<Case>, cudaFuncAttributeMaxDynamicSharedMemorySize, 200 * 1024));
+    bulk<Case><<<1, 128, Case::bytes>>>(device, device + total, device + 2 * total, device_failed);
+    CHECK(cudaDeviceSynchronize());
+    CHECK(cudaMemcpy(&failed, device_failed, sizeof(int), cudaMemcpyDeviceToHost));
+    if (failed) return "the barrier was not reached";
+    CHECK(cudaMemcpy(seen.data(), device + total, total * sizeof(T), cudaMemcpyDeviceToHost));
+    CHECK(cudaMemcpy(back.data(), device + 2 * total, total * sizeof(T), cudaMemcpyDeviceToHost));
+    for (int i = 0; i < total; ++i) wrong += (seen[i] != in[i]) + (back[i] != static_cast<T>(in[i] + 1));
+    CHECK(cudaFree(device));
+    CHECK(cudaFree(device_failed));
+    return "";
+}
+
+// Every `shared` blocks of the cluster copy one tile together; each reads all of it through the emitted offsets.
+template <class Case>
+__global__ void multicast(const __grid_constant__ CUtensorMap map, typename Case::T* seen, int* failed) {
+    extern __shared__ __align__(1024) unsigned char dynamic[];
+    unsigned char* const smem = dynamic + (-shared_address(dynamic) & 1023);
+    __shared__ __align__(8) uint64_t bar;
+    uint32_t rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    const uint32_t base = shared_address(smem), barrier = shared_address(&bar);
+    const uint32_t group = rank / Case::shared;
+    if (threadIdx.x == 0) barrier_begin(barrier, Case::load_bytes);
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    if (threadIdx.x == 0) {
+        const uint16_t mask = static_cast<uint16_t>(((1u << Case::shared) - 1) << group * Case::shared);
+        Case::load(base, &map, barrier, rank % Case::shared, mask, group * Case::rows);
+    }
+    if (!barrier_done(barrier)) *failed = 1;
+    __syncthreads();
+    for (int e = threadIdx.x; e < Case::rows * Case::columns; e += blockDim.x)
+        seen[rank * Case::rows * Case::columns + e] = *reinterpret_cast<const typename Case::T*>(
+            smem + Case::offset(e / Case::columns, e % Case::columns));
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");  // nobody leaves while others copy
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+template <class Case>
+static std::string multicast_case(Encode encode, int& wrong) {
+    using T = typename Case::T;
+    constexpr int tile = Case::rows * Case::columns, groups = Case::cluster / Case::shared;
+    std::vector<T> global(groups * tile), seen(Case::cluster * tile);
+    for (size_t i = 0; i < global.size(); ++i) global[i] = static_cast<T>(i * 2654435761u >> 7);
+    T *device_global = nullptr, *device_seen = nullptr;
+    int *device_failed = nullptr, failed = 0;
+    CHECK(cudaMalloc(&device_global, global.size() * sizeof(T)));
+    CHECK(cudaMalloc(&device_seen, seen.size() * sizeof(T)));
+    CHECK(cudaMalloc(&device_failed, sizeof(int)));
+    CHECK(cudaMemset(device_failed, 0, sizeof(int)));
+    CHECK(cudaMemcpy(device_global, global.data(), global.size() * sizeof(T), cudaMemcpyHostToDevice));
+    CUtensorMap map;
+    const cuuint64_t extents[2] = {Case::columns, groups * Case::rows}, strides[1] = {Case::columns * sizeof(T)};
+    if (Case::encode(encode, &map, device_global, extents, strides) != CUDA_SUCCESS) return "encode";
+    CHECK(cudaFuncSetAttribute(multicast<Case>, cudaFuncAttributeMaxDynamicSharedMemorySize, 200 * 1024));
+    CHECK(cudaFuncSetAttribute(multicast<Case>, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+    cudaLaunchConfig_t launch = {};
+    launch.gridDim = dim3(Case::cluster);
+    launch.blockDim = dim3(128);
+    launch.dynamicSmemBytes = Case::bytes + 1024;
+    cudaLaunchAttribute size[1];
+    size[0].id = cudaLaunchAttributeClusterDimension;
+    size[0].val.clusterDim = {Case::cluster, 1, 1};
+    launch.attrs = size;
+    launch.numAttrs = 1;
+    int fitting = 0;
+    CHECK(cudaOccupancyMaxActiveClusters(&fitting, multicast<Case>, &launch));
+    printf("clusters of %d that run at once: %d\n", Case::cluster, fitting);
+    CHECK(cudaLaunchKernelEx(&launch, multicast<Case>, map, device_seen, device_failed));
+    CHECK(cudaDeviceSynchronize());
+    CHECK(cudaMemcpy(&failed, device_failed, sizeof(int), cudaMemcpyDeviceToHost));
+    if (failed) return "the barrier was not reached";
+    CHECK(cudaMemcpy(seen.data(), device_seen, seen.size() * sizeof(T), cudaMemcpyDeviceToHost));
+    for (int rank = 0; rank < Case::cluster; ++rank)
+        for (int e = 0; e < tile; ++e) wrong += seen[rank * tile + e] != global[rank / Case::shared * tile + e];
+    CHECK(cudaFree(device_global));
+    CHECK(cudaFree(device_seen));
+    CHECK(cudaFree(device_failed));
+    return "";
+}
+
+struct Entry {
+    const char* name;
+    std::string (*run)(Encode, int&);
+};
+
+#include "cases.cuh"
+
+int main(int count, char** arguments) {
+    FILE* out = fopen(count > 1 ? arguments[1] : "/dev/stdout", "w");
+    const Encode encode = encode_tiled();
+    if (!out || !encode) {
+        fprintf(stderr, "no file or no cuTensorMapEncodeTiled\n");
+        return 2;
+    }
+    int bad = 0;
+    for (const Entry& entry : entries) {
+        int wrong = 0;
+        const std::string error = entry.run(encode, wrong);
+        fprintf(out, "{\"name\": \"%s\", \"wrong\": %d, \"error\": \"%s\"}\n", entry.name, wrong, error.c_str());
+        fflush(out);
+        printf("%s: %d wrong %s\n", entry.name, wrong, error.c_str());
+        bad += wrong != 0 || !error.empty();
+        if (!error.empty() && cudaGetLastError() != cudaSuccess) cudaDeviceReset();
+    }
+    printf("%d cases wrong\n", bad);
+    return fclose(out) != 0 || bad != 0;
+}
