@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import shutil
 import signal
 import socket
@@ -247,6 +248,30 @@ def test_a_full_disk_is_one_line():
     assert done.stderr == "error: cannot write the output: No space left on device\n"
 
 
+def test_a_time_limit_is_what_a_person_waits():
+    from layoutopt.cli.commands import COMMANDS, main
+
+    limits = {}
+    for known in COMMANDS:
+        command = main.get_command(None, known.name)
+        for each in getattr(command, "commands", {"": command}).values():
+            for option in each.params:
+                if "--time-limit" in option.opts:
+                    limits[known.name] = option.default
+    assert {"solve", "compare", "check", "explain", "show", "emit", "run", "sweep", "patch"} <= set(limits)
+    assert set(limits.values()) == {10.0}
+
+
+def test_what_is_not_proved_says_both_numbers_and_the_time():
+    done = layoutopt("solve", DIAGONALS, "--time-limit", "0.5")
+    pattern = (
+        r"feasible after \d+\.\d s: (\d+) excess wavefronts found, (\d+) proved to be needed; not proved best"
+    )
+    found, bound = re.search(pattern, done.stdout).groups()
+    assert int(found) > int(bound)
+    assert "stopped before the proof was complete, by the time limit" in done.stdout
+
+
 def test_time_limit_gives_the_best_so_far():
     done = layoutopt("solve", DIAGONALS, "--json", "--time-limit", "1")
     assert done.returncode == 1
@@ -287,6 +312,9 @@ def test_interrupt_gives_the_best_so_far():
     assert running.returncode == 1
     assert json.loads(out)["status"] == "feasible"
     assert b"stopping with the best layout so far\r\n" in said
+    assert re.search(
+        rb"searching: \d+ of 10 s, best so far excess \d+ \(at least \d+\) in [\d,]+ bytes", said
+    )
 
 
 def test_a_terminal_that_takes_no_more_text_holds_no_search_up(monkeypatch):

@@ -43,7 +43,7 @@ def answer_options(command: Command) -> Command:
             metavar="EXPR",
             help="A layout instead of the solver's: element offset over x0, x1, ..., or 'published'.",
         ),
-        time_limit_option(60.0, "Stop the solver after S seconds with the best so far."),
+        time_limit_option("Stop the solver after S seconds with the best so far."),
         click.option(
             "--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Solver threads."
         ),

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the audit as one JSON object.")
 @click.option("--no-fix", is_flag=True, help="Do not search for a better layout.")
-@time_limit_option(10.0, "Seconds to search for a better layout.")
+@time_limit_option("Seconds to search for a better layout.")
 @device_file_option
 @launch_options
 def command(

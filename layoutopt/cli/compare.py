@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     help="Run every row on the GPU of this machine: cycles, and counters with ncu (needs nvcc).",
 )
 @click.option("--offset", metavar="EXPR", help="The layout in use: element offset over x0, x1, ...")
-@time_limit_option(10.0, "Seconds for the search over everything, and as many for the rest.")
+@time_limit_option("Seconds for the search over everything, and as many for the rest.")
 @store_option
 @device_file_option
 def command(

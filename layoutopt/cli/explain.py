@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.command("explain")
 @click.argument("problem", type=ProblemPath())
 @click.option("--json", "as_json", is_flag=True, help="Print the explanation as one JSON object.")
-@time_limit_option(60.0, "Seconds for the search, and as many again for the questions after it.")
+@time_limit_option("Seconds for the search, and as many again for the questions after it.")
 @device_file_option
 def command(problem: Path, as_json: bool, time_limit: float, device_file: Path | None) -> int:
     """Say why the best layout works, or why none is free of conflicts and what to give up.

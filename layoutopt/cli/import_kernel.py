@@ -23,7 +23,7 @@ from layoutopt.errors import ProblemFileError
 @click.option(
     "-o", "--output", type=OutputPath(), required=True, metavar="FOLDER", help="Write one file an array."
 )
-@time_limit_option(60.0, "Seconds to evaluate the kernel.")
+@time_limit_option("Seconds to evaluate the kernel.")
 def command(
     kernel: Path, array: str | None, shape: str | None, output: Path, time_limit: float, **launch: Any
 ) -> int:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., object])
 
 MAX_SECONDS = 10**8  # three years, which every clock of the system can wait for
+DEFAULT_SECONDS = 10.0
 
 
 class ProblemPath(InputPath):
@@ -69,13 +70,13 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: float) -> float:
     return value
 
 
-def time_limit_option(default: float, text: str) -> Callable[[Command], Command]:
-    """Add `--time-limit`: seconds, finite and above zero."""
+def time_limit_option(text: str) -> Callable[[Command], Command]:
+    """Add `--time-limit`: seconds, finite and above zero; by default as many as a person waits."""
     return click.option(
         "--time-limit",
         type=float,
         callback=_seconds,
-        default=default,
+        default=DEFAULT_SECONDS,
         show_default=True,
         metavar="S",
         help=text,

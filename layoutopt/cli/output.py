@@ -37,14 +37,20 @@ def progress(what: str) -> Callable[[str], None]:
     """A function that shows how far the command is, where somebody watches."""
     if not sys.stderr.isatty():
         return lambda _: None
-    return lambda text: click.echo(f"\r\x1b[K{what}: {terminal(text[:60])}", nl=False, err=True)
+
+    def show(text: str) -> None:
+        room = shutil.get_terminal_size().columns - len(what) - 3
+        click.echo(f"\r\x1b[K{what}: {terminal(text[:room])}", nl=False, err=True)
+
+    return show
 
 
 class LatestProgress:
     """Progress of a thread, shown by another: a terminal that takes no more text must not stop the work."""
 
-    def __init__(self, what: str) -> None:
-        self._show = progress(what)
+    def __init__(self, what: str, when: Callable[[], str] = lambda: "") -> None:
+        """`when` says how much of the time is over, in front of each text."""
+        self._show, self._when = progress(what), when
         self._latest = self._shown = ""
 
     def __call__(self, text: str) -> None:
@@ -52,8 +58,8 @@ class LatestProgress:
         self._latest = text
 
     def show(self) -> None:
-        """Show the latest, if it is new."""
-        text = self._latest
+        """Show the latest, if it is new or the time has gone on."""
+        text = self._when() + self._latest if self._latest else ""
         if text != self._shown:
             self._shown = text
             self._show(text)

@@ -34,7 +34,7 @@ MAX_RESULT_BYTES = 64 << 20
     "--result", type=InputPath(), metavar="R.json", help="Put in the layout that solve --json printed."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what changed as one JSON object.")
-@time_limit_option(20.0, "Seconds to search for the layout of each array.")
+@time_limit_option("Seconds to search for the layout of each array.")
 @launch_options
 def command(
     kernel: Path,

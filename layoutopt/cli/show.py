@@ -61,7 +61,7 @@ class Drawn(InputPath):
 @click.option("--svg", type=OutputPath(), metavar="FILE", help="Write an SVG picture instead.")
 @click.option("--html", type=OutputPath(), metavar="FILE", help="Write a page to explore it in a browser.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@time_limit_option(10.0, "Seconds to look for the best layout.")
+@time_limit_option("Seconds to look for the best layout.")
 @device_file_option
 def command(
     problem: Path,

@@ -56,7 +56,7 @@ CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNK
     type=OutputPath(),
     help="Write what supports the answer to this file, for scripts/checkers/check_certificate.py.",
 )
-@time_limit_option(60.0, "Stop after S seconds with the best so far.")
+@time_limit_option("Stop after S seconds with the best so far.")
 @click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Solver threads.")
 @click.option(
     "--families", metavar="LIST", help=f"Families to search, comma-separated, out of {','.join(FAMILIES)}."
@@ -167,8 +167,9 @@ class Asked:
         result = self._known(problem, gpu) or solve_interruptibly(
             problem, gpu, self.time_limit, self.workers, self.conflict_free, self.method, self.stopped
         )
-        result = self._timed(problem, result, gpu, time.monotonic() - start)
-        return _finish(problem, result, gpu, self.as_json, self.table, self.code, self.certificate)
+        seconds = time.monotonic() - start
+        result = self._timed(problem, result, gpu, seconds)
+        return _finish(problem, result, gpu, seconds, self.as_json, self.table, self.code, self.certificate)
 
     def _timed(self, problem: Problem, result: Result, gpu: Device, seconds: float) -> Result:
         """The result with its estimate of time, where the limit leaves time for that."""
@@ -219,6 +220,7 @@ def _finish(
     loaded: Problem,
     result: Result,
     gpu: Device,
+    seconds: float,
     as_json: bool,
     table: Path | None,
     code: Path | None,
@@ -244,7 +246,7 @@ def _finish(
     else:
         from layoutopt.report.text import report
 
-        say(report(loaded, result))
+        say(report(loaded, result, seconds))
         if text is not None and code is None:
             click.echo("\n" + text, nl=False)
     return 1 if result.excess else CODES[result.status]
@@ -336,7 +338,7 @@ def _interruptibly(
     outcome: list[Answer | BaseException] = []
     done = threading.Event()
 
-    shown = LatestProgress("searching")
+    shown = LatestProgress("searching", lambda: f"{budget.elapsed:.0f} of {time_limit:g} s, ")
 
     def work() -> None:
         try:

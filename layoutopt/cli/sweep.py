@@ -37,7 +37,7 @@ _NAMED: Final = 20
 @click.option(
     "--scheduler", metavar="ADDRESS", help="Address or file of a Dask scheduler, instead of --workers."
 )
-@time_limit_option(60.0, "Seconds for each problem.")
+@time_limit_option("Seconds for each problem.")
 @click.option("--method", type=click.Choice(METHODS), default="auto", show_default=True, help="As for solve.")
 @click.option("--conflict-free", is_flag=True, help="Make any conflict infeasible.")
 @device_file_option

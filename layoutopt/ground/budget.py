@@ -30,7 +30,7 @@ class Budget:
 
     def __init__(self, seconds: float | None = None) -> None:
         seconds = None if seconds is None else min(seconds, _MOST_SECONDS)
-        self._total = seconds
+        self._total, self._began = seconds, time.monotonic()
         self._end = None if seconds is None else time.monotonic() + seconds
         self._stop = _Stop()
 
@@ -61,7 +61,24 @@ class Budget:
     @property
     def spent(self) -> bool:
         """Whether no time is left."""
-        return self._stop.given or (self._end is not None and time.monotonic() >= self._end)
+        if self._end is not None and time.monotonic() >= self._end:
+            self.cut_short()
+            return True
+        return self._stop.given
+
+    def cut_short(self) -> None:
+        """Remember that something ended for want of time."""
+        self._stop.ran_out = True
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether something ended for want of time, here or in a part: with more, it might have gone on."""
+        return self._stop.ran_out
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self._began
 
     @property
     def share_left(self) -> float:
@@ -79,7 +96,10 @@ class Budget:
 
     def affords(self, seconds: float) -> bool:
         """Whether work of about so many seconds, which asks no clock, may begin."""
-        return not self._stop.given and (self._end is None or time.monotonic() + seconds <= self._end)
+        if self._end is not None and time.monotonic() + seconds > self._end:
+            self.cut_short()
+            return False
+        return not self._stop.given
 
     def while_left(self, items: Iterable[T]) -> Iterator[T]:
         """The items, as long as time is left before each, and for what lists them."""
@@ -105,7 +125,7 @@ class _Stop:
     """A flag that a budget and its parts share, and who is told when it is set."""
 
     def __init__(self) -> None:
-        self.given = False
+        self.given = self.ran_out = False
         self._lock = threading.Lock()
         self._calls: list[Callable[[], None]] = []
 

@@ -229,6 +229,9 @@ class Model:
             return NO_ANSWER
         outcome = Outcome(response.status.name)
         found = outcome in (Outcome.OPTIMAL, Outcome.FEASIBLE)
+        decided = outcome in (Outcome.OPTIMAL, Outcome.INFEASIBLE)
+        if not decided and (effort is None or response.deterministic_time < effort):
+            budget.cut_short()
         values = tuple(response.solution) if found else ()
         return Answer(
             outcome,

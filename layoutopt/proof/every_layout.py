@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from layoutopt.errors import VerificationError
@@ -39,6 +40,7 @@ def every_layout(
     briefly: bool = False,
     max_bytes: int | None = None,
     hint: IntArray | None = None,
+    progress: Callable[[int, str], None] = lambda bound, doing: None,
 ) -> EveryLayout:
     """Bound the excess of every layout.
 
@@ -53,6 +55,7 @@ def every_layout(
         briefly: spend about a second: no layout outside the families may be the answer.
         max_bytes: the assignment is no larger; the bounds hold for every size.
         hint: byte offsets of a layout to start from.
+        progress: told the bound so far and what is asked next.
 
     Raises:
         VerificationError: a reason was found that does not hold; nothing is returned.
@@ -63,6 +66,7 @@ def every_layout(
     for reason in REASONS:
         if enough is not None and bound >= enough:
             break
+        progress(bound, f"what every layout has: {reason.evidence.partition(':')[0]}")
         found = reason.find(subject, search)
         if found is None:
             continue

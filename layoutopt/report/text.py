@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _NAMED = 8
 
 
-def report(problem: Problem, result: Result) -> str:
-    """The human report of a solve, without the code."""
+def report(problem: Problem, result: Result, seconds: float | None = None) -> str:
+    """The human report of a solve, which took so many seconds, without the code."""
     lines = [f"{problem.name}  {tile_text(problem)}  on {result.target}", ""]
     if result.layout is None:
         lines += [f"{result.status}: {result.reason}"]
@@ -45,7 +45,7 @@ def report(problem: Problem, result: Result) -> str:
     lines += _over_values(result.accesses)
     lines += descriptor_lines(result.accesses)
     lines += _chosen_lanes(result.accesses)
-    lines += ["", f"  {_verdict(result)}"]
+    lines += ["", f"  {_verdict(result, seconds)}"]
     proof = result.proof
     if proof.weighted_excess is not None:
         bound = proof.weighted_excess
@@ -238,13 +238,18 @@ def _over_values(accesses: Sequence[AccessReport | AuditedAccess]) -> list[str]:
     ]
 
 
-def _verdict(result: Result) -> str:
+def _verdict(result: Result, seconds: float | None) -> str:
     what = "no bank conflicts" if not result.excess else f"{result.excess} excess wavefronts remain"
     if not result.excess and any(a.any_is for a in result.accesses):
         what = "no more wavefronts than the values need"
     if result.status is Status.OPTIMAL:
         return f"optimal: {what}, proved best; verified at every lane"
-    return f"{result.status}: {what}, not proved best; verified at every lane"
+    proof, after = result.proof, f" after {seconds:.1f} s" if seconds is not None else ""
+    if result.excess:
+        what = f"{result.excess} excess wavefronts found, {proof.excess.lower_bound} proved to be needed"
+    elif result.bytes != proof.bytes.lower_bound:
+        what += f"; {result.bytes:,} bytes found, {proof.bytes.lower_bound:,} proved to be needed"
+    return f"{result.status}{after}: {what}; not proved best; verified at every lane"
 
 
 def columns(rows: Sequence[Sequence[str]], left: Set[int]) -> list[str]:

@@ -9,7 +9,7 @@ from layoutopt.layout.layout import Layout
 from layoutopt.model.placement import FreeAssignment
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound
 from layoutopt.problems.types import FAMILIES, Problem, Tile
-from layoutopt.search.proposal import Proposal
+from layoutopt.search.proposal import STOPPED, Proposal
 
 # Elements beyond which no kernel would want a table of offsets: to have less excess, and to save bytes.
 MAX_LOOKUP = 4096
@@ -55,5 +55,5 @@ def as_table(tile: Tile, free: FreeAssignment, proposal: Proposal) -> Proposal:
         bytes_bound=Bound(free.bytes_bound if free.excess == free.bound else tile.bytes, EVERY_LAYOUT),
         complete=free.complete,
         decided_by="placement",
-        reason="" if free.complete else "stopped before the proof was complete",
+        reason="" if free.complete else STOPPED,
     )

@@ -111,6 +111,7 @@ class Growth:
         return self.bound - dearer
 
     def _verdict(self, candidate: Linearisation) -> Verdict:
+        self.progress(f"{candidate.family} of {candidate.span * self.tile.element_bytes:,} bytes")
         if self.judge is not None:
             return self.judge(candidate, self.bound, self._swizzled_bound(candidate))
         plain = Choice(candidate, {}, cheapest=True, written=False)
@@ -151,7 +152,7 @@ class Growth:
                     return
                 continue
             size = choice.candidate.span * self.tile.element_bytes
-            self.progress(f"round {self.rounds}: {size} bytes, {len(self.model.written)} written out")
+            self.progress(f"round {self.rounds}: {size:,} bytes proposed")
             if not choice.written and not self.holds(choice):
                 self.rejected.append(choice.candidate)
                 self._look_at(choice.candidate, counted=True)

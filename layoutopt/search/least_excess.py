@@ -187,7 +187,8 @@ class LeastExcess:
         self.best = min(self.best, found, key=lambda f: f.rank)
 
     def _say(self, candidate: Linearisation) -> None:
-        self.scene.progress(f"{candidate.family}, excess below {self.best.excess}")
+        known = max(self.scene.floor, self.tally.refuted)
+        self.scene.tell(self.best.excess, self.best.candidate.span, known, candidate.family)
 
     def _polished(self, found: Found) -> Found:
         """The same excess and bytes with the cheapest masks over its linearisation that are found soon."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,22 @@ Progress = Callable[[str], None]
 
 
 def _silent(_: str) -> None: ...
+
+
+STOPPED: Final = "stopped before the proof was complete"
+
+
+def standing(excess: float, size: int, bound: float, doing: str) -> str:
+    """What is known so far, in a line for whoever watches: the best layout, the proved bound, and what comes.
+
+    Args:
+        excess: weighted, as the file's weights give it, of the best layout so far.
+        size: its bytes.
+        bound: proved lower bound of the excess.
+        doing: what is done now.
+    """
+    known = f"excess {excess:g}" + (f" (at least {bound:g})" if excess > bound else " (none has less)")
+    return f"best so far {known} in {size:,} bytes; {doing}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,10 +42,12 @@ class ReachFloor:
             holds=self._holds,
             judge=Presolve(scene) if presolved else None,
             budget=scene.budget if scene.conflict_free else scene.budget.part(_PATIENCE),
-            progress=scene.progress,
+            progress=self._tell,
         )
         every = unpadded(scene.space, 0) if needs_no_list(scene.space) else scene.candidates(self._cost)
         self.listed = Listed(every)
+        self._told = 0  # of the layouts looked at, those that whoever watches knows
+        self._plain: Found | None = None  # the best of them
 
     def run(self) -> Found | None:
         """The smallest, then the cheapest, of all layouts that reach the floor; None where none does.
@@ -92,6 +94,18 @@ class ReachFloor:
                 if known is not None and self._holds(known):
                     self.growth.best = known
                     return
+
+    def _tell(self, doing: str) -> None:
+        """Tell whoever watches the best so far, which is the answer if they wait no longer."""
+        scene, best = self.scene, self.growth.best
+        new = [f for f in self.tally.unswizzled[self._told :] if scene.fits(f.candidate.span)]
+        self._told = len(self.tally.unswizzled)
+        known = new if self._plain is None else [self._plain, *new]
+        self._plain = min(known, key=lambda f: f.rank, default=None)
+        if best is not None:
+            scene.tell(scene.floor, best.candidate.span, scene.floor, doing)
+        elif self._plain is not None:
+            scene.tell(self._plain.excess, self._plain.candidate.span, scene.floor, doing)
 
     def _cost(self) -> int | None:
         """What the index of the best layout costs, where it takes the tile's own bytes."""

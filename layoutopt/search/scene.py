@@ -52,7 +52,7 @@ from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.search.as_table import as_table, why_no_table
 from layoutopt.search.found import Found, Tally
-from layoutopt.search.proposal import Progress, Proposal
+from layoutopt.search.proposal import STOPPED, Progress, Proposal, standing
 from layoutopt.search.walsh import Question, decide
 
 # What it gets to find the cheapest swizzle where one is known to exist.
@@ -293,6 +293,11 @@ class Scene:
                 self.tally.unswizzled.append(Found(candidate, {}, excess, candidate.operations))
                 smallest = candidate.span if excess == self.floor else smallest
 
+    def tell(self, excess: int, span: int, bound: int, doing: str) -> None:
+        """Tell whoever watches the best so far, by its excess and its elements, and what is proved."""
+        unit, size = self.trace.weight_unit, span * self.tile.element_bytes
+        self.progress(standing(excess / unit, size, bound / unit, doing))
+
     def look_nearby(self, best: Found) -> None:
         """Let local search make a table of the best so far: it costs little, and others start from it."""
         if self.may_look_up:
@@ -381,7 +386,7 @@ class Scene:
             self.plain_floor,
             Bound(bytes_bound, bytes_scope),
             complete,
-            "" if complete else "stopped before the proof was complete",
+            "" if complete else STOPPED,
             start=self.start_of_table(found),
         )
 

@@ -98,7 +98,7 @@ class Request:
     array: str | None = None
     shape: tuple[int, ...] | None = None
     layout: Layout | None = None
-    time_limit: float = 20.0
+    time_limit: float = 10.0
     most_steps: int = 1_000_000
     progress: Callable[[str], None] = lambda _: None
 

@@ -102,7 +102,7 @@ def sweep(
     over: Mapping[str, Sequence[Value]] | None = None,
     workers: int | None = None,
     scheduler: str | None = None,
-    time_limit: float = 60.0,
+    time_limit: float = 10.0,
     conflict_free: bool = False,
     method: Method = "auto",
     devices: Sequence[Device] = (),

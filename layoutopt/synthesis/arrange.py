@@ -24,7 +24,7 @@ from layoutopt.problems.index_code import MEASURE
 from layoutopt.problems.result_file import MAX_BYTES, result_from_data
 from layoutopt.problems.tile_set_file import fields_of
 from layoutopt.problems.types import FAMILIES, Problem, TileSet
-from layoutopt.search.proposal import Ask
+from layoutopt.search.proposal import STOPPED, Ask
 from layoutopt.synthesis.fronts import Choice, Point, Unit, explore, plan_of, units_of
 from layoutopt.synthesis.packing import Plan, least, pack, rounded_up
 from layoutopt.synthesis.solve import solve_cases
@@ -230,7 +230,7 @@ def _arrangement(
             and not plan.times
             and total == sum(unit.stages * p.bytes for unit, p in zip(units, points, strict=True)),
         ),
-        reason="" if complete else "stopped before the proof was complete",
+        reason="" if complete else STOPPED,
         tiles=placed,
         bytes=total,
         max_bytes=limit,

@@ -20,7 +20,7 @@ from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.search import dictated
 from layoutopt.search.as_table import why_no_table
-from layoutopt.search.proposal import Ask, Progress, Proposal
+from layoutopt.search.proposal import STOPPED, Ask, Progress, Proposal
 from layoutopt.search.search import search
 from layoutopt.synthesis import tables
 from layoutopt.synthesis.free_lanes import solve_free
@@ -85,10 +85,22 @@ def solve(
         return solve_cases(cases(asked, gpu, how.budget), how)
 
     try:
-        return solve_free(problem, gpu, ask, fixed) if is_free(problem) else fixed(problem, ask)
+        found = solve_free(problem, gpu, ask, fixed) if is_free(problem) else fixed(problem, ask)
+        return msgspec.structs.replace(found, reason=_what_ended(found, ask.budget))
     except OutOfTime:
         proof = Proof(Bound(0, EVERY_LAYOUT), Bound(problem.tile.bytes, EVERY_LAYOUT))
         return Result(problem.name, gpu.name, Status.UNKNOWN, proof, "out of time")
+
+
+def _what_ended(result: Result, budget: Budget) -> str:
+    """The reason of the result; where a search was cut short, with what ended it."""
+    if result.status is not Status.FEASIBLE:
+        return result.reason
+    if budget.stopped:
+        by = "by request"
+    else:
+        by = "by the time limit" if budget.ran_out else "by the solver's effort: more time changes nothing"
+    return result.reason.replace(STOPPED, f"{STOPPED}, {by}")
 
 
 def solve_cases(found: Iterable[Case], ask: Ask) -> Result:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,7 +15,7 @@ from layoutopt.problems.answer import EVERY_LAYOUT, Bound
 from layoutopt.problems.types import FAMILIES, Family, Problem
 from layoutopt.proof.every_layout import EveryLayout, every_layout
 from layoutopt.search.as_table import as_table, stride_multiple, why_no_table
-from layoutopt.search.proposal import Ask, Proposal
+from layoutopt.search.proposal import Ask, Proposal, standing
 from layoutopt.search.search import search
 
 # Share of the time left that a search of all families may use, to start a table from.
@@ -79,6 +80,7 @@ def of_every_layout(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
         briefly=limits.families is not None,
         max_bytes=limits.max_bytes,
         hint=_start(proposal),
+        progress=_telling(case, proposal, ask),
     )
     proposal = replace(proposal, every_layout=(general.bound, general.evidence))
     free = general.free
@@ -97,6 +99,21 @@ def of_every_layout(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     if general.bound == proposal.weighted_excess and proposal.bytes == case.lowered.tile.bytes:
         proposal = replace(proposal, complete=True, reason="", decided_by=_decider(general))
     return proposal
+
+
+def _telling(case: Case, best: Proposal | _Table | None, ask: Ask) -> Callable[[int, str], None]:
+    """Tells whoever watches the best so far, and the bound of every layout."""
+
+    def tell(bound: int, doing: str) -> None:
+        if isinstance(best, _Table):
+            found = standing(case.in_weights(best.excess), best.bytes, case.in_weights(bound), doing)
+        elif best is not None and best.layout is not None:
+            found = standing(case.in_weights(best.weighted_excess), best.bytes, case.in_weights(bound), doing)
+        else:
+            found = doing
+        ask.progress(found)
+
+    return tell
 
 
 def _start(proposal: Proposal) -> np.ndarray | None:
@@ -163,6 +180,7 @@ def with_tables(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
         workers=ask.workers,
         max_bytes=limit,
         hint=known.offsets if known else None,
+        progress=_telling(case, known, ask),
     )
     proposal = replace(proposal, every_layout=(general.bound, general.evidence))
     known = _better(case, known, general.free, ask)
