@@ -88,6 +88,13 @@ def test_fewest_boxes_before_the_cheapest_swizzle():
     assert found.box_offsets == (0, 8192)
 
 
+def test_rows_shorter_than_a_span_may_have_fewer_conflicts():
+    """Boxes of 16-byte rows, each in a span of 64: the only ones that eight lanes in four rows write whole."""
+    store = {"name": "w", "op": "store", "bytes": 16, "index": ["(tid*8 // 16) % 16", "tid*8 % 16"]}
+    _, result = solved({**FILL, "mode": "64B"}, store, shape=(16, 16), threads=64)
+    assert (result.weighted_excess, result.bytes, of(result, "fill").box) == (0, 2048, (4, 8))
+
+
 def test_a_transposed_global_tensor_must_be_asked_for():
     columns = {"name": "columns", "op": "load", "bytes": 2, "index": ["tid", "i"], "for": {"i": 64}}
     _, result = solved(FILL, columns)

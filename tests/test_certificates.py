@@ -39,11 +39,11 @@ def checked(problem, given, tmp_path):
     return done.returncode, done.stdout + done.stderr
 
 
-def test_the_script_uses_the_standard_library_only():
-    names = {
-        line.split()[1] for line in SCRIPT.read_text().splitlines() if line.startswith(("import ", "from "))
-    }
-    assert names <= sys.stdlib_module_names
+def test_the_scripts_use_the_standard_library_only():
+    scripts = SCRIPT, SCRIPT.with_name("check_by_hardware.py")
+    lines = [line for script in scripts for line in script.read_text().splitlines()]
+    names = {line.split()[1] for line in lines if line.startswith(("import ", "from "))}
+    assert names <= sys.stdlib_module_names | {"check_by_hardware"}
 
 
 @pytest.mark.parametrize("name", SOLVED)
@@ -460,19 +460,98 @@ TMA_ONLY = {
 }  # fmt: skip
 
 
-def test_what_the_hardware_moves_by_itself_is_not_called_checked(tmp_path):
+def test_what_the_hardware_moves_by_itself_is_checked(tmp_path):
     given = certificate(problem := from_data(TMA_ONLY), device("sm_90"), solve(problem, time_limit=5))
-    given["layout"]["byte_offsets"] = [2 * e for e in range(128 * 64)]  # no mode of wgmma reads this
     still = {"index": [0, 0], "where": "0"}
-    expanded = [{**a, **still, "hardware": {"engine": a["op"][:-2]}} for a in TMA_ONLY["accesses"]]
+    expanded = [{**a, **still, "hardware": {"engine": a["op"].split(".")[0]}} for a in TMA_ONLY["accesses"]]
     for accesses in (TMA_ONLY["accesses"], expanded):
         code, text = checked({**TMA_ONLY, "accesses": accesses}, given, tmp_path)
-        assert code == 3, text
-        assert "NOT CHECKED: what the hardware moves by itself (tma.load, wgmma.A)" in text.splitlines()
-    given["layout"]["byte_offsets"][0] = 2
-    assert checked(TMA_ONLY, given, tmp_path)[0] == 1
-    code, text, _ = certified(plain_transpose(must_be="tma.none"), device("sm_90"), tmp_path)
-    assert (code, "the hardware moves by itself (layout.must_be)" in text) == (3, True), text
+        assert code == 0, text
+        assert "ld: tma.load, mode 128B, 1 instructions reach every element: checked" in text
+        assert "a: wgmma.A, mode 128B, 8 instructions reach every element: checked" in text
+        assert "none is better: checked" in text
+
+
+def swapped(given):
+    """Two chunks of one row change places."""
+    table = given["layout"]["byte_offsets"]
+    table[:8], table[8:16] = table[8:16], table[:8]
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (swapped, "access 'ld': element 0 does not lie as TMA moves it"),
+        (lambda c: c["hardware"]["ld"].update(mode="64B", code=2, alignment_bytes=512), "128 bytes"),
+        (lambda c: c["hardware"]["ld"].update(alignment_bytes=128), "the code or the alignment of mode 128B"),
+        (lambda c: c["hardware"]["ld"].update(box=[64, 64]), "boxDim is another box"),
+        (lambda c: c["hardware"]["ld"].update(box_offsets=[1024]), "do not lie as TMA moves them"),
+        (lambda c: c["hardware"]["a"].update(stride_byte_offset=512), "the bits of the descriptor"),
+        (lambda c: c["hardware"]["a"].update(descriptor="0x4000004000010001"), "the bits of the descriptor"),
+        (lambda c: c["hardware"]["a"].update(starts=[0] * 8), "access 'a': element 16 does"),
+        (lambda c: c["hardware"].pop("a"), "descriptors of ['ld']"),
+    ],
+)
+def test_forged_descriptors(change, error, tmp_path):
+    given = certificate(problem := from_data(TMA_ONLY), device("sm_90"), solve(problem, time_limit=5))
+    change(given)
+    code, text = checked(TMA_ONLY, given, tmp_path)
+    assert (code, error in text) == (1, True), text
+
+
+# A row a thread: every mode has conflicts, and which has the fewest is a matter of counting them.
+OWN_ROW = {
+    "name": "own row", "target": "sm_90", "threads": 64, "tile": {"shape": [64, 64], "element": "f16"},
+    "accesses": [{"name": "ld", "op": "tma.load"},
+                 {"name": "r", "op": "load", "bytes": 2, "index": ["tid", "i"], "for": {"i": 4}}],
+}  # fmt: skip
+
+
+def test_the_choice_of_a_mode_is_checked(tmp_path):
+    given = certificate(problem := from_data(OWN_ROW), device("sm_90"), solve(problem, time_limit=5))
+    assert given["bound"]["excess"] > 0
+    code, text = checked(OWN_ROW, given, tmp_path)
+    assert (code, "in the layouts of tma.load: checked, in all " in text) == (0, True), text
+    pinned = {**OWN_ROW, "accesses": [{**OWN_ROW["accesses"][0], "mode": "none"}, OWN_ROW["accesses"][1]]}
+    worse = certificate(problem := from_data(pinned), device("sm_90"), solve(problem, time_limit=5))
+    code, text = checked(pinned, worse, tmp_path)
+    assert code == 0, text
+    code, text = checked(OWN_ROW, worse, tmp_path)
+    assert (code, "another layout that the hardware knows has weighted excess" in text) == (1, True), text
+
+
+def test_of_equals_the_fewest_boxes(tmp_path):
+    """Eight boxes of 16-byte rows serve an idle tile as well as one box does, and are not the answer."""
+    idle = {**OWN_ROW, "accesses": [OWN_ROW["accesses"][0]]}
+    pinned = {**idle, "accesses": [{**idle["accesses"][0], "mode": "none", "box": [64, 8]}]}
+    given = certificate(problem := from_data(pinned), device("sm_90"), solve(problem, time_limit=5))
+    assert checked(pinned, given, tmp_path)[0] == 0
+    code, text = checked(idle, given, tmp_path)
+    assert (code, "8192 bytes, 1 instructions instead of" in text) == (1, True), text
+
+
+def test_a_layout_that_must_be_is_checked(tmp_path):
+    code, text, given = certified(plain_transpose(must_be="tma.none"), device("sm_90"), tmp_path)
+    assert (code, "layout.must_be: one of tma.none: checked" in text) == (0, True), text
+    data = plain_transpose(must_be="tma.32B")
+    given["constraints"]["must_be"] = "tma.32B"
+    code, text = checked(data, given, tmp_path)
+    assert (code, "no layout of tma.32B" in text) == (1, True), text
+
+
+def test_direct_loads_write_side_by_side(tmp_path):
+    data = {
+        "name": "direct", "target": "gfx942", "threads": 64, "tile": {"shape": [8, 64], "element": "f32"},
+        "accesses": [
+            {"name": "d", "op": "buffer_load_dword.lds", "index": ["i", "lane"], "for": {"i": 8}}
+        ],
+    }  # fmt: skip
+    given = certificate(problem := from_data(data), device("gfx942"), solve(problem, time_limit=5))
+    assert checked(data, given, tmp_path)[0] == 0
+    table = given["layout"]["byte_offsets"]
+    table[0], table[1] = table[1], table[0]
+    code, text = checked(data, given, tmp_path)
+    assert (code, "lanes of warp 0 do not write side by side" in text) == (1, True), text
 
 
 def test_what_is_to_be_written_out_leaves_the_other_tiles(tmp_path):
@@ -484,7 +563,7 @@ def test_what_is_to_be_written_out_leaves_the_other_tiles(tmp_path):
     lines = text.splitlines()
     assert (code, lines[0]) == (3, "A: NOT CHECKED: accesses without an index: a are not handled here")
     assert {"B:", "C:", "block: NOT CHECKED: its bytes and excess, for want of A"} <= set(lines)
-    assert lines[-1] == "NOT CHECKED: what the hardware moves by itself (tma.load)"
+    assert "ld: tma.load, mode none, 1 instructions reach every element: checked" in lines
 
 
 def test_a_fragment_with_an_index_is_to_be_written_out(tmp_path):

@@ -3,6 +3,7 @@
 `scripts/checkers/check_certificate.py` checks them and uses nothing of this package. What one holds:
 
     layout     byte offsets of every element, wavefronts of every access: count them again
+    hardware   how TMA, tensor cores and bulk copies reach the tile: tensor maps, matrix descriptors
     bound      least (weighted) excess, its scope, and what it rests on
     bytes      least bytes, and their scope: those of the elements are arithmetic, more rest on the search
     infeasible     what was refuted, and what that rests on
@@ -26,7 +27,7 @@ from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
-from layoutopt.layout.layout import Digit
+from layoutopt.layout.layout import Digit, Layout
 from layoutopt.model.linear_phases import phases_of
 from layoutopt.model.linearisations import Linearisation
 from layoutopt.model.phases import phase_sets
@@ -96,6 +97,7 @@ def certificate(problem: Problem, device: Device, result: Result) -> dict[str, A
         "bytes": {"at_least": result.proof.bytes.lower_bound, "scope": result.proof.bytes.scope},
         "infeasible": _infeasible(problem, result, rests_on),
         "layout": None,
+        "hardware": {},
         "clique": None,
         "parity": None,
         "questions": questions,
@@ -107,16 +109,26 @@ def certificate(problem: Problem, device: Device, result: Result) -> dict[str, A
     }
     if result.layout is not None:
         layout = msgspec.structs.replace(result.layout, shape=problem.tile.shape, packed=1)
-        data["layout"] = {
-            "byte_offsets": layout.table().ravel().tolist(),
-            "bytes": result.bytes,
-            "wavefronts": {a.name: a.wavefronts for a in result.accesses},
-            "excess": result.weighted_excess,
-        }
+        data |= _found(layout, result)
     for name, reason in (("clique", CLIQUE), ("parity", PARITY)):
         if reason in findings:
             data[name] = reason.data(subject, problem, findings[reason])
     return data
+
+
+def _found(layout: Layout, result: Result) -> dict[str, Any]:
+    """The layout over whole bytes, what it costs, and how the hardware reaches it by itself."""
+    return {
+        "layout": {
+            "byte_offsets": layout.table().ravel().tolist(),
+            "bytes": result.bytes,
+            "wavefronts": {a.name: a.wavefronts for a in result.accesses},
+            "excess": result.weighted_excess,
+        },
+        "hardware": {
+            a.name: msgspec.to_builtins(a.descriptor) for a in result.accesses if a.descriptor is not None
+        },
+    }
 
 
 def _target(problem: Problem, device: Device) -> str:

@@ -122,7 +122,8 @@ def _reason(case: Case, said: str, ranked: Sequence[_Ranked], refused: list[str]
     """What the candidates cost, and why others are none; of direct loads, only why there is none."""
     if said == SAID and ranked:
         return ""  # nobody asked for its many candidates by name
-    costs = list(dict.fromkeys(_cost(r, case) for r in ranked))
+    best = {r.candidate.name: r for r in reversed(ranked)}  # of each mode
+    costs = [_cost(r, case) for r in ranked if best[r.candidate.name] is r]
     if len(costs) > _NAMED:
         costs[_NAMED:] = [f"and {len(costs) - _NAMED} more, none better"]
     if len(refused) > _NAMED:

@@ -90,9 +90,8 @@ def _boxes(use: HardwareUse, tile: Tile, mode: Mode, order: Sequence[int]) -> It
     major = order[-1]
     unit = ELEMENT_BYTES[map_element(use, tile)]
     lines = [n for n in _divisors(shape[major]) if n * size // unit <= rules.max_box]
-    if mode.span_bytes is not None:  # whole spans, or the extent if it is shorter; else what divides it
-        whole = [n for n in lines if n * size == min(mode.span_bytes, shape[major] * size)]
-        lines = whole or [n for n in lines if n * size < mode.span_bytes]
+    if mode.span_bytes is not None:  # shorter rows take more bytes, and have fewer conflicts at times
+        lines = [n for n in lines if n * size <= mode.span_bytes]
     largest = [max(n for n in _divisors(extent) if n <= rules.max_box) for extent in shape]
     for line in reversed(lines):
         yield [line if d == major else n for d, n in enumerate(largest)]

@@ -6,8 +6,11 @@ Uses the standard library and nothing of layoutopt. It takes from the certificat
 hardware serves together and, where the file leaves a choice, how wide (`served`), and derives everything
 else from the problem file. Name, target and constraints must be those of the file: a certificate of a problem
 that options changed is one of another problem. What only a solver answered is not checked here: give the
-certificate's `questions` to another solver. Nor is whether a layout is one that the hardware moves by itself
-(TMA, tensor cores, bulk copies), or that `must_be` names.
+certificate's `questions` to another solver.
+
+Of what the hardware moves by itself (TMA, tensor cores, bulk copies) every element is where the tensor map,
+the matrix descriptor or the copy has it, and no other layout of boxes or pages that follow one another has
+less excess, or as little with fewer instructions (check_by_hardware.py, the only other file).
 
 Of several tiles: the certificate of each, at each place where it lies, that tiles which live together
 share no byte, and the bytes and excess of all.
@@ -26,6 +29,9 @@ import sys
 from fractions import Fraction
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import check_by_hardware
+
 NAMED = {1: "i8 u8 b8 f8 e4m3 e5m2", 2: "i16 u16 b16 f16 bf16", 4: "i32 u32 b32 f32 tf32 f16x2 bf16x2",
          8: "i64 u64 b64 f64 c64", 16: "b128 c128"}  # fmt: skip
 PACKED = {2: "i4 u4 s4 b4 e2m1", 4: "i2 u2 s2 b2", 8: "b1 u1"}  # elements to a byte
@@ -37,6 +43,9 @@ DEFAULTS = {"families": None, "max_bytes": None, "alignment_bytes": None, "pitch
 # Operations without lanes, and what makes an access one to be written out.
 BY_ITSELF = re.compile(r"tma\.(load|store)|(wgmma|tcgen05)\..*|cp\.async\.bulk")
 WRITTEN_OUT = {"fragment", "copy", "coordinates", "bases"}
+# AMD's loads from global memory past the registers: lane l writes at the wave's base + l times the width.
+DIRECT = re.compile(r"(?:buffer|global)_load_dword(?:x[34])?[. ]lds|global_load_lds_dword(?:x[34])?")
+MAX_WORK = 1 << 24  # lanes and elements that are looked at to compare a layout with the others
 ERRORS = (SyntaxError, NameError, TypeError, ValueError, ArithmeticError, RecursionError, MemoryError)
 # Lanes of a warp, banks and bytes of a bank, by the name of the target.
 HARDWARE = (("sm_1[0-3]", 32, {16}, 4), ("sm_.*_8byte", 32, {32}, 8), ("sm_.*", 32, {32}, 4),
@@ -129,6 +138,7 @@ class Case:
         require(self.size % self.align == 0 and self.align & (self.align - 1) == 0, "the element's alignment")
         self.shape[-1] //= self.packed
         self.elements = math.prod(self.shape)
+        self.operations = {access["name"]: str(access.get("op")) for access in problem["accesses"]}
         self.runs = [run for access in problem["accesses"] for run in self.execute(problem, access)]
         self.vector = {}  # element -> bytes and first element of the aligned block that every layout keeps
         for name, _, _, _, lanes in self.runs:
@@ -249,7 +259,7 @@ class Case:
 
 def check_layout(case, given):
     """Elements apart, vectors whole and aligned, wavefronts as stated."""
-    table, total, spent = given["byte_offsets"], Fraction(0), dict.fromkeys(given["wavefronts"], 0)
+    table = given["byte_offsets"]
     require(len(table) == case.elements, f"{len(table)} offsets for {case.elements} elements")
     require(all(type(offset) is int for offset in table), "an offset is no whole number")
     order = sorted(table)
@@ -257,12 +267,33 @@ def check_layout(case, given):
     require(order[0] >= 0, "an element lies below byte 0")
     require(all(b - a >= case.size for a, b in itertools.pairwise(order)), "elements overlap")
     require(order[-1] + case.size == given["bytes"], "the bytes")
+    require(not (why := torn(case, table)), why)
+    spent, total = count(case, table)
+    require(spent == given["wavefronts"], f"wavefronts are {spent}")
+    require(abs(total - Fraction(str(given["excess"]))) < Fraction(1, 10**6), f"the excess is {total}")
+    return total
+
+
+def torn(case, table):
+    """What of an access is misaligned or not in one piece; of AMD's direct loads, not by lane."""
+    for name, warp, _, _, lanes in case.runs:
+        wide = case.given["served"][name]["bytes"]
+        for e in lanes.values():
+            if table[e] % wide:
+                return f"access {name!r} is misaligned"
+            if any(table[e + k] != table[e] + k * case.size for k in range(1, wide // case.size)):
+                return "a vector is torn"
+        direct = DIRECT.fullmatch(case.operations[name])
+        if direct and len({table[e] - lane * wide for lane, e in lanes.items()}) > 1:
+            return f"access {name!r}: lanes of warp {warp} do not write side by side"
+    return ""
+
+
+def count(case, table):
+    """Wavefronts of each access, and the weighted excess."""
+    total, spent = Fraction(0), dict.fromkeys(case.given["served"], 0)
     for name, _, _, times, lanes in case.runs:
         rule = case.given["served"][name]
-        for e in lanes.values():
-            require(table[e] % rule["bytes"] == 0, f"access {name!r} is misaligned")
-            for k in range(1, rule["bytes"] // case.size):
-                require(table[e + k] == table[e] + k * case.size, "a vector is torn")
         for some in case.together(name, lanes):
             for words in case.requests(name, [table[lanes[at]] for at in some]):
                 counted = words if rule["serialises_equal"] else set(words)
@@ -271,9 +302,76 @@ def check_layout(case, given):
                 ideal = -(-len(set(words)) // rule["banks"]) + rule["extra_wavefronts"]
                 spent[name] += cost
                 total += times * (cost - ideal)
-    require(spent == given["wavefronts"], f"wavefronts are {spent}")
-    require(abs(total - Fraction(str(given["excess"]))) < Fraction(1, 10**6), f"the excess is {total}")
-    return total
+    return spent, total
+
+
+def check_reached(problem, case, given):
+    """Every access that the hardware makes by itself reaches the tile by the descriptor stated."""
+    table, named = given["layout"]["byte_offsets"], given.get("hardware", {})
+    layout = {**DEFAULTS, **problem.get("layout", {})}
+    if layout["must_be"] is not None:
+        require(table in must_be(case, layout), f"no layout of {layout['must_be']}")
+        print(f"layout.must_be: one of {layout['must_be']}: checked")
+    own = {a["name"]: a["by_itself"] for a in problem["accesses"] if "by_itself" in a}
+    require(set(named) == set(own), f"descriptors of {sorted(named)}, the hardware makes {sorted(own)}")
+    for name, access in own.items():
+        claim = named[name]
+        wrong = check_by_hardware.wrong_claim(access, case.shape, case.size, case.packed, table, claim)
+        require(not wrong, f"access {name!r}: {wrong}")
+        times = check_by_hardware.repetitions(claim)
+        mode = f"mode {claim['mode']}, " if "mode" in claim else ""
+        print(f"{name}: {access['op']}, {mode}{times} instructions reach every element: checked")
+
+
+def must_be(case, layout):
+    """The layouts that `must_be` names."""
+    names = [layout["must_be"]] if isinstance(layout["must_be"], str) else layout["must_be"]
+    return check_by_hardware.pages(names, case.shape, case.size, layout["order"])
+
+
+def check_choice(problem, case, given):
+    """That no other layout the hardware knows has less excess, or as little and fewer instructions.
+
+    Returns how many there are, and their least excess and bytes; nothing where they are too many, or where
+    the certificate asks for something else first.
+    """
+    layout = {**DEFAULTS, **problem.get("layout", {})}
+    own = [a["by_itself"] for a in problem["accesses"] if "by_itself" in a]
+    other = layout["minimise"] != "excess" or layout["alignment_bytes"] or layout["offset"]
+    if other or any(a["op"] == "cp.async.bulk" for a in own):
+        return None
+    tile = case.shape, case.size
+    named, last = layout["must_be"] is not None, (layout["order"] or [None])[-1]
+    listed = must_be(case, layout) if named else check_by_hardware.layouts(own, *tile, case.packed)
+    chosen = sum(map(check_by_hardware.repetitions, given.get("hardware", {}).values()))
+    own_cost = Fraction(str(given["layout"]["excess"])), given["layout"]["bytes"], 0 if named else chosen
+    work, seen, found = sum(len(run[4]) for run in case.runs) + case.elements, {}, []
+    number = 0
+    for number, table in enumerate(listed, 1):
+        if number * work > MAX_WORK:
+            return None
+        size, every = max(table) + case.size, given["banks"] * given["bank_bytes"]
+        large = layout["max_bytes"] is not None and size > layout["max_bytes"]
+        if large or torn(case, table) or not check_by_hardware.contiguous(*tile, table, last):
+            continue
+        banks = tuple(at % every for at in table)
+        if banks not in seen:
+            seen[banks] = count(case, table)[1]
+        if (seen[banks], size) <= own_cost[:2]:
+            needed = 0 if named else check_by_hardware.instructions(own, *tile, case.packed, table)
+            found += [(seen[banks], size, needed)] if needed is not None else []
+    if not number:
+        return None
+    least = min(found, default=own_cost)
+    if given["status"] == "optimal":
+        better = f"{said(least)} instead of {said(own_cost)}"
+        require(own_cost <= least, f"another layout that the hardware knows has {better}")
+        print(f"choice: of {number} layouts of whole boxes or pages none is better: checked")
+    return number, *least[:2]
+
+
+def said(cost):
+    return "weighted excess {}, {} bytes, {} instructions".format(*cost)
 
 
 def check_clique(case, given, firm):
@@ -397,9 +495,12 @@ def check(problem, given):
               if isinstance(a.get("bytes"), list)]  # fmt: skip
     if widths:
         print(f"widths: {', '.join(widths)}; other choices are not compared here")
+    choice = None
     if found:
         excess = check_layout(case, found)
+        check_reached(problem, case, given)
         check_constraints(problem, case, found)
+        choice = check_choice(problem, case, given) if dictated(problem) else None
         print(f"layout: {excess} weighted excess in {found['bytes']} bytes: checked")
         require(claimed <= excess + Fraction(1, 10**6), f"the layout has less excess than {claimed}")
         require(least <= found["bytes"], f"the layout has fewer bytes than {least}")
@@ -410,12 +511,17 @@ def check(problem, given):
     closed = [claimed <= bound]
     if closed[0]:
         print(f"bound: no layout of any kind has a weighted excess below {claimed}: checked")
+    elif choice and claimed <= choice[1]:
+        closed[0] = True
+        print(f"bound: {claimed} in {stated['scope']}: checked, in all {choice[0]} of whole boxes or pages")
     else:
         by_hand = stated["rests_on"].startswith("arithmetic")
         require(not by_hand, f"the bound is {claimed}, arithmetic gives {bound}")
         print(f"bound: {claimed} in {stated['scope']}: NOT CHECKED, it rests on {stated['rests_on']}")
     if found and least <= elements:
         print(f"bytes: no layout of any kind takes fewer than {least}: checked")
+    elif choice and least <= choice[2]:
+        print(f"bytes: {least} in {given['bytes']['scope']}: checked, in all {choice[0]}")
     elif found:
         closed.append(False)
         print(f"bytes: {least} in {given['bytes']['scope']}: NOT CHECKED, it rests on layoutopt's search")
@@ -502,6 +608,9 @@ def check_block(block, given):
             step, stages = part["stage_bytes"], tiles[name].get("stages", 1)
             places[name] = [(base + k * step, base + k * step + found["bytes"]) for k in range(stages)]
             elements[name] = stages * case.elements * case.size
+            unit = max((claim["alignment_bytes"] for claim in own.get("hardware", {}).values()), default=1)
+            aligned = not any(start % unit for start, _ in places[name])
+            require(aligned, f"{name} lies at no multiple of {unit} bytes")
         period = own["banks"] * own["bank_bytes"]
         for shift in {start % period for name in part["tiles"] for start, _ in places[name]} - {0}:
             moved = [at + shift for at in found["byte_offsets"]]
@@ -553,22 +662,16 @@ def is_by_itself(access):
 def without_lanes(problem):
     """The problem, its accesses that the hardware makes by itself as ones that no lane executes."""
     still = {"index": [0] * len(problem["tile"]["shape"]), "where": 0}
-    accesses = [{"name": a["name"], **still} if is_by_itself(a) else a for a in problem["accesses"]]
+    accesses = [
+        {"name": a["name"], "by_itself": a, **still} if is_by_itself(a) else a for a in problem["accesses"]
+    ]
     return {**problem, "accesses": accesses}
 
 
 def dictated(problem):
-    """What dictates the layout of one tile or of several: operations, `layout.must_be`."""
-    found = dict.fromkeys(str(a.get("op")) for a in problem["accesses"] if is_by_itself(a))
-    layouts = [part.get("layout") or {} for part in (problem, *problem.get("tiles", ()))]
-    return [*found, *["layout.must_be"] * any(layout.get("must_be") is not None for layout in layouts)]
-
-
-def all_checked(problem, closed):
-    """Whether nothing is open; prints what no certificate says of a layout that the hardware dictates."""
-    if what := dictated(problem):
-        print(f"NOT CHECKED: what the hardware moves by itself ({', '.join(what)})")
-    return closed and not what
+    """Whether the hardware, or `layout.must_be`, dictates the layout."""
+    named = problem.get("layout", {}).get("must_be") is not None
+    return named or any("by_itself" in a for a in problem["accesses"])
 
 
 def not_handled(problem, given):
@@ -593,7 +696,7 @@ def main():
         return 2
     try:
         if isinstance(given, dict) and given.get("schema") == "layoutopt.block_certificate/1":
-            return 0 if all_checked(problem, check_block(problem, given)) else 3
+            return 0 if check_block(problem, given) else 3
         check_problem(problem)
         known = isinstance(given, dict) and given.get("schema") == "layoutopt.certificate/1"
         require_form(known, "the second file is no certificate")
@@ -601,7 +704,7 @@ def main():
         if why := not_handled(plain, given):
             hint = "; `layoutopt problems --expanded` writes them out" if "without an index" in why else ""
             print(f"NOT CHECKED: {why}{hint}")
-        return 0 if all_checked(problem, not why and check(plain, given)) else 3
+        return 0 if not why and check(plain, given) else 3
     except Broken as error:
         print(str(error).encode("ascii", "backslashreplace").decode(), file=sys.stderr)
         return 2
