@@ -13,10 +13,11 @@ from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import offset_expression
 from layoutopt.model.cp_sat import Model, Outcome, _response
-from layoutopt.model.linearisations import space_of, unpadded
+from layoutopt.model.linearisations import unpadded
 from layoutopt.model.pads import padded
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.pitches import by_span
+from layoutopt.model.space import space_of
 from layoutopt.problems.file import from_data as problem
 from layoutopt.problems.tile_set_file import tiles_from_data
 from layoutopt.problems.trace import Trace, trace

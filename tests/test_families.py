@@ -7,8 +7,8 @@ import pytest
 
 from layoutopt.hardware.devices import device
 from layoutopt.layout.families import FAMILIES, comparison_rows
-from layoutopt.model.linearisations import space_of
 from layoutopt.model.pads import PADDED, padded
+from layoutopt.model.space import space_of
 from layoutopt.problems.file import load
 from layoutopt.problems.trace import trace
 from layoutopt.study.compare import compare

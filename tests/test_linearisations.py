@@ -8,8 +8,9 @@ import toy
 
 import layoutopt.model.pads
 from layoutopt.model.bit_matrices import matrices
-from layoutopt.model.linearisations import Space, candidate_of, rotated, unpadded
+from layoutopt.model.linearisations import candidate_of, rotated, unpadded
 from layoutopt.model.pads import padded
+from layoutopt.model.space import Space
 
 BANKS = 4
 SPACES = {
@@ -131,29 +132,6 @@ def test_a_dimension_of_one_element_may_run_fastest_and_be_padded():
     found = {c.span for c in padded(space((1, 5), 1, {"none", "order", "pad"}))}
     assert found == {1 + 4 * (1 + pad) for pad in range(1, BANKS)}
     assert not list(padded(space((1, 5), 1, {"none", "pad"})))
-
-
-def test_what_is_aligned_in_sum_only_is_known_to_be_left_out():
-    generator = np.random.default_rng(1)
-    seen = set()
-    for _ in range(150):
-        shape = tuple(generator.choice([1, 2, 3, 5], generator.integers(1, 4)).tolist())
-        starts = tuple(
-            (
-                int(generator.choice([2, 4])),
-                generator.integers(0, shape, (generator.integers(1, 5), len(shape))).T,
-            )
-            for _ in range(2)
-        )
-        given = Space(shape, 1, starts, BANKS, 1, None, frozenset({"none", "pad"}))
-        units = [given.alignment_unit((d, 1, extent)) for d, extent in enumerate(shape)]
-        beyond = any(
-            given.aligned_in_sum(strides) and any(s % unit for s, unit in zip(strides, units, strict=True))
-            for strides in itertools.product(range(given.multiple), repeat=len(shape))
-        )
-        assert given.leaves_out == beyond
-        seen.add(beyond)
-    assert seen == {False, True}
 
 
 def test_streams_open_when_their_first_candidate_is_next(monkeypatch):

@@ -59,6 +59,19 @@ def linearisations(shape, vector, banks, families, starts, multiple=1, within=No
     `multiple`: words of which every pitch but the innermost is a multiple; of pitches only. `within`: words
     within which pads of whole dimensions may be of any length, where they may be swizzled.
     """
+    for found in tables(shape, vector, banks, families, starts, multiple, within):
+        if all(whole(found[0], vector, start) for start in starts):
+            yield found
+
+
+def whole(table, vector, start):
+    """Is the access that starts at this element whole and aligned?"""
+    place = table[start]
+    return place % vector == 0 and all(table[start + k] == place + k for k in range(vector))
+
+
+def tables(shape, vector, banks, families, starts, multiple, within):
+    """The same, whether or not accesses are whole and aligned."""
     far = within if {"pad", "xor"} <= set(families) else None
     if "matrix" in families:
         for table in matrices(shape, vector):
@@ -78,11 +91,11 @@ def linearisations(shape, vector, banks, families, starts, multiple=1, within=No
             else:
                 for order in itertools.permutations(digits):
                     if count == 0 and "rotate" in families and ("order" in families or list(order) == digits):
-                        yield from turned(shape, order, vector, banks, families, starts)
+                        yield from turned(shape, order, vector, banks, families)
                     if count == 0 and "order" not in families and list(order) != digits:
                         continue
                     if count == 0 and "interval" in families:
-                        for table in intervals(shape, order, vector, banks, starts):
+                        for table in intervals(shape, order, vector, banks):
                             yield table, max(table) + 1, False
                     yield from pitched(shape, order, vector, banks, families, count, starts, multiple, far)
 
@@ -101,7 +114,7 @@ def matrices(shape, vector):
         ]
 
 
-def intervals(shape, order, vector, banks, starts):
+def intervals(shape, order, vector, banks):
     """A pad after every N elements of a dense order: a power of two, or what cuts one dimension evenly."""
     last, _, line = order[-1]
     if vector > 1 and (last != len(shape) - 1 or (line % vector and len(order) > 1)):
@@ -112,27 +125,25 @@ def intervals(shape, order, vector, banks, starts):
         for d, _, size in order:
             place = place * size + x[d]
         dense.append(place)
-    unit = 2 if starts else 1
     lengths, stride = {1 << bit for bit in range(1, len(dense).bit_length())}, 1
     for _, _, size in reversed(order):
         lengths |= {stride * cut for cut in range(1, size + 1) if size % cut == 0}
         stride *= size
     for every in lengths:
-        if 1 < every < len(dense) and every % unit == 0:
-            for extra in range(unit, max(banks, unit + 1), unit):
+        if 1 < every < len(dense):
+            for extra in range(1, banks):
                 yield [v + v // every * extra for v in dense]
 
 
-def turned(shape, order, vector, banks, families, starts):
+def turned(shape, order, vector, banks, families):
     """Lines rotated, each by `turn` elements against the line before, at any pitch."""
     last, _, line = order[-1]
-    if vector > 1 and (last != len(shape) - 1 or line % vector):
+    if vector > 1 and last != len(shape) - 1:
         return
     if len(order) < 2:
         return
-    unit = unit_of(order[-2], shape, vector, starts)
-    pads = range(0, max(banks, unit + 1), unit) if "pad" in families else (0,)
-    for pad, turn in itertools.product(pads, range(vector, line, vector)):
+    pads = range(banks) if "pad" in families else (0,)
+    for pad, turn in itertools.product(pads, range(1, line)):
         table = []
         for x in itertools.product(*map(range, shape)):
             row = 0
@@ -161,6 +172,11 @@ def pitched(shape, order, vector, banks, families, count, starts, multiple, far)
         return
     most = {0: 2, 1: 1, 2: 0}[count] if "pad" in families else 0
     units = [math.lcm(multiple, unit_of(digit, shape, vector, starts)) for digit in order[:-1]]
+    for each in {tuple(units), (multiple,) * len(units)}:  # aligned one by one, or in sum
+        yield from of_units(shape, order, banks, families, count, each, far, most)
+
+
+def of_units(shape, order, banks, families, count, units, far, most):
     beyond = banks if far is None or count else max(banks, far)
     for pads in itertools.product(*(range(0, max(beyond, u + 1), u) for u in units)):
         if sum(p > 0 for p in pads) > most:

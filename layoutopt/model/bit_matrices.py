@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Iterator
 
 from layoutopt.layout.layout import Digit
-from layoutopt.model.linearisations import MAX_CUTS, Linearisation, Space, offset_operations
+from layoutopt.model.linearisations import MAX_CUTS, Linearisation, offset_operations
+from layoutopt.model.space import Space
 
 
 def matrices(space: Space, inside: int, bank_bits: int) -> Iterator[Linearisation]:

@@ -45,10 +45,11 @@ import numpy as np
 from layoutopt.ground.budget import Budget
 from layoutopt.model.cp_sat import NO_ANSWER, Answer, Model, Outcome, Work
 from layoutopt.model.linear_phases import Phases, phases_of
-from layoutopt.model.linearisations import Linearisation, Space
+from layoutopt.model.linearisations import Linearisation
 from layoutopt.model.masks import Swizzle
 from layoutopt.model.phases import PhaseSet
 from layoutopt.model.pitches import FAR, PitchVariables, pitches_of, row_major_operations
+from layoutopt.model.space import Space
 from layoutopt.model.swizzle import SHIFT_OPERATIONS
 from layoutopt.model.swizzle_rules import Field, Masks, distances, last_block, rules, shortened
 from layoutopt.problems.types import Tile

@@ -3,35 +3,38 @@
 A candidate is a list of digits with strides. What each family adds stands in its record
 (`layoutopt.layout.families`). Here are those without pads; `layoutopt.model.pads` has the others.
 
-The innermost digit keeps the widest vector contiguous. Strides keep every access aligned, digit by digit,
-that of the innermost included: 12-byte elements that 8-byte loads read lie two apart, which is a pad.
-Where nothing is cut or padded, strides that are aligned in sum only are candidates, too. The stride of a
-digit of one value binds nothing.
+The innermost digit keeps the widest vector contiguous. Strides keep every access aligned, each by itself or
+in sum (`layoutopt.model.space`), that of the innermost included: 12-byte elements that 8-byte loads read lie
+two apart, which is a pad. The stride of a digit of one value binds nothing.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
-from layoutopt.ground.budget import Budget
 from layoutopt.layout.layout import Digit, Layout, Target
-from layoutopt.problems.trace import Trace
-from layoutopt.problems.types import Problem
-
-IntArray = npt.NDArray[np.int64]
-
-Piece = tuple[int, int, int]  # (dim, divide, size)
-Structure = tuple[Piece, ...]  # slowest first
+from layoutopt.model.space import (
+    BoolArray,
+    IntArray,
+    Moved,
+    Piece,
+    PlacedStarts,
+    Space,
+    Structure,
+    amounts,
+)
 
 MAX_DIGITS = 6
 MAX_CUTS = 2
+# Turns of lines that are looked at together, at so many places first.
+_TURNS_AT_ONCE = 1024
+_STARTS_AT_FIRST = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,178 +102,99 @@ def _table(
     return flat
 
 
-@dataclass(frozen=True)
-class Space:
-    """What bounds the candidates.
-
-    Attributes:
-        shape: the tile, in elements.
-        vector: elements of the widest access, which the innermost digit keeps contiguous.
-        starts: for each access that not every element can start, the number of elements whose multiples its
-            starts must be, and their coordinates, shape (dimensions, starts).
-        period: elements after which the banks repeat.
-        stride_multiple: every stride but the innermost is a multiple of this many elements.
-        order: dimensions from slowest to fastest, where fixed.
-        families: names out of `layoutopt.problems.types.FAMILIES`.
-        budget: the time there is to list candidates: whatever lists them raises `OutOfTime` after it.
-        far: whether pads of whole dimensions may be a period or more, as far as bytes allow.
-    """
-
-    shape: tuple[int, ...]
-    vector: int
-    starts: tuple[tuple[int, IntArray], ...]
-    period: int
-    stride_multiple: int
-    order: tuple[int, ...] | None
-    families: frozenset[str]
-    budget: Budget = field(default_factory=Budget, compare=False)
-    far: bool = False
-    _units: dict[Piece, int] = field(default_factory=dict)
-
-    def alignment_unit(self, piece: Piece) -> int:
-        """What a stride of this digit must be a multiple of, so that every access stays aligned."""
-        if piece not in self._units:
-            dim, divide, size = piece
-            unit = 1
-            for multiple, coordinates in self.starts:
-                common = int(np.gcd.reduce(coordinates[dim] // divide % size))
-                unit = math.lcm(unit, multiple // math.gcd(multiple, common))
-            self._units[piece] = unit
-        return self._units[piece]
-
-    def unit(self, piece: Piece) -> int:
-        """What a stride of this digit, not the innermost, must be a multiple of."""
-        return 1 if piece[2] == 1 else math.lcm(self.stride_multiple, self.alignment_unit(piece))
-
-    @cached_property
-    def multiple(self) -> int:
-        """Elements by which any access may be moved and stay aligned."""
-        return math.lcm(1, *(multiple for multiple, _ in self.starts))
-
-    @cached_property
-    def _residues(self) -> tuple[tuple[int, IntArray], ...]:
-        """The starts' coordinates modulo what they must be multiples of, each once."""
-        found = []
-        for multiple, coordinates in self.starts:
-            base = (multiple,) * len(coordinates)
-            distinct = np.unique(np.ravel_multi_index(tuple(coordinates % multiple), base))
-            found.append((multiple, np.array(np.unravel_index(distinct, base))))
-        return tuple(found)
-
-    def aligned_in_sum(self, strides: Sequence[int]) -> bool:
-        """Whether every access is aligned, given one stride for each dimension."""
-        return not any((strides @ rest % multiple).any() for multiple, rest in self._residues)
-
-    @cached_property
-    def leaves_out(self) -> bool:
-        """Whether some layouts of the families keep every access aligned and are not among the candidates."""
-        if self.vector == 1 and self.starts and {"interval", "rotate"} & self.families:
-            return True  # where a line or an interval starts, its stride need not be aligned
-        return bool({"pad", "split"} & self.families) and self._sums_beyond
-
-    @property
-    def _sums_beyond(self) -> bool:
-        """Whether strides can be aligned in sum that are not each by itself.
-
-        Modulo m = 2**k (widths are powers of two), the strides aligned by themselves are m to the power of
-        their number, divided by each one's unit. Those aligned in sum solve a linear system: eliminated
-        with the pivot of fewest factors two, a pivot p leaves gcd(p, m) values.
-        """
-        m, pivots = self.multiple, []
-        rows = np.concatenate(
-            [rest.T * (m // multiple) for multiple, rest in self._residues] or [np.zeros((0, 1), np.int64)]
-        )
-        units = [math.gcd(m, self.alignment_unit((d, 1, n))) for d, n in enumerate(self.shape)]
-        while rows.size and (rows % m).any():
-            rows = np.unique(rows % m, axis=0)
-            powers = np.gcd(rows, m)
-            k, d = np.unravel_index(int(powers.argmin()), rows.shape)
-            pivot, pivot_row = int(powers[k, d]), rows[k]
-            odd = pow(int(pivot_row[d]) // pivot, -1, m)
-            factors = rows[:, d] // pivot * odd
-            rows = np.delete(rows - factors[:, None] * pivot_row, d, axis=1)
-            pivots.append(pivot)
-        together = math.prod(pivots) * m ** (len(self.shape) - len(pivots))
-        return bool(together > math.prod(m // unit for unit in units))
-
-
-def space_of(
-    problem: Problem, trace: Trace, period_bytes: int, families: Iterable[str], budget: Budget | None = None
-) -> Space:
-    """What bounds the candidates of a problem.
-
-    Args:
-        problem: the tile and its constraints.
-        trace: its accesses, of which those with no active lane bind nothing.
-        period_bytes: after so many the banks repeat.
-        families: those that may be used.
-        budget: the time there is to list candidates; None for any.
-    """
-    size = problem.tile.element_bytes
-    starts = []
-    for access in trace.accesses:
-        width = access.operation.width_bytes
-        multiple = width // math.gcd(width, size)
-        if multiple > 1 and access.active.any():  # else every element may start one
-            starts.append((multiple, np.array(np.unravel_index(access.starts, problem.tile.shape))))
-    pitch = problem.layout.pitch_multiple_bytes or 1
-    return Space(
-        shape=problem.tile.shape,
-        vector=max(a.width_elements for a in trace.accesses),
-        starts=tuple(starts),
-        period=period_bytes // math.gcd(period_bytes, size),
-        stride_multiple=pitch // math.gcd(pitch, size),
-        order=problem.layout.order,
-        families=frozenset(families),
-        budget=budget or Budget(),
-    )
-
-
 def unpadded(space: Space, cuts: int, below: int | None = None) -> Iterator[Linearisation]:
     """Candidates with `cuts` cuts and no more padding than alignment demands.
 
     With `below`, those that cost fewer operations, and perhaps others.
     """
     for structure in structures(space, cuts, below):
-        candidate = candidate_of(space, structure, (0,) * (len(structure) - 1))
-        if cuts == 0 and (candidate is None or candidate.span > math.prod(space.shape)):
-            dense = _dense(space, structure)
-            if dense is not None:
-                yield dense
+        none = (0,) * (len(structure) - 1)
+        candidate = candidate_of(space, structure, none)
+        if space.starts and (candidate is None or candidate.span > math.prod(space.shape)):
+            least = least_units(space, structure) if cuts else least_steps(space, structure)
+            together = candidate_of(space, structure, none, least)
+            if together is not None and together != candidate and space.aligned(together.digits):
+                yield together
         if candidate is not None:
             yield candidate
 
 
 def rotated(space: Space) -> Iterator[Linearisation]:
     """Candidates whose lines are rotated, with no more padding than alignment demands."""
-    if "rotate" in space.families:
-        for plain in unpadded(space, 0):
-            yield from turned(space, plain)
+    for structure in structures(space, 0) if "rotate" in space.families else ():
+        none = (0,) * (len(structure) - 1)
+        dense = candidate_of(space, structure, none, least_units(space, structure))
+        for plain in dict.fromkeys((dense, candidate_of(space, structure, none))):
+            if plain is not None:
+                yield from (turned(plain, turn) for turn, growth in turns(space, plain) if 0 in growth)
 
 
-def line_step(space: Space) -> int:
-    """Elements by a multiple of which lines are turned; theirs is one, too."""
-    return math.lcm(space.vector, space.multiple)
-
-
-def turned(space: Space, plain: Linearisation) -> Iterator[Linearisation]:
-    """Every rotation of the lines of `plain`, where they lie at multiples of one pitch."""
-    inner, step = plain.digits[-1], line_step(space)
-    if inner.stride != 1 or inner.size % step or inner.size == plain.span:
-        return
-    if any(d.stride % plain.digits[-2].stride for d in plain.digits[:-2]):
-        return
+def turned(plain: Linearisation, turn: int) -> Linearisation:
+    """The lines of `plain` rotated, each by `turn` elements against the one before."""
     # An addition, a remainder, perhaps a multiplication; and unlike an XOR it is never hoisted.
+    inner = plain.digits[-1]
     remainder = 3 if not inner.size & (inner.size - 1) else 5
-    for turn in range(step, inner.size, step):
-        yield replace(
-            plain,
-            operations=plain.operations + (turn > 1) + 1 + remainder,
-            family="rotate" if plain.family == "none" else f"{plain.family}+rotate",
-            # Over a pad it would be one family more than anybody reads.
-            may_swizzle=plain.may_swizzle and plain.digits[-2].stride == inner.size,
-            turn=turn,
-        )
+    return replace(
+        plain,
+        operations=plain.operations + (turn > 1) + 1 + remainder,
+        family="rotate" if plain.family == "none" else f"{plain.family}+rotate",
+        # Over a pad it would be one family more than anybody reads.
+        may_swizzle=plain.may_swizzle and plain.digits[-2].stride == inner.size,
+        turn=turn,
+    )
+
+
+def turns(space: Space, plain: Linearisation) -> Iterator[tuple[int, list[int]]]:
+    """Turns of the lines of `plain`, rising, where they lie at multiples of one pitch.
+
+    Each with the elements, modulo `space.multiple`, by which the pitch may grow so that every access is whole
+    and aligned. `plain` need not keep them so.
+    """
+    inner = plain.digits[-1]
+    if inner.stride != 1 or inner.size == plain.span or len(plain.digits) < 2:
+        return
+    pitch = plain.digits[-2].stride
+    if any(d.stride % pitch for d in plain.digits[:-2]):
+        return
+    starts = space.placed_starts(plain.digits)
+    step = math.lcm(space.vector, space.multiple)
+    alike: list[int] | None = None  # of turns by multiples of this step, which move no access within one
+    if inner.size % step == 0 and not any((s.offsets % pitch % step).any() for s in starts):
+        alike = amounts(starts, space.multiple, _turned_by(0, inner.size, pitch))
+    for first in range(1, inner.size, _TURNS_AT_ONCE):
+        chunk = np.arange(first, min(inner.size, first + _TURNS_AT_ONCE))
+        for turn in chunk[_may_turn(starts, space.multiple, chunk, inner.size, pitch)].tolist():
+            space.budget.check()
+            regular = alike is not None and turn % step == 0
+            found = alike if regular else amounts(starts, space.multiple, _turned_by(turn, inner.size, pitch))
+            if found:
+                yield turn, found
+
+
+def _turned_by(turn: int, size: int, pitch: int) -> Moved:
+    """Where lines of so many elements at this pitch lie when turned."""
+
+    def moved(offsets: IntArray, covers: int) -> tuple[IntArray, IntArray, BoolArray]:
+        line, place = np.divmod(offsets, pitch)
+        place = (place + turn * line) % size
+        return line * pitch + place, line, place <= size - covers
+
+    return moved
+
+
+def _may_turn(
+    starts: Sequence[PlacedStarts], modulus: int, turns: IntArray, size: int, pitch: int
+) -> BoolArray:
+    """Which of the turns keep the first few starts whole and aligned, at some pitch."""
+    likely = np.ones((modulus, len(turns)), np.bool_)
+    for access in starts:
+        line, place = np.divmod(access.offsets[:_STARTS_AT_FIRST], pitch)
+        places = (place + turns[:, None] * line) % size
+        whole = (places <= size - access.covers).all(axis=1)
+        for amount in range(modulus):
+            likely[amount] &= whole & ~((line * (pitch + amount) + places) % access.multiple).any(axis=1)
+    found: BoolArray = np.logical_or.reduce(likely)
+    return found
 
 
 def least_operations(space: Space) -> int:
@@ -337,13 +261,18 @@ def cut_points(shape: tuple[int, ...]) -> list[tuple[int, int]]:
     return [(d, c) for d, extent in enumerate(shape) for c in range(2, extent) if extent % c == 0]
 
 
-def candidate_of(space: Space, structure: Structure, pads: tuple[int, ...]) -> Linearisation | None:
-    """Strides from the inside out; None if it tears a vector, needs a pad, or has a cut for nothing."""
+def candidate_of(
+    space: Space, structure: Structure, pads: tuple[int, ...], units: Sequence[int] | None = None
+) -> Linearisation | None:
+    """Strides from the inside out; None if it tears a vector, needs a pad, or has a cut for nothing.
+
+    They are multiples of `units`; without them, of what keeps every access aligned by itself.
+    """
     if not keeps_vectors(space, structure):
         return None
     digits: list[Digit] = []
     needed, padded = 1, any(pads)
-    strides = strides_of(structure, stride_units(space, structure), pads)
+    strides = strides_of(structure, units or stride_units(space, structure), pads)
     for (dim, divide, size), stride in zip(reversed(structure), strides, strict=True):
         if stride > needed:
             if "pad" not in space.families or (needed == 1 and size > 1 and space.vector > 1):
@@ -368,9 +297,27 @@ def candidate_of(space: Space, structure: Structure, pads: tuple[int, ...]) -> L
 def stride_units(space: Space, structure: Structure) -> list[int]:
     """What the stride of each digit must be a multiple of; slowest first."""
     units = [space.unit(piece) for piece in structure]
-    inner = max((k for k, (_, _, size) in enumerate(structure) if size > 1), default=0)
+    inner = _innermost(structure)
     units[inner] = space.alignment_unit(structure[inner])
     return units
+
+
+def least_units(space: Space, structure: Structure) -> list[int]:
+    """The same, whether or not accesses are aligned."""
+    inner = _innermost(structure)
+    return [
+        1 if k == inner or size == 1 else space.stride_multiple for k, (_, _, size) in enumerate(structure)
+    ]
+
+
+def least_steps(space: Space, structure: Structure) -> list[int]:
+    """The same, so that accesses are aligned in sum with some strides of the others."""
+    steps = space.congruences(structure).steps
+    return [math.lcm(unit, step) for unit, step in zip(least_units(space, structure), steps, strict=True)]
+
+
+def _innermost(structure: Structure) -> int:
+    return max((k for k, (_, _, size) in enumerate(structure) if size > 1), default=0)
 
 
 def strides_of(structure: Structure, units: Sequence[int], pads: Sequence[int]) -> list[int]:
@@ -390,29 +337,6 @@ def keeps_vectors(space: Space, structure: Structure) -> bool:
     last = len(space.shape) - 1
     dim, divide, size = next((piece for piece in reversed(structure) if piece[2] > 1), structure[-1])
     return dim == last and divide == 1 and (size % space.vector == 0 or size == space.shape[last])
-
-
-def _dense(space: Space, structure: Structure) -> Linearisation | None:
-    """The dimensions in this order without a pad, where every access is aligned in sum; else None."""
-    if not keeps_vectors(space, structure):
-        return None
-    digits: list[Digit] = []
-    stride = 1
-    strides = [0] * len(space.shape)
-    for dim, divide, size in reversed(structure):
-        if stride > 1 and size > 1 and stride % space.stride_multiple:
-            return None
-        digits.append(Digit(dim, divide, size, stride))
-        strides[dim] = stride
-        stride *= size
-    if not space.aligned_in_sum(strides):
-        return None
-    digits.reverse()
-    natural = [d.dim for d in digits] == sorted(d.dim for d in digits)
-    operations = offset_operations(digits, space.shape)
-    return Linearisation(
-        tuple(digits), stride, operations, "none" if natural else "order", "xor" in space.families
-    )
 
 
 def offset_operations(digits: Sequence[Digit], shape: tuple[int, ...]) -> int:

@@ -6,8 +6,9 @@ The candidates of a new family (`layoutopt.layout.families`) are one more entry 
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -16,22 +17,22 @@ from layoutopt.model.linearisations import (
     MAX_CUTS,
     MAX_DIGITS,
     Linearisation,
-    Space,
-    Structure,
     by_cost,
     candidate_of,
     cut_points,
     keeps_vectors,
     least_operations_of,
-    line_step,
+    least_units,
     rotated,
     stride_units,
     strides_of,
     structures,
     turned,
+    turns,
     unpadded,
 )
-from layoutopt.model.pitches import by_span, most_elements, row_major_operations
+from layoutopt.model.pitches import by_span, most_elements, most_pad, row_major_operations
+from layoutopt.model.space import BoolArray, IntArray, PlacedStarts, Space, Structure, amounts
 
 # No candidate is below this by `by_cost`; and what gives them by rising span.
 Stream = tuple[tuple[int, int], Callable[[], Iterator[Linearisation]]]
@@ -65,10 +66,11 @@ def _pad_streams(space: Space, cuts: bool) -> Iterator[Stream]:
     if "rotate" in space.families:
         for structure in structures(space, 0):
             if len(structure) > 1:
-                yield (_spans(space, structure)({}), cost), partial(_rotated_pads, space, structure)
+                least = _spans(structure, least_units(space, structure))({})
+                yield (least, cost), partial(_rotated_pads, space, structure)
     for structure in structures(space, 1) if cuts else ():
         # Where alignment demands pads of its own, it may swallow what others move.
-        least = _spans(space, structure)({}) + min(size for _, _, size in structure) - 1
+        least = _spans(structure, _units(space, structure))({}) + min(size for _, _, size in structure) - 1
         yield (least, least_operations_of(structure, space.shape)), partial(_pads_of, space, structure)
 
 
@@ -76,20 +78,30 @@ def _pads_of(space: Space, structure: Structure) -> Iterator[Linearisation]:
     """One structure with one pad, by rising span."""
     if not keeps_vectors(space, structure):
         return
-    span, operations = _spans(space, structure), least_operations_of(structure, space.shape)
-    yield from _rising(
-        space,
-        (
-            ((span({gap: space.unit(piece)}), operations), partial(_pad_stream, space, structure, gap))
-            for gap, piece in enumerate(structure[:-1])
-            if piece[2] > 1
-        ),
-    )
+    operations = least_operations_of(structure, space.shape)
+    gaps = [gap for gap, (_, _, size) in enumerate(structure[:-1]) if size > 1]
+    span = _spans(structure, stride_units(space, structure))
+    streams: list[Stream] = [
+        ((span({gap: space.unit(structure[gap])}), operations), partial(_pad_stream, space, structure, gap))
+        for gap in gaps
+    ]
+    if not space.congruences(structure).one_by_one:
+        span = _spans(structure, least_units(space, structure))
+        streams += [
+            ((span({gap: 1}), operations), partial(_pads_in_sum, space, structure, gap)) for gap in gaps
+        ]
+    yield from _rising(space, streams)
 
 
-def _spans(space: Space, structure: Structure) -> Callable[[dict[int, int]], int]:
+def _units(space: Space, structure: Structure) -> list[int]:
+    """What strides are multiples of, be they aligned by themselves or in sum."""
+    if space.starts and not space.congruences(structure).one_by_one:
+        return least_units(space, structure)
+    return stride_units(space, structure)
+
+
+def _spans(structure: Structure, units: list[int]) -> Callable[[dict[int, int]], int]:
     """A function: the span with these pads, whether or not there is such a candidate."""
-    units = stride_units(space, structure)
     sizes = [size for _, _, size in reversed(structure)]
 
     def span(pads: dict[int, int]) -> int:
@@ -114,10 +126,19 @@ def whole_lines(space: Space) -> Iterator[Linearisation]:
 
 
 def _rotated_pads(space: Space, structure: Structure) -> Iterator[Linearisation]:
-    if structure[-1][2] % line_step(space):
+    """Every rotation of the lines of one structure, at every padded pitch, by rising span."""
+    units, none, gap = least_units(space, structure), (0,) * (len(structure) - 1), len(structure) - 2
+    dense = candidate_of(space, structure, none, units)
+    if dense is None:
         return
-    for plain in _pad_stream(space, structure, len(structure) - 2):
-        yield from turned(space, plain)
+    known = candidate_of(space, structure, none) if space.starts else dense
+    every = turns(space, dense)
+    for amount in range(units[gap], most_pad(space, structure[gap]) + 1, units[gap]):
+        plain = candidate_of(space, structure, (*none[:-1], amount), units)
+        if plain is None or plain == known:  # `rotated` has these
+            continue
+        every, again = itertools.tee(every)
+        yield from (turned(plain, turn) for turn, growth in again if amount % space.multiple in growth)
 
 
 def _interval_streams(space: Space, cuts: bool) -> Iterator[Stream]:
@@ -129,15 +150,17 @@ def _interval_streams(space: Space, cuts: bool) -> Iterator[Stream]:
 
 def _intervals_of(space: Space, structure: Structure) -> Iterator[Linearisation]:
     """One structure, where it is dense, with interval pads, by rising span."""
-    plain = candidate_of(space, structure, (0,) * (len(structure) - 1))
-    if plain is None or plain.span != math.prod(space.shape):
+    dense = (0,) * (len(structure) - 1)
+    plain = candidate_of(space, structure, dense, least_units(space, structure))
+    if plain is None:
         return
+    starts = space.placed_starts(plain.digits)
     yield from _rising(
         space,
         (
             (
                 (plain.span + (plain.span - 1) // every, plain.operations + 2),
-                partial(_interval_stream, space, plain, every),
+                partial(_interval_stream, space, plain, every, starts),
             )
             for every in _intervals(space, plain)
         ),
@@ -170,7 +193,7 @@ def _rising(space: Space, streams: Iterable[Stream]) -> Iterator[Linearisation]:
 
 
 def _intervals(space: Space, plain: Linearisation) -> list[int]:
-    """Powers of two from 2 on, and lengths that cut one dimension evenly; multiples of the widest vector.
+    """Powers of two from 2 on, and lengths that cut one dimension evenly.
 
     Of the latter those are left out that pads of whole dimensions, or a pad beside a cut, are searched for.
     """
@@ -182,24 +205,29 @@ def _intervals(space: Space, plain: Linearisation) -> list[int]:
             found |= {digit.stride, digit.stride * digit.size}
         if not cuts:
             found |= {digit.stride * cut for dim, cut in cut_points(space.shape) if dim == digit.dim}
-    return sorted(every for every in found if 1 < every < plain.span and every % space.vector == 0)
+    return sorted(every for every in found if 1 < every < plain.span)
 
 
-def _interval_stream(space: Space, plain: Linearisation, every: int) -> Iterator[Linearisation]:
+def _interval_stream(
+    space: Space, plain: Linearisation, every: int, starts: Sequence[PlacedStarts]
+) -> Iterator[Linearisation]:
     """A pad after every `every` elements, growing: spans rise."""
-    unit = space.multiple
-    if any(d.stride % unit for d in plain.digits[:-1]):
-        return
-    for extra in range(unit, max(space.period, unit + 1), unit):
-        yield replace(
-            plain,
-            span=plain.span + (plain.span - 1) // every * extra,
-            # A shift and an addition, perhaps a multiplication.
-            operations=plain.operations + 2 + (extra > 1),
-            family="interval" if plain.family == "none" else f"{plain.family}+interval",
-            may_swizzle=False,
-            interval=(every, extra),
-        )
+
+    def moved(offsets: IntArray, covers: int) -> tuple[IntArray, IntArray, BoolArray]:
+        return offsets, offsets // every, offsets % every <= every - covers
+
+    found = amounts(starts, space.multiple, moved)
+    for extra in range(1, max(space.period, space.multiple + 1)) if found else ():
+        if extra % space.multiple in found:
+            yield replace(
+                plain,
+                span=plain.span + (plain.span - 1) // every * extra,
+                # A shift and an addition, perhaps a multiplication.
+                operations=plain.operations + 2 + (extra > 1),
+                family="interval" if plain.family == "none" else f"{plain.family}+interval",
+                may_swizzle=False,
+                interval=(every, extra),
+            )
 
 
 def _pad_stream(space: Space, structure: Structure, gap: int) -> Iterator[Linearisation]:
@@ -212,6 +240,21 @@ def _pad_stream(space: Space, structure: Structure, gap: int) -> Iterator[Linear
         if candidate is None:
             return
         yield candidate
+
+
+def _pads_in_sum(space: Space, structure: Structure, gap: int) -> Iterator[Linearisation]:
+    """One pad growing where strides are aligned only together: spans rise."""
+    units, by_itself = least_units(space, structure), stride_units(space, structure)
+    known = space.congruences(structure)
+    for amount in range(units[gap], most_pad(space, structure[gap]) + 1, units[gap]):
+        pads = tuple(amount * (k == gap) for k in range(len(structure) - 1))
+        strides = strides_of(structure, units, pads)[::-1]
+        alone = not any(stride % unit for stride, unit in zip(strides, by_itself, strict=True))
+        if not alone and known.hold(strides):
+            candidate = candidate_of(space, structure, pads, units)
+            if candidate is None:
+                return
+            yield candidate
 
 
 # What families with pads hold, in streams of rising span. The second argument says whether cuts may be used.

@@ -1,7 +1,7 @@
 """Pitches and dimension order: as CP-SAT variables, and one after the other.
 
-pitch_d      elements from one x_d to the next: as few as alignment allows for exactly one dimension, else a
-             multiple of what keeps every access aligned
+pitch_d      elements from one x_d to the next: as few as alignment allows for exactly one dimension; together
+             they keep every access aligned (`layoutopt.model.space`)
 inside_ab    pitch_b >= extent_a * pitch_a, or the converse: all pairs together are the order
 at_{d,v}     pitch_d = v, for values that were written out
 plain        the pitches count; otherwise a linearisation that they do not describe does
@@ -19,7 +19,8 @@ from typing import Final
 
 from layoutopt.layout.layout import Digit
 from layoutopt.model.cp_sat import Model
-from layoutopt.model.linearisations import Linearisation, Piece, Space, offset_operations
+from layoutopt.model.linearisations import Linearisation, offset_operations
+from layoutopt.model.space import Piece, Space
 
 FAR: Final = 1 << 40  # beyond every sum here
 MOST_ELEMENTS: Final = 1 << 32  # that a model may be asked about, lest its sums overflow
@@ -50,6 +51,7 @@ class PitchVariables:
         }
         self.turned: list[int] = []  # true where a later dimension lies around an earlier one
         self._innermost()
+        self._aligned()
         self._nested()
         self._near()
         self.span_terms = [(self.pitch[d], space.shape[d] - 1) for d in self.dims]
@@ -68,21 +70,30 @@ class PitchVariables:
             for d in [d for d in order if d in first][-1:]:
                 self._runs_fastest(d)
         for d in self.dims:
-            piece = d, 1, space.shape[d]
-            least = space.alignment_unit(piece)
+            least, growth, most = _inner_pitch(space, d)
             if least > 1 and space.vector > 1:  # it would tear vectors
                 model.clause([-first[d] - 1, -self.plain - 1])
-            unit = space.unit(piece)
             terms = [(self.pitch[d], 1)]
-            if single_inside(space) is not None:
-                terms.append((model.integer(0, _most_steps(space, piece), f"inner_steps_{d}"), -unit))
+            if most > least:
+                terms.append((model.integer(0, (most - least) // growth, f"inner_steps_{d}"), -growth))
             model.linear(terms, [least, least], [first[d], self.plain])
+            unit = outer_step(space, d)
             if unit > 1:
                 if unit > self.most:
                     model.clause([first[d], -self.plain - 1])
                     continue
                 count = model.integer(0, self.most // unit, f"steps_{d}")
                 model.linear([(self.pitch[d], 1), (count, -unit)], [0, 0], [-first[d] - 1, self.plain])
+
+    def _aligned(self) -> None:
+        """Every access is aligned by the sum of the strides."""
+        known = self.space.whole
+        for k, row in enumerate([] if known.one_by_one else known.rows.tolist()):
+            terms = [(self.pitch[d], row[d]) for d in self.dims if row[d]]
+            if terms:
+                most = sum(row) * self.most // known.modulus + 1
+                multiple = self.model.integer(0, most, f"aligned_{k}")
+                self.model.linear([*terms, (multiple, -known.modulus)], [0, 0], [self.plain])
 
     def _runs_fastest(self, d: int) -> None:
         self.model.clause([self.first[d], -self.plain - 1])
@@ -108,8 +119,7 @@ class PitchVariables:
         if space.far:
             return
         for b in self.dims:
-            unit = space.unit((b, 1, space.shape[b]))
-            most = unit - 1 + max(unit, (space.period - 1) // unit * unit)
+            most = most_pad(space, (b, 1, space.shape[b]))
             follows = [self.first[b]]
             for a in self.dims:
                 if a != b:
@@ -161,12 +171,26 @@ def single_inside(space: Space) -> int | None:
     return next((d for d in reversed(may_run_fastest) if space.shape[d] == 1), None)
 
 
-def _most_steps(space: Space, piece: Piece) -> int:
-    """Steps that a pad may take: it is less than a period of the banks, or one step."""
+def most_pad(space: Space, piece: Piece) -> int:
+    """Elements of the longest pad: less than a period of the banks, or a unit more than alignment needs."""
     unit = space.unit(piece)
-    if space.far:
-        return MOST_ELEMENTS // unit
-    return len(range(unit, max(space.period, unit + 1), unit))
+    return unit - 1 + max(unit, (space.period - 1) // unit * unit)
+
+
+def outer_step(space: Space, d: int) -> int:
+    """What the pitch of a dimension is a multiple of where it is not the innermost."""
+    return math.lcm(space.stride_multiple, space.whole.steps[d])
+
+
+def _inner_pitch(space: Space, d: int) -> tuple[int, int, int]:
+    """The least pitch of a dimension that runs fastest, by how much it grows, and the most."""
+    step, piece = space.whole.steps[d], (d, 1, space.shape[d])
+    unit = alone = space.alignment_unit(piece)
+    growth = space.unit(piece) if step == alone else step
+    if single_inside(space) is not None:
+        pad = MOST_ELEMENTS if space.far else max(space.period - 1, space.unit(piece))
+        unit += pad // growth * growth
+    return step, growth, unit
 
 
 def by_span(space: Space, most: int, *, padded: bool = False) -> Iterator[Linearisation]:
@@ -202,15 +226,12 @@ def by_span(space: Space, most: int, *, padded: bool = False) -> Iterator[Linear
         _, number, pads, lowest, order = heapq.heappop(heap)
         pitches = _strides(space, order, pads)
         assert pitches is not None
-        if any(pads) or not padded:
+        if (any(pads) or not padded) and space.whole.hold(pitches):
             yield linearisation(pitches, space)
-        innermost = 0 if single_inside(space) is not None else 1
-        for k in range(max(lowest, innermost), len(pads)) if "pad" in space.families else ():
-            d = order[-k - 1]
-            if pads[k] < _most_steps(space, (d, 1, space.shape[d])):
-                more = (*pads[:k], pads[k] + 1, *pads[k + 1 :])
-                grown = _strides(space, order, more)
-                assert grown is not None
+        for k in range(lowest, len(pads)) if "pad" in space.families else ():
+            more = (*pads[:k], pads[k] + 1, *pads[k + 1 :])
+            grown = _strides(space, order, more)
+            if grown is not None and _may_pad(space, order, grown, k):
                 heapq.heappush(heap, (_span(space, grown), number, more, k, order))
 
 
@@ -219,16 +240,26 @@ def _strides(space: Space, order: tuple[int, ...], pads: tuple[int, ...]) -> Pit
     pitches = [0] * len(space.shape)
     needed = 1
     for place, d in enumerate(reversed(order)):
-        piece = d, 1, space.shape[d]
-        unit = space.unit(piece)
         if place:
+            unit = outer_step(space, d)
             pitches[d] = -(-needed // unit) * unit + pads[place] * unit
         else:
-            pitches[d] = space.alignment_unit(piece) + pads[place] * unit
+            least, growth, _ = _inner_pitch(space, d)
+            pitches[d] = least + pads[place] * growth
             if space.vector > 1 and (pitches[d] > 1 or d != len(space.shape) - 1):
                 return None
         needed = pitches[d] * space.shape[d]
     return tuple(pitches)
+
+
+def _may_pad(space: Space, order: tuple[int, ...], pitches: Pitches, k: int) -> bool:
+    """Whether the pad of a dimension, counted from the inside out, is not too long."""
+    d = order[-k - 1]
+    if not k:
+        return pitches[d] <= _inner_pitch(space, d)[2]
+    inner = order[-k]
+    pad = pitches[d] - pitches[inner] * space.shape[inner]
+    return space.far or pad <= most_pad(space, (d, 1, space.shape[d]))
 
 
 def _span(space: Space, pitches: Pitches) -> int:
@@ -266,7 +297,7 @@ def linearisation(pitches: Pitches, space: Space) -> Linearisation:
 
 
 def described(candidate: Linearisation, space: Space) -> bool:
-    """Whether pitches describe it: whole dimensions, each of its strides aligned by itself."""
+    """Whether pitches describe it: whole dimensions, no pad too long."""
     if candidate.turn or candidate.interval[0] or not space.families - CUTTING:
         return False
     if candidate.may_swizzle and "xor" not in space.families:  # of a matrix
@@ -279,14 +310,13 @@ def described(candidate: Linearisation, space: Space) -> bool:
     order = fixed_order(space)
     if order is not None and [d.dim for d in digits] != [d for d in order if space.shape[d] > 1]:
         return False
-    units = [space.unit((d.dim, 1, d.size)) for d in digits]
-    if digits:
-        inner = digits[-1]
-        units[-1] = space.alignment_unit((inner.dim, 1, inner.size))
-        if inner.stride != units[-1] and single_inside(space) is None:
-            return False
-        units[-1] = math.gcd(units[-1], space.unit((inner.dim, 1, inner.size)))
-    return not any(d.stride % unit for d, unit in zip(digits, units, strict=True))
+    if not digits:
+        return True
+    inner = digits[-1]
+    least, growth, most = _inner_pitch(space, inner.dim)
+    if inner.stride > most or (inner.stride - least) % growth:
+        return False
+    return not any(d.stride % outer_step(space, d.dim) for d in digits[:-1])
 
 
 def most_elements(space: Space) -> int:

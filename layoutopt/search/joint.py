@@ -20,9 +20,10 @@ from collections.abc import Callable, Iterator, Sequence
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.model.cp_sat import Outcome
 from layoutopt.model.layout_model import Choice, LayoutModel
-from layoutopt.model.linearisations import Linearisation, Space, by_cost
+from layoutopt.model.linearisations import Linearisation, by_cost
 from layoutopt.model.phases import PhaseSet
 from layoutopt.model.pitches import WITHIN, by_span, described
+from layoutopt.model.space import Space
 from layoutopt.model.swizzle import SHIFT_OPERATIONS
 from layoutopt.model.swizzle_rules import Field
 from layoutopt.problems.answer import ModelGrowth
@@ -313,7 +314,7 @@ def smallest(growth: Growth, listed: Listed) -> None:
 
 
 def needs_no_list(space: Space) -> bool:
-    """Whether pitches describe every linearisation, but those without pads that are aligned in sum only."""
+    """Whether pitches describe every linearisation."""
     return space.families <= WITHIN
 
 

@@ -22,17 +22,16 @@ from layoutopt.model.cp_sat import Outcome
 from layoutopt.model.linear_phases import Phases, phases_of
 from layoutopt.model.linearisations import (
     MAX_CUTS,
-    IntArray,
     Linearisation,
     by_cost,
     rotated,
-    space_of,
     unpadded,
 )
 from layoutopt.model.pads import padded
 from layoutopt.model.phases import PhaseSet, counting_excess, phase_sets
 from layoutopt.model.pitches import by_span
 from layoutopt.model.placement import free_assignment, nearby
+from layoutopt.model.space import IntArray, space_of
 from layoutopt.model.swizzle import SHIFT_OPERATIONS, SwizzleModel
 from layoutopt.model.swizzle_rules import (
     Field,
@@ -57,8 +56,6 @@ from layoutopt.search.walsh import Question, decide
 
 # What it gets to find the cheapest swizzle where one is known to exist.
 _POLISH_EFFORT = 0.2
-# Families whose strides may have pads, or their lines be turned.
-_PADDED_FAMILIES = frozenset(("pad", "interval", "split", "rotate"))
 # What a table gets, which may be the answer and be proved to be.
 _TABLE_EFFORT = 2.0
 _FALLBACK_CANDIDATES = 4096
@@ -120,9 +117,6 @@ class Scene:
         # Row-major, of the family none, is where a table alone starts from.
         formulas = [f for f in FAMILIES if f in families and f != "table"] or ["none"]
         self.scope = "families " + ", ".join(formulas)
-        if self.space.starts and set(formulas) & _PADDED_FAMILIES:
-            # Strides and turns that keep accesses aligned only together are not among the candidates.
-            self.scope += ", each stride aligned"
         # Where conflicts are ruled out, the fewest bytes without any are the aim anyway.
         if self.minimise == "bytes" and not conflict_free:
             least = self._least_span() * size
@@ -152,14 +146,19 @@ class Scene:
 
     def _least_span(self) -> int:
         """Elements of the smallest layout in the families, of those looked at where the time is over."""
-        spans = []
-        every = itertools.chain.from_iterable(unpadded(self.space, cuts) for cuts in range(MAX_CUTS + 1))
+        least: float = math.inf
+        unpads = itertools.chain.from_iterable(unpadded(self.space, cuts) for cuts in range(MAX_CUTS + 1))
         with contextlib.suppress(OutOfTime):
-            for candidate in every:
-                if candidate.span == self.tile.elements:
-                    return candidate.span
-                spans += [candidate.span, *self.reaches(candidate)[:1]]
-        return min(spans, default=self.tile.elements)
+            for candidate in itertools.chain(unpads, rotated(self.space)):
+                least = min([least, candidate.span, *self.reaches(candidate)[:1]])
+                if least == self.tile.elements:
+                    return self.tile.elements
+            for candidate in padded(self.space):
+                if candidate.span - self.block + 1 > least:
+                    break
+                least = min([least, candidate.span, *self.reaches(candidate)[:1]])
+                self.budget.check()
+        return self.tile.elements if least == math.inf else int(least)
 
     @property
     def block(self) -> int:
@@ -393,7 +392,7 @@ class Scene:
     def none(self, reason: str, scope: str, complete: bool) -> Proposal:
         """No layout, for a reason that holds in a scope."""
         unknown_sizes = self.limit is not None and not self.knows_sizes
-        if scope == self.scope and (self.space.leaves_out or unknown_sizes):
+        if scope == self.scope and unknown_sizes:
             complete = False
         return Proposal(
             None, "", 0, 0, 0, False, Bound(self.floor, EVERY_LAYOUT), self.plain_floor,

@@ -28,7 +28,7 @@ from layoutopt.layout.families import Family, comparison_rows
 from layoutopt.layout.formula import has_xor, offset_expression
 from layoutopt.layout.formula_length import formula_operations, least_formula_operations
 from layoutopt.layout.layout import Layout
-from layoutopt.model.linearisations import Space, space_of
+from layoutopt.model.space import Space, space_of
 from layoutopt.problems.answer import Estimate, Result, Status
 from layoutopt.problems.lower import chosen_widths, over_elements
 from layoutopt.problems.trace import IntArray, Trace

@@ -19,9 +19,10 @@ from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Layout, Target
-from layoutopt.model.linearisations import Space, unpadded
+from layoutopt.model.linearisations import unpadded
 from layoutopt.model.pads import unswizzled
 from layoutopt.model.phases import merged
+from layoutopt.model.space import Space
 from layoutopt.problems.trace import Trace
 
 IntArray = npt.NDArray[np.int64]

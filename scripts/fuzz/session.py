@@ -215,24 +215,7 @@ def covers(scope: str, member: Member, asked: Question) -> bool:
     """Whether a bound of this scope speaks of the member, without a condition on its bytes."""
     if " within " in scope or scope.startswith("every layout"):
         return " within " not in scope
-    if scope.endswith("each stride aligned") and not aligned_one_by_one(member, asked):
-        return False
     return scope.startswith("families") and member.families <= set(re.findall(r"[a-z]+", scope))
-
-
-def aligned_one_by_one(member: Member, asked: Question) -> bool:
-    """Whether each stride, and what a turn or an interval adds, keeps every access aligned by itself."""
-    shape = asked.tile.shape
-    for access in asked.accesses:
-        wide = access.width & -access.width
-        if member.extra % wide:
-            return False
-        for start in {s for issue in access.issues for starts in issue.first.values() for s in starts}:
-            for d, x in enumerate(np.unravel_index(start, shape)):
-                units = int(x) // asked.tile.packed if d == len(shape) - 1 else int(x)
-                if units * member.steps[d] % wide:
-                    return False
-    return True
 
 
 def narrowed(layout: dict, options: dict) -> dict:

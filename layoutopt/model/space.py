@@ -1,0 +1,277 @@
+"""What bounds the linearisations of a problem: the families, the banks, and what keeps accesses aligned.
+
+Whether the strides of a layout keep every access aligned is linear in them. With a row for each place where
+an access starts, its coordinates (those of the digits, where coordinates are cut),
+
+    rows @ strides = 0  modulo m,       m: a power of two, since the widths of accesses are
+
+and few rows say what all of them do (`Congruences`). Where no stride helps another, that is a unit for each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from layoutopt.ground.budget import Budget
+from layoutopt.layout.layout import Digit
+from layoutopt.problems.trace import Trace
+from layoutopt.problems.types import Problem
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+Piece = tuple[int, int, int]  # (dim, divide, size)
+Structure = tuple[Piece, ...]  # slowest first
+
+# Starts that are looked at first: most often they do.
+_FEW_STARTS = 256
+_SEED = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Congruences:
+    """The strides of some pieces that keep every access aligned.
+
+    Attributes:
+        modulus: a power of two.
+        rows: those strides whose scalar product with each row is 0 modulo it; at most a row for each piece.
+        units: the least stride of each piece that does so by itself; its multiples do, too.
+        steps: the least of each that does so with some strides of the others; nothing but its multiples does.
+    """
+
+    modulus: int
+    rows: IntArray
+    units: tuple[int, ...]
+    steps: tuple[int, ...]
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether strides are aligned in sum only where each is by itself."""
+        return self.units == self.steps
+
+    def hold(self, strides: Sequence[int]) -> bool:
+        """Whether these strides do, one for each piece."""
+        if self.one_by_one:
+            return not any(stride % unit for stride, unit in zip(strides, self.units, strict=True))
+        return not (self.rows @ (np.array(strides, np.int64) % self.modulus) % self.modulus).any()
+
+
+def congruences_of(modulus: int, rows: IntArray) -> Congruences:
+    """What rows, int64 of shape (rows, pieces), say of strides modulo a power of two."""
+    columns = range(rows.shape[1])
+    units = (modulus // math.gcd(modulus, int(np.gcd.reduce(rows[:, k], initial=0))) for k in columns)
+    steps = (_step(modulus, rows, k) for k in columns)
+    return Congruences(modulus, _reduced(modulus, rows), tuple(units), tuple(steps))
+
+
+def _reduced(modulus: int, rows: IntArray) -> IntArray:
+    """At most a row a column that say the same."""
+    found, rest = [], rows % modulus
+    for k in range(rows.shape[1]):
+        pivot, rest = _eliminated(modulus, rest, k)
+        found += [pivot] if pivot is not None else []
+    return np.array(found, np.int64).reshape(len(found), rows.shape[1])
+
+
+def _step(modulus: int, rows: IntArray, kept: int) -> int:
+    """What combinations of the rows that leave out all other columns say of this one."""
+    rest = rows % modulus
+    for k in range(rows.shape[1]):
+        if k != kept:
+            _, rest = _eliminated(modulus, rest, k)
+    return modulus // math.gcd(modulus, int(np.gcd.reduce(rest[:, kept], initial=0)))
+
+
+def _eliminated(modulus: int, rows: IntArray, k: int) -> tuple[IntArray | None, IntArray]:
+    """The row with the fewest factors two in column k, if any; and all combinations that are 0 there."""
+    powers = np.gcd(rows[:, k], modulus)
+    if not len(rows) or int(powers.min()) == modulus:
+        return None, rows
+    chosen = int(powers.argmin())
+    pivot, power = rows[chosen], int(powers[chosen])
+    factors = rows[:, k] // power * pow(int(pivot[k]) // power, -1, modulus)
+    factors[chosen] = 0
+    rest = (rows - factors[:, None] * pivot) % modulus
+    rest[chosen] = pivot * (modulus // power) % modulus  # of the pivot itself
+    return pivot, np.unique(rest, axis=0)
+
+
+@dataclass(frozen=True)
+class Space:
+    """What bounds the candidates.
+
+    Attributes:
+        shape: the tile, in elements.
+        vector: elements of the widest access, which the innermost digit keeps contiguous.
+        starts: for each access that not every element can start, the number of elements whose multiples its
+            starts must be, and their coordinates, shape (dimensions, starts).
+        period: elements after which the banks repeat.
+        stride_multiple: every stride but the innermost is a multiple of this many elements.
+        order: dimensions from slowest to fastest, where fixed.
+        families: names out of `layoutopt.problems.types.FAMILIES`.
+        budget: the time there is to list candidates: whatever lists them raises `OutOfTime` after it.
+        far: whether pads of whole dimensions may be a period or more, as far as bytes allow.
+    """
+
+    shape: tuple[int, ...]
+    vector: int
+    starts: tuple[tuple[int, IntArray], ...]
+    period: int
+    stride_multiple: int
+    order: tuple[int, ...] | None
+    families: frozenset[str]
+    budget: Budget = field(default_factory=Budget, compare=False)
+    far: bool = False
+    _units: dict[Piece, int] = field(default_factory=dict)
+    _congruences: dict[Structure, Congruences] = field(default_factory=dict)
+
+    def alignment_unit(self, piece: Piece) -> int:
+        """What a stride of this digit must be a multiple of to keep every access aligned by itself."""
+        if piece not in self._units:
+            dim, divide, size = piece
+            unit = 1
+            for multiple, coordinates in self.starts:
+                common = int(np.gcd.reduce(coordinates[dim] // divide % size))
+                unit = math.lcm(unit, multiple // math.gcd(multiple, common))
+            self._units[piece] = unit
+        return self._units[piece]
+
+    def unit(self, piece: Piece) -> int:
+        """What a stride of this digit, not the innermost, must be a multiple of to do so."""
+        return 1 if piece[2] == 1 else math.lcm(self.stride_multiple, self.alignment_unit(piece))
+
+    @cached_property
+    def multiple(self) -> int:
+        """Elements by which any access may be moved and stay aligned."""
+        return math.lcm(1, *(multiple for multiple, _ in self.starts))
+
+    @cached_property
+    def whole(self) -> Congruences:
+        """What keeps every access aligned, of the strides of the dimensions."""
+        return self.congruences(tuple((d, 1, extent) for d, extent in enumerate(self.shape)))
+
+    def congruences(self, structure: Structure) -> Congruences:
+        """What keeps every access aligned, of the strides of these pieces, in their order."""
+        pieces = tuple(sorted(structure))
+        if pieces not in self._congruences:
+            self._congruences[pieces] = self._congruences_of(pieces)
+        known = self._congruences[pieces]
+        at = [pieces.index(piece) for piece in structure]
+        units, steps = (tuple(of[k] for k in at) for of in (known.units, known.steps))
+        return Congruences(known.modulus, known.rows[:, at], units, steps)
+
+    def _congruences_of(self, pieces: Structure) -> Congruences:
+        few = congruences_of(self.multiple, self._rows(pieces, _FEW_STARTS))
+        # All starts together say no less, and nothing that a unit for each piece does not.
+        if few.steps == tuple(self.alignment_unit(piece) for piece in pieces):
+            return few
+        if all(coordinates.shape[1] <= _FEW_STARTS for _, coordinates in self.starts):
+            return few
+        return congruences_of(self.multiple, self._rows(pieces, None))
+
+    def _rows(self, pieces: Structure, most: int | None) -> IntArray:
+        """The digits of the starts, or of `most` of them, each row once, scaled to one modulus."""
+        found = [np.zeros((0, len(pieces)), np.int64)]
+        for multiple, coordinates in self.starts:
+            if most is not None and coordinates.shape[1] > most:
+                # Neighbours differ in few digits.
+                some = np.random.default_rng(_SEED).integers(0, coordinates.shape[1], most)
+                coordinates = coordinates[:, some]
+            digits = tuple(coordinates[dim] // divide % size % multiple for dim, divide, size in pieces)
+            base = (multiple,) * len(pieces)
+            distinct = np.unique(np.ravel_multi_index(digits, base))
+            found.append(np.stack(np.unravel_index(distinct, base), axis=1) * (self.multiple // multiple))
+        return np.concatenate(found)
+
+    def aligned(self, digits: Sequence[Digit]) -> bool:
+        """Whether these digits with their strides keep every access aligned."""
+        return bool(amounts(self.placed_starts(digits), self.multiple, _in_place))
+
+    def placed_starts(self, digits: Sequence[Digit]) -> list[PlacedStarts]:
+        """For each access that not every element can start: its starts under these digits."""
+        found = []
+        for multiple, coordinates in self.starts:
+            offsets = np.zeros(coordinates.shape[1], np.int64)
+            for d in digits:
+                if d.size > 1:
+                    offsets += coordinates[d.dim] // d.divide % d.size * d.stride
+            # Elements that need alignment beyond their own are covered one by one.
+            found.append(PlacedStarts(multiple, multiple if self.vector > 1 else 1, offsets))
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedStarts:
+    """Where an access starts under some digits.
+
+    Attributes:
+        multiple: elements to a multiple of which it must start.
+        covers: elements that it covers.
+        offsets: elements, int64, of each start.
+    """
+
+    multiple: int
+    covers: int
+    offsets: IntArray
+
+
+# Of offsets and elements covered there: where they then lie, how often an amount is added, what is whole.
+Moved = Callable[[IntArray, int], tuple[IntArray, IntArray, BoolArray]]
+
+
+def _in_place(offsets: IntArray, covers: int) -> tuple[IntArray, IntArray, BoolArray]:
+    return offsets, np.zeros_like(offsets), np.ones(len(offsets), np.bool_)
+
+
+def amounts(starts: Sequence[PlacedStarts], modulus: int, moved: Moved) -> list[int]:
+    """Amounts modulo `modulus` with which every access is whole and aligned; rising."""
+    possible = list(range(modulus))
+    for access in starts:
+        for offsets in (access.offsets[:_FEW_STARTS], access.offsets[_FEW_STARTS:]):
+            base, often, whole = moved(offsets, access.covers)
+            if not whole.all():
+                return []
+            m = access.multiple
+            seen = np.unique(base % m * m + often % m)
+            possible = [amount for amount in possible if not ((seen // m + amount * (seen % m)) % m).any()]
+            if not possible:
+                return []
+    return possible
+
+
+def space_of(
+    problem: Problem, trace: Trace, period_bytes: int, families: Iterable[str], budget: Budget | None = None
+) -> Space:
+    """What bounds the candidates of a problem.
+
+    Args:
+        problem: the tile and its constraints.
+        trace: its accesses, of which those with no active lane bind nothing.
+        period_bytes: after so many the banks repeat.
+        families: those that may be used.
+        budget: the time there is to list candidates; None for any.
+    """
+    size = problem.tile.element_bytes
+    starts = []
+    for access in trace.accesses:
+        width = access.operation.width_bytes
+        multiple = width // math.gcd(width, size)
+        if multiple > 1 and access.active.any():  # else every element may start one
+            starts.append((multiple, np.array(np.unravel_index(access.starts, problem.tile.shape))))
+    pitch = problem.layout.pitch_multiple_bytes or 1
+    return Space(
+        shape=problem.tile.shape,
+        vector=max(a.width_elements for a in trace.accesses),
+        starts=tuple(starts),
+        period=period_bytes // math.gcd(period_bytes, size),
+        stride_multiple=pitch // math.gcd(pitch, size),
+        order=problem.layout.order,
+        families=frozenset(families),
+        budget=budget or Budget(),
+    )
