@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from layoutopt.codegen.c_text import to_c
+from layoutopt.codegen.cute_atoms import atom_lines
 from layoutopt.codegen.plan import Plan
 from layoutopt.errors import VerificationError
 from layoutopt.expressions.grammar import Var, evaluate
@@ -46,6 +47,7 @@ def emit(plan: Plan) -> str:
             '"the layout");'
             for point, offset in plan.sample
         ),
+        *atom_lines(plan),
     ]
     return "\n".join(lines) + "\n"
 

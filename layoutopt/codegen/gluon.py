@@ -3,21 +3,23 @@
 Gluon's shared layouts map offsets to coordinates, and each is one of three kinds: a row-major tile
 whose vectors are XORed by rows (`SwizzledSharedLayout`), any map that is linear over F2
 (`SharedLinearLayout`), or such a map with padding inserted every power of two of elements
-(`PaddedSharedLayout`). All need extents that are powers of two. The layout's table is inverted and
-compared with each kind, so what is printed is equal to it everywhere or is not printed.
+(`PaddedSharedLayout`). A tile that TMA or a matrix instruction reaches must be a fourth
+(`NVMMASharedLayout`), whatever else it is equal to. All need extents that are powers of two. The layout's
+table is compared with each kind, so what is printed is equal to it everywhere or is not printed.
 """
 
 from __future__ import annotations
 
-from itertools import permutations
+from itertools import permutations, product
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from layoutopt.codegen.plan import Plan
-from layoutopt.errors import LayoutError
+from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.ground.escape import comment
+from layoutopt.imports.triton_shared import offsets as shared_offsets
 
 IntArray = npt.NDArray[np.int64]
 
@@ -61,6 +63,8 @@ def expression(plan: Plan) -> str:
             f"Gluon's shared layouts need extents that are powers of two, not {'x'.join(map(str, shape))}; "
             "--lang cuda, c, cute, tilelang or numba can express this layout"
         )
+    if plan.dictated:
+        return _of_matrices(offsets, 8 * plan.element_bytes)
     order = np.argsort(offsets.ravel())  # the element at each place, in order of offset
     bases = _linear_bases(order, shape)
     dense = bool((np.sort(offsets.ravel()) == np.arange(offsets.size)).all())
@@ -76,6 +80,23 @@ def expression(plan: Plan) -> str:
     raise LayoutError(
         "Gluon's shared layouts are XOR swizzles, or pads of a power of two after every power of two of "
         "elements, and this layout is neither; --lang cuda, c, cute, tilelang or numba can express it"
+    )
+
+
+def _of_matrices(offsets: IntArray, bits: int) -> str:
+    """`NVMMASharedLayout`, which Gluon's TMA and matrix instructions take, and no other that is equal."""
+    rank = offsets.ndim
+    for width, turned in product((128, 64, 32, 0), (False, True) if rank == 2 else (False,)):
+        fields = f"swizzlingByteWidth = {width}, transposed = {str(turned).lower()}, elementBitWidth = {bits}"
+        try:
+            made, _ = shared_offsets(f"#ttg.nvmma_shared<{{{fields}, rank = {rank}}}>", offsets.shape)
+        except ProblemFileError:  # the tile is narrower than the width
+            continue
+        if (made == offsets).all():
+            return f"NVMMASharedLayout({width}, {bits}, {rank}" + (", transposed=True)" if turned else ")")
+    raise LayoutError(
+        "Gluon's TMA and matrix instructions take NVMMASharedLayout: pages as wide as the swizzle, each with "
+        "all rows; this layout is none; --lang cuda can express it"
     )
 
 

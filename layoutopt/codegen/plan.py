@@ -23,7 +23,7 @@ from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.address_cost import Form
 from layoutopt.problems.address_forms import over_tid
-from layoutopt.problems.answer import AccessReport, Descriptor
+from layoutopt.problems.answer import AccessReport, Descriptor, MatrixDescriptor, TensorMap
 from layoutopt.problems.index_code import IndexCode, index_code
 from layoutopt.problems.trace import LaneTrace, trace
 from layoutopt.problems.types import Access, Problem
@@ -135,6 +135,7 @@ class Plan:
         about: lines that say what this is and what is proved.
         only: what is printed: the offset, the addresses of the accesses, or all.
         by_hardware: what no lane executes, in the order of the problem.
+        dictated: whether TMA or a matrix instruction reaches the tile, as its accesses or `must_be` say.
     """
 
     name: str
@@ -150,6 +151,7 @@ class Plan:
     about: tuple[str, ...]
     only: Part = "all"
     by_hardware: tuple[HardwarePlan, ...] = ()
+    dictated: bool = False
 
     @property
     def element_bytes(self) -> int:
@@ -215,6 +217,8 @@ def make_plan(
     name = identifier(problem.name)
     used = {f"{name}_{suffix}" for suffix in _OWN_NAMES}
     by_hardware = _by_hardware(name, problem.accesses, reports, used)
+    boxed = any(isinstance(a.descriptor, TensorMap | MatrixDescriptor) for a in by_hardware)
+    dictated = boxed or problem.layout.must_be is not None
     problem, reports, about = _with_formulas(problem, reports, about)
     lanes = trace(problem, gpu)
     codes = index_code(problem, gpu, lanes, offset, table, unit_bytes) if problem.accesses else ()
@@ -235,6 +239,7 @@ def make_plan(
         accesses=tuple(accesses),
         about=tuple(about),
         by_hardware=by_hardware,
+        dictated=dictated,
     )
 
 
