@@ -10,13 +10,14 @@ vector there are no row operations, for they could tear it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.hardware.devices import PhaseRule
 from layoutopt.model.linearisations import Linearisation
 from layoutopt.model.phases import PhaseSet
 from layoutopt.problems.trace import Trace
@@ -95,6 +96,16 @@ def swizzle_field(sets: Sequence[PhaseSet], tile: Tile, trace: Trace) -> Field |
     alike = min(s.rule.banks for s in sets) == 1 << high
     inner = range(whole, high) if alike else range(0)
     return Field(range(low, high), first_source, word_bytes, inner, vectors) if low < high else None
+
+
+def unread_group(rules: Iterable[PhaseRule]) -> int:
+    """Words of an aligned group whose bits above the banks no swizzle reads; 1 where there is none.
+
+    Those of one group and bank are one word to the phases, which such a source would tear apart.
+    """
+    every = list(rules)
+    group = max((rule.row_words for rule in every), default=1)
+    return group if group > min((rule.banks for rule in every), default=1) else 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -42,6 +43,7 @@ from layoutopt.model.swizzle_rules import (
     rules,
     shortened,
     swizzle_field,
+    unread_group,
 )
 from layoutopt.problems.alignment import base_alignment, blocks
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound
@@ -59,6 +61,8 @@ _POLISH_EFFORT = 0.2
 # What a table gets, which may be the answer and be proved to be.
 _TABLE_EFFORT = 2.0
 _FALLBACK_CANDIDATES = 4096
+# What a scope says where swizzles read no bits inside groups of words.
+OUTSIDE_GROUPS: Final = ", XOR sources outside groups of {} words"
 # Linearisations of whole dimensions among which pads may be a period or more.
 _MOST_FAR = 1024
 _SEED = 1
@@ -117,6 +121,10 @@ class Scene:
         # Row-major, of the family none, is where a table alone starts from.
         formulas = [f for f in FAMILIES if f in families and f != "table"] or ["none"]
         self.scope = "families " + ", ".join(formulas)
+        group = unread_group(s.rule for s in self.sets) if self.field is not None else 1
+        self._reads_all = group == 1
+        if group > 1:
+            self.scope += OUTSIDE_GROUPS.format(group)
         # Where conflicts are ruled out, the fewest bytes without any are the aim anyway.
         if self.minimise == "bytes" and not conflict_free:
             least = self._least_span() * size
@@ -392,7 +400,7 @@ class Scene:
     def none(self, reason: str, scope: str, complete: bool) -> Proposal:
         """No layout, for a reason that holds in a scope."""
         unknown_sizes = self.limit is not None and not self.knows_sizes
-        if scope == self.scope and unknown_sizes:
+        if scope == self.scope and (unknown_sizes or not self._reads_all):
             complete = False
         return Proposal(
             None, "", 0, 0, 0, False, Bound(self.floor, EVERY_LAYOUT), self.plain_floor,

@@ -60,7 +60,8 @@ def audit(session: Session, answer: dict, asked: Question, table: np.ndarray) ->
     asked = question(asked.problem, session.device_file, audit["accesses"])  # at the widths that serve it
     moved = np.array(flat, np.int64).reshape(table.shape)
     try:
-        verify_table(asked, moved, {**audit, "alignment_bytes": 128})
+        whole = max(128, *(a.rule.bank_bytes * a.rule.row_words for a in asked.accesses))
+        verify_table(asked, moved, {**audit, "alignment_bytes": whole})
         sound = True
     except Finding as found:
         sound = found.kind

@@ -1,0 +1,42 @@
+"""Words of one aligned group that never conflict: swizzles read no bits inside a group, and say so."""
+
+import toy
+
+from layoutopt import Status, check, solve
+from layoutopt.hardware.devices import Device, PhaseRule
+from layoutopt.problems.file import from_data
+
+OUTSIDE = ", XOR sources outside groups of 32 words"
+
+
+def device():
+    """8-byte stores by halves; bytes by all lanes, in groups of 32 words over 16 banks."""
+    given = toy.toy_device(16, 16)
+    rules = {**given.rules, ("load", 1): PhaseRule((tuple(range(16)),), 16, 4, row_words=32)}
+    return Device("grouped", "grouped", 16, 16, 4, rules)
+
+
+def rows_and_bytes(**layout):
+    """Every second row of 16 words starts at one bank, unless a swizzle reads a bit inside a group."""
+    rows = {"name": "rows", "op": "store", "bytes": 8, "index": ["lane % 8", "0"]}
+    single = {"name": "single", "op": "load", "bytes": 1, "index": ["0", "lane % 8"]}
+    return from_data(
+        {
+            "name": "grouped", "tile": {"shape": [8, 8], "element": "f64"}, "threads": 16,
+            "accesses": [rows, single], "layout": {"families": ["none", "xor"], **layout},
+        }
+    )  # fmt: skip
+
+
+def test_a_scope_names_the_sources_that_are_left_out():
+    problem, offset = rows_and_bytes(), "x0*8 + (x1 ^ x0)"
+    assert check(problem, offset, target=device()).excess == 0
+    found = solve(problem, target=device())
+    assert found.excess > 0
+    assert found.proof.excess.scope == "families none, xor" + OUTSIDE
+
+
+def test_what_such_a_source_may_do_is_not_refuted():
+    found = solve(rows_and_bytes(), target=device(), conflict_free=True)
+    assert found.status is Status.UNKNOWN
+    assert OUTSIDE in found.reason
