@@ -117,7 +117,7 @@ def plan(problem: Problem, gpu: Device, answer: Result | str, unit_bytes: int = 
     problem = assigned(problem, answer)
     offset = offset_expression(layout)
     if isinstance(offset, Lookup):
-        offset = replace(offset, name=f"{identifier(problem.name)}_lookup")
+        offset = Lookup(offset.values, offset.index, f"{identifier(problem.name)}_lookup")
     widths = chosen_widths(problem, answer)
     return make_plan(
         with_loops(with_widths(problem, widths)) if problem.accesses else problem,

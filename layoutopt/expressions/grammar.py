@@ -20,12 +20,12 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from layoutopt.errors import ExpressionError
 
@@ -41,22 +41,20 @@ MAX_ENTRIES: Final = 1 << 16  # of all tables of an expression together
 _MAX_TABLE_CHARACTERS: Final = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Const:
+# Nodes are made, hashed and compared by the hundred thousand, and hold no cycles.
+class Const(Struct, frozen=True, cache_hash=True, gc=False):
     """An integer literal."""
 
     value: int
 
 
-@dataclass(frozen=True, slots=True)
-class Var:
+class Var(Struct, frozen=True, cache_hash=True, gc=False):
     """A variable, by name."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Op:
+class Op(Struct, frozen=True, cache_hash=True, gc=False):
     """An operator applied to operands.
 
     `symbol` is the Python spelling; "neg" is unary minus, "if" has (value, condition, otherwise).
@@ -64,21 +62,9 @@ class Op:
 
     symbol: str
     args: tuple[Node, ...]
-    # Kept, since rewriting looks the same deep expressions up over and over.
-    _hash: int = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.symbol, self.args)))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __reduce__(self) -> tuple[type[Op], tuple[str, tuple[Node, ...]]]:
-        return Op, (self.symbol, self.args)  # the hash of a text differs from process to process
 
 
-@dataclass(frozen=True, slots=True)
-class Lookup:
+class Lookup(Struct, frozen=True, cache_hash=True, gc=False):
     """An entry of a constant table, which is written out where it has no name."""
 
     values: tuple[int, ...]
