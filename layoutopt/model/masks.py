@@ -24,6 +24,7 @@ class Swizzle:
         self._bits: dict[tuple[int, int], int] = {}
         self._parity: dict[tuple[int, int], int] = {}
         self._shared: dict[tuple[int, int, int], int | Literal[True] | None] = {}
+        self._sources = [field.sources(bit) for bit in range(field.targets.stop)]
 
     def mask_bits(self) -> Iterator[tuple[int, int]]:
         """Target and literal of every mask bit that some parity reads."""
@@ -34,17 +35,20 @@ class Swizzle:
         """The literal `parity(mask_target & bits)`; None for no bits, where it is 0."""
         if not bits:
             return None
-        key = target, bits
-        if key not in self._parity:
-            low = bits & -bits
-            source = target, low.bit_length() - 1
-            if source not in self._bits:
-                self._bits[source] = self.model.boolean(f"mask_{target}_{source[1]}")
-            rest = self.parity(target, bits ^ low)
-            own = self._bits[source]
-            name = f"parity_{target}_{bits}"
-            self._parity[key] = own if rest is None else self.model.xor(rest, own, name)
-        return self._parity[key]
+        known = self._parity.get((target, bits))
+        return self._new_parity(target, bits) if known is None else known
+
+    def _new_parity(self, target: int, bits: int) -> int:
+        low = bits & -bits
+        source = target, low.bit_length() - 1
+        if source not in self._bits:
+            self._bits[source] = self.model.boolean(f"mask_{target}_{source[1]}")
+        rest = self.parity(target, bits ^ low)
+        literal = self._bits[source]
+        if rest is not None:
+            literal = self.model.xor(rest, literal, f"parity_{target}_{bits}")
+        self._parity[target, bits] = literal
+        return literal
 
     def shared_bank(self, difference: int, bank_bits: int, low: int) -> int | Literal[True] | None:
         """A literal that is true where words at `difference` share a bank; None if they never do.
@@ -64,16 +68,18 @@ class Swizzle:
             return None
         agree = []
         for bit in range(low, bank_bits):
-            parity = self.parity(bit, difference & self.field.sources(bit))
             flipped = difference >> bit & 1
-            if parity is not None:
-                agree.append(parity if flipped else -parity - 1)
+            if sources := difference & self._sources[bit]:
+                parity = self._parity.get((bit, sources))
+                if parity is None:
+                    parity = self._new_parity(bit, sources)
+                agree.append(-parity - 1 if flipped else parity)
             elif flipped:
                 return None
         if not agree:
             return True
         shared = self.model.boolean(f"e_{difference}")
-        self.model.clause([*(-literal - 1 for literal in agree), shared])
+        self.model.clause([*agree, shared])
         return shared
 
     def differs(self, sources: int, pattern: int) -> list[int] | None:
