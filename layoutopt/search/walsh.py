@@ -206,10 +206,11 @@ class _Search:
             for start in range(0, len(of_width), 64):
                 chosen = of_width[start : start + 64]
                 index = (self.source[chosen] * width + (self.bank[chosen] >> low)).astype(np.int64)
-                index += np.arange(len(chosen))[:, None] * (width * self.size)
+                index = index * len(chosen) + np.arange(len(chosen))[:, None]
                 hits = np.bincount(index[self.present[chosen]], minlength=len(chosen) * width * self.size)
-                spectrum = _transform(hits.reshape(len(chosen), -1).astype(np.int16))
-                uneven = (np.abs(spectrum) > self.slack[chosen, None]).any(axis=0).reshape(self.size, width)
+                spectrum = _transform(hits.astype(np.int16).reshape(-1, len(chosen)))
+                slack = np.minimum(self.slack[chosen], np.iinfo(np.int16).max).astype(np.int16)
+                uneven = (np.abs(spectrum) > slack).any(axis=1).reshape(self.size, width)
                 good[np.arange(1, width) << low] &= ~uneven[:, 1:].T
         return good
 
@@ -303,13 +304,15 @@ class _Search:
 
 
 def _transform(values: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
-    """The Walsh-Hadamard transform of each row, in place."""
-    rows, size = values.shape
-    step = 1
-    while step < size:
-        pairs = values.reshape(rows, size // (2 * step), 2, step)
-        difference = pairs[:, :, 0] - pairs[:, :, 1]
-        pairs[:, :, 0] += pairs[:, :, 1]
-        pairs[:, :, 1] = difference
-        step *= 2
+    """The Walsh-Hadamard transform of each column; `values` are lost."""
+    size, columns = values.shape
+    other = np.empty_like(values)
+    step = size // 2
+    while step:
+        # Columns lie side by side, so that even the shortest steps are long runs in memory.
+        given, made = (part.reshape(-1, 2, step * columns) for part in (values, other))
+        np.add(given[:, 0], given[:, 1], out=made[:, 0])
+        np.subtract(given[:, 0], given[:, 1], out=made[:, 1])
+        values, other = other, values
+        step //= 2
     return values
