@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from layoutopt.ground.budget import Budget
+from layoutopt.model.balance import Row, balanced
 from layoutopt.model.chunks import Chunks, bound_chunks, free_phases
 from layoutopt.model.cp_sat import Answer, Outcome
 from layoutopt.model.descent import Load, descend
@@ -123,7 +124,10 @@ def nearby(
     Arguments and what is returned are those of `free_assignment`.
     """
     model = _model(sets, trace, tile, budget, workers=1)
-    return None if model is None else _Questions(model).searched_nearby(hint, _SWEPT_EFFORT, _FIRST_SWEEPS)
+    if model is None:
+        return None
+    asked = _Questions(model)
+    return asked.evened(asked.searched_nearby(hint, _SWEPT_EFFORT, _FIRST_SWEEPS))
 
 
 def _model(
@@ -171,6 +175,10 @@ class _Questions:
 
     def run(self, effort: float, max_bytes: int | None, hint: IntArray | None) -> FreeAssignment:
         """Least excess, then least bytes."""
+        if hint is not None:
+            known = self._placed_at(self.model.positions_of(hint), self.model.floor, self.tile.bytes)
+            if known.excess == self.model.floor and (known := self.evened(known)).complete:
+                return known
         near = self.searched_nearby(hint, effort, _FIRST_SWEEPS)
         # Most often the counting bounds can be met in the tile's own bytes.
         tight = self.model.solve(effort * _QUICK, atoms=self.model.atoms(self.tile.bytes), hint=hint)
@@ -216,6 +224,35 @@ class _Questions:
         )
         return self._placed_at(self._renamed(position), self.model.floor, self.tile.bytes)
 
+    def evened(self, found: FreeAssignment) -> FreeAssignment:
+        """The same wavefronts in the tile's own bytes or in few more, where chunks are of one size."""
+        sizes = set(self.model.positions.values())
+        if (
+            found.table is None
+            or found.bytes == self.tile.bytes
+            or len(sizes) != 1
+            or not self.model.symmetric
+        ):
+            return found
+        position = self.model.positions_of(found.table)
+        number = {c: k for k, c in enumerate(position)}
+        rows = []
+        for phase in self.model.phases:
+            most = phase.cost(position, self.chunks)
+            at_place: dict[int, list[tuple[int, int]]] = {}
+            for c, place, times in phase.units:
+                at_place.setdefault(place // phase.unit_bytes, []).append((number[c], times))
+            for _, units in sorted(at_place.items()):
+                rows.append(Row([c for c, _ in units], [n for _, n in units], most))
+        columns = sizes.pop()
+        rooms = -(-(self.model.atoms(self.tile.bytes) - np.arange(columns)) // columns)
+        even, _ = balanced(rows, np.array([*position.values()]), rooms, self.model.budget)
+        placed = dict(zip(position, even.tolist(), strict=True))
+        better = self._placed_at(placed, found.bound, found.bytes_bound)
+        assert better.bytes is not None
+        assert found.bytes is not None
+        return better if better.bytes < found.bytes else found
+
     def _renamed(self, position: dict[int, int]) -> dict[int, int]:
         """The same with banks in the order that the model wants."""
         if not self.model.symmetric:
@@ -237,6 +274,7 @@ class _Questions:
         self, effort: float, most: int, found: FreeAssignment, max_bytes: int | None
     ) -> FreeAssignment:
         """The smallest assignment with an excess of `most` at most, which `found` has."""
+        found = self.evened(found)
         bound = found.bound
         assert found.bytes is not None
         size_bound, last = self.tile.bytes, found.bytes

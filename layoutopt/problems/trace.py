@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
@@ -70,6 +70,16 @@ class Trace:
 
     accesses: tuple[LaneTrace, ...]
     weight_unit: int
+
+    @property
+    def has_idle(self) -> bool:
+        """Whether some instruction that touches the tile weighs nothing."""
+        return any(((a.weight == 0) & a.active.any(axis=1)).any() for a in self.accesses)
+
+    def with_idle(self) -> Trace:
+        """The same where what weighs nothing weighs a little."""
+        accesses = tuple(replace(a, weight=np.maximum(a.weight, 1)) for a in self.accesses)
+        return replace(self, accesses=accesses)
 
 
 def trace(problem: Problem, device: Device, budget: Budget | None = None) -> Trace:

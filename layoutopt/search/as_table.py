@@ -11,9 +11,8 @@ from layoutopt.problems.answer import EVERY_LAYOUT, Bound
 from layoutopt.problems.types import FAMILIES, Problem, Tile
 from layoutopt.search.proposal import STOPPED, Proposal
 
-# Elements beyond which no kernel would want a table of offsets: to have less excess, and to save bytes.
+# Elements beyond which no kernel would want a table of offsets.
 MAX_LOOKUP = 4096
-MAX_LOOKUP_FOR_BYTES = 512
 
 
 def why_no_table(problem: Problem) -> str:

@@ -31,7 +31,7 @@ from layoutopt.model.linearisations import (
 from layoutopt.model.pads import padded
 from layoutopt.model.phases import PhaseSet, counting_excess, phase_sets
 from layoutopt.model.pitches import by_span
-from layoutopt.model.placement import free_assignment, nearby
+from layoutopt.model.placement import FreeAssignment, free_assignment, nearby
 from layoutopt.model.space import IntArray, space_of
 from layoutopt.model.swizzle import SHIFT_OPERATIONS, SwizzleModel
 from layoutopt.model.swizzle_rules import (
@@ -91,6 +91,7 @@ class Scene:
         self.tile = problem.tile
         self.trace = trace
         self.may_look_up = not why_no_table(problem)
+        self.idle = counted is None and trace.has_idle
         self.budget = budget
         self.workers = workers
         self.progress = progress
@@ -323,8 +324,22 @@ class Scene:
         """The best table, where it is proved to be, and better than formulas so far."""
         if not self.may_look_up:
             return None
-        free = free_assignment(
-            self.sets,
+        free = self._free_assignment(self.sets, best)
+        if self.idle and free is not None and free.complete and free.excess == self.floor:
+            # What weighs nothing should cost no more, either, where that is to be had.
+            every = phase_sets(self.trace.with_idle(), self.tile, self.device, blocks(self.trace, self.tile))
+            kept = self._free_assignment(every, best)
+            if kept is not None and kept.complete and kept.excess == counting_excess(every)[0]:
+                free = replace(kept, excess=self.floor, bound=self.floor)
+        if free is None or not free.complete or free.excess is None or free.bytes is None:
+            return None
+        if (free.excess, free.bytes) >= (best.excess, best.candidate.span * self.tile.element_bytes):
+            return None
+        return as_table(self.tile, free, self.proposal(best, self.floor, operations_proved=False))
+
+    def _free_assignment(self, sets: tuple[PhaseSet, ...], best: Found) -> FreeAssignment | None:
+        return free_assignment(
+            sets,
             self.trace,
             self.tile,
             budget=self.budget,
@@ -332,11 +347,6 @@ class Scene:
             max_bytes=self.limit,
             hint=self._hint(best),
         )
-        if free is None or not free.complete or free.excess is None or free.bytes is None:
-            return None
-        if (free.excess, free.bytes) >= (best.excess, best.candidate.span * self.tile.element_bytes):
-            return None
-        return as_table(self.tile, free, self.proposal(best, self.floor, operations_proved=False))
 
     def _hint(self, best: Found) -> IntArray | None:
         if (start := self.start_of_table(best)) is not None:

@@ -20,7 +20,6 @@ from layoutopt.model.pads import padded
 from layoutopt.problems.answer import EVERY_LAYOUT, Method
 from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import Problem
-from layoutopt.search.as_table import MAX_LOOKUP_FOR_BYTES
 from layoutopt.search.found import Found
 from layoutopt.search.least_excess import LeastExcess
 from layoutopt.search.least_operations import COST_LEFT, LeastOperations
@@ -136,7 +135,7 @@ class _Search:
         if stage1 is not None and stage1.excess == self.scene.floor:
             if not self.tally.exhausted:
                 self.tally.undecided_span = self.scene.tile.elements
-            if stage1.candidate.span > self.scene.tile.elements <= MAX_LOOKUP_FOR_BYTES:
+            if stage1.candidate.span > self.scene.tile.elements:
                 answer = self.scene.by_table(stage1)
                 if answer is not None:
                     return answer

@@ -1,0 +1,94 @@
+"""Padded layouts folded into the tile's own bytes, with the wavefronts that they have."""
+
+import numpy as np
+import pytest
+from test_free import free, weighted_excess
+
+from layoutopt.ground.budget import Budget
+from layoutopt.hardware.devices import device
+from layoutopt.model.balance import Row, balanced
+from layoutopt.model.phases import phase_sets
+from layoutopt.model.placement import nearby
+from layoutopt.problems.file import from_data
+from layoutopt.problems.trace import trace
+from layoutopt.synthesis.solve import solve
+
+
+def batched_rows_and_columns(size, count, element, width):
+    """Matrices of which each lane has a row, then a column; a warp spans several."""
+    row, other = f"tid//{size}", f"tid%{size}"
+    return {
+        "schema": "layoutopt.problem/1",
+        "name": "batched",
+        "target": "sm_90",
+        "tile": {"shape": [count, size, size], "element": element},
+        "threads": count * size,
+        "accesses": [
+            {"name": "rows", "op": "store", "bytes": width, "index": [row, "j", other], "for": {"j": size}},
+            {"name": "columns", "op": "load", "bytes": width, "index": [row, other, "j"], "for": {"j": size}},
+        ],
+    }
+
+
+def excess_by_rows(rows, position):
+    return [max(np.bincount(position[list(r.chunks)], r.times)) - r.most for r in rows]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_row_costs_more_and_every_position_has_its_share(seed):
+    rng = np.random.default_rng(seed)
+    chunks, positions = 60, 8
+    position = rng.integers(positions, size=chunks)
+    rows = []
+    for _ in range(20):
+        members = rng.choice(chunks, int(rng.integers(2, 8)), replace=False)
+        times = rng.integers(1, 3, len(members))
+        most = int(max(np.bincount(position[members], times)))
+        rows.append(Row(members.tolist(), times.tolist(), most))
+    rooms = -(-(chunks - np.arange(positions)) // positions)
+    even, outside = balanced(rows, position, rooms, Budget())
+    assert outside == 0
+    assert (np.bincount(even, minlength=positions) <= rooms).all()
+    assert max(excess_by_rows(rows, even)) <= 0
+    again, _ = balanced(rows, position, rooms, Budget())
+    assert (again == even).all()
+
+
+@pytest.mark.parametrize(
+    ("size", "count", "element", "width", "strides"),
+    [
+        (10, 12, "f32", 4, (10, 129, 1)),
+        (10, 12, "f64", 8, (10, 121, 1)),
+        (11, 11, "f32", 4, (11, 129, 1)),
+        (11, 16, "f64", 8, (11, 177, 1)),
+    ],
+)
+def test_a_pad_is_folded_into_the_bytes_of_the_tile(size, count, element, width, strides):
+    problem = from_data(batched_rows_and_columns(size, count, element, width))
+    gpu = device("sm_90")
+    padded = sum(s * x for s, x in zip(strides, np.indices(problem.tile.shape), strict=True)) * width
+    lanes, found = free(problem, gpu, hint=padded)
+    assert padded.max() + width > problem.tile.bytes
+    assert found.complete
+    assert (found.excess, found.bytes) == (0, problem.tile.bytes)
+    assert sorted(found.table.ravel()) == list(range(0, problem.tile.bytes, width))
+    assert weighted_excess(found.table, lanes, gpu) == 0
+
+
+def test_what_weighs_nothing_has_no_conflicts_either():
+    data = batched_rows_and_columns(7, 7, "f32", 4)
+    for access in data["accesses"]:
+        access["weight"] = "j"
+    result = solve(from_data(data), time_limit=20)
+    assert (result.excess, result.bytes) == (0, 1372)
+
+
+def test_excess_stays_what_it_is_where_bytes_are_saved():
+    problem = from_data(batched_rows_and_columns(6, 5, "f32", 4))
+    gpu = device("sm_90")
+    lanes = trace(problem, gpu)
+    padded = sum(s * x for s, x in zip((43, 7, 1), np.indices(problem.tile.shape), strict=True)) * 4
+    sets = phase_sets(lanes, problem.tile, gpu)
+    found = nearby(sets, lanes, problem.tile, budget=Budget(), hint=padded)
+    assert found.excess <= weighted_excess(padded, lanes, gpu)
+    assert found.bytes == problem.tile.bytes
