@@ -91,7 +91,6 @@ class Scene:
         self.tile = problem.tile
         self.trace = trace
         self.may_look_up = not why_no_table(problem)
-        self.idle = counted is None and trace.has_idle
         self.budget = budget
         self.workers = workers
         self.progress = progress
@@ -325,7 +324,7 @@ class Scene:
         if not self.may_look_up:
             return None
         free = self._free_assignment(self.sets, best)
-        if self.idle and free is not None and free.complete and free.excess == self.floor:
+        if self.trace.has_idle and free is not None and free.complete and free.excess == self.floor:
             # What weighs nothing should cost no more, either, where that is to be had.
             every = phase_sets(self.trace.with_idle(), self.tile, self.device, blocks(self.trace, self.tile))
             kept = self._free_assignment(every, best)
