@@ -14,7 +14,7 @@ from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import Status
 from layoutopt.problems.file import from_data
 from layoutopt.proof.certificates import certificate
-from layoutopt.proof.reasons import SOLVER
+from layoutopt.proof.reasons import PACKING, SOLVER
 from layoutopt.synthesis.solve import solve
 
 SCRIPT = ROOT / "scripts" / "checkers" / "check_certificate.py"
@@ -117,6 +117,40 @@ def test_a_clique_and_every_way_to_forge_it(tmp_path):
     assert forged(lambda g: g[clique]["meetings"][0].update(access="line 2")) == 1
     assert forged(lambda g: g[clique]["words"].pop()) != 0
     assert forged(lambda g: g.update(banks=4)) == 1
+
+
+def test_a_packing_and_every_way_to_forge_it(tmp_path):
+    """Two windows that overlap but for a word each, and a phase that touches both words: three times."""
+    accesses = [
+        {"name": name, "op": "load", "bytes": 4, "index": [index], "for": {"c": 3}, "weight": 0.5}
+        for name, index in (
+            ("first", "5*c + tid"),
+            ("second", "5*c + tid + 1"),
+            ("ends", "5*c + 4*(tid % 2)"),
+        )
+    ]
+    gpu = toy.toy_device(4, 4)
+    data = {"name": "w", "tile": {"shape": [15], "element": "f32"}, "threads": 4, "accesses": accesses}
+    data["target"] = gpu.name
+    problem = from_data(data)
+    result = solve(problem, target=gpu)
+    assert (result.status, result.excess) == (Status.OPTIMAL, 3)
+    assert result.proof.evidence == PACKING.evidence
+    given = certificate(problem, gpu, result)
+    text = json.dumps(given)
+    assert given["bound"]["rests_on"].startswith("arithmetic")
+    assert checked(data, given, tmp_path)[0] == 0
+    for change in (
+        lambda clique: clique.update(share=2),
+        lambda clique: clique.update(share=-1),
+        lambda clique: clique["words"].pop(),
+        lambda clique: clique["phases"].pop(),
+        lambda clique: clique["phases"][0].update(iteration={"c": 2}),
+        lambda clique: clique.update(vector_bytes=12),
+    ):
+        other = json.loads(text)
+        change(other["packing"]["cliques"][0])
+        assert checked(data, other, tmp_path)[0] != 0
 
 
 def test_a_parity_and_every_way_to_forge_it(tmp_path):

@@ -15,7 +15,8 @@ from layoutopt.problems.file import from_data, load
 from layoutopt.problems.trace import trace
 from layoutopt.proof.every_layout import every_layout
 from layoutopt.proof.obstructions import _combination, board, counting_excess, find_clique, find_parity
-from layoutopt.proof.reasons import CLIQUE, COUNTING, PARITY, Search, subject_of
+from layoutopt.proof.packing import find_packing
+from layoutopt.proof.reasons import CLIQUE, COUNTING, PACKING, PARITY, Search, subject_of
 
 BASICS = ROOT / "problems" / "basics"
 
@@ -50,8 +51,8 @@ def test_never_more_than_the_best_placement(block):
         least, _ = every_placement(elements, plain, lanes, banks)
         _, found = on_board(from_data(data), toy.toy_device(lanes, banks))
         floor = counting_excess(found)
-        clique, parity = find_clique(found), find_parity(found)
-        for more in (clique, parity):
+        clique, parity, packing = find_clique(found), find_parity(found), find_packing(found, Budget())
+        for more in (clique, parity, packing):
             assert floor + (more.excess if more else 0) <= least, (seed, data)
         seen += 1
         reasons += clique is not None or parity is not None or floor > 0
@@ -213,6 +214,40 @@ def test_reasons_check_themselves():
             (modulus, weight), *rest = found.combinations
             changed = {**weight, min(weight): weight[min(weight)] + 1}
             assert not reason.check(subject, replace(found, combinations=((modulus, changed), *rest)))
+
+
+def overlapping_windows(copies, banks=4):
+    """In each copy two windows that overlap but for a word each, and a phase that touches both these words."""
+    first, second, ends = (f"{banks + 1}*c + {text}" for text in ("tid", "tid + 1", f"{banks}*(tid % 2)"))
+    return words_problem((banks + 1) * copies, banks, [first, second, ends], copies)
+
+
+def test_cliques_that_share_no_phase_add_up():
+    problem, gpu = overlapping_windows(3), toy.toy_device(4, 4)
+    lanes, found = on_board(problem, gpu)
+    packing = find_packing(found, Budget())
+    assert (find_clique(found).excess, packing.excess) == (1, 3)
+    general = every_layout(problem.tile, gpu, lanes, enough=3, budget=Budget())
+    assert (general.bound, general.evidence) == (3, PACKING.evidence)
+
+
+def test_no_phase_gives_away_more_than_it_weighs():
+    problem, gpu = overlapping_windows(2), toy.toy_device(4, 4)
+    subject = subject_of(problem.tile, gpu, trace(problem, gpu))
+    found = PACKING.find(subject, Search(Budget()))
+    assert PACKING.check(subject, found)
+    first, second = found.shares
+    for forged in (
+        replace(first, weight=2),
+        replace(first, phases=second.phases),
+        replace(first, words=first.words[1:]),
+        replace(first, phases=first.phases[:2]),
+        replace(first, phases=(first.phases[0],) * 3),
+    ):
+        assert not PACKING.check(subject, replace(found, shares=(forged, second)))
+    assert not PACKING.check(subject, replace(found, excess=3))
+    twice = replace(found, shares=(first, first))
+    assert not PACKING.check(subject, twice)
 
 
 def test_parity_asks_the_clock():

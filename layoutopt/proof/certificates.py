@@ -8,6 +8,7 @@
     bytes      least bytes, and their scope: those of the elements are arithmetic, more rest on the search
     infeasible     what was refuted, and what that rests on
     clique     words, and for each pair where they meet: access, warp, iteration, lanes
+    packing    cliques, where their words meet, and the share of the phases' weights that each takes
     parity     phases that fill all banks, and their weights modulo a power of two
     questions  what only a solver answered, as a CP-SAT model and where possible as DIMACS CNF
     served     which lanes each access serves together: the hardware rule that all of it assumes
@@ -43,6 +44,7 @@ from layoutopt.proof.reasons import (
     BY_HAND,
     CLIQUE,
     COUNTING,
+    PACKING,
     PARITY,
     SOLVER,
     Reason,
@@ -99,6 +101,7 @@ def certificate(problem: Problem, device: Device, result: Result) -> dict[str, A
         "layout": None,
         "hardware": {},
         "clique": None,
+        "packing": None,
         "parity": None,
         "questions": questions,
         "weight_unit": unit,
@@ -110,7 +113,7 @@ def certificate(problem: Problem, device: Device, result: Result) -> dict[str, A
     if result.layout is not None:
         layout = msgspec.structs.replace(result.layout, shape=problem.tile.shape, packed=1)
         data |= _found(layout, result)
-    for name, reason in (("clique", CLIQUE), ("parity", PARITY)):
+    for name, reason in (("clique", CLIQUE), ("packing", PACKING), ("parity", PARITY)):
         if reason in findings:
             data[name] = reason.data(subject, problem, findings[reason])
     return data

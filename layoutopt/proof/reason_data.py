@@ -13,6 +13,7 @@ from layoutopt.problems.trace import Trace, instruction_at
 from layoutopt.problems.types import Access, Problem
 from layoutopt.proof.cnf import dimacs
 from layoutopt.proof.obstructions import Board, Clique, Parity, Place, counting_excess
+from layoutopt.proof.packing import Packing
 
 
 def clique_data(problem: Problem, device: Device, on: Board, clique: Clique) -> dict[str, Any]:
@@ -36,6 +37,24 @@ def clique_data(problem: Problem, device: Device, on: Board, clique: Clique) -> 
     }
 
 
+def packing_data(problem: Problem, device: Device, on: Board, packing: Packing) -> dict[str, Any]:
+    """The cliques of a packing: their words, the phases in which these meet, and their shares."""
+    return {
+        "excess": packing.excess,
+        "cliques": [
+            {
+                "vector_bytes": share.view[0] * on.bank_bytes,
+                "place": share.view[1],
+                "banks": on.banks // share.view[0],
+                "share": share.weight,
+                "words": [_word(problem, w) for w in share.words],
+                "phases": [_phase(problem, device, on.phases[i].place) for i in share.phases],
+            }
+            for share in packing.shares
+        ],
+    }
+
+
 def parity_data(problem: Problem, device: Device, on: Board, parity: Parity) -> dict[str, Any]:
     """The phases that a parity speaks of, and their weights in each combination."""
     k, p = parity.view
@@ -45,13 +64,7 @@ def parity_data(problem: Problem, device: Device, on: Board, parity: Parity) -> 
         "place": p,
         "banks": on.banks // k,
         "excess": parity.excess,
-        "phases": [
-            {
-                **_where(problem, device, on.phases[i].place),
-                "lanes": sorted({lane for some in on.phases[i].place.lanes.values() for lane in some}),
-            }
-            for i in used
-        ],
+        "phases": [_phase(problem, device, on.phases[i].place) for i in used],
         "combinations": [
             {"modulus": modulus, "weights": [weight.get(i, 0) for i in used]}
             for modulus, weight in parity.combinations
@@ -84,6 +97,11 @@ def _word(problem: Problem, word: int) -> dict[str, Any]:
     unit, byte = divmod(word, problem.tile.storage.element_bytes)
     first = unit * problem.tile.packed
     return {"element": [int(c) for c in np.unravel_index(first, problem.tile.shape)], "byte": byte}
+
+
+def _phase(problem: Problem, device: Device, place: Place) -> dict[str, Any]:
+    lanes = sorted({lane for some in place.lanes.values() for lane in some})
+    return {**_where(problem, device, place), "lanes": lanes}
 
 
 def _where(problem: Problem, device: Device, place: Place) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from layoutopt.problems.trace import Trace
 from layoutopt.problems.words import listed
 from layoutopt.proof.obstructions import Board, Parity
+from layoutopt.proof.packing import Packing
 
 _SHOWN: Final = 8
 
@@ -57,6 +58,20 @@ def clique_words(clique: dict[str, Any]) -> str:
     if len(clique["meetings"]) > _SHOWN:
         lines.append(f"    and {len(clique['meetings']) - _SHOWN} more pairs (--json has them all)")
     return "\n".join(lines)
+
+
+def packing_words(lanes: Trace, on: Board, packing: Packing) -> str:
+    """How many cliques there are, of which accesses, and what they force together."""
+    used = sorted({on.phases[i].place.access for share in packing.shares for i in share.phases})
+    names = listed([f"`{lanes.accesses[a].name}`" for a in used])
+    first = packing.shares[0]
+    return (
+        f"Packing: {len(packing.shares)} cliques of {names}, each of more words than banks that pairwise "
+        f"meet in three phases (the first: {len(first.words)} words for {on.banks // first.view[0]} banks), "
+        "so that one of the three has a conflict. Each takes a share of the weight of its phases, all "
+        f"together no more than there is: in all {packing.excess / lanes.weight_unit:g} excess wavefronts "
+        "that no layout avoids (solve --certificate writes the cliques)."
+    )
 
 
 def parity_words(lanes: Trace, on: Board, parity: Parity) -> str:

@@ -3,6 +3,7 @@
     reason    what it finds                                        checked
     counting  phases with more words at one place than banks       phase by phase
     clique    more words that pairwise meet than banks             pair by pair
+    packing   cliques that share the phases out between them       clique by clique
     parity    weights of full phases that contradict themselves    sum by sum
     solver    CP-SAT's bound over every placement of vectors       by another solver, from its question
 
@@ -33,8 +34,9 @@ from layoutopt.proof.obstructions import (
     find_clique,
     find_parity,
 )
-from layoutopt.proof.reason_data import clique_data, parity_data, solver_data
-from layoutopt.proof.reason_words import clique_words, counting_words, parity_words
+from layoutopt.proof.packing import Packing, every_share_holds, find_packing
+from layoutopt.proof.reason_data import clique_data, packing_data, parity_data, solver_data
+from layoutopt.proof.reason_words import clique_words, counting_words, packing_words, parity_words
 
 # What a question is worth whose answer changes no layout: deterministic time, and phases of a parity.
 _BRIEF_EFFORT: Final = 0.5
@@ -187,6 +189,38 @@ CLIQUE: Final[Reason[Clique]] = Reason(
 )
 
 
+# Packing --------------------------------------------------------------------------------------
+
+
+def _find_packing(subject: Subject, search: Search) -> Packing | None:
+    return find_packing(subject.board, search.budget) if subject.board is not None else None
+
+
+def _packing_data(subject: Subject, problem: Problem, found: Packing) -> dict[str, Any]:
+    assert subject.board is not None
+    return packing_data(problem, subject.device, subject.board, found)
+
+
+def _packing_words(subject: Subject, problem: Problem, found: Packing) -> Iterator[str]:
+    assert subject.board is not None
+    yield packing_words(subject.lanes, subject.board, found)
+
+
+def _shares_hold(subject: Subject, found: Packing) -> bool:
+    assert subject.board is not None
+    return every_share_holds(subject.board, found)
+
+
+PACKING: Final[Reason[Packing]] = Reason(
+    evidence="packing: cliques that share the phases out between them, each with a conflict of its own",
+    find=_find_packing,
+    bound=lambda subject, found: subject.counting + found.excess,
+    data=_packing_data,
+    words=_packing_words,
+    check=_shares_hold,
+)
+
+
 # Parity ---------------------------------------------------------------------------------------
 
 
@@ -277,5 +311,5 @@ SOLVER: Final[Reason[FreeAssignment]] = Reason(
     check=None,
 )
 
-REASONS: Final[tuple[Reason[Any], ...]] = (COUNTING, CLIQUE, PARITY, SOLVER)
+REASONS: Final[tuple[Reason[Any], ...]] = (COUNTING, CLIQUE, PACKING, PARITY, SOLVER)
 BY_HAND: Final = tuple(reason for reason in REASONS if reason.check is not None)

@@ -157,6 +157,7 @@ class _Explainer:
         subject = subject_of(case.lowered.tile, case.device, case.lanes)
         clique: dict[str, Any] | None = None
         sentences: list[str] = []
+        easier = ("", COUNTING.evidence, CLIQUE.evidence, SOLVER.evidence)
         for reason in BY_HAND:
             found = reason.find(subject, Search(self.clashes.budget))
             if found is None:
@@ -164,8 +165,8 @@ class _Explainer:
             sentences += reason.words(subject, case.problem, found)
             if reason is CLIQUE:
                 clique = reason.data(subject, case.problem, found)
-            if reason is not COUNTING:
-                break  # the easiest of those that add to counting
+            if reason is not COUNTING and proof.evidence in (reason.evidence, *easier):
+                break  # the easiest of those that add to counting, and what the bound rests on
         if proof.evidence == SOLVER.evidence:
             least = FreeAssignment(round(proof.objective.lower_bound * case.lanes.weight_unit))
             sentences += SOLVER.words(subject, case.problem, least)

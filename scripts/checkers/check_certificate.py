@@ -245,6 +245,7 @@ class Case:
 
     def within(self, words, k, p):
         """Those of some words that lie at place p, modulo k, of vectors of k words at least."""
+        require(k in (1, 2, 4), "vectors of so many words")
         wide = k * self.given["bank_bytes"]
         return [w for w in words if self.vector[w[0]][0] >= wide and w[1] % k == p]
 
@@ -391,6 +392,29 @@ def check_clique(case, given, firm):
     return min(cost)
 
 
+def check_packing(case, given, firm):
+    """Cliques that each force a conflict, and take shares of their phases: none takes more than there is."""
+    took, total = {}, Fraction(0)
+    for clique in given["cliques"]:
+        k, share = clique["vector_bytes"] // case.given["bank_bytes"], clique["share"]
+        require(type(share) is int and share >= 0, "a share")
+        phases = [
+            frozenset(w for words in case.named(p, p["lanes"]) for w in words) for p in clique["phases"]
+        ]
+        words = {case.word_of(word) for word in clique["words"]}
+        require(all(phase in firm for phase in phases), "a conflict in some phase is no excess")
+        require(len(set(phases)) == len(phases), "a phase is listed twice")
+        require(len(case.within(words, k, clique["place"])) == len(words), "the words")
+        require(len(words) > case.given["banks"] // k, "as many banks as words")
+        for pair in itertools.combinations(words, 2):
+            require(any(phase.issuperset(pair) for phase in phases), "some pair does not meet")
+        for phase in phases:
+            took[phase] = took.get(phase, 0) + Fraction(share, case.given["weight_unit"])
+        total += Fraction(share, case.given["weight_unit"])
+    require(all(spent <= firm[phase] for phase, spent in took.items()), "more shares than a phase weighs")
+    return total
+
+
 def check_parity(case, given, firm):
     """Weights that one word of every phase in each bank would contradict."""
     k = given["vector_bytes"] // case.given["bank_bytes"]
@@ -413,11 +437,13 @@ def check_parity(case, given, firm):
 
 
 def check_bound(case, given):
-    """Least excess of every layout, as far as it follows from counting, a clique or a parity."""
+    """Least excess of every layout, as far as it follows from counting, cliques or a parity."""
     weight, counting = case.meetings()
     more = [Fraction(0)]
     if given["clique"]:
         more.append(check_clique(case, given["clique"], weight))
+    if given.get("packing"):
+        more.append(check_packing(case, given["packing"], weight))
     if given["parity"]:
         more.append(check_parity(case, given["parity"], weight))
     return counting + max(more)
