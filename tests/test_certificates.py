@@ -564,6 +564,15 @@ def test_of_equals_the_fewest_boxes(tmp_path):
     assert (code, "8192 bytes, 1 instructions instead of" in text) == (1, True), text
 
 
+def test_blocks_of_a_cluster_share_the_boxes(tmp_path):
+    shared = {**TMA_ONLY, "accesses": [{**TMA_ONLY["accesses"][0], "multicast": 2}], "block": {"cluster": 2}}
+    given = certificate(problem := from_data(shared), device("sm_90"), solve(problem, time_limit=5))
+    code, text = checked(shared, given, tmp_path)
+    assert (code, "ld: tma.load, mode none, 2 instructions reach" in text) == (0, True), text
+    given["hardware"]["ld"]["multicast"] = 1
+    assert checked(shared, given, tmp_path)[0] == 1
+
+
 def test_a_layout_that_must_be_is_checked(tmp_path):
     code, text, given = certified(plain_transpose(must_be="tma.none"), device("sm_90"), tmp_path)
     assert (code, "layout.must_be: one of tma.none: checked" in text) == (0, True), text

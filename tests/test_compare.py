@@ -303,7 +303,7 @@ def test_occupancy_by_the_documented_arithmetic():
     assert occupancy(64_000, 16, 256, device("gfx950"), "mi355x").blocks == 2
     assert occupancy(1024, 16, 256, device("rdna3"), "gfx1100", registers=96).blocks == 8
     assert occupancy(1024, 16, 256, device("rdna3"), "gfx1100", registers=97).blocks == 6
-    assert occupancy(64, 16, 128, device("sm_80"), "sm_88") is None
+    assert occupancy(64, 16, 128, device("sm_80"), "sm_8x") is None
 
 
 def test_what_else_a_block_takes_is_in_the_file(problem_file):

@@ -10,6 +10,7 @@ import pytest
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import DisputedRuleWarning, ProblemFileError
 from layoutopt.hardware.devices import device, devices, load_devices
+from layoutopt.hardware.occupancy import occupancy
 from layoutopt.hardware.operations import Operation, parse_operation
 
 NEW_GPU = {
@@ -181,3 +182,18 @@ def test_a_disputed_rule_warns_when_used():
 )  # fmt: skip
 def test_amd_spellings(text, kind, width):
     assert parse_operation(text, None) == Operation(kind, width)
+
+
+def test_every_chip_has_its_limits():
+    """Each name of each GPU: what one multiprocessor holds, and what one block may take of it."""
+    for gpu in devices():
+        for name in (gpu.name, *gpu.aliases):
+            limits = gpu.limits_of(name)
+            assert limits is not None, name
+            assert limits.shared_bytes_per_block <= limits.shared_bytes
+            assert limits.threads % gpu.lanes == 0
+            assert limits.source
+            assert limits.registers or gpu.name in ("sm_10", "sm_20"), name
+            fitted = occupancy(limits.shared_bytes_per_block, 16, 256, gpu, name, registers=64)
+            assert fitted is not None
+            assert fitted.blocks >= 1, name

@@ -14,6 +14,7 @@ from layoutopt.expressions.grammar import evaluate
 from layoutopt.expressions.threads import fit_threads
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.fragments import fragments
+from layoutopt.imports.triton import thread_values
 from layoutopt.problems.file import from_data, written_out
 from layoutopt.problems.trace import trace
 
@@ -73,7 +74,7 @@ def test_every_element_is_held_once(name):
     held = FRAGMENTS[name]
     first, second = held.at.values()
     places = np.ravel_multi_index((first, second), tuple(held.extent.values()))
-    copies = 4 if "quad pair" in held.note and held.bits != 64 else 1
+    copies = 4 if "quad pair" in held.note and held.bits != 64 else held.copies
     assert (np.bincount(places.ravel(), minlength=np.prod(list(held.extent.values()))) == copies).all()
     assert held.source
 
@@ -124,6 +125,34 @@ def test_ldmatrix_trans_delivers_rows_of_b():
             got = addresses[8 * j + 2 * (lane % 4) + e] + lane // 4
             want = held.at["k"][lane, 0, 2 * j + e] * 8 + held.at["n"][lane, 0, 2 * j + e]
             assert got == want
+
+
+def test_transposing_loads_of_amd_deliver_columns():
+    """Play ds_read_b64_tr_b16: of 16 lanes, 4 address each of 4 rows of 16 elements, lane l gets column l."""
+    held = FRAGMENTS["mfma.32x32x16.B.f16"]
+    access = {"name": "B", "op": "ds_read_b64_tr_b16", "fragment": held.name}
+    loaded = from_data(problem(access, shape=(16, 32), threads=64, target="gfx950"))
+    pieces = trace(loaded, device("gfx950")).accesses[0].element
+    for piece, lane, j in itertools.product(range(2), range(64), range(4)):
+        got = pieces[piece, lane // 16 * 16 + 4 * j + lane % 16 // 4] + lane % 4
+        place = held.at["k"][lane, 0, 4 * piece + j], held.at["n"][lane, 0, 4 * piece + j]
+        assert got == place[0] * 32 + place[1]
+    for other, error in (({"index": ["n", "k"]}, "cannot move"), ({"op": "ds_read_b64_tr_b8"}, "16 bits")):
+        with pytest.raises(ProblemFileError, match=error):
+            from_data(problem({**access, **other}, shape=(32, 32), threads=64, target="gfx950"))
+
+
+@pytest.mark.parametrize(("name", "version", "k_width"), [("wmma", 1, 16), ("wmma.gfx12", 2, 8)])
+def test_wmma_is_as_triton_lays_it(name, version, k_width):
+    parent = f"#ttg.amd_wmma<{{version = {version}, ctaLayout = {{warp = []}}, isTranspose = false}}>"
+    for operand, text in (
+        ("C.f32", parent),
+        ("A.f16", f"#ttg.dot_op<{{opIdx = 0, parent = {parent}, kWidth = {k_width}}}>"),
+        ("B.f16", f"#ttg.dot_op<{{opIdx = 1, parent = {parent}, kWidth = {k_width}}}>"),
+    ):
+        held = FRAGMENTS[f"{name}.16x16x16.{operand}"]
+        table = thread_values(text, (16, 16), 32)
+        assert (np.stack([t[:, 0] for t in held.at.values()], axis=-1) == table).all()
 
 
 def loadable():

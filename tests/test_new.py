@@ -54,14 +54,15 @@ def test_gemm_of_every_mma_shape_is_conflict_free(mma, operand, element, target)
 
 
 @pytest.mark.filterwarnings("ignore::layoutopt.errors.DisputedRuleWarning")
-def test_gemm_of_every_mfma_shape_is_a_problem():
+def test_gemm_of_every_shape_of_amd_is_a_problem():
     for name, held in fragments().items():
-        match = re.fullmatch(r"(mfma\.\w+)\.([ABC])\.(\w+)", name)
+        match = re.fullmatch(r"(mfma\.\w+|wmma\.[\w.]+)\.([ABC])\.(\w+)", name)
         if match:
-            element = TILE_ELEMENT.get(match[3], match[3])
-            options = Options(mma=match[1], operand=match[2], element=element, target="gfx950")
+            element, target = TILE_ELEMENT.get(match[3], match[3]), held.since
+            target = {"gfx940": "gfx942", "gfx1200": "gfx1201"}.get(target, target)
+            options = Options(mma=match[1], operand=match[2], element=element, target=target)
             data = starter("gemm", options)
-            accesses = trace(from_data(data), device("gfx950")).accesses
+            accesses = trace(from_data(data), device(target)).accesses
             assert {"fragment": held.name}.items() <= data["accesses"][match[2] != "C"].items()
             assert len(accesses) == 2
 
@@ -85,6 +86,12 @@ def test_gemm_of_every_mfma_shape_is_a_problem():
         ("gfx942", "f32", "B", "mfma.32x32x2.B.f32", "load"),
         ("gfx942", "f32", "C", "mfma.32x32x8.C.f32", "store"),
         ("gfx950", "f16", "A", "mfma.32x32x16.A.f16", "load"),
+        ("gfx908", "bf16", "B", "mfma.32x32x4.B.bf16", "load"),
+        ("gfx90a", "i8", "A", "mfma.32x32x8.A.s8", "load"),
+        ("gfx950", "i8", "A", "mfma.32x32x32.A.s8", "load"),
+        ("rx7900", "f16", "A", "wmma.16x16x16.A.f16", "load"),
+        ("gfx1200", "e4m3", "B", "wmma.gfx12.16x16x16.B.e4m3", "load"),
+        ("gfx1201", "f32", "C", "wmma.gfx12.16x16x16.C.f32", "store"),
     ],
 )
 def test_gemm_takes_an_instruction_that_the_target_executes(target, element, operand, name, op):
@@ -92,6 +99,24 @@ def test_gemm_takes_an_instruction_that_the_target_executes(target, element, ope
     access = data["accesses"][operand != "C"]
     assert (access["fragment"], access["op"]) == (name, op)
     assert executes(fragments()[name], target)
+    trace(from_data(data), device(target))
+
+
+@pytest.mark.filterwarnings("ignore::layoutopt.errors.DisputedRuleWarning")
+@pytest.mark.parametrize(
+    ("target", "keys", "values"),
+    [
+        ("sm_90", {"op": "ldmatrix.x4"}, {"op": "ldmatrix.x4.trans"}),
+        ("gfx942", {"op": "load", "bytes": 8}, {"op": "load", "bytes": 2}),
+        ("gfx950", {"op": "load", "bytes": 16}, {"op": "ds_read_b64_tr_b16"}),
+        ("gfx1100", {"op": "load", "bytes": 16}, {"op": "load", "bytes": 2}),
+    ],
+)
+def test_attention_reads_as_the_target_can(target, keys, values):
+    data = starter("attention", Options(target=target))
+    _, k, v = data["accesses"]
+    assert keys.items() <= k.items()
+    assert values.items() <= v.items()
     trace(from_data(data), device(target))
 
 
@@ -141,8 +166,9 @@ def test_kinds_offered_are_the_kinds_there_are():
             "--mma: mma.m8n8k4 with f16 computes 4 matrices at once, and where each",
         ),
         (["gemm", "--mma", "m8n8k4", "--operand", "C"], '"fragment": "mma.m8n8k4.C.f32"'),
-        (["attention", "--target", "gfx942"], "--target: V is read by ldmatrix.trans, which gfx942 has not"),
-        (["attention", "--element", "s4"], "which takes 2-byte elements, not s4"),
+        (["attention", "--target", "gfx906"], "--target: gfx906 has no matrix instruction with f16"),
+        (["attention", "--target", "gfx942", "--threads", "96"], "--threads: "),
+        (["attention", "--element", "s4"], "transposing loads of 2-byte elements, not s4"),
         (["transpose", "--element", "s4"], "--element: s4 elements share bytes"),
         (["stencil", "--stages", "2"], "--operand and --stages go with gemm"),
         (["gemm", "--target", "sm_1"], "sm_1"),

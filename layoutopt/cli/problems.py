@@ -108,8 +108,8 @@ def _fragments(as_json: bool) -> None:
         ]
         say_json({"schema": "layoutopt.fragments/1", "fragments": rows})
         return
-    lines = [f"{'fragment':<24}{'extent':<16}  values a lane"]
+    lines = [f"{'fragment':<28}{'extent':<16}  values a lane"]
     for f in fragments().values():
         extent = " ".join(f"{c}={e}" for c, e in f.extent.items())
-        lines.append(f"{f.name:<24}{extent:<16}{f.values:>8} x {f.bits} bits")
+        lines.append(f"{f.name:<28}{extent:<16}{f.values:>8} x {f.bits} bits")
     click.echo("\n".join(lines))

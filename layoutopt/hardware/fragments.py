@@ -38,6 +38,7 @@ class Operand(Struct, frozen=True, forbid_unknown_fields=True):
     elements: tuple[str, ...]
     values: Count
     at: dict[Literal["m", "n", "k"], Annotated[str, Meta(min_length=1)]]
+    copies: Count = 1
 
 
 class Instruction(Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,6 +79,7 @@ class Fragment:
         until: the last one of the same vendor; None for all later ones.
         source: the document.
         note: what else there is to know.
+        copies: lanes that hold the same element.
     """
 
     name: str
@@ -90,6 +92,7 @@ class Fragment:
     until: str | None
     source: str
     note: str
+    copies: int = 1
 
     @property
     def targets(self) -> str:
@@ -101,7 +104,7 @@ class Fragment:
     @property
     def matrices(self) -> int:
         """Matrices that the lanes hold between them; the coordinates are those of a lane's own."""
-        return self.lanes * self.warps * self.values // math.prod(self.extent.values())
+        return self.lanes * self.warps * self.values // self.copies // math.prod(self.extent.values())
 
     @property
     def values(self) -> int:
@@ -174,5 +177,6 @@ def fragments() -> dict[str, Fragment]:
                     until=instruction.until,
                     source=instruction.source,
                     note=instruction.note,
+                    copies=operand.copies,
                 )
     return found

@@ -26,6 +26,7 @@ COORDINATES: Final = ("m", "n", "k")
 # Tile elements that may hold several elements of a fragment.
 CONTAINERS: Final = ("i8", "u8", "b8", "u16", "b16", "i32", "u32", "b32", "f16x2", "bf16x2", "b64", "b128")
 MAX_PLACES: Final = 1 << 22
+TR_LANES: Final = 16  # lanes between which AMD's ds_read_b64_tr_b16 exchanges elements
 
 
 class FragmentAccess(Struct, frozen=True, forbid_unknown_fields=True, rename={"loops": "for"}):
@@ -136,13 +137,18 @@ class _Move:
 
         A row of an 8x8 matrix is 16 bytes; lane 8 * j + r gives the address of row r of matrix j.
         Lane l receives bytes 4 * (l % 4) .. of row l // 4, or with .trans elements l // 4 of rows
-        2 * (l % 4) and the next (PTX ISA, ldmatrix and stmatrix).
+        2 * (l % 4) and the next (PTX ISA, ldmatrix and stmatrix). Of AMD's ds_read_b64_tr_b16, 16 lanes address
+        4 rows of 16 elements, 4 of them each, and lane l receives column l % 16 (AMD CDNA4 ISA, 11.4; Triton,
+        chooseDsReadTrLayout).
 
         Returns:
             int64 arrays of shape (lanes, pieces).
         """
         lane = np.arange(self.held.lanes)[:, None]
         piece = np.arange(self.pieces)[None, :]
+        if self.operation.kind == "load.tr":
+            group = lane // TR_LANES * TR_LANES
+            return group + lane % 4 * 4 + 0 * piece, self.moved * piece + lane % TR_LANES // 4
         if not self.operation.matrices:
             return lane + 0 * piece, self.moved * piece + 0 * lane
         first, row = self._matrix(lane, piece)
@@ -152,6 +158,9 @@ class _Move:
 
     def covered(self, lane: IntArray, piece: IntArray, element: int) -> tuple[IntArray, IntArray]:
         """As `addressed`, for the element `element` places after the one at the address."""
+        if self.operation.kind == "load.tr":
+            holder, value = lane // TR_LANES * TR_LANES + lane % 4 * 4, lane % TR_LANES // 4
+            return holder + element, self.moved * piece + value
         if not self.operation.matrices:
             return lane, self.moved * piece + element
         first, row = self._matrix(lane, piece)
@@ -229,6 +238,10 @@ def _move(access: FragmentAccess, place: str, tile: Tile, threads: int) -> _Move
             known = " and ".join(held.extent)
             raise ProblemFileError(f"{place}.repeat", f"{access.fragment} has {known}, not {c}")
     bits = tile.element_bits
+    if operation.kind == "load.tr" and (not access.op.endswith("_b16") or bits != 16):
+        raise ProblemFileError(
+            f"{place}.op", f"of transposing loads, ds_read_b64_tr_b16 moves fragments of 16 bits, not {access.op}"
+        )
     span_bits = 8 * (4 * operation.matrices or operation.width_bytes)
     if span_bits % bits or (operation.matrices and bits > 32) or (operation.transposed and bits != 16):
         raise ProblemFileError(f"{place}.op", f"{access.op} does not move elements of {bits} bits")

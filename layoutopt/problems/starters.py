@@ -18,8 +18,6 @@ from layoutopt.hardware.fragments import Fragment, executes, fragments
 from layoutopt.problems.named_accesses import expand
 from layoutopt.problems.types import ELEMENT_BYTES, PACKED_BITS, SCHEMA, Problem, Tile
 
-LANES = 32
-
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -198,36 +196,28 @@ def attention(options: Options) -> dict[str, Any]:
     tile = _tile(options, (64, 64))
     element, bits = _element(options, "f16")
     if bits != 16:
-        raise ProblemFileError(
-            "--element", f"V is read by ldmatrix.trans, which takes 2-byte elements, not {element}"
-        )
-    if ("ldmatrix", 16) not in device(options.target).rules:
-        raise ProblemFileError("--target", f"V is read by ldmatrix.trans, which {options.target} has not")
+        raise ProblemFileError("--element", f"V is read by transposing loads of 2-byte elements, not {element}")
     held = _operand(options, "B", element)
-    threads = options.threads or 128
+    threads = options.threads or 4 * held.lanes
+    if threads % held.lanes:
+        raise ProblemFileError("--threads", f"{held.name} needs a multiple of {held.lanes}, not {threads}")
     keys, depth = tile
     n, k = held.extent["n"], held.extent["k"]
-    if keys % max(2 * n, k) or depth % max(2 * n, k):
-        raise ProblemFileError("--tile", f"expected multiples of {max(2 * n, k)}, got {keys}x{depth}")
-    warps = [threads // LANES, 1]
+    whole = max(2 * n if ("ldmatrix", 16) in device(options.target).rules else n, k)
+    if keys % whole or depth % whole:
+        raise ProblemFileError("--tile", f"expected multiples of {whole}, got {keys}x{depth}")
+    shared: dict[str, Any] = {"fragment": held.name, "warps": [threads // held.lanes, 1]}
+    whole_tile = Tile(tile, element)
+    along = {**shared, "repeat": {"n": keys // n, "k": depth // k}, "index": ["n", "k"]}
+    across = {**shared, "repeat": {"n": depth // n, "k": keys // k}, "index": ["k", "n"]}
     accesses = [
         _fill(tile, bits, options, "a row is the head dimension of one key"),
         {
-            "name": "K",
-            "op": "ldmatrix.x4",
-            "fragment": held.name,
-            "warps": warps,
-            "repeat": {"n": keys // n, "k": depth // k},
-            "index": ["n", "k"],
+            **_moved("K", along, whole_tile, threads, options),
             "notes": "S = Q K^T: n counts keys, k the head dimension",
         },
         {
-            "name": "V",
-            "op": "ldmatrix.x4.trans",
-            "fragment": held.name,
-            "warps": warps,
-            "repeat": {"n": depth // n, "k": keys // k},
-            "index": ["k", "n"],
+            **_moved("V", across, whole_tile, threads, options),
             "notes": "O = P V: k counts keys, n the head dimension",
         },
     ]
@@ -306,7 +296,7 @@ _SPELLED = {
     "f32": ("f32", "tf32"),
 }
 # What is multiplied where the accumulator has this type.
-_MULTIPLIED = {"f16": "f16", "f32": "f16", "s32": "s8", "f64": "f64"}
+_MULTIPLIED = {"f16": "f16", "bf16": "bf16", "f32": "f16", "s32": "s8", "f64": "f64"}
 
 
 def _operand(options: Options, operand: str, element: str) -> Fragment:
@@ -318,14 +308,15 @@ def _operand(options: Options, operand: str, element: str) -> Fragment:
     if options.mma is None:
         full = _default(able, operand, options.target)
         if full is None:
-            known = ", ".join(f"{name} ({held.targets})" for name, held in usable.items())
+            same = {n: h for n, h in usable.items() if h.since[:3] == device(options.target).name[:3]}
+            known = ", ".join(f"{name} ({held.targets})" for name, held in (same or usable).items())
             raise ProblemFileError(
                 "--target",
                 f"{options.target} has no matrix instruction with {element} as operand {operand}; "
                 f"there are {known}",
             )
     else:
-        full = options.mma if options.mma.startswith(("mma.", "wgmma.", "mfma.")) else f"mma.{options.mma}"
+        full = next((name for name in (*able, *usable) if name.endswith(f".{options.mma}")), options.mma)
     if full not in usable:
         raise ProblemFileError(
             "--mma", f"{options.mma!r} does not take {element} as operand {operand}; {', '.join(usable)} do"
@@ -414,7 +405,10 @@ def _moved(name: str, fragment: dict[str, Any], tile: Tile, threads: int, option
     """
     matrix, plain = ("stmatrix", "store") if options.operand == "C" else ("ldmatrix", "load")
     known = device(options.target).rules
-    tries: list[dict[str, Any]] = [{"op": f"{matrix}.x{n}"} for n in (4, 2, 1) if (matrix, 16) in known]
+    forms = [f"{matrix}.x{n}" for n in (4, 2, 1)] if (matrix, 16) in known else []
+    forms += [f"{form}.trans" for form in forms]
+    forms += ["ds_read_b64_tr_b16"] if plain == "load" and ("load.tr", 8) in known else []
+    tries: list[dict[str, Any]] = [{"op": form} for form in forms]
     tries += [{"op": plain, "bytes": width} for width in (16, 8, 4, 2, 1) if (plain, width) in known]
     for instruction in tries:
         access = {"name": name, **instruction, **fragment}

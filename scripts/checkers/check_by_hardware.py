@@ -101,8 +101,9 @@ def wrong_tensor_map(use, shape, size, packed, table, claim):
     if max(claim["box_dim"]) > MAX_BOX:
         return f"a box of {claim['box_dim']}"
     starts = claim["box_offsets"]
-    if claim["boxes"] != len(starts):
-        return "the number of boxes"
+    blocks = use.get("multicast") or 1  # of a cluster: each copies as many of the boxes
+    if (claim["boxes"], claim.get("multicast", 1)) != (len(starts), blocks) or len(starts) % blocks:
+        return f"the number of boxes, or of the blocks that copy them: {blocks}"
     return wrong_boxes(order, shape, size, table, SPANS[claim["mode"]], box, starts)
 
 
@@ -175,7 +176,8 @@ def fewest_boxes(use, shape, size, packed, table):
         for mode, span in SPANS.items():
             if use.get("mode") in (None, mode):
                 starts = [swizzled(table[corner], span) for corner in corners_of(order, shape, box)]
-                if not wrong_boxes(order, shape, size, table, span, box, starts):
+                even = len(starts) % (use.get("multicast") or 1) == 0
+                if even and not wrong_boxes(order, shape, size, table, span, box, starts):
                     return len(starts)
     return None
 
