@@ -137,7 +137,7 @@ def test_transposing_loads_of_amd_deliver_columns():
         got = pieces[piece, lane // 16 * 16 + 4 * j + lane % 16 // 4] + lane % 4
         place = held.at["k"][lane, 0, 4 * piece + j], held.at["n"][lane, 0, 4 * piece + j]
         assert got == place[0] * 32 + place[1]
-    for other, error in (({"index": ["n", "k"]}, "cannot move"), ({"op": "ds_read_b64_tr_b8"}, "16 bits")):
+    for other, error in (({"index": ["n", "k"]}, "cannot move"), ({"op": "ds_read_b64_tr_b8"}, "16-bit")):
         with pytest.raises(ProblemFileError, match=error):
             from_data(problem({**access, **other}, shape=(32, 32), threads=64, target="gfx950"))
 

@@ -168,7 +168,7 @@ def test_kinds_offered_are_the_kinds_there_are():
         (["gemm", "--mma", "m8n8k4", "--operand", "C"], '"fragment": "mma.m8n8k4.C.f32"'),
         (["attention", "--target", "gfx906"], "--target: gfx906 has no matrix instruction with f16"),
         (["attention", "--target", "gfx942", "--threads", "96"], "--threads: "),
-        (["attention", "--element", "s4"], "transposing loads of 2-byte elements, not s4"),
+        (["attention", "--element", "s4"], "across its rows by 2-byte elements, not s4"),
         (["transpose", "--element", "s4"], "--element: s4 elements share bytes"),
         (["stencil", "--stages", "2"], "--operand and --stages go with gemm"),
         (["gemm", "--target", "sm_1"], "sm_1"),

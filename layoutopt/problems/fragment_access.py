@@ -137,9 +137,9 @@ class _Move:
 
         A row of an 8x8 matrix is 16 bytes; lane 8 * j + r gives the address of row r of matrix j.
         Lane l receives bytes 4 * (l % 4) .. of row l // 4, or with .trans elements l // 4 of rows
-        2 * (l % 4) and the next (PTX ISA, ldmatrix and stmatrix). Of AMD's ds_read_b64_tr_b16, 16 lanes address
-        4 rows of 16 elements, 4 of them each, and lane l receives column l % 16 (AMD CDNA4 ISA, 11.4; Triton,
-        chooseDsReadTrLayout).
+        2 * (l % 4) and the next (PTX ISA, ldmatrix and stmatrix). Of AMD's
+        ds_read_b64_tr_b16, 16 lanes address 4 rows of 16 elements, 4 of them each, and lane l receives
+        column l % 16 (AMD CDNA4 ISA, 11.4; Triton, chooseDsReadTrLayout).
 
         Returns:
             int64 arrays of shape (lanes, pieces).
@@ -240,7 +240,8 @@ def _move(access: FragmentAccess, place: str, tile: Tile, threads: int) -> _Move
     bits = tile.element_bits
     if operation.kind == "load.tr" and (not access.op.endswith("_b16") or bits != 16):
         raise ProblemFileError(
-            f"{place}.op", f"of transposing loads, ds_read_b64_tr_b16 moves fragments of 16 bits, not {access.op}"
+            f"{place}.op",
+            f"only ds_read_b64_tr_b16 of 16-bit elements moves a fragment, not {access.op}",
         )
     span_bits = 8 * (4 * operation.matrices or operation.width_bytes)
     if span_bits % bits or (operation.matrices and bits > 32) or (operation.transposed and bits != 16):

@@ -196,7 +196,7 @@ def attention(options: Options) -> dict[str, Any]:
     tile = _tile(options, (64, 64))
     element, bits = _element(options, "f16")
     if bits != 16:
-        raise ProblemFileError("--element", f"V is read by transposing loads of 2-byte elements, not {element}")
+        raise ProblemFileError("--element", f"V is read across its rows by 2-byte elements, not {element}")
     held = _operand(options, "B", element)
     threads = options.threads or 4 * held.lanes
     if threads % held.lanes:
