@@ -315,6 +315,21 @@ def test_out_of_time_is_no_claim():
     assert result.to_json()["bytes"] is None
 
 
+def test_what_no_block_of_the_gpu_has_is_infeasible():
+    """232,448 bytes are there on sm_90 where the file says nothing; what it says is kept to."""
+    tiles = [{"name": name, "shape": [128, 128], "element": "f32", "stages": 2} for name in "AB"]
+    rows = {"op": "store", "bytes": 16, "index": ["tid // 32 + 4*i", "4*(tid % 32)"], "for": {"i": 32}}
+    accesses = [{**rows, "name": f"rows {name}", "tile": name} for name in "AB"]
+    data = {"name": "large", "target": "sm_90", "threads": 128, "tiles": tiles, "accesses": accesses}
+    nothing = arrange(tiles_from_data(data))
+    assert (nothing.status, nothing.max_bytes) == (Status.INFEASIBLE, 232448)
+    assert "a block of sm_90 has 232448" in nothing.reason
+    assert arrange(tiles_from_data({**data, "layout": {"max_bytes": 300000}})).bytes == 262144
+    less = arrange(tiles_from_data({**data, "tiles": [{**tile, "stages": 1} for tile in tiles],
+                                    "block": {"other_shared_bytes": 101377}}))  # fmt: skip
+    assert (less.status, less.max_bytes) == (Status.INFEASIBLE, 131071)
+
+
 def test_same_problem_same_answer():
     tile_set = tiles_from_data(gemm(layout={"max_bytes": 5000}))
     assert arrange(tile_set) == arrange(tile_set) == arrange(tile_set, workers=2)

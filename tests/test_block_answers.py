@@ -24,6 +24,9 @@ SET = {
 }  # fmt: skip
 
 
+FILL = {"name": "fill", "tile": "A", "op": "tma.load"}
+
+
 def block(**changes):
     return tiles_from_data({**SET, **changes})
 
@@ -40,6 +43,13 @@ def test_the_budget_is_what_costs():
         (("A",), True),
         (("B",), True),
     ]
+
+
+def test_more_than_the_gpu_has_is_no_advice():
+    found = explain_tiles(block(target="sm_75", tiles=[{**tile, "stages": 40} for tile in SET["tiles"]]))
+    assert (found.conflict_free, found.bytes) == (False, None)
+    assert "a block of sm_75 has 65,536" in found.reasons[-1]
+    assert [r.kind for r in found.relaxations] == ["stages"]
 
 
 def test_a_tile_that_always_conflicts_is_named():
@@ -100,6 +110,35 @@ def test_what_is_not_there_is_not_drawn(given, error):
     with pytest.raises(ProblemFileError) as caught:
         drawn(**given)
     assert str(caught.value).startswith(error)
+
+
+def test_families_are_not_for_what_the_hardware_dictates(tmp_path):
+    (tmp_path / "all.json").write_text(json.dumps({**SET, "tiles": SET["tiles"][:1], "accesses": [FILL]}))
+    none_left = layoutopt("solve", str(tmp_path / "all.json"), "--families", "pad")
+    assert "the hardware dictates the layout of every tile" in none_left.stderr
+    (tmp_path / "one.json").write_text(json.dumps({**SET, "accesses": [FILL, *SET["accesses"][1:]]}))
+    done = layoutopt("solve", str(tmp_path / "one.json"), "--families", "none,pad", "--json")
+    assert "--families is not for A, whose layouts the hardware dictates" in done.stderr
+    assert json.loads(done.stdout)["tiles"][1]["result"]["family"] == "pad"
+
+
+def test_accesses_of_several_tiles_are_written_out(tmp_path):
+    text = layoutopt("problems", "hopper_gemm_128x128x64_f16", "--expanded").stdout
+    (tmp_path / "expanded.json").write_text(text)
+    assert "wgmma.m64n8k16" not in text
+    answers = [
+        layoutopt("solve", file, "--json").stdout
+        for file in ("hopper_gemm_128x128x64_f16", str(tmp_path / "expanded.json"))
+    ]
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize(
+    ("option", "said"), [("--run", "`layoutopt run` runs each"), ("--offset=published", "the file says each")]
+)
+def test_what_is_for_one_tile_says_so(option, said):
+    done = layoutopt("compare", "hopper_gemm_128x128x64_f16", option)
+    assert (done.returncode, said in done.stderr) == (2, True)
 
 
 def test_on_the_command_line(tmp_path):

@@ -405,6 +405,14 @@ def test_nvcc_assembles_the_copies_and_the_encode_calls(header, tmp_path):
     subprocess.run(["nvcc", *flags, "-c", "code.cu"], cwd=tmp_path, check=True)
 
 
+def test_an_h200_copied_in_bulk_and_to_clusters():
+    cases = json.loads((ROOT / "tests/data/h200_copies.json").read_text())["cases"]
+    assert not [case for case in cases if case["wrong"] or case["error"]]
+    assert len([case for case in cases if case["kind"] == "bulk"]) == 20
+    shared = {(case["cluster"], case["shared"]) for case in cases if case["kind"] == "multicast"}
+    assert {(2, 2), (4, 2), (4, 4), (8, 8), (16, 16)} <= shared
+
+
 def test_an_h200_did_what_was_emitted():
     """Tiles of 64 to 256 rows, four elements, every mode; products in every mode and major that there is."""
     assert not [case for kind in ("copies", "products") for case in MEASURED[kind] if case["wrong"]]

@@ -345,3 +345,37 @@ def test_packed_elements_move_as_the_bytes_that_hold_them(op, fill):
     packed, whole = (trace(from_data(data), device("sm_90")).accesses[0] for data in (elements, byte))
     assert packed.element.tolist() == (2 * whole.element).tolist()
     assert packed.active.tolist() == whole.active.tolist()
+
+
+@pytest.mark.parametrize("first", [0, 4, 8])
+def test_some_warps_of_a_block_take_part(first):
+    """Two warpgroups of four: what two alone would do, at the warps that are named."""
+    access = {"name": "a", "op": "stmatrix.x4", "fragment": "wgmma.m64n8k16.C.f16", "repeat": {"n": 8}}
+    alone, _ = lanes_of(problem({**access, "warps": [2, 1]}))
+    some, active = lanes_of(problem({**access, "warps": [2, 1], "first_warp": first}, threads=512))
+    taking = active.all(axis=1)
+    assert taking.sum() == len(alone)
+    assert (some[taking] == alone).all()
+    assert not active[~taking].any()
+    (warps,) = np.nonzero(taking.reshape(-1, 16).all(axis=0))
+    assert list(warps) == list(range(first, first + 8))
+
+
+def test_some_warps_and_a_predicate_of_the_file():
+    access = {"name": "a", "op": "load", "bytes": 4, "fragment": "mma.m16n8k16.A.f16", "first_warp": 1}
+    data = written_out(problem({**access, "where": "lane < 8"}, shape=(16, 16), threads=96))
+    assert data["accesses"][0]["where"] == "(warp >= 1) & (warp < 2) & (lane < 8)"
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"first_warp": 2}, "first_warp: groups of 4 warps begin at a multiple of that, not at 2"),
+        ({"first_warp": 8}, "warps: 2 x 1 from warp 8 on end at 16, and there are 12"),
+        ({}, "warps: 2 x 1 is not 3, which 384 threads make; first_warp says which"),
+    ],
+)
+def test_warps_that_there_are_not(fields, error):
+    access = {"name": "a", "op": "stmatrix.x4", "fragment": "wgmma.m64n8k16.C.f16", "repeat": {"n": 2}}
+    with pytest.raises(ProblemFileError, match=error):
+        written_out(problem({**access, "warps": [2, 1], **fields}, threads=384))

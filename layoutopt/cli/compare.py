@@ -111,11 +111,7 @@ def _compared(
     if isinstance(loaded, TileSet):
         from layoutopt.study.compare_tiles import compare_tiles
 
-        for flag, given in (("--offset", offset), ("--run", run), ("--store", store)):
-            if given:
-                raise click.UsageError(
-                    f"{flag} is for one tile; of several, the file says each tile's layout"
-                )
+        _check_for_one(offset, run, store)
         gpu = problem_device(loaded, device_file)
         whole = compare_tiles(loaded, target=gpu, time_limit=time_limit, progress=progress("comparing"))
         end_progress()
@@ -141,6 +137,17 @@ def _compared(
 
         result = with_measured(loaded, result, card)
     return _printed(loaded, result, form, plot)
+
+
+def _check_for_one(offset: str | None, run: bool, store: Store | None) -> None:
+    """Refuse what is for one tile only."""
+    for flag, given, instead in (
+        ("--offset", offset, "the file says each tile's layout (published, layout.offset)"),
+        ("--run", run, "`layoutopt run` runs each"),
+        ("--store", store, "there is none: a store holds answers of single tiles"),
+    ):
+        if given:
+            raise click.UsageError(f"{flag} is for one tile; of several, {instead}")
 
 
 def _printed(loaded: Problem | TileSet, result: Comparison, form: str, plot: Path | None) -> int:

@@ -46,13 +46,14 @@ def _print(problem: Path, expanded: bool, as_json: bool) -> None:
     from layoutopt.problems.file import from_data, read, written_out
     from layoutopt.problems.text import problem_text
     from layoutopt.problems.tile_set_file import tiles_from_data
+    from layoutopt.problems.tile_set_file import written_out as tiles_written_out
 
     text = read(problem)
     data = parse(text)
     several = isinstance(data, dict) and "tiles" in data
     (tiles_from_data if several else from_data)(data)
-    if expanded and not several:
-        data = written_out(data)
+    if expanded:
+        data = (tiles_written_out if several else written_out)(data)
     if as_json:
         say_json(data)
     else:

@@ -266,7 +266,18 @@ def _with_families(problem: P, names: tuple[str, ...]) -> P:
         raise click.UsageError(
             f"--families: the problem allows only {', '.join(allowed)}, not {', '.join(outside)}"
         )
+    if isinstance(problem, TileSet):
+        _say_dictated(problem)
     return msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, families=names))
+
+
+def _say_dictated(tiles: TileSet) -> None:
+    """Say for which tiles families make no difference; there must be others."""
+    dictated = [tile.name for tile in tiles.tiles if tiles.problem(tile).is_dictated]
+    if len(dictated) == len(tiles.tiles):
+        raise click.UsageError("--families: the hardware dictates the layout of every tile")
+    if dictated:
+        note(f"--families is not for {', '.join(dictated)}, whose layouts the hardware dictates")
 
 
 def _constrained(problem: P, **given: Any) -> P:

@@ -47,6 +47,10 @@ class FragmentAccess(Struct, frozen=True, forbid_unknown_fields=True, rename={"l
         ]
         | None
     ) = None
+    first_warp: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(description="The first warp that takes part, where only those of warps do; they follow it"),
+    ] = None
     repeat: Annotated[
         dict[Literal["m", "n", "k"], Positive],
         Meta(description="Instructions of one warp along each coordinate, side by side"),
@@ -121,6 +125,8 @@ class _Move:
         stride: from one repetition to the next, by coordinate.
         groups: by what the group number is divided, and how many groups lie along the coordinate.
         repeat: repetitions that remain as loops.
+        shift: what is added to a warp, modulo all that take part, so that the first of them is 0.
+        taking: the warps that take part; None for all.
     """
 
     held: Fragment
@@ -131,6 +137,17 @@ class _Move:
     stride: dict[str, int]
     groups: dict[str, tuple[int, int]]
     repeat: dict[str, int]
+    shift: int
+    taking: range | None
+
+    def where(self, given: str | None, warps: int) -> str | None:
+        """The predicate of an access that says `given`, in a block of so many warps."""
+        if self.taking is None:
+            return given
+        above = f"warp >= {self.taking.start}" if self.taking.start else ""
+        below = f"warp < {self.taking.stop}" if self.taking.stop < warps else ""
+        parts = [part for part in (above, below, given) if part]
+        return " & ".join(f"({part})" for part in parts) if len(parts) > 1 else "".join(parts) or None
 
     def addressed(self) -> tuple[IntArray, IntArray]:
         """The lane that holds the first element at each lane's address, and which value it is.
@@ -220,7 +237,7 @@ def written_out(access: FragmentAccess, place: str, tile: Tile, threads: int) ->
         index=written,
         bytes=access.bytes,
         loops=loops,
-        where=access.where,
+        where=move.where(access.where, threads // held.lanes),
         weight=access.weight,
         notes=access.notes,
     )
@@ -268,24 +285,41 @@ def _move(access: FragmentAccess, place: str, tile: Tile, threads: int) -> _Move
             f"{place}.op", f"{access.op} moves {moved} values a lane, but a lane holds {values}"
         )
     groups = _groups(access, place, held, threads)
-    return _Move(held, at, operation, moved, values // moved, stride, groups, repeat)
+    taking, shift = None, 0
+    if access.first_warp is not None:
+        count = held.warps * math.prod(size for _, size in groups.values())
+        taking, shift = range(access.first_warp, access.first_warp + count), -access.first_warp % count
+    return _Move(held, at, operation, moved, values // moved, stride, groups, repeat, shift, taking)
 
 
 def _groups(access: FragmentAccess, place: str, held: Fragment, threads: int) -> dict[str, tuple[int, int]]:
     unit = held.lanes * held.warps
-    if threads % unit:
+    first = access.first_warp
+    if threads % unit and first is None:
         raise ProblemFileError("threads", f"{held.name} needs whole groups of {unit} threads, not {threads}")
     count = threads // unit
-    if access.warps is None and count > 1:
+    if access.warps is None and count > 1 and first is None:
         what = "warps" if held.warps == 1 else f"groups of {held.warps} warps"
         raise ProblemFileError(
             f"{place}.warps", f'the block has {count} {what}: say how they lie, such as "warps": [{count}, 1]'
         )
     along = access.warps or (1, 1)
-    if math.prod(along) != count:
-        raise ProblemFileError(
-            f"{place}.warps", f"{' x '.join(map(str, along))} is not {count}, which {threads} threads make"
-        )
+    said = " x ".join(map(str, along))
+    if first is not None:
+        last = first + held.warps * math.prod(along)
+        if first % held.warps:
+            raise ProblemFileError(
+                f"{place}.first_warp",
+                f"groups of {held.warps} warps begin at a multiple of that, not at {first}",
+            )
+        if last > threads // held.lanes:
+            raise ProblemFileError(
+                f"{place}.warps",
+                f"{said} from warp {first} on end at {last}, and there are {count * held.warps} warps",
+            )
+    elif math.prod(along) != count:
+        hint = "; first_warp says which, where not all take part" if math.prod(along) < count else ""
+        raise ProblemFileError(f"{place}.warps", f"{said} is not {count}, which {threads} threads make{hint}")
     groups, divide = {}, 1
     for c, size in zip(COORDINATES, along, strict=False):
         groups[c] = (divide, size)
@@ -301,12 +335,13 @@ def _coordinate(move: _Move, c: str, place: str) -> Node:
     node = fit(table, {"lane": held.lanes, "piece": move.pieces, "warp": held.warps})
     if node is None:
         raise ProblemFileError(f"{place}.fragment", f"no formula gives coordinate {c} of {held.name}")
-    if held.warps > 1:
+    warp: Node = Op("+", (Var("warp"), Const(move.shift))) if move.shift else Var("warp")
+    if held.warps > 1:  # groups begin at a multiple of their warps
         node = substituted(node, {"warp": Op("%", (Var("warp"), Const(held.warps)))})
     terms = [node]
     divide, count = move.groups.get(c, (1, 1))
     if count > 1:
-        group = Op("%", (Op("//", (Var("warp"), Const(held.warps * divide))), Const(count)))
+        group = Op("%", (Op("//", (warp, Const(held.warps * divide))), Const(count)))
         terms.insert(0, Op("*", (Const(move.stride[c] * move.repeat.get(c, 1)), group)))
     if c in move.steps():
         terms.append(Op("*", (Const(move.stride[c]), Var(move.steps()[c]))))
@@ -330,7 +365,7 @@ def _verify(move: _Move, index: list[Node], access: FragmentAccess, place: str, 
         env = dict(variables)
         for c in held.extent:
             divide, count = move.groups.get(c, (1, 1))
-            group = warp // held.warps // divide % count
+            group = (warp + move.shift) // held.warps // divide % count
             step = variables.get(f"{c}_step", np.zeros(1, np.int64))
             env[c] = move.at[c][holder, warp % held.warps, value] + move.stride[c] * (
                 move.repeat.get(c, 1) * group + step

@@ -44,12 +44,12 @@ def tiles_from_data(raw: Any) -> TileSet:
     Raises:
         ProblemFileError: the data is not such a problem; `field` says where.
     """
-    tile_set = json_data.convert(_written_out(templates.single(raw)), TileSet)
+    tile_set = json_data.convert(written_out(templates.single(raw)), TileSet)
     check_tiles(tile_set)
     return tile_set
 
 
-def _written_out(raw: Any) -> Any:
+def written_out(raw: Any) -> Any:
     """Data of several tiles in which named accesses are ordinary ones of their tile.
 
     Raises:

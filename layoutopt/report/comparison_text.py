@@ -166,7 +166,7 @@ def _legend(problem: Problem | TileSet, comparison: Comparison) -> list[str]:
             lines.append(
                 f"  blocks come in clusters of {problem.block.cluster}, at once on one GPC: fewer may fit"
             )
-    else:
+    elif any(row.wavefronts is not None for row in comparison.rows):
         lines.append(f"  blocks/SM and stages: the limits of {comparison.target} are not in the device data")
     if any(row.cycles is not None for row in comparison.rows):
         lent = f", with what was measured on {comparison.borrowed}" if comparison.borrowed else ""

@@ -16,6 +16,7 @@ from layoutopt.problems.tile_set_file import fields_of
 from layoutopt.problems.types import Problem, TileSet
 from layoutopt.study.check import Audit, check
 from layoutopt.study.findings import Finding
+from layoutopt.synthesis.tile_groups import within_room
 
 TILE_SET_AUDIT_SCHEMA: Final = "layoutopt.tile_set_audit/1"
 
@@ -87,9 +88,7 @@ def check_tiles(
             audits[tile.name] = check(tile_set.problem(tile), target=gpu, solver=solver, budget=budget)
     placed = tuple(_placed(tile_set, audits))
     size = max(_ranges(part)[-1][0] + part.audit.declared_bytes for part in placed)
-    limits = gpu.limits_of(tile_set.target)
-    most = limits.shared_bytes_per_block if limits is not None else None
-    budget_bytes = most if tile_set.layout.max_bytes is None else tile_set.layout.max_bytes
+    budget_bytes = within_room(tile_set, gpu).layout.max_bytes
     wrong = [*_misplaced(placed), *_overlaps(tile_set, placed), *_too_large(size, budget_bytes)]
     sound = not wrong and all(part.audit.status is not Status.INFEASIBLE for part in placed)
     return TileSetAudit(

@@ -29,7 +29,7 @@ from layoutopt.synthesis.arrange import Arrangement, arrange
 from layoutopt.synthesis.fronts import Unit, plan_of, units_of
 from layoutopt.synthesis.packing import Plan, pack, rounded_up
 from layoutopt.synthesis.solve import solve
-from layoutopt.synthesis.tile_groups import side_by_side
+from layoutopt.synthesis.tile_groups import side_by_side, within_room
 
 # What is taken of a tile that has no such row: its layout in use, or row-major.
 _INSTEAD: Final = {
@@ -109,10 +109,8 @@ class _TileComparer:
         share = None if time_limit is None else time_limit / (len(self.units) + 1)
         self.members = [self._member(unit, share) for unit in self.units]
         self.budget = Budget(None if share is None else 2 * share)
-        limits = gpu.limits_of(tile_set.target)
-        room = None if limits is None else limits.shared_bytes_per_block - tile_set.block.other_shared_bytes
         self.arranged: dict[tuple[str, ...], Arrangement] = {}
-        self.limit = room if tile_set.layout.max_bytes is None else tile_set.layout.max_bytes
+        self.limit = within_room(tile_set, gpu).layout.max_bytes
 
     def _member(self, unit: Unit, share: float | None) -> _Member:
         name = unit.tiles[0].name

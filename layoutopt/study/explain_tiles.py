@@ -12,12 +12,13 @@ from msgspec import Struct
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, device
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Status
+from layoutopt.problems.result_file import MAX_BYTES
 from layoutopt.problems.tile_set_file import fields_of
 from layoutopt.problems.types import TileSet
 from layoutopt.study.explain import explain
 from layoutopt.study.explanation import Explanation, Relaxation
 from layoutopt.synthesis.arrange import Arrangement, arrange
-from layoutopt.synthesis.tile_groups import groups
+from layoutopt.synthesis.tile_groups import groups, within_room
 
 TILE_SET_EXPLANATION_SCHEMA: Final = "layoutopt.tile_set_explanation/1"
 # Share of the time for the search over all tiles, and of what is left, for the same without the budget.
@@ -86,12 +87,14 @@ def explain_tiles(
     """
     gpu, time = target or device(tile_set.target), budget or Budget(time_limit)
     found = arrange(tile_set, target=gpu, budget=time.part(_SEARCH_SHARE))
+    room = within_room(_with(tile_set, max_bytes=None), gpu).layout.max_bytes
+    tile_set = within_room(tile_set, gpu)
     free = None
     if tile_set.layout.max_bytes is not None and found.excess != 0:
-        free = arrange(_without(tile_set, max_bytes=None), target=gpu, budget=time.part(_SEARCH_SHARE))
+        free = arrange(_with(tile_set, max_bytes=MAX_BYTES), target=gpu, budget=time.part(_SEARCH_SHARE))
     wide = None
     if tile_set.layout.families is not None and found.excess != 0:
-        wide = arrange(_without(tile_set, families=None), target=gpu, budget=time.part(_SEARCH_SHARE))
+        wide = arrange(_with(tile_set, families=None), target=gpu, budget=time.part(_SEARCH_SHARE))
     members = groups(tile_set)
     explained = []
     for k, (tiles, problem) in enumerate(members):
@@ -102,7 +105,7 @@ def explain_tiles(
     verdict = True if found.tiles and found.excess == 0 else False if bound.lower_bound > 0 else None
     if verdict is None and found.status is Status.INFEASIBLE:
         verdict = False
-    together = _Together(tile_set, found, free, wide)
+    together = _Together(tile_set, room, found, free, wide)
     return TileSetExplanation(
         tile_set.name,
         gpu.name,
@@ -119,7 +122,7 @@ def explain_tiles(
     )
 
 
-def _without(tile_set: TileSet, **changes: None) -> TileSet:
+def _with(tile_set: TileSet, **changes: int | None) -> TileSet:
     layout = msgspec.structs.replace(tile_set.layout, **changes)
     return msgspec.structs.replace(tile_set, layout=layout)
 
@@ -135,9 +138,13 @@ def _bound(found: Arrangement, explained: list[ExplainedTile]) -> Bound:
 
 @dataclass(frozen=True, slots=True)
 class _Together:
-    """What holds of all tiles: `free` and `wide` are answers without the budget, and in every family."""
+    """What holds of all tiles: `free` and `wide` are answers without the budget, and in every family.
+
+    `room` is what a block of the GPU has, where that is known; the budget may be less.
+    """
 
     tile_set: TileSet
+    room: int | None
     found: Arrangement
     free: Arrangement | None
     wide: Arrangement | None
@@ -159,10 +166,16 @@ class _Together:
             least = f"{free.excess:g} excess wavefronts" if free.excess else "no bank conflicts"
             yield (
                 f"the budget costs {self._more():g} excess wavefronts: with {least} the tiles take "
-                f"{free.bytes:,} bytes, and layout.max_bytes is {limit:,}"
+                f"{free.bytes:,} bytes, and {self._budget()}"
                 if found.tiles
-                else f"with {least} the tiles take {free.bytes:,} bytes, and layout.max_bytes is {limit:,}"
+                else f"with {least} the tiles take {free.bytes:,} bytes, and {self._budget()}"
             )
+
+    def _budget(self) -> str:
+        limit = self.tile_set.layout.max_bytes
+        if limit == self.room:
+            return f"a block of {self.tile_set.target} has {limit:,}"
+        return f"layout.max_bytes is {limit:,}"
 
     def relaxations(self) -> Iterator[Relaxation]:
         wide, free = self.wide, self.free
@@ -173,7 +186,8 @@ class _Together:
             return
         assert free is not None
         least = f"{free.excess:g} excess wavefronts" if free.excess else "no conflicts"
-        yield Relaxation("max_bytes", f"with layout.max_bytes {free.bytes:,} there are {least}")
+        if self.room is None or (free.bytes or 0) <= self.room:
+            yield Relaxation("max_bytes", f"with layout.max_bytes {free.bytes:,} there are {least}")
         yield from self._fewer_stages(free, least)
 
     def _fewer_stages(self, free: Arrangement, least: str) -> Iterator[Relaxation]:

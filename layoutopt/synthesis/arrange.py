@@ -30,9 +30,13 @@ from layoutopt.search.scene import OUTSIDE_GROUPS
 from layoutopt.synthesis.fronts import Choice, Point, Unit, explore, plan_of, units_of
 from layoutopt.synthesis.packing import Plan, least, pack, rounded_up
 from layoutopt.synthesis.solve import solve_cases
-from layoutopt.synthesis.tile_groups import side_by_side
+from layoutopt.synthesis.tile_groups import side_by_side, within_room
 
 ARRANGEMENT_SCHEMA: Final = "layoutopt.arrangement/1"
+
+
+# Of the time, for a search without a budget, where the file has none and a block of the GPU has one.
+_UNBOUNDED_SHARE: Final = 0.75
 
 
 class PlacedTile(Struct, frozen=True):
@@ -62,7 +66,7 @@ class Arrangement(Struct, frozen=True, rename={"schema_": "schema"}):
     Attributes:
         tiles: in the order of the file.
         bytes: of all tiles and stages, alignment included.
-        max_bytes: the budget.
+        max_bytes: the budget: the file's, else what a block of the GPU has; None where that is not known.
         alignment_bytes: of the base of the whole.
         excess: one pass over every access, one stage.
         proof: of all tiles together.
@@ -153,7 +157,7 @@ def arrange(
     """Layouts of least weighted excess in all, then fewest bytes, each verified where it lies.
 
     Args:
-        tile_set: what to solve.
+        tile_set: what to solve; without `layout.max_bytes`, within what a block of the GPU has.
         time_limit: seconds; None for no limit. The best combination so far is the answer when it ends.
         workers: solver threads. The answer does not depend on it unless the time runs out.
         conflict_free: make any excess infeasible.
@@ -166,24 +170,34 @@ def arrange(
         VerificationError: the conflict engine does not confirm the model; nothing is returned.
     """
     gpu = target or device(tile_set.target)
+    bounded, time = within_room(tile_set, gpu), budget or Budget(time_limit)
     units = units_of(tile_set, gpu)
     plan = plan_of(tile_set, units)
-    time = budget or Budget(time_limit)
-
-    def solver(unit: Unit, share: float, problem: Problem) -> Result:
-        name = unit.tiles[0].name
-        with fields_of(tile_set, *unit.tiles):
-            ask = Ask(time.part(share), conflict_free, workers, lambda text: progress(f"{name}: {text}"))
-            return solve_cases([unit.case.constrained(problem.layout)], ask)
-
-    limit = tile_set.layout.max_bytes
+    asked, limit = tile_set.layout.max_bytes, bounded.layout.max_bytes
     elements = least(plan, [unit.bytes_at(unit.elements_bytes, 1) for unit in units])
     if limit is not None and elements > limit:
-        reason = f"the elements alone need {elements} bytes; layout.max_bytes is {limit} ({EVERY_LAYOUT})"
+        most = f"layout.max_bytes is {limit}" if asked else f"a block of {tile_set.target} has {limit}"
+        reason = f"the elements alone need {elements} bytes; {most} ({EVERY_LAYOUT})"
         nothing = Proof(Bound(0, EVERY_LAYOUT), Bound(elements, EVERY_LAYOUT))
         return Arrangement(tile_set.name, gpu.name, Status.INFEASIBLE, nothing, reason, max_bytes=limit)
-    choice = explore(units, plan, limit, solver, time)
-    return _arrangement(tile_set, gpu, units, plan, choice, elements)
+
+    def best(whole: TileSet, units: Sequence[Unit], time: Budget) -> Arrangement:
+        def solver(unit: Unit, share: float, problem: Problem) -> Result:
+            name = unit.tiles[0].name
+            with fields_of(whole, *unit.tiles):
+                ask = Ask(time.part(share), conflict_free, workers, lambda text: progress(f"{name}: {text}"))
+                return solve_cases([unit.case.constrained(problem.layout)], ask)
+
+        choice = explore(units, plan, whole.layout.max_bytes, solver, time)
+        return _arrangement(whole, gpu, units, plan, choice, elements)
+
+    if asked is None:
+        # What fits without being told to has the stronger proof.
+        free = best(tile_set, units, time if limit is None else time.part(_UNBOUNDED_SHARE))
+        if limit is None or free.bytes is None or free.bytes <= limit:
+            return msgspec.structs.replace(free, max_bytes=limit)
+        units = units_of(tile_set, gpu)
+    return best(bounded, units, time)
 
 
 def _arrangement(

@@ -66,7 +66,7 @@ def block_certificate(tile_set: TileSet, gpu: Device, arrangement: Arrangement) 
         "target": tile_set.target,
         "status": str(arrangement.status),
         "reason": arrangement.reason,
-        "max_bytes": tile_set.layout.max_bytes,
+        "max_bytes": arrangement.max_bytes,
         "bytes": arrangement.bytes,
         "excess": arrangement.weighted_excess,
         "bound": {

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from layoutopt.hardware.devices import Device
 from layoutopt.problems.types import Access, NamedTile, Problem, Tile, TileSet
 
 
@@ -73,3 +74,12 @@ def viewed_index(index: Sequence[str | int], tile: Tile, onto: Tile) -> tuple[st
         found.append(f"({flat}) // {inner}" + (f" % {onto.shape[d]}" if d else ""))
         inner *= onto.shape[d]
     return tuple(reversed(found))
+
+
+def within_room(tile_set: TileSet, gpu: Device) -> TileSet:
+    """The tiles under a budget: the file's, else what a block of the GPU has beside other shared memory."""
+    limits = gpu.limits_of(tile_set.target)
+    if tile_set.layout.max_bytes is not None or limits is None:
+        return tile_set
+    room = max(1, limits.shared_bytes_per_block - tile_set.block.other_shared_bytes)
+    return msgspec.structs.replace(tile_set, layout=msgspec.structs.replace(tile_set.layout, max_bytes=room))
