@@ -32,7 +32,7 @@ from tile_sets import tile_set
 def make(rng: random.Random) -> Case:
     """A case: a problem, its time limit, what else is asked."""
     case: Case = {
-        "limit": rng.choice([0.05, 0.1, 0.1, 0.2, 0.2, 0.5]),
+        "limit": rng.choice([0.05, 0.1, 0.1, 0.1, 0.2, 0.4]),
         "seed": rng.randrange(10**9),
         "options": [],
         "also": [],
@@ -47,8 +47,8 @@ def make(rng: random.Random) -> Case:
     else:
         target = random_target(rng)
         case["problem"] = Maker(rng, target, hardware(target)).problem()
-    case["also"] = sorted(e for e in COMMANDS if rng.random() < 0.08)
-    case["also"] += sorted(e for e in SPELLINGS if rng.random() < (0.01 if e == "sweep" else 0.05))
+    case["also"] = sorted(e for e in COMMANDS if rng.random() < 0.06)
+    case["also"] += sorted(e for e in SPELLINGS if rng.random() < (0.005 if e == "sweep" else 0.03))
     if rng.random() < 0.15:
         case["options"] = options(rng, case["problem"])
     return case

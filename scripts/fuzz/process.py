@@ -6,7 +6,11 @@ has: its exit code, its stderr, its processor time, its memory, its death.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib
+import io
+import json
 import os
 import pkgutil
 import resource
@@ -26,12 +30,14 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a fork of a process with t
 
 import layoutopt  # noqa: E402
 from layoutopt.cli import run  # noqa: E402
+from layoutopt.cli.commands import main  # noqa: E402
 
 WARM_UP = {
     "tile": {"shape": [8, 8], "element": "f32"},
     "threads": 8,
     "accesses": [{"name": "a", "op": "load", "index": ["tid", "0"], "bytes": 4}],
 }
+OFFSET = ([], ["--offset", "x0*8 + x1"])
 MEMORY_BYTES = 5 << 29
 WALL_S = 600
 
@@ -50,10 +56,23 @@ class Done:
 
 
 def import_everything() -> None:
-    """Import every module of the package and read its data, so that a forked command loads nothing."""
+    """Import every module of the package and read its data, so that a forked command loads nothing.
+
+    A child that collects garbage would copy every page that it inherits.
+    """
     for module in pkgutil.walk_packages(layoutopt.__path__, "layoutopt."):
         importlib.import_module(module.name)
+    for name in ("ortools.sat.python.cp_model_helper", "encodings.ascii", "encodings.unicode_escape"):
+        importlib.import_module(name)  # only when there is something to solve, or to escape
     layoutopt.solve(layoutopt.problem(WARM_UP), workers=1)
+    with tempfile.TemporaryDirectory(prefix="fuzz") as folder:
+        path = Path(folder) / "p.json"
+        path.write_text(json.dumps({"name": "warm_up", **WARM_UP}))
+        for verb in ("solve", "check", "compare", "explain"):
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                main([verb, str(path), "--json", *OFFSET[verb == "check"]], standalone_mode=False)
+    gc.collect()
+    gc.freeze()
 
 
 def call(
