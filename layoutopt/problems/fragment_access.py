@@ -125,7 +125,7 @@ class _Move:
         stride: from one repetition to the next, by coordinate.
         groups: by what the group number is divided, and how many groups lie along the coordinate.
         repeat: repetitions that remain as loops.
-        shift: what is added to a warp, modulo all that take part, so that the first of them is 0.
+        turn: what is added to a warp, modulo all that take part, so that the first of them is 0.
         taking: the warps that take part; None for all.
     """
 
@@ -137,7 +137,7 @@ class _Move:
     stride: dict[str, int]
     groups: dict[str, tuple[int, int]]
     repeat: dict[str, int]
-    shift: int
+    turn: int
     taking: range | None
 
     def where(self, given: str | None, warps: int) -> str | None:
@@ -285,11 +285,12 @@ def _move(access: FragmentAccess, place: str, tile: Tile, threads: int) -> _Move
             f"{place}.op", f"{access.op} moves {moved} values a lane, but a lane holds {values}"
         )
     groups = _groups(access, place, held, threads)
-    taking, shift = None, 0
+    taking: range | None = None
+    turn = 0
     if access.first_warp is not None:
         count = held.warps * math.prod(size for _, size in groups.values())
-        taking, shift = range(access.first_warp, access.first_warp + count), -access.first_warp % count
-    return _Move(held, at, operation, moved, values // moved, stride, groups, repeat, shift, taking)
+        taking, turn = range(access.first_warp, access.first_warp + count), -access.first_warp % count
+    return _Move(held, at, operation, moved, values // moved, stride, groups, repeat, turn, taking)
 
 
 def _groups(access: FragmentAccess, place: str, held: Fragment, threads: int) -> dict[str, tuple[int, int]]:
@@ -335,7 +336,7 @@ def _coordinate(move: _Move, c: str, place: str) -> Node:
     node = fit(table, {"lane": held.lanes, "piece": move.pieces, "warp": held.warps})
     if node is None:
         raise ProblemFileError(f"{place}.fragment", f"no formula gives coordinate {c} of {held.name}")
-    warp: Node = Op("+", (Var("warp"), Const(move.shift))) if move.shift else Var("warp")
+    warp: Node = Op("+", (Var("warp"), Const(move.turn))) if move.turn else Var("warp")
     if held.warps > 1:  # groups begin at a multiple of their warps
         node = substituted(node, {"warp": Op("%", (Var("warp"), Const(held.warps)))})
     terms = [node]
@@ -365,7 +366,7 @@ def _verify(move: _Move, index: list[Node], access: FragmentAccess, place: str, 
         env = dict(variables)
         for c in held.extent:
             divide, count = move.groups.get(c, (1, 1))
-            group = (warp + move.shift) // held.warps // divide % count
+            group = (warp + move.turn) // held.warps // divide % count
             step = variables.get(f"{c}_step", np.zeros(1, np.int64))
             env[c] = move.at[c][holder, warp % held.warps, value] + move.stride[c] * (
                 move.repeat.get(c, 1) * group + step
