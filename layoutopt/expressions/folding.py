@@ -125,7 +125,7 @@ def _step(node: Node) -> Node:
     """`node`, whose operands are folded."""
     if not isinstance(node, Op):
         return node
-    constants = sum([type(arg) is Const for arg in node.args])
+    constants = list(map(type, node.args)).count(Const)
     if not constants:
         return node
     if constants == len(node.args):

@@ -20,10 +20,11 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 
 from layoutopt.expressions.folding import folded, is_power
-from layoutopt.expressions.grammar import Const, Lookup, Node, Op
+from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var
 from layoutopt.expressions.simplify import Range, bounds
 
 _BITS = frozenset("^&|")
+_LEAVES = Const, Var
 
 
 def instructions(
@@ -109,7 +110,7 @@ class _Counter:
 
     def cost(self, node: Node) -> int:
         """What `node` costs beyond what has been counted already."""
-        if not isinstance(node, Op | Lookup) or node in self.seen:
+        if isinstance(node, _LEAVES) or node in self.seen:
             return 0
         self.seen.add(node)
         if isinstance(node, Lookup):

@@ -7,6 +7,8 @@ knows which task a dead one was at. A worker whose driver is gone reads the end 
 from __future__ import annotations
 
 import contextlib
+import gc
+import itertools
 import os
 import queue
 import socket
@@ -185,7 +187,9 @@ def serve(descriptor: int) -> None:
                 os._exit(0)  # the driver is gone, or done
 
     threading.Thread(target=read, daemon=True).start()
-    while True:
+    for number in itertools.count():
+        if number == 1:
+            gc.freeze()  # what the first task has loaded stays, so that no collection looks at it again
         try:
             outcome: object = outcome_of(tasks.get(), devices)
         except Exception as error:  # a bug, or another version: the driver says what
