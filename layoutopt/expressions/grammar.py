@@ -263,14 +263,14 @@ class _Evaluation:
     def __init__(self, node: Node, env: Mapping[str, IntArray], where: BoolArray | None) -> None:
         self.node = node
         self.env = env
-        self.most = {v: max(-int(a.min()), int(a.max())) if a.size else 0 for v, a in env.items()}
-        self.shape = np.broadcast_shapes(
-            *(a.shape for a in env.values()), () if where is None else where.shape
-        )
+        self.where = where
+        self.most: dict[str, int] = {}  # of the variables that were met
 
     def check(self, bad: BoolArray, mask: BoolArray | None, message: str) -> None:
         if bad.any():
-            fault = np.broadcast_to(bad if mask is None else bad & mask, self.shape).ravel()
+            arrays = [*self.env.values(), *(() if self.where is None else (self.where,))]
+            shape = np.broadcast_shapes(*(array.shape for array in arrays))
+            fault = np.broadcast_to(bad if mask is None else bad & mask, shape).ravel()
             if fault.any():
                 raise ExpressionError(f"{message} in {_quote(to_text(self.node))}", int(fault.argmax()))
 
@@ -279,7 +279,10 @@ class _Evaluation:
             case Const(value):
                 return np.array(value, np.int64), abs(value)
             case Var(name):
-                return self.env[name], self.most[name]
+                given = self.env[name]
+                if name not in self.most:
+                    self.most[name] = max(-int(given.min()), int(given.max())) if given.size else 0
+                return given, self.most[name]
             case Op(symbol, (left, right)) if symbol in _ARRAY:
                 return self.binary(symbol, self.run(left, mask), self.run(right, mask), mask)
             case Lookup(values, index):
