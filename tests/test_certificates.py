@@ -269,6 +269,8 @@ def test_too_many_bytes_are_arithmetic(tmp_path):
         (lambda g: g.update(status="infeasible"), "infeasible, with a layout"),
         (lambda g: g.update(banks=1024), "not those of an access"),
         (lambda g: g["served"]["columns"]["phases"][0].pop(), "served twice, or never"),
+        (lambda g: g["served"]["columns"].update(lanes_used=1 << 62), "served twice, or never"),
+        (lambda g: g["served"]["columns"].update(bytes=1 << 62), "accesses of 4611686018427387904 bytes"),
         (lambda g: g["constraints"].update(max_bytes=256), "layout.max_bytes was 256, the problem has None"),
     ],
 )  # fmt: skip

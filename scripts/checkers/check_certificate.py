@@ -46,6 +46,7 @@ WRITTEN_OUT = {"fragment", "copy", "coordinates", "bases"}
 # AMD's loads from global memory past the registers: lane l writes at the wave's base + l times the width.
 DIRECT = re.compile(r"(?:buffer|global)_load_dword(?:x[34])?[. ]lds|global_load_lds_dword(?:x[34])?")
 MAX_WORK = 1 << 24  # lanes and elements that are looked at to compare a layout with the others
+WIDEST_BYTES = 16  # of any access, a row of a matrix among them
 ERRORS = (SyntaxError, NameError, TypeError, ValueError, ArithmeticError, RecursionError, MemoryError)
 # Lanes of a warp, banks and bytes of a bank, by the name of the target.
 HARDWARE = (("sm_1[0-3]", 32, {16}, 4), ("sm_.*_8byte", 32, {32}, 8), ("sm_.*", 32, {32}, 4),
@@ -465,8 +466,10 @@ def check_named(problem, given):
     require((given["banks"], given["bank_bytes"]) in banks, "the banks are not those of an access")
     for rule in rules:
         served = sorted(lane for phase in rule["phases"] for lane in phase)
-        once = len(set(served)) == len(served) and set(range(rule["lanes_used"])) <= set(served)
+        used = rule["lanes_used"]
+        once = len(set(served)) == len(served) >= used and set(range(used)) <= set(served)
         require(once, "some lane is served twice, or never")
+        require(0 < rule["bytes"] <= WIDEST_BYTES, f"accesses of {rule['bytes']} bytes")
     for name, lanes, counts, wide in HARDWARE:
         if re.fullmatch(name, target):
             real = given["lanes"] == lanes and all(b in counts and w == wide for b, w in banks)
