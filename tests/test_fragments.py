@@ -379,3 +379,26 @@ def test_warps_that_there_are_not(fields, error):
     access = {"name": "a", "op": "stmatrix.x4", "fragment": "wgmma.m64n8k16.C.f16", "repeat": {"n": 2}}
     with pytest.raises(ProblemFileError, match=error):
         written_out(problem({**access, "warps": [2, 1], **fields}, threads=384))
+
+
+@pytest.mark.parametrize(
+    ("element", "op"),
+    [
+        ("bf16", {"op": "stmatrix.x4"}),
+        ("e4m3", {"op": "store", "bytes": 2}),
+        ("f64", {"op": "store", "bytes": 16}),
+    ],
+)
+def test_results_are_converted_before_they_are_stored(element, op):
+    """Accumulators of 32 bits in a tile of another element lie where those of 16 bits lie in one of 16."""
+    access = {"name": "a", "fragment": "wgmma.m64n8k16.C.f32", "repeat": {"n": 2}, **op}
+    data = written_out(problem(access, shape=(64, 16), element=element, threads=128))
+    sixteen = {"name": "a", "fragment": "wgmma.m64n8k16.C.f16", "repeat": {"n": 2}, **op}
+    if element == "bf16":
+        assert data["accesses"] == written_out(problem(sixteen, shape=(64, 16), threads=128))["accesses"]
+        return
+    rows, columns = np.moveaxis(lanes_of(data)[0][..., :2], -1, 0)
+    lane, warp = np.arange(32), np.arange(len(rows)) % 4
+    assert (rows % 8 == lane // 4).all()
+    assert (rows // 16 == warp[:, None]).all()
+    assert (columns % 8 == lane % 4 * 2).all()

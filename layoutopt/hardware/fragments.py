@@ -95,6 +95,11 @@ class Fragment:
     copies: int = 1
 
     @property
+    def is_result(self) -> bool:
+        """Whether it is what the instruction computes, which a kernel may convert before it stores it."""
+        return ".C." in self.name
+
+    @property
     def targets(self) -> str:
         """The targets that execute the instruction, in words."""
         if self.until == self.since:

@@ -80,13 +80,16 @@ def _find(name: str, place: str) -> Fragment:
 
 
 def _packed(whole: Fragment, tile: Tile, place: str) -> Fragment:
-    """The fragment in tile elements, where one of them holds several of its own."""
+    """The fragment in tile elements: one of them may hold several of its own, and results are converted."""
     bits = tile.element_bits
     if bits == whole.bits:
         return whole
     p = bits // whole.bits
     named = tile.element if isinstance(tile.element, str) else None
-    if bits % whole.bits or (named is not None and named not in CONTAINERS):
+    contained = bits % whole.bits == 0 and (named is None or named in CONTAINERS)
+    if whole.is_result and not contained:
+        return replace(whole, bits=bits)  # converted in registers: every value stays where it is
+    if not contained:
         raise ProblemFileError(
             f"{place}.fragment", f"{whole.name} has elements of {whole.bits} bits, the tile of {bits}"
         )
