@@ -96,17 +96,91 @@ def test_a_transposed_view_is_the_same_buffer():
     assert check(from_data(data), data["published"]["offset"]).excess == 0
 
 
-def test_what_wgmma_reads_must_be_a_layout_of_its():
-    text = (
-        HEAD
-        + """
-    %a = ttg.local_alloc %v : (tensor<128x64xf16, #blocked>) -> !ttg.memdesc<128x64xf16, #nv, #smem>
-    %d = ttng.warp_group_dot %a, %b, %c : !ttg.memdesc<128x64xf16, #nv, #smem> * !ttg.memdesc<64x128xf16, #nv, #smem> -> tensor<128x128xf32, #mma>
+HOPPER = (
     """
+#blocked = #ttg.blocked<{sizePerThread = [1, 8], threadsPerWarp = [4, 8], warpsPerCTA = [4, 1], order = [1, 0]}>
+#mma = #ttg.nvidia_mma<{versionMajor = 3, versionMinor = 0, warpsPerCTA = [4, 1], instrShape = [16, 64, 16]}>
+#nv = #ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 16}>
+#turned = #ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = true, elementBitWidth = 16}>
+#bars = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>
+#smem = #ttg.shared_memory
+module attributes {"ttg.num-warps" = 4 : i32, ttg.target = "cuda:90", "ttg.threads-per-warp" = 32 : i32} {
+  tt.func public @kernel(%p: !tt.ptr<f16>) {
+    %a = ttg.local_alloc : () -> !ttg.memdesc<2x128x64xf16, #nv, #smem, mutable>
+    %b = ttg.local_alloc : () -> !ttg.memdesc<2x64x64xf16, #nv, #smem, mutable>
+    %a0 = ttg.memdesc_index %a[%c0] : !ttg.memdesc<2x128x64xf16, #nv, #smem, mutable> -> !ttg.memdesc<128x64xf16, #nv, #smem, mutable>
+    ttng.async_tma_copy_global_to_local %d[%x, %k] %a0, %bar, %true : !tt.tensordesc<128x64xf16, #nv>, !ttg.memdesc<1xi64, #bars, #smem, mutable> -> !ttg.memdesc<128x64xf16, #nv, #smem, mutable>
+    ttng.async_tma_copy_global_to_local %e[%y, %k] %b0, %bar, %true : !tt.tensordesc<64x64xf16, #nv>, !ttg.memdesc<1xi64, #bars, #smem, mutable> -> !ttg.memdesc<64x64xf16, #nv, #smem, mutable>
+    %t = ttg.memdesc_trans %b0 {order = array<i32: 1, 0>} : !ttg.memdesc<64x64xf16, #nv, #smem, mutable> -> !ttg.memdesc<64x64xf16, #turned, #smem, mutable>
+    %acc = ttng.warp_group_dot %a0, %t, %acc0 {isAsync = true} : !ttg.memdesc<128x64xf16, #nv, #smem, mutable> * !ttg.memdesc<64x64xf16, #turned, #smem, mutable> -> tensor<128x64xf32, #mma>
+    %w:3 = ttng.warp_group_dot_wait %acc, %a0, %t {pendings = 0 : i32} : tensor<128x64xf32, #mma>, !ttg.memdesc<128x64xf16, #nv, #smem, mutable>, !ttg.memdesc<64x64xf16, #turned, #smem, mutable>
+    %o = ttg.local_alloc %r : (tensor<128x64xf16, #mma>) -> !ttg.memdesc<128x64xf16, #nv, #smem>
+    ttng.async_tma_copy_local_to_global %f[%x, %y] %o : !tt.tensordesc<128x64xf16, #nv>, !ttg.memdesc<128x64xf16, #nv, #smem>
+"""
+)  # fmt: skip
+
+
+def test_what_the_hardware_does_by_itself_is_an_access():
+    a, b = problems(HOPPER)
+    assert [x["op"] for x in a["accesses"]] == ["stmatrix.x4", "tma.load", "wgmma.A", "tma.store"]
+    # The second operand is read through its transpose: K is the contiguous dimension there, too.
+    assert b["accesses"] == [{"name": op, "op": op} for op in ("tma.load", "wgmma.B")]
+    for data in (a, b):
+        problem = from_data(data)
+        audit = check(problem, data["published"]["offset"])
+        modes = {x.descriptor.mode for x in audit.accesses if x.descriptor is not None}
+        assert (modes, audit.excess, "layout" in data) == ({"128B"}, 0, False)
+
+
+def test_an_operand_across_its_rows_is_mn_major():
+    direct = HOPPER.replace("* !ttg.memdesc<64x64xf16, #turned", "* !ttg.memdesc<64x64xf16, #nv")
+    _, b = problems(direct)
+    assert b["accesses"][1] == {"name": "wgmma.B", "op": "wgmma.B", "major": "MN"}
+    registers = HOPPER.replace("%a0, %t, %acc0", "%ra, %t, %acc0").replace(
+        ": !ttg.memdesc<128x64xf16, #nv, #smem, mutable> * ",
+        ": tensor<128x64xf16, #ttg.dot_op<{opIdx = 0, parent = #mma, kWidth = 2}>> * ",
     )
-    nv = "#nv = #ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 16}>\n"
-    (data,) = problems(nv + text.replace("cuda:80", "cuda:90"))
-    assert data["layout"] == {"must_be": "wgmma"}
+    a, b = problems(registers)
+    assert [x["op"] for x in a["accesses"]] == ["stmatrix.x4", "tma.load", "tma.store"]
+    assert [x["op"] for x in b["accesses"]] == ["tma.load", "wgmma.B"]
+
+
+def test_blackwell_reads_both_operands_from_shared_memory():
+    text = HOPPER.replace("cuda:90", "cuda:100").replace("ttng.warp_group_dot ", "ttng.tc_gen5_mma ")
+    text = text.replace("mutable> * !ttg", "mutable>, !ttg")
+    a, b = problems(text)
+    assert {"tcgen05.A", "tma.load"} <= {x["op"] for x in a["accesses"]}
+    assert [x["op"] for x in b["accesses"]] == ["tma.load", "tcgen05.B"]
+
+
+CDNA4 = """
+#blocked = #ttg.blocked<{sizePerThread = [1, 8], threadsPerWarp = [8, 8], warpsPerCTA = [4, 1], order = [1, 0]}>
+#mma = #ttg.amd_mfma<{version = 4, warpsPerCTA = [2, 2], instrShape = [32, 32, 16], isTransposed = true}>
+#flip = #ttg.swizzled_shared<{vec = 8, perPhase = 1, maxPhase = 8, order = [1, 0]}>
+#smem = #ttg.shared_memory
+module attributes {"ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx950", "ttg.threads-per-warp" = 64 : i32} {
+  tt.func public @kernel(%p: !tt.ptr<f16>) {
+    %b = ttg.local_alloc : () -> !ttg.memdesc<64x64xf16, #flip, #smem, mutable>
+    %t = OPERATION -> <64x64xf16, #flip, #smem, mutable>
+    %v = ttg.local_load %b token %t : !ttg.memdesc<64x64xf16, #flip, #smem, mutable> -> tensor<64x64xf16, #ttg.dot_op<{opIdx = 1, parent = #mma, kWidth = 8}>>
+"""
+
+
+@pytest.mark.filterwarnings("ignore::layoutopt.errors.DisputedRuleWarning")
+@pytest.mark.parametrize(
+    "operation",
+    [
+        "ttg.async_copy_global_to_local %p0, %b {contiguity = 8 : i32} : tensor<64x64x!tt.ptr<f16>, #blocked>",
+        "amdg.buffer_load_to_local %p0[%off] into %b : <f16>[tensor<64x64xi32, #blocked>] ",
+    ],
+)
+def test_copies_past_the_registers_and_transposing_loads_of_cdna4(operation):
+    (data,) = problems(CDNA4.replace("OPERATION", operation))
+    copy, load = data["accesses"]
+    # Side by side in shared memory, so that each lane fetches what the swizzle puts at its place.
+    assert (copy["op"], load["op"]) == ("buffer_load_dwordx4.lds", "ds_read_b64_tr_b16")
+    audit = check(from_data(data), data["published"]["offset"])
+    assert [(x.wavefronts, x.ideal) for x in audit.accesses] == [(64, 64), (128, 64)]
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,10 @@
 """The shared memory of a kernel in Triton's GPU IR (`.ttgir`), as problems: a tile for each kind of buffer.
 
-Every `local_alloc` is a tile; `local_store`, `local_load`, a `local_alloc` of a value and
-`async_copy_global_to_local` are its accesses, each once, whatever loop it stands in. Buffers of one shape,
-element and layout are one tile. The layout that Triton chose is the published one.
-
-How the compiler moves a tensor is taken to be: the widest vectors that registers and layout keep together,
-and ldmatrix for operands of mma.sync and wgmma of 2-byte elements (Triton,
-third_party/nvidia/lib/TritonNVIDIAGPUToLLVM). Not read: the scratch memory of `convert_layout` and of
-reductions.
+Every `local_alloc` is a tile; `local_store`, `local_load`, a `local_alloc` of a value and copies from global
+memory are its accesses, each once, whatever loop it stands in, and so are TMA, wgmma and tcgen05, which reach
+it by themselves. Buffers of one shape, element and layout are one tile. The layout that Triton chose is the
+published one. Which instructions move a tensor: `layoutopt.imports.triton_moves`. Not read: the scratch
+memory of `convert_layout` and of reductions.
 """
 
 from __future__ import annotations
@@ -23,20 +20,29 @@ import numpy.typing as npt
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import device
 from layoutopt.imports.triton import thread_values
+from layoutopt.imports.triton_moves import Launch, Moved, access
 from layoutopt.imports.triton_shared import offsets
 from layoutopt.imports.triton_text import parse
-from layoutopt.problems.thread_values import access_of, index_of, starts_of
 from layoutopt.problems.types import ELEMENT_BYTES
 
 IntArray = npt.NDArray[np.int64]
 Extents = tuple[int, ...]
 
 MAX_ACCESSES: Final = 200
-WIDTHS: Final = (16, 8, 4, 2, 1)
-MATRIX: Final = 8  # rows of a matrix that ldmatrix moves, and 2-byte elements of a row
 _ELEMENTS: Final = {"f8E4M3FN": "e4m3", "f8E5M2": "e5m2", "f8E4M3FNUZ": "b8", "f8E5M2FNUZ": "b8", "i1": "b8"}
-# What the hardware reads and writes by itself, and the layouts that it knows.
-_DICTATED: Final = {"warp_group_dot": "wgmma", "async_tma_copy": "tma"}
+# Copies that TMA makes by itself, and matrix instructions that read shared memory.
+_TMA: Final = {
+    "async_tma_copy_global_to_local": "tma.load",
+    "async_tma_copy_local_to_global": "tma.store",
+    "async_tma_reduce": "tma.store",
+}
+_MATRIX: Final = {"warp_group_dot": "wgmma", "tc_gen5_mma": "tcgen05", "tc_gen5_mma_scaled": "tcgen05"}
+_MOVES: Final = {
+    "local_store": "store",
+    "local_load": "load",
+    "async_copy_global_to_local": "cp.async",
+    "buffer_load_to_local": "cp.async",
+}
 
 
 @dataclass(frozen=True)
@@ -55,12 +61,12 @@ class Tile:
     Attributes:
         name: of the first of them.
         accesses: by what makes them the same: kind, register layout, place in the tile.
-        must_be: the layouts that the hardware knows, where it reads or writes them by itself.
+        by_itself: what the hardware does to it: the operation, and of a matrix the dimension that is K.
     """
 
     name: str
     accesses: dict[tuple[str, str, Extents, Extents], None] = field(default_factory=dict)
-    must_be: str | None = None
+    by_itself: dict[tuple[str, int | None], None] = field(default_factory=dict)
 
 
 @dataclass
@@ -81,24 +87,15 @@ def problems(text: str) -> Iterator[dict[str, Any]]:
     Raises:
         ProblemFileError: the text is no such file, or holds a layout or an element that is not read here.
     """
-    head = _header(text)
+    launch = _header(text)
     aliases = "\n".join(line for line in text.splitlines() if re.match(r"#\w+\s*=\s*#ttg\.\w+<", line))
     for kernel in _kernels(text, aliases):
         for buffer, tile in kernel.tiles.items():
-            if tile.accesses:
-                yield _problem(kernel, buffer, tile, head, aliases)
+            if tile.accesses or tile.by_itself:
+                yield _problem(kernel, buffer, tile, launch, aliases)
 
 
-@dataclass(frozen=True)
-class _Head:
-    """What the module says: the target's name, the warps of a block, the lanes of a warp."""
-
-    target: str
-    warps: int
-    lanes: int
-
-
-def _header(text: str) -> _Head:
+def _header(text: str) -> Launch:
     found = {
         key: re.search(pattern, text)
         for key, pattern in (
@@ -119,7 +116,7 @@ def _header(text: str) -> _Head:
         raise ProblemFileError(
             "", f"warps of {lanes[1]} threads are read for {name} with {device(name).lanes}"
         )
-    return _Head(name, int(warps[1]), int(lanes[1]))
+    return Launch(name, int(warps[1]), int(lanes[1]))
 
 
 def _kernels(text: str, aliases: str) -> list[Kernel]:
@@ -128,7 +125,7 @@ def _kernels(text: str, aliases: str) -> list[Kernel]:
         if started := re.search(r"\btt\.func\b[^@]*@\"?([\w.$]+)", line):
             kernels.append(Kernel(started[1]))
         statement = re.match(r"\s*(?:(%[\w#]+)(?::\d+)?\s*=\s*)?\"?(ttg|ttng|amdg|amdgpu)\.(\w+)", line)
-        if statement is None or not ("memdesc" in line or "async" in line):
+        if statement is None or not any(word in line for word in ("memdesc", "async", "to_local")):
             continue
         if not kernels:
             raise ProblemFileError(f"line {number}", "a statement outside of a function")
@@ -148,15 +145,15 @@ def _statement(kernel: Kernel, result: str, operation: str, line: str, aliases: 
         tile = kernel.tiles.setdefault(buffer, Tile(result.lstrip("%")))
         if values:
             tile.accesses[_key("store", values[0][1], (0,) * len(buffer.shape))] = None
-    elif operation in ("local_store", "local_load", "async_copy_global_to_local") and memory and values:
+    elif operation in _MOVES and memory and values:
         buffer = _buffer(memory[0 if operation == "local_load" else -1][1], aliases)
-        kind = {"local_store": "store", "local_load": "load"}.get(operation, "cp.async")
         used = re.findall(r"%[\w#]+", line.partition(operation)[2])
-        source = used[0 if operation == "local_load" else min(1, len(used) - 1)]
+        into = re.search(r"\binto (%[\w#]+)", line)
+        source = into[1] if into else used[0 if operation == "local_load" else min(1, len(used) - 1)]
         place = kernel.places.get(source, (0,) * len(buffer.shape))
         base, order = kernel.views.get(buffer, (buffer, ()))
         known = kernel.tiles.setdefault(base, Tile(source.lstrip("%")))
-        known.accesses[(*_key(kind, values[0][1], place)[:3], order)] = None
+        known.accesses[(*_key(_MOVES[operation], values[0][1], place)[:3], order)] = None
         if len(known.accesses) > MAX_ACCESSES:
             raise ProblemFileError("", f"more than {MAX_ACCESSES} accesses of one tile")
     elif operation == "memdesc_subslice":
@@ -169,13 +166,22 @@ def _statement(kernel: Kernel, result: str, operation: str, line: str, aliases: 
         of, view = (_buffer(kind[1], aliases) for kind in memory)
         if turned is not None and of in kernel.tiles:
             kernel.views[view] = (of, tuple(int(n) for n in turned[1].split(",")))
-    else:
-        modes = next((modes for name, modes in _DICTATED.items() if name in operation), None)
-        for _, inner in memory if modes is not None else ():
-            buffer = _buffer(inner, aliases)
-            base, _ = kernel.views.get(buffer, (buffer, ()))
-            if base in kernel.tiles and kernel.tiles[base].must_be != "wgmma":
-                kernel.tiles[base].must_be = modes
+    elif operation in _TMA and memory:
+        _reached(kernel, memory[-1][1], aliases, _TMA[operation], None)
+    elif operation in _MATRIX:
+        both = memory if values[:1] != types[:1] else [("", ""), *memory]  # A may be in registers
+        for operand, k, (_, inner) in zip("AB", (-1, -2), both, strict=False):
+            if inner and "tensor_memory" not in inner:
+                _reached(kernel, inner, aliases, f"{_MATRIX[operation]}.{operand}", k)
+
+
+def _reached(kernel: Kernel, inner: str, aliases: str, op: str, k: int | None) -> None:
+    """Note that the hardware reaches a buffer by itself; of a matrix, dimension `k` of this view is K."""
+    buffer = _buffer(inner, aliases)
+    base, order = kernel.views.get(buffer, (buffer, ()))
+    if base in kernel.tiles:
+        dim = None if k is None else k % len(buffer.shape)
+        kernel.tiles[base].by_itself[op, order[dim] if order and dim is not None else dim] = None
 
 
 def _key(kind: str, value: str, place: Extents) -> tuple[str, str, Extents, Extents]:
@@ -236,7 +242,7 @@ def _buffer(text: str, aliases: str) -> Buffer:
     return Buffer(shape[len(shape) - rank :] if rank else shape, element, layout)
 
 
-def _problem(kernel: Kernel, buffer: Buffer, tile: Tile, head: _Head, aliases: str) -> dict[str, Any]:
+def _problem(kernel: Kernel, buffer: Buffer, tile: Tile, launch: Launch, aliases: str) -> dict[str, Any]:
     table, formula = offsets(f"{aliases}\n{buffer.layout}", buffer.shape)
     # The dimension whose elements lie together comes last: accesses are wide along it.
     fast = _fast(table)
@@ -245,21 +251,19 @@ def _problem(kernel: Kernel, buffer: Buffer, tile: Tile, head: _Head, aliases: s
     size = ELEMENT_BYTES[buffer.element]
     accesses = []
     for number, (kind, value, place, order) in enumerate(tile.accesses):
-        coordinates = _coordinates(value, place, order, aliases, head)[..., dims]
+        coordinates = _coordinates(value, place, order, aliases, launch)[..., dims]
         name = f"{kind} {number}" if len(tile.accesses) > 1 else kind
         if (coordinates < 0).any() or (coordinates >= turned.shape).any():
             lines = "x".join(map(str, buffer.shape))
             raise ProblemFileError("", f"{name} of {tile.name} leaves its buffer of {lines} elements")
-        matrices = _matrices(value, coordinates, turned, size, aliases, head) if kind == "load" else None
-        if matrices is not None:
-            accesses.append({"name": name, **matrices})
-            continue
-        width = _width(coordinates, turned, size)
-        accesses.append(access_of(coordinates, turned.shape, size, name, kind, width, lanes=head.lanes))
+        layout = parse(f"{aliases}\n{_laid_out(value)[1]}")
+        accesses.append(access(name, kind, Moved(layout, coordinates, turned, size), launch))
+    for op, k in tile.by_itself:
+        major = {"major": "MN"} if k is not None and k != dims[-1] else {}
+        accesses.append({"name": op, "op": op, **major})
     if formula is not None and dims != list(range(table.ndim)):
         renamed = {f"x{d}": f"x{place}" for place, d in enumerate(dims)}
         formula = re.sub(r"x\d", lambda match: renamed[match[0]], formula)
-    dictated = {"layout": {"must_be": tile.must_be}} if tile.must_be is not None else {}
     chosen = re.search(rf"^{re.escape(buffer.layout)}\s*=\s*(.*)", aliases, re.M)
     published = {
         "offset": formula,
@@ -271,11 +275,10 @@ def _problem(kernel: Kernel, buffer: Buffer, tile: Tile, head: _Head, aliases: s
         "name": f"{kernel.name} {tile.name}",
         "notes": f"A {'x'.join(map(str, buffer.shape))} buffer of Triton's GPU IR"
         + ("." if dims == list(range(table.ndim)) else f"; its dimensions in the order {dims}."),
-        "target": head.target,
+        "target": launch.target,
         "tile": {"shape": list(turned.shape), "element": buffer.element},
-        "threads": head.warps * head.lanes,
+        "threads": launch.warps * launch.lanes,
         "accesses": accesses,
-        **dictated,
         **({"published": published} if formula is not None else {}),
     }
 
@@ -286,13 +289,15 @@ def _fast(table: IntArray) -> int:
     return int(np.flatnonzero(at[0])[0]) if len(at) else table.ndim - 1
 
 
-def _coordinates(value: str, place: Extents, order: Extents, aliases: str, head: _Head) -> IntArray:
+def _coordinates(value: str, place: Extents, order: Extents, aliases: str, launch: Launch) -> IntArray:
     """The tile's element of each thread and register: int64, shape (threads, registers, dimensions)."""
     first, layout = _laid_out(value)[:2]
     shape, _ = _shaped(first)
-    table: IntArray = thread_values(f"{aliases}\n{layout}", shape, head.lanes)
-    if len(table) != head.warps * head.lanes:
-        raise ProblemFileError("", f"{layout} is one of {len(table)} threads, not {head.warps * head.lanes}")
+    table: IntArray = thread_values(f"{aliases}\n{layout}", shape, launch.lanes)
+    if len(table) != launch.warps * launch.lanes:
+        raise ProblemFileError(
+            "", f"{layout} is one of {len(table)} threads, not {launch.warps * launch.lanes}"
+        )
     table = table + np.array(place[-table.shape[-1] :] if place else (0,) * table.shape[-1])
     if not order:
         return table
@@ -300,51 +305,3 @@ def _coordinates(value: str, place: Extents, order: Extents, aliases: str, head:
     for d, of in enumerate(order):
         whole[..., of] = table[..., d]
     return whole
-
-
-def _width(coordinates: IntArray, table: IntArray, size: int) -> int:
-    """Bytes that a thread moves at once: the most that registers and layout keep together."""
-    for width in (w for w in WIDTHS if w >= size):
-        starts = starts_of(coordinates, table.shape, width // size)
-        if starts is not None:
-            run = table.reshape(-1)[starts[..., None] + np.arange(width // size)]
-            aligned = not (run[..., 0] % (width // size)).any()
-            if aligned and (run == run[..., :1] + np.arange(width // size)).all():
-                return width
-    return size
-
-
-def _matrices(
-    value: str, coordinates: IntArray, table: IntArray, size: int, aliases: str, head: _Head
-) -> dict[str, Any] | None:
-    """The access by ldmatrix, where the compiler takes it: 8x8 blocks whose rows of 16 bytes stay whole."""
-    layout = parse(f"{aliases}\n{_laid_out(value)[1]}")
-    if (
-        layout.kind != "dot_op"
-        or layout.layout("parent").kind != "nvidia_mma"
-        or size != 2
-        or table.ndim != 2
-    ):
-        return None
-    warps = coordinates.reshape(head.warps, head.lanes, -1, 2)
-    # (warps, registers, 2): of the 8x8 block that a register holds in all lanes.
-    corners = warps.min(axis=1) // MATRIX * MATRIX
-    if (warps.max(axis=1) - corners >= MATRIX).any() or (corners + MATRIX > table.shape).any():
-        return None
-    rows = corners[:, :, None] + np.stack([np.arange(MATRIX), np.zeros(MATRIX, np.int64)], axis=-1)
-    run = table[rows[..., 0, None], rows[..., 1, None] + np.arange(MATRIX)]
-    if (run[..., 0] % MATRIX).any() or (run != run[..., :1] + np.arange(MATRIX)).any():
-        return None
-    # Each block once: registers side by side hold elements of one row.
-    _, first = np.unique(np.ravel_multi_index(tuple(corners[0].T), table.shape), return_index=True)
-    blocks = rows[:, np.sort(first)]
-    together = next(n for n in (4, 2, 1) if blocks.shape[1] % n == 0)
-    lanes = blocks.reshape(head.warps, -1, together * MATRIX, 2).transpose(1, 0, 2, 3)
-    repeated = np.concatenate([lanes] * (head.lanes // (together * MATRIX)), axis=2)
-    by_thread = repeated.transpose(1, 2, 0, 3).reshape(head.warps * head.lanes, -1, 2)
-    index = index_of(
-        np.ravel_multi_index(tuple(np.moveaxis(by_thread, -1, 0)), table.shape), table.shape, head.lanes
-    )
-    # Transposed where a lane's second register is in another row.
-    across = coordinates[0, 1, 0] != coordinates[0, 0, 0]
-    return {"op": f"ldmatrix.x{together}{'.trans' if across else ''}", **index} if index is not None else None

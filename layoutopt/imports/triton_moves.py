@@ -1,0 +1,174 @@
+"""How Triton's compiler moves a tensor between registers, or global memory, and shared memory.
+
+The widest vectors that registers and layout keep together; ldmatrix for operands and stmatrix for results of
+mma.sync and wgmma in 2-byte elements; on AMD ds_read_b64_tr_b16 for operands of mfma that lie across the
+rows, and copies past the registers whose lanes write side by side, each fetching what lies at its place.
+Rules: Triton, third_party/nvidia/lib/TritonNVIDIAGPUToLLVM and third_party/amd/lib/TritonAMDGPUToLLVM.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from layoutopt.errors import ProblemFileError
+from layoutopt.hardware.devices import device
+from layoutopt.imports.triton_text import PrintedLayout
+from layoutopt.problems.thread_values import access_of, index_of, starts_of
+
+IntArray = npt.NDArray[np.int64]
+
+WIDTHS: Final = (16, 8, 4, 2, 1)
+MATRIX: Final = 8  # rows of a matrix that ldmatrix moves, and 2-byte elements of a row
+TR_LANES: Final = 16  # lanes between which ds_read_b64_tr_b16 exchanges elements
+TR_VALUES: Final = 4  # elements that each of them addresses and receives
+_DIRECT: Final = {4: "buffer_load_dword.lds", 12: "buffer_load_dwordx3.lds", 16: "buffer_load_dwordx4.lds"}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a module says: the target's name, the warps of a block, the lanes of a warp."""
+
+    target: str
+    warps: int
+    lanes: int
+
+    def has(self, kind: str, width_bytes: int) -> bool:
+        """Whether the target has such an instruction."""
+        return (kind, width_bytes) in device(self.target).rules
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A tensor on its way.
+
+    Attributes:
+        layout: of its registers.
+        coordinates: in the tile, int64, shape (threads, registers, dimensions).
+        table: of the tile, int64 offsets in elements.
+        size: bytes of an element.
+    """
+
+    layout: PrintedLayout
+    coordinates: IntArray
+    table: IntArray
+    size: int
+
+    @property
+    def flat(self) -> IntArray:
+        """The element of each thread and register, row by row."""
+        found: IntArray = np.ravel_multi_index(
+            tuple(np.moveaxis(self.coordinates, -1, 0)), self.table.shape
+        ).astype(np.int64)
+        return found
+
+    def whole(self, starts: IntArray, count: int) -> bool:
+        """Whether `count` elements from each start on lie together, at a multiple of their length."""
+        if (starts % self.table.shape[-1] + count > self.table.shape[-1]).any():
+            return False
+        run = self.table.reshape(-1)[starts[..., None] + np.arange(count)]
+        return not (run[..., 0] % count).any() and bool((run == run[..., :1] + np.arange(count)).all())
+
+
+def access(name: str, kind: str, moved: Moved, launch: Launch) -> dict[str, Any]:
+    """The access by which a tensor is loaded, stored or copied (`cp.async`).
+
+    Raises:
+        ProblemFileError: no formula gives its elements.
+    """
+    found = None
+    if kind == "cp.async" and device(launch.target).has("load.lds"):
+        found = _direct(moved, launch)
+    elif kind == "load":
+        found = _matrices(moved, launch, "ldmatrix") or _transposing(moved, launch)
+    elif kind == "store":
+        found = _matrices(moved, launch, "stmatrix")
+    if found is not None:
+        return {"name": name, **found}
+    return access_of(
+        moved.coordinates, moved.table.shape, moved.size, name, kind, _width(moved), lanes=launch.lanes
+    )
+
+
+def _width(moved: Moved) -> int:
+    """Bytes that a thread moves at once: the most that registers and layout keep together."""
+    for width in (w for w in WIDTHS if w >= moved.size):
+        starts = starts_of(moved.coordinates, moved.table.shape, width // moved.size)
+        if starts is not None and moved.whole(starts, width // moved.size):
+            return width
+    return moved.size
+
+
+def _direct(moved: Moved, launch: Launch) -> dict[str, Any]:
+    """Copies past the registers: of what a wave writes, lane l fetches what lies at l times the width."""
+    widths = [w for w in sorted(_DIRECT, reverse=True) if launch.has("load.lds", w) and w <= _width(moved)]
+    for width in widths:
+        starts = starts_of(moved.coordinates, moved.table.shape, width // moved.size)
+        if starts is not None:
+            break
+    else:
+        raise ProblemFileError("", f"{launch.target} copies at least 4 bytes a lane past the registers")
+    waves = starts.reshape(launch.warps, launch.lanes, -1)
+    places = np.argsort(moved.table.reshape(-1)[waves], axis=1, kind="stable")
+    by_place = np.take_along_axis(waves, places, axis=1).reshape(starts.shape)
+    index = index_of(by_place, moved.table.shape, launch.lanes)
+    if index is None:
+        raise ProblemFileError("", "no formula gives the elements that lanes fetch past the registers")
+    return {"op": _DIRECT[width], **index}
+
+
+def _transposing(moved: Moved, launch: Launch) -> dict[str, Any] | None:
+    """The access by ds_read_b64_tr_b16, where the registers of an operand lie across the rows.
+
+    Of 16 lanes, 4 address each of 4 rows of 16 elements; lane l receives column l % 16.
+    """
+    of_mfma = moved.layout.kind == "dot_op" and moved.layout.layout("parent").kind == "amd_mfma"
+    if not of_mfma or moved.size != 2 or not launch.has("load.tr", 8) or _width(moved) > moved.size:
+        return None
+    held = moved.flat.reshape(launch.warps, launch.lanes, -1)
+    if held.shape[2] % TR_VALUES:
+        return None
+    lane, piece = np.arange(launch.lanes)[:, None], np.arange(held.shape[2] // TR_VALUES)
+    holder = lane // TR_LANES * TR_LANES + lane % TR_VALUES * TR_VALUES
+    register = piece * TR_VALUES + lane % TR_LANES // TR_VALUES
+    starts = held[:, holder, register]
+    along = np.stack([held[:, holder + e, register] for e in range(TR_VALUES)], axis=-1)
+    if (along != starts[..., None] + np.arange(TR_VALUES)).any() or not moved.whole(starts, TR_VALUES):
+        return None
+    index = index_of(starts.reshape(launch.warps * launch.lanes, -1), moved.table.shape, launch.lanes)
+    return {"op": "ds_read_b64_tr_b16", **index} if index is not None else None
+
+
+def _matrices(moved: Moved, launch: Launch, op: str) -> dict[str, Any] | None:
+    """The access by matrices, where the compiler takes it: 8x8 blocks whose rows of 16 bytes stay whole."""
+    layout, table = moved.layout, moved.table
+    if op == "ldmatrix" and layout.kind == "dot_op":
+        layout = layout.layout("parent")
+    elif op == "ldmatrix":
+        return None
+    if layout.kind != "nvidia_mma" or not launch.has(op, 16) or moved.size != 2 or table.ndim != 2:
+        return None
+    warps = moved.coordinates.reshape(launch.warps, launch.lanes, -1, 2)
+    # (warps, registers, 2): of the 8x8 block that a register holds in all lanes.
+    corners = warps.min(axis=1) // MATRIX * MATRIX
+    if (warps.max(axis=1) - corners >= MATRIX).any() or (corners + MATRIX > table.shape).any():
+        return None
+    rows = corners[:, :, None] + np.stack([np.arange(MATRIX), np.zeros(MATRIX, np.int64)], axis=-1)
+    if not moved.whole(np.ravel_multi_index((rows[..., 0], rows[..., 1]), table.shape), MATRIX):
+        return None
+    # Each block once: registers side by side hold elements of one row.
+    _, first = np.unique(np.ravel_multi_index(tuple(corners[0].T), table.shape), return_index=True)
+    blocks = rows[:, np.sort(first)]
+    together = next(n for n in (4, 2, 1) if blocks.shape[1] % n == 0)
+    lanes = blocks.reshape(launch.warps, -1, together * MATRIX, 2).transpose(1, 0, 2, 3)
+    repeated = np.concatenate([lanes] * (launch.lanes // (together * MATRIX)), axis=2)
+    by_thread = repeated.transpose(1, 2, 0, 3).reshape(launch.warps * launch.lanes, -1, 2)
+    index = index_of(
+        np.ravel_multi_index(tuple(np.moveaxis(by_thread, -1, 0)), table.shape), table.shape, launch.lanes
+    )
+    # Transposed where a lane's second register is in another row.
+    across = moved.coordinates[0, 1, 0] != moved.coordinates[0, 0, 0]
+    return {"op": f"{op}.x{together}{'.trans' if across else ''}", **index} if index is not None else None
