@@ -1,6 +1,7 @@
 """What the hardware reads and writes by itself: TMA, matrix descriptors, bulk copies."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -141,11 +142,13 @@ def test_without_a_swizzle_core_matrices_lie_apart():
 
 
 def test_tcgen05_descriptors():
-    _, result = solved(
+    problem, result = solved(
         FILL, {"name": "A", "op": "tcgen05.A"}, target="sm_100a", element="e4m3", shape=(128, 128)
     )
     found = of(result, "A")
     assert (found.shape, found.code, found.descriptor) == ((128, 32), 2, "0x4000404000010000")
+    assert "tcgen05 by vendor document, not run" in report(problem, result)
+    assert "not run" not in report(*solved(FILL))
 
 
 def test_bulk_copies_take_pads():
@@ -200,6 +203,27 @@ def test_errors_name_the_field(access, field, reason):
     place = r"accesses\[1\]" + (rf"\.{field}" if field else "")
     with pytest.raises(ProblemFileError, match=place + ".*" + reason):
         solve(from_data(data(ROWS, access)))
+
+
+@pytest.mark.parametrize(
+    ("op", "why"),
+    [
+        ("tma.load.im2col", "lie as those of tma.load, pixels by channels"),
+        ("cp.async.bulk.tensor.2d", "here it is tma.load or tma.store"),
+        ("ld.shared::cluster.b32", "another block's banks"),
+        ("wgmma.sp.A", "sparse"),
+        ("wgmma.D", "it is none of tma.load, tma.store, wgmma.A"),
+        ("TMA.load", "it is none of tma.load"),
+    ],
+)
+def test_what_is_not_declared_is_refused_by_name(op, why):
+    with pytest.raises(
+        ProblemFileError, match=rf"accesses\[0\]\.op: '{re.escape(op)}' is not declared: .*{why}"
+    ):
+        from_data(data({"name": "a", "op": op}))
+    tiles = {**TILES, "accesses": [{"name": "a", "tile": "A", "op": op}]}
+    with pytest.raises(ProblemFileError, match=r"accesses\[0\]\.op: "):
+        tiles_from_data(tiles)
 
 
 def test_other_gpus_have_none():

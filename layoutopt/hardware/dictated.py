@@ -77,6 +77,13 @@ class Engine(Struct, frozen=True, forbid_unknown_fields=True):
     without: tuple[str, ...] = ()
 
 
+class Undeclared(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is not declared here, by a part of its name."""
+
+    part: str
+    why: str
+
+
 class DictatedFile(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_": "schema"}):
     """The data file."""
 
@@ -84,6 +91,7 @@ class DictatedFile(Struct, frozen=True, forbid_unknown_fields=True, rename={"sch
     about: str
     engines: tuple[Engine, ...]
     modes: tuple[Mode, ...]
+    undeclared: tuple[Undeclared, ...] = ()
 
 
 @cache
@@ -100,6 +108,11 @@ def modes(engine: str | None = None) -> tuple[Mode, ...]:
 def engines() -> tuple[Engine, ...]:
     """Whatever reads or writes by itself."""
     return _file().engines
+
+
+def why_undeclared(op: str) -> str | None:
+    """Why there is no such access by itself; None where nothing is known of the name."""
+    return next((known.why for known in _file().undeclared if known.part in op.lower()), None)
 
 
 def engine(name: str) -> Engine:

@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import devices
-from layoutopt.hardware.dictated import Engine, engine, modes
+from layoutopt.hardware.dictated import Engine, engine, modes, why_undeclared
 from layoutopt.hardware.operations import BY_ITSELF
 from layoutopt.problems.hardware_use import Dimension, HardwareUse
 from layoutopt.problems.types import ELEMENT_BYTES, VECTOR_TYPES, Access, Name, Positive, Problem, Tile
@@ -92,7 +92,25 @@ class HardwareAccess(Struct, frozen=True, forbid_unknown_fields=True):
 def is_hardware(access: dict[str, Any]) -> bool:
     """Whether decoded data is meant as an access of the hardware by itself, not yet written out."""
     op = access.get("op")
-    return isinstance(op, str) and op in BY_ITSELF and "hardware" not in access
+    return isinstance(op, str) and "hardware" not in access and (op in BY_ITSELF or _is_like_one(op))
+
+
+def _is_like_one(op: str) -> bool:
+    """Whether the name is meant as one of them."""
+    family = op.lower().startswith(("tma", "wgmma", "tcgen05", "cp.async.bulk"))
+    return op not in BY_ITSELF and (family or why_undeclared(op) is not None)
+
+
+def check_declared(access: dict[str, Any], place: str) -> None:
+    """Check that there is such an access of the hardware by itself.
+
+    Raises:
+        ProblemFileError: there is not; the text says why, or which there are.
+    """
+    op = str(access.get("op"))
+    if op not in BY_ITSELF:
+        known = f"it is none of {', '.join(BY_ITSELF)}"
+        raise ProblemFileError(f"{place}.op", f"{op!r} is not declared: {why_undeclared(op) or known}")
 
 
 def written_out(access: HardwareAccess, place: str, tile: Tile) -> Access:

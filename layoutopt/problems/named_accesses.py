@@ -67,6 +67,7 @@ def expanded(access: dict[str, Any], place: str, head: Problem) -> dict[str, Any
     """
     tile, threads = head.tile, head.threads
     if hardware_access.is_hardware(access):
+        hardware_access.check_declared(access, place)
         plain = hardware_access.written_out(json_data.convert(access, HardwareAccess, place), place, tile)
     elif "fragment" in access:
         named = json_data.convert(access, FragmentAccess, place)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from layoutopt.hardware.dictated import engine
+from layoutopt.hardware.operations import BY_ITSELF
 from layoutopt.problems.answer import AccessReport, BulkCopy, MatrixDescriptor, TensorMap
 from layoutopt.problems.types import Block
 from layoutopt.study.check import AuditedAccess
@@ -46,7 +47,9 @@ def _text(access: AccessReport | AuditedAccess) -> str:
             said = f"{_counted(found.copies, 'copy', 'copies')} of {found.bytes:,} bytes"
         case None:
             return ""
-    return f"{said}; base: a multiple of {found.alignment_bytes:,} bytes"
+    rules = engine(BY_ITSELF[access.op])
+    unproven = "" if rules.confidence == "measured" else f"; {rules.name} by {rules.confidence}, not run"
+    return f"{said}; base: a multiple of {found.alignment_bytes:,} bytes{unproven}"
 
 
 def _counted(count: int, one: str, more: str) -> str:

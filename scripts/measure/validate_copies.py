@@ -149,7 +149,8 @@ def compare(folder: Path, out: Path) -> dict[str, Any]:
     """What the machine found, case by case."""
     cases = {case["name"]: case for case in json.loads((folder / "cases.json").read_text())}
     card, _, driver = (out / "gpu.txt").read_text().strip().partition(", ")
-    rows = [json.loads(line) for line in (out / "copies.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (out / "copies.jsonl").read_text().splitlines()]
+    rows = [row for row in lines if row["name"] in cases]
     return {
         "about": "Tiles that cp.async.bulk copied in and out, and tiles that the blocks of a cluster copied "
         "together by TMA, with the code that is emitted for them: wrong counts elements.",
@@ -158,6 +159,8 @@ def compare(folder: Path, out: Path) -> dict[str, Any]:
         "script": "scripts/measure/validate_copies.py",
         "date": time.strftime("%Y-%m-%d"),
         "cases": [cases[row["name"]] | row for row in rows],
+        # 2-byte words by place, of 16 rows of 128 bytes, words numbered row by row
+        "swizzles": [row for row in lines if "seen" in row],
     }
 
 
@@ -178,9 +181,13 @@ def main() -> None:
     wrong = [case["name"] for case in found["cases"] if case["wrong"] or case["error"]]
     print(f"{len(found['cases'])} cases; wrong: {wrong or 'none'}")
     if arguments.json is not None:
-        rows = ",\n".join("  " + json.dumps(row) for row in found.pop("cases"))
+        listed = {key: found.pop(key) for key in ("cases", "swizzles")}
+        lists = (
+            f' "{key}": [\n' + ",\n".join("  " + json.dumps(row) for row in rows) + "\n ]"
+            for key, rows in listed.items()
+        )
         head = json.dumps(found, indent=1)[:-2]
-        arguments.json.write_text(f'{head},\n "cases": [\n{rows}\n ]\n}}\n')
+        arguments.json.write_text(",\n".join([head, *lists]) + "\n}\n")
 
 
 if __name__ == "__main__":
