@@ -11,9 +11,11 @@ import pytest
 from command import COMMAND, ENVIRONMENT, layoutopt
 from conftest import PROBLEMS, ROOT, TILE_SETS
 
+from layoutopt import arrange, load_any
 from layoutopt.cli.new import KINDS as OFFERED
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.fragments import executes, fragments
+from layoutopt.problems.block_starters import BLOCKS
 from layoutopt.problems.catalogue import find, problems, short_names
 from layoutopt.problems.file import from_data, load
 from layoutopt.problems.starters import KINDS, Options, starter
@@ -34,6 +36,40 @@ def test_every_kind_solves_as_it_is(kind, tmp_path):
     result = solve(problem, time_limit=30)
     assert (result.status, result.excess) == ("optimal", 0)
     assert layoutopt("new", kind, "-o", path).returncode == 2, "an existing file is not replaced"
+
+
+@pytest.mark.parametrize(
+    ("options", "stages", "threads", "bytes_"),
+    [
+        ((), 6, 384, 229376),
+        (("--tile", "64x256", "--element", "e4m3"), 4, 256, 196608),
+        (("--tile", "256x128", "--element", "bf16", "--stages", "3"), 3, 384, 212992),
+        (("--tile", "192x96", "--element", "f32"), 5, 256, 221184),
+    ],
+)
+def test_a_hopper_block_solves_as_it_is(options, stages, threads, bytes_, tmp_path):
+    path = tmp_path / "block.json"
+    assert layoutopt("new", "hopper", *options, "-o", path).returncode == 0
+    tiles = load_any(path)
+    assert (tiles.tiles[0].stages, tiles.threads) == (stages, threads)
+    found = arrange(tiles)
+    assert (found.status, found.excess, found.bytes) == ("optimal", 0, bytes_)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (("--target", "sm_80"), "--target: sm_80 has no wgmma"),
+        (("--element", "f64"), "--element: wgmma multiplies f16"),
+        (("--tile", "100x128"), "--tile: M a multiple of 64"),
+        (("--tile", "256x256"), "--stages: 1 stages fit"),
+        (("--threads", "256"), "--threads: 2 warpgroups of consumers and a producer are 384 threads"),
+    ],
+)
+def test_a_hopper_block_that_there_is_not(options, error):
+    more = ("--stages", "2") if "256x256" in options else ()
+    done = layoutopt("new", "hopper", *options, *more)
+    assert (done.returncode, error in done.stderr) == (2, True), done.stderr
 
 
 def shapes():
@@ -136,7 +172,7 @@ def test_the_products_of_an_h200_were_of_these_problems(product):
 
 
 def test_kinds_offered_are_the_kinds_there_are():
-    assert tuple(KINDS) == OFFERED
+    assert (*KINDS, *BLOCKS) == OFFERED
 
 
 @pytest.mark.parametrize(
@@ -170,7 +206,7 @@ def test_kinds_offered_are_the_kinds_there_are():
         (["attention", "--target", "gfx942", "--threads", "96"], "--threads: "),
         (["attention", "--element", "s4"], "across its rows by 2-byte elements, not s4"),
         (["transpose", "--element", "s4"], "--element: s4 elements share bytes"),
-        (["stencil", "--stages", "2"], "--operand and --stages go with gemm"),
+        (["stencil", "--stages", "2"], "--stages goes with gemm and hopper"),
         (["gemm", "--target", "sm_1"], "sm_1"),
         (["knapsack"], "knapsack"),
     ],

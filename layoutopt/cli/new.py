@@ -11,7 +11,7 @@ from layoutopt.cli.options import TargetName
 from layoutopt.cli.output import note, say_file
 from layoutopt.ground.escape import shown
 
-KINDS = ("transpose", "gemm", "attention", "conv", "stencil", "blank")
+KINDS = ("transpose", "gemm", "attention", "conv", "stencil", "blank", "hopper")
 
 
 @click.command("new", cls=FileCommand)
@@ -29,7 +29,10 @@ KINDS = ("transpose", "gemm", "attention", "conv", "stencil", "blank")
     help="Which matrix of a gemm the tile holds.",
 )
 @click.option(
-    "--stages", type=click.IntRange(1, 16), default=1, show_default=True, help="Buffers of a gemm's pipeline."
+    "--stages",
+    type=click.IntRange(1, 16),
+    metavar="N",
+    help="Buffers of a pipeline (gemm, hopper)  [default: 1; hopper: as many as fit].",
 )
 @click.option("--target", type=TargetName(), default="sm_90", show_default=True, metavar="T", help="The GPU.")
 @click.option("--name", metavar="NAME", help="Name of the problem.")
@@ -41,7 +44,7 @@ def command(
     threads: int | None,
     mma: str | None,
     operand: str,
-    stages: int,
+    stages: int | None,
     target: str,
     name: str | None,
 ) -> int:
@@ -52,17 +55,27 @@ def command(
       layoutopt new transpose -o tile.json
       layoutopt new gemm --tile 128x64 --element f16 --stages 3 -o a.json
       layoutopt new gemm --operand B --element i8 --mma m16n8k32
+      layoutopt new hopper --tile 128x256 --element bf16 -o block.json
     """
     _check_meant(kind, mma, operand, stages)
     from layoutopt.hardware.devices import device
+    from layoutopt.problems.block_starters import BLOCKS
     from layoutopt.problems.file import from_data
     from layoutopt.problems.starters import Options, starter
     from layoutopt.problems.text import problem_text
+    from layoutopt.problems.tile_set_file import tiles_from_data
     from layoutopt.problems.trace import trace
 
-    options = Options(name, extents(tile), element, threads, mma, operand.upper(), stages, target)
-    data = starter(kind, options)
-    trace(from_data(data), device(target))
+    options = Options(name, extents(tile), element, threads, mma, operand.upper(), stages or 1, target)
+    if kind in BLOCKS:
+        data = BLOCKS[kind](options, stages)
+        several = tiles_from_data(data)
+        problems = [several.problem(part) for part in several.tiles]
+    else:
+        data = starter(kind, options)
+        problems = [from_data(data)]
+    for problem in problems:
+        trace(problem, device(target))
     text = problem_text(data)
     if output is None:
         say_file(text)
@@ -73,12 +86,14 @@ def command(
     return 0
 
 
-def _check_meant(kind: str, mma: str | None, operand: str, stages: int) -> None:
+def _check_meant(kind: str, mma: str | None, operand: str, stages: int | None) -> None:
     if mma is not None and kind not in ("gemm", "attention", "conv"):
         raise click.UsageError(f"--mma goes with gemm, attention and conv, not with {kind}")
-    if kind != "gemm" and (operand.upper() != "A" or stages != 1):
-        raise click.UsageError(f"--operand and --stages go with gemm, not with {kind}")
-    if operand.upper() == "C" and stages != 1:
+    if kind != "gemm" and operand.upper() != "A":
+        raise click.UsageError(f"--operand goes with gemm, not with {kind}")
+    if kind not in ("gemm", "hopper") and (stages or 1) != 1:
+        raise click.UsageError(f"--stages goes with gemm and hopper, not with {kind}")
+    if operand.upper() == "C" and (stages or 1) != 1:
         raise click.UsageError("--stages goes with operands A and B")
 
 
