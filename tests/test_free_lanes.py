@@ -10,8 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 import layoutopt
+import layoutopt.synthesis.solve as solve_module
 from layoutopt.cli.commands import main
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.budget import OutOfTime
 from layoutopt.problems.answer import Status
 
 SPEC = importlib.util.spec_from_file_location(
@@ -270,3 +272,28 @@ def test_what_is_estimated_is_not_called_optimal(first):
 def test_no_conflicts_wanted_where_none_can_be_avoided():
     result = layoutopt.solve(problem([ROWS, drain(128)]), conflict_free=True)
     assert (result.status, result.layout) == (Status.INFEASIBLE, None)
+
+
+@pytest.mark.parametrize("over", [1, 4])
+def test_what_is_found_stays_when_the_time_is_over(over, monkeypatch):
+    """The call number `over` of the solver with fixed lanes begins too late."""
+    calls, inner = [], solve_module.solve_cases
+
+    def late(*given):
+        calls.append(1)
+        if len(calls) == over:
+            raise OutOfTime
+        return inner(*given)
+
+    monkeypatch.setattr(solve_module, "solve_cases", late)
+    found = layoutopt.solve(problem([ROWS, drain(64)], layout={"minimise": "instructions"}))
+    assert found.layout is not None
+    assert len(calls) > over
+
+
+def test_lanes_are_free_under_a_layout_that_the_hardware_dictates():
+    copies = [{"name": "fill", "op": "tma.load"}, {"name": "operand", "op": "wgmma.A"}]
+    given = problem(
+        [*copies, drain(16)], (64, 64), "f16", 128, target="sm_90a", layout={"minimise": "instructions"}
+    )
+    assert layoutopt.solve(given).layout is not None

@@ -12,6 +12,7 @@ which every assignment completes, and those that are best for an assignment that
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ import msgspec
 import numpy as np
 
 from layoutopt.engine.case import Case, case_of
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Result, Status
@@ -87,17 +88,21 @@ class _Joint:
         self.scale = math.lcm(*(self._sharing(free) or 1 for free in self.free))
 
     def run(self) -> Result:
-        relaxed = self._solved(self._relaxed())
+        try:
+            relaxed = self._solved(self._relaxed())
+        except OutOfTime:  # its share was too short to begin
+            relaxed = self.solver(self._relaxed(), self.ask)
         if relaxed.layout is None:
             return msgspec.structs.replace(relaxed, problem=self.problem.name, accesses=())
         best = self._found(relaxed, relaxed)
-        for problem in self.ask.budget.while_left(self._others(best)):
-            if best.complete or self._hopeless(best.result):
-                break
-            result = self._solved(problem)
-            if result.layout is not None:
-                found = self._found(result, relaxed)
-                best = min(best, found, key=lambda f: f.rank)
+        with contextlib.suppress(OutOfTime):
+            for problem in self.ask.budget.while_left(self._others(best)):
+                if best.complete or self._hopeless(best.result):
+                    break
+                result = self._solved(problem)
+                if result.layout is not None:
+                    found = self._found(result, relaxed)
+                    best = min(best, found, key=lambda f: f.rank)
         result = best.result
         if self.conflict_free and result.excess:
             return self._refused(result)
@@ -168,7 +173,7 @@ class _Joint:
         yield self._natural
         relaxed, families = self._relaxed(), self.problem.layout.families or FAMILIES
         linear = tuple(f for f in _LINEAR if f in families)
-        if linear and set(linear) != set(families):
+        if linear and set(linear) != set(families) and not relaxed.is_dictated:
             layout = msgspec.structs.replace(relaxed.layout, families=linear)
             yield msgspec.structs.replace(relaxed, layout=layout)
         yield assigned(self.problem, best.result)
