@@ -34,7 +34,7 @@ def xor_of(bases, number, rank):
 
 
 def test_there_are_hundreds_of_each():
-    assert (len(TRITON), len(CUTE), len(SHARED)) == (300, 200, 300)
+    assert (len(TRITON), len(CUTE), len(SHARED)) == (300, 200, 400)
 
 
 def lanes_of(row):
@@ -332,6 +332,7 @@ def test_a_printed_tiled_copy_is_read():
     ("module", "text", "reason"),
     [
         ("cute", "Sw<3,3,3> o (8,64):(64,1)", "expected Sw<B,M,S> o _0"),
+        ("cute", "S<3,4,3> o 0 o (8,64):(64,1)", "counts bytes of a pointer, or elements of the layout"),
         ("cute", "Sw<9,3,3> o _0 o (8,64):(64,1)", "no swizzle that is read here"),
         ("cute", "Sw<3,4,3> o smem_ptr[32b](unset) o (8,64):(64,1)", "elements of 32 bits, not of 16"),
         ("cute", "Sw<3,3,3> o _0 o (8,32):(64,1)", "8x32 elements"),

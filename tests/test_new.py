@@ -156,6 +156,14 @@ def test_attention_reads_as_the_target_can(target, keys, values):
     trace(from_data(data), device(target))
 
 
+@pytest.mark.parametrize("kind", ["gemm", "attention"])
+def test_a_start_for_amd_has_no_conflicts(kind):
+    """Where nothing copies past the registers, the fill binds no more bytes than the fragments need."""
+    data = starter(kind, Options(target="gfx942"))
+    assert data["accesses"][0] | {"op": "store", "copy": {"bytes": 8}} == data["accesses"][0]
+    assert solve(from_data(data), time_limit=30).excess == 0
+
+
 PRODUCTS = json.loads((ROOT / "tests/data/h200_gemm.json").read_text())["products"]
 
 

@@ -1,7 +1,7 @@
 """CuTe layouts of shared memory as they are printed: where each element of a tile lies.
 
     Sw<3,3,3> o _0 o (_8,_64):(_64,_1)                       a swizzle of element offsets
-    Sw<3,4,3> o smem_ptr[16b](unset) o (_8,_64):(_64,_1)     of byte offsets, elements of 16 bits
+    Sw<3,4,3> o smem_ptr[16b](unset) o (_8,_64):(_64,_1)     of byte offsets, elements of 16 bits; also S<3,4,3>
     (64,(8,4)):(32,(1,8))                                    no swizzle
 
 Each mode is a dimension of the tile. `Sw<B,M,S>` is x ^ ((x >> S) & ((2**B - 1) << M)), for S below 0 with
@@ -28,7 +28,7 @@ from layoutopt.imports.cute import modes
 IntArray = npt.NDArray[np.int64]
 
 MAX_ELEMENTS: Final = 1 << 20
-_SWIZZLE: Final = re.compile(r"\s*(?:Sw<|SW_)(\d{1,2})[,_](\d{1,2})[,_](-?\d{1,2})>?\s*o\s*(.*)", re.S)
+_SWIZZLE: Final = re.compile(r"\s*(?:Sw?<|SW_)(\d{1,2})[,_](\d{1,2})[,_](-?\d{1,2})>?\s*o\s*(.*)", re.S)
 _START: Final = re.compile(r"\s*(?:smem_ptr\[(\d{1,3})b\]\([^()]*\)|_?0)\s*o\s*(.*)", re.S)
 
 
@@ -101,6 +101,12 @@ def _swizzle(text: str, element_bytes: int) -> tuple[Swizzle | None, str]:
         return None, text
     bits, base, shift = (int(head[k]) for k in (1, 2, 3))
     start = _START.match(head[4])
+    if start is not None and start[1] is None and head[0].lstrip().startswith("S<"):
+        raise ProblemFileError(
+            "",
+            "S<B,M,S> of CuTe DSL counts bytes of a pointer, or elements of the layout below it: write "
+            "smem_ptr[16b](unset) for 0 where it is the pointer's, Sw for S where it is the layout's",
+        )
     if start is None:
         raise ProblemFileError("", "expected Sw<B,M,S> o _0 o shape:stride, or smem_ptr[16b](..) for _0")
     if start[1] is not None:

@@ -91,10 +91,18 @@ def _whole_bytes(options: Options, default: str) -> tuple[str, int]:
     return element, bits // 8
 
 
-def _fill(tile: tuple[int, ...], bits: int, options: Options, notes: str) -> dict[str, Any]:
-    """The widest copy of global memory's rows that divides a row: asynchronous where there is one."""
+def _fill(
+    tile: tuple[int, ...], bits: int, options: Options, notes: str, read: dict[str, Any]
+) -> dict[str, Any]:
+    """The widest copy of global memory's rows that divides a row: asynchronous where there is one.
+
+    A store is no wider than what reads the tile: it binds as many bytes together, which only narrower reads
+    would have to pay for, and narrower stores take no more wavefronts.
+    """
     known = device(options.target).rules
     width = _widest("store", tile, bits, options)
+    if ("cp.async.ca", 4) not in known:
+        width = min(width, read.get("bytes", width))
     op = "cp.async" if ("cp.async.cg" if width == 16 else "cp.async.ca", width) in known else "store"
     return {"name": "fill", "op": op, "copy": {"bytes": width}, "notes": notes}
 
@@ -187,7 +195,7 @@ def gemm(options: Options) -> dict[str, Any]:
         notes = f"Operand {options.operand} of a matrix product by {mma}, k along its rows" + (
             f", {stages} stages." if stages > 1 else "."
         )
-        accesses = [_fill(shape, bits, options, "global memory is contiguous along k"), access]
+        accesses = [_fill(shape, bits, options, "global memory is contiguous along k", access), access]
     return _problem(f"gemm_{options.operand.lower()}", options, notes, shape, element, threads, accesses)
 
 
@@ -210,12 +218,10 @@ def attention(options: Options) -> dict[str, Any]:
     whole_tile = Tile(tile, element)
     along = {**shared, "repeat": {"n": keys // n, "k": depth // k}, "index": ["n", "k"]}
     across = {**shared, "repeat": {"n": depth // n, "k": keys // k}, "index": ["k", "n"]}
+    read = _moved("K", along, whole_tile, threads, options)
     accesses = [
-        _fill(tile, bits, options, "a row is the head dimension of one key"),
-        {
-            **_moved("K", along, whole_tile, threads, options),
-            "notes": "S = Q K^T: n counts keys, k the head dimension",
-        },
+        _fill(tile, bits, options, "a row is the head dimension of one key", read),
+        {**read, "notes": "S = Q K^T: n counts keys, k the head dimension"},
         {
             **_moved("V", across, whole_tile, threads, options),
             "notes": "O = P V: k counts keys, n the head dimension",
@@ -247,7 +253,7 @@ def conv(options: Options) -> dict[str, Any]:
     notes = (
         f"Input of a 3x3 convolution, {channels} channels last: {rows}x{columns} pixels and a halo of one."
     )
-    accesses = [_fill(tile, bits, options, "channels of a pixel are contiguous"), access]
+    accesses = [_fill(tile, bits, options, "channels of a pixel are contiguous", access), access]
     return _problem("conv", options, notes, tile, element, threads, accesses)
 
 

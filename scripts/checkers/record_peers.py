@@ -142,6 +142,34 @@ def triton_shared_layouts(rng: random.Random, builder) -> Iterator[dict[str, obj
         made += 1
 
 
+def triton_linear_shared_layouts(rng: random.Random, builder) -> Iterator[dict[str, object]]:
+    """Any linear map of offsets to elements, by itself and below pads."""
+    from triton.experimental.gluon.language import _layouts as gluon
+
+    for number in range(COUNT // 2):
+        tile = [1 << rng.randint(2, 6), 1 << rng.randint(2, 7)]
+        bases = [[1 << k, 0] for k in range(tile[0].bit_length() - 1)]
+        bases += [[0, 1 << k] for k in range(tile[1].bit_length() - 1)]
+        rng.shuffle(bases)
+        for _ in range(0 if number % 2 else rng.randint(0, 8)):  # stays invertible; pads know only units
+            one, other = rng.sample(range(len(bases)), 2)
+            bases[one] = [a ^ b for a, b in zip(bases[one], bases[other], strict=True)]
+        pads: list[list[int]] = []
+        if number % 2:
+            pads = [[1 << rng.randint(2, 4), 1 << rng.randint(0, 3)]]
+            layout = gluon.PaddedSharedLayout(pads, bases, [], tile)
+        else:
+            layout = gluon.SharedLinearLayout(bases)
+        attribute = layout._to_ir(builder)
+        found = bases if pads else builder.to_linear_layout(attribute, tile).offset_bases
+        printed = str(builder.get_shared_mem_desc_ty(builder.get_half_ty(), tile, attribute, tile))
+        text = printed[printed.index("#ttg") : printed.index(", #ttg.shared_memory")]
+        yield {
+            "peer": f"triton {version('triton')}", "text": repr(layout) if number % 4 < 2 else text,
+            "tile": tile, "offset": found, "pads": pads,
+        }  # fmt: skip
+
+
 def cute_shared_layouts(rng: random.Random) -> Iterator[dict[str, object]]:
     """Swizzles over layouts of rows or of columns, whole or in blocks."""
     from pycute import ComposedLayout, Layout, Swizzle
@@ -212,6 +240,7 @@ def main() -> None:
     rng = random.Random(20261121)
     rows = [*triton_layouts(rng, builder), *cute_layouts(rng), *triton_amd_layouts(rng, builder)]
     rows += [*triton_shared_layouts(rng, builder), *cute_shared_layouts(rng)]
+    rows += triton_linear_shared_layouts(rng, builder)
     text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
     with open(arguments.out, "wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
         packed.write(text.encode())
