@@ -1,7 +1,7 @@
 """CuTe layouts of shared memory as they are printed: where each element of a tile lies.
 
     Sw<3,3,3> o _0 o (_8,_64):(_64,_1)                       a swizzle of element offsets
-    Sw<3,4,3> o smem_ptr[16b](unset) o (_8,_64):(_64,_1)     of byte offsets, elements of 16 bits; also S<3,4,3>
+    Sw<3,4,3> o smem_ptr[16b](unset) o (_8,_64):(_64,_1)     of byte offsets, elements of 16 bits; or S<
     (64,(8,4)):(32,(1,8))                                    no swizzle
 
 Each mode is a dimension of the tile. `Sw<B,M,S>` is x ^ ((x >> S) & ((2**B - 1) << M)), for S below 0 with
