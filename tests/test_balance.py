@@ -11,6 +11,7 @@ from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import nearby
 from layoutopt.problems.file import from_data
 from layoutopt.problems.trace import trace
+from layoutopt.report.text import report
 from layoutopt.synthesis.solve import solve
 
 
@@ -79,8 +80,10 @@ def test_what_weighs_nothing_has_no_conflicts_either():
     data = batched_rows_and_columns(7, 7, "f32", 4)
     for access in data["accesses"]:
         access["weight"] = "j"
-    result = solve(from_data(data), time_limit=20)
+    problem = from_data(data)
+    result = solve(problem, time_limit=20)
     assert (result.excess, result.bytes) == (0, 1372)
+    assert ("table      343 entries, 686 bytes" in report(problem, result)) == ("lookup" in result.offset)
 
 
 def test_excess_stays_what_it_is_where_bytes_are_saved():

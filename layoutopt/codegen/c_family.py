@@ -9,7 +9,7 @@ from typing import Final
 
 from layoutopt.codegen.c_text import to_c
 from layoutopt.codegen.plan import BASE, AccessPlan, Plan
-from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, names, substituted
+from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, lookups, names, substituted
 from layoutopt.ground.escape import comment
 from layoutopt.problems.address_cost import UNROLLED
 
@@ -167,22 +167,29 @@ def _offset(plan: Plan, dialect: Dialect) -> list[str]:
 
 
 def _table(plan: Plan, dialect: Dialect) -> list[str]:
-    """The offsets, where no formula gives them."""
-    if not isinstance(plan.offset, Lookup):
-        return []
-    values = plan.offset.values
-    kind = "unsigned short" if max(values) < 1 << 16 else "unsigned int"
-    rows = [", ".join(map(str, values[at : at + 16])) for at in range(0, len(values), 16)]
-    return [
-        f"// Offset of an element by its row-major index, in units of {plan.element_bytes} bytes.",
-        f"{dialect.table} {kind} {plan.offset.name}_table[{len(values)}] = {{",
-        *(f"    {row}," for row in rows),
-        "};",
-        f"{dialect.function} int {plan.offset.name}(int index) {{",
-        f"    return {plan.offset.name}_table[index];",
-        "}",
-        "",
-    ]
+    """The offsets that no formula gives."""
+    lines: list[str] = []
+    for name, values in sorted({(table.name, table.values) for table in lookups(plan.offset)}):
+        kind = "unsigned short" if max(values) < 1 << 16 else "unsigned int"
+        rows = [", ".join(map(str, values[at : at + 16])) for at in range(0, len(values), 16)]
+        lines += [
+            _table_note(plan),
+            f"{dialect.table} {kind} {name}_table[{len(values)}] = {{",
+            *(f"    {row}," for row in rows),
+            "};",
+            f"{dialect.function} int {name}(int index) {{",
+            f"    return {name}_table[index];",
+            "}",
+            "",
+        ]
+    return lines
+
+
+def _table_note(plan: Plan) -> str:
+    """What the numbers of the table are."""
+    if isinstance(plan.offset, Lookup):
+        return f"// Offset of an element by its row-major index, in units of {plan.element_bytes} bytes."
+    return f"// What the offset looks up, in units of {plan.element_bytes} bytes."
 
 
 def _bit_shift(plan: Plan, dialect: Dialect) -> list[str]:

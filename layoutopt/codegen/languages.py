@@ -15,7 +15,17 @@ from layoutopt.codegen.registry import LANGUAGES, Language
 from layoutopt.engine.case import case_of, case_under
 from layoutopt.engine.run_time_values import rounded_count
 from layoutopt.errors import ExpressionError, LayoutError
-from layoutopt.expressions.grammar import Const, Lookup, Op, evaluate, parse, to_text
+from layoutopt.expressions.grammar import (
+    Const,
+    Lookup,
+    Node,
+    Op,
+    evaluate,
+    lookups,
+    parse,
+    to_text,
+    with_parts,
+)
 from layoutopt.ground.escape import identifier
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import has_xor, offset_expression
@@ -92,7 +102,8 @@ def code(language: str, planned: Plan) -> str:
 
 
 def _check_expressible(problem: Problem, answer: Result | str, language: Language) -> None:
-    table = isinstance(answer, Result) and answer.layout is not None and bool(answer.layout.lookup)
+    layout = answer.layout if isinstance(answer, Result) else None
+    table = layout is not None and bool(lookups(offset_expression(layout)))
     packed = problem.tile.packed > 1
     what = "a table of offsets" if table else "elements of less than a byte" if packed else ""
     if what and not language.has_tables:
@@ -115,9 +126,7 @@ def plan(problem: Problem, gpu: Device, answer: Result | str, unit_bytes: int = 
         f"bytes >= {proof.bytes.lower_bound} ({proof.bytes.scope})",
     ]
     problem = assigned(problem, answer)
-    offset = offset_expression(layout)
-    if isinstance(offset, Lookup):
-        offset = Lookup(offset.values, offset.index, f"{identifier(problem.name)}_lookup")
+    offset = _named(offset_expression(layout), f"{identifier(problem.name)}_lookup")
     widths = chosen_widths(problem, answer)
     return make_plan(
         with_loops(with_widths(problem, widths)) if problem.accesses else problem,
@@ -125,11 +134,18 @@ def plan(problem: Problem, gpu: Device, answer: Result | str, unit_bytes: int = 
         offset,
         layout.table(),
         reports=answer.accesses if problem.accesses else (),
-        layout=layout,
+        layout=None if layout.lookup else layout,
         alignment_bytes=answer.alignment_bytes or 1,
         about=about,
         unit_bytes=unit_bytes,
     )
+
+
+def _named(node: Node, name: str) -> Node:
+    """The formula with its table, where it looks something up, by this name."""
+    if isinstance(node, Lookup):
+        return Lookup(node.values, node.index, name)
+    return with_parts(node, lambda part: _named(part, name))
 
 
 def run_plan(problem: Problem, gpu: Device, answer: Result | str) -> Plan:
@@ -172,6 +188,7 @@ def _of_formula(problem: Problem, gpu: Device, text: str, unit_bytes: int) -> Pl
         raise ExpressionError(error.reason, error.position, "offset") from None
     except LayoutError as error:
         raise LayoutError(f"{to_text(node)} cannot hold the tile: {error}") from None
+    named = _named(units, f"{identifier(problem.name)}_lookup")
     reports = named_lanes(case.measure(node), problem, settled)
     by_hardware = (r.descriptor.alignment_bytes for r in reports if r.descriptor is not None)
     alignment = max([case.alignment(has_xor(node)), *by_hardware])
@@ -182,6 +199,6 @@ def _of_formula(problem: Problem, gpu: Device, text: str, unit_bytes: int) -> Pl
         f"{rounded_count(sum(r.excess for r in reports))} excess wavefronts",
     ]
     return make_plan(
-        with_loops(case.problem), gpu, units, table, reports=reports, layout=None, alignment_bytes=alignment,
+        with_loops(case.problem), gpu, named, table, reports=reports, layout=None, alignment_bytes=alignment,
         about=about, unit_bytes=unit_bytes,
     )  # fmt: skip

@@ -216,6 +216,12 @@ def names(node: Node) -> frozenset[str]:
     return frozenset((node.name,)) if isinstance(node, Var) else frozenset().union(*map(names, parts(node)))
 
 
+def lookups(node: Node) -> frozenset[Lookup]:
+    """The tables that a formula looks up, with where."""
+    inner = frozenset().union(*map(lookups, parts(node)))
+    return inner | {node} if isinstance(node, Lookup) else inner
+
+
 def with_parts(node: Node, change: Callable[[Node], Node]) -> Node:
     """`node` with `change` applied to each of its operands."""
     match node:

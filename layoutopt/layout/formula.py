@@ -16,6 +16,7 @@ import numpy as np
 from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, evaluate, parts, with_parts
 from layoutopt.expressions.simplify import Range, simplify
 from layoutopt.layout.layout import Digit, IntArray, Layout, Target, tight_digits
+from layoutopt.layout.spelled import spelled
 
 
 def coordinate_ranges(layout: Layout) -> dict[str, Range]:
@@ -47,6 +48,8 @@ def offset_expression(layout: Layout) -> Node:
         unit = Op("//", (last, Const(layout.packed)))
         return simplify(_with(offset_expression(units), last, unit), ranges)
     if layout.lookup:
+        if (formula := spelled(layout.lookup, layout.shape)) is not None:
+            return formula
         row_major: Node = Var("x0")
         for d in range(1, len(layout.shape)):
             row_major = Op("+", (_scaled(row_major, layout.shape[d]), Var(f"x{d}")))

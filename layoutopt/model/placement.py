@@ -30,8 +30,10 @@ from layoutopt.model.balance import Row, balanced
 from layoutopt.model.chunks import Chunks, bound_chunks, free_phases
 from layoutopt.model.cp_sat import Answer, Outcome
 from layoutopt.model.descent import Load, descend
+from layoutopt.model.folded import folded
 from layoutopt.model.phases import PhaseSet
 from layoutopt.model.placement_model import PlacementModel, solved
+from layoutopt.model.turned import turned_lines
 from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import Tile
 
@@ -175,10 +177,8 @@ class _Questions:
 
     def run(self, effort: float, max_bytes: int | None, hint: IntArray | None) -> FreeAssignment:
         """Least excess, then least bytes."""
-        if hint is not None:
-            known = self._placed_at(self.model.positions_of(hint), self.model.floor, self.tile.bytes)
-            if known.excess == self.model.floor and (known := self.evened(known)).complete:
-                return known
+        if (known := self._in_own_bytes(hint)) is not None:
+            return known
         near = self.searched_nearby(hint, effort, _FIRST_SWEEPS)
         # Most often the counting bounds can be met in the tile's own bytes.
         tight = self.model.solve(effort * _QUICK, atoms=self.model.atoms(self.tile.bytes), hint=hint)
@@ -223,6 +223,29 @@ class _Questions:
             self.model.budget,
         )
         return self._placed_at(self._renamed(position), self.model.floor, self.tile.bytes)
+
+    def _in_own_bytes(self, hint: IntArray | None) -> FreeAssignment | None:
+        """The least excess in the tile's own bytes, where that is soon found: best with a formula."""
+        size, model = self.tile.element_bytes, self.model
+        # Every element a chunk, of which none is alone.
+        plain = model.symmetric and len(model.positions) == self.tile.elements == len(self.chunks.size)
+        plain &= set(self.chunks.size.tolist()) == {size}
+        row, table = self.period // size, None
+        if plain:
+            table = turned_lines(model.phases, self.tile.shape, row, model.budget)
+        if table is None and hint is not None:
+            known = self._placed_at(model.positions_of(hint), model.floor, self.tile.bytes)
+            if known.excess != model.floor:
+                return None
+            if plain and not (hint % size).any():
+                table = folded(model.phases, hint.ravel() // size, row, model.budget)
+            if table is None:
+                known = self.evened(known)
+                return known if known.complete else None
+        if table is None:
+            return None
+        table = table.reshape(self.tile.shape) * size
+        return FreeAssignment(model.floor, model.floor, table, self.tile.bytes, self.tile.bytes)
 
     def evened(self, found: FreeAssignment) -> FreeAssignment:
         """The same wavefronts in the tile's own bytes or in few more, where chunks are of one size."""

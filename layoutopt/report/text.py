@@ -6,7 +6,9 @@ import textwrap
 from collections.abc import Iterator, Sequence, Set
 from typing import TYPE_CHECKING
 
+from layoutopt.expressions.grammar import lookups
 from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
+from layoutopt.layout.formula import offset_expression
 from layoutopt.problems.answer import AccessReport, Estimate, ModelGrowth, Result, Status
 from layoutopt.problems.types import Problem
 from layoutopt.problems.words import tile_text, widths_text
@@ -30,6 +32,7 @@ def report(problem: Problem, result: Result, seconds: float | None = None) -> st
     lines += [
         f"  offset     {result.offset}  (elements)",
         f"  family     {result.family}",
+        *_table(result),
         f"  bytes      {result.bytes:,} used, {result.declared_bytes:,} declared"
         + (f" ({overhead:,} more than the elements)" if overhead else " (the elements alone)"),
         f"  alignment  {result.alignment_bytes} bytes",
@@ -70,6 +73,20 @@ def report(problem: Problem, result: Result, seconds: float | None = None) -> st
     if result.reason:
         lines += [f"  {result.reason}"]
     return "\n".join(lines) + "\n"
+
+
+def _table(result: Result) -> list[str]:
+    """What a formula looks up, which takes no shared memory but is not free."""
+    layout = result.layout
+    found = lookups(offset_expression(layout)) if layout is not None and layout.lookup else ()
+    lines = []
+    for one in found:
+        count = len(one.values)
+        size = count * (2 if max(one.values) < 1 << 16 else 4)
+        lines.append(
+            f"  table      {count:,} entries, {size:,} bytes of global memory; a load to look one up"
+        )
+    return lines
 
 
 def _chosen_lanes(accesses: Sequence[AccessReport | AuditedAccess]) -> list[str]:
