@@ -47,6 +47,22 @@ def test_dense_layouts_that_do_need_no_model():
     assert (grown.rounds, grown.written_out) == (0, 0)
 
 
+def test_pads_without_a_swizzle_need_no_model(only):
+    families = {
+        "tile": {"shape": [80, 78], "element": "f32"},
+        "layout": {"families": ["none", "order", "pad"]},
+    }
+    rows = {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": 80}}
+    columns = {"name": "columns", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 78}}
+    problem = from_data({**families, "name": "tile", "threads": 32, "accesses": [rows, columns]})
+    with_rule = solve(problem)
+    only(("dense", "counted", "spectra"))
+    without = solve(problem)
+    assert (with_rule.model.rounds, without.model.rounds) == (0, 1)
+    assert with_rule.layout == without.layout
+    assert with_rule.proof == without.proof
+
+
 def test_what_spectra_refute_is_never_written_out(only):
     name = "ggml/flash_attention_tile_k_d40"
     few = solve(load(name)).model.written_out

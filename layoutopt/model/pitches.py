@@ -338,6 +338,12 @@ def pitches_of(candidate: Linearisation, dims: int) -> Pitches:
     return tuple(strides.get(d, 0) for d in range(dims))
 
 
+def turned(candidate: Linearisation, space: Space) -> int:
+    """Pairs of dimensions of which the later lies around the earlier one."""
+    strides = [pitch for pitch in pitches_of(candidate, len(space.shape)) if pitch]
+    return sum(later > earlier for earlier, later in itertools.combinations(strides, 2))
+
+
 def _declared(shape: tuple[int, ...], pitches: Pitches) -> list[int]:
     """Strides of all dimensions: those of one element lie where row-major order puts them."""
     strides = list(pitches)

@@ -22,7 +22,7 @@ from layoutopt.model.cp_sat import Outcome
 from layoutopt.model.layout_model import Choice, LayoutModel
 from layoutopt.model.linearisations import Linearisation, by_cost
 from layoutopt.model.phases import PhaseSet
-from layoutopt.model.pitches import WITHIN, by_span, described
+from layoutopt.model.pitches import WITHIN, by_span, described, turned
 from layoutopt.model.space import Space
 from layoutopt.model.swizzle import SHIFT_OPERATIONS
 from layoutopt.model.swizzle_rules import Field
@@ -80,6 +80,7 @@ class Growth:
         self._looked_at: set[Linearisation] = set()
         self.pending = True  # something may have come that `run` has not seen
         self._waiting: list[Linearisation] = []  # listed ones that were not written out, the cheapest last
+        self.joined = False  # whether there is anything that pitches do not describe
         self.rounds = 0
         self.rejected: list[Linearisation] = []
         self.best: Choice | None = None  # it holds
@@ -127,7 +128,7 @@ class Growth:
         if verdict.refuted:
             return False
         known = verdict.known
-        self.pending = True
+        self.pending = self.joined = True
         self.model.allow(candidate)
         if known is not None and known.masks:
             self.model.write_out(candidate)
@@ -255,6 +256,31 @@ class Growth:
             if following is None or following.span >= self.bound + self.model.block:
                 return
             self._look_at(following)
+
+    def count_following(self, count: int) -> None:
+        """Count so many of the following pitches: `best` is the smallest that do, if there is one cheapest.
+
+        Only where no swizzle may lie over them, so that each is one layout, known or refuted.
+        """
+        found: list[Choice] = []
+        for _ in range(count):
+            following = self._following()
+            if following is None or (found and following.span > found[0].candidate.span):
+                break
+            verdict = self._verdict(following)
+            if verdict.refuted:
+                self.model.forbid(following)
+            elif verdict.known is not None and self.holds(verdict.known):
+                found.append(verdict.known)
+            else:
+                return  # the model's to decide
+            self._looked_at.add(following)
+        else:
+            return  # there may be more of the same size
+        turns = [turned(choice.candidate, self.space) for choice in found]
+        if found and turns.count(min(turns)) == 1:
+            self.best = found[turns.index(min(turns))]
+            self.pending = False
 
     def _following(self) -> Linearisation | None:
         """The smallest of the pitches that were not looked at."""

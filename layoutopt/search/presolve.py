@@ -6,6 +6,7 @@ and are a hint). What no rule decides is written out. The method `model` has no 
 
     rule      what it decides
     dense     layouts of the tile's own bytes are looked at before the model is made
+    pads      where no XOR may lie over any, pitches are counted by rising bytes
     counted   a linearisation as it is; one over which no XOR may lie
     spectra   whether an XOR over it exists, and one
 """
@@ -27,6 +28,9 @@ from layoutopt.search.joint import Growth, Listed, join
 from layoutopt.search.scene import Scene
 from layoutopt.search.verdict import Verdict
 from layoutopt.search.walsh import decide
+
+# Pitches that are counted before the model is asked, which counts some of them, too.
+_MOST_COUNTED: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +109,21 @@ def dense(growth: Growth, listed: Listed) -> bool:
     return False
 
 
+def pads(growth: Growth, listed: Listed) -> bool:
+    """Count pitches by rising bytes where no swizzle may lie over them, if few come before those that do.
+
+    Theorem: without a swizzle a linearisation is one layout, so that the first that does is smallest. All
+    pitches take the same operations. Where one of the smallest has its dimensions less turned than all
+    others, it is the one answer that the model has.
+    """
+    if growth.model.swizzle is None and growth.best is None and not growth.joined:
+        growth.count_following(_MOST_COUNTED)
+    return False
+
+
 # Of one linearisation, asked in turn; and of the whole problem.
 RULES: Final[dict[str, Rule]] = {"counted": counted, "spectra": spectra}
-FIRST: Final[dict[str, Callable[[Growth, Listed], bool]]] = {"dense": dense}
+FIRST: Final[dict[str, Callable[[Growth, Listed], bool]]] = {"dense": dense, "pads": pads}
 
 
 def nothing_left(growth: Growth, listed: Listed) -> bool:
