@@ -56,6 +56,9 @@ def test_the_same_number_for_a_result_its_formula_and_the_code():
         "(tid*58 + i)*4 ^ (tid*58 + i)*4 // 32 & 4 + k % 2",
         "tid // (i + 1) + (tid if k == i else 7 // (k - i)) + [3, 1, 2, 5][i] + [4, 4][tid % 2]",
         "min(tid, i*4, k) - (k*3 << i) + ~tid",
+        "((tid << i + 1) + (1 << i)) // 16*4 + ((tid << i) + k) // 8 % 4 + ((tid << 2) + i) // 4",
+        "((1 << i)*(tid*2 + k) + 7) // 8 + 31 & 28 ^ ((tid*8 + i) & 6) ^ (tid*12 + 5 + k) // 4 & 3 ^ (tid << 3 & 7)",
+        "((tid*16 + i*5) ^ k*3) - 4 + ((tid ^ i) * 4 + 9 - i & 60)",
     ],
 )
 def test_each_iteration_is_what_constants_in_place_of_the_variables_fold_to(text):
@@ -66,6 +69,46 @@ def test_each_iteration_is_what_constants_in_place_of_the_variables_fold_to(text
     assert list(unrolled(node, {"i": 4, "k": 3}, [7, 2])) == [found[7], found[2]]
     for mine, one in zip(found, wanted, strict=True):
         assert (evaluate(mine, env) == evaluate(one, env)).all()
+
+
+def _cost(index, where=None, loops=None):
+    access = {"name": "a", "op": "load", "bytes": 4, "index": [index], "for": loops or {"i": 4}}
+    access |= {} if where is None else {"where": where}
+    tile = {"shape": [4096], "element": "f32"}
+    case = case_of(
+        from_data({"name": "p", "tile": tile, "threads": 256, "accesses": [access]}), device("sm_90")
+    )
+    (code,) = case.index_code(parse("x0", frozenset(("x0",))))
+    return code.instructions.total
+
+
+@pytest.mark.parametrize(
+    ("index", "where", "cost"),
+    [
+        ("(tid*3 ^ i) % 4096", None, 1 + 3),
+        # Every iteration under a predicate of its own adds the tile's start, after what it flips ...
+        ("(tid*3 ^ i) % 4096", "tid < 200 - i", 1 + 3 + 4),
+        # ... which a product takes up in its own instruction, again in each iteration, and a sum before.
+        ("tid*3 + i*8", "tid < 200 - i", 4),
+        ("tid*5 + tid // 16 + i*8", "tid < 200 - i", 3),
+    ],
+)
+def test_behind_predicates_the_start_is_added(index, where, cost):
+    access = {"name": "a", "op": "load", "bytes": 4, "index": [index], "for": {"i": 4}}
+    access |= {} if where is None else {"where": where}
+    tile = {"shape": [4096], "element": {"bytes": 4, "align": 4}}
+    case = case_of(
+        from_data({"name": "p", "tile": tile, "threads": 256, "accesses": [access]}), device("sm_90")
+    )
+    (code,) = case.index_code(parse("x0", frozenset(("x0",))))
+    assert code.instructions.total == cost
+
+
+def test_a_shift_to_the_left_may_lose_bits_that_a_product_may_not():
+    """(tid << 5) >> 4 stays two shifts; tid*32 / 16 is one; under a mask both are."""
+    texts = "(tid << 5) // 16", "tid*32 // 16", "((tid << 5) + 16) // 16 & 28", "(tid*32 + 16) // 16 & 28"
+    found = [to_text(folded(parse(text, frozenset(("tid",))))) for text in texts]
+    assert found == ["(tid << 5) // 16", "tid*2", "tid*2 & 28", "tid*2 & 28"]
 
 
 @pytest.mark.parametrize(

@@ -136,19 +136,79 @@ def _step(node: Node) -> Node:
     match node:
         case Op("*"):
             return _product(node)
-        case Op("//", (Op("*", (inner, Const(a))), Const(b))) if is_power(a) and is_power(b) and a <= b:
-            return folded(Op("//", (inner, Const(b // a))))
-        case Op("//", (other, Const(1))):
-            return other
-        case Op("&", (_, Const(0))):
-            return Const(0)
+        case Op("//"):
+            return _quotient(node)
+        case Op("&"):
+            return _masked(node)
         case Op("if", (yes, Const(test), no)):
             return yes if test else no
-        case Op("<<", (value, Const(by))) if 0 <= by < 32:
-            return folded(Op("*", (value, Const(1 << by))))
+        case Op("<<", (Op("<<", (value, Const(a))), Const(b))) if 0 <= a + b < 32:
+            return Op("<<", (value, Const(a + b)))
+        case Op("<<", (value, Const(0))):
+            return value
         case Op(">>", (value, Const(by))) if 0 <= by < 32:
             return folded(Op("//", (value, Const(1 << by))))
     return node
+
+
+def _quotient(node: Op) -> Node:
+    """A quotient by a constant. What a shift to the left loses is not known, and no product may lose bits."""
+    match node.args:
+        case (other, Const(1)):
+            return other
+        case (Op("*", (inner, Const(a))), Const(b)) if is_power(a) and is_power(b) and a <= b:
+            return folded(Op("//", (inner, Const(b // a))))
+        case (Op("*", (inner, Const(a))), Const(b)) if is_power(b) and a % b == 0:
+            return folded(Op("*", (inner, Const(a // b))))
+        case (Op("+", (part, Const(c))), Const(b)) if is_power(b) and _unit(part) % b == 0:
+            # No bits are carried out of what is shifted away.
+            return folded(Op("+", (Op("//", (part, Const(b))), Const(c // b))))
+        case (Op("+", (part, Const(c))), Const(b)) if is_power(b) and (lost := c % _unit(part)):
+            return folded(Op("//", (folded(Op("+", (part, Const(c - lost)))), Const(b))))
+    return node
+
+
+def _masked(node: Op) -> Node:
+    """Some bits of a sum or product, by a constant."""
+    match (_lossless(node.args[0]), node.args[1]):
+        case (_, Const(0)):
+            return Const(0)
+        case (Op("+", (part, Const(c))), Const(mask)) if mask > 0:
+            unit, low = _unit(part), c % _above(mask)
+            if mask < unit:
+                return Const(c & mask)
+            if not low or (low < unit and not low & mask):
+                return folded(Op("&", (part, Const(mask))))
+        case (part, Const(mask)) if 0 < mask < _unit(part):
+            return Const(0)
+        case (part, Const(mask)) if mask > 0:
+            return Op("&", (part, Const(mask)))
+    return node
+
+
+def _lossless(node: Node) -> Node:
+    """A node of which only low bits count, so that those which a shift to the left loses do not matter."""
+    match node:
+        case Op("//", (Op("<<", (inner, Const(by))), divisor)):
+            return folded(Op("//", (Op("*", (inner, Const(1 << by))), divisor)))
+        case Op("+", (part, Const() as added)):
+            return folded(Op("+", (_lossless(part), added)))
+    return node
+
+
+def _unit(node: Node) -> int:
+    """A power of two of which a product or a shifted value is a multiple."""
+    match node:
+        case Op("*", (_, Const(factor))) if factor:
+            return factor & -factor
+        case Op("<<", (_, Const(by))):
+            return 1 << by
+    return 1
+
+
+def _above(mask: int) -> int:
+    """The power of two above all bits of a mask: what is a multiple of it changes none of them."""
+    return 1 << mask.bit_length()
 
 
 def _sum(node: Op) -> Node:
@@ -158,8 +218,12 @@ def _sum(node: Op) -> Node:
             return other
         case (Op("+", (inner, Const(a))), Const(b)) if node.symbol == "+":
             return folded(Op("+", (inner, Const(a + b))))
+        case (Op("+", (inner, Const(a))), Const(b)) if node.symbol == "-":
+            return folded(Op("+", (inner, Const(a - b))))
         case (Const(0), other) if node.symbol != "-":
             return other
+        case (Op("+", (part, Const(c))), Const(b)) if node.symbol == "^" and 0 < b < (unit := _unit(part)):
+            return folded(Op("+", (part, Const(c + (c % unit ^ b) - c % unit))))
         case (Const(0), Op("*", (inner, Const(k)))):
             return Op("*", (inner, Const(-k)))
     return node
@@ -171,10 +235,16 @@ def _product(node: Op) -> Node:
             return folded(Op("*", (other, factor)))
         case (Op("*", (inner, Const(a))), Const(b)):
             return folded(Op("*", (inner, Const(a * b))))
+        case (Op("<<", (inner, Const(a))), Const(b)) if is_power(b):
+            return folded(Op("<<", (inner, Const(a + b.bit_length() - 1))))
+        case (Op("<<", (inner, Const(a))), Const(b)):
+            return folded(Op("*", (inner, Const(b << a))))
         case (Op("-", (Const(a), inner)), Const(k)):
             return folded(Op("-", (Const(a * k), Op("*", (inner, Const(k))))))
         case (Op("+", (inner, Const(a))), Const(k)) if is_power(k):
             return folded(Op("+", (Op("*", (inner, Const(k))), Const(a * k))))
+        case (Op("^", (inner, Const(flip))), Const(k)) if is_power(k):
+            return Op("^", (folded(Op("*", (inner, Const(k)))), Const(flip * k)))
         case (Op("&", (inner, Const(mask))), Const(k)) if mask > 0 and is_power(k):
             return Op("&", (_shifted(inner, k), Const(mask * k)))
         case (Op("%", (inner, Const(size))), Const(k)) if is_power(size) and is_power(k):

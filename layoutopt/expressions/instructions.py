@@ -6,6 +6,7 @@ Counted as NVIDIA's compiler selects them (sm_70 and later):
     a + b + c           1    an addition takes three operands (IADD3)
     a ^ (b & 7)         1    any function of the bits of three, at most one of them constant (LOP3)
     (a % 8)*16 ^ b      2    a shift, and the mask with the XOR; a sum of disjoint bits is one of bits, too
+    a // 8 + b          1    so is a shift to the right (LEA.HI)
     a // 8, a // 3      1, 2 a shift; a high product and a correction, or three where the product is shifted
     a % 3               3    the division, and a product taken away
 
@@ -25,6 +26,8 @@ from layoutopt.expressions.simplify import Range, bounds
 
 _BITS = frozenset("^&|")
 _LEAVES = Const, Var
+# Instructions that are executed under a predicate rather than branched around.
+_PREDICATED = 2
 
 
 def instructions(
@@ -51,18 +54,29 @@ def of_folded(
     positive: Iterable[Node] = (),
     before: Iterable[Node] | None = None,
     limit: float = math.inf,
+    behind: Node | None = None,
 ) -> int:
-    """The same of nodes that are folded, as far as the first that takes more than `limit`."""
+    """The same of nodes that are folded, as far as the first that takes more than `limit`.
+
+    With `before`, `behind` is what is added to a node whose code is short enough to be executed under a
+    predicate: where compilers branch around longer code, the access adds a uniform register by itself.
+    """
     counter = _Counter(ranges, set(positive))
-    total = sum(counter.cost(node) for node in before or ())
+    known = list(before or ())
+    total = sum(map(counter.cost, known))
+    bases = {without_constant(node) for node in known}
     apart: dict[Node, int] = {}  # what nodes take that share nothing with one another
-    for node in nodes:
+    for number, node in enumerate(nodes):
         rest = without_constant(node)
+        if not number and rest != node:
+            counter.sums(rest)
         if before is None:
             total += counter.cost(rest)
         else:
             if rest not in apart:
-                apart[rest] = counter.apart().cost(rest)
+                apart[rest] = 0 if rest in bases else counter.apart().cost(rest)
+                if behind is not None and apart[rest] <= _PREDICATED and not isinstance(rest, Const):
+                    apart[rest] = counter.apart().cost(Op("+", (rest, behind)))
             total += apart[rest]
         if total > limit:
             break
@@ -86,8 +100,22 @@ def without_constant(node: Node) -> Node:
             )
         case Op("*", (Op("+" | "-") as inner, Const() as factor)):
             rest = without_constant(inner)
-            return rest if isinstance(rest, Const) else Op("*", (rest, factor))
+            return rest if isinstance(rest, Const) else folded(Op("*", (rest, factor)))
     return node
+
+
+def takes_up(node: Node, ranges: Mapping[str, Range]) -> bool:
+    """Whether a folded node that is computed once takes up another summand then, so that its uses need not.
+
+    What ends in a product is added where it is used, in one instruction; what ends in a sum is kept as that
+    sum, and so is what was negated by an instruction of its own.
+    """
+    match without_constant(node):
+        case Op("*", (_, Const(factor))):
+            return factor < 0 and is_power(-factor)
+        case Op("+" | "-") as rest:
+            return not _Counter(ranges, ()).on_bits(rest)
+    return False
 
 
 class _Counter:
@@ -115,7 +143,7 @@ class _Counter:
         self.seen.add(node)
         if isinstance(node, Lookup):
             return 2 + self.cost(node.index)
-        if self._on_bits(node):
+        if self.on_bits(node):
             leaves = dict.fromkeys(self._leaves(node))
             constants = sum([isinstance(leaf, Const) for leaf in leaves])
             return max(len(leaves) // 2, constants) + sum([self.cost(leaf) for leaf in leaves])
@@ -129,7 +157,7 @@ class _Counter:
         products, others = 0, 0
         total = 0
         for term in self._terms(node):
-            if isinstance(term, Op) and term.symbol == "*" and term not in self.seen:
+            if isinstance(term, Op) and term not in self.seen and _fused(term):
                 products += 1
                 self.seen.add(term)
                 total += sum([self.cost(arg) for arg in term.args])
@@ -144,13 +172,20 @@ class _Counter:
         return [node]
 
     def _leaves(self, node: Node) -> list[Node]:
-        if not isinstance(node, Op) or not self._on_bits(node):
+        if not isinstance(node, Op) or not self.on_bits(node):
             return [node]
         if node.symbol == "%":
             return [*self._under(node.args[0]), node.args[1]]
         return [leaf for arg in node.args for leaf in self._under(arg)]
 
-    def _on_bits(self, node: Op) -> bool:
+    def sums(self, node: Node) -> None:
+        """Take a sum for one of numbers, not bits: that is what a constant beside it makes of it."""
+        if isinstance(node, Op) and node.symbol == "+":
+            self._of_bits[node] = False
+            for part in node.args:
+                self.sums(part)
+
+    def on_bits(self, node: Op) -> bool:
         """Whether `node` is an operation on bits, a mask, or a sum that compilers take for one on bits."""
         found = self._of_bits.get(node)
         if found is None:
@@ -183,6 +218,8 @@ class _Counter:
                 return self._possible(a) | self._possible(b)
             case Op("*", (a, Const(k))) if is_power(k):
                 return self._possible(a) * k
+            case Op("<<", (a, Const(k))):
+                return self._possible(a) << k
             case Op("+", (a, b)) if not (left := self._possible(a)) & (right := self._possible(b)):
                 return left | right
         low, high = bounds(node, self.ranges)
@@ -210,6 +247,16 @@ def _high_product(divisor: int) -> bool:
     """
     multiplier = (1 << 32) // divisor + 1
     return multiplier * divisor - (1 << 32) <= 2
+
+
+def _fused(node: Op) -> bool:
+    """Whether a node is computed in one instruction with an addition: a product, or a shift either way."""
+    match node:
+        case Op("*" | "<<"):
+            return True
+        case Op("//", (_, Const(by))):
+            return is_power(by)
+    return False
 
 
 def _masks(node: Op) -> bool:

@@ -1,8 +1,10 @@
 """What computing an access's address in one way costs, in integer instructions of a pass over its loops.
 
 Loops are unrolled as compilers unroll them, which leaves constants where loop variables were; what iterations
-share is computed once. See `layoutopt.expressions.instructions` for what compilers make of expressions, and
-`scripts/benchmarks/index_machine_code.py` for how near this comes to machine code.
+share is computed once. Behind a predicate of their own, iterations with short code are executed under it and
+add the tile's start by themselves; longer code is branched around. See `layoutopt.expressions.instructions`
+for what compilers make of expressions, and `scripts/benchmarks/index_machine_code.py` for how near this comes
+to machine code.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Final, Literal
 
 from layoutopt.expressions.folding import folded, unrolled
 from layoutopt.expressions.grammar import Const, Node, Op, Var, names, parts, substituted
-from layoutopt.expressions.instructions import instructions, of_folded
+from layoutopt.expressions.instructions import instructions, of_folded, takes_up
 from layoutopt.expressions.simplify import Range
 
 UNROLLED: Final = 64  # iterations; more would flood the instruction cache, and compilers unroll no more
@@ -72,7 +74,7 @@ class AddressCost:
     Args:
         loops: iterations of each loop variable of the access.
         ranges: of `tid` and the loop variables.
-        apart: whether threads part anew in each iteration, so that behind one predicate nothing is known to
+        apart: loop variables with which threads part anew, so that behind one predicate nothing is known to
             have been computed behind another.
         start: how a form's addresses come by the tile's start.
     """
@@ -81,12 +83,13 @@ class AddressCost:
         self,
         loops: Mapping[str, int],
         ranges: Mapping[str, Range],
-        apart: bool,
+        apart: Set[str],
         start: Callable[[Form], Start],
     ) -> None:
         self.loops = loops
         self.ranges = ranges
-        self.apart = apart
+        self.apart = bool(apart)
+        self.alone = math.prod(n for v, n in loops.items() if v not in apart) == 1
         self.start = start
         self._known: dict[tuple[Form, int], tuple[int, int]] = {}  # by the iterations that were counted
 
@@ -118,20 +121,31 @@ class AddressCost:
         known = {at for node in form.positive for at in unrolled(node, loops, every)}
         fixed = _without(address, set(self.loops))
         once = instructions(fixed, ranges, form.positive)
-        before: list[Node] | None = None
         few = math.prod(self.loops.values()) <= UNROLLED
-        if self.apart and few and once <= 1 and not any(map(_subtracts_shifted, fixed)):
-            before = []  # one instruction, which adds the tile's start too, is computed anew rather than kept
-        elif self.apart and form.inside:
-            before = [folded(node) for node in fixed]
+        before = self._before(form, fixed, once, few)
+        added = Var(_START) if few and self._adds_start(form, ranges) else None
         # What is a constant in every iteration and added last is free, so that it need not be folded in.
         free = names(form.steps) <= loops.keys()
         changing = _with_start(replace(form, steps=Const(0)), start) if free else address
-        cost = of_folded(unrolled(changing, loops, every), ranges, known, before, limit)
+        cost = of_folded(unrolled(changing, loops, every), ranges, known, before, limit, added)
         if rolled and cost <= limit:
             kept = min(cost, instructions(self._still(address, loops, rolled), ranges, known))
             cost = kept + (cost - kept) * math.prod(self.loops[v] for v in rolled)
         return min(once, cost), max(cost - once, 0)
+
+    def _adds_start(self, form: Form, ranges: Mapping[str, Range]) -> bool:
+        """Whether iterations behind a predicate of their own add the tile's start, each for itself."""
+        if not self.alone or self.start(form) != "free":
+            return False
+        return bool(form.inside) or form.flips != Const(0) or not takes_up(folded(form.base), ranges)
+
+    def _before(self, form: Form, fixed: Sequence[Node], once: int, few: bool) -> list[Node] | None:
+        """What was computed before threads part; None where they do not, or no more than once."""
+        if self.apart and few and once <= 1 and (form.inside or _adds(form.address)):
+            return []  # one instruction, which adds the tile's start too, is computed anew, not kept
+        if self.apart and (form.inside or (few and self.alone)):
+            return [folded(node) for node in fixed]
+        return None
 
     @staticmethod
     def _still(address: Node, loops: Mapping[str, int], rolled: Sequence[str]) -> Iterator[Node]:
@@ -163,6 +177,15 @@ def _spread(count: int, most: int) -> Sequence[int]:
     if count <= most:
         return range(count)
     return sorted({int(count * (k * _GOLDEN % 1)) for k in range(most)})
+
+
+def _adds(node: Node) -> bool:
+    """Whether a node is a sum or product throughout, of which another summand takes no instruction more."""
+    if not isinstance(node, Op) or "tid" not in names(node):
+        return True
+    return (
+        not _subtracts_shifted(node) and node.symbol in ("+", "-", "*", "<<") and all(map(_adds, parts(node)))
+    )
 
 
 def _subtracts_shifted(node: Node) -> bool:

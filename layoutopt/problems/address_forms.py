@@ -92,7 +92,7 @@ class FormSearch:
         self._ranked: set[Form] = set()
         self.wanted = wanted
         self.ranges = ranges
-        apart = predicate is not None and bool(names(predicate) & set(access.loops))
+        apart = set() if predicate is None else names(predicate) & set(access.loops)
         self.cost = AddressCost(access.loops, ranges, apart, start)
 
     def cheapest(self, addresses: Sequence[Node]) -> Form | None:

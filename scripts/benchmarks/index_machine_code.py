@@ -127,7 +127,7 @@ def _predicated(access: AccessPlan) -> bool:
     return access.active is not None and bool(names(access.active) & set(access.access.loops))
 
 
-LINE = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?(U?P[T\d]+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")
+LINE = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P[T\d]+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")
 REGISTER = re.compile(r"\b(UR\d+|R\d+|UP\d+|P\d+)\b")
 FREE = ("S2R", "S2UR", "MOV", "UMOV", "IMAD.MOV", "LDC", "ULDC", "CS2R", "R2UR", "NOP", "HFMA2")
 NO_RESULT = ("ST", "RED", "BRA", "EXIT", "NOP", "BAR", "WARPSYNC", "BSYNC", "BSSY", "LDGDEPBAR", "DEPBAR")
@@ -173,11 +173,26 @@ def _next(register: str) -> str:
     return f"{found[1]}{int(found[2]) + 1}"
 
 
+# Registers that later instructions read, each with the predicate under which they do.
+Needs = set[tuple[str, str | None]]
+
+
+def _makes(one: Instruction, needed: Needs) -> bool:
+    """Whether an instruction may make a value that is needed: not under the opposite predicate."""
+    opposite = None if one.predicate is None else f"!{one.predicate}".removeprefix("!!")
+    return any(r in one.writes and (guard is None or guard != opposite) for r, guard in needed)
+
+
+def _without_written(one: Instruction, needed: Needs) -> Needs:
+    """What is needed from before an instruction: under its own predicate, nothing that it writes."""
+    return {(r, guard) for r, guard in needed if r not in one.writes or one.predicate not in (None, guard)}
+
+
 def index_instructions(lines: list[str], iterations: int) -> float:
     """Integer instructions that addresses of shared-memory instructions depend on, of one pass."""
     code = [Instruction(int(m[1], 16), m[2], m[3], m[4]) for m in map(LINE.search, lines) if m]
     position = {one.address: k for k, one in enumerate(code)}
-    after: list[set[str]] = [set() for _ in range(len(code) + 1)]
+    after: list[Needs] = [set() for _ in range(len(code) + 1)]
     marked: set[int] = set()
     changed = True
     while changed:
@@ -187,13 +202,17 @@ def index_instructions(lines: list[str], iterations: int) -> float:
             needed = set() if one.ends or (one.name == "BRA" and one.predicate is None) else set(after[k + 1])
             if one.target is not None:
                 needed |= after[position.get(one.target, k)]
-            if one.writes & needed:
+            if _makes(one, needed):
                 marked.add(k)
-                if one.predicate is None:
-                    needed -= one.writes
                 if not one.name.startswith(("LDG", "LDS")):
-                    needed |= one.reads
-            needed |= one.seeds
+                    needed = _without_written(one, needed) | {(r, one.predicate) for r in one.reads}
+                else:
+                    needed = _without_written(one, needed)
+            # Above what writes it, a predicate says something else.
+            needed = {
+                (r, None if guard and guard.lstrip("!") in one.writes else guard) for r, guard in needed
+            }
+            needed |= {(r, one.predicate) for r in one.seeds}
             if needed != after[k]:
                 after[k] = needed
                 changed = True
@@ -247,7 +266,7 @@ def summary(rows: list[dict[str, Any]]) -> Iterator[str]:
         ("no predicate that a loop changes", [row for row in rows if not row["predicated"]]),
         ("such a predicate", [row for row in rows if row["predicated"]]),
     ):
-        near = [abs(row["predicted"] - row["machine"]) <= 1 for row in chosen]
+        near = [abs(row["predicted"] - round(row["machine"])) <= 1 for row in chosen]
         right = list(_ordered(chosen))
         yield f"{title}: within one instruction {_share(near)}; pairs of layouts that differ by two or more"
         yield f"    in the right order {_share(right)}"
