@@ -193,6 +193,7 @@ def test_what_the_hardware_cannot_reach_is_said():
         ({**FILL, "multicast": 2}, "multicast", r"what divides block.cluster \(not given\), got 2"),
         ({**FILL, "op": "tma.store", "multicast": 2}, "multicast", "tma.load has"),
         ({**FILL, "box": [128, 64], "multicast": 2}, "multicast", "2 blocks cannot share 1 boxes evenly"),
+        ({**FILL, "multicast": 3}, "multicast", "3 blocks cannot share 128x64 elements evenly"),
         ({"name": "a", "op": "cp.async.bulk"}, "bytes", "needs the bytes"),
         ({"name": "a", "op": "cp.async.bulk", "bytes": 24}, "bytes", "multiple of 16"),
         ({"name": "a", "op": "cp.async.bulk", "bytes": 96}, "bytes", "do not cover rows"),

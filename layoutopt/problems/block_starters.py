@@ -14,6 +14,7 @@ _WARPGROUP: Final = 128
 _ROWS: Final = 64  # M of wgmma
 _SPAN_BYTES: Final = 128  # of a stage along K: whole rows of the widest mode
 _MOST_STAGES: Final = 8
+_OTHER_BYTES: Final = 1024  # barriers, and what aligns the start of dynamic shared memory
 
 
 def hopper(options: Options, stages: int | None) -> dict[str, Any]:
@@ -41,7 +42,7 @@ def hopper(options: Options, stages: int | None) -> dict[str, Any]:
         )
     depth = _SPAN_BYTES // ELEMENT_BYTES[element]
     limits = gpu.limits_of(options.target)
-    room = 0 if limits is None else limits.shared_bytes_per_block
+    room = 0 if limits is None else limits.shared_bytes_per_block - _OTHER_BYTES
     fitting = (room - 2 * rows * columns) // ((rows + columns) * _SPAN_BYTES)
     if fitting < (stages or 1):
         raise ProblemFileError(
@@ -61,6 +62,7 @@ def hopper(options: Options, stages: int | None) -> dict[str, Any]:
             {"name": "B", "shape": [columns, depth], "element": element, "stages": count},
             {"name": "D", "shape": [rows, columns], "element": result},
         ],
+        "block": {"other_shared_bytes": _OTHER_BYTES},
         "accesses": _accesses(rows // _ROWS // consumers, columns, consumers),
     }
 

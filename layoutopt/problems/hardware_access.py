@@ -180,6 +180,12 @@ def _check_tma(use: HardwareUse, place: str, tile: Tile, rules: Engine) -> None:
         raise ProblemFileError(f"{place}.order", "elements that share a byte lie along the last dimension")
     _check_map_element(use, place, tile)
     if use.box is None:
+        smallest = tile.elements * tile.element_bits // (8 * rules.chunk_bytes)  # boxes of one chunk
+        if smallest % (use.multicast or 1):
+            shape = "x".join(map(str, tile.shape))
+            raise ProblemFileError(
+                f"{place}.multicast", f"{use.multicast} blocks cannot share {shape} elements evenly"
+            )
         return
     if len(use.box) != dims:
         raise ProblemFileError(
