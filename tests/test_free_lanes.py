@@ -294,13 +294,8 @@ def test_what_is_found_stays_when_the_time_is_over(over, monkeypatch):
 
 
 def test_lanes_are_free_under_a_layout_that_the_hardware_dictates():
-    copies = [{"name": "fill", "op": "tma.load"}, {"name": "operand", "op": "wgmma.A"}]
+    copy, columns = {"name": "fill", "op": "tma.load"}, {**drain(16), "bytes": 2}
     given = problem(
-        [*copies, {**drain(16), "bytes": 2}],
-        (16, 64),
-        "f16",
-        128,
-        target="sm_90a",
-        layout={"minimise": "instructions"},
+        [copy, columns], (16, 64), "f16", 128, target="sm_90a", layout={"minimise": "instructions"}
     )
     assert layoutopt.solve(given).layout is not None
