@@ -39,6 +39,7 @@ MAX_VALUE: Final = 2**62
 MAX_SHIFT: Final = 62
 MAX_ENTRIES: Final = 1 << 16  # of all tables of an expression together
 _MAX_TABLE_CHARACTERS: Final = 1 << 20
+_SHORT: Final = 200  # characters of expressions that are kept once parsed
 
 
 # Nodes are made, hashed and compared by the hundred thousand, and hold no cycles.
@@ -104,6 +105,12 @@ def parse(text: str, variables: frozenset[str]) -> Node:
         ExpressionError: the text is too long or too deep, is no expression, or uses something
             outside the grammar or an unknown name.
     """
+    # Short ones are asked for again and again: to trace an access, to cost its index code, to emit it.
+    return _parsed(text, variables) if len(text) <= _SHORT else _parsed.__wrapped__(text, variables)
+
+
+@lru_cache(maxsize=1 << 10)
+def _parsed(text: str, variables: frozenset[str]) -> Node:
     if _length(text) > MAX_CHARACTERS:
         raise ExpressionError(f"an expression has at most {MAX_CHARACTERS} characters, not {len(text)}")
     if not text.strip():
