@@ -173,8 +173,11 @@ def fewest_boxes(use, shape, size, packed, table):
     ]
     boxes = [asked] if asked else sorted(map(list, itertools.product(*options)), key=math.prod, reverse=True)
     for box in boxes:
+        row = box[order[-1]] * size
         for mode, span in SPANS.items():
-            if use.get("mode") in (None, mode):
+            allowed = use.get("mode") in (None, mode) and row % 16 == 0 and row <= (span or row)
+            first, pitch = swizzled(table[0], span), span or row
+            if allowed and edges_lie(order, shape, size, table, span, box, pitch, first):
                 starts = [swizzled(table[corner], span) for corner in corners_of(order, shape, box)]
                 even = len(starts) % (use.get("multicast") or 1) == 0
                 if even and not wrong_boxes(order, shape, size, table, span, box, starts):
