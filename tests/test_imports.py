@@ -13,7 +13,7 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import evaluate, parse, to_text
 from layoutopt.expressions.threads import fit_threads, guard
 from layoutopt.hardware.devices import device
-from layoutopt.imports import cute, cute_shared, triton, triton_shared
+from layoutopt.imports import cute, cute_mma, cute_shared, triton, triton_shared
 from layoutopt.problems.file import from_data
 from layoutopt.problems.thread_values import access_of
 from layoutopt.problems.trace import trace
@@ -319,6 +319,35 @@ def test_waves_of_64(tmp_path):
     problem = json.loads(layoutopt(*common, "--target", "gfx942").stdout)
     assert (problem["threads"], problem["accesses"][0]["bytes"]) == (256, 16)
     assert "its warps have 64 threads, those of the target 32" in layoutopt(*common).stderr
+
+
+with gzip.open(ROOT / "tests/data/cute_tiled_mma.json.gz", "rt") as file:
+    TILED_MMA = json.load(file)
+
+
+@pytest.mark.parametrize("row", TILED_MMA, ids=lambda row: row["operand"])
+def test_a_printed_tiled_mma_is_what_cute_says(row):
+    got = cute_mma.thread_values(row["text"], row["tile"], row["operand"])
+    assert (np.ravel_multi_index(tuple(np.moveaxis(got, -1, 0)), tuple(row["tile"])) == row["table"]).all()
+
+
+def test_a_tiled_mma_becomes_an_access(tmp_path):
+    text, path = TILED_MMA[0]["text"], tmp_path / "mma.txt"
+    path.write_text(text)
+    common = ("import", "cute", f"@{path}", "--element", "f16", "--op", "load")
+    done = layoutopt(*common, "--tile", "64x32", "--operand", "A")
+    problem = json.loads(done.stdout)
+    assert (problem["threads"], problem["accesses"][0]["bytes"]) == (128, 4)
+    assert "operand A repeats every 32x16" in layoutopt(*common, "--tile", "40x32", "--operand", "A").stderr
+    assert "is one: say --operand" in layoutopt(*common, "--tile", "64x32").stderr
+    plain = layoutopt("import", "cute", "(8,8):(8,1)", "--element", "f16", "--tile", "8x8", "--operand", "A")
+    assert (plain.returncode, "is none: leave out" in plain.stderr) == (2, True)
+    for line, error in (("LayoutA_TV", "a line LayoutA_TV"), ("Shape_MNK", "a line Shape_MNK")):
+        with pytest.raises(ProblemFileError, match=error):
+            cute_mma.thread_values(text.replace(line, "x"), (64, 32), "A")
+    moved = text.replace("(_,_,_)", "(_,(_2,_4):(_4,_1),_)")
+    with pytest.raises(ProblemFileError, match="moves elements"):
+        cute_mma.thread_values(moved, (64, 32), "A")
 
 
 def test_a_printed_tiled_copy_is_read():

@@ -73,8 +73,11 @@ def _layout_options(function: Command) -> Command:
 
 @command.command("cute", cls=FileCommand)
 @_layout_options
-def cute(**options: Any) -> int:
-    """A CuTe layout, as CuTe prints it: thread-value, a TiledCopy, or of shared memory.
+@click.option(
+    "--operand", type=click.Choice(["A", "B", "C"]), help="Of a TiledMMA: A (MxK), B (NxK) or C (MxN)."
+)
+def cute(operand: str | None, **options: Any) -> int:
+    """A CuTe layout, as CuTe prints it: thread-value, a TiledCopy, a TiledMMA, or of shared memory.
 
     LAYOUT is the text, or @FILE to read it from a file. Without --into and -o, the offset of a layout of
     shared memory is printed.
@@ -84,9 +87,15 @@ def cute(**options: Any) -> int:
       layoutopt import cute "((4,8),(2,2)):((32,1),(16,8))" --tile 16x8 --element f32 -o tile.json
       layoutopt import cute "Sw<3,3,3> o _0 o (_8,_64):(_64,_1)" --tile 8x64 --element f16
     """
-    from layoutopt.imports import cute, cute_shared
+    from layoutopt.imports import cute, cute_mma, cute_shared
 
     text = _text(options.pop("layout"))
+    if cute_mma.is_mma(text) != (operand is not None):
+        given = "is one: say" if operand is None else "is none: leave out"
+        raise click.UsageError(f"--operand is for a TiledMMA, and the layout {given} --operand")
+    if operand is not None:
+        options.pop("shared")
+        return _thread_values(lambda shape, _: cute_mma.thread_values(text, shape, operand), **options)
     if options.pop("shared") or cute_shared.is_swizzled(text):
         return _shared(cute_shared.offsets, text, **options)
     return _thread_values(lambda shape, _: cute.thread_values(text, shape), **options)
