@@ -134,6 +134,26 @@ def test_mn_major_descriptors(mode, leading, stride, starts):
     assert (found.leading_byte_offset, found.stride_byte_offset, found.starts) == (leading, stride, starts)
 
 
+@pytest.mark.parametrize("with_tma", [True, False])
+def test_rows_of_a_matrix_may_be_several_dimensions(with_tma):
+    """Pixels of an implicit product: 8 x 16 of them are the 128 rows of A."""
+    operand = {"name": "A", "op": "wgmma.A", "mn": [0, 1]}
+    _, result = solved(*([FILL] if with_tma else []), {**operand, "mode": "128B"}, shape=(8, 16, 64))
+    _, flat = solved(*([FILL] if with_tma else []), {"name": "A", "op": "wgmma.A", "mode": "128B"})
+    assert (result.table().reshape(128, 64) == flat.table()).all()
+    assert msgspec.structs.replace(of(result, "A"), k_dim=1) == of(flat, "A")
+    _, sparse = solved({"name": "B", "op": "wgmma.B", "mn": [0, 2], "k": 1, "mode": "64B"}, shape=(4, 32, 64))
+    assert (sparse.status, of(sparse, "B").shape) == ("optimal", (256, 16))
+
+
+def test_rows_that_are_too_few_name_the_field():
+    with pytest.raises(ProblemFileError, match=r"accesses\[0\]\.op: x1 has 16 rows \(mn names more dim"):
+        from_data(data({"name": "A", "op": "wgmma.A"}, shape=(8, 16, 64)))
+    for mn in ([2, 0], [0, 0], [5], []):
+        with pytest.raises(ProblemFileError, match=r"accesses\[0\]\.mn: expected some of the dim"):
+            from_data(data({"name": "A", "op": "wgmma.A", "mn": mn}, shape=(8, 16, 64)))
+
+
 def test_without_a_swizzle_core_matrices_lie_apart():
     _, result = solved({**FILL, "mode": "none"}, {"name": "B", "op": "wgmma.B"}, element="bf16")
     fill, found = of(result, "fill"), of(result, "B")

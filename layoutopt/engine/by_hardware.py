@@ -254,10 +254,12 @@ def _matrix(access: Access, tile: Tile, offsets: IntArray) -> MatrixDescriptor:
     assert use is not None
     rules, size = engine(use.engine), tile.element_bytes
     k, mn = matrix_dims(use, offsets.ndim)
-    rest = [d for d in range(offsets.ndim) if d not in (k, mn)]
-    rows, depth = instruction_rows(access, offsets.shape[mn]), rules.k_bytes // size
+    rest = [d for d in range(offsets.ndim) if d != k and d not in mn]
+    extent = math.prod(offsets.shape[d] for d in mn)
+    rows, depth = instruction_rows(access, extent), rules.k_bytes // size
     assert rows is not None
-    turned = offsets.transpose([*rest, mn, k])
+    turned = offsets.transpose([*rest, *mn, k])
+    turned = turned.reshape([*turned.shape[: len(rest)], extent, offsets.shape[k]])
     operands = _cut(turned, (*(1 for _ in rest), rows, depth)).reshape(-1, rows, depth)
     for mode in _allowed(use):
         for major in _majors(use, rules, size):

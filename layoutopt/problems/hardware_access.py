@@ -25,11 +25,11 @@ Op = Literal["tma.load", "tma.store", "wgmma.A", "wgmma.B", "tcgen05.A", "tcgen0
 # What each engine's accesses may say beside name, op, weight and notes.
 _FIELDS: Final = {
     "tma": ("box", "element", "mode", "order", "multicast"),
-    "wgmma": ("major", "mode", "k", "rows"),
-    "tcgen05": ("major", "mode", "k", "rows"),
+    "wgmma": ("major", "mode", "k", "mn", "rows"),
+    "tcgen05": ("major", "mode", "k", "mn", "rows"),
     "cp.async.bulk": ("bytes",),
 }
-_CHOICES: Final = ("box", "element", "mode", "order", "multicast", "major", "k", "rows", "bytes")
+_CHOICES: Final = ("box", "element", "mode", "order", "multicast", "major", "k", "mn", "rows", "bytes")
 # Types that a tensor map has: cuTensorMapEncodeTiled, tensorDataType.
 DATA_TYPES: Final = {
     "u8": "UINT8", "i8": "UINT8", "b8": "UINT8", "f8": "UINT8", "e4m3": "UINT8", "e5m2": "UINT8",
@@ -75,6 +75,10 @@ class HardwareAccess(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             description="wgmma, tcgen05: the dimension that is K; the last one, for MN-major the one before"
         ),
+    ] = None
+    mn: Annotated[
+        tuple[Dimension, ...] | None,
+        Meta(description="wgmma, tcgen05: dimensions that are M or N together, slowest first; one otherwise"),
     ] = None
     rows: Annotated[
         Positive | None,
@@ -293,16 +297,23 @@ def _check_matrix(access: Access, use: HardwareUse, place: str, tile: Tile, rule
             f"{place}.major", f"{use.engine} reads elements of {size} bytes K-major; MN-major needs {allowed}"
         )
     k, mn = matrix_dims(use, dims)
+    if not mn or len({k, *mn}) != 1 + len(mn) or max(mn) >= dims:
+        raise ProblemFileError(
+            f"{place}.mn",
+            f"expected some of the dimensions 0..{dims - 1} but {k}, which is K, got {list(mn)}",
+        )
+    extent = math.prod(tile.shape[d] for d in mn)
     depth = rules.k_bytes // size
     if tile.shape[k] % depth:
         raise ProblemFileError(f"{place}.k", f"K is a multiple of {depth} elements; x{k} has {tile.shape[k]}")
     allowed_rows = rules.rows[access.op[-1]]
     if use.rows is not None and use.rows not in allowed_rows:
         raise ProblemFileError(f"{place}.rows", f"an instruction has {_range(allowed_rows)}, not {use.rows}")
-    if instruction_rows(access, tile.shape[mn]) is None:
+    if instruction_rows(access, extent) is None:
         raise ProblemFileError(
             f"{place}.rows" if use.rows is not None else f"{place}.op",
-            f"x{mn} has {tile.shape[mn]} rows; an instruction takes "
+            f"{' and '.join(f'x{d}' for d in mn)} {'have' if len(mn) > 1 else 'has'} {extent} rows"
+            f"{'' if use.mn or dims < 3 else ' (mn names more dimensions)'}; an instruction takes "
             + (str(use.rows) if use.rows is not None else _range(allowed_rows)),
         )
 
@@ -313,11 +324,11 @@ def _range(values: tuple[int, ...]) -> str:
     return f"{values[0]}, {values[1]}, ... {values[-1]}"
 
 
-def matrix_dims(use: HardwareUse, dims: int) -> tuple[int, int]:
+def matrix_dims(use: HardwareUse, dims: int) -> tuple[int, tuple[int, ...]]:
     """The dimensions that are K, and M or N, of a matrix operand; any others number matrices."""
     last_two = (dims - 1, dims - 2)
     k = use.k if use.k is not None else last_two[use.major == "MN"]
-    return k, last_two[0] if k != last_two[0] else last_two[1]
+    return k, use.mn if use.mn is not None else (last_two[0] if k != last_two[0] else last_two[1],)
 
 
 def instruction_rows(access: Access, extent: int) -> int | None:

@@ -21,6 +21,7 @@ class HardwareUse(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
         multicast: blocks of the cluster that share the tile: each copies its part to all of them.
         major: which dimension of a matrix is contiguous.
         k: the dimension along which a matrix product sums.
+        mn: the dimensions that are M or N together, slowest first.
         rows: M or N of one instruction.
         bytes: of one row of a bulk copy.
     """
@@ -33,5 +34,6 @@ class HardwareUse(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     multicast: Annotated[int, Meta(ge=1)] | None = None
     major: Literal["K", "MN"] | None = None
     k: Dimension | None = None
+    mn: tuple[Dimension, ...] | None = None
     rows: Annotated[int, Meta(ge=1)] | None = None
     bytes: Annotated[int, Meta(ge=1)] | None = None

@@ -45,7 +45,7 @@ _NUMBERS: Final = _TABLES | {
     "shape", "bytes", "box", "rows", "k", "threads", "align", "warps", "stages", "order", "excess",
     "contiguous", "covers",
     "max_bytes", "alignment_bytes", "pitch_multiple_bytes", "other_shared_bytes", "registers",
-    "cluster", "multicast", "first_warp",
+    "cluster", "multicast", "first_warp", "mn",
 }  # fmt: skip
 _ORDERS: Final = ("row", "column")  # in words, where numbers may stand
 _RESERVED: Final = frozenset(("tid", "lane", "warp", "min", "max"))

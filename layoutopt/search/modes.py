@@ -109,19 +109,23 @@ def _of_matrix(use: HardwareUse, tile: Tile, mode: Mode) -> Iterator[Named]:
     """Pages of all rows, or groups of eight rows of all pages; K-major and MN-major."""
     shape, size = tile.shape, tile.element_bytes
     k, mn = matrix_dims(use, len(shape))
-    rest = [d for d in range(len(shape)) if d not in (k, mn)]
-    allowed = {None: (k, mn) if use.k is not None else (k,), "K": (k,), "MN": (mn,)}[use.major]
-    for major, other in ((k, mn), (mn, k)):
-        if major not in allowed:
+    rest = [d for d in range(len(shape)) if d != k and d not in mn]
+    *slower, fast = mn
+    allowed = {None: (k, fast) if use.k is not None else (k,), "K": (k,), "MN": (fast,)}[use.major]
+    for major, others, outer in ((k, list(mn), rest), (fast, [k], [*rest, *slower])):
+        span, rows = (mode.span_bytes or 16) // size, math.prod(shape[d] for d in others)
+        if major not in allowed or shape[major] % span or rows % ATOM_ROWS:
             continue
-        span = (mode.span_bytes or 16) // size
-        if shape[major] % span or shape[other] % ATOM_ROWS:
-            continue
-        for rows, grid in ((shape[other], (*rest, major)), (ATOM_ROWS, (*rest, other, major))):
-            box = [1] * len(shape)
-            box[major], box[other] = span, rows
-            layout = _boxed(shape, size, mode, [*rest, other, major], box, grid)
-            yield f"{mode.name}, x{major} contiguous", layout, mode
+        page = [1] * len(shape)
+        page[major] = span
+        group = list(page)
+        for d in others:
+            page[d] = shape[d]
+        group[others[-1]] = ATOM_ROWS
+        for box, grid in ((page, (*outer, major)), (group, (*outer, *others, major))):
+            if shape[others[-1]] % box[others[-1]] == 0:
+                layout = _boxed(shape, size, mode, [*outer, *others, major], box, grid)
+                yield f"{mode.name}, x{major} contiguous", layout, mode
 
 
 def _padded_rows(use: HardwareUse, tile: Tile) -> Iterator[Named]:

@@ -708,6 +708,9 @@ def not_handled(problem, given):
     left_out = [a["name"] for a in problem["accesses"] if "index" not in a or WRITTEN_OUT & a.keys()]
     if left_out:
         return f"accesses without an index: {', '.join(left_out)} are not handled here"
+    merged = [a["name"] for a in problem["accesses"] if "mn" in a or "mn" in a.get("hardware", {})]
+    if merged:
+        return f"rows of several dimensions ({', '.join(merged)}) are not handled here"
     rules = given["served"].values()
     if any(r["row_words"] > 1 or r["bank_bytes"] != given["bank_bytes"] for r in rules):
         return "rows or banks of two sizes are not handled here"
