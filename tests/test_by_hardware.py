@@ -204,7 +204,8 @@ def test_what_the_hardware_cannot_reach_is_said():
         ({**FILL, "box": [100, 64]}, r"box\[0\]", "100 does not divide the tile's 128"),
         ({**FILL, "box": [128, 4]}, r"box\[1\]", "multiple of 16 bytes, not 8"),
         ({**FILL, "box": [128, 64], "mode": "64B"}, r"box\[1\]", "at most the 64 bytes of mode 64B, not 128"),
-        ({**FILL, "mode": "256B"}, "mode", "none, 32B, 64B, 128B, not '256B'"),
+        ({**FILL, "mode": "256B"}, "mode", "none, 32B, 64B, 128B, not '256B'$"),
+        ({**FILL, "mode": "128B_ATOM_32B"}, "mode", "refuses them on an H200"),
         ({**FILL, "order": [0, 0]}, "order", r"each of 0\.\.1 once"),
         ({**FILL, "major": "K"}, "major", "no such field; it has box, element, mode, order"),
         ({**FILL, "index": ["0", "0"]}, "", "unknown field `index`"),
@@ -456,6 +457,8 @@ def test_an_h200_copied_in_bulk_and_to_clusters():
     assert len([case for case in cases if case["kind"] == "bulk"]) == 20
     shared = {(case["cluster"], case["shared"]) for case in cases if case["kind"] == "multicast"}
     assert {(2, 2), (4, 2), (4, 4), (8, 8), (16, 16)} <= shared
+    larger_atoms = json.loads((ROOT / "tests/data/h200_copies.json").read_text())["swizzles"][1:]
+    assert [row["error"] for row in larger_atoms] == 3 * ["encode: CUresult 1"]  # CUDA_ERROR_INVALID_VALUE
 
 
 def test_an_h200_did_what_was_emitted():

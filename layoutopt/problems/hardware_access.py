@@ -156,8 +156,10 @@ def check_use(access: Access, place: str, tile: Tile) -> None:
     rules, dims = engine(use.engine), len(tile.shape)
     named = [mode.short for mode in modes(use.engine)]
     if use.mode is not None and use.mode not in named:
+        why = why_undeclared(use.mode)
         raise ProblemFileError(
-            f"{place}.mode", f"{use.engine} has the modes {', '.join(named)}, not {use.mode!r}"
+            f"{place}.mode",
+            f"{use.engine} has the modes {', '.join(named)}, not {use.mode!r}{f': {why}' if why else ''}",
         )
     if use.order is not None and sorted(use.order) != list(range(dims)):
         raise ProblemFileError(

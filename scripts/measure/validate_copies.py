@@ -160,7 +160,11 @@ def compare(folder: Path, out: Path) -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%d"),
         "cases": [cases[row["name"]] | row for row in rows],
         # 2-byte words by place, of 16 rows of 128 bytes, words numbered row by row
-        "swizzles": [row for row in lines if "seen" in row],
+        "swizzles": [
+            {key: row[key] for key in ("name", "error", "seen") if key != "seen" or not row["error"]}
+            for row in lines
+            if "seen" in row
+        ],
     }
 
 
