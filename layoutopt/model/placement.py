@@ -27,7 +27,8 @@ import numpy.typing as npt
 
 from layoutopt.ground.budget import Budget
 from layoutopt.model.balance import Row, balanced
-from layoutopt.model.chunks import Chunks, bound_chunks, free_phases
+from layoutopt.model.bank_by_bank import bank_by_bank
+from layoutopt.model.chunks import Chunks, FreePhase, bound_chunks, free_phases
 from layoutopt.model.cp_sat import Answer, Outcome
 from layoutopt.model.descent import Load, descend
 from layoutopt.model.folded import folded
@@ -84,6 +85,8 @@ def free_assignment(
     effort: float = EFFORT,
     max_bytes: int | None = None,
     hint: IntArray | None = None,
+    bound: int = 0,
+    in_turn: bool = False,
 ) -> FreeAssignment | None:
     """The least weighted excess over all placements of chunks in banks, then the fewest bytes.
 
@@ -96,6 +99,8 @@ def free_assignment(
         effort: deterministic time for the whole call.
         max_bytes: the table is no larger.
         hint: byte offset of every element in some layout, to start from.
+        bound: no layout has less weighted excess, as the caller knows.
+        in_turn: look for banks one after the other, too (`layoutopt.model.bank_by_bank`).
 
     Returns:
         None where the model does not apply (see the module's text) or would be too large.
@@ -108,7 +113,7 @@ def free_assignment(
     counted = np.concatenate([s.elements[s.elements >= 0] for s in sets])
     exact &= not model.chunks.loose[model.chunks.of[counted]].any()
     if exact:
-        return _Questions(model).run(effort, max_bytes, hint)
+        return _Questions(model).run(effort, max_bytes, hint, bound, in_turn)
     phases = free_phases(sets, free, drop_loose=True)
     relaxed = PlacementModel(free, phases, model.period, tile, budget, workers)
     if relaxed.too_large:
@@ -175,18 +180,29 @@ class _Questions:
         self.model = model
         self.chunks, self.tile, self.period = model.chunks, model.tile, model.period
 
-    def run(self, effort: float, max_bytes: int | None, hint: IntArray | None) -> FreeAssignment:
+    def run(
+        self,
+        effort: float,
+        max_bytes: int | None,
+        hint: IntArray | None,
+        bound: int = 0,
+        in_turn: bool = False,
+    ) -> FreeAssignment:
         """Least excess, then least bytes."""
-        if (known := self._in_own_bytes(hint)) is not None:
+        bound = max(bound, self.model.floor)
+        if (known := self._in_own_bytes(hint, bound)) is not None:
             return known
         near = self.searched_nearby(hint, effort, _FIRST_SWEEPS)
         # Most often the counting bounds can be met in the tile's own bytes.
         tight = self.model.solve(effort * _QUICK, atoms=self.model.atoms(self.tile.bytes), hint=hint)
         if solved(tight):
             return self._assignment(self.model.floor, tight, self.tile.bytes)
-        if near.excess == self.model.floor:
-            return self._smallest(effort * _QUICK, near.excess, near, max_bytes)
-        bound, most, best = self.model.floor, None, self.model.solve(effort * _QUICK, hint=near.table)
+        if in_turn and near.excess != bound and tight.outcome is Outcome.UNKNOWN:
+            near = min(near, self.in_turn(effort) or near, key=lambda f: (f.excess, f.bytes))
+        near = replace(near, bound=bound)
+        if near.excess == bound:
+            return self._smallest(effort * _QUICK, bound, near, max_bytes)
+        most, best = None, self.model.solve(effort * _QUICK, hint=near.table)
         if solved(best):
             most = self.model.floor
         else:
@@ -224,7 +240,7 @@ class _Questions:
         )
         return self._placed_at(self._renamed(position), self.model.floor, self.tile.bytes)
 
-    def _in_own_bytes(self, hint: IntArray | None) -> FreeAssignment | None:
+    def _in_own_bytes(self, hint: IntArray | None, bound: int) -> FreeAssignment | None:
         """The least excess in the tile's own bytes, where that is soon found: best with a formula."""
         size, model = self.tile.element_bytes, self.model
         # Every element a chunk, of which none is alone.
@@ -234,10 +250,10 @@ class _Questions:
         if plain:
             table = turned_lines(model.phases, self.tile.shape, row, model.budget)
         if table is None and hint is not None:
-            known = self._placed_at(model.positions_of(hint), model.floor, self.tile.bytes)
-            if known.excess != model.floor:
+            known = self._placed_at(model.positions_of(hint), bound, self.tile.bytes)
+            if known.excess != bound:
                 return None
-            if plain and not (hint % size).any():
+            if plain and bound == model.floor and not (hint % size).any():
                 table = folded(model.phases, hint.ravel() // size, row, model.budget)
             if table is None:
                 known = self.evened(known)
@@ -246,6 +262,33 @@ class _Questions:
             return None
         table = table.reshape(self.tile.shape) * size
         return FreeAssignment(model.floor, model.floor, table, self.tile.bytes, self.tile.bytes)
+
+    def in_turn(self, effort: float) -> FreeAssignment | None:
+        """What comes out bank by bank; None where chunks are of several sizes or count several times."""
+        sizes = set(self.model.positions.values())
+        if len(sizes) != 1 or not self.model.symmetric:
+            return None
+        number = {c: k for k, c in enumerate(self.model.placed)}
+        rows: list[Row] = []
+        weights: list[int] = []
+        for phase in self.model.phases:
+            rows += self._rows(phase, number, phase.least)
+            weights += [phase.weight] * (len(rows) - len(weights))
+        if any(times > 1 for row in rows for times in row.times):
+            return None
+        found = bank_by_bank(rows, weights, len(number), sizes.pop(), self.model.budget, effort)
+        position = dict(zip(number, found.tolist(), strict=True))
+        return self.evened(self._placed_at(self._renamed(position), self.model.floor, self.tile.bytes))
+
+    @staticmethod
+    def _rows(phase: FreePhase, number: dict[int, int], most: int) -> list[Row]:
+        """The units of a phase by their place in their chunks, chunks by their number."""
+        at_place: dict[int, list[tuple[int, int]]] = {}
+        for c, place, times in phase.units:
+            at_place.setdefault(place // phase.unit_bytes, []).append((number[c], times))
+        return [
+            Row([c for c, _ in units], [n for _, n in units], most) for _, units in sorted(at_place.items())
+        ]
 
     def evened(self, found: FreeAssignment) -> FreeAssignment:
         """The same wavefronts in the tile's own bytes or in few more, where chunks are of one size."""
@@ -261,12 +304,7 @@ class _Questions:
         number = {c: k for k, c in enumerate(position)}
         rows = []
         for phase in self.model.phases:
-            most = phase.cost(position, self.chunks)
-            at_place: dict[int, list[tuple[int, int]]] = {}
-            for c, place, times in phase.units:
-                at_place.setdefault(place // phase.unit_bytes, []).append((number[c], times))
-            for _, units in sorted(at_place.items()):
-                rows.append(Row([c for c, _ in units], [n for _, n in units], most))
+            rows += self._rows(phase, number, phase.cost(position, self.chunks))
         columns = sizes.pop()
         rooms = -(-(self.model.atoms(self.tile.bytes) - np.arange(columns)) // columns)
         even, _ = balanced(rows, np.array([*position.values()]), rooms, self.model.budget)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from layoutopt.errors import VerificationError
 from layoutopt.ground.budget import Budget
@@ -67,7 +67,7 @@ def every_layout(
         if enough is not None and bound >= enough:
             break
         progress(bound, f"what every layout has: {reason.evidence.partition(':')[0]}")
-        found = reason.find(subject, search)
+        found = reason.find(subject, replace(search, bound=bound))
         if found is None:
             continue
         if reason.check is not None and not reason.check(subject, found):

@@ -74,6 +74,7 @@ class Search:
         briefly: spend about a second: no layout outside the families may be the answer.
         max_bytes: the solver's assignment is no larger; the bounds hold for every size.
         hint: byte offsets of a layout for the solver to start from.
+        bound: what is known already, in units of `Trace.weight_unit`.
     """
 
     budget: Budget
@@ -81,6 +82,7 @@ class Search:
     briefly: bool = False
     max_bytes: int | None = None
     hint: IntArray | None = None
+    bound: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +288,7 @@ def _ask_solver(subject: Subject, search: Search) -> FreeAssignment | None:
         effort=_BRIEF_EFFORT if search.briefly else EFFORT,
         max_bytes=search.max_bytes,
         hint=search.hint,
+        bound=search.bound,
     )
 
 

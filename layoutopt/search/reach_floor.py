@@ -14,7 +14,7 @@ from layoutopt.search.presolve import Presolve, nothing_left
 from layoutopt.search.scene import GATHER_SHARE, Scene
 
 # Share of the time after which there must be some layout where excess is allowed; the rest is for it.
-_PATIENCE = 0.5
+_PATIENCE = 0.3
 # Of what is then left.
 _WHOLE_LINES_SHARE = 0.2
 

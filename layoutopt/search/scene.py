@@ -323,7 +323,9 @@ class Scene:
         """The best table, where it is proved to be, and better than formulas so far."""
         if not self.may_look_up:
             return None
-        free = self._free_assignment(self.sets, best)
+        free, known = self._free_assignment(self.sets, best), self.tally.nearby
+        if free is not None and known is not None and (free.excess or 0) < (known.excess or 0):
+            self.tally.nearby = free
         if self.trace.has_idle and free is not None and free.complete and free.excess == self.floor:
             # What weighs nothing should cost no more, either, where that is to be had.
             every = phase_sets(self.trace.with_idle(), self.tile, self.device, blocks(self.trace, self.tile))
@@ -345,6 +347,7 @@ class Scene:
             effort=_TABLE_EFFORT,
             max_bytes=self.limit,
             hint=self._hint(best),
+            in_turn=True,
         )
 
     def _hint(self, best: Found) -> IntArray | None:

@@ -86,7 +86,8 @@ def of_every_layout(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     free = general.free
     if free is not None and free.excess is not None and free.excess < enough:
         if not why_no_table(case.lowered):
-            return as_table(case.lowered.tile, free, proposal)
+            proved = replace(free, bound=max(free.bound, general.bound))
+            return as_table(case.lowered.tile, proved, proposal)
         weighted = "weighted " if case.has_weights else ""
         excess = case.in_weights(free.excess)
         better = f"a table of offsets would have {excess:g} {weighted}excess in {free.bytes:,} bytes"
