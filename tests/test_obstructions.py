@@ -70,6 +70,24 @@ def test_three_lines_of_a_plane():
         assert {u, v} <= set(found.phases[i].words)
 
 
+@pytest.mark.parametrize("n", [4, 8, 12, 32])
+def test_wrapped_diagonals_of_squares_that_four_divides_leave_two(n):
+    """The layout of docs/proofs.md: every word in one bank, and two diagonals meet some banks twice."""
+    half, bank = n // 2, {}
+    for a, e, x in itertools.product(range(0, n, 2), (0, 1), range(n)):
+        bank[(x + a) % n, (2 * x + a + (x >= half) + e * half) % n] = a + e
+    assert len(bank) == n * n
+    excess = {}
+    for k, r in itertools.product(range(n), repeat=2):
+        for line, word in {"row": (k, r), "column": (r, k), "diagonal": (r, (r + k) % n)}.items():
+            held = excess.setdefault((line, k), [0] * n)
+            held[bank[word]] += 1
+    assert {line: max(held) for line, held in excess.items() if max(held) > 1} == {
+        ("diagonal", 0): 2,
+        ("diagonal", half): 2,
+    }
+
+
 @pytest.mark.parametrize("n", [2, 4, 8, 16, 32])
 def test_wrapped_diagonals_of_even_squares(n):
     """No clique of more than n words exists for n > 2; the parity gives the theorem and two wavefronts."""

@@ -29,7 +29,7 @@ from layoutopt.ground.budget import Budget
 from layoutopt.model.balance import Row, balanced
 from layoutopt.model.bank_by_bank import bank_by_bank
 from layoutopt.model.chunks import Chunks, FreePhase, bound_chunks, free_phases
-from layoutopt.model.cp_sat import Answer, Outcome
+from layoutopt.model.cp_sat import NO_ANSWER, Answer, Outcome
 from layoutopt.model.descent import Load, descend
 from layoutopt.model.folded import folded
 from layoutopt.model.phases import PhaseSet
@@ -194,7 +194,9 @@ class _Questions:
             return known
         near = self.searched_nearby(hint, effort, _FIRST_SWEEPS)
         # Most often the counting bounds can be met in the tile's own bytes.
-        tight = self.model.solve(effort * _QUICK, atoms=self.model.atoms(self.tile.bytes), hint=hint)
+        above, tight = bound > self.model.floor, NO_ANSWER
+        if not above:
+            tight = self.model.solve(effort * _QUICK, atoms=self.model.atoms(self.tile.bytes), hint=hint)
         if solved(tight):
             return self._assignment(self.model.floor, tight, self.tile.bytes)
         if in_turn and near.excess != bound and tight.outcome is Outcome.UNKNOWN:
@@ -202,7 +204,7 @@ class _Questions:
         near = replace(near, bound=bound)
         if near.excess == bound:
             return self._smallest(effort * _QUICK, bound, near, max_bytes)
-        most, best = None, self.model.solve(effort * _QUICK, hint=near.table)
+        most, best = None, NO_ANSWER if above else self.model.solve(effort * _QUICK, hint=near.table)
         if solved(best):
             most = self.model.floor
         else:
