@@ -60,7 +60,7 @@ def main():
     parser.add_argument("--time-limit", type=float, default=10.0, metavar="S", help="of each problem")
     parser.add_argument("--runs", type=int, default=2)
     parser.add_argument("names", nargs="*", metavar="NAME")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     sides = [Checkout(args.older.resolve()), Checkout(ROOT)]
     total, worse = [0.0, 0.0], 0
     print(f"{'problem':<50} {'older':>8} {'now':>8} {'ratio':>6}  answer")
