@@ -307,3 +307,14 @@ def test_command_line(tmp_path):
         assert wrong.returncode == 2
         assert wrong.stdout == ""
         assert "Traceback" not in wrong.stderr
+
+
+def test_more_than_a_block_of_the_gpu_has_is_said():
+    store = {"name": "rows", "op": "store", "bytes": 16, "index": ["tid", "4*i"], "for": {"i": 16}}
+    data = {"name": "large", "target": "sm_75", "threads": 256, "tile": {"shape": [256, 64], "element": "f32"},
+            "accesses": [store]}  # fmt: skip
+    (found,) = [f for f in check(from_data(data), "x0*68 + x1").findings if f.kind == "too_large"]
+    assert found.message == "69,616 bytes; a block of sm_75 has 65,536 for it"
+    assert not [f for f in check(from_data(data), "x0*64 + x1").findings if f.kind == "too_large"]
+    other = from_data({**data, "block": {"other_shared_bytes": 16}})
+    assert [f for f in check(other, "x0*64 + x1").findings if f.kind == "too_large"]

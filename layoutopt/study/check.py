@@ -152,6 +152,7 @@ def _audit(
         *wrong,
         *(f for lanes, _, c in known for f in findings.worst(used, lanes, c)),
         *findings.unused(used),
+        *findings.too_large(used),
         *idle_xor(used, counts),
         *alignment_note(used),
         *(f for lanes, source, c in known for f in findings.fusion(used, lanes, source, c)),

@@ -25,8 +25,8 @@ class Finding(Struct, frozen=True):
     """Something worth knowing about the layout.
 
     Attributes:
-        kind: conflict, overlap, misaligned, torn, out_of_bounds, unreached, unused_bytes, idle_xor,
-            alignment, fusion, edit, fix or keep.
+        kind: conflict, overlap, misaligned, torn, out_of_bounds, unreached, unused_bytes, too_large,
+            idle_xor, alignment, fusion, edit, fix or keep.
         message: one or more lines for people.
         access: the access concerned, if one is.
         details: the same for programs.
@@ -174,6 +174,18 @@ def unused(used: InUse) -> Iterator[Finding]:
             "unused_bytes",
             f"{unused:,} of {used.size:,} bytes ({100 * unused / used.size:.0f} %) hold no element",
             details={"bytes": unused},
+        )
+
+
+def too_large(used: InUse) -> Iterator[Finding]:
+    """More bytes than a block of the GPU has; the same layout may serve another, so it is not refused."""
+    limits = used.gpu.limits_of(used.problem.target)
+    room = None if limits is None else limits.shared_bytes_per_block - used.problem.block.other_shared_bytes
+    if room is not None and used.size > room:
+        yield Finding(
+            "too_large",
+            f"{used.size:,} bytes; a block of {used.problem.target} has {max(0, room):,} for it",
+            details={"bytes": used.size, "limit": room},
         )
 
 

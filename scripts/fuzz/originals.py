@@ -127,6 +127,25 @@ PROBLEMS = [
         "block": {"other_shared_bytes": 1024, "registers": 64},
     },
     {
+        "name": "hopper",
+        "target": "sm_90a",
+        "tile": {"shape": [64, 64], "element": "f16"},
+        "threads": 256,
+        "accesses": [
+            {"name": "fill", "op": "tma.load", "multicast": 2},
+            {"name": "A", "op": "wgmma.A", "mn": [0]},
+            {
+                "name": "results",
+                "op": "stmatrix.x4",
+                "fragment": "wgmma.m64n8k16.C.f32",
+                "warps": [1, 1],
+                "first_warp": 4,
+                "repeat": {"n": 8},
+            },
+        ],
+        "block": {"cluster": 2},
+    },
+    {
         "name": "two",
         "threads": 32,
         "tiles": [
