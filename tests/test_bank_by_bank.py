@@ -40,6 +40,10 @@ def test_what_no_bank_can_take_costs_little():
     assert sum(found(lines(2, 0, 1), 2)) == 2
 
 
+def test_the_last_bank_takes_what_is_left():
+    assert not any(found([[0, 1, 2], [2, 3, 4], [4, 5], [6, 0]], 4))
+
+
 def test_without_time_every_chunk_lies_somewhere():
     budget = Budget()
     budget.stop()

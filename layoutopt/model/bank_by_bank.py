@@ -147,7 +147,7 @@ class _Turns:
                 return None, {}
             elif most == 1 and len(row) == left:
                 model.exactly_one([v for v, _ in terms])
-            elif len(row) > most:
+            elif len(row) > most or left == 1:  # the last bank takes what is left
                 model.linear(terms, (max(0, len(row) - (left - 1) * most), most))
         model.minimise(costs)
         return model, variables
