@@ -7,7 +7,7 @@ from layoutopt.engine.referee import Referee
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
 from layoutopt.layout.layout import Layout
-from layoutopt.model.descent import Load, _Chains, _colours, descend
+from layoutopt.model.descent import _MANNERS, Load, _Chains, _colours, descend
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import nearby
 from layoutopt.problems.file import from_data
@@ -70,8 +70,8 @@ def test_chains_know_what_they_hold():
     """After sweeps, the loads are those of the positions, and so are the wavefronts."""
     loads, floors, weights, banks = case(4)
     chains = _Chains(loads, floors, weights, banks, dict.fromkeys(loads, 0))
-    for _ in range(3):
-        chains.sweep(1.0)
+    for manner in (*_MANNERS, _MANNERS[0]):
+        chains.sweep(manner, 0.0)
     assert len(chains.position) > 1
     for chain, position in enumerate(chains.position):
         assert chains.wavefronts()[chain] == cost(loads, floors, weights, banks, chains.named(position))

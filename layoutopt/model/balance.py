@@ -23,8 +23,8 @@ from layoutopt.ground.budget import Budget
 IntArray = npt.NDArray[np.int64]
 
 _SEED = 20261122
-# Pairs of positions tried, about a millisecond each; a tenth of the number is enough for most tiles.
-_MOST_PAIRS = 1500
+# Pairs of positions tried, and those without any gain after which it ends; a pair takes half a millisecond.
+_MOST_PAIRS, _PATIENCE = 1500, 120
 _ANY_PAIR = 0.3  # of them not between one that is too full and one that is not
 
 
@@ -55,10 +55,13 @@ def balanced(
         budget: the time there is.
     """
     swaps = _Swaps(rows, position, rooms)
+    least, since = swaps.outside, 0
     for _ in budget.while_left(range(_MOST_PAIRS)):
-        if not swaps.outside:
+        if not least or since == _PATIENCE:
             break
         swaps.step()
+        since = 0 if swaps.outside < least else since + 1
+        least = swaps.outside
     return swaps.renamed(), swaps.outside
 
 

@@ -1,8 +1,9 @@
 """Local search for a free assignment: where the solver alone starts badly, and for a hint where it does not.
 
 Chunks move to positions where little is in their way, the others staying where they are. What is in the way
-counts by the square, which shows the way down where the wavefronts, a maximum, are a plain; and chance has
-its part, less and less of it (simulated annealing by heat bath). Chunks that share no phase do not see each
+counts by the square, which shows the way down where the wavefronts, a maximum, are a plain; in turn with
+that, most of all the wavefronts count, which keeps what a good start has. Chance has its part, less and less
+of it (simulated annealing by heat bath). Chunks that share no phase do not see each
 other, so a whole **colour** of them moves at once, in several independent chains of positions:
 
     phases   {a b c} {c d e} {a e f}        colours   {a d} {b e} {c f}
@@ -13,6 +14,7 @@ and the conflict engine judge it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -26,7 +28,26 @@ from layoutopt.ground.budget import Budget
 IntArray = npt.NDArray[np.int64]
 
 _SEED = 20240907
-_WARMEST, _COLDEST = 0.3, 0.03  # in median weights
+
+
+@dataclass(frozen=True, slots=True)
+class _Manner:
+    """How chunks choose.
+
+    Attributes:
+        warmest, coldest: in median weights.
+        wavefront: what one more counts.
+        square: what is in the way counts so many times its square.
+    """
+
+    warmest: float
+    coldest: float
+    wavefront: float
+    square: float
+
+
+# A good start keeps its short queues where wavefronts count; a bad one is left sooner by squares alone.
+_MANNERS = (_Manner(0.2, 0.08, 1, 0.3), _Manner(0.3, 0.03, 0, 1))
 # Sweeps come in rounds, each from warm to cold and three times as long, so that any of them may be the last.
 _ROUNDS = (1, 3, 9)
 _MOST_CHAINS, _CELLS = 16, 1 << 17  # cells that all chains look at in one sweep, about
@@ -70,10 +91,11 @@ def descend(
     """
     chains = _Chains(loads, floors, weights, banks, start)
     least, best, found = int((floors * weights).sum()), chains.wavefronts()[0], chains.position[0].copy()
-    for part in _ROUNDS:
-        count = sweeps * part // sum(_ROUNDS)
+    for part, manner in itertools.product(_ROUNDS, _MANNERS):
+        count = sweeps * part // (sum(_ROUNDS) * len(_MANNERS))
+        chains.begin_at(found)
         for sweep in budget.while_left(range(count)):
-            chains.sweep(_WARMEST * (_COLDEST / _WARMEST) ** (sweep / max(1, count - 1)))
+            chains.sweep(manner, sweep / max(1, count - 1))
             now = chains.wavefronts()
             if now.min() < best:
                 best, found = int(now.min()), chains.position[int(now.argmin())].copy()
@@ -97,7 +119,8 @@ class _Colour:
     Attributes:
         chunks: which, shape (chunks,).
         cell: the cells of the loads that each of its units adds to, shape (chunks, units, positions).
-        times: how often, shape (chunks, units, 1).
+        row: of these cells, shape (chunks, units, 1).
+        times: how often, likewise.
         floor, weight: of the unit's phase, likewise.
         barred: infinite where a chunk has no such position, shape (chunks, positions).
     """
@@ -116,6 +139,7 @@ class _Colour:
         # What is absent lies in a row of loads that weighs nothing.
         self.cell = np.full((len(chunks), units, positions), len(floors) * banks)
         self.times = np.zeros((len(chunks), units, 1), np.int64)
+        self.row = np.full_like(self.times, len(floors))
         self.floor, self.weight = self.times.copy(), self.times.copy()
         self.barred = np.full((len(chunks), positions), np.inf)
         for k, c in enumerate(chunks):
@@ -123,6 +147,7 @@ class _Colour:
             for j, load in enumerate(loads[c]):
                 self.cell[k, j, : len(load.bank)] = load.phase * banks + load.bank
                 self.times[k, j], self.floor[k, j] = load.times, floors[load.phase]
+                self.row[k, j] = load.phase
                 self.weight[k, j] = weights[load.phase]
 
 
@@ -161,14 +186,28 @@ class _Chains:
         chain = np.arange(len(self.position))[:, None, None]
         np.add.at(self.held, (chain, cells), sign * colour.times[:, :, 0])
 
-    def sweep(self, warmth: float) -> None:
-        """Move every chunk once."""
+    def begin_at(self, position: IntArray) -> None:
+        """Have the first chain go on from here."""
+        self.position[0] = position
+        self.held[:] = 0
+        for colour in self.colours:
+            self._add(colour, 1)
+
+    def sweep(self, manner: _Manner, cooled: float) -> None:
+        """Move every chunk once; `cooled` from 0, the warmest, to 1."""
+        warmth = manner.warmest * (manner.coldest / manner.warmest) ** cooled
         for k in self.chance.permutation(len(self.colours)).tolist():
             colour = self.colours[k]
             self._add(colour, -1)
             before = self.held[:, colour.cell] - colour.floor
-            blocked = np.maximum(before + colour.times, 0) ** 2 - np.maximum(before, 0) ** 2
-            cost = (blocked * colour.weight).sum(axis=2) + colour.barred
+            after = np.maximum(before + colour.times, 0)
+            before = np.maximum(before, 0)
+            cost = manner.square * ((after - before) * (after + before))
+            if manner.wavefront:
+                rows = self.held.reshape(len(self.held), -1, self.banks).max(axis=2)
+                worst = np.maximum(rows[:, colour.row] - colour.floor, 0)
+                cost += manner.wavefront * np.maximum(after - worst, 0)
+            cost = (cost * colour.weight).sum(axis=2) + colour.barred
             cost -= warmth * self.scale * self._drawn(cost.size).reshape(cost.shape)
             self.position[:, colour.chunks] = cost.argmin(axis=2)
             self._add(colour, 1)

@@ -31,7 +31,7 @@ from layoutopt.model.linearisations import (
 from layoutopt.model.pads import padded
 from layoutopt.model.phases import PhaseSet, counting_excess, phase_sets
 from layoutopt.model.pitches import by_span
-from layoutopt.model.placement import FreeAssignment, free_assignment, nearby
+from layoutopt.model.placement import FreeAssignment, free_assignment, in_own_bytes, nearby
 from layoutopt.model.space import IntArray, space_of
 from layoutopt.model.swizzle import SHIFT_OPERATIONS, SwizzleModel
 from layoutopt.model.swizzle_rules import (
@@ -60,6 +60,8 @@ from layoutopt.search.walsh import Question, decide
 _POLISH_EFFORT = 0.2
 # What a table gets, which may be the answer and be proved to be.
 _TABLE_EFFORT = 2.0
+# Elements beyond which the solver is not asked for a table that saves bytes alone.
+_MOST_ASKED = 512
 _FALLBACK_CANDIDATES = 4096
 # What a scope says where swizzles read no bits inside groups of words.
 OUTSIDE_GROUPS: Final = ", XOR sources outside groups of {} words"
@@ -339,6 +341,9 @@ class Scene:
         return as_table(self.tile, free, self.proposal(best, self.floor, operations_proved=False))
 
     def _free_assignment(self, sets: tuple[PhaseSet, ...], best: Found) -> FreeAssignment | None:
+        hint = self._hint(best)
+        if best.excess == self.floor and self.tile.elements > _MOST_ASKED and hint is not None:
+            return in_own_bytes(sets, self.trace, self.tile, budget=self.budget, hint=hint)
         return free_assignment(
             sets,
             self.trace,
@@ -346,7 +351,7 @@ class Scene:
             budget=self.budget,
             effort=_TABLE_EFFORT,
             max_bytes=self.limit,
-            hint=self._hint(best),
+            hint=hint,
             in_turn=True,
         )
 
