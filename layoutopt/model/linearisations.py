@@ -162,6 +162,7 @@ def turns(space: Space, plain: Linearisation) -> Iterator[tuple[int, list[int]]]
     if inner.size % step == 0 and not any((s.offsets % pitch % step).any() for s in starts):
         alike = amounts(starts, space.multiple, _turned_by(0, inner.size, pitch))
     for first in range(1, inner.size, _TURNS_AT_ONCE):
+        space.budget.check()
         chunk = np.arange(first, min(inner.size, first + _TURNS_AT_ONCE))
         for turn in chunk[_may_turn(starts, space.multiple, chunk, inner.size, pitch)].tolist():
             space.budget.check()

@@ -216,6 +216,7 @@ def _interval_stream(
     def moved(offsets: IntArray, covers: int) -> tuple[IntArray, IntArray, BoolArray]:
         return offsets, offsets // every, offsets % every <= every - covers
 
+    space.budget.check()
     found = amounts(starts, space.multiple, moved)
     for extra in range(1, max(space.period, space.multiple + 1)) if found else ():
         if extra % space.multiple in found:
