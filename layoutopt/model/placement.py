@@ -412,12 +412,30 @@ class _Questions:
             columns = slice(position[c] * wide, (position[c] + 1) * wide)
             address[c] = int(height[columns].max()) * self.period + position[c] * wide * atom
             height[columns] = height[columns].max() + 1
-        free = sorted(set(range(len(address))) - set(position), key=lambda c: (-int(self.chunks.size[c]), c))
-        for c in free:
-            wide = int(self.chunks.size[c]) // atom
-            heights = height.reshape(-1, wide).max(axis=1)
-            column = int(heights.argmin())
-            address[c] = int(heights[column]) * self.period + column * wide * atom
-            height[column * wide : (column + 1) * wide] = heights[column] + 1
+        met = np.zeros(len(address), np.bool_)
+        met[list(position)] = True
+        free = np.flatnonzero(~met)
+        for size in np.unique(self.chunks.size[free])[::-1].tolist():
+            alike, wide = free[self.chunks.size[free] == size], size // atom
+            rows, at = _lowest(height.reshape(-1, wide).max(axis=1), len(alike))
+            address[alike] = rows * self.period + at * size
+            above = np.zeros(len(height) // wide, np.int64)
+            np.maximum.at(above, at, rows + 1)
+            height = np.maximum(height, above.repeat(wide))
         flat: IntArray = address[self.chunks.of] + self.chunks.place
         return flat.reshape(self.tile.shape)
+
+
+def _lowest(height: IntArray, count: int) -> tuple[IntArray, IntArray]:
+    """Rows and columns of the next `count` places in columns filled so high: lowest first, left to right."""
+    levels = np.sort(height)
+    # Places below each of the heights: so many columns get some, and are then as high as one another.
+    room = levels * np.arange(1, len(levels) + 1) - np.cumsum(levels)
+    open_columns = max(1, int(np.searchsorted(room, count)))
+    needed = count + int(levels[:open_columns].sum())
+    top = -(-needed // open_columns)
+    each = np.maximum(0, top - height)
+    columns = np.repeat(np.arange(len(height)), each)
+    rows = height[columns] + np.arange(len(columns)) - np.repeat(np.cumsum(each) - each, each)
+    order = np.lexsort((columns, rows))[:count]
+    return rows[order], columns[order]

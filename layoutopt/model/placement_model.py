@@ -178,13 +178,11 @@ class PlacementModel:
     def positions_of(self, table: IntArray) -> dict[int, int]:
         """Where a layout's byte offsets put the chunks."""
         flat = table.ravel()
-        heads = {int(c): e for e, c in reversed(list(enumerate(self.chunks.of.tolist())))}
-        return {
-            c: (int(flat[heads[c]]) - int(self.chunks.place[heads[c]]))
-            % self.period
-            // int(self.chunks.size[c])
-            for c in self.positions
-        }
+        heads = np.zeros(len(self.chunks.size), np.int64)
+        heads[self.chunks.of[::-1]] = np.arange(len(flat))[::-1]  # the first element of each is written last
+        chunks = np.array(list(self.positions), np.int64)
+        at = (flat[heads[chunks]] - self.chunks.place[heads[chunks]]) % self.period
+        return dict(zip(chunks.tolist(), (at // self.chunks.size[chunks]).tolist(), strict=True))
 
 
 def solved(answer: Answer) -> bool:
