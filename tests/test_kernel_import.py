@@ -2,16 +2,19 @@
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import pytest
 from command import layoutopt
 from conftest import ROOT
 from test_kernel_counters import LAUNCHES, RECORDS, evaluation
 
+from layoutopt.cli.kernel import _advice
 from layoutopt.kernels.arrays import used_arrays
 from layoutopt.kernels.problem_data import array_problem
 from layoutopt.problems.file import from_data
 from layoutopt.study.check import check
+from layoutopt.study.findings import Finding
 
 # One block, or blocks that are all the same; the long loop has more executions than are kept.
 WHOLE = sorted(
@@ -74,6 +77,20 @@ def test_arrays_are_told_apart_by_their_bytes():
     assert len(arrays) == 2
     assert arrays[0].array.start + arrays[0].array.size <= arrays[1].array.start
     assert dataclasses.is_dataclass(arrays[0])
+
+
+@pytest.mark.parametrize(
+    ("kinds", "excess", "said"),
+    [
+        (("edit", "fix"), 8, "the fix"),
+        (("conflict", "keep"), 8, "the keep; layoutopt patch tries"),
+        (("conflict",), 8, "no layout with fewer conflicts was found"),
+        ((), 0, "its first block has no conflicts"),
+    ],
+)
+def test_what_is_said_of_a_fix(kinds, excess, said):
+    findings = [Finding(kind, f"the {kind}") for kind in kinds]
+    assert said in _advice(SimpleNamespace(findings=findings, excess=excess))["message"]
 
 
 @pytest.mark.parametrize("form", ["ptx", "sm_90.sass"])

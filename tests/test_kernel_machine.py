@@ -258,6 +258,23 @@ def test_a_loop_of_unknown_rounds_has_no_worst_case():
     assert "at most" not in text
 
 
+def test_an_evaluation_that_ends_early_knows_no_worst_case():
+    """Nobody knows who waits; what comes behind is not counted, so that nothing is the most there may be."""
+    p = program(
+        (shifted(2), ("$tid.x",), ("a",)),
+        (LOAD, ("a",), ("x",)),
+        (Memory("load", "global", 4), (values.constant(0, 64),), ("p",)),
+        (Barrier(), (values.ZERO,), (), "p"),
+        (LOAD, ("a",), ("y",)),
+        (Exit(), (), ()),
+    )
+    report = summary(count(p, Launch(block=(64, 1, 1))))
+    assert report.to_json()["totals"]["wavefronts_worst"] is None
+    text = kernel_report(report)
+    assert "wavefronts, at least" in text
+    assert "no worst case is known" in text
+
+
 def test_lanes_that_may_have_ended_are_counted_as_such():
     p = program(
         (shifted(7), ("$tid.x",), ("a",)),

@@ -9,6 +9,7 @@ from conftest import ROOT
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import device
+from layoutopt.kernels.arrays import used_arrays
 from layoutopt.kernels.evaluate import evaluate
 from layoutopt.kernels.launch import Launch
 from layoutopt.kernels.program import Compute
@@ -272,3 +273,35 @@ def test_what_a_texture_holds_is_unknown():
     read = "mov.u32 %r1, %tid.x; .reg .f32 %f<9>; tex.1d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [t, {%r1}]; "
     assert counted(read + "shl.b32 %r2, %r1, 2; st.shared.f32 [%r2], %f1; ret;").certain
     assert not counted(read + "mov.b32 %r3, %f1; st.shared.f32 [%r3], %f1; ret;").certain
+
+
+DYNAMIC = """.version 9.0
+.target sm_90
+.extern .shared .align 16 .b8 s[];
+.visible .entry k() { .reg .b32 %r<20>;
+mov.u32 %r1, %tid.x; mov.u32 %r2, s; mad.lo.u32 %r3, %r1, 64, %r2; xor.b32 %r4, %r3, 64; mad.lo.u32 %r5, %r1, 4, %r2;
+mad.lo.u32 %r6, %r1, 128, %r2; xor.b32 %r7, %r6, 4096;
+"""
+LOADED = "st.shared.b32 [%r3], 1; st.shared.b32 [%r5+4096], 2; bar.sync 0; ld.shared.b32 %r8, [%r4];"
+LOADED += "ld.shared.b32 %r9, [%r5+4096];"
+EPILOGUE = "st.shared.b32 [%r6], 3; bar.sync 0; ld.shared.b32 %r10, [%r7];"
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        (LOADED + "bar.sync 0;" + EPILOGUE, ["dynamic+0", "dynamic+0 (2)", "dynamic+4096"]),
+        (LOADED + "bar.warp.sync -1;" + EPILOGUE, ["dynamic"]),
+        (LOADED + "ld.shared.b32 %r11, [%r4]; bar.sync 0; ld.shared.b32 %r12, [%r4];" + EPILOGUE, ["dynamic"]),
+        # The epilogue reads what it did not write.
+        (LOADED + "bar.sync 0;" + EPILOGUE + "ld.shared.b32 %r13, [%r5+4096];", ["dynamic"]),
+        # What is exchanged again in the same bytes is one array.
+        ("st.shared.b32 [%r5], 1; bar.sync 0; ld.shared.b32 %r8, [%r5]; bar.sync 0; st.shared.b32 [%r5], 3;", ["dynamic"]),
+    ],
+)  # fmt: skip
+def test_dynamic_memory_holds_arrays_in_turn(body, names):
+    """As the epilogue of a GEMM, behind a barrier of the whole block, takes the memory of its operands."""
+    program = programs(DYNAMIC + body + "ret; }")[0]
+    found = evaluate(program, Launch(block=(64, 1, 1), shared_bytes=8192), device("sm_90"))
+    assert [used.array.name for used in used_arrays(found)] == names
+    assert sum(len(used.steps) for used in used_arrays(found)) == len(found.tallies)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from layoutopt.kernels.evaluate import Evaluation
     from layoutopt.kernels.launch import Launch
     from layoutopt.kernels.program import Program
+    from layoutopt.study.check import Audit
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -286,7 +287,17 @@ def _fixes(evaluation: Evaluation, seconds: float) -> dict[str, dict[str, Any]]:
         except ProblemFileError as error:
             found[used.array.name] = {"message": f"no fix is sought: {error}"}
             continue
-        fix = next((finding for finding in audit.findings if finding.kind == "fix"), None)
-        if fix is not None:
-            found[used.array.name] = {"message": fix.message, **(fix.details or {})}
+        found[used.array.name] = _advice(audit)
     return found
+
+
+def _advice(audit: Audit) -> dict[str, Any]:
+    """The fix of an array, or why there is none."""
+    said = {finding.kind: finding for finding in audit.findings}
+    if (fix := said.get("fix")) is not None:
+        return {"message": fix.message, **fix.details}
+    if (keep := said.get("keep")) is not None:
+        return {"message": f"{keep.message}; layoutopt patch tries what has the fewest conflicts"}
+    if not audit.excess:
+        return {"message": "no fix is sought: its first block has no conflicts"}
+    return {"message": "no layout with fewer conflicts was found"}

@@ -2,14 +2,15 @@
 
 Declared arrays are known by name. What is carved out of dynamic memory, and everything where no declaration
 is at hand, is told apart by what instructions touch: instructions whose bytes overlap use one array, and so
-do copies of one instruction, which a compiler makes of a loop: lanes that stand alike in the same line.
+do copies of one instruction, which a compiler makes of a loop: lanes that stand alike in the same line. Bytes
+that hold one array and behind a barrier another (`layoutopt.kernels.reuse`) are two.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from layoutopt.kernels.counts import Tally
 from layoutopt.kernels.evaluate import Evaluation
 from layoutopt.kernels.names import demangled
 from layoutopt.kernels.program import Array, Memory
+from layoutopt.kernels.reuse import in_turn, mover_of
 
 # First byte, end, and the steps that touch what is between.
 Cluster = tuple[int, int, list[int]]
@@ -44,35 +46,34 @@ def used_arrays(evaluation: Evaluation) -> tuple[UsedArray, ...]:
     named = [UsedArray(array, tuple(steps)) for array, steps in found.items()]
     clusters = _unrolled(evaluation, _clusters(rest))
     end = evaluation.program.static_bytes
+    clusters = [part for one in clusters for part in _in_turn(evaluation, one, rest, end)]
+    names: Counter[str] = Counter()
     for low, high, steps in clusters:
         dynamic = end is not None and low >= end
-        array = Array(_name(low, end, dynamic, len(clusters)), low, high - low)
-        named.append(UsedArray(array, tuple(steps)))
+        name = _name(low, end, dynamic, len(clusters))
+        names[name] += 1
+        again = f" ({names[name]})" if names[name] > 1 else ""
+        named.append(UsedArray(Array(name + again, low, high - low), tuple(steps)))
     return tuple(sorted(named, key=lambda used: used.array.start))
-
-
-# Copies in bulk and TMA, between shared memory and elsewhere, in machine code and in PTX.
-_MOVERS: Final = re.compile(
-    r"(?:@\S+\s+)?(?:UBLKCP|UBLKRED|UTMALDG|UTMASTG|UTMAREDG"
-    r"|cp\.(?:reduce\.)?async\.bulk(?!\.(?:commit_group|wait_group|prefetch)))\b"
-)
 
 
 def moved_by_itself(evaluation: Evaluation, used: UsedArray) -> str | None:
     """Why the array must stay as it is: what an instruction moves as a whole; None where nothing does.
 
     Its address is not followed: of a kernel with such an instruction, an array that lanes only read is filled
-    by it, and one that they only write is read by it.
+    by it, one that they only write is read by it, and one that they do both with may be either.
     """
     kinds = {
         action.kind for k in used.steps if isinstance(action := evaluation.program.steps[k].action, Memory)
     }
     reads, writes = kinds & {"load", "ldmatrix", "atomic"}, kinds & {"store", "stmatrix", "copy", "atomic"}
-    mover = next((step for step in evaluation.program.steps if _MOVERS.match(step.text)), None)
-    if mover is None or (reads and writes):
+    mover = mover_of(evaluation.program)
+    if mover is None:
         return None
-    does = "fills" if reads else "reads"
-    return f"{mover.text.split(' [')[0]} {does} it as it lies: no layout of its own is possible"
+    name = mover.split(" [")[0]
+    if reads and writes:
+        return f"{name} may fill or read it as it lies, at an address that is not followed"
+    return f"{name} {'fills' if reads else 'reads'} it as it lies: no layout of its own is possible"
 
 
 def _home(arrays: tuple[Array, ...], tally: Tally) -> Array | None:
@@ -111,6 +112,20 @@ def _unrolled(evaluation: Evaluation, clusters: list[Cluster]) -> list[Cluster]:
             low, high, steps = min(low, before[0]), max(high, before[1]), [*before[2], *steps]
         found.append((low, high, sorted(steps)))
     return found
+
+
+def _in_turn(
+    evaluation: Evaluation, cluster: Cluster, ranges: dict[int, Tally], end: int | None
+) -> list[Cluster]:
+    """A cluster of dynamic memory as the arrays that lie there in turn; itself where they are all alike."""
+    low, _, steps = cluster
+    if end is None or low < end:
+        return [cluster]
+    eras = [
+        _unrolled(evaluation, _clusters({k: ranges[k] for k in some})) for some in in_turn(evaluation, steps)
+    ]
+    alike = {tuple((low, high) for low, high, _ in era) for era in eras}
+    return [cluster] if len(alike) == 1 else [part for era in eras for part in era]
 
 
 def _stands(evaluation: Evaluation, k: int) -> object:

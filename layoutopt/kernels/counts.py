@@ -87,6 +87,8 @@ class Counter:
         tallies: by index of the step.
         doubts: why the counts may differ from what runs, by index of the step.
         traces: what the first block did, by index of the step.
+        barriers: of the whole first block: the order of the last execution before each.
+        ended: the evaluation ended before the kernel did.
     """
 
     program: Program
@@ -98,6 +100,8 @@ class Counter:
     tallies: dict[int, Tally] = field(default_factory=dict)
     doubts: dict[str, int] = field(default_factory=dict)
     traces: dict[int, list[Execution]] = field(default_factory=dict)
+    barriers: list[int] = field(default_factory=list)
+    ended: bool = False
     _waiting: dict[int, list[tuple[IntArray, Bools]]] = field(default_factory=dict)
     _rows: dict[int, int] = field(default_factory=dict)
     _traced_rows: dict[int, int] = field(default_factory=dict)
@@ -130,7 +134,13 @@ class Counter:
             self.traces.setdefault(index, []).extend(
                 replace(one, times=one.times * times) for one in executions
             )
+        self.barriers += other.barriers
         self._clock = other._clock
+
+    def met(self, block: int, warps: IntArray) -> None:
+        """Warps of a block waited for each other."""
+        if block == 0 and len(warps) == self.warps:
+            self.barriers.append(self._clock)
 
     def access(
         self,

@@ -43,6 +43,8 @@ class Evaluation:
         traces: executions of the first block, by index of the step.
         missing: positions of parameters without a value.
         evaluated_blocks: how many blocks were executed; the others do the same.
+        barriers: of the first block: the order of the last execution before each.
+        ended: the evaluation ended before the kernel does: what comes after is not counted.
     """
 
     program: Program
@@ -52,6 +54,8 @@ class Evaluation:
     traces: dict[int, list[Execution]]
     missing: tuple[int, ...]
     evaluated_blocks: int
+    barriers: tuple[int, ...] = ()
+    ended: bool = False
 
     @property
     def certain(self) -> bool:
@@ -60,8 +64,8 @@ class Evaluation:
 
     @property
     def bounded(self) -> bool:
-        """Whether there is a worst case: no loop whose rounds are unknown."""
-        return not any(why.endswith(ONE_ROUND) for why in self.doubts)
+        """Whether there is a worst case: no loop whose rounds are unknown, and nothing left out."""
+        return not self.ended and not any(why.endswith(ONE_ROUND) for why in self.doubts)
 
 
 def evaluate(
@@ -200,6 +204,7 @@ class _Run:
             machine.run()
         except Stopped as stop:
             counter.doubts.setdefault(str(stop), machine.at)
+            counter.ended = True
         except TooManySteps as stop:
             raise ProblemFileError("--max-steps", _too_many(stop)) from None
         counter.finish()
@@ -230,7 +235,10 @@ def _evaluation(
             doubts.setdefault(why, index)
     if doubts:
         doubts = dict.fromkeys(_not_given(program, needed, given), -1) | doubts
-    return Evaluation(program, launch, tallies, doubts, parts[0][0].traces, given.missing, done)
+    ended = any(counter.ended for counter, _ in parts)
+    first = parts[0][0]
+    barriers = tuple(sorted(first.barriers))
+    return Evaluation(program, launch, tallies, doubts, first.traces, given.missing, done, barriers, ended)
 
 
 def _not_given(program: Program, needed: Relevance, given: Arguments) -> Iterator[str]:

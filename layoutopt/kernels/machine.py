@@ -194,6 +194,7 @@ class Machine:
         for group, met in self._barriers.complete(self._cells.live):
             for block, warps in met:
                 self.memory.met(block, warps)
+                self.recorder.met(block, warps)
             self._put(group)
 
     def _advance(self, group: Group, until: int) -> None:

@@ -66,7 +66,8 @@ class WorstInstruction(Struct, frozen=True):
 class KernelReport(Struct, frozen=True):
     """A launch. `certain`: the totals are those of the hardware; else `unknown` says why they may not be.
 
-    `bounded`: there is a worst case; else a loop may go round any number of times, and worst is null in JSON.
+    `bounded`: there is a worst case; else a loop may go round any number of times, or the evaluation ended
+    before the kernel does, and worst is null in JSON.
     """
 
     entry: str
