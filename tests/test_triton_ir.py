@@ -153,6 +153,45 @@ def test_blackwell_reads_both_operands_from_shared_memory():
     assert [x["op"] for x in b["accesses"]] == ["tma.load", "tcgen05.B"]
 
 
+def test_keys_and_values_of_one_type_are_one_tile_read_both_ways():
+    second = "    %o2 = ttng.warp_group_dot %a0, %b0, %acc0 : !ttg.memdesc<128x64xf16, #nv, #smem, mutable> * !ttg.memdesc<64x64xf16, #nv, #smem, mutable> -> tensor<128x64xf32, #mma>\n"
+    _, b = problems(HOPPER + second)
+    assert b["accesses"][1:] == [
+        {"name": "wgmma.B", "op": "wgmma.B"},
+        {"name": "wgmma.B 1", "op": "wgmma.B", "major": "MN"},
+    ]
+    assert check(from_data(b), b["published"]["offset"]).excess == 0
+
+
+def test_any_registers_that_hold_matrices_are_loaded_as_such():
+    """The second operand of Q K^T, as a linear layout: what an mma.m16n8k16 holds of it, transposed."""
+    linear = "#linear = #ttg.linear<{register = [[0, 1], [0, 8], [0, 16], [8, 0], [16, 0]], lane = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], warp = [[0, 0], [0, 0]], block = []}>\n"
+    load = """
+    %a = ttg.local_alloc : () -> !ttg.memdesc<32x32xf16, #shared, #smem, mutable>
+    %v = ttg.local_load %a : !ttg.memdesc<32x32xf16, #shared, #smem, mutable> -> tensor<32x32xf16, #linear>
+"""
+    (data,) = problems(linear + HEAD + load)
+    assert data["accesses"][0]["op"] == "ldmatrix.x4"
+    assert check(from_data(data), data["published"]["offset"]).excess == 0
+    across = linear.replace(
+        "[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]", "[0, 1], [0, 2], [0, 4], [2, 0], [4, 0]"
+    )
+    (data,) = problems(across.replace("register = [[0, 1]", "register = [[1, 0]") + HEAD + load)
+    assert data["accesses"][0]["op"] == "load"  # lanes in another order
+
+
+def test_an_operand_without_matrix_instructions():
+    text = HEAD.replace("#mma", "#b = #ttg.blocked<{sizePerThread = [1, 2], threadsPerWarp = [2, 16], warpsPerCTA = [4, 1], order = [1, 0]}>\n#mma", 1)  # fmt: skip
+    load = """
+    %a = ttg.local_alloc : () -> !ttg.memdesc<8x32xf32, #plain, #smem, mutable>
+    %v = ttg.local_load %a : !ttg.memdesc<8x32xf32, #plain, #smem, mutable> -> tensor<8x32xf32, #ttg.dot_op<{opIdx = 1, parent = #b}>>
+"""
+    (data,) = problems(text + load)
+    (access,) = data["accesses"]
+    # Every row of the column pairs that a lane multiplies; half of the lanes hold the same.
+    assert (access["bytes"], access["index"], access["for"]) == (8, ["i", "tid % 16 * 2"], {"i": 8})
+
+
 CDNA4 = """
 #blocked = #ttg.blocked<{sizePerThread = [1, 8], threadsPerWarp = [8, 8], warpsPerCTA = [4, 1], order = [1, 0]}>
 #mma = #ttg.amd_mfma<{version = 4, warpsPerCTA = [2, 2], instrShape = [32, 32, 16], isTransposed = true}>

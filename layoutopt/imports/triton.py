@@ -90,10 +90,31 @@ def _bases(layout: PrintedLayout, tile: Vector) -> dict[str, list[Vector]]:
             parent, operand = layout.layout("parent"), layout.integer("opIdx")
             if operand not in (0, 1):
                 raise wrong("dot_op has operands 0 and 1")
+            if parent.kind == "blocked":
+                return _multiplied(parent, tile, 1 - operand)
             return _matrix(parent, tile, operand, layout.power("kWidth"))
         case "nvidia_mma" | "amd_mfma" | "amd_wmma":
             return _matrix(layout, tile, None, 2)
     raise wrong(f"{layout.kind!r} is none of blocked, {', '.join(MATRICES)}, dot_op, slice, linear")
+
+
+def _multiplied(parent: PrintedLayout, tile: Vector, inner: int) -> dict[str, list[Vector]]:
+    """Operand of a product without matrix instructions: all of dimension `inner`, which is summed over."""
+    order = parent.integers("order", 2)
+    if sorted(order) != [0, 1] or len(tile) != 2:
+        raise wrong("dot_op of a blocked layout is read for two dimensions")
+    built = Bases(order)
+    held = parent.powers("sizePerThread", 2)
+    for dim in order:
+        built.grow("register", dim, tile[inner] if dim == inner else held[dim])
+    for part, name in (("lane", "threadsPerWarp"), ("warp", "warpsPerCTA")):
+        counts = parent.powers(name, 2)
+        for dim in order:
+            if dim == inner:
+                built.repeat(part, counts[dim])
+            else:
+                built.grow(part, dim, counts[dim])
+    return fitted(built.bases, tile, order)
 
 
 def _matrix(

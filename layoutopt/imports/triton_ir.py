@@ -260,7 +260,8 @@ def _problem(kernel: Kernel, buffer: Buffer, tile: Tile, launch: Launch, aliases
         accesses.append(access(name, kind, Moved(layout, coordinates, turned, size), launch))
     for op, k in tile.by_itself:
         major = {"major": "MN"} if k is not None and k != dims[-1] else {}
-        accesses.append({"name": op, "op": op, **major})
+        alike = sum(access["op"] == op for access in accesses)  # by its rows, and across them
+        accesses.append({"name": f"{op} {alike}" if alike else op, "op": op, **major})
     if formula is not None and dims != list(range(table.ndim)):
         renamed = {f"x{d}": f"x{place}" for place, d in enumerate(dims)}
         formula = re.sub(r"x\d", lambda match: renamed[match[0]], formula)

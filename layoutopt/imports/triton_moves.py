@@ -1,13 +1,14 @@
 """How Triton's compiler moves a tensor between registers, or global memory, and shared memory.
 
-The widest vectors that registers and layout keep together; ldmatrix for operands and stmatrix for results of
-mma.sync and wgmma in 2-byte elements; on AMD ds_read_b64_tr_b16 for operands of mfma that lie across the
+The widest vectors that registers and layout keep together; ldmatrix, and stmatrix of 2-byte elements, where
+registers hold matrices as these move them; on AMD ds_read_b64_tr_b16 for operands of mfma that lie across the
 rows, and copies past the registers whose lanes write side by side, each fetching what lies at its place.
 Rules: Triton, third_party/nvidia/lib/TritonNVIDIAGPUToLLVM and third_party/amd/lib/TritonAMDGPUToLLVM.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,7 +23,8 @@ from layoutopt.problems.thread_values import access_of, index_of, starts_of
 IntArray = npt.NDArray[np.int64]
 
 WIDTHS: Final = (16, 8, 4, 2, 1)
-MATRIX: Final = 8  # rows of a matrix that ldmatrix moves, and 2-byte elements of a row
+MATRIX: Final = 8  # rows of a matrix that ldmatrix moves
+ROW_BYTES: Final = 16
 TR_LANES: Final = 16  # lanes between which ds_read_b64_tr_b16 exchanges elements
 TR_VALUES: Final = 4  # elements that each of them addresses and receives
 _DIRECT: Final = {4: "buffer_load_dword.lds", 12: "buffer_load_dwordx3.lds", 16: "buffer_load_dwordx4.lds"}
@@ -88,14 +90,19 @@ def access(name: str, kind: str, moved: Moved, launch: Launch) -> dict[str, Any]
         found = _matrices(moved, launch, "stmatrix")
     if found is not None:
         return {"name": name, **found}
-    return access_of(
-        moved.coordinates, moved.table.shape, moved.size, name, kind, _width(moved), lanes=launch.lanes
-    )
+    known = [w for w in WIDTHS if kind not in ("load", "store") or launch.has(kind, w)]
+    width = _width(moved, known)
+    return access_of(moved.coordinates, moved.table.shape, moved.size, name, kind, width, lanes=launch.lanes)
 
 
-def _width(moved: Moved) -> int:
-    """Bytes that a thread moves at once: the most that registers and layout keep together."""
-    for width in (w for w in WIDTHS if w >= moved.size):
+def _width(moved: Moved, widths: Sequence[int] = WIDTHS) -> int:
+    """Bytes that a thread moves at once: the most that registers and layout keep together.
+
+    Args:
+        moved: the tensor.
+        widths: those whose rules are known; what is wider counts as several.
+    """
+    for width in (w for w in widths if w >= moved.size):
         starts = starts_of(moved.coordinates, moved.table.shape, width // moved.size)
         if starts is not None and moved.whole(starts, width // moved.size):
             return width
@@ -143,21 +150,32 @@ def _transposing(moved: Moved, launch: Launch) -> dict[str, Any] | None:
 
 
 def _matrices(moved: Moved, launch: Launch, op: str) -> dict[str, Any] | None:
-    """The access by matrices, where the compiler takes it: 8x8 blocks whose rows of 16 bytes stay whole."""
-    layout, table = moved.layout, moved.table
-    if op == "ldmatrix" and layout.kind == "dot_op":
-        layout = layout.layout("parent")
-    elif op == "ldmatrix":
+    """The access by matrices, where registers hold 8 rows of 16 bytes as they move them, each whole.
+
+    Lane l holds 4 bytes of row l // 4 from byte 4 * (l % 4) on; of a transposed one, of 2-byte elements, what
+    lies there across.
+    """
+    table, columns = moved.table, ROW_BYTES // moved.size
+    if not launch.has(op, ROW_BYTES) or moved.size not in ((2,) if op == "stmatrix" else (1, 2, 4)):
         return None
-    if layout.kind != "nvidia_mma" or not launch.has(op, 16) or moved.size != 2 or table.ndim != 2:
+    if table.ndim != 2:
         return None
     warps = moved.coordinates.reshape(launch.warps, launch.lanes, -1, 2)
-    # (warps, registers, 2): of the 8x8 block that a register holds in all lanes.
-    corners = warps.min(axis=1) // MATRIX * MATRIX
-    if (warps.max(axis=1) - corners >= MATRIX).any() or (corners + MATRIX > table.shape).any():
+    # (warps, registers, 2): of the matrix that a register holds in all lanes.
+    extent = np.array([MATRIX, columns])
+    corners = warps.min(axis=1) // extent * extent
+    inside, lane = warps - corners[:, None], np.arange(launch.lanes)[:, None]
+    held = 4 // moved.size
+
+    def lie(row: int, column: int) -> bool:
+        by_lane = (inside[..., row] == lane // 4) & (inside[..., column] // held == lane % 4)
+        return bool(by_lane.all())
+
+    across = moved.size == 2 and lie(1, 0)
+    if not (lie(0, 1) or across) or (corners + extent > table.shape).any():
         return None
     rows = corners[:, :, None] + np.stack([np.arange(MATRIX), np.zeros(MATRIX, np.int64)], axis=-1)
-    if not moved.whole(np.ravel_multi_index((rows[..., 0], rows[..., 1]), table.shape), MATRIX):
+    if not moved.whole(np.ravel_multi_index((rows[..., 0], rows[..., 1]), table.shape), columns):
         return None
     # Each block once: registers side by side hold elements of one row.
     _, first = np.unique(np.ravel_multi_index(tuple(corners[0].T), table.shape), return_index=True)
@@ -169,6 +187,4 @@ def _matrices(moved: Moved, launch: Launch, op: str) -> dict[str, Any] | None:
     index = index_of(
         np.ravel_multi_index(tuple(np.moveaxis(by_thread, -1, 0)), table.shape), table.shape, launch.lanes
     )
-    # Transposed where a lane's second register is in another row.
-    across = moved.coordinates[0, 1, 0] != moved.coordinates[0, 0, 0]
     return {"op": f"{op}.x{together}{'.trans' if across else ''}", **index} if index is not None else None
