@@ -109,7 +109,7 @@ def main() -> None:
     params = {name: sorted(some.sample(values, side)) for name, values in TEMPLATE["params"].items()}
     template = TEMPLATE | {"params": params}
     count = len(params["M"]) * len(params["N"])
-    sample = layoutopt.load_all(template)[:: max(1, count // 1000)]
+    sample = some.sample(layoutopt.load_all(template), min(count, 1000))
     layoutopt.solve(sample[0])
     wall, used = one_process(sample)
     alone = used / len(sample)
