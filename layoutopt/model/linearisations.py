@@ -159,7 +159,7 @@ def turns(space: Space, plain: Linearisation) -> Iterator[tuple[int, list[int]]]
     starts = space.placed_starts(plain.digits)
     step = math.lcm(space.vector, space.multiple)
     alike: list[int] | None = None  # of turns by multiples of this step, which move no access within one
-    if inner.size % step == 0 and not any((s.offsets % pitch % step).any() for s in starts):
+    if inner.size % step == 0 and not any((s.offsets % pitch % s.multiple).any() for s in starts):
         alike = amounts(starts, space.multiple, _turned_by(0, inner.size, pitch))
     for first in range(1, inner.size, _TURNS_AT_ONCE):
         space.budget.check()

@@ -238,7 +238,7 @@ def amounts(starts: Sequence[PlacedStarts], modulus: int, moved: Moved) -> list[
             if not whole.all():
                 return []
             m = access.multiple
-            seen = np.unique(base % m * m + often % m)
+            seen = np.flatnonzero(np.bincount(base % m * m + often % m))
             possible = [amount for amount in possible if not ((seen // m + amount * (seen % m)) % m).any()]
             if not possible:
                 return []
