@@ -189,6 +189,7 @@ def test_row_operations_of_an_xor_shorten_the_last_block():
             {"name": "rows", "op": "load", "bytes": 16,
              "index": ["(tid + 32*i) % 66 // 2", "8*((tid + 32*i) % 66 % 2)"], "for": {"i": 3}},
         ],
+            "layout": {"families": ["none", "order", "pad", "split", "rotate", "xor"]},
     }  # fmt: skip
     result = solve(from_data(data))
     assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 1120)
