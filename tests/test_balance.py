@@ -4,15 +4,21 @@ import numpy as np
 import pytest
 from test_free import free, weighted_excess
 
+from layoutopt.engine.case import cases
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
+from layoutopt.layout.layout import Digit, Layout
 from layoutopt.model.balance import Row, balanced
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import nearby
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Status
 from layoutopt.problems.file import from_data
 from layoutopt.problems.trace import trace
 from layoutopt.report.text import report
+from layoutopt.search.proposal import Ask, Proposal
 from layoutopt.synthesis.solve import solve
+from layoutopt.synthesis.tables import of_every_layout
+from layoutopt.synthesis.verify import verified
 
 
 def batched_rows_and_columns(size, count, element, width):
@@ -95,3 +101,26 @@ def test_excess_stays_what_it_is_where_bytes_are_saved():
     found = nearby(sets, lanes, problem.tile, budget=Budget(), hint=padded)
     assert found.excess <= weighted_excess(padded, lanes, gpu)
     assert found.bytes == problem.tile.bytes
+
+
+def test_a_table_is_found_where_the_search_ended_before_it_asked_for_one():
+    problem, gpu = from_data(batched_rows_and_columns(10, 12, "f32", 4)), device("sm_90")
+    case = next(iter(cases(problem, gpu, Budget())))
+    digits = (Digit(1, 1, 10, 129), Digit(0, 1, 12, 10), Digit(2, 1, 10, 1))
+    padded = Layout(problem.tile.shape, 4, digits)
+    open_bytes = Proposal(
+        layout=padded,
+        family="pad",
+        weighted_excess=0,
+        bytes=int(padded.table().max()) + 4,
+        excess_bound=Bound(0, EVERY_LAYOUT),
+        bytes_bound=Bound(problem.tile.bytes, EVERY_LAYOUT),
+        complete=False,
+        operations=5,
+        operations_proved=False,
+        plain_floor=0,
+        reason="out of time",
+    )
+    better = of_every_layout(case, open_bytes, Ask())
+    result = verified(case, better).result
+    assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 4800)

@@ -10,7 +10,9 @@ import msgspec
 import numpy as np
 
 from layoutopt.engine.case import Case
-from layoutopt.model.placement import FreeAssignment
+from layoutopt.model.phases import counting_excess, phase_sets
+from layoutopt.model.placement import FreeAssignment, in_own_bytes
+from layoutopt.problems.alignment import blocks
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound
 from layoutopt.problems.types import FAMILIES, Family, Problem
 from layoutopt.proof.every_layout import EveryLayout, every_layout
@@ -68,7 +70,7 @@ def of_every_layout(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     """The proposal, better proved where the families leave excess: by what holds for every layout."""
     enough = _worth_asking(case, proposal, ask)
     if enough is None:
-        return proposal
+        return _in_fewer_bytes(case, proposal, ask)
     limits = case.lowered.layout
     general = every_layout(
         case.lowered.tile,
@@ -100,6 +102,23 @@ def of_every_layout(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     if general.bound == proposal.weighted_excess and proposal.bytes == case.lowered.tile.bytes:
         proposal = replace(proposal, complete=True, reason="", decided_by=_decider(general))
     return proposal
+
+
+def _in_fewer_bytes(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
+    """The proposal, or a table in the tile's own bytes where the search ended before it asked for one."""
+    tile, bound = case.lowered.tile, proposal.excess_bound
+    open_bytes = not proposal.complete and proposal.layout is not None and proposal.bytes != tile.bytes
+    least = bound.everywhere and bound.lower_bound == proposal.weighted_excess
+    if not (open_bytes and least) or case.lowered.layout.minimise != "excess" or why_no_table(case.lowered):
+        return proposal
+    assert proposal.layout is not None
+    lanes = case.lanes.with_idle()
+    sets = phase_sets(lanes, tile, case.device, blocks(lanes, tile))
+    free = in_own_bytes(sets, lanes, tile, budget=ask.budget, hint=proposal.layout.table())
+    if free is None or not free.complete or free.excess != counting_excess(sets)[0]:
+        return proposal
+    proved = int(proposal.weighted_excess)
+    return as_table(tile, replace(free, excess=proved, bound=proved), proposal)
 
 
 def _telling(case: Case, best: Proposal | _Table | None, ask: Ask) -> Callable[[int, str], None]:
