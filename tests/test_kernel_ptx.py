@@ -305,3 +305,19 @@ def test_dynamic_memory_holds_arrays_in_turn(body, names):
     found = evaluate(program, Launch(block=(64, 1, 1), shared_bytes=8192), device("sm_90"))
     assert [used.array.name for used in used_arrays(found)] == names
     assert sum(len(used.steps) for used in used_arrays(found)) == len(found.tallies)
+
+
+def test_members_of_a_structure_are_given_by_their_bytes():
+    head = HEAD.replace("k()", "k(.param .u32 first, .param .align 8 .b8 params[24])")
+    body = (
+        "ld.param.u32 %r1, [params+12]; mov.u32 %r2, %tid.x; mul.lo.u32 %r3, %r1, %r2; shl.b32 %r3, %r3, 2;"
+        "st.shared.b32 [%r3], %r2; ret;}"
+    )
+    program = programs(head.replace("a[128]", "a[8192]") + body)[0]
+    for key, wavefronts in (("params+12", 32), ("1+12", 32)):
+        launch = Launch(block=(32, 1, 1), arguments={key: 32})
+        found = evaluate(program, launch, device("sm_90"))
+        assert (found.certain, found.tallies.popitem()[1].wavefronts) == (True, wavefronts)
+    for key in ("params+24", "nothing+4", "params+x"):
+        with pytest.raises(ProblemFileError, match="--arg"):
+            evaluate(program, Launch(block=(32, 1, 1), arguments={key: 32}), device("sm_90"))

@@ -132,7 +132,8 @@ _OPTIONS = (
     click.option("--block", type=_Sizes(), metavar="X,Y,Z", help="Threads of a block."),
     click.option("--grid", type=_Sizes(), default=(1, 1, 1), metavar="X,Y,Z", help="Blocks  [default: 1]"),
     click.option("--arg", multiple=True, callback=_numbers, metavar="P=VALUE",
-                 help="A parameter of the kernel, by position from 0 or by name: a number, pointer or null."),
+                 help="A parameter of the kernel, by position from 0 or by name: a number, pointer or null; "
+                      "P+BYTE is a member of a structure."),
     click.option("--shared", type=click.IntRange(0, 1 << 18), default=0, metavar="BYTES",
                  help="Dynamic shared memory."),
     click.option("--data", multiple=True, callback=_pairs, metavar="P=FILE.npy",

@@ -128,8 +128,10 @@ def arguments(program: Program, launch: Launch) -> Arguments:
         ProblemFileError: an argument names no parameter, or does not fit it.
     """
     parameters = program.parameters or ()
-    places = [_place(key) for key in (*launch.arguments, *launch.buffers)]
-    parameters = _with_places(parameters, [place for place in places if place is not None])
+    launch = _with_members(parameters, launch)
+    wide = {key for key, value in launch.arguments.items() if _is_wide(value)} | launch.buffers.keys()
+    places = [(_place(key), 8 if key in wide else 4) for key in (*launch.arguments, *launch.buffers)]
+    parameters = _with_places(parameters, [(at, size) for at, size in places if at is not None])
     size = max((p.offset + p.size for p in parameters), default=0)
     content, given = bytearray(size), np.zeros(size, bool)
     numbers = {_position(parameters, key, "--arg"): value for key, value in launch.arguments.items()}
@@ -163,6 +165,9 @@ def by_position(program: Program, launch: Launch) -> Launch:
     parameters = program.parameters or ()
 
     def position(key: str, option: str) -> str:
+        name, plus, offset = key.partition("+")
+        if name and plus:
+            return f"{_position(parameters, name, option)}+{offset}"
         return key if _place(key) is not None else str(_position(parameters, key, option))
 
     return replace(
@@ -177,17 +182,46 @@ def _place(key: str) -> int | None:
     return int(key[1:]) if key.startswith("+") and key[1:].isdecimal() and len(key) < 7 else None
 
 
-def _with_places(parameters: tuple[Parameter, ...], places: list[int]) -> tuple[Parameter, ...]:
-    """The parameters, with those at these offsets that are none of them yet, of 4 bytes."""
-    known = {p.offset for p in parameters}
-    return (*parameters, *(Parameter(at, 4) for at in dict.fromkeys(places) if at not in known))
+def _with_places(parameters: tuple[Parameter, ...], places: list[tuple[int, int]]) -> tuple[Parameter, ...]:
+    """The parameters, with those at these offsets and of these bytes that are none of them yet."""
+    known = {p.offset for p in parameters if p.size <= 8}
+    return (*parameters, *(Parameter(at, size) for at, size in dict(places).items() if at not in known))
+
+
+def _with_members(parameters: tuple[Parameter, ...], launch: Launch) -> Launch:
+    """The launch with members of structures, such as `0+8`, under the offsets that they have.
+
+    Raises:
+        ProblemFileError: there is no such parameter, or it is shorter.
+    """
+
+    def placed(key: str, option: str) -> str:
+        name, plus, offset = key.partition("+")
+        if not name or not plus:
+            return key
+        parameter = parameters[_position(parameters, name, option)]
+        if not offset.isdecimal() or len(offset) > 5 or int(offset) >= parameter.size:
+            expected = f"expected the byte of a member, 0 to {parameter.size - 1}"
+            raise ProblemFileError(option, f"parameter {shown(name)}: {expected}, got {shown(offset)!r}")
+        return f"+{parameter.offset + int(offset)}"
+
+    return replace(
+        launch,
+        arguments={placed(key, "--arg"): value for key, value in launch.arguments.items()},
+        buffers={placed(key, "--data"): value for key, value in launch.buffers.items()},
+    )
+
+
+def _is_wide(value: int | float | str) -> bool:
+    """Whether a value takes 8 bytes: a pointer, or what 4 do not hold."""
+    return isinstance(value, str) or (isinstance(value, int) and not -(1 << 31) <= value < 1 << 32)
 
 
 def _position(parameters: tuple[Parameter, ...], key: str, option: str) -> int:
     names = [p.name for p in parameters]
     place = _place(key)
     if place is not None:
-        return next(k for k, p in enumerate(parameters) if p.offset == place)
+        return next(k for k, p in enumerate(parameters) if p.offset == place and p.size <= 8)
     position = int(key) if key.isdecimal() and len(key) < 6 else names.index(key) if key in names else -1
     if 0 <= position < len(parameters):
         return position
