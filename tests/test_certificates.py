@@ -566,6 +566,20 @@ def test_of_equals_the_fewest_boxes(tmp_path):
     assert (code, "8192 bytes, 1 instructions instead of" in text) == (1, True), text
 
 
+def test_rows_of_a_matrix_may_be_several_dimensions(tmp_path):
+    data = {
+        "name": "mn", "target": "sm_90", "threads": 128, "tile": {"shape": [4, 32, 64], "element": "f16"},
+        "accesses": [{"name": "ld", "op": "tma.load"},
+                     {"name": "b", "op": "wgmma.B", "mn": [0, 1], "k": 2, "rows": 128}],
+    }  # fmt: skip
+    given = certificate(problem := from_data(data), device("sm_90"), solve(problem, time_limit=5))
+    code, text = checked(data, given, tmp_path)
+    assert (code, "b: wgmma.B, mode 128B, 4 instructions reach" in text) == (0, True), text
+    given["hardware"]["b"]["starts"] = [0, 16, 64, 96]
+    code, text = checked(data, given, tmp_path)
+    assert (code, "access 'b'" in text) == (1, True), text
+
+
 def test_blocks_of_a_cluster_share_the_boxes(tmp_path):
     shared = {**TMA_ONLY, "accesses": [{**TMA_ONLY["accesses"][0], "multicast": 2}], "block": {"cluster": 2}}
     given = certificate(problem := from_data(shared), device("sm_90"), solve(problem, time_limit=5))

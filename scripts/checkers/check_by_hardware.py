@@ -59,14 +59,6 @@ def contiguous(shape, size, table, dim):
     return dim is None or shape[dim] == 1 or table[math.prod(shape[dim + 1 :])] - table[0] == size
 
 
-def flat(shape, at):
-    """The row-major index."""
-    index = 0
-    for extent, x in zip(shape, at, strict=True):
-        index = index * extent + x
-    return index
-
-
 def wrong_claim(access, shape, size, packed, table, claim):
     """Whether an access reaches the tile as `claim`, a descriptor of the certificate, has it."""
     engine, use = engine_of(access)
@@ -189,11 +181,11 @@ def fewest_boxes(use, shape, size, packed, table):
 
 
 def matrix_dims(use, dims):
-    """Which dimension is K, and which M or N: the last two, or what the file says."""
+    """Which dimension is K, and which are M or N, slowest first: the last two, or what the file says."""
     k = use.get("k")
     if k is None:
         k = dims - 2 if use.get("major") == "MN" else dims - 1
-    return k, dims - 2 if k == dims - 1 else dims - 1
+    return k, use.get("mn") or [dims - 2 if k == dims - 1 else dims - 1]
 
 
 def majors(engine, use, size):
@@ -204,19 +196,20 @@ def majors(engine, use, size):
     return ("K", "MN") if either else ("K",)
 
 
-def instruction_rows(access, use, extent):
-    """M or N of one instruction."""
+def instruction_shape(access, use, shape, size):
+    """Rows (M or N) and elements of K of one instruction."""
+    extent = math.prod(shape[d] for d in matrix_dims(use, len(shape))[1])
     engine, operand = engine_of(access)[0], access["op"][-1]
     rows = ([64] if engine == "wgmma" else [64, 128]) if operand == "A" else range(8, MAX_BOX + 1, 8)
     fitting = [n for n in rows if extent % n == 0 and use.get("rows") in (None, n)]
-    return max(fitting, default=None)
+    return max(fitting, default=0), 32 // size
 
 
 def wrong_matrix(access, shape, size, table, claim):
     """The form of a matrix descriptor, then every element that an instruction reads."""
     engine, use = engine_of(access)
     k, mn = matrix_dims(use, len(shape))
-    rows, depth = instruction_rows(access, use, shape[mn]), 32 // size
+    rows, depth = instruction_shape(access, use, shape, size)
     if (
         claim["k_dim"] != k
         or claim["shape"] != [rows, depth]
@@ -252,54 +245,57 @@ def inside_matrix(major, span, leading, stride, size, r, c):
 
 
 def operands(shape, dims, part):
-    """For each instruction the element at which it begins: matrices, rows, K."""
-    k, mn = dims
-    rest = [d for d in range(len(shape)) if d not in dims]
-    steps = [range(shape[d]) for d in rest] + [range(0, shape[mn], part[0]), range(0, shape[k], part[1])]
-    return flat_indices([*rest, mn, k], shape, steps)
+    """The elements that each instruction reads, row by row: by matrices, rows, K."""
+    (k, mn), (high, wide) = dims, part
+    rest = [d for d in range(len(shape)) if d != k and d not in mn]
+    rows = flat_indices(mn, shape, [range(shape[d]) for d in mn])
+    columns = flat_indices([k], shape, [range(shape[k])])
+    for base in flat_indices(rest, shape, [range(shape[d]) for d in rest]):
+        for r, c in itertools.product(range(0, len(rows), high), range(0, len(columns), wide)):
+            yield [base + row + column for row in rows[r : r + high] for column in columns[c : c + wide]]
 
 
 def wrong_operands(shape, dims, part, size, table, mode, along, starts):
     """Whether one descriptor reads, from each of `starts`, what an instruction should."""
-    (k, mn), (major, leading, stride), span = dims, along, SPANS[mode]
-    begins = operands(shape, dims, part)
-    if len(begins) != len(starts):
-        return f"{len(begins)} instructions, not {len(starts)}"
-    inside = flat_indices([mn, k], shape, [range(part[0]), range(part[1])])
+    (major, leading, stride), span = along, SPANS[mode]
+    read = list(operands(shape, dims, part))
+    if len(read) != len(starts):
+        return f"{len(read)} instructions, not {len(starts)}"
     each = itertools.product(*map(range, part))
     places = [inside_matrix(major, span, leading, stride, size, r, c) for r, c in each]
-    for begin, start in zip(begins, starts, strict=True):
+    for elements, start in zip(read, starts, strict=True):
         if start % 16 or (span and start % (8 * span) >= span):
             return f"an instruction begins at byte {start}, inside a pattern"
-        for element, place in zip(inside, places, strict=True):
-            if table[begin + element] != swizzled(start + place, span):
-                return f"element {begin + element} does not lie as the instruction reads it"
+        for element, place in zip(elements, places, strict=True):
+            if table[element] != swizzled(start + place, span):
+                return f"element {element} does not lie as the instruction reads it"
     return ""
 
 
 def reads(access, shape, size, table):
     """The number of instructions that read a matrix by some descriptor; None where there is none."""
     engine, use = engine_of(access)
-    k, mn = matrix_dims(use, len(shape))
-    part = instruction_rows(access, use, shape[mn]), 32 // size
+    dims, part = matrix_dims(use, len(shape)), instruction_shape(access, use, shape, size)
+    if not part[0]:
+        return None
+    read = list(operands(shape, dims, part))
+    first, (high, deep) = read[0], part
     for mode, span in SPANS.items():
         if use.get("mode") not in (None, mode):
             continue
-        plain = [swizzled(at, span) for at in table]
-        begins = [plain[at] for at in operands(shape, (k, mn), part)]
+        begins = [swizzled(table[elements[0]], span) for elements in read]
         for major in majors(engine, use, size):
             wide = (span or 16) // size
-            across, along = (mn, k) if major == "K" else (k, mn)
-            unit = [[8 if d == across else 0 for d in range(len(shape))]]
-            unit.append([wide if d == along else 0 for d in range(len(shape))])
-            steps = [
-                plain[flat(shape, at)] - plain[0] if at[d] < part[d == k] else 0
-                for d, at in zip((across, along), unit, strict=True)
-            ]
-            offsets = (steps[0], steps[1]) if major == "MN" and span is None else (steps[1], steps[0])
+            # Eight rows on, and one span on: (rows, elements of K), where an instruction has them.
+            places = ((8, 0), (0, wide)) if major == "K" else ((0, 8), (wide, 0))
+            across, along = (
+                swizzled(table[first[r * deep + c]], span) - begins[0] if r < high and c < deep else 0
+                for r, c in places
+            )
+            offsets = (across, along) if major == "MN" and span is None else (along, across)
             if any(offset % 16 for offset in offsets):
                 continue
-            if not wrong_operands(shape, (k, mn), part, size, table, mode, (major, *offsets), begins):
+            if not wrong_operands(shape, dims, part, size, table, mode, (major, *offsets), begins):
                 return len(begins)
     return None
 
@@ -369,9 +365,9 @@ def layouts(accesses, shape, size, packed):
         order = [*(use.get("order") or range(len(shape)))]
         yield from boxed(use, shape, size, packed, order)
         return
-    k, mn = matrix_dims(use, len(shape))
+    k, (mn, *more) = matrix_dims(use, len(shape))
     rest = [d for d in range(len(shape)) if d not in (k, mn)]
-    for major in majors(engine, use, size):
+    for major in () if more else majors(engine, use, size):  # of rows of several dimensions not all are known
         order = [*rest, *((mn, k) if major == "K" else (k, mn))]
         for mode, span in SPANS.items():
             wide = (span or 16) // size

@@ -708,10 +708,6 @@ def not_handled(problem, given):
     left_out = [a["name"] for a in problem["accesses"] if "index" not in a or WRITTEN_OUT & a.keys()]
     if left_out:
         return f"accesses without an index: {', '.join(left_out)} are not handled here"
-    by_itself = [a["by_itself"] for a in problem["accesses"] if "by_itself" in a]
-    merged = [a["name"] for a in by_itself if "mn" in a.get("hardware", a)]
-    if merged:
-        return f"rows of several dimensions ({', '.join(merged)}) are not handled here"
     rules = given["served"].values()
     if any(r["row_words"] > 1 or r["bank_bytes"] != given["bank_bytes"] for r in rules):
         return "rows or banks of two sizes are not handled here"
