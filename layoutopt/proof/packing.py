@@ -92,8 +92,12 @@ def _cliques(on: Board, view: tuple[int, int], budget: Budget) -> Iterator[Share
     for a in range(len(numbers)):
         if budget.spent:
             return
-        for b in np.flatnonzero(common[a, a + 1 :]).tolist():
-            b += a + 1
+        # What a third phase has of V and of W may make up for the banks that V and W leave.
+        others = common + common[a]
+        np.fill_diagonal(others, 0)
+        others[:, a] = 0
+        likely = (common[a] > 0) & (common[a] + others.max(axis=1) > banks)
+        for b in (np.flatnonzero(likely[a + 1 :]) + a + 1).tolist():
             # Of every phase, words that V or W touches, but not both.
             apart = common[:, a] + common[:, b] - 2 * (touched @ (touched[a] * touched[b]))
             for c in np.flatnonzero(common[a, b] + apart > banks).tolist():

@@ -195,7 +195,10 @@ CLIQUE: Final[Reason[Clique]] = Reason(
 
 
 def _find_packing(subject: Subject, search: Search) -> Packing | None:
-    return find_packing(subject.board, search.budget) if subject.board is not None else None
+    """Where no clique is found, there are none to share the phases out to."""
+    if subject.board is None or find_clique(subject.board) is None:
+        return None
+    return find_packing(subject.board, search.budget)
 
 
 def _packing_data(subject: Subject, problem: Problem, found: Packing) -> dict[str, Any]:
