@@ -89,6 +89,13 @@ def test_fewest_boxes_before_the_cheapest_swizzle():
     assert found.box_offsets == (0, 8192)
 
 
+def test_modes_that_fit_are_not_said_to_be_too_large():
+    """Of a mode, boxes with short rows take more bytes than the limit; those of whole rows do not."""
+    _, result = solved(FILL, OWN_ROW, layout={"max_bytes": 16384})
+    assert "128B" in result.reason
+    assert "max_bytes" not in result.reason
+
+
 def test_rows_shorter_than_a_span_may_have_fewer_conflicts():
     """Boxes of 16-byte rows, each in a span of 64: the only ones that eight lanes in four rows write whole."""
     store = {"name": "w", "op": "store", "bytes": 16, "index": ["(tid*8 // 16) % 16", "tid*8 % 16"]}

@@ -91,7 +91,9 @@ def propose(case: Case, ask: Ask) -> Proposal:
     ranked, refused = _ranked(case)
     limit = problem.layout.max_bytes
     fitting = [r for r in ranked if limit is None or r.bytes <= limit]
-    large = [_too_large(r, limit) for r in ranked if limit is not None and r.bytes > limit]
+    named = {r.candidate.name for r in fitting}  # which larger boxes of the same mode need not be said
+    over = [r for r in ranked if r not in fitting and r.candidate.name not in named]
+    large = [_too_large(r, limit) for r in over if limit is not None]
     reason = _reason(case, said, fitting, list(dict.fromkeys([*large, *refused])))
     found = fitting[0] if fitting and not (ask.conflict_free and fitting[0].weighted) else None
     if found and problem.layout.minimise == "instructions":  # excess is the price of what comes first
