@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from layoutopt.engine.case import Case
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.problems.trace import trace
 from layoutopt.problems.types import Access
 from layoutopt.proof.every_layout import every_layout
@@ -71,19 +71,25 @@ class Clashes:
         """Whether a layout without conflicts exists for these accesses alone; None where that is open."""
         key = msgspec.json.encode(accesses)
         if key not in self._answers:
-            self._answers[key] = self._asked(accesses)
+            try:
+                self.budget.check()
+                self._answers[key] = self._asked(accesses)
+            except OutOfTime:
+                return None
         return self._answers[key]
 
     def _asked(self, accesses: Sequence[Access]) -> bool | None:
         if not accesses:
             return True
         smaller = msgspec.structs.replace(self.case.lowered, accesses=tuple(accesses))
-        lanes = trace(smaller, self.case.device)
+        lanes = trace(smaller, self.case.device, self.budget)
         if not any(a.active.any() for a in lanes.accesses):
             return True
         subject = subject_of(smaller.tile, self.case.device, lanes)
-        if any(reason.find(subject, Search(self.budget)) is not None for reason in BY_HAND):
-            return False
+        for reason in BY_HAND:
+            if reason.find(subject, Search(self.budget)) is not None:
+                return False
+            self.budget.check()
         free = msgspec.structs.replace(self.case.lowered.layout, families=None, max_bytes=None)
         smaller = msgspec.structs.replace(smaller, layout=free)
         part = self.budget.part(QUESTION_SHARE)
