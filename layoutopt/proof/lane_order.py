@@ -56,6 +56,8 @@ def lane_order(
         None where there is none, none was found, or the model does not apply.
     """
     rows = np.unique(np.where(access.active, access.element, -1), axis=0)
+    if budget.spent or rows.size * rows.shape[1] > MAX_PAIRS:
+        return None
     ones = np.ones(len(rows), np.int64)
     together = replace(rule, phases=(tuple(range(rows.shape[1])),), merges_pairs=False)
     own = PhaseSet(rows, ones, ones, ones * len(rule.phases), together, access.operation.width_bytes)
@@ -70,7 +72,7 @@ def lane_order(
         return None
     phases = free_phases(every, chunks, drop_loose=False)
     placement = PlacementModel(chunks, phases, max(row_bytes), tile, budget, 1)
-    if placement.too_large or rows.size * rows.shape[1] > MAX_PAIRS:
+    if placement.too_large:
         return None
     placement.symmetric = placement.symmetric and table is None
     return _dealt(placement, rows, own, rule, effort, table)
