@@ -188,11 +188,23 @@ class _Ranked:
 
 
 def _ranked(case: Case) -> tuple[list[_Ranked], list[str]]:
-    """The candidates that serve the accesses, the best first; and why the others do not."""
+    """The candidates that serve the accesses, the best first; and why the others do not.
+
+    Boxes with short rows take more bytes and more instructions: they are counted where others have conflicts.
+    """
+    found = _counted(case, short=False)
+    most = case.lowered.layout.max_bytes
+    best = any(not r.weighted and (most is None or r.bytes <= most) for r in found[0])
+    by_tma = any(a.hardware is not None and a.hardware.engine == "tma" for a in case.lowered.accesses)
+    return found if best or not by_tma else _counted(case, short=True)
+
+
+def _counted(case: Case, *, short: bool) -> tuple[list[_Ranked], list[str]]:
+    """As `_ranked`, with or without boxes with short rows."""
     ranked, refused, unfit = [], [], []
     limit, published = case.lowered.layout.alignment_bytes, _published(case)
     direct = any(is_direct_load(access.op) for access in case.lowered.accesses)
-    for candidate in _direct(case) if direct else _listed(case.lowered):
+    for candidate in _direct(case) if direct else _listed(case.lowered, short=short):
         if isinstance(candidate, str):
             unfit.append(candidate)
             continue
@@ -283,12 +295,12 @@ def reach(problem: Problem, table: IntArray) -> Reach:
     return Reach(max(needed, default=1), count)
 
 
-def _listed(problem: Problem) -> Iterator[Candidate | str]:
+def _listed(problem: Problem, *, short: bool = True) -> Iterator[Candidate | str]:
     """The candidates; and why what one access or mode allows is none."""
     check_dictated(problem)
     seen: set[bytes] = set()
     order, noun = problem.layout.order, _noun(problem)
-    for name, layout, mode in _must_be(problem) if names(problem) else _of_accesses(problem):
+    for name, layout, mode in _must_be(problem) if names(problem) else _of_accesses(problem, short):
         table = layout.table().ravel()
         if table.tobytes() in seen:
             continue
@@ -312,11 +324,11 @@ def _box_rows(found: Descriptor) -> int:
     return found.boxes * math.prod(found.box_dim[1:]) if isinstance(found, TensorMap) else 0
 
 
-def _of_accesses(problem: Problem) -> Iterator[tuple[str, Layout, Mode | None]]:
+def _of_accesses(problem: Problem, short: bool) -> Iterator[tuple[str, Layout, Mode | None]]:
     """The layouts that may serve one of the accesses of the hardware by itself, loads of TMA first."""
     dictating = [access for access in problem.accesses if access.hardware is not None]
     for access in sorted(dictating, key=lambda access: access.op != "tma.load"):
-        yield from of_access(access, problem.tile)
+        yield from of_access(access, problem.tile, short=short)
 
 
 def _pages(problem: Problem, mode: Mode | None) -> int:

@@ -42,12 +42,13 @@ def in_mode(shape: tuple[int, ...], element_bytes: int, mode: Mode, major: int) 
     return _boxed(shape, element_bytes, mode, [*others, major], box, grid)
 
 
-def of_access(access: Access, tile: Tile) -> Iterator[Named]:
+def of_access(access: Access, tile: Tile, *, short: bool = True) -> Iterator[Named]:
     """Every layout that may serve one access of the hardware; it need not serve it.
 
     Args:
         access: with `hardware`.
         tile: over whole bytes.
+        short: boxes of TMA with rows shorter than the span of their swizzle included, where others divide.
 
     Returns:
         what it is called, the layout, and its mode if it has one; some more than once.
@@ -61,15 +62,15 @@ def of_access(access: Access, tile: Tile) -> Iterator[Named]:
         return
     for mode in modes(use.engine):
         if use.mode in (None, mode.short):
-            yield from _of_tma(use, tile, mode) if use.engine == "tma" else _of_matrix(use, tile, mode)
+            yield from _of_tma(use, tile, mode, short) if use.engine == "tma" else _of_matrix(use, tile, mode)
 
 
-def _of_tma(use: HardwareUse, tile: Tile, mode: Mode) -> Iterator[Named]:
+def _of_tma(use: HardwareUse, tile: Tile, mode: Mode, short: bool) -> Iterator[Named]:
     """Boxes in every order."""
     shape, size = tile.shape, tile.element_bytes
     order = list(use.order or range(len(shape)))
     major = order[-1]
-    for box in [list(use.box)] if use.box is not None else _boxes(use, tile, mode, order):
+    for box in [list(use.box)] if use.box is not None else _boxes(use, tile, mode, order, short):
         row = box[major] * size
         if row % 16 or (mode.span_bytes or row) < row or (mode.xor and size & (size - 1)):
             continue
@@ -80,7 +81,9 @@ def _of_tma(use: HardwareUse, tile: Tile, mode: Mode) -> Iterator[Named]:
             yield f"{mode.name}, x{major} contiguous", _boxed(shape, size, mode, order, box, grid), mode
 
 
-def _boxes(use: HardwareUse, tile: Tile, mode: Mode, order: Sequence[int]) -> Iterator[list[int]]:
+def _boxes(
+    use: HardwareUse, tile: Tile, mode: Mode, order: Sequence[int], short: bool
+) -> Iterator[list[int]]:
     """The boxes whose layouts differ in banks, where the file names none.
 
     A box begins at a multiple of all banks, so that without a swizzle only the bytes of its rows matter, and
@@ -92,6 +95,8 @@ def _boxes(use: HardwareUse, tile: Tile, mode: Mode, order: Sequence[int]) -> It
     lines = [n for n in _divisors(shape[major]) if n * size // unit <= rules.max_box]
     if mode.span_bytes is not None:  # shorter rows take more bytes, and have fewer conflicts at times
         lines = [n for n in lines if n * size <= mode.span_bytes]
+        whole = [n for n in lines if n * size == min(mode.span_bytes, shape[major] * size)]
+        lines = lines if short else whole or lines
     largest = [max(n for n in _divisors(extent) if n <= rules.max_box) for extent in shape]
     for line in reversed(lines):
         yield [line if d == major else n for d, n in enumerate(largest)]
