@@ -6,6 +6,7 @@ small table of turns; and sums of strides of which a few elements beyond the til
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -13,6 +14,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.errors import ExpressionError
 from layoutopt.expressions.count import operations
 from layoutopt.expressions.fit import fit, grid
 from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, evaluate, parts
@@ -34,8 +36,11 @@ def spelled(lookup: tuple[int, ...], shape: tuple[int, ...]) -> Node | None:
     env = grid({f"x{d}": extent for d, extent in enumerate(shape)})
     for found in (_plain(table, range(len(shape))), _turned(table, ranges), _folded(table)):
         node = None if found is None else simplify(found, ranges)
-        if node is not None and (evaluate(node, env) == table).all():
-            return node
+        if node is None:
+            continue
+        with contextlib.suppress(ExpressionError):  # offsets that a file gives may be as large as it likes
+            if (evaluate(node, env) == table).all():
+                return node
     return None
 
 
