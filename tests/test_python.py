@@ -97,6 +97,24 @@ def test_load_all_takes_files_dicts_and_templates(tmp_path):
         layoutopt.load_all("no such problem")
 
 
+def test_the_first_problems_may_be_loaded_by_several_threads():
+    code = """
+import sys, threading
+from layoutopt.problems.python import problem
+sys.setswitchinterval(1e-6)
+start = threading.Barrier(6)
+access = {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": 8}}
+def load():
+    start.wait()
+    problem({"name": "p", "tile": {"shape": [8, 32], "element": "f32"}, "threads": 32, "accesses": [access]})
+threads = [threading.Thread(target=load) for _ in range(6)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_threads_do_not_disturb_each_other():
     names = ["transpose_16x32_f32", "transpose_32x32_f32", "gemm_a_128x32_f16", "transpose_16x32_f32"]
 

@@ -101,6 +101,7 @@ def count_lines(read: Callable[[int], bytes], device: Device) -> Iterator[Record
         ProblemFileError: a record is wrong; `field` is its line and field, such as
             `line 7, byte_address[3]`.
     """
+    json_data.prepare(Record)
     decoder = msgspec.json.Decoder(Record)
     for first_line, block in _blocks(read):
         try:

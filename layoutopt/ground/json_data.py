@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import threading
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -126,12 +127,28 @@ def _check_values(raw: Any) -> None:
             waiting += ((f"{place}.{key}".lstrip("."), item) for key, item in value.items())
 
 
+_prepared: set[Any] = set()
+_one_at_a_time = threading.Lock()
+
+
+def prepare(kind: Any) -> None:
+    """Let msgspec look at a type, before anything is converted to it.
+
+    It does so when it first meets one, and the process crashes where two threads let it.
+    """
+    if kind not in _prepared:
+        with _one_at_a_time:
+            msgspec.json.Decoder(kind)
+            _prepared.add(kind)
+
+
 def convert(raw: Any, kind: type[T], place: str = "") -> T:
     """Decoded JSON data, found at `place` in its file, as a `kind`, checked field by field.
 
     Raises:
         ProblemFileError: `field` is the path of the first one that is wrong.
     """
+    prepare(kind)
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:

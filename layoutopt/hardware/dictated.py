@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from layoutopt.ground import json_data
 from layoutopt.hardware.devices import Confidence
 
 IntArray = npt.NDArray[np.int64]
@@ -97,6 +98,7 @@ class DictatedFile(Struct, frozen=True, forbid_unknown_fields=True, rename={"sch
 @cache
 def _file() -> DictatedFile:
     data = resources.files("layoutopt.hardware").joinpath("dictated.json").read_bytes()
+    json_data.prepare(DictatedFile)
     return msgspec.json.decode(data, type=DictatedFile)
 
 

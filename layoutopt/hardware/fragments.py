@@ -18,6 +18,7 @@ import numpy.typing as npt
 from msgspec import Meta, Struct
 
 from layoutopt.expressions.grammar import evaluate, parse
+from layoutopt.ground import json_data
 from layoutopt.hardware.devices import device
 
 IntArray = npt.NDArray[np.int64]
@@ -155,6 +156,7 @@ def fragment(name: str) -> Fragment:
 def fragments() -> dict[str, Fragment]:
     """Every fragment, by name, in the order of the data."""
     data = resources.files("layoutopt.hardware").joinpath("fragments.json").read_bytes()
+    json_data.prepare(FragmentFile)
     file = msgspec.json.decode(data, type=FragmentFile)
     found = {}
     for instruction in file.instructions:

@@ -60,6 +60,7 @@ def accesses(
             formula.
     """
     sites: dict[str, list[tuple[int, Record]]] = {}
+    json_data.prepare(Record)
     decoder = msgspec.json.Decoder(Record)
     for number, line in enumerate(lines, 1):
         if number > MAX_LINES:

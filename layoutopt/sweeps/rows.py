@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground import json_data
 from layoutopt.problems.answer import Result, Status
 from layoutopt.problems.templates import Value
 from layoutopt.sweeps.canonical import Spelling, restored
@@ -104,6 +105,7 @@ def answered(row: tuple[Any, ...]) -> Answered:
     Raises:
         ProblemFileError: no store of this version holds such a row.
     """
+    json_data.prepare(_Row)
     try:
         read = msgspec.convert(row, _Row)
         both = _SPELLING.decode(read.spelling)
@@ -157,7 +159,9 @@ def typed(answer: dict[str, Any]) -> Result | Arrangement:
     """
     if answer.get("tiles"):
         return arrangement_from_data(answer)
+    kind: type[Result | Arrangement] = Arrangement if "tiles" in answer else Result
+    json_data.prepare(kind)
     try:
-        return msgspec.convert(answer, Arrangement) if "tiles" in answer else msgspec.convert(answer, Result)
+        return msgspec.convert(answer, kind)
     except msgspec.MsgspecError as error:
         raise ProblemFileError("", f"the store holds an answer that is none: {error}") from None

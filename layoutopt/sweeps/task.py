@@ -12,6 +12,7 @@ import msgspec
 
 from layoutopt import __version__
 from layoutopt.errors import LayoutoptError, MachineError
+from layoutopt.ground import json_data
 from layoutopt.ground.budget import OutOfTime
 from layoutopt.hardware.devices import Device, device
 from layoutopt.problems.answer import Method, Status
@@ -76,6 +77,8 @@ def problem_of(data: bytes) -> Problem | TileSet:
     return _SEVERAL.decode(data) if b'"tiles":' in data else _ONE.decode(data)
 
 
+json_data.prepare(Problem)
+json_data.prepare(TileSet)
 _ONE: Final = msgspec.json.Decoder(Problem)
 _SEVERAL: Final = msgspec.json.Decoder(TileSet)
 
