@@ -598,6 +598,20 @@ def test_a_layout_that_must_be_is_checked(tmp_path):
     assert (code, "no layout of tma.32B" in text) == (1, True), text
 
 
+def test_what_must_be_serves_the_accesses_too(tmp_path):
+    """tma.none would have no conflicts here, and wgmma does not read it."""
+    data = {
+        "name": "both", "target": "sm_90", "threads": 64, "tile": {"shape": [64, 48], "element": "bf16"},
+        "accesses": [{"name": "a", "op": "wgmma.A"}, {"name": "ld", "op": "tma.load"},
+                     {"name": "r", "op": "load", "bytes": 16, "index": ["tid*8 // 48", "tid*8 % 48"]}],
+        "layout": {"must_be": "tma"},
+    }  # fmt: skip
+    given = certificate(problem := from_data(data), device("sm_90"), solve(problem, time_limit=5))
+    assert given["bound"]["excess"] > 0
+    code, text = checked(data, given, tmp_path)
+    assert (code, "none is better: checked" in text) == (0, True), text
+
+
 def test_direct_loads_write_side_by_side(tmp_path):
     data = {
         "name": "direct", "target": "gfx942", "threads": 64, "tile": {"shape": [8, 64], "element": "f32"},

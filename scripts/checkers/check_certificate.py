@@ -360,8 +360,8 @@ def check_choice(problem, case, given):
         if banks not in seen:
             seen[banks] = count(case, table)[1]
         if (seen[banks], size) <= own_cost[:2]:
-            needed = 0 if named else check_by_hardware.instructions(own, *tile, case.packed, table)
-            found += [(seen[banks], size, needed)] if needed is not None else []
+            needed = check_by_hardware.instructions(own, *tile, case.packed, table)
+            found += [(seen[banks], size, 0 if named else needed)] if needed is not None else []
     if not number:
         return None
     least = min(found, default=own_cost)
