@@ -80,7 +80,7 @@ def test_each_part_is_worth_what_it_says():
 
 
 def test_vectorised_transpose_is_a_floor_for_every_layout():
-    found = explained("transposes/leimao_vectorised_swizzled_f32")
+    found = explained("transposes/leimao_vectorised_swizzled_f32", seconds=120)
     assert (found.conflict_free, found.scope, found.lower_bound, found.excess) == (
         False, "every layout", 384, 384,
     )  # fmt: skip
