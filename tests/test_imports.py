@@ -100,6 +100,20 @@ def test_access_touches_what_the_table_says(row):
     assert [set(a) for a in got.tolist()] == [set(b) for b in flat.tolist()]
 
 
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(("counts", "bases"), [([2, 2], [[0, 1], [1, 0]]), ([4, 1], [[1, 0], [2, 0]])])
+@pytest.mark.parametrize("around", ["{}", "#ttg.dot_op<{{opIdx = 1, parent = {}, kWidth = 16}}>"])
+def test_warps_of_wmma_as_triton_prints_them_before_and_since_3_5(version, counts, bases, around):
+    """Before: Triton 3.4, lib/Dialect/TritonGPU/IR/LinearLayoutConversions.cpp (warps along the columns first)."""
+    before, since = (
+        f"#ttg.amd_wmma<{{version = {version}, isTranspose = false, {warps}}}>"
+        for warps in (f"warpsPerCTA = {counts}", f"ctaLayout = {{warp = {bases}}}")
+    )
+    got = triton.thread_values(around.format(before), (64, 64))
+    assert len(got) == 128
+    assert (got == triton.thread_values(around.format(since), (64, 64))).all()
+
+
 def test_compiler_text_and_gluon_text_are_the_same():
     compiler = """
         #mma = #ttg.nvidia_mma<{versionMajor = 2, versionMinor = 0, warpsPerCTA = [2, 2], instrShape = [16, 8]}>
@@ -142,7 +156,19 @@ def test_wrong_cute_text(text, reason):
     [
         ("", "no text"),
         ("hello", "cannot read 'hello'"),
-        ("BlockedLayout(size_per_thread=[1, 8])", "blocked without order"),
+        ("BlockedLayout(size_per_thread=[1, 8])", "blocked without threads_per_warp, warps_per_cta, order"),
+        ("#ttg.amd_wmma<{version = 2, warpsPerCTA = [2, 2]}>", "amd_wmma without isTranspose"),
+        ("#ttg.amd_wmma<{version = 2, isTranspose = true}>", "amd_wmma without warpsPerCTA or ctaLayout"),
+        ("#ttg.amd_wmma<{version = 2, isTranspose = true, warpsPerCTA = [2, 1], ctaLayout = {warp = [[1, 0]]}}>", "warpsPerCTA and ctaLayout"),
+        ("AMDWMMALayout(version=2, transposed=True)", "without warps_per_cta or warp_bases"),
+        ("#ttg.amd_mfma<{version = 3, instrShape = [16, 16, 16]}>", "amd_mfma without warpsPerCTA, isTransposed"),
+        ("#ttg.nvidia_mma<{}>", "nvidia_mma without versionMajor, warpsPerCTA, instrShape"),
+        ("#ttg.dot_op<{opIdx = 0, parent = #ttg.nvidia_mma<{instrShape = [16, 8]}>, kWidth = 2}>", "nvidia_mma without versionMajor, warpsPerCTA"),
+        ("#ttg.blocked<{sizePerThread = [1, 1], threadsPerWarp = [4, 8], warpsPerCTA = [1, 1], order = [1, 0], bogus = 3}>", "blocked with unknown bogus (known: sizePerThread, "),
+        ("#ttg.amd_wmma<{version = 1, bogus = 7, ctaLayout = {warp = [], odd = []}}>", "without isTranspose and with unknown bogus, odd"),
+        ("#ttg.amd_wmma<{version = 1, versionMajor = 2}>", "has a field twice"),
+        ("BlockedLayout(size_per_thread=[1, 1], threads_per_warp=[4, 8], warps_per_cta=[4, 1], order=[1, 0], ctas_per_cga=[2, 1])", "several blocks"),
+        ("#ttg.foo<{}>", "shared_linear"),
         ("BlockedLayout(size_per_thread=[1, 3], threads_per_warp=[4, 8], warps_per_cta=[4, 1], order=[1, 0])", "powers of two"),
         ("BlockedLayout(size_per_thread=[1], threads_per_warp=[32], warps_per_cta=[4], order=[0])", "1 entries for a tile of 2"),
         ("BlockedLayout(size_per_thread=[1, 1], threads_per_warp=[8, 8], warps_per_cta=[4, 1], order=[1, 0])", "its warps have 64 threads, those of the target 32"),

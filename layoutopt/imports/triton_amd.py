@@ -74,12 +74,25 @@ def wmma(layout: PrintedLayout, tile: Vector, operand: int | None, k_width: int)
         built.repeat("lane", 2)
     else:
         built, inner = _operand(tile, operand, k_width, 16, WMMA_LANES // 16)
-    for part, name in (("register", "register"), ("warp", "warp")):
-        for vector in layout.bases(name, 2):
+    bases = {part: layout.bases(part, 2) for part in ("register", "warp")}
+    if "warpsPerCTA" in layout.fields:
+        if bases["warp"]:
+            raise wrong("amd_wmma with warpsPerCTA and ctaLayout: the compiler prints one of them")
+        bases["warp"] = _warps(layout.powers("warpsPerCTA", 2))
+    for part, vectors in bases.items():
+        for vector in vectors:
             kept = [16 * x if operand is None or d != inner else 0 for d, x in enumerate(vector)]
             if part == "warp" or any(kept):
                 built.bases[part].append(tuple(kept))
     return fitted(built.bases, tile, [inner, 1 - inner])
+
+
+def _warps(counts: list[int]) -> list[Vector]:
+    """Bases of warps side by side, along the columns first, in units of an instruction's tile."""
+    built = Bases([1, 0])
+    for dim in (1, 0):
+        built.grow("warp", dim, counts[dim])
+    return built.bases["warp"]
 
 
 def _operand(tile: Vector, operand: int, k_width: int, extent: int, groups: int) -> tuple[Bases, int]:

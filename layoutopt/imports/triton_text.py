@@ -26,7 +26,8 @@ _KINDS: Final = {
     "NVMMASharedLayout": "nvmma_shared",
     "SharedLinearLayout": "shared_linear",
 }
-_FIELDS: Final = {
+# Gluon's fields, and how the compiler spells them.
+_GLUON: Final = {
     "size_per_thread": "sizePerThread",
     "threads_per_warp": "threadsPerWarp",
     "warps_per_cta": "warpsPerCTA",
@@ -43,22 +44,59 @@ _FIELDS: Final = {
     "element_bitwidth": "elementBitWidth",
     "fp4_padded": "fp4Padded",
     "offset_bases": "offset",
+    "tiles_per_warp": "tilesPerWarp",
+    "cga_layout": "CGALayout",
+    "ctas_per_cga": "CTAsPerCGA",
+    "cta_split_num": "CTASplitNum",
+    "cta_order": "CTAOrder",
+}
+_OF_GLUON: Final = {printed: name for name, printed in _GLUON.items()}
+# What the compiler spells as one kind only does; `ctaLayout` holds registers and warps.
+_COMPILER: Final = {
+    "versionMajor": "version",
     "isTransposed": "transposed",
     "isTranspose": "transposed",
-    "tiles_per_warp": "tilesPerWarp",
+    "ctaLayout": "warp",
 }
+# The fields of each kind as the compiler spells them: those that it needs (a|b: either), and others.
+_FIELDS: Final = {
+    "blocked": ("sizePerThread threadsPerWarp warpsPerCTA order", ""),
+    "nvidia_mma": ("versionMajor warpsPerCTA instrShape", "versionMinor"),
+    "amd_mfma": ("warpsPerCTA instrShape isTransposed", "version versionMinor tilesPerWarp elementBitWidth"),
+    "amd_wmma": ("version isTranspose warpsPerCTA|ctaLayout", "register instrShape rank"),
+    "dot_op": ("opIdx parent kWidth", ""),
+    "slice": ("dim parent", ""),
+    "linear": ("register lane warp", "shape"),
+    "swizzled_shared": ("vec perPhase maxPhase order", ""),
+    "padded_shared": ("interval_padding_pairs order|offset", "shape"),
+    "nvmma_shared": ("swizzlingByteWidth elementBitWidth", "transposed fp4Padded rank"),
+    "amd_rotating_shared": ("vec perPhase maxPhase order", ""),
+    "shared_linear": ("offset", "alignment"),
+}
+_OF_BLOCKS: Final = ("CTAsPerCGA", "CTASplitNum", "CTAOrder", "CGALayout", "block")
 
 
 @dataclass(frozen=True)
 class PrintedLayout:
-    """A layout as parsed: its kind and fields, under the compiler's names."""
+    """A layout as parsed.
+
+    Attributes:
+        kind: the compiler's name of it.
+        fields: under the compiler's names, `version`, `transposed` and `warp` whatever the kind.
+        gluon: Gluon printed it.
+    """
 
     kind: str
     fields: dict[str, Any]
+    gluon: bool = False
+
+    def spelt(self, name: str) -> str:
+        """A field as whoever printed the layout spells it."""
+        return _OF_GLUON.get(_canonical(name), _canonical(name)) if self.gluon else name
 
     def _get(self, name: str) -> Any:
         if name not in self.fields:
-            raise wrong(f"{self.kind} without {name}")
+            raise wrong(f"{self.kind} without {self.spelt(name)}")
         return self.fields[name]
 
     def layout(self, name: str) -> PrintedLayout:
@@ -124,8 +162,6 @@ class PrintedLayout:
 
     def version(self) -> int:
         """The major version, 0 where there is none."""
-        if "versionMajor" in self.fields:
-            return self.integer("versionMajor")
         if isinstance(self._get("version"), int):
             return self.integer("version")
         return next(iter(self.integers("version", None)), 0)
@@ -145,7 +181,34 @@ def parse(text: str) -> PrintedLayout:
             aliases[definition[1]] = layout
     if layout is None:
         raise wrong("no text")
+    _check_fields(layout)
     return layout
+
+
+def _check_fields(layout: PrintedLayout) -> None:
+    """Each field is known and none is missing: what is left out or not read gives another layout."""
+    if layout.kind not in _FIELDS:
+        raise wrong(f"{layout.kind!r} is none of {', '.join(_FIELDS)}")
+    needed, others = (text.split() for text in _FIELDS[layout.kind])
+    parent = layout.fields.get("parent")
+    if isinstance(parent, PrintedLayout) and parent.kind == "blocked" and "kWidth" in needed:
+        needed.remove("kWidth")
+        others.append("kWidth")
+    known = [name for choice in needed for name in choice.split("|")] + others
+    read = {_canonical(name) for name in known} | set(_OF_BLOCKS)
+    missing = [
+        " or ".join(layout.spelt(name) for name in choice.split("|"))
+        for choice in needed
+        if not any(_canonical(name) in layout.fields for name in choice.split("|"))
+    ]
+    unknown = [layout.spelt(name) for name in layout.fields if name not in read]
+    faults = [f"without {', '.join(missing)}"] if missing else []
+    if unknown:
+        faults.append(f"with unknown {', '.join(unknown)} (known: {', '.join(map(layout.spelt, known))})")
+    if faults:
+        raise wrong(f"{layout.kind} {' and '.join(faults)}")
+    if isinstance(parent, PrintedLayout):
+        _check_fields(parent)
 
 
 _PADS: Final = re.compile(r"#(?:ttg|triton_gpu)\.padded_shared\s*<\s*\[([\d:+,\s]*)\]\s*\{")
@@ -183,11 +246,13 @@ def _layout(source: str, aliases: dict[str, PrintedLayout]) -> PrintedLayout:
             case ast.Name(id=name) if name in aliases:
                 return aliases[name]
             case ast.Call(func=ast.Name(id=name), args=[], keywords=keywords):
-                fields = {_FIELDS.get(k.arg or "", k.arg or ""): read(k.value, depth + 1) for k in keywords}
-                if isinstance(inner := fields.pop("ctaLayout", None), PrintedLayout):
-                    fields = {**inner.fields, **fields}
+                fields = {_canonical(k.arg or ""): read(k.value, depth + 1) for k in keywords}
+                if len(fields) < len(keywords):
+                    raise wrong(f"{name} has a field twice")
+                if isinstance(inner := fields.get("warp"), PrintedLayout):
+                    fields = {**fields, "warp": [], **inner.fields}
                 _check_one_block(fields)
-                return PrintedLayout(_KINDS.get(name, name), fields)
+                return PrintedLayout(_KINDS.get(name, name), fields, name in _KINDS)
         raise wrong(f"cannot read {(ast.get_source_segment(python, node) or '')[:60]!r}")
 
     layout = read(tree)
@@ -196,10 +261,14 @@ def _layout(source: str, aliases: dict[str, PrintedLayout]) -> PrintedLayout:
     return layout
 
 
+def _canonical(name: str) -> str:
+    return _COMPILER.get(name, _GLUON.get(name, name))
+
+
 def _check_one_block(fields: dict[str, Any]) -> None:
-    given = fields.get("CTAsPerCGA", [1])
+    given = fields.get("CTAsPerCGA") or [1]
     blocks = given if isinstance(given, list) and all(isinstance(n, int) for n in given) else [0]
-    if fields.get("cga_layout") or fields.get("CGALayout") or fields.get("block") or math.prod(blocks) != 1:
+    if fields.get("CGALayout") or fields.get("block") or math.prod(blocks) != 1:
         raise wrong("it spreads a tensor over several blocks; shared memory is one block's")
 
 
