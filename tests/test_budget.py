@@ -9,6 +9,7 @@ import layoutopt.ground.budget
 import layoutopt.search.scene
 import layoutopt.study.counted
 from layoutopt.cli.process import call
+from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import offset_expression
@@ -23,6 +24,7 @@ from layoutopt.problems.tile_set_file import tiles_from_data
 from layoutopt.problems.trace import Trace, trace
 from layoutopt.search.search import search
 from layoutopt.study.compare import compare
+from layoutopt.sweeps.sweep import sweep
 from layoutopt.synthesis.solve import solve
 
 
@@ -312,3 +314,12 @@ def test_bytes_of_several_tiles_without_time_are_no_error(monkeypatch, tick):
     tiles = tiles_from_data(data)
     monkeypatch.setattr(layoutopt.ground.budget, "time", Ticks(tick))
     assert layoutopt.arrange(tiles, time_limit=0.1).status is not None
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), -1])
+def test_what_is_no_time_is_refused(seconds):
+    asked = problem({"name": "p", "tile": {"shape": [4, 4], "element": "f32"}, "threads": 4, "accesses": [
+        {"name": "a", "op": "load", "bytes": 4, "index": ["tid", "0"]}]})  # fmt: skip
+    for call_ in (solve, sweep):
+        with pytest.raises(ProblemFileError, match="time_limit: expected seconds, 0 or more, got"):
+            call_(asked, time_limit=seconds)

@@ -290,7 +290,10 @@ def test_workers_and_repetition_change_no_byte(name, tmp_path):
     seen = set()
     for k, workers in enumerate(("1", "1", "2")):
         table, code = tmp_path / f"{k}.npy", tmp_path / f"{k}.cuh"
-        done = layoutopt("solve", path, "--json", "--workers", workers, "--table", table, "--code", code)
+        done = layoutopt(
+            *("solve", path, "--json", "--time-limit", "120"),
+            *("--workers", workers, "--table", table, "--code", code),
+        )
         seen.add((done.stdout, table.read_bytes(), code.read_bytes()))
     assert len(seen) == 1
 

@@ -132,7 +132,7 @@ def test_names_notes_and_order_do_not_matter():
     with package.sweep(problem, same, data | {"threads": 16}, workers=1) as done:
         assert (done.problems, done.questions, done.solved.total()) == (3, 2, 2)
         found = list(done.results())
-        assert [r.problem for r in found] == ["tile 8x16", "other", "other"]
+        assert [r.problem for r in found] == ["tile 8x16 kind=load", "other", "other"]
         assert found[:2] == [solved(problem), solved(same)]
 
 
@@ -209,7 +209,7 @@ using namespace layoutopt_tiles;
 {chr(10).join(checks)}
 static_assert(tiles[find(16, 32, "store")].bytes == 2048, "");
 static_assert(find(17, 32, "store") == -1, "");
-static_assert(find_name("tile 16x16") >= 0, "");
+static_assert(find_name("tile 16x16 kind=load") >= 0, "");
 int main() {{ constexpr auto tile = tiles[find(8, 16, "load")]; return tile.bytes == 512 ? 0 : 1; }}
 """
     (tmp_path / "main.cpp").write_text(program)

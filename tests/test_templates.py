@@ -27,7 +27,7 @@ def test_combinations_in_order():
         "M=32, K=32, op=load",
     ]  # fmt: skip
     problems = [from_data(i.data) for i in found]
-    assert problems[2].name == "tile 16x64"
+    assert problems[2].name == "tile 16x64 op=load"
     assert problems[2].tile.shape == (16, 64)
     assert problems[3].accesses[0].op == "store"
     assert problems[2].accesses[0].index == ("i // (64 // 32)", "tid + 32*(i % (64 // 32))")
@@ -47,7 +47,7 @@ def test_over_takes_the_place_of_the_file():
     assert [from_data(i.data).tile.shape for i in found] == [(8, 32)]
 
 
-def test_a_name_without_braces_gets_the_values_that_vary():
+def test_a_name_gets_the_values_that_vary_and_are_not_in_it():
     data = TEMPLATE | {"name": "tile"}
     assert next(i.data["name"] for i in expand(data, {"K": [32]})) == "tile M=16 op=load"
 
@@ -115,7 +115,9 @@ def test_one_problem_where_one_is_expected():
         from_data(TEMPLATE)
     with pytest.raises(ProblemFileError, match="to none"):
         from_data(TEMPLATE | {"where": "0"})
-    assert from_data(TEMPLATE | {"where": "M == 16 and K == 32 and op == 'load'"}).name == "tile 16x32"
+    assert (
+        from_data(TEMPLATE | {"where": "M == 16 and K == 32 and op == 'load'"}).name == "tile 16x32 op=load"
+    )
 
 
 def test_values_of_the_command_line():

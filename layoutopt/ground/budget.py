@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from layoutopt.errors import ProblemFileError
+
 T = TypeVar("T")
 
 
@@ -33,6 +35,17 @@ class Budget:
         self._total, self._began = seconds, time.monotonic()
         self._end = None if seconds is None else time.monotonic() + seconds
         self._stop = _Stop()
+
+    @classmethod
+    def of_limit(cls, time_limit: float | None) -> Budget:
+        """The budget that a caller asks for.
+
+        Raises:
+            ProblemFileError: the limit is below 0 or no number.
+        """
+        if time_limit is not None and not time_limit >= 0:
+            raise ProblemFileError("time_limit", f"expected seconds, 0 or more, got {time_limit}")
+        return cls(time_limit)
 
     def part(self, share: float) -> Budget:
         """A budget of `share` of the time left, which stops when this one is stopped."""

@@ -270,9 +270,10 @@ def _instances(
             continue
         one = substituted(data, values)
         name = data.get("name")
-        varied = [p for p in params if len(params[p]) > 1]
-        if isinstance(name, str) and varied and not (set(_BRACED.findall(name)) & set(params)):
-            one["name"] = " ".join([name, *(f"{p}={values[p]}" for p in varied)])
+        if isinstance(name, str):  # no two instances are called the same
+            said = set(_BRACED.findall(name))
+            unsaid = [p for p in params if len(params[p]) > 1 and p not in said]
+            one["name"] = " ".join([one["name"], *(f"{p}={values[p]}" for p in unsaid)])
         yield Instance(values, one)
 
 

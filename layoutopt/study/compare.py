@@ -72,7 +72,7 @@ def compare(
         ProblemFileError: the problem contradicts itself.
     """
     gpu = target or device(problem.target)
-    problem = with_known_lanes(problem, gpu, Budget(time_limit), known)
+    problem = with_known_lanes(problem, gpu, Budget.of_limit(time_limit), known)
     return Comparer(problem, gpu, time_limit, progress, known).run()
 
 

@@ -48,7 +48,7 @@ def explain(
     Raises:
         ProblemFileError: the problem contradicts itself.
     """
-    gpu, time = target or device(problem.target), budget or Budget(time_limit)
+    gpu, time = target or device(problem.target), budget or Budget.of_limit(time_limit)
     chosen = with_known_lanes(problem, gpu, time)
     found = _Explainer(chosen, gpu, time).run()
     if chosen is problem:

@@ -85,7 +85,7 @@ def explain_tiles(
     Raises:
         ProblemFileError: the file contradicts itself.
     """
-    gpu, time = target or device(tile_set.target), budget or Budget(time_limit)
+    gpu, time = target or device(tile_set.target), budget or Budget.of_limit(time_limit)
     found = arrange(tile_set, target=gpu, budget=time.part(_SEARCH_SHARE))
     room = within_room(_with(tile_set, max_bytes=None), gpu).layout.max_bytes
     tile_set = within_room(tile_set, gpu)

@@ -103,7 +103,7 @@ def views(
     Raises:
         ProblemFileError: there is no such layout, access, warp or iteration, or a file is wrong.
     """
-    budget = Budget(time_limit)
+    budget = Budget.of_limit(time_limit)
     asked, problem = problem, with_known_lanes(problem, gpu, budget)
     free = msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, offset=None))
     case = known_case(free, gpu, budget=budget)  # what cannot be drawn is refused before the search

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from layoutopt.errors import LayoutoptError, ProblemFileError
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, device
 from layoutopt.problems.answer import Method, Result
 from layoutopt.problems.inputs import Input
@@ -124,9 +125,11 @@ def sweep(
 
     Raises:
         MachineError: the cluster is gone, or has another version of layoutopt.
-        ProblemFileError: the store cannot be written. A problem that is wrong is an answer.
+        ProblemFileError: the store cannot be written, or the time limit is no time. A problem that is wrong
+            is an answer.
     """
     begun = time.monotonic()
+    Budget.of_limit(time_limit)  # refuses what is no time before anything is stored
     done = Sweep(Store(Path(store) if store is not None else None, write=True))
     try:
         with done.store.asked() as asked:

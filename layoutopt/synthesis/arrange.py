@@ -170,7 +170,7 @@ def arrange(
         VerificationError: the conflict engine does not confirm the model; nothing is returned.
     """
     gpu = target or device(tile_set.target)
-    bounded, time = within_room(tile_set, gpu), budget or Budget(time_limit)
+    bounded, time = within_room(tile_set, gpu), budget or Budget.of_limit(time_limit)
     units = units_of(tile_set, gpu)
     plan = plan_of(tile_set, units)
     asked, limit = tile_set.layout.max_bytes, bounded.layout.max_bytes

@@ -74,7 +74,7 @@ def solve(
     if method not in METHODS:
         raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
     gpu = target or device(problem.target)
-    ask = Ask(budget or Budget(time_limit), conflict_free, workers, progress, method)
+    ask = Ask(budget or Budget.of_limit(time_limit), conflict_free, workers, progress, method)
 
     def fixed(asked: Problem, how: Ask) -> Result:
         """The answer to a problem whose lanes are fixed."""
