@@ -110,6 +110,7 @@ module attributes {"ttg.num-warps" = 4 : i32, ttg.target = "cuda:90", "ttg.threa
     %b = ttg.local_alloc : () -> !ttg.memdesc<2x64x64xf16, #nv, #smem, mutable>
     %a0 = ttg.memdesc_index %a[%c0] : !ttg.memdesc<2x128x64xf16, #nv, #smem, mutable> -> !ttg.memdesc<128x64xf16, #nv, #smem, mutable>
     ttng.async_tma_copy_global_to_local %d[%x, %k] %a0, %bar, %true : !tt.tensordesc<128x64xf16, #nv>, !ttg.memdesc<1xi64, #bars, #smem, mutable> -> !ttg.memdesc<128x64xf16, #nv, #smem, mutable>
+    %b0 = ttg.memdesc_index %b[%c0] : !ttg.memdesc<2x64x64xf16, #nv, #smem, mutable> -> !ttg.memdesc<64x64xf16, #nv, #smem, mutable>
     ttng.async_tma_copy_global_to_local %e[%y, %k] %b0, %bar, %true : !tt.tensordesc<64x64xf16, #nv>, !ttg.memdesc<1xi64, #bars, #smem, mutable> -> !ttg.memdesc<64x64xf16, #nv, #smem, mutable>
     %t = ttg.memdesc_trans %b0 {order = array<i32: 1, 0>} : !ttg.memdesc<64x64xf16, #nv, #smem, mutable> -> !ttg.memdesc<64x64xf16, #turned, #smem, mutable>
     %acc = ttng.warp_group_dot %a0, %t, %acc0 {isAsync = true} : !ttg.memdesc<128x64xf16, #nv, #smem, mutable> * !ttg.memdesc<64x64xf16, #turned, #smem, mutable> -> tensor<128x64xf32, #mma>
@@ -121,11 +122,13 @@ module attributes {"ttg.num-warps" = 4 : i32, ttg.target = "cuda:90", "ttg.threa
 
 
 def test_what_the_hardware_does_by_itself_is_an_access():
-    a, b = problems(HOPPER)
-    assert [x["op"] for x in a["accesses"]] == ["stmatrix.x4", "tma.load", "wgmma.A", "tma.store"]
+    a, b, o = problems(HOPPER)
+    # The result leaves through a buffer of its own, though it has A's type.
+    assert [x["op"] for x in a["accesses"]] == ["tma.load", "wgmma.A"]
+    assert [x["op"] for x in o["accesses"]] == ["stmatrix.x4", "tma.store"]
     # The second operand is read through its transpose: K is the contiguous dimension there, too.
     assert b["accesses"] == [{"name": op, "op": op} for op in ("tma.load", "wgmma.B")]
-    for data in (a, b):
+    for data in (a, b, o):
         problem = from_data(data)
         audit = check(problem, data["published"]["offset"])
         modes = {x.descriptor.mode for x in audit.accesses if x.descriptor is not None}
@@ -134,28 +137,29 @@ def test_what_the_hardware_does_by_itself_is_an_access():
 
 def test_an_operand_across_its_rows_is_mn_major():
     direct = HOPPER.replace("* !ttg.memdesc<64x64xf16, #turned", "* !ttg.memdesc<64x64xf16, #nv")
-    _, b = problems(direct)
+    direct = direct.replace("%a0, %t, %acc0", "%a0, %b0, %acc0")
+    _, b, _ = problems(direct)
     assert b["accesses"][1] == {"name": "wgmma.B", "op": "wgmma.B", "major": "MN"}
     registers = HOPPER.replace("%a0, %t, %acc0", "%ra, %t, %acc0").replace(
         ": !ttg.memdesc<128x64xf16, #nv, #smem, mutable> * ",
         ": tensor<128x64xf16, #ttg.dot_op<{opIdx = 0, parent = #mma, kWidth = 2}>> * ",
     )
-    a, b = problems(registers)
-    assert [x["op"] for x in a["accesses"]] == ["stmatrix.x4", "tma.load", "tma.store"]
+    a, b, _ = problems(registers)
+    assert [x["op"] for x in a["accesses"]] == ["tma.load"]
     assert [x["op"] for x in b["accesses"]] == ["tma.load", "wgmma.B"]
 
 
 def test_blackwell_reads_both_operands_from_shared_memory():
     text = HOPPER.replace("cuda:90", "cuda:100").replace("ttng.warp_group_dot ", "ttng.tc_gen5_mma ")
     text = text.replace("mutable> * !ttg", "mutable>, !ttg")
-    a, b = problems(text)
-    assert {"tcgen05.A", "tma.load"} <= {x["op"] for x in a["accesses"]}
+    a, b, _ = problems(text)
+    assert [x["op"] for x in a["accesses"]] == ["tma.load", "tcgen05.A"]
     assert [x["op"] for x in b["accesses"]] == ["tma.load", "tcgen05.B"]
 
 
-def test_keys_and_values_of_one_type_are_one_tile_read_both_ways():
+def test_a_buffer_may_be_read_by_its_rows_and_across_them():
     second = "    %o2 = ttng.warp_group_dot %a0, %b0, %acc0 : !ttg.memdesc<128x64xf16, #nv, #smem, mutable> * !ttg.memdesc<64x64xf16, #nv, #smem, mutable> -> tensor<128x64xf32, #mma>\n"
-    _, b = problems(HOPPER + second)
+    _, b, _ = problems(HOPPER + second)
     assert b["accesses"][1:] == [
         {"name": "wgmma.B", "op": "wgmma.B"},
         {"name": "wgmma.B 1", "op": "wgmma.B", "major": "MN"},
@@ -250,5 +254,74 @@ def test_import_writes_a_folder_that_check_takes(tmp_path):
 
 
 def test_a_slice_that_leaves_its_buffer_is_an_error():
-    with pytest.raises(ProblemFileError, match="leaves its buffer of 128x16 elements"):
-        list(problems(PIPELINE.replace("mutable, 128x32>", "mutable, 128x16>")))
+    with pytest.raises(ProblemFileError, match="leaves its buffer of 128x32 elements"):
+        list(problems(PIPELINE.replace("%a0[0, 16]", "%a0[0, 24]")))
+
+
+ROWS_AND_COLUMNS = (
+    HEAD.replace("#mma", "#down = #ttg.blocked<{sizePerThread = [8, 1], threadsPerWarp = [8, 4], warpsPerCTA = [1, 4], order = [0, 1]}>\n#mma", 1)
+    + """
+    %0 = ttg.local_alloc : () -> !ttg.memdesc<3x64x32xf16, #shared, #smem, mutable>
+    %1 = ttg.local_alloc : () -> !ttg.memdesc<64x32xf16, #shared, #smem, mutable>
+    %c2_i32 = arith.constant 2 : i32
+    %2 = ttg.memdesc_index %0[%c2_i32] : !ttg.memdesc<3x64x32xf16, #shared, #smem, mutable> -> !ttg.memdesc<64x32xf16, #shared, #smem, mutable>
+"""
+)  # fmt: skip
+BUFFER, ROWS, COLUMNS = "!ttg.memdesc<64x32xf16, #shared, #smem, mutable>", "tensor<64x32xf16, #blocked>", "tensor<64x32xf16, #down>"  # fmt: skip
+STORE = f"ttg.local_store %v, NAME : {ROWS} -> {BUFFER}\n"
+LOAD = f"%w = ttg.local_load NAME : {BUFFER} -> {COLUMNS}\n"
+
+
+def reached(text):
+    """What happens to each buffer of a kernel that has two of one type."""
+    return {
+        data["name"].split()[1]: [x["name"].split()[0] for x in data["accesses"]]
+        for data in problems(ROWS_AND_COLUMNS + text)
+    }
+
+
+def test_buffers_of_one_type_are_two():
+    assert reached(STORE.replace("NAME", "%1") + LOAD.replace("NAME", "%2")) == {
+        "0": ["load"],
+        "1": ["store"],
+    }
+    assert reached(STORE.replace("NAME", "%1") + LOAD.replace("NAME", "%1")) == {"1": ["store", "load"]}
+
+
+@pytest.mark.parametrize(
+    ("body", "want"),
+    [
+        ("%f = scf.for %i = %x to %y step %z iter_args(%b = %2) -> (T)  : i32 {\nLOAD\nscf.yield %b : T\n}", {"0": ["load"]}),
+        ("%f:2 = scf.for %i = %x to %y step %z iter_args(%a = %2, %b = %1) -> (T, T)  : i32 {\nLOAD\nscf.yield %b, %a : T, T\n}", {"0": ["load"], "1": ["load"]}),
+        ("%f:2 = scf.for %i = %x to %y step %z iter_args(%n = %k, %a = %1) -> (i32, T)  : i32 {\nscf.yield %n, %a : i32, T\n}\nLOAD(%f#1)", {"1": ["load"]}),
+        ("%b = scf.if %c -> (T) {\nscf.yield %1 : T\n} else {\nscf.yield %2 : T\n}\nLOAD", {"0": ["load"], "1": ["load"]}),
+        ("scf.if %c {\n%b = ttg.local_alloc : () -> T\nLOAD\n} else {\n%b = ttg.memdesc_trans %1 {order = array<i32: 0, 1>} : T -> T\nLOAD\n}", {"b": ["load"], "1": ["load"]}),
+        ("%f = scf.while (%a = %1) : (T) -> (T) {\nscf.condition(%c) %a : T\n} do {\n^bb0(%b: T):\nLOAD\nscf.yield %b : T\n}\nLOAD(%f)", {"1": ["load"]}),
+        ("ttg.warp_specialize(%x, %2)\ndefault {\n}\npartition0(%a: i32, %b: T) num_warps(4) {\nLOAD\n}", {"0": ["load"]}),
+        ("%b = arith.select %c, %1, %2 : T\nLOAD", {"0": ["load"], "1": ["load"]}),
+        ("%r = ttg.memdesc_reshape %1 : T -> !ttg.memdesc<2048xf16, #shared, #smem, mutable>\n%b = ttg.memdesc_reshape %r : !ttg.memdesc<2048xf16, #shared, #smem, mutable> -> T\nLOAD", {"1": ["load"]}),
+        ("%b = ttg.memdesc_subview %0[%c2_i32, %c2_i32, %c2_i32] : !ttg.memdesc<3x64x32xf16, #shared, #smem, mutable> -> T\nLOAD", None),
+        ("%z = arith.constant 0 : i32\n%b = ttg.memdesc_subview %0[%any, %z, %z] : !ttg.memdesc<3x64x32xf16, #shared, #smem, mutable> -> T\nLOAD", {"0": ["load"]}),
+        ("}\ntt.func @callee(%b: T, %p: !tt.ptr<f16>) {\nLOAD\n}", {"b": ["load"]}),
+    ],
+)  # fmt: skip
+def test_buffers_are_followed_through_loops_branches_and_views(body, want):
+    loaded = body.replace("LOAD(%f#1)", LOAD.replace("NAME", "%f#1")).replace(
+        "LOAD(%f)", LOAD.replace("NAME", "%f")
+    )
+    text = (
+        loaded.replace("LOAD", LOAD.replace("NAME", "%b"))
+        .replace(" T", f" {BUFFER}")
+        .replace("(T", f"({BUFFER}")
+        + "\n"
+    )
+    if want is None:
+        with pytest.raises(ProblemFileError, match="leaves its buffer"):
+            reached(text)
+    else:
+        assert reached(text) == want
+
+
+def test_a_value_that_is_not_followed_is_no_buffer_of_its_type():
+    with pytest.raises(ProblemFileError, match="line 16: cannot tell which buffer %b is"):
+        reached(LOAD.replace("NAME", "%b"))

@@ -1,10 +1,11 @@
-"""The shared memory of a kernel in Triton's GPU IR (`.ttgir`), as problems: a tile for each kind of buffer.
+"""The shared memory of a kernel in Triton's GPU IR (`.ttgir`), as problems: a tile for each buffer.
 
-Every `local_alloc` is a tile; `local_store`, `local_load`, a `local_alloc` of a value and copies from global
-memory are its accesses, each once, whatever loop it stands in, and so are TMA, wgmma and tcgen05, which reach
-it by themselves. Buffers of one shape, element and layout are one tile. The layout that Triton chose is the
-published one. Which instructions move a tensor: `layoutopt.imports.triton_moves`. Not read: the scratch
-memory of `convert_layout` and of reductions.
+Every `local_alloc` is a tile, with all its stages, and so is a buffer that a function is given;
+`local_store`, `local_load`, a `local_alloc` of a value and copies from global memory are its
+accesses, each once, whatever loop it stands in, and so are TMA, wgmma and tcgen05, which reach it by
+themselves. Which buffer a value is:
+`layoutopt.imports.triton_views`. The layout that Triton chose is the published one. Which instructions move a
+tensor: `layoutopt.imports.triton_moves`. Not read: the scratch memory of `convert_layout` and of reductions.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ from layoutopt.imports.triton import thread_values
 from layoutopt.imports.triton_moves import Launch, Moved, access
 from layoutopt.imports.triton_shared import offsets
 from layoutopt.imports.triton_text import parse
+from layoutopt.imports.triton_views import Values, View, along, part, reshaped, transposed, whole
 from layoutopt.problems.types import ELEMENT_BYTES
 
 IntArray = npt.NDArray[np.int64]
 Extents = tuple[int, ...]
 
 MAX_ACCESSES: Final = 200
+MAX_PASSES: Final = 16  # over a function whose loops give other buffers to the next iteration
+_SHARED: Final = re.compile(r"\s*(?:(%[\w.$#-]+)(?::\d+)?\s*=\s*)?\"?(?:ttg|ttng|amdg|amdgpu)\.(\w+)")
 _ELEMENTS: Final = {"f8E4M3FN": "e4m3", "f8E5M2": "e5m2", "f8E4M3FNUZ": "b8", "f8E5M2FNUZ": "b8", "i1": "b8"}
 # Copies that TMA makes by itself, and matrix instructions that read shared memory.
 _TMA: Final = {
@@ -56,29 +60,55 @@ class Buffer:
 
 @dataclass
 class Tile:
-    """What happens to buffers of one type.
+    """A buffer and what happens to it.
 
     Attributes:
-        name: of the first of them.
-        accesses: by what makes them the same: kind, register layout, place in the tile.
+        name: the value that it is allocated as.
+        buffer: its type.
+        accesses: kind, type of the registers and part of the buffer, by what makes them the same.
         by_itself: what the hardware does to it: the operation, and of a matrix the dimension that is K.
     """
 
     name: str
-    accesses: dict[tuple[str, str, Extents, Extents], None] = field(default_factory=dict)
+    buffer: Buffer
+    accesses: dict[tuple[Any, ...], tuple[str, str, View]] = field(default_factory=dict)
     by_itself: dict[tuple[str, int | None], None] = field(default_factory=dict)
 
 
 @dataclass
 class Kernel:
-    """A function of a file."""
+    """A function of a file: its lines by their number, and its buffers."""
 
     name: str
-    tiles: dict[Buffer, Tile] = field(default_factory=dict)
-    views: dict[Buffer, tuple[Buffer, Extents]] = field(
-        default_factory=dict
-    )  # a transposed type: of what, how
-    places: dict[str, Extents] = field(default_factory=dict)  # where a slice starts
+    lines: list[tuple[int, str]] = field(default_factory=list)
+    tiles: list[Tile] = field(default_factory=list)
+    values: Values = field(default_factory=Values)
+
+    def allocate(self, name: str, buffer: Buffer) -> View:
+        """All of a new buffer."""
+        self.tiles.append(Tile(name.lstrip("%"), buffer))
+        view = whole(len(self.tiles) - 1, buffer.shape)
+        self.values.define(name, [view])
+        return view
+
+    def views(self, name: str) -> list[View]:
+        """The buffers that a value may be.
+
+        Raises:
+            ProblemFileError: it is not known.
+        """
+        found = self.values.views(name)
+        if not found:
+            raise ProblemFileError("", f"cannot tell which buffer {name} is")
+        return found
+
+    def moves(self, kind: str, value: str, views: list[View]) -> None:
+        """Note that registers of this type are moved to or from each."""
+        for view in views:
+            accesses = self.tiles[view.buffer].accesses
+            accesses[kind, value, view.key] = (kind, value, view)
+            if len(accesses) > MAX_ACCESSES:
+                raise ProblemFileError("", f"more than {MAX_ACCESSES} accesses of one tile")
 
 
 def problems(text: str) -> Iterator[dict[str, Any]]:
@@ -90,9 +120,9 @@ def problems(text: str) -> Iterator[dict[str, Any]]:
     launch = _header(text)
     aliases = "\n".join(line for line in text.splitlines() if re.match(r"#\w+\s*=\s*#ttg\.\w+<", line))
     for kernel in _kernels(text, aliases):
-        for buffer, tile in kernel.tiles.items():
+        for tile in kernel.tiles:
             if tile.accesses or tile.by_itself:
-                yield _problem(kernel, buffer, tile, launch, aliases)
+                yield _problem(kernel, tile, launch, aliases)
 
 
 def _header(text: str) -> Launch:
@@ -124,68 +154,108 @@ def _kernels(text: str, aliases: str) -> list[Kernel]:
     for number, line in enumerate(text.splitlines(), 1):
         if started := re.search(r"\btt\.func\b[^@]*@\"?([\w.$]+)", line):
             kernels.append(Kernel(started[1]))
-        statement = re.match(r"\s*(?:(%[\w#]+)(?::\d+)?\s*=\s*)?\"?(ttg|ttng|amdg|amdgpu)\.(\w+)", line)
-        if statement is None or not any(word in line for word in ("memdesc", "async", "to_local")):
-            continue
-        if not kernels:
+        if kernels:
+            kernels[-1].lines.append((number, line))
+        elif _SHARED.match(line) and _concerns(line):
             raise ProblemFileError(f"line {number}", "a statement outside of a function")
-        try:
-            _statement(kernels[-1], statement[1] or "", statement[3], line, aliases)
-        except ProblemFileError as error:
-            raise ProblemFileError(f"line {number}", str(error)) from None
+    for kernel in kernels:
+        for _ in range(MAX_PASSES):
+            kernel.tiles = []
+            kernel.values.again()
+            for number, line in kernel.lines:
+                try:
+                    _line(kernel, number, line, aliases)
+                except ProblemFileError as error:
+                    raise ProblemFileError(f"line {number}", str(error)) from None
+            if not kernel.values.grown:
+                break
+        else:
+            raise ProblemFileError(f"line {kernel.lines[0][0]}", "its loops exchange too many buffers")
     return kernels
+
+
+def _concerns(line: str) -> bool:
+    return any(word in line for word in ("memdesc", "async", "to_local"))
+
+
+def _line(kernel: Kernel, number: int, line: str, aliases: str) -> None:
+    kernel.values.line(number, line)
+    if not _concerns(line):
+        return
+    if re.search(r"\btt\.func\b", line):
+        names = re.findall(r"(%[\w.$-]+):\s*!ttg\.memdesc<", line)
+        memory = [inner for kind, inner in _types(line) if kind == "memdesc"]
+        for name, inner in zip(names, memory, strict=False):
+            if "tensor_memory" not in inner:
+                kernel.allocate(name, _buffer(inner, aliases))
+    elif statement := _SHARED.match(line):
+        _statement(kernel, statement[1] or "", statement[2], line, aliases)
 
 
 def _statement(kernel: Kernel, result: str, operation: str, line: str, aliases: str) -> None:
     types = list(_types(line))
-    memory = [kind for kind in types if kind[0] == "memdesc"]
-    values = [kind for kind in types if kind[0] == "tensor"]
-    if operation == "local_alloc" and memory:
-        buffer = _buffer(memory[-1][1], aliases)
-        tile = kernel.tiles.setdefault(buffer, Tile(result.lstrip("%")))
-        if values:
-            tile.accesses[_key("store", values[0][1], (0,) * len(buffer.shape))] = None
-    elif operation in _MOVES and memory and values:
-        buffer = _buffer(memory[0 if operation == "local_load" else -1][1], aliases)
-        used = re.findall(r"%[\w#]+", line.partition(operation)[2])
-        into = re.search(r"\binto (%[\w#]+)", line)
+    memory = [inner for kind, inner in types if kind == "memdesc"]
+    values = [inner for kind, inner in types if kind == "tensor"]
+    used = re.findall(r"%[\w.$#-]+", line.partition(operation)[2])
+    if operation in ("local_alloc", "memdesc_reinterpret") and memory:
+        view = kernel.allocate(result, _buffer(memory[-1], aliases))
+        if values and operation == "local_alloc":
+            kernel.moves("store", values[0], [view])
+    elif operation in _MOVES and memory and values and used:
+        into = re.search(r"\binto (%[\w.$#-]+)", line)
         source = into[1] if into else used[0 if operation == "local_load" else min(1, len(used) - 1)]
-        place = kernel.places.get(source, (0,) * len(buffer.shape))
-        base, order = kernel.views.get(buffer, (buffer, ()))
-        known = kernel.tiles.setdefault(base, Tile(source.lstrip("%")))
-        known.accesses[(*_key(_MOVES[operation], values[0][1], place)[:3], order)] = None
-        if len(known.accesses) > MAX_ACCESSES:
-            raise ProblemFileError("", f"more than {MAX_ACCESSES} accesses of one tile")
-    elif operation == "memdesc_subslice":
-        start = re.search(r"\[(\d[\d,\s]*)\]", line)
-        if start is None:
-            raise ProblemFileError("", "a slice that starts at no constant")
-        kernel.places[result] = tuple(int(n) for n in start[1].split(","))
-    elif operation == "memdesc_trans" and len(memory) == 2:
-        turned = re.search(r"order\s*=\s*array<i32:\s*(\d[\d,\s]*)>", line)
-        of, view = (_buffer(kind[1], aliases) for kind in memory)
-        if turned is not None and of in kernel.tiles:
-            kernel.views[view] = (of, tuple(int(n) for n in turned[1].split(",")))
+        kernel.moves(_MOVES[operation], values[0], kernel.views(source))
+    elif operation.startswith(("memdesc_", "warp_group_dot_wait")):
+        _derived(kernel, result, operation, line, (used, memory))
     elif operation in _TMA and memory:
-        _reached(kernel, memory[-1][1], aliases, _TMA[operation], None)
+        reached = re.search(r"\]\s*(?:\w+\s*=\s*\[[^\]]*\]\s*)?(%[\w.$#-]+)", line)
+        for view in kernel.views(reached[1] if reached else "?"):
+            kernel.tiles[view.buffer].by_itself[_TMA[operation], None] = None
     elif operation in _MATRIX:
-        both = memory if values[:1] != types[:1] else [("", ""), *memory]  # A may be in registers
-        for operand, k, (_, inner) in zip("AB", (-1, -2), both, strict=False):
-            if inner and "tensor_memory" not in inner:
-                _reached(kernel, inner, aliases, f"{_MATRIX[operation]}.{operand}", k)
+        for operand, k, name, (kind, inner) in zip("AB", (-1, -2), used, types, strict=False):
+            if kind == "tensor" or "tensor_memory" in inner:  # A may be in registers
+                continue
+            for view in kernel.views(name):
+                tile = kernel.tiles[view.buffer]
+                dim = along(view, k % view.elements.ndim, tile.buffer.shape)
+                tile.by_itself[f"{_MATRIX[operation]}.{operand}", dim] = None
 
 
-def _reached(kernel: Kernel, inner: str, aliases: str, op: str, k: int | None) -> None:
-    """Note that the hardware reaches a buffer by itself; of a matrix, dimension `k` of this view is K."""
-    buffer = _buffer(inner, aliases)
-    base, order = kernel.views.get(buffer, (buffer, ()))
-    if base in kernel.tiles:
-        dim = None if k is None else k % len(buffer.shape)
-        kernel.tiles[base].by_itself[op, order[dim] if order and dim is not None else dim] = None
+def _derived(kernel: Kernel, result: str, operation: str, line: str, of: tuple[list[str], list[str]]) -> None:
+    """Values that are buffers or parts of them; those that are not followed are not known."""
+    used, memory = of
+    if operation == "warp_group_dot_wait":
+        for k, name in enumerate(used):
+            kernel.values.define(f"{result}#{k}", kernel.values.views(name))
+        return
+    views = kernel.values.views(used[0]) if used else []
+    sliced = operation in ("memdesc_subslice", "memdesc_subview")
+    start = _start(kernel, line, views[0].elements.ndim if views else 0) if sliced else None
+    if not memory or not views:
+        return
+    extents = _shaped(_laid_out(memory[-1])[0])[0]
+    if operation == "memdesc_trans":
+        turned = re.search(r"order\s*=\s*array<i32:\s*(\d{1,4}(?:\s*,\s*\d{1,4})*)>", line)
+        order = tuple(int(n) for n in turned[1].split(",")) if turned is not None else ()
+        views = [new for view in views for new in transposed(view, order)]
+    elif operation == "memdesc_reshape":
+        views = [new for view in views for new in reshaped(view, extents)]
+    elif start is not None:
+        views = [part(view, start, extents) for view in views]
+    elif operation != "memdesc_index":
+        views = []
+    kernel.values.define(result, views)
 
 
-def _key(kind: str, value: str, place: Extents) -> tuple[str, str, Extents, Extents]:
-    return kind, value, place, ()
+def _start(kernel: Kernel, line: str, rank: int) -> Extents:
+    """Where a slice of a buffer of `rank` dimensions (0: of all) starts; stages come before these."""
+    listed = re.search(r"\[([^\]]*)\]", line)
+    words = [word.strip() for word in listed[1].split(",")][-rank:] if listed is not None else []
+    constants = kernel.values.constants
+    found = [int(word) if re.fullmatch(r"\d{1,9}", word) else constants.get(word, -1) for word in words]
+    if not found or min(found) < 0:
+        raise ProblemFileError("", "a slice that starts at no constant")
+    return tuple(found)
 
 
 def _types(line: str) -> Iterator[tuple[str, str]]:
@@ -242,7 +312,8 @@ def _buffer(text: str, aliases: str) -> Buffer:
     return Buffer(shape[len(shape) - rank :] if rank else shape, element, layout)
 
 
-def _problem(kernel: Kernel, buffer: Buffer, tile: Tile, launch: Launch, aliases: str) -> dict[str, Any]:
+def _problem(kernel: Kernel, tile: Tile, launch: Launch, aliases: str) -> dict[str, Any]:
+    buffer = tile.buffer
     table, formula = offsets(f"{aliases}\n{buffer.layout}", buffer.shape)
     # The dimension whose elements lie together comes last: accesses are wide along it.
     fast = _fast(table)
@@ -250,12 +321,14 @@ def _problem(kernel: Kernel, buffer: Buffer, tile: Tile, launch: Launch, aliases
     turned = np.ascontiguousarray(table.transpose(dims))
     size = ELEMENT_BYTES[buffer.element]
     accesses = []
-    for number, (kind, value, place, order) in enumerate(tile.accesses):
-        coordinates = _coordinates(value, place, order, aliases, launch)[..., dims]
+    for number, (kind, value, view) in enumerate(tile.accesses.values()):
         name = f"{kind} {number}" if len(tile.accesses) > 1 else kind
-        if (coordinates < 0).any() or (coordinates >= turned.shape).any():
+        within = _coordinates(value, aliases, launch)
+        if within.shape[-1] != view.elements.ndim or (within >= view.elements.shape).any():
             lines = "x".join(map(str, buffer.shape))
             raise ProblemFileError("", f"{name} of {tile.name} leaves its buffer of {lines} elements")
+        elements = view.elements[tuple(np.moveaxis(within, -1, 0))]
+        coordinates = np.stack(np.unravel_index(elements, buffer.shape), axis=-1)[..., dims]
         layout = parse(f"{aliases}\n{_laid_out(value)[1]}")
         accesses.append(access(name, kind, Moved(layout, coordinates, turned, size), launch))
     for op, k in tile.by_itself:
@@ -290,8 +363,8 @@ def _fast(table: IntArray) -> int:
     return int(np.flatnonzero(at[0])[0]) if len(at) else table.ndim - 1
 
 
-def _coordinates(value: str, place: Extents, order: Extents, aliases: str, launch: Launch) -> IntArray:
-    """The tile's element of each thread and register: int64, shape (threads, registers, dimensions)."""
+def _coordinates(value: str, aliases: str, launch: Launch) -> IntArray:
+    """The tensor's element of each thread and register: int64, shape (threads, registers, dimensions)."""
     first, layout = _laid_out(value)[:2]
     shape, _ = _shaped(first)
     table: IntArray = thread_values(f"{aliases}\n{layout}", shape, launch.lanes)
@@ -299,10 +372,4 @@ def _coordinates(value: str, place: Extents, order: Extents, aliases: str, launc
         raise ProblemFileError(
             "", f"{layout} is one of {len(table)} threads, not {launch.warps * launch.lanes}"
         )
-    table = table + np.array(place[-table.shape[-1] :] if place else (0,) * table.shape[-1])
-    if not order:
-        return table
-    whole: IntArray = np.empty_like(table)
-    for d, of in enumerate(order):
-        whole[..., of] = table[..., d]
-    return whole
+    return table
