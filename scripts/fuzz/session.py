@@ -197,7 +197,8 @@ class Session:
             ]
         )
         return (
-            not any(s % multiple for s in sorted(steps.values())[1:])
+            # The pad of a one-element dimension is inside a pitch: only whole elements side by side have none.
+            not any(s % multiple for s in steps.values() if s > asked.tile.size)
             and ranks == sorted(ranks, reverse=True)
             and layout.get("alignment_bytes", need) >= need
         )
