@@ -128,3 +128,19 @@ def test_lines_that_start_at_the_first_bank_keep_the_pitch_asked_for(monkeypatch
     }  # fmt: skip
     found = solve(from_data(data))
     assert [d.stride * 8 % 24 for d in found.layout.digits if d.dim == 0 and d.size > 1] == [0]
+
+
+def test_the_one_order_of_thousands_that_does_is_found():
+    """Eight dimensions, so 40,320 orders; the first that do come behind more than there is time to look at."""
+    fill = {
+        "name": "fill", "op": "store", "bytes": 4, "for": {"i": 3, "j": 3, "k": 3},
+        "index": ["lane % 2", "i", "lane // 2 % 2", "j", "lane // 4 % 2", "k", "lane // 8 % 2", "lane // 16"],
+    }  # fmt: skip
+    read = {
+        "name": "read", "op": "load", "bytes": 4, "for": {"i": 2, "j": 2, "k": 2, "l": 2, "m": 5}, "where": "lane < 27",
+        "index": ["i", "lane % 3", "j", "lane // 3 % 3", "k", "lane // 9", "l", "m"],
+    }  # fmt: skip
+    data = {"name": "many", "tile": {"shape": [2, 3, 2, 3, 2, 3, 2, 5], "element": "f32"}, "threads": 32}
+    found = solve(from_data(data | {"accesses": [fill, read]}))
+    assert (found.status, found.family, found.excess, found.bytes) == ("optimal", "order", 0, 8640)
+    assert found.model.rounds == 0

@@ -15,7 +15,7 @@ forbidden instead, and a layout that is known bounds the others.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.model.cp_sat import Outcome
@@ -256,6 +256,15 @@ class Growth:
             if following is None or following.span >= self.bound + self.model.block:
                 return
             self._look_at(following)
+
+    def look_at_first_to_do(self, candidates: Iterable[Linearisation]) -> None:
+        """Look at pitches until one does as it is."""
+        for candidate in candidates:
+            self.budget.check()
+            if candidate not in self._looked_at:
+                self._look_at(candidate)
+            if self.best is not None:
+                return
 
     def count_following(self, count: int) -> None:
         """Count so many of the following pitches: `best` is the smallest that do, if there is one cheapest.

@@ -5,7 +5,7 @@ over it reach the ceilings (it is forbidden, instead of written out), or that so
 and are a hint). What no rule decides is written out. The method `model` has no rules.
 
     rule      what it decides
-    dense     layouts of the tile's own bytes are looked at before the model is made
+    dense     layouts of the tile's own bytes are looked at before the model is made, all orders among them
     pads      where no XOR may lie over any, pitches are counted by rising bytes
     counted   a linearisation as it is; one over which no XOR may lie
     spectra   whether an XOR over it exists, and one
@@ -25,6 +25,7 @@ from layoutopt.model.space import IntArray
 from layoutopt.model.swizzle_rules import rules, shortened
 from layoutopt.search.found import Found
 from layoutopt.search.joint import Growth, Listed, join
+from layoutopt.search.many_orders import likely
 from layoutopt.search.scene import Scene
 from layoutopt.search.verdict import Verdict
 from layoutopt.search.walsh import decide
@@ -91,7 +92,7 @@ def spectra(scene: Scene, look: Look) -> Verdict | None:
     return Verdict(known=Choice(roomy, masks, cheapest=False, written=bool(masks)))
 
 
-def dense(growth: Growth, listed: Listed) -> bool:
+def dense(scene: Scene, growth: Growth, listed: Listed) -> bool:
     """Look at what takes the tile's own bytes before anything is solved: pitches, then all other families.
 
     Theorem: elements do not overlap, so nothing is smaller; and of pitches without a swizzle none has a
@@ -102,6 +103,8 @@ def dense(growth: Growth, listed: Listed) -> bool:
     """
     elements = growth.tile.elements
     growth.look_at_following(elements, 0)
+    if growth.best is None:
+        growth.look_at_first_to_do(likely(scene))
     best = growth.best
     if best is not None and best.rank == (elements, best.candidate.operations):
         return True
@@ -109,7 +112,7 @@ def dense(growth: Growth, listed: Listed) -> bool:
     return False
 
 
-def pads(growth: Growth, listed: Listed) -> bool:
+def pads(scene: Scene, growth: Growth, listed: Listed) -> bool:
     """Count pitches by rising bytes where no swizzle may lie over them, if few come before those that do.
 
     Theorem: without a swizzle a linearisation is one layout, so that the first that does is smallest. All
@@ -123,12 +126,12 @@ def pads(growth: Growth, listed: Listed) -> bool:
 
 # Of one linearisation, asked in turn; and of the whole problem.
 RULES: Final[dict[str, Rule]] = {"counted": counted, "spectra": spectra}
-FIRST: Final[dict[str, Callable[[Growth, Listed], bool]]] = {"dense": dense, "pads": pads}
+FIRST: Final[dict[str, Callable[[Scene, Growth, Listed], bool]]] = {"dense": dense, "pads": pads}
 
 
-def nothing_left(growth: Growth, listed: Listed) -> bool:
+def nothing_left(scene: Scene, growth: Growth, listed: Listed) -> bool:
     """Whether a rule of the whole problem leaves nothing to solve."""
-    return any(rule(growth, listed) for rule in FIRST.values())
+    return any(rule(scene, growth, listed) for rule in FIRST.values())
 
 
 class Presolve:

@@ -78,7 +78,7 @@ class ReachFloor:
     def _solved(self) -> bool:
         """Have the model grow; whether to the end, so that nothing is better than its best."""
         try:
-            if not (self.presolved and nothing_left(self.growth, self.listed)):
+            if not (self.presolved and nothing_left(self.scene, self.growth, self.listed)):
                 smallest(self.growth, self.listed)
         except OutOfTime:
             return False
