@@ -11,7 +11,7 @@ from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import DisputedRuleWarning, ProblemFileError
 from layoutopt.hardware.devices import device, devices, load_devices
 from layoutopt.hardware.occupancy import occupancy
-from layoutopt.hardware.operations import Operation, parse_operation
+from layoutopt.hardware.operations import Operation, parse_operation, spelling
 
 NEW_GPU = {
     "devices": [
@@ -182,6 +182,31 @@ def test_a_disputed_rule_warns_when_used():
 )  # fmt: skip
 def test_amd_spellings(text, kind, width):
     assert parse_operation(text, None) == Operation(kind, width)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("load.lds", "did you mean buffer_load_dword.lds or buffer_load_dwordx3.lds or buffer_load_dwordx4.lds?"),
+        ("load.tr", "did you mean ds_read_b64_tr_b16 or ds_read_b96_tr_b6?"),
+        ("ldmatrix", "did you mean ldmatrix.x"),
+        ("wgmma.a", "did you mean wgmma."),
+        ("zzz", "unknown op 'zzz'; expected load,"),
+    ],
+)  # fmt: skip
+def test_an_unknown_operation_names_what_is_near(text, hint):
+    with pytest.raises(ValueError, match="unknown op") as caught:
+        parse_operation(text, 4)
+    assert hint in str(caught.value)
+
+
+def test_what_a_file_says_of_each_kind_is_that_operation():
+    for gpu in devices():
+        for kind, width in gpu.rules:
+            if spelt := spelling(kind, width):
+                assert parse_operation(spelt, width) == Operation(kind, width)
+            else:
+                assert not kind.startswith(("load.", "store."))
 
 
 def test_every_chip_has_its_limits():

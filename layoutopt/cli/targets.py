@@ -60,9 +60,13 @@ def _summary(device: Device) -> dict[str, Any]:
 
 
 def _detail(device: Device) -> dict[str, Any]:
+    from layoutopt.hardware.operations import spelling
+
     instructions = [
         {
-            "instructions": [{"op": kind, "bytes": width} for kind, width in accesses],
+            "instructions": [
+                {"op": spelling(kind, width) or kind, "bytes": width} for kind, width in accesses
+            ],
             "phases": [list(phase) for phase in rule.phases],
             "banks": rule.banks,
             "bank_bytes": rule.bank_bytes,
@@ -131,15 +135,19 @@ def _pictures(device: Device) -> str:
 
 
 def _picture(rule: PhaseRule, accesses: list[tuple[str, int]], lanes: int) -> list[str]:
+    from layoutopt.hardware.operations import spelling
+
     widths: dict[str, list[int]] = {}
     for kind, width in accesses:
         widths.setdefault(kind, []).append(width)
     title = ", ".join(f"{kind} {'/'.join(map(str, sizes))}" for kind, sizes in widths.items())
+    spelt = [name for kind, width in accesses if (name := spelling(kind, width))]
     together, phases = len(rule.phases[0]), len(rule.phases)
     how = f"{phases} phases of {together} lanes" if phases > 1 else f"1 phase of {together} lanes"
     phase_of = {lane: PHASE_NAMES[p] for p, members in enumerate(rule.phases) for lane in members}
     return [
         f"{title} bytes: {how}, {rule.banks} banks",
+        *([f"  in a file: {', '.join(spelt)}"] if spelt else []),
         "  lane   " + "".join(f"{lane:<8}" for lane in range(0, lanes, 8)).rstrip(),
         "  phase  " + "".join(phase_of[lane] for lane in range(lanes)),
         *(f"  {text}" for text in _details(rule)),

@@ -7,6 +7,7 @@ Short names (`load`, `ldmatrix.x4.trans`, `cp.async`), PTX spellings (`ld.shared
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -195,6 +196,26 @@ EXPECTED: Final = (
 )
 
 
+# How a file writes operations whose kind is no name of one.
+_SPELT: Final = {
+    ("load.lds", 4): "buffer_load_dword.lds",
+    ("load.lds", 12): "buffer_load_dwordx3.lds",
+    ("load.lds", 16): "buffer_load_dwordx4.lds",
+    ("load.tr", 8): "ds_read_b64_tr_b16",
+    ("load.tr", 12): "ds_read_b96_tr_b6",
+}
+_EXAMPLES: Final = (
+    "load", "store", "atomic", "reduce", "cp.async", "cp.async.ca", "cp.async.cg", *BY_ITSELF,
+    *(f"{op}.x{n}{trans}" for op in ("ldmatrix", "stmatrix") for n in (4, 2, 1) for trans in ("", ".trans")),
+    "ld.shared.v4.b32", "st.shared.v4.b32", "ds_read_b128", "ds_write_b128", *_SPELT.values(),
+)  # fmt: skip
+
+
+def spelling(kind: str, width_bytes: int) -> str | None:
+    """How a file writes an operation that is not `kind` with its bytes; None where it is."""
+    return _SPELT.get((kind, width_bytes))
+
+
 def is_direct_load(text: str) -> bool:
     """Whether `text` is one of AMD's loads past the registers, whose lanes write side by side."""
     return re.fullmatch(DIRECT_LOAD, text) is not None
@@ -225,7 +246,10 @@ def _written(text: str) -> Written:
             return read(match)
     if text in BY_ITSELF:
         raise ValueError(f"no lane executes {text!r}, so that it has no wavefronts to count")
-    raise ValueError(f"unknown op {text!r}; expected {EXPECTED}")
+    near = [spelt for (kind, _), spelt in _SPELT.items() if kind == text]
+    near = near or difflib.get_close_matches(text[:40], _EXAMPLES, n=3, cutoff=0.7)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    raise ValueError(f"unknown op {text!r}; {hint}expected {EXPECTED}")
 
 
 def _list(values: tuple[int, ...]) -> str:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import device
+from layoutopt.hardware.operations import spelling
 from layoutopt.imports.triton_text import PrintedLayout
 from layoutopt.problems.thread_values import access_of, index_of, starts_of
 
@@ -27,7 +28,7 @@ MATRIX: Final = 8  # rows of a matrix that ldmatrix moves
 ROW_BYTES: Final = 16
 TR_LANES: Final = 16  # lanes between which ds_read_b64_tr_b16 exchanges elements
 TR_VALUES: Final = 4  # elements that each of them addresses and receives
-_DIRECT: Final = {4: "buffer_load_dword.lds", 12: "buffer_load_dwordx3.lds", 16: "buffer_load_dwordx4.lds"}
+_DIRECT_WIDTHS: Final = (16, 12, 4)
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def _width(moved: Moved, widths: Sequence[int] = WIDTHS) -> int:
 
 def _direct(moved: Moved, launch: Launch) -> dict[str, Any]:
     """Copies past the registers: of what a wave writes, lane l fetches what lies at l times the width."""
-    widths = [w for w in sorted(_DIRECT, reverse=True) if launch.has("load.lds", w) and w <= _width(moved)]
+    widths = [w for w in _DIRECT_WIDTHS if launch.has("load.lds", w) and w <= _width(moved)]
     for width in widths:
         starts = starts_of(moved.coordinates, moved.table.shape, width // moved.size)
         if starts is not None:
@@ -124,7 +125,7 @@ def _direct(moved: Moved, launch: Launch) -> dict[str, Any]:
     index = index_of(by_place, moved.table.shape, launch.lanes)
     if index is None:
         raise ProblemFileError("", "no formula gives the elements that lanes fetch past the registers")
-    return {"op": _DIRECT[width], **index}
+    return {"op": spelling("load.lds", width), **index}
 
 
 def _transposing(moved: Moved, launch: Launch) -> dict[str, Any] | None:

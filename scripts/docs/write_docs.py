@@ -25,6 +25,7 @@ from typing import Any
 from layoutopt.hardware.devices import devices
 from layoutopt.hardware.dictated import engines, modes
 from layoutopt.hardware.fragments import fragments
+from layoutopt.hardware.operations import spelling
 from layoutopt.problems.file import json_schema
 
 ROOT = Path(__file__).parents[2]
@@ -185,7 +186,8 @@ def hardware_page() -> str:
     """Every device and rule with its source, and the layouts that hardware dictates."""
     text = HAND + "# The hardware\n\nGenerated from `layoutopt/hardware/devices.json` and `dictated.json`. "
     text += (
-        "Lanes of one phase are served together; a GPU that is missing is one entry in a `--device-file`.\n"
+        "Lanes of one phase are served together; a GPU that is missing is one entry in a `--device-file`. "
+        "In brackets: the `op` that a file says.\n"
     )
     for device in devices():
         also = f" Also called {', '.join(device.aliases)}." if device.aliases else ""
@@ -194,7 +196,8 @@ def hardware_page() -> str:
         text += "| instructions | phases | confidence | source |\n| --- | --- | --- | --- |\n"
         rules: dict[Any, list[str]] = {}
         for (kind, width), rule in device.rules.items():
-            rules.setdefault(rule, []).append(f"{kind} {width}")
+            spelt = spelling(kind, width)
+            rules.setdefault(rule, []).append(f"{kind} {width}" + (f" (`{spelt}`)" if spelt else ""))
         for rule, accesses in rules.items():
             phases = f"{len(rule.phases)} of {len(rule.phases[0])} lanes"
             text += f"| {', '.join(accesses)} | {phases} | {rule.confidence} | {_cell(rule.source)} |\n"
