@@ -400,3 +400,14 @@ def test_least_excess_is_told_with_the_model():
     assert told["auto"].excess == told["model"].excess > 0
     assert told["auto"].model.trees > 0 == told["auto"].model.batches
     assert told["model"].model.trees == 0 < told["model"].model.batches
+
+
+def test_what_cannot_be_is_no_open_question(tmp_path):
+    data = {"name": "n", "tile": {"shape": [32, 32], "element": "f32"}, "threads": 32, "layout": {"max_bytes": 4000},
+            "accesses": [{"name": "c", "op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 32}}]}  # fmt: skip
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(data))
+    done = layoutopt("explain", path)
+    assert done.returncode == 1
+    assert "no layout keeps to the constraints" in done.stdout
+    assert "max_bytes is 4000" in done.stdout

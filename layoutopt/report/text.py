@@ -145,9 +145,13 @@ def explanation_report(problem: Problem, explanation: Explanation) -> str:
     """The human report of an explanation."""
     if explanation.conflict_free:
         verdict = f"free of conflicts: {explanation.offset}"
+    elif explanation.conflict_free is False and not explanation.lower_bound:
+        verdict = "no layout keeps to the constraints"
     elif explanation.conflict_free is False:
         best = f"; the best found has {explanation.excess}" if explanation.excess is not None else ""
         verdict = f"at least {explanation.lower_bound:g} excess wavefronts in {explanation.scope}{best}"
+    elif explanation.excess is None:
+        verdict = "open: no layout found in the time there was"
     else:
         verdict = f"open: {explanation.excess} excess wavefronts found, none proved"
     lines = [f"{problem.name}  {tile_text(problem)}  on {explanation.target}", "", verdict]

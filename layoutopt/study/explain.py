@@ -12,7 +12,7 @@ from layoutopt.expressions.grammar import Node, parse, to_text
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, device
 from layoutopt.model.placement import FreeAssignment
-from layoutopt.problems.answer import EVERY_LAYOUT
+from layoutopt.problems.answer import EVERY_LAYOUT, Status
 from layoutopt.problems.lower import chosen_widths
 from layoutopt.problems.types import Access, Problem
 from layoutopt.problems.words import lanes_text
@@ -122,6 +122,8 @@ class _Explainer:
             relaxations += give_up.free_lanes(clash)
             if not any(r.kind in ("narrower", "lane_order", "free_lanes") for r in relaxations):
                 relaxations += give_up.narrower_with_order(clash)
+        if verdict is None and result.status is Status.INFEASIBLE:
+            verdict = False  # there is no layout at all
         return Explanation(
             case.problem.name,
             case.device.name,

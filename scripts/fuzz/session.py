@@ -197,7 +197,7 @@ class Session:
             ]
         )
         return (
-            # The pad of a one-element dimension is inside a pitch: only whole elements side by side have none.
+            # The pad of a one-element dimension is inside a pitch: only neighbours side by side have none.
             not any(s % multiple for s in steps.values() if s > asked.tile.size)
             and ranks == sorted(ranks, reverse=True)
             and layout.get("alignment_bytes", need) >= need
