@@ -598,6 +598,23 @@ def test_a_layout_that_must_be_is_checked(tmp_path):
     assert (code, "no layout of tma.32B" in text) == (1, True), text
 
 
+def test_boxes_with_short_rows_are_among_what_must_be(tmp_path):
+    """Whole rows of 16 columns of f32 have 3 conflicts: 8 rows of 64 bytes; 16-byte rows have none."""
+    data = {
+        "name": "short", "target": "sm_90", "threads": 8, "tile": {"shape": [8, 16], "element": "f32"},
+        "accesses": [{"name": "r", "op": "load", "bytes": 16, "index": ["lane", "0"]}],
+        "layout": {"must_be": "tma.none"},
+    }  # fmt: skip
+    given = certificate(problem := from_data(data), device("sm_90"), solve(problem, time_limit=5))
+    code, text = checked(data, given, tmp_path)
+    assert (code, given["bound"]["excess"], "none is better: checked" in text) == (0, 0, True), text
+    whole = [64 * row + 4 * column for row in range(8) for column in range(16)]
+    given["layout"] |= {"byte_offsets": whole, "wavefronts": {"r": 4}, "excess": 3}
+    given["bound"]["excess"] = 3
+    code, text = checked(data, given, tmp_path)
+    assert (code, "another layout that the hardware knows has weighted excess 0" in text) == (1, True), text
+
+
 def test_what_must_be_serves_the_accesses_too(tmp_path):
     """tma.none would have no conflicts here, and wgmma does not read it."""
     data = {

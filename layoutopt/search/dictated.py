@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from layoutopt.engine.by_hardware import descriptors
+from layoutopt.engine.by_hardware import descriptor, descriptors
 from layoutopt.engine.case import Case
 from layoutopt.engine.conflicts import IntArray
 from layoutopt.engine.run_time_values import rounded_count
@@ -24,8 +24,9 @@ from layoutopt.hardware.operations import is_direct_load
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Descriptor, TensorMap
 from layoutopt.problems.file import check_dictated
+from layoutopt.problems.hardware_use import HardwareUse
 from layoutopt.problems.lower import byte_table
-from layoutopt.problems.types import Problem
+from layoutopt.problems.types import Access, Problem
 from layoutopt.search.direct import SAID, direct_layouts
 from layoutopt.search.modes import in_mode, of_access
 from layoutopt.search.proposal import Ask, Proposal
@@ -92,9 +93,9 @@ def propose(case: Case, ask: Ask) -> Proposal:
     limit = problem.layout.max_bytes
     fitting = [r for r in ranked if limit is None or r.bytes <= limit]
     named = {r.candidate.name for r in fitting}  # which larger boxes of the same mode need not be said
-    over = [r for r in ranked if r not in fitting and r.candidate.name not in named]
-    large = [_too_large(r, limit) for r in over if limit is not None]
-    reason = _reason(case, said, fitting, list(dict.fromkeys([*large, *refused])))
+    over = sorted((r for r in ranked if r.candidate.name not in named), key=lambda r: -r.bytes)
+    smallest = {r.candidate.name: _too_large(r, limit) for r in over if limit is not None}
+    reason = _reason(case, said, fitting, list(dict.fromkeys([*smallest.values(), *refused])))
     found = fitting[0] if fitting and not (ask.conflict_free and fitting[0].weighted) else None
     if found and problem.layout.minimise == "instructions":  # excess is the price of what comes first
         fitting = [r for r in fitting if r.flips == found.flips]
@@ -140,9 +141,13 @@ def _cost(ranked: _Ranked, case: Case) -> str:
 
 def _noun(problem: Problem) -> str:
     """What the hardware reaches a tile with."""
-    engines: set[str] = {a.hardware.engine for a in problem.accesses if a.hardware is not None}
-    engines |= {name.partition(".")[0] for name in names(problem)}
-    return {"tma": "box", "cp.async.bulk": "copy"}.get("".join(engines), "instruction")
+    return {"tma": "box", "cp.async.bulk": "copy"}.get("".join(_engines(problem)), "instruction")
+
+
+def _engines(problem: Problem) -> set[str]:
+    """Who reaches the tile, by its accesses or `must_be`."""
+    by_itself = {a.hardware.engine for a in problem.accesses if a.hardware is not None}
+    return {*by_itself, *(name.partition(".")[0] for name in names(problem))}
 
 
 def _too_large(ranked: _Ranked, limit: int) -> str:
@@ -195,8 +200,7 @@ def _ranked(case: Case) -> tuple[list[_Ranked], list[str]]:
     found = _counted(case, short=False)
     most = case.lowered.layout.max_bytes
     best = any(not r.weighted and (most is None or r.bytes <= most) for r in found[0])
-    by_tma = any(a.hardware is not None and a.hardware.engine == "tma" for a in case.lowered.accesses)
-    return found if best or not by_tma else _counted(case, short=True)
+    return found if best or "tma" not in _engines(case.lowered) else _counted(case, short=True)
 
 
 def _counted(case: Case, *, short: bool) -> tuple[list[_Ranked], list[str]]:
@@ -287,36 +291,59 @@ def reach(problem: Problem, table: IntArray) -> Reach:
     needed = [d.alignment_bytes for d in found]
     count = sum(d.instructions for d in found)
     if names(problem):
-        same = [c for c in candidates(problem) if (c.layout.table().ravel() == table).all()]
-        if not same:
+        same = named_candidate(problem, table)
+        if same is None:
             raise LayoutError(f"no layout of {' or '.join(names(problem))}")
-        needed.append(same[0].alignment_bytes)
-        count = same[0].instructions
+        needed.append(same.alignment_bytes)
+        count = same.instructions
     return Reach(max(needed, default=1), count)
 
 
-def _listed(problem: Problem, *, short: bool = True) -> Iterator[Candidate | str]:
-    """The candidates; and why what one access or mode allows is none."""
+def named_candidate(problem: Problem, table: IntArray) -> Candidate | None:
+    """The candidate that a given layout is; None if it is none of them."""
+    listed = _listed(problem, only=table)
+    return next((same for same in listed if isinstance(same, Candidate)), None)
+
+
+def _listed(
+    problem: Problem, *, short: bool = True, only: IntArray | None = None
+) -> Iterator[Candidate | str]:
+    """The candidates, or those of one table `only`; and why what one access or mode allows is none."""
     check_dictated(problem)
     seen: set[bytes] = set()
     order, noun = problem.layout.order, _noun(problem)
-    for name, layout, mode in _must_be(problem) if names(problem) else _of_accesses(problem, short):
+    for name, layout, mode in (_must_be if names(problem) else _of_accesses)(problem, short):
         table = layout.table().ravel()
-        if table.tobytes() in seen:
+        if table.tobytes() in seen or (only is not None and (table != only).any()):
             continue
         seen.add(table.tobytes())
         if order is not None and layout.digits[-1].dim != order[-1]:
             yield f"{name}: layout.order asks for x{order[-1]} contiguous"
             continue
         try:
-            found = descriptors(problem, table).values()
+            needed, pages = _needed(problem, mode, table)
         except LayoutError as error:
             yield f"{name}: {error}"
             continue
         named = mode.alignment_bytes if mode is not None and names(problem) else 1
-        alignment = max([named, *(d.alignment_bytes for d in found)])
-        count = sum(d.instructions for d in found) + (_pages(problem, mode) if names(problem) else 0)
-        yield Candidate(name, layout, alignment, count, noun, sum(map(_box_rows, found)))
+        alignment = max([named, *(d.alignment_bytes for d in needed)])
+        count = sum(d.instructions for d in needed) + pages
+        yield Candidate(name, layout, alignment, count, noun, sum(map(_box_rows, needed)))
+
+
+def _needed(problem: Problem, mode: Mode | None, table: IntArray) -> tuple[list[Descriptor], int]:
+    """How the hardware reaches the tile, the boxes of `must_be` included; and its pages of a matrix.
+
+    Raises:
+        LayoutError: it does not.
+    """
+    found = [*descriptors(problem, table).values()]
+    if not names(problem) or mode is None:
+        return found, 0
+    if mode.engine != "tma":
+        return found, _pages(problem, mode)
+    boxes = descriptor(_load(problem, mode), problem.tile, table)
+    return (found if any(isinstance(d, TensorMap) for d in found) else [*found, boxes]), 0
 
 
 def _box_rows(found: Descriptor) -> int:
@@ -331,12 +358,12 @@ def _of_accesses(problem: Problem, short: bool) -> Iterator[tuple[str, Layout, M
         yield from of_access(access, problem.tile, short=short)
 
 
-def _pages(problem: Problem, mode: Mode | None) -> int:
-    """Boxes of TMA, or pages of a matrix, where only the mode is known."""
+def _pages(problem: Problem, mode: Mode) -> int:
+    """Pages of a matrix, where only the mode is known."""
     shape, inner = problem.tile.shape, _contiguous(problem)
     line = shape[inner] * problem.tile.element_bytes
     others = math.prod(-(-n // engine("tma").max_box) for d, n in enumerate(shape) if d != inner)
-    return others * (line // mode.span_bytes if mode is not None and mode.span_bytes else 1)
+    return others * (line // mode.span_bytes if mode.span_bytes else 1)
 
 
 def _contiguous(problem: Problem) -> int:
@@ -345,8 +372,8 @@ def _contiguous(problem: Problem) -> int:
     return order[-1] if order is not None else len(problem.tile.shape) - 1
 
 
-def _must_be(problem: Problem) -> Iterator[tuple[str, Layout, Mode | None]]:
-    """The layouts of the modes that `must_be` names.
+def _must_be(problem: Problem, short: bool) -> Iterator[tuple[str, Layout, Mode | None]]:
+    """The layouts of the modes that `must_be` names: those that a load of TMA may have, and pages.
 
     Raises:
         ProblemFileError: an unknown mode.
@@ -363,3 +390,11 @@ def _must_be(problem: Problem) -> Iterator[tuple[str, Layout, Mode | None]]:
         layout = in_mode(tile.shape, tile.element_bytes, mode, major)
         if layout is not None:
             yield f"{mode.name}, x{major} contiguous", layout, mode
+        if mode.engine == "tma":
+            yield from of_access(_load(problem, mode), tile, short=short)
+
+
+def _load(problem: Problem, mode: Mode) -> Access:
+    """The load of TMA that `must_be` speaks of."""
+    use = HardwareUse(engine="tma", mode=mode.short, order=problem.layout.order)
+    return Access(name="must_be", op="tma.load", index=(), hardware=use)

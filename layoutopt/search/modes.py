@@ -22,7 +22,7 @@ Named = tuple[str, Layout, Mode | None]
 
 
 def in_mode(shape: tuple[int, ...], element_bytes: int, mode: Mode, major: int) -> Layout | None:
-    """The tile in this mode with dimension `major` contiguous; None if it does not fit the mode.
+    """The tile in this mode with dimension `major` contiguous; None if its rows are no whole spans.
 
     Pages of the mode's span follow one another, each with all rows of a matrix; matrices lie outermost.
     """

@@ -20,7 +20,7 @@ from layoutopt.problems.answer import Descriptor
 from layoutopt.problems.lower import stored, with_loops
 from layoutopt.problems.trace import IntArray, LaneTrace, instruction_at
 from layoutopt.problems.types import Problem
-from layoutopt.search.dictated import candidates
+from layoutopt.search.dictated import named_candidate
 
 AnyLayout = str | Layout | npt.NDArray[np.integer[Any]]
 
@@ -141,7 +141,8 @@ class InUse:
         if self.problem.layout.must_be is None:
             return []
         lowered, table = stored(self.problem), self.table[:: self.tile.packed]
-        return [c.alignment_bytes for c in candidates(lowered) if (c.layout.table().ravel() == table).all()]
+        same = named_candidate(lowered, table)
+        return [same.alignment_bytes] if same else []
 
     def bytes_to(self, bits: IntArray) -> int:
         """Bytes to the end of the last element."""

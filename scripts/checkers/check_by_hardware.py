@@ -319,18 +319,29 @@ def wrong_copies(use, shape, size, packed, table, claim):
 # must_be ---------------------------------------------------------------------------------------
 
 
-def pages(names, shape, size, order):
-    """The layouts that `must_be` names: pages of the mode's span, each with all rows of a matrix."""
+def must_be(names, shape, size, order):
+    """The layouts that `must_be` names: what a load of TMA by itself may have, and pages of matrices."""
     major = order[-1] if order else len(shape) - 1
-    others = [d for d in range(len(shape)) if d != major]
     for engine, mode in itertools.product(CODES, SPANS):
         if not {engine, f"{engine}.{mode}"} & set(names):
             continue
-        span = SPANS[mode] or (shape[major] * size if engine == "tma" else 16)
-        if span % size or shape[major] * size % span or span % 16 or (engine != "tma" and not others):
+        if engine != "tma":
+            yield from pages(engine, mode, shape, size, major)
             continue
-        if (engine == "tma" and span // size > MAX_BOX) or (engine != "tma" and shape[others[-1]] % 8):
-            continue
+        use = {"mode": mode, "order": order}
+        boxes = boxed(use, shape, size, 1, [*(order or range(len(shape)))])
+        for table in itertools.chain(pages(engine, mode, shape, size, major), boxes):
+            if fewest_boxes(use, shape, size, 1, table) is not None:
+                yield table
+
+
+def pages(engine, mode, shape, size, major):
+    """Pages of a mode's span, each with all rows of a matrix, if rows are whole spans."""
+    others = [d for d in range(len(shape)) if d != major]
+    span = SPANS[mode] or (shape[major] * size if engine == "tma" else 16)
+    if size & (size - 1) or shape[major] * size % span or span % 16 or (engine != "tma" and not others):
+        return
+    if engine == "tma" or shape[others[-1]] % 8 == 0:
         box = [span // size if d == major else shape[d] if d in others[-1:] else 1 for d in range(len(shape))]
         yield placed(shape, size, span, SPANS[mode], [*others, major], box, [*others[:-1], major])
 

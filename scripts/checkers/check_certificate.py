@@ -328,7 +328,7 @@ def check_reached(problem, case, given):
 def must_be(case, layout):
     """The layouts that `must_be` names."""
     names = [layout["must_be"]] if isinstance(layout["must_be"], str) else layout["must_be"]
-    return check_by_hardware.pages(names, case.shape, case.size, layout["order"])
+    return check_by_hardware.must_be(names, case.shape, case.size, layout["order"])
 
 
 def check_choice(problem, case, given):
