@@ -391,6 +391,8 @@ def test_a_printed_tiled_copy_is_read():
         ("cute", "Sw<9,3,3> o _0 o (8,64):(64,1)", "no swizzle that is read here"),
         ("cute", "Sw<3,4,3> o smem_ptr[32b](unset) o (8,64):(64,1)", "elements of 32 bits, not of 16"),
         ("cute", "Sw<3,3,3> o _0 o (8,32):(64,1)", "8x32 elements"),
+        ("cute", "Sw<3,3,3> o 0 o (8,64):(64,2)", "puts (0, 32) and (1, 0) in one place, 64 elements in"),
+        ("cute", "(8,64):(0,1)", "puts (0, 0) and (1, 0) in one place"),
         ("triton", "#ttg.swizzled_shared<{vec = 3, perPhase = 1, maxPhase = 8, order = [1, 0]}>", "vec is a power of two"),
         ("triton", "#ttg.swizzled_shared<{vec = 8, perPhase = 1, maxPhase = 8, order = [1, 1]}>", "no order of 2"),
         ("triton", "#ttg.nvmma_shared<{swizzlingByteWidth = 48, transposed = false, elementBitWidth = 16}>", "is read for"),

@@ -71,7 +71,8 @@ def offsets(text: str, tile: Sequence[int], element_bytes: int) -> tuple[IntArra
         is found.
 
     Raises:
-        ProblemFileError: the text is no such layout, or does not go with the tile or the element.
+        ProblemFileError: the text is no such layout, puts two elements in one place, or does not go with the
+            tile or the element.
     """
     if math.prod(tile) > MAX_ELEMENTS:
         raise ProblemFileError("--tile", f"at most {MAX_ELEMENTS} elements")
@@ -88,10 +89,26 @@ def offsets(text: str, tile: Sequence[int], element_bytes: int) -> tuple[IntArra
         table += part.reshape([-1 if d == dim else 1 for d in range(len(tile))])
     if table.max() >= 1 << 40:
         raise ProblemFileError("", f"the layout reaches element {int(table.max())}")
+    _check_apart(table)
     formula = fit(table, {f"x{d}": extent for d, extent in enumerate(tile)})
     if formula is not None and swizzle is not None:
         formula = simplify(swizzle.text(formula), {f"x{d}": (0, extent - 1) for d, extent in enumerate(tile)})
     return (table if swizzle is None else swizzle(table)), None if formula is None else to_text(formula)
+
+
+def _check_apart(table: IntArray) -> None:
+    """No two elements lie in one place; a swizzle, which permutes places, changes nothing about that."""
+    flat = table.reshape(-1)
+    order = np.argsort(flat, kind="stable")
+    same = np.flatnonzero(np.diff(flat[order]) == 0)
+    if len(same):
+        first, second = (
+            ", ".join(str(int(x)) for x in np.unravel_index(order[same[0] + k], table.shape)) for k in (0, 1)
+        )
+        raise ProblemFileError(
+            "",
+            f"the layout puts ({first}) and ({second}) in one place, {int(flat[order[same[0]]])} elements in",
+        )
 
 
 def _swizzle(text: str, element_bytes: int) -> tuple[Swizzle | None, str]:
