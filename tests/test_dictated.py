@@ -120,6 +120,11 @@ def test_boxes_of_what_must_be_begin_where_tma_writes():
     result = solve(epilogue("rows", must_be="tma.32B", shape=(2, 64)))
     assert str(result.status) == "infeasible"
     assert "no tensor map of mode 32B fills boxes" in result.reason
+    # 256 bytes lie in mode 64B as in 128B, and boxes of 64 bytes would begin at byte 64.
+    line = {"name": "a", "op": "load", "bytes": 4, "index": ["lane"]}
+    given = {"name": "line", "tile": {"shape": [64], "element": "f32"}, "threads": 32, "accesses": [line]}
+    found = candidates(from_data({**given, "layout": {"must_be": "tma"}}))
+    assert "tma.128B, x0 contiguous, 2 boxes" in [c.title for c in found]
 
 
 def test_what_cannot_be():

@@ -316,7 +316,8 @@ def _listed(
         table = layout.table().ravel()
         if table.tobytes() in seen or (only is not None and (table != only).any()):
             continue
-        seen.add(table.tobytes())
+        if not names(problem):  # else what one mode refuses may be of another
+            seen.add(table.tobytes())
         if order is not None and layout.digits[-1].dim != order[-1]:
             yield f"{name}: layout.order asks for x{order[-1]} contiguous"
             continue
@@ -325,6 +326,7 @@ def _listed(
         except LayoutError as error:
             yield f"{name}: {error}"
             continue
+        seen.add(table.tobytes())
         named = mode.alignment_bytes if mode is not None and names(problem) else 1
         alignment = max([named, *(d.alignment_bytes for d in needed)])
         count = sum(d.instructions for d in needed) + pages
