@@ -15,6 +15,7 @@ from layoutopt.cli.commands import main
 from layoutopt.errors import LayoutoptError
 from layoutopt.problems.answer import Status
 from layoutopt.problems.file import from_data
+from layoutopt.report.text import report
 from layoutopt.synthesis.solve import solve
 
 
@@ -210,7 +211,9 @@ def test_conflicts_of_weight_0_are_conflicts():
         "threads": 2, "layout": {"families": ["none"]},
         "accesses": [{"name": "a", "op": "store", "bytes": 4, "index": ["tid % 4", "0"], "weight": 0}],
     }  # fmt: skip
-    assert solve(from_data(data)).status is Status.OPTIMAL
+    found = solve(from_data(data))
+    assert found.status is Status.OPTIMAL
+    assert "optimal: 1 excess wavefronts remain, proved best as weighted;" in report(from_data(data), found)
     refused = solve(from_data(data), conflict_free=True)
     assert refused.status is Status.UNKNOWN
     assert "weight 0" in refused.reason

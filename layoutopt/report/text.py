@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from layoutopt.expressions.grammar import lookups
 from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
 from layoutopt.layout.formula import offset_expression
-from layoutopt.problems.answer import AccessReport, Estimate, ModelGrowth, Result, Status
+from layoutopt.problems.answer import AccessReport, Estimate, ModelGrowth, Proof, Result, Status
 from layoutopt.problems.types import Problem
 from layoutopt.problems.words import tile_text, widths_text
 from layoutopt.report.descriptor_text import cluster_lines, descriptor_lines
@@ -263,14 +263,21 @@ def _verdict(result: Result, seconds: float | None) -> str:
     what = "no bank conflicts" if not result.excess else f"{result.excess} excess wavefronts remain"
     if not result.excess and any(a.any_is for a in result.accesses):
         what = "no more wavefronts than the values need"
+    proof = result.proof
     if result.status is Status.OPTIMAL:
-        return f"optimal: {what}, proved best; verified at every lane"
-    proof, after = result.proof, f" after {seconds:.1f} s" if seconds is not None else ""
+        return f"optimal: {what}, {best_as(result.excess, proof)}; verified at every lane"
+    after = f" after {seconds:.1f} s" if seconds is not None else ""
     if result.excess:
         what = f"{result.excess} excess wavefronts found, {proof.excess.lower_bound} proved to be needed"
     elif result.bytes != proof.bytes.lower_bound:
         what += f"; {result.bytes:,} bytes found, {proof.bytes.lower_bound:,} proved to be needed"
     return f"{result.status}{after}: {what}; not proved best; verified at every lane"
+
+
+def best_as(excess: float | None, proof: Proof) -> str:
+    """What is best of an answer of so much excess, weights not applied, where the proof is complete."""
+    weighs = proof.weighted_excess is not None and (excess or 0) > proof.excess.lower_bound
+    return "proved best as weighted" if weighs else "proved best"
 
 
 def columns(rows: Sequence[Sequence[str]], left: Set[int]) -> list[str]:

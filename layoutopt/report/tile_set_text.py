@@ -9,7 +9,7 @@ from layoutopt.problems.answer import Status
 from layoutopt.problems.types import TileSet
 from layoutopt.problems.words import shape_text, tile_text
 from layoutopt.report.descriptor_text import cluster_lines, descriptor_lines
-from layoutopt.report.text import columns, explanation_report
+from layoutopt.report.text import best_as, columns, explanation_report
 from layoutopt.study.check_tiles import TileSetAudit
 from layoutopt.study.explain_tiles import TileSetExplanation
 from layoutopt.synthesis.arrange import Arrangement
@@ -127,7 +127,8 @@ def _verdict(arrangement: Arrangement) -> Iterator[str]:
     """What was found, and what is proved of it."""
     proof = arrangement.proof
     what = f"{arrangement.excess} excess wavefronts remain" if arrangement.excess else "no bank conflicts"
-    proved = "proved best" if arrangement.status is Status.OPTIMAL else "not proved best"
+    optimal = arrangement.status is Status.OPTIMAL
+    proved = best_as(arrangement.excess, proof) if optimal else "not proved best"
     yield f"  {arrangement.status}: {what}, {proved}; verified at every lane and base"
     if proof.weighted_excess is not None:
         bound = proof.weighted_excess

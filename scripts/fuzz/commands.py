@@ -66,7 +66,7 @@ def audit(session: Session, answer: dict, asked: Question, table: np.ndarray) ->
     except Finding as found:
         sound = found.kind
     if sound is True:
-        most = session.problem.get("layout", {}).get("max_bytes", audit["bytes"])  # the file's: no option says it
+        most = session.problem.get("layout", {}).get("max_bytes", audit["bytes"])  # no option
         wrong = audit["excess"] or audit["bytes"] > most
         require(done.code == (1 if wrong else 0), f"check of a sound table: exit {done.code}", audit)
     elif sound in (
