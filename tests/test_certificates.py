@@ -615,6 +615,18 @@ def test_boxes_with_short_rows_are_among_what_must_be(tmp_path):
     assert (code, "another layout that the hardware knows has weighted excess 0" in text) == (1, True), text
 
 
+def test_boxes_of_a_part_of_several_dimensions_are_compared(tmp_path):
+    """Boxes of one x1 each have 2 conflicts; those of all twelve, nine."""
+    data = {
+        "name": "odd", "target": "sm_90", "threads": 32, "tile": {"shape": [12, 12, 8], "element": "f64"},
+        "accesses": [{"name": "ld", "op": "tma.load", "mode": "32B", "order": [2, 1, 0]},
+                     {"name": "r", "op": "load", "bytes": 8, "index": [0, "lane*2 % 12", "lane*3 % 8"]}],
+    }  # fmt: skip
+    given = certificate(problem := from_data(data), device("sm_90"), solve(problem, time_limit=5))
+    code, text = checked(data, given, tmp_path)
+    assert (code, given["bound"]["excess"], "none is better: checked" in text) == (0, 2, True), text
+
+
 def test_what_must_be_serves_the_accesses_too(tmp_path):
     """tma.none would have no conflicts here, and wgmma does not read it."""
     data = {

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
+import numpy as np
 
 from layoutopt.hardware.dictated import ATOM_ROWS, Mode, engine, modes
 from layoutopt.layout.layout import Digit, Layout, Target
@@ -66,28 +67,58 @@ def of_access(access: Access, tile: Tile, *, short: bool = True) -> Iterator[Nam
 
 
 def _of_tma(use: HardwareUse, tile: Tile, mode: Mode, short: bool) -> Iterator[Named]:
-    """Boxes in every order."""
+    """Boxes in every order, of each pattern of banks those of the largest."""
     shape, size = tile.shape, tile.element_bytes
     order = list(use.order or range(len(shape)))
     major = order[-1]
+    seen: set[tuple[bytes, ...]] = set()
     for box in [list(use.box)] if use.box is not None else _boxes(use, tile, mode, order, short):
         row = box[major] * size
         if row % 16 or (mode.span_bytes or row) < row or (mode.xor and size & (size - 1)):
             continue
+        volume = math.prod(box) // box[major] * (mode.span_bytes or row)
         cut = [d for d in order if box[d] < shape[d]]
         # The dimension that lies together last: its boxes first are pages, one beside the other.
         cut.sort(key=lambda d: d == major)
-        for grid in itertools.permutations(cut):
-            yield f"{mode.name}, x{major} contiguous", _boxed(shape, size, mode, order, box, grid), mode
+        for grid in itertools.permutations(cut) if volume % _period(mode) else [cut]:
+            pattern = _residues(shape, size, mode, order, box, grid)
+            if pattern not in seen:
+                seen.add(pattern)
+                yield f"{mode.name}, x{major} contiguous", _boxed(shape, size, mode, order, box, grid), mode
+
+
+def _period(mode: Mode) -> int:
+    """Bytes after which a mode moves bytes between banks as before."""
+    return max(_BANK_ROW_BYTES, mode.alignment_bytes)
+
+
+def _residues(
+    shape: tuple[int, ...],
+    size: int,
+    mode: Mode,
+    order: Sequence[int],
+    box: Sequence[int],
+    grid: Iterable[int],
+) -> tuple[bytes, ...]:
+    """What each coordinate adds to a byte offset, modulo the mode's period: all that banks depend on."""
+    pitch = (mode.span_bytes or box[order[-1]] * size) // size
+    added = [np.zeros(n, np.int64) for n in shape]
+    stride = 1
+    for d in reversed(order):
+        added[d] += np.arange(shape[d]) % box[d] * stride
+        stride = pitch if d == order[-1] else stride * box[d]
+    for d in reversed([*grid]):
+        added[d] += np.arange(shape[d]) // box[d] * stride
+        stride *= shape[d] // box[d]
+    return (np.int64(box[order[-1]]).tobytes(), *((a * size % _period(mode)).tobytes() for a in added))
 
 
 def _boxes(
     use: HardwareUse, tile: Tile, mode: Mode, order: Sequence[int], short: bool
 ) -> Iterator[list[int]]:
-    """The boxes whose layouts differ in banks, where the file names none.
+    """The boxes that divide the tile, where the file names none: those of the longest rows first.
 
-    A box begins at a multiple of all banks, so that without a swizzle only the bytes of its rows matter, and
-    with one the rest only as long as the box is smaller than the swizzle's pattern.
+    Each begins at a multiple of 128 bytes, if there are several.
     """
     shape, size, rules = tile.shape, tile.element_bytes, engine("tma")
     major = order[-1]
@@ -97,13 +128,15 @@ def _boxes(
         lines = [n for n in lines if n * size <= mode.span_bytes]
         whole = [n for n in lines if n * size == min(mode.span_bytes, shape[major] * size)]
         lines = lines if short else whole or lines
-    largest = [max(n for n in _divisors(extent) if n <= rules.max_box) for extent in shape]
+    parts = [[n for n in _divisors(extent) if n <= rules.max_box] for extent in shape]
     for line in reversed(lines):
-        yield [line if d == major else n for d, n in enumerate(largest)]
-        for rows in _divisors(shape[order[-2]]) if mode.xor and len(order) > 1 else ():
-            part = rows * (mode.span_bytes or 0)
-            if part < mode.alignment_bytes and part % rules.base_bytes == 0:
-                yield [line if d == major else rows if d == order[-2] else 1 for d in range(len(shape))]
+        parts[major] = [line]
+        boxes = sorted(map(list, itertools.product(*parts)), key=math.prod, reverse=True)
+        pitch = mode.span_bytes or line * size
+        yield boxes[0]
+        for box in boxes[1:]:
+            if math.prod(box) // line * pitch % rules.base_bytes == 0:
+                yield box
 
 
 def _divisors(extent: int) -> list[int]:

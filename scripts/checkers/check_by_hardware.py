@@ -367,8 +367,7 @@ def instructions(accesses, shape, size, packed, table):
 def layouts(accesses, shape, size, packed):
     """Every layout of whole boxes (of TMA, if it takes part) or pages that follow one another.
 
-    Only layouts that differ in some bank, or in the number of boxes: a box begins at a multiple of all banks,
-    so that of two boxes whose rows fill whole patterns the larger one stands for both.
+    Of layouts that agree in every bank and in their bytes the one of the fewest boxes stands for all.
     """
     sorted_ = sorted(accesses, key=lambda a: engine_of(a)[0] != "tma")
     engine, use = engine_of(sorted_[0])
@@ -392,45 +391,50 @@ def layouts(accesses, shape, size, packed):
 def boxed(use, shape, size, packed, order):
     """The layouts of boxes of TMA."""
     inner, divisors = order[-1], lambda n: [k for k in range(1, n + 1) if n % k == 0]
-    largest = [max(k for k in divisors(n) if k <= MAX_BOX) for n in shape]
     unit = unit_bytes(use, size)
     for mode, span in SPANS.items():
         if use.get("mode") not in (None, mode) or (span and size & (size - 1)):
             continue
-        lines = [n for n in divisors(shape[inner]) if n * size % 16 == 0 and n * size <= (span or n * size)]
-        lines = [n for n in lines if n * size <= MAX_BOX * unit]
-        boxes = [[line if d == inner else largest[d] for d in range(len(shape))] for line in lines]
-        if span and len(shape) > 1:  # boxes that end inside a pattern
-            other = order[-2]
-            short = [n for n in divisors(shape[other]) if n * span < 8 * span and n * span % 128 == 0]
-            boxes += [
-                [line if d == inner else n if d == other else 1 for d in range(len(shape))]
-                for line in lines
-                for n in short
-            ]
+        lines = [n for n in divisors(shape[inner]) if n * size <= min(span or MAX_BOX * unit, MAX_BOX * unit)]
+        parts = [[n for n in divisors(extent) if n <= MAX_BOX] for extent in shape]
+        parts[inner] = lines
+        boxes = sorted(itertools.product(*parts), key=math.prod, reverse=True)
         if use.get("box"):
             boxes = [[*use["box"][:-1], use["box"][-1] // packed]]
+        seen = set()
         for box in boxes:
-            row = box[inner] * size
-            if row % 16 or row > (span or row):
+            row, number = box[inner] * size, math.prod(shape) // math.prod(box)
+            pitch, period = span or row, 8 * span if span else 128
+            volume = math.prod(box) // box[inner] * pitch
+            if row % 16 or row > pitch or (number > 1 and volume % 128):
                 continue
             cut = [d for d in order if box[d] < shape[d]]
-            for grid in itertools.permutations(cut):
-                yield placed(shape, size, span or row, span, order, box, grid)
+            # Where a box fills whole patterns, their order changes no bank.
+            for grid in itertools.permutations(cut) if volume % period else [cut]:
+                steps = added(shape, size, pitch, order, box, grid)
+                pattern = (row, *(tuple(at % period for at in each) for each in steps))
+                if pattern not in seen:
+                    seen.add(pattern)
+                    yield placed(shape, size, pitch, span, order, box, grid)
 
 
 def placed(shape, size, pitch, span, order, box, grid):
     """Boxes one after the other, slowest dimension of `grid` first; rows `pitch` bytes apart."""
+    found = [0]
+    for steps in added(shape, size, pitch, order, box, grid):
+        found = [at + more for at in found for more in steps]
+    return [swizzled(at, span) for at in found]
+
+
+def added(shape, size, pitch, order, box, grid):
+    """What each coordinate adds to the byte offset of such boxes, by dimension."""
     volume = math.prod(box) // box[order[-1]] * pitch
-    steps = []  # by dimension, what each coordinate adds
+    steps = []
     for d, extent in enumerate(shape):
         number = math.prod(shape[e] // box[e] for e in later(grid, d)) * volume if d in grid else 0
         inner = math.prod(box[e] for e in later(order, d)[:-1]) * pitch if d != order[-1] else size
         steps.append([x // box[d] * number + x % box[d] * inner for x in range(extent)])
-    found = [0]
-    for added in steps:
-        found = [at + more for at in found for more in added]
-    return [swizzled(at, span) for at in found]
+    return steps
 
 
 def later(order, dim):
