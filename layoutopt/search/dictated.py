@@ -195,7 +195,7 @@ class _Ranked:
 def _ranked(case: Case) -> tuple[list[_Ranked], list[str]]:
     """The candidates that serve the accesses, the best first; and why the others do not.
 
-    Boxes with short rows take more bytes and more instructions: they are counted where others have conflicts.
+    Short boxes take no fewer bytes, and more instructions: they are counted where others have conflicts.
     """
     found = _counted(case, short=False)
     most = case.lowered.layout.max_bytes

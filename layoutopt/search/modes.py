@@ -49,7 +49,8 @@ def of_access(access: Access, tile: Tile, *, short: bool = True) -> Iterator[Nam
     Args:
         access: with `hardware`.
         tile: over whole bytes.
-        short: boxes of TMA with rows shorter than the span of their swizzle included, where others divide.
+        short: boxes of TMA with rows shorter than the span of their swizzle included, where others divide,
+            and boxes smaller than the largest of their rows.
 
     Returns:
         what it is called, the layout, and its mode if it has one; some more than once.
@@ -134,7 +135,7 @@ def _boxes(
         boxes = sorted(map(list, itertools.product(*parts)), key=math.prod, reverse=True)
         pitch = mode.span_bytes or line * size
         yield boxes[0]
-        for box in boxes[1:]:
+        for box in boxes[1:] if short else ():
             if math.prod(box) // line * pitch % rules.base_bytes == 0:
                 yield box
 

@@ -16,7 +16,7 @@ from layoutopt.study.in_use import InUse
 
 def idle_xor(used: InUse, counts: Sequence[Counts]) -> Iterator[Finding]:
     """Bits of XOR operands that can go without changing any count."""
-    if used.node is None or used.by_hardware:  # whose mode every bit is part of
+    if used.node is None or used.by_hardware or used.unreached:  # a mode has every bit
         return
     node, dropped = used.node, 0
     for path, operand in _xor_operands(node):
@@ -37,7 +37,7 @@ def idle_xor(used: InUse, counts: Sequence[Counts]) -> Iterator[Finding]:
 
 def alignment_note(used: InUse) -> Iterator[Finding]:
     """What the base needs if the kernel XORs addresses and not offsets."""
-    if used.node is None:
+    if used.node is None or used.unreached:
         return
     flipped = 0
     for path, _ in _xor_operands(used.node):
