@@ -9,7 +9,7 @@ longest rows, then the cheapest swizzle.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -19,6 +19,7 @@ from layoutopt.engine.conflicts import IntArray
 from layoutopt.engine.run_time_values import rounded_count
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import parse
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.dictated import Mode, engine, modes
 from layoutopt.hardware.operations import is_direct_load
 from layoutopt.layout.layout import Layout
@@ -29,7 +30,7 @@ from layoutopt.problems.lower import byte_table
 from layoutopt.problems.types import Access, Problem
 from layoutopt.search.direct import SAID, direct_layouts
 from layoutopt.search.modes import in_mode, of_access
-from layoutopt.search.proposal import Ask, Proposal
+from layoutopt.search.proposal import STOPPED, Ask, Proposal
 
 # Candidates that an answer names.
 _NAMED: Final = 12
@@ -89,7 +90,7 @@ def propose(case: Case, ask: Ask) -> Proposal:
     problem = case.lowered
     said = _said(problem)
     scope = f"the layouts of {said}"
-    ranked, refused = _ranked(case)
+    ranked, refused, complete = _ranked(case, ask.budget)
     limit = problem.layout.max_bytes
     fitting = [r for r in ranked if limit is None or r.bytes <= limit]
     named = {r.candidate.name for r in fitting}  # which larger boxes of the same mode need not be said
@@ -100,9 +101,12 @@ def propose(case: Case, ask: Ask) -> Proposal:
     if found and problem.layout.minimise == "instructions":  # excess is the price of what comes first
         fitting = [r for r in fitting if r.flips == found.flips]
         scope += " that flip the fewest bits"
-    least = min((r.weighted for r in fitting), default=0)
+    least = min((r.weighted for r in fitting), default=0) if complete else 0
+    if not complete:
+        reason = "; ".join([STOPPED, *([reason] if ranked else [])])
     size = found.bytes if found else min((r.bytes for r in ranked), default=problem.tile.bytes)
-    everywhere = size == problem.tile.bytes
+    least_size = size if complete else problem.tile.bytes
+    everywhere = least_size == problem.tile.bytes
     return Proposal(
         layout=found.candidate.layout if found else None,
         family=found.candidate.name if found else "",
@@ -112,11 +116,11 @@ def propose(case: Case, ask: Ask) -> Proposal:
         operations_proved=False,
         excess_bound=Bound(least, scope),
         plain_floor=0,
-        bytes_bound=Bound(size, EVERY_LAYOUT if everywhere else scope),
-        complete=True,
+        bytes_bound=Bound(least_size, EVERY_LAYOUT if everywhere else scope),
+        complete=complete,
         reason=reason,
         alignment_bytes=found.alignment_bytes if found else None,
-        plain_bound=Bound(min((r.plain for r in fitting), default=0), scope),
+        plain_bound=Bound(min((r.plain for r in fitting), default=0) if complete else 0, scope),
         decided_by="hardware",
     )
 
@@ -192,23 +196,29 @@ class _Ranked:
         return self.bytes, c.instructions, not self.published, c.box_rows, self.flips
 
 
-def _ranked(case: Case) -> tuple[list[_Ranked], list[str]]:
-    """The candidates that serve the accesses, the best first; and why the others do not.
+def _ranked(case: Case, budget: Budget) -> tuple[list[_Ranked], list[str], bool]:
+    """The candidates that serve the accesses, the best first; why the others do not; whether these are all.
 
-    Short boxes take no fewer bytes, and more instructions: they are counted where others have conflicts.
+    Short boxes take no fewer bytes, and more instructions: they are counted where others have conflicts, as
+    long as there is time.
     """
-    found = _counted(case, short=False)
+    direct = any(is_direct_load(access.op) for access in case.lowered.accesses)
+    ranked, refused = _counted(case, _direct(case) if direct else _listed(case.lowered, short=False))
     most = case.lowered.layout.max_bytes
-    best = any(not r.weighted and (most is None or r.bytes <= most) for r in found[0])
-    return found if best or "tma" not in _engines(case.lowered) else _counted(case, short=True)
+    best = any(not r.weighted and (most is None or r.bytes <= most) for r in ranked)
+    if best or "tma" not in _engines(case.lowered):
+        return ranked, refused, True
+    more = _counted(case, budget.while_left(_listed(case.lowered, short=True)))
+    if budget.spent:
+        return sorted([*ranked, *more[0]], key=_rank(case)), refused, False
+    return *more, True
 
 
-def _counted(case: Case, *, short: bool) -> tuple[list[_Ranked], list[str]]:
-    """As `_ranked`, with or without boxes with short rows."""
+def _counted(case: Case, listed: Iterable[Candidate | str]) -> tuple[list[_Ranked], list[str]]:
+    """Those of the listed that serve the accesses, the best first; and why the others do not."""
     ranked, refused, unfit = [], [], []
     limit, published = case.lowered.layout.alignment_bytes, _published(case)
-    direct = any(is_direct_load(access.op) for access in case.lowered.accesses)
-    for candidate in _direct(case) if direct else _listed(case.lowered, short=short):
+    for candidate in listed:
         if isinstance(candidate, str):
             unfit.append(candidate)
             continue
@@ -229,11 +239,12 @@ def _counted(case: Case, *, short: bool) -> tuple[list[_Ranked], list[str]]:
         weighted = case.weighted_excess(counts)
         ranked.append(_Ranked(candidate, weighted, plain, case.size(table), as_published, unit))
 
-    def rank(r: _Ranked) -> tuple[float, ...]:
-        instructions = case.lowered.layout.minimise == "instructions"
-        return (r.flips, r.weighted, *r.rest) if instructions else (r.weighted, *r.rest)
+    return sorted(ranked, key=_rank(case)), refused if ranked else [*refused, *unfit]
 
-    return sorted(ranked, key=rank), refused if ranked else [*refused, *unfit]
+
+def _rank(case: Case) -> Callable[[_Ranked], tuple[float, ...]]:
+    instructions = case.lowered.layout.minimise == "instructions"
+    return lambda r: (r.flips, r.weighted, *r.rest) if instructions else (r.weighted, *r.rest)
 
 
 def _direct(case: Case) -> Iterator[Candidate | str]:
@@ -270,7 +281,7 @@ def candidates(problem: Problem) -> Iterator[Candidate]:
     yield from (listed for listed in _listed(problem) if isinstance(listed, Candidate))
 
 
-def ranked_candidates(case: Case) -> list[Candidate]:
+def ranked_candidates(case: Case, budget: Budget) -> list[Candidate]:
     """Those of them that serve the accesses, in the order of `propose`; none of direct loads, which are many.
 
     Raises:
@@ -278,7 +289,7 @@ def ranked_candidates(case: Case) -> list[Candidate]:
     """
     if any(is_direct_load(access.op) for access in case.lowered.accesses):
         return []
-    return [ranked.candidate for ranked in _ranked(case)[0]]
+    return [ranked.candidate for ranked in _ranked(case, budget)[0]]
 
 
 def reach(problem: Problem, table: IntArray) -> Reach:

@@ -145,7 +145,7 @@ class Comparer:
 
     def _dictated(self) -> list[Row]:
         """Layouts the hardware knows, in the order of `solve`: each mode's best, and its fewest boxes."""
-        listed = ranked_candidates(self.case)
+        listed = ranked_candidates(self.case, self.budget)
         fewest = {c.name: c for c in sorted(listed, key=lambda c: -c.instructions)}
         best = {c.name: c for c in reversed(listed)}
         rows: list[Row] = []
