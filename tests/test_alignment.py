@@ -25,14 +25,15 @@ from layoutopt.synthesis.solve import solve
 LANES = 4
 
 
-def toy(banks):
-    """4 lanes; 8-byte accesses are served by halves, 16-byte ones lane by lane."""
+def toy(banks, lanes=LANES):
+    """8-byte accesses are served by halves of the lanes, 16-byte ones by quarters."""
     rules = {}
-    for width, together in ((1, 4), (2, 4), (4, 4), (8, 2), (16, 1)):
-        phases = tuple(tuple(range(k, k + together)) for k in range(0, LANES, together))
+    for width, parts in ((1, 1), (2, 1), (4, 1), (8, 2), (16, 4)):
+        together = lanes // parts
+        phases = tuple(tuple(range(k, k + together)) for k in range(0, lanes, together))
         for kind in ("load", "store"):
             rules[kind, width] = PhaseRule(phases, banks, 4)
-    return Device("toy", "toy", LANES, banks, 4, rules)
+    return Device("toy", "toy", lanes, banks, 4, rules)
 
 
 def chosen_by_lane(values):
@@ -275,6 +276,34 @@ def test_rows_may_be_aligned_in_sum_only():
 def test_an_access_may_be_wider_than_a_row_of_banks():
     result = solve(problem_of("f32", [8], 16, "4*(tid % 2)", threads=LANES), target=toy(2))
     assert (result.accesses[0].wavefronts, result.excess) == (8, 0)
+
+
+def test_no_swizzle_tears_what_is_wider_than_a_row_of_banks():
+    """Column 0 of a page beside 16 bytes, of which an XOR inside a row of two banks would take two words."""
+    data = {
+        "name": "t", "tile": {"shape": [4, 4, 6], "element": "f32"}, "threads": 8,
+        "accesses": [
+            {"name": "wide", "op": "load", "bytes": 16, "index": ["0", "0", "0"]},
+            {"name": "column", "op": "store", "bytes": [16, 4], "index": ["0", "tid // 4 % 4", "0"]},
+        ],
+    }  # fmt: skip
+    assert solve(from_data(data), target=toy(2, 8)).status is Status.OPTIMAL
+
+
+@pytest.mark.parametrize("method", ["auto", "model"])
+def test_words_that_are_shared_leave_an_ideal_of_fewer_wavefronts(method):
+    """Eight halves in four words of every other bank: two wavefronts, where eight words would need as many."""
+    data = {
+        "name": "t", "tile": {"shape": [6, 4, 8], "element": "f16"}, "threads": 8,
+        "layout": {"families": ["split", "rotate"]},
+        "accesses": [
+            {"name": "rows", "op": "load", "bytes": 8, "index": ["0", "tid // 2 % 4", "0"]},
+            {"name": "halves", "op": "store", "bytes": 1, "index": ["0", "lane % 4", "lane // 4 % 8"]},
+        ],
+    }  # fmt: skip
+    result = solve(from_data(data), target=toy(4, 8), method=method, time_limit=20)
+    assert (result.excess, result.bytes) == (1, 384)
+    assert result.proof.excess.lower_bound == 1
 
 
 def test_an_explanation_counts_blocks_wider_than_a_row_of_banks():

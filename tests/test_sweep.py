@@ -24,6 +24,7 @@ from layoutopt.problems.result_file import result_from_data
 from layoutopt.study.faster import timed
 from layoutopt.sweeps import cluster, local
 from layoutopt.sweeps.canonical import digest, kept, restored, spelling_of
+from layoutopt.sweeps.rows import typed
 from layoutopt.sweeps.store import Store
 from layoutopt.sweeps.task import Task
 
@@ -434,3 +435,11 @@ def test_no_scheduler_is_an_error(template, monkeypatch):
         package.sweep(str(template), scheduler="tcp://localhost:1")
     with pytest.raises(MachineError, match="there is no scheduler file"):
         package.sweep(str(template), scheduler="none.json")
+
+
+def test_a_layout_without_its_bytes_is_no_answer():
+    answer = json.loads(json.dumps(package.solve(package.load("basics/transpose_16x32_f32")).to_json()))
+    typed(answer)
+    for field in ("bytes", "declared_bytes", "alignment_bytes", "excess"):
+        with pytest.raises(ProblemFileError, match=f"the store holds a layout without its {field}"):
+            typed({name: value for name, value in answer.items() if name != field})

@@ -93,6 +93,7 @@ def swizzle_field(sets: Sequence[PhaseSet], tile: Tile, trace: Trace) -> Field |
         (bits, np.flatnonzero(np.bincount(np.concatenate(parts)))) for bits, parts in sorted(starts.items())
     )
     whole = max((bits for bits, _ in vectors), default=low)  # bits inside the widest vector
+    first_source = max(first_source, whole)  # what a source inside a vector flips is torn
     alike = min(s.rule.banks for s in sets) == 1 << high
     inner = range(whole, high) if alike else range(0)
     return Field(range(low, high), first_source, word_bytes, inner, vectors) if low < high else None

@@ -143,7 +143,8 @@ class Growth:
         """Find the smallest layout in which every phase keeps to its ceiling, then the cheapest: `best`.
 
         Raises:
-            OutOfTime: the time is over; `best` holds, and something smaller may.
+            OutOfTime: the time is over, or ceilings do not tell what holds; `best` holds, and something smaller
+                may.
         """
         self.pending = False
         batch = 1
@@ -155,7 +156,11 @@ class Growth:
                 continue
             size = choice.candidate.span * self.tile.element_bytes
             self.progress(f"round {self.rounds}: {size:,} bytes proposed")
-            if not choice.written and not self.holds(choice):
+            holds = self.holds(choice)
+            if choice.written and not holds:
+                # Phases keep to their ceilings, but share words, so that fewer wavefronts are their ideal.
+                raise OutOfTime
+            if not holds:
                 self.rejected.append(choice.candidate)
                 self._look_at(choice.candidate, counted=True)
                 self.look_at_following(choice.candidate.span, batch - 1)

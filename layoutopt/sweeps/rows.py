@@ -93,6 +93,9 @@ class _Row(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     error: str | None
 
 
+# What every answer with a layout has, besides.
+_OF_A_LAYOUT: Final = ("bytes", "declared_bytes", "alignment_bytes", "excess")
+
 _PARAMS: Final = msgspec.json.Decoder(dict[str, Value])
 _SHAPE: Final = msgspec.json.Decoder(tuple[_Count, ...])
 _SPELLING: Final = msgspec.json.Decoder(_Named | None)
@@ -162,6 +165,11 @@ def typed(answer: dict[str, Any]) -> Result | Arrangement:
     kind: type[Result | Arrangement] = Arrangement if "tiles" in answer else Result
     json_data.prepare(kind)
     try:
-        return msgspec.convert(answer, kind)
+        found = msgspec.convert(answer, kind)
     except msgspec.MsgspecError as error:
         raise ProblemFileError("", f"the store holds an answer that is none: {error}") from None
+    if isinstance(found, Result) and found.layout is not None:
+        missing = [field for field in _OF_A_LAYOUT if getattr(found, field) is None]
+        if missing:
+            raise ProblemFileError("", f"the store holds a layout without its {', '.join(missing)}")
+    return found

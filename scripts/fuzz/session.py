@@ -60,6 +60,8 @@ class Session:
             f"{verb}: traceback {done.err.strip().splitlines()[-1:]}"[:120],
             about,
         )
+        unconfirmed = re.search(r"the model p\w+ a \w+", done.err)
+        require(not unconfirmed, f"{verb}: {unconfirmed and unconfirmed[0]}", about)
         late = done.cpu_s > budget or done.code in (-24, -9)
         require(not late, f"{verb}: processor time", (done.cpu_s, budget, done.command))
         require(done.code in (0, 1, 2, 3), f"{verb}: exit code {done.code}", about)
