@@ -143,7 +143,7 @@ class Growth:
         """Find the smallest layout in which every phase keeps to its ceiling, then the cheapest: `best`.
 
         Raises:
-            OutOfTime: the time is over, or ceilings do not tell what holds; `best` does, and what is smaller may.
+            OutOfTime: the time is over, or ceilings do not tell what holds; `best` does, if there is one.
         """
         self.pending = False
         batch = 1
