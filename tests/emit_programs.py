@@ -37,16 +37,20 @@ def tabled():
     """A tile that is allowed nothing but row-major and a table, and needs the table."""
     problem = from_data(
         {
-            "name": "only a table", "tile": {"shape": [8, 32], "element": "f32"}, "threads": 64,
+            "name": "only a table", "tile": {"shape": [12, 24], "element": "f32"}, "threads": 64,
             "accesses": [
-                {"name": "rows", "op": "store", "bytes": 4, "index": ["tid // 32 + 2*i", "tid % 32"], "for": {"i": 4}},
-                {"name": "columns", "op": "load", "bytes": 4, "index": ["tid % 8", "tid // 8 + 8*i"], "for": {"i": 4}},
+                {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": 12}, "where": "tid < 24"},
+                {"name": "columns", "op": "load", "bytes": 4, "index": ["tid % 12", "tid // 12 + 5*i"], "for": {"i": 5},
+                 "where": "tid < 60 and tid // 12 + 5*i < 24"},
+                {"name": "jumps", "op": "load", "bytes": 4, "index": ["(3*tid + i) % 12", "(tid * tid // 3 + 5*i) % 24"],
+                 "for": {"i": 3}},
             ],
             "layout": {"families": ["none", "table"]},
         }
     )  # fmt: skip
     answer = solve(problem)
-    assert (answer.family, answer.excess, answer.bytes) == ("table", 0, 1024)
+    assert (answer.family, answer.excess, answer.bytes) == ("table", 0, 1152)
+    assert answer.layout.lookup  # no formula that it follows
     return problem, device(problem.target), answer
 
 

@@ -71,7 +71,7 @@ def changed(lane, value):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (record(op="ld.shered.b32"), "line 3, op: unknown op 'ld.shered.b32'; expected load, store"),
+        (record(op="ld.shered.b32"), "line 3, op: unknown op 'ld.shered.b32'; did you mean ld.shared.v4.b32? expected load"),
         (record(op="load"), "line 3, op: 'load' needs a width"),
         (record(op="atomic", bytes=8), "line 3, op: no published rule for atomic of 8 bytes on sm_90;"),
         (record(byte_address=ADDRESSES[1:]), "must have 32 entries, one a lane of sm_90, not 31"),

@@ -200,7 +200,7 @@ def test_where_instructions_come_first_the_bound_is_of_the_cheapest():
 
 
 def test_boxes_with_short_rows_are_counted_while_there_is_time():
-    """16 without them, 12 with them: nothing is proved of what was not counted."""
+    """Nothing is proved of what was not counted."""
     reads = [
         {"name": f"r{k}", "op": "load", "bytes": 4, "index": ["lane", column]}
         for k, column in enumerate(["0", "4*(lane % 8)", "4*(lane // 2 % 4)", "4*(lane // 4 % 2)"])
@@ -212,5 +212,5 @@ def test_boxes_with_short_rows_are_counted_while_there_is_time():
     assert whole.complete
     assert not cut.complete
     assert cut.layout is not None
-    assert cut.weighted_excess > whole.weighted_excess
+    assert cut.weighted_excess >= whole.weighted_excess == whole.excess_bound.lower_bound > 0
     assert cut.excess_bound.lower_bound == 0

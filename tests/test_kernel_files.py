@@ -253,4 +253,4 @@ def test_a_loop_without_an_end_is_named(tmp_path):
     (tmp_path / "endless.sass").write_bytes(b"code for sm_90\nFunction : k\n/*0000*/ BRA 0x0 ;\n")
     done = layoutopt("check", tmp_path / "endless.sass", "--block", "32", "--max-steps", "1000")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "not certain:\n    the loop a" in done.stdout
+    assert "not certain, and no worst case is known:\n    the loop at BRA" in done.stdout
