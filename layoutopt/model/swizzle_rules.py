@@ -109,6 +109,14 @@ def unread_group(rules: Iterable[PhaseRule]) -> int:
     return group if group > min((rule.banks for rule in every), default=1) else 1
 
 
+def left_out(rules: Iterable[PhaseRule], element_bytes: int) -> str:
+    """Swizzles of the family `xor` that are not searched, as a scope names them; often none."""
+    if element_bytes & (element_bytes - 1):
+        return f", no XOR over elements of {element_bytes} bytes"
+    group = unread_group(rules)
+    return f", XOR sources outside groups of {group} words" if group > 1 else ""
+
+
 @dataclass(frozen=True, slots=True)
 class LastBlock:
     """The last block of offsets, where it is only partly filled.

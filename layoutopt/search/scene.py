@@ -8,7 +8,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 
@@ -40,10 +39,10 @@ from layoutopt.model.swizzle_rules import (
     Rules,
     distances,
     last_block,
+    left_out,
     rules,
     shortened,
     swizzle_field,
-    unread_group,
 )
 from layoutopt.problems.alignment import base_alignment, blocks
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound
@@ -63,8 +62,6 @@ _TABLE_EFFORT = 2.0
 # Elements beyond which the solver is not asked for a table that saves bytes alone.
 _MOST_ASKED = 512
 _FALLBACK_CANDIDATES = 4096
-# What a scope says where swizzles read no bits inside groups of words.
-OUTSIDE_GROUPS: Final = ", XOR sources outside groups of {} words"
 # Linearisations of whole dimensions among which pads may be a period or more.
 _MOST_FAR = 1024
 _SEED = 1
@@ -117,16 +114,15 @@ class Scene:
         size = self.tile.element_bytes
         self.space = space_of(problem, trace, row_bytes, families, budget)
         self.field: Field | None = None
+        self._left_out = ""
         if {"xor", "matrix"} & set(families) and self.sets and (alignment is None or alignment >= row_bytes):
             self.field = swizzle_field(self.sets, self.tile, trace)
+            self._left_out = left_out((s.rule for s in self.sets), size)
         self.minimise = problem.layout.minimise
         # Row-major, of the family none, is where a table alone starts from.
         formulas = [f for f in FAMILIES if f in families and f != "table"] or ["none"]
         self.scope = "families " + ", ".join(formulas)
-        group = unread_group(s.rule for s in self.sets) if self.field is not None else 1
-        self._reads_all = group == 1
-        if group > 1:
-            self.scope += OUTSIDE_GROUPS.format(group)
+        self.scope += self._left_out
         # Where conflicts are ruled out, the fewest bytes without any are the aim anyway.
         if self.minimise == "bytes" and not conflict_free:
             least = self._least_span() * size
@@ -417,7 +413,7 @@ class Scene:
     def none(self, reason: str, scope: str, complete: bool) -> Proposal:
         """No layout, for a reason that holds in a scope."""
         unknown_sizes = self.limit is not None and not self.knows_sizes
-        if scope == self.scope and (unknown_sizes or not self._reads_all):
+        if scope == self.scope and (unknown_sizes or self._left_out):
             complete = False
         return Proposal(
             None, "", 0, 0, 0, False, Bound(self.floor, EVERY_LAYOUT), self.plain_floor,

@@ -19,14 +19,13 @@ from layoutopt.errors import ProblemFileError, VerificationError
 from layoutopt.ground import json_data
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, device
-from layoutopt.model.swizzle_rules import unread_group
+from layoutopt.model.swizzle_rules import left_out
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, IndexCost, Proof, Result, Status
 from layoutopt.problems.index_code import MEASURE
 from layoutopt.problems.result_file import MAX_BYTES, result_from_data
 from layoutopt.problems.tile_set_file import fields_of
 from layoutopt.problems.types import FAMILIES, Problem, TileSet
 from layoutopt.search.proposal import STOPPED, Ask
-from layoutopt.search.scene import OUTSIDE_GROUPS
 from layoutopt.synthesis.fronts import Choice, Point, Unit, explore, plan_of, units_of
 from layoutopt.synthesis.packing import Plan, least, pack, rounded_up
 from layoutopt.synthesis.solve import solve_cases
@@ -295,8 +294,9 @@ def _scope(units: Sequence[Unit], limit: int | None) -> str:
         formulas = [f for f in FAMILIES if f in allowed[0] and f != "table"] or ["none"]
         scope = "families " + ", ".join(formulas)
         used = {u.case.device.rule(a.operation) for u in units for a in u.case.lanes.accesses}
-        if "xor" in formulas and (group := unread_group(used)) > 1:
-            scope += OUTSIDE_GROUPS.format(group)
+        if {"xor", "matrix"} & set(formulas):
+            sizes = dict.fromkeys(unit.case.lowered.tile.element_bytes for unit in units)
+            scope += "".join(dict.fromkeys(left_out(used, size) for size in sizes))
     else:
         scope = "the families of each tile"
     return scope if limit is None else f"{scope} within {limit} bytes"

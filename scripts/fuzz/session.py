@@ -221,9 +221,13 @@ def covers(scope: str, member: Member, asked: Question) -> bool:
     """Whether a bound of this scope speaks of the member, without a condition on its bytes."""
     if " within " in scope or scope.startswith("every layout"):
         return " within " not in scope
-    if "XOR sources" in scope and "xor" in member.families:
+    if leaves_swizzles_out(scope) and "xor" in member.families:
         return False
     return scope.startswith("families") and member.families <= set(re.findall(r"[a-z]+", scope))
+
+
+def leaves_swizzles_out(scope: str) -> bool:
+    return ", XOR sources" in scope or ", no XOR" in scope
 
 
 def narrowed(layout: dict, options: dict) -> dict:
