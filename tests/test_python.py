@@ -140,3 +140,22 @@ def test_the_page_for_compiler_authors_runs(capsys):
     printed = capsys.readouterr().out
     assert "optimal" in printed
     assert "smem_a" in printed
+
+
+def test_what_is_no_problem_is_said():
+    one = transpose()
+    several = layoutopt.load_any("hopper_gemm_128x128x64_f16")
+    for function in (layoutopt.solve, layoutopt.compare, layoutopt.explain, layoutopt.emit):
+        with pytest.raises(ProblemFileError, match=r"expected a problem of one tile .*, got str 'tile.json'"):
+            function("tile.json")
+        with pytest.raises(ProblemFileError, match="got a tile set, which arrange"):
+            function(several)
+    for function in (layoutopt.arrange, layoutopt.compare_tiles, layoutopt.explain_tiles):
+        with pytest.raises(ProblemFileError, match="got a problem of one tile, which solve"):
+            function(one)
+
+
+def test_a_target_may_be_a_name():
+    assert layoutopt.solve(transpose(), target="sm_70").target == "sm_70"
+    with pytest.raises(ProblemFileError, match="unknown target 'sm_7'"):
+        layoutopt.solve(transpose(), target="sm_7")

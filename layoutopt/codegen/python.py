@@ -5,8 +5,9 @@ from __future__ import annotations
 from layoutopt.codegen import languages
 from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.errors import ProblemFileError
-from layoutopt.hardware.devices import Device, device
+from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Result
+from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Problem
 from layoutopt.synthesis.solve import solve
 
@@ -16,7 +17,7 @@ def emit(
     layout: Result | str | None = None,
     *,
     lang: str = "cuda",
-    target: Device | None = None,
+    target: Device | str | None = None,
     time_limit: float | None = None,
 ) -> str:
     """A layout as code: the offset of an element, and the addresses of each access.
@@ -25,7 +26,7 @@ def emit(
         problem: the tile and its accesses.
         layout: a result of `solve`; or element offsets as an expression over x0, x1, ...; None solves.
         lang: cuda, hip, opencl, c, cute, gluon, tilelang or numba.
-        target: the device, where it is not the one the problem names.
+        target: the device or its name, where it is not the one the problem names.
         time_limit: seconds to solve; None for no limit.
 
     Raises:
@@ -34,6 +35,6 @@ def emit(
     """
     if lang not in LANGUAGES:
         raise ProblemFileError("lang", f"expected one of {', '.join(LANGUAGES)}, got {lang!r}")
-    gpu = target or device(problem.target)
+    gpu = target_of(problem, target)
     answer = layout if layout is not None else solve(problem, target=gpu, time_limit=time_limit)
     return languages.emit(lang, problem, gpu, answer)

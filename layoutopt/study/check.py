@@ -14,10 +14,11 @@ from layoutopt.engine.run_time_values import rounded_count
 from layoutopt.expressions.grammar import to_text
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.counters import counters
-from layoutopt.hardware.devices import Device, device
+from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import RESULT_SCHEMA, Descriptor, Estimate, Result, Status
 from layoutopt.problems.free_lanes import free_accesses, is_free, naturally
 from layoutopt.problems.lower import named_lanes, named_widths, width_choices
+from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Problem
 from layoutopt.study import findings
 from layoutopt.study.findings import Finding
@@ -80,7 +81,7 @@ def check(
     problem: Problem,
     layout: AnyLayout | None = None,
     *,
-    target: Device | None = None,
+    target: Device | str | None = None,
     solver: Callable[[Problem], Result] | None = None,
     budget: Budget | None = None,
 ) -> Audit:
@@ -91,14 +92,14 @@ def check(
         layout: element offsets as an expression over x0, x1, ...; a `Layout`; or an integer array of
             byte offsets in the shape of the tile. None takes the file's `layout.offset`, else its
             `published.offset`.
-        target: the device, where it is not the one the problem names.
+        target: the device or its name, where it is not the one the problem names.
         solver: finds the cheapest fix; None leaves that finding and the nearest edit out.
         budget: the time that the search for the nearest edit has; None for no limit.
 
     Raises:
         ProblemFileError: there is no layout to check, or it cannot be read.
     """
-    gpu = target or device(problem.target)
+    gpu = target_of(problem, target)
     asked = problem
     if is_free(problem):
         natural = naturally(problem, free_accesses(problem, gpu))

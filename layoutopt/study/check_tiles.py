@@ -10,8 +10,9 @@ import msgspec
 from msgspec import Struct
 
 from layoutopt.ground.budget import Budget
-from layoutopt.hardware.devices import Device, device
+from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Result, Status
+from layoutopt.problems.target import target_of
 from layoutopt.problems.tile_set_file import fields_of
 from layoutopt.problems.types import Problem, TileSet
 from layoutopt.study.check import Audit, check
@@ -66,7 +67,7 @@ class TileSetAudit(Struct, frozen=True, rename={"schema_": "schema"}):
 def check_tiles(
     tile_set: TileSet,
     *,
-    target: Device | None = None,
+    target: Device | str | None = None,
     solver: Callable[[Problem], Result] | None = None,
     budget: Budget | None = None,
 ) -> TileSetAudit:
@@ -74,14 +75,14 @@ def check_tiles(
 
     Args:
         tile_set: the tiles; `base_bytes` and `stage_bytes` say where they lie.
-        target: the device, where it is not the one the file names.
+        target: the device or its name, where it is not the one the file names.
         solver: as for `check`.
         budget: likewise.
 
     Raises:
         ProblemFileError: a tile has no layout to check, or one that cannot be read.
     """
-    gpu = target or device(tile_set.target)
+    gpu = target_of(tile_set, target, TileSet)
     audits = {}
     for tile in tile_set.tiles:
         with fields_of(tile_set, tile):

@@ -23,7 +23,7 @@ from layoutopt.expressions.count import operations
 from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, to_text
 from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.budget import Budget
-from layoutopt.hardware.devices import Device, device
+from layoutopt.hardware.devices import Device
 from layoutopt.layout.families import Family, comparison_rows
 from layoutopt.layout.formula import has_xor, offset_expression
 from layoutopt.layout.formula_length import formula_operations, least_formula_operations
@@ -31,6 +31,7 @@ from layoutopt.layout.layout import Layout
 from layoutopt.model.space import Space, space_of
 from layoutopt.problems.answer import Estimate, Result, Status
 from layoutopt.problems.lower import chosen_widths, over_elements
+from layoutopt.problems.target import target_of
 from layoutopt.problems.trace import IntArray, Trace
 from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.search.dictated import ranked_candidates, reach
@@ -54,7 +55,7 @@ _ESTIMATE_SHARE: Final = 0.25
 def compare(
     problem: Problem,
     *,
-    target: Device | None = None,
+    target: Device | str | None = None,
     time_limit: float | None = None,
     progress: Callable[[str], None] = lambda _: None,
     known: Result | None = None,
@@ -63,7 +64,7 @@ def compare(
 
     Args:
         problem: the tile and its accesses.
-        target: the device, where it is not the one the problem names.
+        target: the device or its name, where it is not the one the problem names.
         time_limit: seconds for the search over everything, and as many for the rest; None for no limit.
         progress: called with a line of text from time to time.
         known: the answer of `solve` to the problem, where it is known; everything is not searched again.
@@ -71,7 +72,7 @@ def compare(
     Raises:
         ProblemFileError: the problem contradicts itself.
     """
-    gpu = target or device(problem.target)
+    gpu = target_of(problem, target)
     problem = with_known_lanes(problem, gpu, Budget.of_limit(time_limit), known)
     return Comparer(problem, gpu, time_limit, progress, known).run()
 

@@ -15,10 +15,11 @@ import msgspec
 
 from layoutopt.engine.estimate import timing_of
 from layoutopt.ground.budget import Budget
-from layoutopt.hardware.devices import Device, device
+from layoutopt.hardware.devices import Device
 from layoutopt.hardware.occupancy import occupancy
 from layoutopt.layout.families import comparison_rows
 from layoutopt.problems.answer import Status
+from layoutopt.problems.target import target_of
 from layoutopt.problems.tile_set_file import fields_of
 from layoutopt.problems.types import FAMILIES, TileSet
 from layoutopt.study.advice import mark_pareto, recommend, recommend_dictated
@@ -44,7 +45,7 @@ _MAX_STAGES: Final = 64  # as in a file
 def compare_tiles(
     tile_set: TileSet,
     *,
-    target: Device | None = None,
+    target: Device | str | None = None,
     time_limit: float | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Comparison:
@@ -52,14 +53,14 @@ def compare_tiles(
 
     Args:
         tile_set: the tiles and their accesses.
-        target: the device, where it is not the one the file names.
+        target: the device or its name, where it is not the one the file names.
         time_limit: seconds for the searches over everything, and as many for the rest; None for no limit.
         progress: called with a line of text from time to time.
 
     Raises:
         ProblemFileError: the file contradicts itself.
     """
-    return _TileComparer(tile_set, target or device(tile_set.target), time_limit, progress).run()
+    return _TileComparer(tile_set, target_of(tile_set, target, TileSet), time_limit, progress).run()
 
 
 @dataclass(slots=True)

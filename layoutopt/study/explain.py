@@ -10,10 +10,11 @@ import msgspec
 from layoutopt.errors import ExpressionError, ProblemFileError
 from layoutopt.expressions.grammar import Node, parse, to_text
 from layoutopt.ground.budget import Budget
-from layoutopt.hardware.devices import Device, device
+from layoutopt.hardware.devices import Device
 from layoutopt.model.placement import FreeAssignment
 from layoutopt.problems.answer import EVERY_LAYOUT, Status
 from layoutopt.problems.lower import chosen_widths
+from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Access, Problem
 from layoutopt.problems.words import lanes_text
 from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, Search, subject_of
@@ -34,7 +35,7 @@ def explain(
     problem: Problem,
     *,
     time_limit: float | None = None,
-    target: Device | None = None,
+    target: Device | str | None = None,
     budget: Budget | None = None,
 ) -> Explanation:
     """Solve `problem` and say why the answer is what it is.
@@ -42,13 +43,13 @@ def explain(
     Args:
         problem: what to explain.
         time_limit: seconds, of which the search may use half; None for no limit.
-        target: the device, where it is not the one the problem names.
+        target: the device or its name, where it is not the one the problem names.
         budget: replaces `time_limit`, for callers that stop the search from another thread.
 
     Raises:
         ProblemFileError: the problem contradicts itself.
     """
-    gpu, time = target or device(problem.target), budget or Budget.of_limit(time_limit)
+    gpu, time = target_of(problem, target), budget or Budget.of_limit(time_limit)
     chosen = with_known_lanes(problem, gpu, time)
     found = _Explainer(chosen, gpu, time).run()
     if chosen is problem:

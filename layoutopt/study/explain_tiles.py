@@ -10,9 +10,10 @@ import msgspec
 from msgspec import Struct
 
 from layoutopt.ground.budget import Budget
-from layoutopt.hardware.devices import Device, device
+from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Status
 from layoutopt.problems.result_file import MAX_BYTES
+from layoutopt.problems.target import target_of
 from layoutopt.problems.tile_set_file import fields_of
 from layoutopt.problems.types import TileSet
 from layoutopt.study.explain import explain
@@ -71,7 +72,7 @@ def explain_tiles(
     tile_set: TileSet,
     *,
     time_limit: float | None = None,
-    target: Device | None = None,
+    target: Device | str | None = None,
     budget: Budget | None = None,
 ) -> TileSetExplanation:
     """Solve for all tiles and say why the answer is what it is.
@@ -79,13 +80,13 @@ def explain_tiles(
     Args:
         tile_set: what to explain.
         time_limit: seconds for everything; None for no limit.
-        target: the device, where it is not the one the file names.
+        target: the device or its name, where it is not the one the file names.
         budget: replaces `time_limit`, for callers that stop the search from another thread.
 
     Raises:
         ProblemFileError: the file contradicts itself.
     """
-    gpu, time = target or device(tile_set.target), budget or Budget.of_limit(time_limit)
+    gpu, time = target_of(tile_set, target, TileSet), budget or Budget.of_limit(time_limit)
     found = arrange(tile_set, target=gpu, budget=time.part(_SEARCH_SHARE))
     room = within_room(_with(tile_set, max_bytes=None), gpu).layout.max_bytes
     tile_set = within_room(tile_set, gpu)

@@ -18,11 +18,12 @@ from msgspec import Struct
 from layoutopt.errors import ProblemFileError, VerificationError
 from layoutopt.ground import json_data
 from layoutopt.ground.budget import Budget
-from layoutopt.hardware.devices import Device, device
+from layoutopt.hardware.devices import Device
 from layoutopt.model.swizzle_rules import left_out
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, IndexCost, Proof, Result, Status
 from layoutopt.problems.index_code import MEASURE
 from layoutopt.problems.result_file import MAX_BYTES, result_from_data
+from layoutopt.problems.target import target_of
 from layoutopt.problems.tile_set_file import fields_of
 from layoutopt.problems.types import FAMILIES, Problem, TileSet
 from layoutopt.search.proposal import STOPPED, Ask
@@ -149,7 +150,7 @@ def arrange(
     time_limit: float | None = None,
     workers: int = 1,
     conflict_free: bool = False,
-    target: Device | None = None,
+    target: Device | str | None = None,
     budget: Budget | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Arrangement:
@@ -160,7 +161,7 @@ def arrange(
         time_limit: seconds; None for no limit. The best combination so far is the answer when it ends.
         workers: solver threads. The answer does not depend on it unless the time runs out.
         conflict_free: make any excess infeasible.
-        target: the device, where it is not the one the problem names.
+        target: the device or its name, where it is not the one the problem names.
         budget: replaces `time_limit`, for callers that stop the search from another thread.
         progress: called with a line of text from time to time.
 
@@ -168,7 +169,7 @@ def arrange(
         ProblemFileError: the problem contradicts itself.
         VerificationError: the conflict engine does not confirm the model; nothing is returned.
     """
-    gpu = target or device(tile_set.target)
+    gpu = target_of(tile_set, target, TileSet)
     bounded, time = within_room(tile_set, gpu), budget or Budget.of_limit(time_limit)
     units = units_of(tile_set, gpu)
     plan = plan_of(tile_set, units)

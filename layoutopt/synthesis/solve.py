@@ -12,10 +12,11 @@ from layoutopt.engine.case import Case, case_of, cases
 from layoutopt.engine.estimate import estimate
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget, OutOfTime
-from layoutopt.hardware.devices import Device, device
+from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import EVERY_LAYOUT, METHODS, Bound, Method, Proof, Result, Status
 from layoutopt.problems.free_lanes import is_free
 from layoutopt.problems.lower import assigned, chosen_widths
+from layoutopt.problems.target import target_of
 from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.search import dictated
@@ -48,7 +49,7 @@ def solve(
     time_limit: float | None = None,
     workers: int = 1,
     conflict_free: bool = False,
-    target: Device | None = None,
+    target: Device | str | None = None,
     budget: Budget | None = None,
     progress: Progress = lambda _: None,
     method: Method = "auto",
@@ -60,7 +61,7 @@ def solve(
         time_limit: seconds; None for no limit. The best layout so far is the answer when it ends.
         workers: solver threads. The answer does not depend on it unless the time runs out.
         conflict_free: make any excess infeasible.
-        target: the device, where it is not the one the problem names.
+        target: the device or its name, where it is not the one the problem names.
         budget: replaces `time_limit`, for callers that stop the search from another thread.
         progress: called with a line of text from time to time.
         method: "model": one CP-SAT model decides pads, order and XOR masks, and refutes what is smaller;
@@ -73,7 +74,7 @@ def solve(
     """
     if method not in METHODS:
         raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
-    gpu = target or device(problem.target)
+    gpu = target_of(problem, target)
     ask = Ask(budget or Budget.of_limit(time_limit), conflict_free, workers, progress, method)
 
     def fixed(asked: Problem, how: Ask) -> Result:
