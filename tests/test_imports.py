@@ -34,7 +34,7 @@ def xor_of(bases, number, rank):
 
 
 def test_there_are_hundreds_of_each():
-    assert (len(TRITON), len(CUTE), len(SHARED)) == (300, 200, 400)
+    assert (len(TRITON), len(CUTE), len(SHARED)) == (350, 200, 450)
 
 
 def lanes_of(row):
@@ -78,6 +78,19 @@ def test_shared_layout_is_what_its_peer_says(row):
     assert (got == want).all()
     grids = dict(zip(("x0", "x1", "x2"), np.indices(row["tile"]), strict=False))
     assert (evaluate(parse(formula, frozenset(grids)), grids) == want).all()
+
+
+def test_boxes_of_8_byte_elements():
+    text = "#ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 64}>"
+    row, column = np.indices((8, 32))
+    want = column // 16 * 128 + row * 16 + (column // 2 % 8 ^ row) * 2 + column % 2
+    assert (triton_shared.offsets(text, (8, 32))[0] == want).all()
+
+
+def test_gaps_between_4_bit_elements_are_refused_by_name():
+    text = "NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8, rank=2, fp4_padded=True)"
+    with pytest.raises(ProblemFileError, match="fp4_padded"):
+        triton_shared.offsets(text, (8, 128))
 
 
 @pytest.mark.parametrize("row", [row for row in [*TRITON, *CUTE][::5] if lanes_of(row) == 32],

@@ -4,8 +4,8 @@
     Sw<3,4,3> o smem_ptr[16b](unset) o (_8,_64):(_64,_1)     of byte offsets, elements of 16 bits; or S<
     (64,(8,4)):(32,(1,8))                                    no swizzle
 
-Each mode is a dimension of the tile. `Sw<B,M,S>` is x ^ ((x >> S) & ((2**B - 1) << M)), for S below 0 with
-the shift to the left (CUTLASS, include/cute/swizzle.hpp).
+Each mode is a dimension of the tile. `Sw<B,M,S>` flips the B bits from M on with those from M + S on; for S
+below 0 those from M - S on with those from M on (CUTLASS, include/cute/swizzle.hpp).
 """
 
 from __future__ import annotations
@@ -40,17 +40,25 @@ class Swizzle:
     base: int
     shift: int
 
+    @property
+    def source(self) -> int:
+        """The lowest bit that is read."""
+        return self.base + max(0, self.shift)
+
+    @property
+    def target(self) -> int:
+        """The lowest bit that is flipped."""
+        return self.base - min(0, self.shift)
+
     def __call__(self, offset: IntArray) -> IntArray:
         """Each offset with its target bits flipped."""
-        flipped = ((1 << self.bits) - 1) << self.base
-        moved = offset >> self.shift if self.shift >= 0 else offset << -self.shift
-        return offset ^ (moved & flipped)
+        digit = (offset >> self.source) & ((1 << self.bits) - 1)
+        return offset ^ (digit << self.target)
 
     def text(self, offset: Node) -> Node:
         """The formula of `__call__`."""
-        low = self.base + self.shift
-        digit = Op("%", (Op("//", (offset, Const(1 << low))), Const(1 << self.bits)))
-        return join("^", [offset, Op("*", (digit, Const(1 << self.base)))])
+        digit = Op("%", (Op("//", (offset, Const(1 << self.source))), Const(1 << self.bits)))
+        return join("^", [offset, Op("*", (digit, Const(1 << self.target)))])
 
 
 def is_swizzled(text: str) -> bool:
@@ -133,6 +141,6 @@ def _swizzle(text: str, element_bytes: int) -> tuple[Swizzle | None, str]:
                 "--element", f"the layout swizzles elements of {start[1]} bits, not of {8 * element_bytes}"
             )
         base -= unit
-    if bits > 20 or base > 30 or not 0 <= base + shift <= 40 or abs(shift) < bits:
+    if bits > 20 or base > 30 or abs(shift) > 40 or abs(shift) < bits:
         raise ProblemFileError("", f"Sw<{head[1]},{head[2]},{head[3]}> is no swizzle that is read here")
     return (Swizzle(bits, base, shift) if bits else None), start[2]

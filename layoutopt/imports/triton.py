@@ -123,8 +123,10 @@ def _matrix(
     """Accumulator (`operand` None) or operand of a matrix instruction."""
     if layout.kind not in MATRICES:
         raise wrong(f"dot_op is read for {', '.join(MATRICES)}")
-    if len(tile) != 2:
-        raise wrong(f"{layout.kind} is read for two dimensions")
+    if layout.kind == "amd_wmma" and len(tile) != 2:
+        raise wrong("amd_wmma is read for two dimensions")
+    if len(tile) not in (2, 3):
+        raise wrong(f"{layout.kind} is read for two dimensions, and three of which the first is a batch")
     if layout.kind == "nvidia_mma":
         return _mma(layout, tile, operand, k_width)
     return (mfma if layout.kind == "amd_mfma" else wmma)(layout, tile, operand, k_width)
@@ -135,27 +137,29 @@ def _mma(layout: PrintedLayout, tile: Vector, operand: int | None, k_width: int)
     version = layout.version()
     if version not in (2, 3):
         raise wrong("nvidia_mma is read for versions 2 and 3")
-    warps = layout.powers("warpsPerCTA", 2)
+    rank = len(tile)
+    row, column = rank - 2, rank - 1
+    warps = layout.powers("warpsPerCTA", rank)
     instruction = layout.integers("instrShape", None)
-    inner = 1 if operand in (None, 0) else 0
-    outer = 1 - inner
+    inner, outer = (row, column) if operand == 1 else (column, row)
     if operand is None:
-        columns = instruction[1] if len(instruction) > 1 else 8
-        extent = {0: 16, 1: columns}
+        place = column if version == 2 else 1
+        extent = {row: 16, column: instruction[place] if len(instruction) > place else 8}
     else:
         extent = {inner: 8 * k_width, outer: 16 if operand == 0 else 8}
     if extent[inner] & (extent[inner] - 1) or extent[inner] < 4 * k_width:
         raise wrong(f"instrShape {instruction} is not read: {extent[inner]} columns")
-    built = Bases([inner, outer])
+    batch = list(range(row))
+    built = Bases([inner, outer, *batch])
     built.grow("register", inner, k_width)
     built.grow("lane", inner, 4)
     built.grow("lane", outer, 8)
     built.grow("register", outer, extent[outer] // 8)
     built.grow("register", inner, extent[inner] // (4 * k_width))
     # Warps follow rows first on Ampere, columns first on Hopper; along k they hold the same.
-    for dim in (1, 0) if version == 2 else (0, 1):
+    for dim in (column, row, *batch) if version == 2 else (*batch, row, column):
         if operand is not None and dim == inner:
             built.repeat("warp", warps[dim])
         else:
             built.grow("warp", dim, warps[dim])
-    return fitted(built.bases, tile, [inner, outer])
+    return fitted(built.bases, tile, [inner, outer, *batch])

@@ -22,29 +22,32 @@ def mfma(layout: PrintedLayout, tile: Vector, operand: int | None, k_width: int)
     side = layout.integers("instrShape", None)[:2]
     if side not in ([16, 16], [32, 32]):
         raise wrong(f"amd_mfma is read for 16x16 and 32x32, not {side}")
-    extent = side[0]
-    warps = layout.powers("warpsPerCTA", 2)
-    tiles = layout.powers("tilesPerWarp", 2) if layout.fields.get("tilesPerWarp") else [1, 1]
+    extent, rank = side[0], len(tile)
+    row, column = rank - 2, rank - 1
+    batch = list(range(row))
+    warps = layout.powers("warpsPerCTA", rank)
+    tiles = layout.powers("tilesPerWarp", rank) if layout.fields.get("tilesPerWarp") else [1] * rank
     if operand is None:
         # Transposed, a lane's registers run along the columns; else along the rows.
-        along = 1 if layout.integer("transposed") else 0
+        along, across = (column, row) if layout.integer("transposed") else (row, column)
         height = 1 if layout.fields.get("elementBitWidth") == 64 else 4
-        built = Bases([1, 0])
+        built = Bases([column, row, *batch])
         built.grow("register", along, height)
-        built.grow("lane", 1 - along, extent)
+        built.grow("lane", across, extent)
         built.grow("lane", along, MFMA_LANES // extent)
         built.grow("register", along, extent * extent // (MFMA_LANES * height))
-        inner = 1
+        inner = column
     else:
         built, inner = _operand(tile, operand, k_width, extent, MFMA_LANES // extent)
-    for dim in (1, 0):
+        _over_k(built, tile, inner)
+    for dim in (column, row, *batch):
         if operand is None or dim != inner:
-            built.grow("register", dim, tiles[dim])
+            built.grow("register", dim, tiles[dim] if dim in (row, column) else 1)
             built.grow("warp", dim, warps[dim])
-            built.grow("register", dim, max(1, tile[dim] // built.size[dim]))
+            built.grow("register", dim, max(1, tile[dim] // built.size.get(dim, 1)))
         else:
             built.repeat("warp", warps[dim])
-    return fitted(built.bases, tile, [inner, 1 - inner])
+    return fitted(built.bases, tile, [inner, row + column - inner, *batch])
 
 
 def wmma(layout: PrintedLayout, tile: Vector, operand: int | None, k_width: int) -> dict[str, list[Vector]]:
@@ -84,6 +87,8 @@ def wmma(layout: PrintedLayout, tile: Vector, operand: int | None, k_width: int)
             kept = [16 * x if operand is None or d != inner else 0 for d, x in enumerate(vector)]
             if part == "warp" or any(kept):
                 built.bases[part].append(tuple(kept))
+    if operand is not None:
+        _over_k(built, tile, inner)
     return fitted(built.bases, tile, [inner, 1 - inner])
 
 
@@ -96,11 +101,16 @@ def _warps(counts: list[int]) -> list[Vector]:
 
 
 def _operand(tile: Vector, operand: int, k_width: int, extent: int, groups: int) -> tuple[Bases, int]:
-    """Pieces of `k_width` along k, `groups` of them side by side, over all of k; and which dimension k is."""
-    inner, outer = (1, 0) if operand == 0 else (0, 1)
-    built = Bases([inner, outer])
+    """Pieces of `k_width` along k, `groups` of them side by side; and which dimension k is."""
+    row, column = len(tile) - 2, len(tile) - 1
+    inner, outer = (column, row) if operand == 0 else (row, column)
+    built = Bases([inner, outer, *range(row)])
     built.grow("register", inner, k_width)
     built.grow("lane", outer, extent)
     built.grow("lane", inner, groups)
-    built.grow("register", inner, max(1, tile[inner] // (k_width * groups)))
     return built, inner
+
+
+def _over_k(built: Bases, tile: Vector, inner: int) -> None:
+    """Further registers for the rest of dimension `inner`."""
+    built.grow("register", inner, max(1, tile[inner] // built.size[inner]))

@@ -143,8 +143,10 @@ def _nvmma(layout: PrintedLayout, tile: Vector) -> list[Vector]:
     width, bits = layout.integer("swizzlingByteWidth"), layout.power("elementBitWidth")
     if rank > 2 and layout.fields.get("transposed"):
         raise wrong("nvmma_shared with transposed = true is read for two dimensions")
-    if width not in (0, 32, 64, 128) or bits not in (8, 16, 32) or layout.fields.get("fp4Padded"):
-        raise wrong("nvmma_shared is read for 0, 32, 64 and 128 bytes and elements of 8, 16 and 32 bits")
+    if layout.fields.get("fp4Padded"):
+        raise wrong(f"nvmma_shared with {layout.spelt('fp4Padded')} leaves gaps between elements of 4 bits")
+    if width not in (0, 32, 64, 128) or bits not in (8, 16, 32, 64):
+        raise wrong("nvmma_shared is read for 0, 32, 64 and 128 bytes and elements of 8, 16, 32 and 64 bits")
     transposed = bool(layout.fields.get("transposed"))
     # The dimension that lies contiguous, and the others from fast to slow.
     fast = 0 if transposed else rank - 1

@@ -98,6 +98,30 @@ def triton_amd_layouts(rng: random.Random, builder) -> Iterator[dict[str, object
         yield {"peer": f"triton {version('triton')}", "text": text, "tile": tile, "bases": bases}
 
 
+def triton_batches(rng: random.Random, builder) -> Iterator[dict[str, object]]:
+    """Matrix instructions of three dimensions, the first a batch."""
+    from triton.experimental.gluon.language import _layouts as gluon
+    from triton.experimental.gluon.language.amd import _layouts as amd
+
+    def power(low: int, high: int) -> int:
+        return 1 << rng.randint(low, high)
+
+    for number in range(COUNT // 4):
+        warps = [power(0, 2), power(0, 1), power(0, 1)]
+        if number % 2:
+            shape = rng.choice([[32, 32, 8], [16, 16, 16]])
+            tiles = rng.choice([None, [1, 2, 1], [2, 1, 2]])
+            layout = amd.AMDMFMALayout(3, shape, rng.random() < 0.5, warps, tiles_per_warp=tiles)
+        else:
+            layout = gluon.NVMMADistributedLayout([2, 0], warps, [1, 16, 8])
+        if number % 4 > 1:
+            layout = gluon.DotOperandLayout(rng.randint(0, 1), layout, 2 + number % 2 * 2)
+        tile = [power(0, 3), power(4, 6), power(4, 6)]
+        linear = builder.to_linear_layout(layout._to_ir(builder), tile)
+        bases = {"register": linear.reg_bases, "lane": linear.lane_bases, "warp": linear.warp_bases}
+        yield {"peer": f"triton {version('triton')}", "text": repr(layout), "tile": tile, "bases": bases}
+
+
 def triton_shared_layouts(rng: random.Random, builder) -> Iterator[dict[str, object]]:
     """Offsets of elements: those of the linear layout, or of a padded layout's own bases and pads."""
     from triton.experimental.gluon.language import _layouts as gluon
@@ -170,12 +194,12 @@ def triton_linear_shared_layouts(rng: random.Random, builder) -> Iterator[dict[s
         }  # fmt: skip
 
 
-def cute_shared_layouts(rng: random.Random) -> Iterator[dict[str, object]]:
-    """Swizzles over layouts of rows or of columns, whole or in blocks."""
+def cute_shared_layouts(rng: random.Random, count: int, sign: int) -> Iterator[dict[str, object]]:
+    """Swizzles over layouts of rows or of columns, whole or in blocks; `sign` is that of their shifts."""
     from pycute import ComposedLayout, Layout, Swizzle
 
     made = 0
-    while made < COUNT // 2:
+    while made < count:
         rows, columns = 1 << rng.randint(2, 5), 1 << rng.randint(2, 6)
         inner = 1 << rng.randint(2, columns.bit_length() - 1)
         plain = rng.choice([
@@ -184,8 +208,8 @@ def cute_shared_layouts(rng: random.Random) -> Iterator[dict[str, object]]:
             Layout((rows, (inner, columns // inner)), (inner, (1, rows * inner))),
         ])  # fmt: skip
         bits, base = rng.randint(1, 3), rng.randint(0, 4)
-        shift = rng.randint(bits, 4)
-        if bits + base + shift > (rows * columns).bit_length() - 1:
+        shift = rng.randint(bits, 4) * sign
+        if bits + base + abs(shift) > (rows * columns).bit_length() - 1:
             continue
         layout = ComposedLayout(Swizzle(bits, base, shift), 0, plain)
         printed = f"Sw<{bits},{base},{shift}> o _0 o {plain.shape}:{plain.stride}".replace("(", "(_", 1)
@@ -239,8 +263,9 @@ def main() -> None:
     builder = gluon_ir.GluonOpBuilder(context)
     rng = random.Random(20261121)
     rows = [*triton_layouts(rng, builder), *cute_layouts(rng), *triton_amd_layouts(rng, builder)]
-    rows += [*triton_shared_layouts(rng, builder), *cute_shared_layouts(rng)]
+    rows += [*triton_shared_layouts(rng, builder), *cute_shared_layouts(rng, COUNT // 2, 1)]
     rows += triton_linear_shared_layouts(rng, builder)
+    rows += [*triton_batches(rng, builder), *cute_shared_layouts(rng, COUNT // 4, -1)]
     text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
     with open(arguments.out, "wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
         packed.write(text.encode())
