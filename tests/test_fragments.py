@@ -127,19 +127,62 @@ def test_ldmatrix_trans_delivers_rows_of_b():
             assert got == want
 
 
-def test_transposing_loads_of_amd_deliver_columns():
-    """Play ds_read_b64_tr_b16: of 16 lanes, 4 address each of 4 rows of 16 elements, lane l gets column l."""
-    held = FRAGMENTS["mfma.32x32x16.B.f16"]
-    access = {"name": "B", "op": "ds_read_b64_tr_b16", "fragment": held.name}
-    loaded = from_data(problem(access, shape=(16, 32), threads=64, target="gfx950"))
+@pytest.mark.parametrize(
+    ("bits", "name", "element"),
+    [
+        (16, "mfma.32x32x16.B.f16", "f16"),
+        (8, "mfma.32x32x64.B.e4m3", "e4m3"),
+        (8, "mfma.16x16x128.B.e5m2", "e5m2"),
+        (4, "mfma.32x32x64.B.e2m1", "e2m1"),
+        (4, "mfma.16x16x128.B.e2m1", "e2m1"),
+    ],
+)
+def test_transposing_loads_of_amd_deliver_columns(bits, name, element):
+    """Play ds_read_b64_tr: of 16 lanes, each addresses 64 bits in rows of 16 elements, lane l gets column l."""
+    held = FRAGMENTS[name]
+    rows = 64 // bits
+    access = {"name": "B", "op": f"ds_read_b64_tr_b{bits}", "fragment": held.name}
+    shape = tuple(held.extent.values())
+    loaded = from_data(problem(access, shape=shape, element=element, threads=64, target="gfx950"))
     pieces = trace(loaded, device("gfx950")).accesses[0].element
-    for piece, lane, j in itertools.product(range(2), range(64), range(4)):
-        got = pieces[piece, lane // 16 * 16 + 4 * j + lane % 16 // 4] + lane % 4
-        place = held.at["k"][lane, 0, 4 * piece + j], held.at["n"][lane, 0, 4 * piece + j]
-        assert got == place[0] * 32 + place[1]
-    for other, error in (({"index": ["n", "k"]}, "cannot move"), ({"op": "ds_read_b64_tr_b8"}, "16-bit")):
+    across = 16 // rows
+    for piece, lane, j in itertools.product(range(held.values // rows), range(64), range(rows)):
+        got = pieces[piece, lane // 16 * 16 + across * j + lane % 16 // rows] + lane % rows
+        place = held.at["k"][lane, 0, rows * piece + j], held.at["n"][lane, 0, rows * piece + j]
+        assert got == place[0] * shape[1] + place[1]
+
+
+def test_transposing_loads_that_cannot_deliver_a_fragment():
+    access = {"name": "B", "op": "ds_read_b64_tr_b16", "fragment": "mfma.32x32x16.B.f16"}
+    for other, error in (
+        ({"index": ["n", "k"]}, "cannot move"),
+        ({"op": "ds_read_b64_tr_b8"}, "elements have 16"),
+        ({"op": "ds_read_b96_tr_b6"}, "elements have 16"),
+    ):
         with pytest.raises(ProblemFileError, match=error):
             from_data(problem({**access, **other}, shape=(32, 32), threads=64, target="gfx950"))
+
+
+@pytest.mark.parametrize(("name", "side"), [("mfma.xf32.32x32x4", 32), ("mfma.xf32.16x16x8", 16)])
+def test_xf32_is_what_the_matrix_instruction_calculator_prints(name, side):
+    # A[0][0..3] is v0{0} v1{0} v0{32} v1{32}, and v0{0} v1{0} v0{16} v1{16}.
+    held = FRAGMENTS[f"{name}.A.xf32"]
+    assert {(int(held.at["k"][lane, 0, i]), lane, i) for lane in (0, side) for i in (0, 1)} == {
+        (0, 0, 0), (1, 0, 1), (2, side, 0), (3, side, 1),
+    }  # fmt: skip
+    assert (held.at["m"][:, 0, 0] == np.arange(64) % side).all()
+
+
+@pytest.mark.parametrize("operand", ["A", "B"])
+@pytest.mark.parametrize("shape", [[32, 32, 64], [16, 16, 128]])
+def test_f8f6f4_is_what_triton_gives_its_operands(shape, operand):
+    held = FRAGMENTS[f"mfma.{'x'.join(map(str, shape))}.{operand}.e4m3"]
+    parent = (
+        f"#ttg.amd_mfma<{{version = 4, warpsPerCTA = [1, 1], instrShape = {shape}, isTransposed = true}}>"
+    )
+    text = f"#ttg.dot_op<{{opIdx = {'AB'.index(operand)}, parent = {parent}, kWidth = 16}}>"
+    got = thread_values(text, tuple(held.extent.values()), 64)
+    assert (got == np.stack([at[:, 0] for at in held.at.values()], axis=-1)).all()
 
 
 @pytest.mark.parametrize(("name", "version", "k_width"), [("wmma", 1, 16), ("wmma.gfx12", 2, 8)])

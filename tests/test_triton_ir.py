@@ -325,3 +325,54 @@ def test_buffers_are_followed_through_loops_branches_and_views(body, want):
 def test_a_value_that_is_not_followed_is_no_buffer_of_its_type():
     with pytest.raises(ProblemFileError, match="line 16: cannot tell which buffer %b is"):
         reached(LOAD.replace("NAME", "%b"))
+
+
+SPECIALISED = (
+    HOPPER[: HOPPER.index("    %a0 =")]
+    + """
+    ttg.warp_specialize(%a, %b) attributes {requestedRegisters = array<i32: 24>}
+    default {
+      ttg.local_use %a : !ttg.memdesc<2x128x64xf16, #nv, #smem, mutable>
+      ttg.warp_yield loc(#loc27)
+    }
+    partition0(%c: !ttg.memdesc<2x128x64xf16, #nv, #smem, mutable> loc("c"(#loc8)), %d: !ttg.memdesc<2x64x64xf16, #nv, #smem, mutable> loc(callsite("d"(#loc9) at "(f)"(#loc1)))) num_warps(1) {
+      %s = ttg.memdesc_index %d[%i] : !ttg.memdesc<2x64x64xf16, #nv, #smem, mutable> -> !ttg.memdesc<64x64xf16, #nv, #smem, mutable>
+      ttng.async_tma_gather %e[%rows, %k] %s, %bar, %true : !tt.tensordesc<1x64xf16, #nv>, tensor<64xi32, #ttg.slice<{dim = 0, parent = #blocked}>>, i32, !ttg.memdesc<1xi64, #bars, #smem, mutable>, !ttg.memdesc<64x64xf16, #nv, #smem, mutable>, i1
+      %v = ttg.local_load %s : !ttg.memdesc<64x64xf16, #nv, #smem, mutable> -> tensor<64x64xf16, #one>
+      ttg.warp_return loc(#loc27)
+    }
+"""
+)  # fmt: skip
+SPECIALISED = SPECIALISED.replace(
+    "#smem =",
+    "#one = #ttg.blocked<{sizePerThread = [1, 8], threadsPerWarp = [4, 8], warpsPerCTA = [1, 1], order = [1, 0]}>\n"
+    "#smem =",
+    1,
+)
+
+
+def test_partitions_have_warps_of_their_own_and_rows_are_gathered_by_tma():
+    left_out = []
+    (data,) = problems(SPECIALISED, left_out.append)
+    load, gather = data["accesses"]
+    assert (data["name"], data["threads"], load["where"]) == ("kernel b", 128, "tid < 32")
+    assert gather["op"] == "tma.load"
+    assert "gather4" in gather["notes"]
+    audit = check(from_data(data), data["published"]["offset"])
+    assert [x.wavefronts for x in audit.accesses] == [64, 0]
+    # What is not read is left out by name; without anybody to tell, it is an error.
+    assert left_out == ["kernel a: line 16: local_use is not read"]
+    with pytest.raises(ProblemFileError, match="line 16: local_use is not read"):
+        list(problems(SPECIALISED))
+
+
+@pytest.mark.filterwarnings("ignore::layoutopt.errors.DisputedRuleWarning")
+def test_operands_of_8_bits_are_read_across_their_rows():
+    text = CDNA4.replace("f16", "f8E4M3FN").replace("16]", "64]").replace("kWidth = 8", "kWidth = 16")
+    text = text.replace("vec = 8", "vec = 16")
+    copy = "ttg.async_copy_global_to_local %p0, %b : tensor<64x64x!tt.ptr<f8E4M3FN>, #blocked>"
+    (data,) = problems(text.replace("OPERATION", copy))
+    load = data["accesses"][1]
+    # Lane l of 16 addresses 8 columns of row l // 2.
+    assert load["op"] == "ds_read_b64_tr_b8"
+    assert load["index"][0].startswith("lane // 32 * 16 + lane // 2 % 8")

@@ -143,7 +143,8 @@ def ttgir(source: Path, folder: Path) -> int:
     from layoutopt.imports.triton_ir import problems
 
     files: dict[Path, bytes] = {}
-    for data in problems(read(source, MAX_TEXT_BYTES).decode("utf-8", "replace")):
+    left_out: list[str] = []
+    for data in problems(read(source, MAX_TEXT_BYTES).decode("utf-8", "replace"), left_out.append):
         name = re.sub(r"[^\w.-]+", "_", data["name"])
         path = folder / f"{name}.json"
         number = 1
@@ -153,7 +154,8 @@ def ttgir(source: Path, folder: Path) -> int:
         check_new(path)
         files[path] = _checked(data).encode()
     if not files:
-        raise ProblemFileError("", f"{source.name} has no shared buffer that is stored or loaded")
+        why = f"that is read: {left_out[0]}" if left_out else "that is stored or loaded"
+        raise ProblemFileError("", f"{source.name} has no shared buffer {why}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -161,6 +163,8 @@ def ttgir(source: Path, folder: Path) -> int:
     write_all(files)
     for path in files:
         note(f"wrote {path}")
+    for reason in left_out:
+        note(f"left out: {reason}")
     return 0
 
 

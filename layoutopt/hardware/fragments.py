@@ -26,7 +26,7 @@ Count = Annotated[int, Meta(ge=1)]
 
 BITS: Final = {
     "b1": 1, "s4": 4, "u4": 4, "e2m1": 4, "s8": 8, "u8": 8, "e4m3": 8, "e5m2": 8,
-    "f16": 16, "bf16": 16, "f32": 32, "tf32": 32, "s32": 32, "f64": 64,
+    "f16": 16, "bf16": 16, "f32": 32, "tf32": 32, "xf32": 32, "s32": 32, "f64": 64,
 }  # fmt: skip
 _ARCHITECTURE: Final = re.compile(r"sm_(\d+)|gfx([0-9a-f]+)")
 TargetName = Annotated[str, Meta(pattern=r"^(sm_[0-9]+|gfx[0-9a-f]+)(?!\n)$")]

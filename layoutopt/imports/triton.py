@@ -123,8 +123,6 @@ def _matrix(
     """Accumulator (`operand` None) or operand of a matrix instruction."""
     if layout.kind not in MATRICES:
         raise wrong(f"dot_op is read for {', '.join(MATRICES)}")
-    if layout.kind == "amd_wmma" and len(tile) != 2:
-        raise wrong("amd_wmma is read for two dimensions")
     if len(tile) not in (2, 3):
         raise wrong(f"{layout.kind} is read for two dimensions, and three of which the first is a batch")
     if layout.kind == "nvidia_mma":

@@ -60,42 +60,48 @@ def wmma(layout: PrintedLayout, tile: Vector, operand: int | None, k_width: int)
     shape = layout.integers("instrShape", None) if layout.fields.get("instrShape") else [16, 16]
     if version not in (1, 2, 3) or shape[:2] != [16, 16]:
         raise wrong("amd_wmma is read for versions 1 to 3 and 16x16")
+    rank = len(tile)
+    row, column = rank - 2, rank - 1
+    batch = list(range(row))
     if operand is None:
-        along = 1 if layout.integer("transposed") else 0
-        built = Bases([1, 0])
+        along, across = (column, row) if layout.integer("transposed") else (row, column)
+        built = Bases([column, row, *batch])
         if version == 1:  # the halves of a wave hold alternate rows
-            built.grow("lane", 1 - along, 16)
+            built.grow("lane", across, 16)
             built.grow("lane", along, 2)
             built.grow("register", along, 8)
         else:
             built.grow("register", along, 8)
-            built.grow("lane", 1 - along, 16)
+            built.grow("lane", across, 16)
             built.grow("lane", along, 2)
-        inner = 1
+        inner = column
     elif version == 1:  # both halves of a wave hold the operand
         built, inner = _operand(tile, operand, 16, 16, 1)
         built.repeat("lane", 2)
     else:
         built, inner = _operand(tile, operand, k_width, 16, WMMA_LANES // 16)
-    bases = {part: layout.bases(part, 2) for part in ("register", "warp")}
+    bases = {part: layout.bases(part, rank) for part in ("register", "warp")}
     if "warpsPerCTA" in layout.fields:
         if bases["warp"]:
             raise wrong("amd_wmma with warpsPerCTA and ctaLayout: the compiler prints one of them")
-        bases["warp"] = _warps(layout.powers("warpsPerCTA", 2))
+        bases["warp"] = _warps(layout.powers("warpsPerCTA", rank))
+    unit = [16 if d in (row, column) else 1 for d in range(rank)]
     for part, vectors in bases.items():
         for vector in vectors:
-            kept = [16 * x if operand is None or d != inner else 0 for d, x in enumerate(vector)]
+            kept = [unit[d] * x if operand is None or d != inner else 0 for d, x in enumerate(vector)]
             if part == "warp" or any(kept):
                 built.bases[part].append(tuple(kept))
     if operand is not None:
         _over_k(built, tile, inner)
-    return fitted(built.bases, tile, [inner, 1 - inner])
+    return fitted(built.bases, tile, [inner, row + column - inner, *batch])
 
 
 def _warps(counts: list[int]) -> list[Vector]:
     """Bases of warps side by side, along the columns first, in units of an instruction's tile."""
-    built = Bases([1, 0])
-    for dim in (1, 0):
+    order = list(range(len(counts)))[::-1]
+    order = [*order[:2], *sorted(order[2:])]
+    built = Bases(order)
+    for dim in order:
         built.grow("warp", dim, counts[dim])
     return built.bases["warp"]
 

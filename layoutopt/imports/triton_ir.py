@@ -3,16 +3,17 @@
 Every `local_alloc` is a tile, with all its stages, and so is a buffer that a function is given;
 `local_store`, `local_load`, a `local_alloc` of a value and copies from global memory are its
 accesses, each once, whatever loop it stands in, and so are TMA, wgmma and tcgen05, which reach it by
-themselves. Which buffer a value is:
-`layoutopt.imports.triton_views`. The layout that Triton chose is the published one. Which instructions move a
-tensor: `layoutopt.imports.triton_moves`. Not read: the scratch memory of `convert_layout` and of reductions.
+themselves. Which buffer a value is: `layoutopt.imports.triton_views`. The layout that Triton chose is the
+published one. Which instructions move a tensor: `layoutopt.imports.triton_moves`. A buffer that an operation
+of another kind reaches, such as `local_gather`, is left out by name. Not read: the scratch memory of
+`convert_layout` and of reductions.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -36,9 +37,11 @@ _SHARED: Final = re.compile(r"\s*(?:(%[\w.$#-]+)(?::\d+)?\s*=\s*)?\"?(?:ttg|ttng
 _ELEMENTS: Final = {"f8E4M3FN": "e4m3", "f8E5M2": "e5m2", "f8E4M3FNUZ": "b8", "f8E5M2FNUZ": "b8", "i1": "b8"}
 # Copies that TMA makes by itself, and matrix instructions that read shared memory.
 _TMA: Final = {
-    "async_tma_copy_global_to_local": "tma.load",
-    "async_tma_copy_local_to_global": "tma.store",
-    "async_tma_reduce": "tma.store",
+    "async_tma_copy_global_to_local": ("tma.load", ""),
+    "async_tma_copy_local_to_global": ("tma.store", ""),
+    "async_tma_reduce": ("tma.store", ""),
+    "async_tma_gather": ("tma.load", "gather4: rows by their indices, which lie as those of a box."),
+    "async_tma_scatter": ("tma.store", "scatter4: rows by their indices, which lie as those of a box."),
 }
 _MATRIX: Final = {"warp_group_dot": "wgmma", "tc_gen5_mma": "tcgen05", "tc_gen5_mma_scaled": "tcgen05"}
 _MOVES: Final = {
@@ -47,6 +50,11 @@ _MOVES: Final = {
     "async_copy_global_to_local": "cp.async",
     "buffer_load_to_local": "cp.async",
 }
+# Operations on barriers, and those that move nothing.
+_IDLE: Final = re.compile(
+    r"\w*barrier\w*|local_dealloc|clc_\w+|fence_\w+|tc_gen5_commit|warp_\w+|async_tma_store_wait"
+)
+_LOCATION: Final = re.compile(r"\s*\bloc\((?:[^()\"]|\"[^\"]*\"|\((?:[^()\"]|\"[^\"]*\")*\))*\)")
 
 
 @dataclass(frozen=True)
@@ -66,13 +74,16 @@ class Tile:
         name: the value that it is allocated as.
         buffer: its type.
         accesses: kind, type of the registers and part of the buffer, by what makes them the same.
-        by_itself: what the hardware does to it: the operation, and of a matrix the dimension that is K.
+        by_itself: notes on what the hardware does to it, by the operation and, of a matrix, the dimension
+            that is K.
+        unread: what reaches it and is not read.
     """
 
     name: str
     buffer: Buffer
     accesses: dict[tuple[Any, ...], tuple[str, str, View]] = field(default_factory=dict)
-    by_itself: dict[tuple[str, int | None], None] = field(default_factory=dict)
+    by_itself: dict[tuple[str, int | None], str] = field(default_factory=dict)
+    unread: str = ""
 
 
 @dataclass
@@ -111,8 +122,12 @@ class Kernel:
                 raise ProblemFileError("", f"more than {MAX_ACCESSES} accesses of one tile")
 
 
-def problems(text: str) -> Iterator[dict[str, Any]]:
+def problems(text: str, leave_out: Callable[[str], None] | None = None) -> Iterator[dict[str, Any]]:
     """Data of a problem for each tile, in the order of the file; `name` is the kernel's and the buffer's.
+
+    Args:
+        text: of the file.
+        leave_out: called with the buffer and the reason where one is not read; an error otherwise.
 
     Raises:
         ProblemFileError: the text is no such file, or holds a layout or an element that is not read here.
@@ -121,8 +136,13 @@ def problems(text: str) -> Iterator[dict[str, Any]]:
     aliases = "\n".join(line for line in text.splitlines() if re.match(r"#\w+\s*=\s*#ttg\.\w+<", line))
     for kernel in _kernels(text, aliases):
         for tile in kernel.tiles:
-            if tile.accesses or tile.by_itself:
-                yield _problem(kernel, tile, launch, aliases)
+            try:
+                if tile.accesses or tile.by_itself or tile.unread:
+                    yield _problem(kernel, tile, launch, aliases)
+            except ProblemFileError as error:
+                if leave_out is None:
+                    raise
+                leave_out(f"{kernel.name} {tile.name}: {error}")
 
 
 def _header(text: str) -> Launch:
@@ -151,7 +171,8 @@ def _header(text: str) -> Launch:
 
 def _kernels(text: str, aliases: str) -> list[Kernel]:
     kernels: list[Kernel] = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, located in enumerate(text.splitlines(), 1):
+        line = _LOCATION.sub("", located)
         if started := re.search(r"\btt\.func\b[^@]*@\"?([\w.$]+)", line):
             kernels.append(Kernel(started[1]))
         if kernels:
@@ -189,10 +210,15 @@ def _line(kernel: Kernel, number: int, line: str, aliases: str) -> None:
             if "tensor_memory" not in inner:
                 kernel.allocate(name, _buffer(inner, aliases))
     elif statement := _SHARED.match(line):
-        _statement(kernel, statement[1] or "", statement[2], line, aliases)
+        result, operation = statement[1] or "", statement[2]
+        if not _statement(kernel, result, operation, line, aliases) and not _IDLE.fullmatch(operation):
+            for name in re.findall(r"%[\w.$#-]+", line.partition(operation)[2]):
+                for view in kernel.values.views(name):
+                    kernel.tiles[view.buffer].unread = f"line {number}: {operation} is not read"
 
 
-def _statement(kernel: Kernel, result: str, operation: str, line: str, aliases: str) -> None:
+def _statement(kernel: Kernel, result: str, operation: str, line: str, aliases: str) -> bool:
+    """Note what a statement does; whether that is known here."""
     types = list(_types(line))
     memory = [inner for kind, inner in types if kind == "memdesc"]
     values = [inner for kind, inner in types if kind == "tensor"]
@@ -208,9 +234,10 @@ def _statement(kernel: Kernel, result: str, operation: str, line: str, aliases: 
     elif operation.startswith(("memdesc_", "warp_group_dot_wait")):
         _derived(kernel, result, operation, line, (used, memory))
     elif operation in _TMA and memory:
+        op, notes = _TMA[operation]
         reached = re.search(r"\]\s*(?:\w+\s*=\s*\[[^\]]*\]\s*)?(%[\w.$#-]+)", line)
         for view in kernel.views(reached[1] if reached else "?"):
-            kernel.tiles[view.buffer].by_itself[_TMA[operation], None] = None
+            kernel.tiles[view.buffer].by_itself.setdefault((op, None), notes)
     elif operation in _MATRIX:
         for operand, k, name, (kind, inner) in zip("AB", (-1, -2), used, types, strict=False):
             if kind == "tensor" or "tensor_memory" in inner:  # A may be in registers
@@ -218,7 +245,10 @@ def _statement(kernel: Kernel, result: str, operation: str, line: str, aliases: 
             for view in kernel.views(name):
                 tile = kernel.tiles[view.buffer]
                 dim = along(view, k % view.elements.ndim, tile.buffer.shape)
-                tile.by_itself[f"{_MATRIX[operation]}.{operand}", dim] = None
+                tile.by_itself[f"{_MATRIX[operation]}.{operand}", dim] = ""
+    else:
+        return False
+    return True
 
 
 def _derived(kernel: Kernel, result: str, operation: str, line: str, of: tuple[list[str], list[str]]) -> None:
@@ -313,6 +343,8 @@ def _buffer(text: str, aliases: str) -> Buffer:
 
 
 def _problem(kernel: Kernel, tile: Tile, launch: Launch, aliases: str) -> dict[str, Any]:
+    if tile.unread:
+        raise ProblemFileError("", tile.unread)
     buffer = tile.buffer
     table, formula = offsets(f"{aliases}\n{buffer.layout}", buffer.shape)
     # The dimension whose elements lie together comes last: accesses are wide along it.
@@ -321,6 +353,7 @@ def _problem(kernel: Kernel, tile: Tile, launch: Launch, aliases: str) -> dict[s
     turned = np.ascontiguousarray(table.transpose(dims))
     size = ELEMENT_BYTES[buffer.element]
     accesses = []
+    threads = launch.warps * launch.lanes
     for number, (kind, value, view) in enumerate(tile.accesses.values()):
         name = f"{kind} {number}" if len(tile.accesses) > 1 else kind
         within = _coordinates(value, aliases, launch)
@@ -330,11 +363,16 @@ def _problem(kernel: Kernel, tile: Tile, launch: Launch, aliases: str) -> dict[s
         elements = view.elements[tuple(np.moveaxis(within, -1, 0))]
         coordinates = np.stack(np.unravel_index(elements, buffer.shape), axis=-1)[..., dims]
         layout = parse(f"{aliases}\n{_laid_out(value)[1]}")
-        accesses.append(access(name, kind, Moved(layout, coordinates, turned, size), launch))
-    for op, k in tile.by_itself:
+        # The warps of a partition of a specialised kernel are not those of the module.
+        own = replace(launch, warps=len(within) // launch.lanes)
+        accesses.append((len(within), access(name, kind, Moved(layout, coordinates, turned, size), own)))
+        threads = max(threads, len(within))
+    listed = [one | ({"where": f"tid < {n}"} if n < threads else {}) for n, one in accesses]
+    for (op, k), notes in tile.by_itself.items():
         major = {"major": "MN"} if k is not None and k != dims[-1] else {}
-        alike = sum(access["op"] == op for access in accesses)  # by its rows, and across them
-        accesses.append({"name": f"{op} {alike}" if alike else op, "op": op, **major})
+        alike = sum(one["op"] == op for one in listed)  # by its rows, and across them
+        said = {"notes": notes} if notes else {}
+        listed.append({"name": f"{op} {alike}" if alike else op, "op": op, **major, **said})
     if formula is not None and dims != list(range(table.ndim)):
         renamed = {f"x{d}": f"x{place}" for place, d in enumerate(dims)}
         formula = re.sub(r"x\d", lambda match: renamed[match[0]], formula)
@@ -351,8 +389,8 @@ def _problem(kernel: Kernel, tile: Tile, launch: Launch, aliases: str) -> dict[s
         + ("." if dims == list(range(table.ndim)) else f"; its dimensions in the order {dims}."),
         "target": launch.target,
         "tile": {"shape": list(turned.shape), "element": buffer.element},
-        "threads": launch.warps * launch.lanes,
-        "accesses": accesses,
+        "threads": threads,
+        "accesses": listed,
         **({"published": published} if formula is not None else {}),
     }
 
@@ -367,9 +405,4 @@ def _coordinates(value: str, aliases: str, launch: Launch) -> IntArray:
     """The tensor's element of each thread and register: int64, shape (threads, registers, dimensions)."""
     first, layout = _laid_out(value)[:2]
     shape, _ = _shaped(first)
-    table: IntArray = thread_values(f"{aliases}\n{layout}", shape, launch.lanes)
-    if len(table) != launch.warps * launch.lanes:
-        raise ProblemFileError(
-            "", f"{layout} is one of {len(table)} threads, not {launch.warps * launch.lanes}"
-        )
-    return table
+    return thread_values(f"{aliases}\n{layout}", shape, launch.lanes)

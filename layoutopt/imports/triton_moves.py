@@ -1,8 +1,9 @@
 """How Triton's compiler moves a tensor between registers, or global memory, and shared memory.
 
 The widest vectors that registers and layout keep together; ldmatrix, and stmatrix of 2-byte elements, where
-registers hold matrices as these move them; on AMD ds_read_b64_tr_b16 for operands of mfma that lie across the
-rows, and copies past the registers whose lanes write side by side, each fetching what lies at its place.
+registers hold matrices as these move them; on AMD ds_read_b64_tr_b16 and b8 for operands of mfma that lie
+across the rows, and copies past the registers whose lanes write side by side, each fetching what lies at its
+place.
 Rules: Triton, third_party/nvidia/lib/TritonNVIDIAGPUToLLVM and third_party/amd/lib/TritonAMDGPUToLLVM.
 """
 
@@ -26,8 +27,8 @@ IntArray = npt.NDArray[np.int64]
 WIDTHS: Final = (16, 8, 4, 2, 1)
 MATRIX: Final = 8  # rows of a matrix that ldmatrix moves
 ROW_BYTES: Final = 16
-TR_LANES: Final = 16  # lanes between which ds_read_b64_tr_b16 exchanges elements
-TR_VALUES: Final = 4  # elements that each of them addresses and receives
+TR_LANES: Final = 16  # lanes between which ds_read_b64_tr_b16 and b8 exchange elements
+TR_BYTES: Final = 8  # that each of them addresses and receives
 _DIRECT_WIDTHS: Final = (16, 12, 4)
 
 
@@ -129,25 +130,28 @@ def _direct(moved: Moved, launch: Launch) -> dict[str, Any]:
 
 
 def _transposing(moved: Moved, launch: Launch) -> dict[str, Any] | None:
-    """The access by ds_read_b64_tr_b16, where the registers of an operand lie across the rows.
+    """The access by ds_read_b64_tr_b16 or b8, where the registers of an operand lie across the rows.
 
-    Of 16 lanes, 4 address each of 4 rows of 16 elements; lane l receives column l % 16.
+    Of 16 lanes, each addresses 8 bytes in rows of 16 elements; lane l receives column l % 16.
     """
     of_mfma = moved.layout.kind == "dot_op" and moved.layout.layout("parent").kind == "amd_mfma"
-    if not of_mfma or moved.size != 2 or not launch.has("load.tr", 8) or _width(moved) > moved.size:
+    wide = _width(moved) > moved.size
+    if not of_mfma or moved.size not in (1, 2) or not launch.has("load.tr", TR_BYTES) or wide:
         return None
+    values = TR_BYTES // moved.size
     held = moved.flat.reshape(launch.warps, launch.lanes, -1)
-    if held.shape[2] % TR_VALUES:
+    if held.shape[2] % values:
         return None
-    lane, piece = np.arange(launch.lanes)[:, None], np.arange(held.shape[2] // TR_VALUES)
-    holder = lane // TR_LANES * TR_LANES + lane % TR_VALUES * TR_VALUES
-    register = piece * TR_VALUES + lane % TR_LANES // TR_VALUES
+    lane, piece = np.arange(launch.lanes)[:, None], np.arange(held.shape[2] // values)
+    across = TR_LANES // values
+    holder = lane // TR_LANES * TR_LANES + lane % across * values
+    register = piece * values + lane % TR_LANES // across
     starts = held[:, holder, register]
-    along = np.stack([held[:, holder + e, register] for e in range(TR_VALUES)], axis=-1)
-    if (along != starts[..., None] + np.arange(TR_VALUES)).any() or not moved.whole(starts, TR_VALUES):
+    along = np.stack([held[:, holder + e, register] for e in range(values)], axis=-1)
+    if (along != starts[..., None] + np.arange(values)).any() or not moved.whole(starts, values):
         return None
     index = index_of(starts.reshape(launch.warps * launch.lanes, -1), moved.table.shape, launch.lanes)
-    return {"op": "ds_read_b64_tr_b16", **index} if index is not None else None
+    return {"op": f"ds_read_b64_tr_b{8 * moved.size}", **index} if index is not None else None
 
 
 def _matrices(moved: Moved, launch: Launch, op: str) -> dict[str, Any] | None:

@@ -26,7 +26,7 @@ COORDINATES: Final = ("m", "n", "k")
 # Tile elements that may hold several elements of a fragment.
 CONTAINERS: Final = ("i8", "u8", "b8", "u16", "b16", "i32", "u32", "b32", "f16x2", "bf16x2", "b64", "b128")
 MAX_PLACES: Final = 1 << 22
-TR_LANES: Final = 16  # lanes between which AMD's ds_read_b64_tr_b16 exchanges elements
+TR_LANES: Final = 16  # lanes between which AMD's ds_read_b64_tr_b16, b8 and b4 exchange elements
 
 
 class FragmentAccess(Struct, frozen=True, forbid_unknown_fields=True, rename={"loops": "for"}):
@@ -157,9 +157,10 @@ class _Move:
 
         A row of an 8x8 matrix is 16 bytes; lane 8 * j + r gives the address of row r of matrix j.
         Lane l receives bytes 4 * (l % 4) .. of row l // 4, or with .trans elements l // 4 of rows
-        2 * (l % 4) and the next (PTX ISA, ldmatrix and stmatrix). Of AMD's
-        ds_read_b64_tr_b16, 16 lanes address 4 rows of 16 elements, 4 of them each, and lane l receives
-        column l % 16 (AMD CDNA4 ISA, 11.4; Triton, chooseDsReadTrLayout).
+        2 * (l % 4) and the next (PTX ISA, ldmatrix and stmatrix). Of AMD's ds_read_b64_tr_b16, b8 and b4,
+        16 lanes address as many rows of 16 elements as 64 bits hold elements, 64 bits each, and lane l
+        receives column l % 16 (AMD CDNA4 ISA, 11.4; HIP documentation, CDNA4 MFMA transpose load intrinsics;
+        b16: Triton, chooseDsReadTrLayout; b8: HipKittens' loads of columns).
 
         Returns:
             int64 arrays of shape (lanes, pieces).
@@ -167,8 +168,8 @@ class _Move:
         lane = np.arange(self.held.lanes)[:, None]
         piece = np.arange(self.pieces)[None, :]
         if self.operation.kind == "load.tr":
-            group = lane // TR_LANES * TR_LANES
-            return group + lane % 4 * 4 + 0 * piece, self.moved * piece + lane % TR_LANES // 4
+            holder, row = self._transposed(lane)
+            return holder + 0 * piece, self.moved * piece + row
         if not self.operation.matrices:
             return lane + 0 * piece, self.moved * piece + 0 * lane
         first, row = self._matrix(lane, piece)
@@ -179,8 +180,8 @@ class _Move:
     def covered(self, lane: IntArray, piece: IntArray, element: int) -> tuple[IntArray, IntArray]:
         """As `addressed`, for the element `element` places after the one at the address."""
         if self.operation.kind == "load.tr":
-            holder, value = lane // TR_LANES * TR_LANES + lane % 4 * 4, lane % TR_LANES // 4
-            return holder + element, self.moved * piece + value
+            holder, row = self._transposed(lane)
+            return holder + element, self.moved * piece + row
         if not self.operation.matrices:
             return lane, self.moved * piece + element
         first, row = self._matrix(lane, piece)
@@ -188,6 +189,11 @@ class _Move:
             return 4 * element + row // 2, first + row % 2
         register = self.moved // self.operation.matrices
         return 4 * row + element // register, first + element % register
+
+    def _transposed(self, lane: IntArray) -> tuple[IntArray, IntArray]:
+        """The lane that receives the first element at each lane's address, and the row that it lies in."""
+        across = TR_LANES // self.moved
+        return lane // TR_LANES * TR_LANES + lane % across * self.moved, lane % TR_LANES // across
 
     def _matrix(self, lane: IntArray, piece: IntArray) -> tuple[IntArray, IntArray]:
         matrices = self.operation.matrices
@@ -258,10 +264,11 @@ def _move(access: FragmentAccess, place: str, tile: Tile, threads: int) -> _Move
             known = " and ".join(held.extent)
             raise ProblemFileError(f"{place}.repeat", f"{access.fragment} has {known}, not {c}")
     bits = tile.element_bits
-    if operation.kind == "load.tr" and (not access.op.endswith("_b16") or bits != 16):
+    if operation.kind == "load.tr" and not access.op.endswith(f"b64_tr_b{bits}"):
         raise ProblemFileError(
             f"{place}.op",
-            f"only ds_read_b64_tr_b16 of 16-bit elements moves a fragment, not {access.op}",
+            f"ds_read_b64_tr_b16, b8 and b4 move fragments of as many bits; the tile's elements have {bits}, "
+            f"and the op is {access.op}",
         )
     span_bits = 8 * (4 * operation.matrices or operation.width_bytes)
     if span_bits % bits or (operation.matrices and bits > 32) or (operation.transposed and bits != 16):
