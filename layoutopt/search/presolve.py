@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from layoutopt.ground.budget import Budget
 from layoutopt.model.cp_sat import Outcome
 from layoutopt.model.layout_model import Choice
 from layoutopt.model.linear_phases import Phases, phases_of
@@ -45,6 +46,7 @@ class Look:
         phases: the phases under it.
         costs: wavefronts of each without a swizzle.
         ceilings: what each may cost.
+        budget: the time that a rule has.
     """
 
     candidate: Linearisation
@@ -53,6 +55,7 @@ class Look:
     phases: Phases
     costs: IntArray
     ceilings: IntArray
+    budget: Budget
 
 
 Rule = Callable[[Scene, Look], Verdict | None]
@@ -82,7 +85,7 @@ def spectra(scene: Scene, look: Look) -> Verdict | None:
     roomy = replace(look.candidate, span=look.reach)
     given = rules(roomy, scene.field, scene.tile)
     question = scene.question(look.phases, look.ceilings, given)
-    outcome, masks = decide(question, scene.budget)
+    outcome, masks = decide(question, look.budget)
     if outcome is Outcome.INFEASIBLE:
         scene.tally.deciders.add("walsh")
         return Verdict(refuted=True)
@@ -135,10 +138,10 @@ def nothing_left(scene: Scene, growth: Growth, listed: Listed) -> bool:
 
 
 class Presolve:
-    """The rules, asked of one linearisation after the other."""
+    """The rules, asked of one linearisation after the other within a budget."""
 
-    def __init__(self, scene: Scene) -> None:
-        self.scene = scene
+    def __init__(self, scene: Scene, budget: Budget) -> None:
+        self.scene, self.budget = scene, budget
 
     def __call__(self, candidate: Linearisation, most: int, most_swizzled: int) -> Verdict:
         """See `layoutopt.search.verdict.Judge`."""
@@ -149,7 +152,7 @@ class Presolve:
         scene.tally.unswizzled.append(plain)
         reach = max((r for r in scene.reaches(candidate) if r <= most_swizzled), default=None)
         ceilings = phases.ideal if scene.conflict_free else phases.target
-        look = Look(candidate, most, reach, phases, costs, ceilings)
+        look = Look(candidate, most, reach, phases, costs, ceilings, self.budget)
         verdicts = (rule(scene, look) for rule in RULES.values())
         verdict = next((v for v in verdicts if v is not None), None)
         if verdict is None:

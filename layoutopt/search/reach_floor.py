@@ -32,6 +32,8 @@ class ReachFloor:
         self._every_pitch = most_elements(scene.space)
         if limit is not None:
             self._every_pitch = limit if scene.space.far else min(self._every_pitch, limit)
+        budget = scene.budget if scene.conflict_free else scene.budget.part(_PATIENCE)
+        self._judge = Presolve(scene, budget)
         self.growth = Growth(
             scene.space,
             scene.field,
@@ -40,8 +42,8 @@ class ReachFloor:
             min(self._every_pitch, MOST_ELEMENTS),
             ideal=scene.conflict_free,
             holds=self._holds,
-            judge=Presolve(scene) if presolved else None,
-            budget=scene.budget if scene.conflict_free else scene.budget.part(_PATIENCE),
+            judge=self._judge if presolved else None,
+            budget=budget,
             progress=self._tell,
         )
         every = unpadded(scene.space, 0) if needs_no_list(scene.space) else scene.candidates(self._cost)
@@ -56,7 +58,7 @@ class ReachFloor:
         """
         tally = self.tally
         proved = self._solved()
-        self.growth.budget = self.scene.budget
+        self.growth.budget = self._judge.budget = self.scene.budget
         tally.growth = self.growth.grown
         if not self.presolved:
             tally.deciders.add("cp-sat")
@@ -86,8 +88,8 @@ class ReachFloor:
 
     def _look_at_whole_lines(self) -> None:
         """Out of time: lines that all start at the first bank, which a swizzle serves oftener than others."""
-        space, judge = self.scene.space, Presolve(self.scene)
-        part = self.scene.budget.part(_WHOLE_LINES_SHARE)
+        space, part = self.scene.space, self.scene.budget.part(_WHOLE_LINES_SHARE)
+        judge = Presolve(self.scene, part)
         for candidate in part.while_left(whole_lines(space)):
             if candidate.may_swizzle and self.scene.fits(candidate.span):
                 known = judge(candidate, self.growth.bound, self.growth.bound).known
