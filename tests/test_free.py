@@ -318,6 +318,22 @@ def test_a_table_fits_where_no_formula_does():
     assert solve(from_data(data)).status is Status.INFEASIBLE
 
 
+def test_a_last_word_that_is_not_full_lies_last():
+    """Bytes in rows of seven, of which a store takes four: 35 bytes are nine words, one of them of three."""
+    data = {
+        "name": "rows", "tile": {"shape": [5, 7], "element": "u8"}, "threads": 8,
+        "accesses": [
+            {"name": "rows", "op": "store", "bytes": 4, "where": "tid < 1", "index": ["i", "0"], "for": {"i": 5}},
+            {"name": "pairs", "op": "load", "bytes": 2, "where": "tid < 3", "index": ["2 + tid", "4"]},
+        ],
+        "layout": {"max_bytes": 35},
+    }  # fmt: skip
+    result = solve(from_data(data))
+    assert (result.status, result.bytes, result.excess) == (Status.OPTIMAL, 35, 0)
+    data["layout"] = {"max_bytes": 34}
+    assert solve(from_data(data)).status is Status.INFEASIBLE
+
+
 def test_infeasible_means_that_tables_were_refuted_too():
     """A tile too large for tables: formulas give nothing, but that is not said of every layout."""
     data = {

@@ -199,6 +199,21 @@ class _Questions:
         bound: int = 0,
         in_turn: bool = False,
     ) -> FreeAssignment:
+        """Least excess, then least bytes, within `max_bytes`."""
+        found = self._least(effort, hint, bound, in_turn)
+        if max_bytes is None or found.bytes is None or found.bytes <= max_bytes:
+            return found
+        packed, whole = self._packed(found.bound), max_bytes // self.model.atom
+        answer = self.model.solve(effort * _QUICK, atoms=whole, least=True, hint=packed.table)
+        known = (
+            [packed, self._assignment(found.bound, answer, self.tile.bytes)] if solved(answer) else [packed]
+        )
+        # Where atoms are shared, the chunks that the model does not place may need one more.
+        fitting = [f for f in known if f.bytes is not None and f.bytes <= max_bytes]
+        nothing = FreeAssignment(found.bound, bytes_bound=self.tile.bytes)
+        return min(fitting, key=lambda f: (f.excess, f.bytes), default=nothing)
+
+    def _least(self, effort: float, hint: IntArray | None, bound: int, in_turn: bool) -> FreeAssignment:
         """Least excess, then least bytes."""
         bound = max(bound, self.model.floor)
         if (known := self.in_own_bytes(hint, bound)) is not None:
@@ -214,7 +229,7 @@ class _Questions:
             near = min(near, self.in_turn(effort) or near, key=lambda f: (f.excess, f.bytes))
         near = replace(near, bound=bound)
         if near.excess == bound:
-            return self._smallest(effort * _QUICK, bound, near, max_bytes)
+            return self._smallest(effort * _QUICK, bound, near)
         most, best = None, NO_ANSWER if above else self.model.solve(effort * _QUICK, hint=near.table)
         if solved(best):
             most = self.model.floor
@@ -226,10 +241,10 @@ class _Questions:
             bound = max(bound, self.model.excess_at(best.bound))
             assert near.excess is not None
             if not solved(best) or self.model.excess_at(best.objective) > near.excess:
-                return self._smallest(effort * _QUICK, near.excess, replace(near, bound=bound), max_bytes)
+                return self._smallest(effort * _QUICK, near.excess, replace(near, bound=bound))
             most = self.model.excess_at(best.objective)
         found = self._assignment(bound, best, self.tile.bytes)
-        return self._smallest(effort * _QUICK, most, found, max_bytes)
+        return self._smallest(effort * _QUICK, most, found)
 
     def searched_nearby(self, hint: IntArray | None, effort: float, sweeps: int) -> FreeAssignment:
         """What local search makes of a layout, of row-major where there is no hint."""
@@ -323,9 +338,7 @@ class _Questions:
         even, _ = balanced(rows, np.array([*position.values()]), rooms, self.model.budget)
         placed = dict(zip(position, even.tolist(), strict=True))
         better = self._placed_at(placed, found.bound, found.bytes_bound)
-        assert better.bytes is not None
-        assert found.bytes is not None
-        return better if better.bytes < found.bytes else found
+        return min(found, better, key=lambda f: f.bytes or 0)
 
     def _renamed(self, position: dict[int, int]) -> dict[int, int]:
         """The same with banks in the order that the model wants."""
@@ -344,9 +357,7 @@ class _Questions:
         """A proved lower bound of the weighted excess."""
         return max(self.model.floor, self.model.excess_at(self.model.solve(effort, least=True).bound))
 
-    def _smallest(
-        self, effort: float, most: int, found: FreeAssignment, max_bytes: int | None
-    ) -> FreeAssignment:
+    def _smallest(self, effort: float, most: int, found: FreeAssignment) -> FreeAssignment:
         """The smallest assignment with an excess of `most` at most, which `found` has."""
         found = self.evened(found)
         bound = found.bound
@@ -363,14 +374,6 @@ class _Questions:
                 break
             size_bound = atoms * self.model.atom + self.tile.element_bytes
             atoms = atoms // row_atoms * row_atoms + row_atoms
-        if max_bytes is not None and found.bytes is not None and found.bytes > max_bytes:
-            packed = self._packed(bound)
-            fits = packed.bytes is not None and packed.bytes <= max_bytes
-            hint = packed.table if fits else None
-            answer = self.model.solve(effort, atoms=max_bytes // self.model.atom, least=True, hint=hint)
-            if solved(answer):
-                return self._assignment(bound, answer, self.tile.bytes)
-            return packed if fits else FreeAssignment(bound, bytes_bound=self.tile.bytes)
         # The sizes between two row ends were not asked for one by one.
         return replace(found, bytes_bound=size_bound if most == bound else self.tile.bytes)
 
@@ -385,29 +388,35 @@ class _Questions:
         return self._placed_at(position, bound, bytes_bound)
 
     def _placed_at(self, position: dict[int, int], bound: int, bytes_bound: int) -> FreeAssignment:
-        table = self._stack(position)
-        excess = self.model.excess_of(position)
+        return self._with_table(self._stack(position), position, bound, bytes_bound)
+
+    def _with_table(
+        self, table: IntArray, position: dict[int, int], bound: int, bytes_bound: int
+    ) -> FreeAssignment:
         size = int(table.max()) + self.tile.element_bytes
-        return FreeAssignment(bound, excess, table, size, bytes_bound)
+        return FreeAssignment(bound, self.model.excess_of(position), table, size, bytes_bound)
 
     def _packed(self, bound: int) -> FreeAssignment:
         """One chunk after the other, wide ones first: no layout is smaller, whatever it costs."""
-        order = np.argsort(-self.chunks.size, kind="stable")
+        order = np.lexsort((-self._used(), -self.chunks.size))
         address = np.zeros(len(order), np.int64)
         address[order] = np.cumsum(self.chunks.size[order]) - self.chunks.size[order]
         table = (address[self.chunks.of] + self.chunks.place).reshape(self.tile.shape)
-        position = self.model.positions_of(table)
-        excess = self.model.excess_of(position)
-        return FreeAssignment(
-            bound, excess, table, int(table.max()) + self.tile.element_bytes, self.tile.bytes
-        )
+        return self._with_table(table, self.model.positions_of(table), bound, self.tile.bytes)
+
+    def _used(self) -> IntArray:
+        """Bytes to the end of the last element of each chunk: what lies last need not be whole."""
+        used = np.zeros(len(self.chunks.size), np.int64)
+        np.maximum.at(used, self.chunks.of, self.chunks.place + self.tile.element_bytes)
+        return used
 
     def _stack(self, position: dict[int, int]) -> IntArray:
         """Addresses: in every column wide chunks first; chunks that meet nothing fill what is left."""
         atom = self.model.atom
         height = np.zeros(self.period // atom, np.int64)
         address = np.zeros(len(self.chunks.size), np.int64)
-        for c in sorted(position, key=lambda c: (-int(self.chunks.size[c]), c)):
+        used = self._used()
+        for c in sorted(position, key=lambda c: (-int(self.chunks.size[c]), -int(used[c]), c)):
             wide = int(self.chunks.size[c]) // atom
             columns = slice(position[c] * wide, (position[c] + 1) * wide)
             address[c] = int(height[columns].max()) * self.period + position[c] * wide * atom

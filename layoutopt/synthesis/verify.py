@@ -94,6 +94,8 @@ def _counts(case: Case, layout: Layout, proposal: Proposal) -> Sequence[Counts]:
         raise VerificationError(f"the model proposed a layout that does not hold the tile: {error}") from None
     if (size := case.size(table)) != proposal.bytes:
         raise VerificationError(f"the model promised {proposal.bytes} bytes, the layout takes {size}")
+    if (most := case.lowered.layout.max_bytes) is not None and size > most:
+        raise VerificationError(f"the model proposed {size} bytes, of which max_bytes allows {most}")
     counts = case.count(table)
     if (weighted := case.weighted_excess(counts)) != proposal.weighted_excess:
         raise VerificationError(
