@@ -375,7 +375,7 @@ BROKEN = {
     "overlay of nothing": ({"overlay": [["a"], ["c"]]}, "overlay[1][0]: no tile is called 'c'"),
     "overlay twice": ({"overlay": [["a"], ["b", "a"]]}, "overlay[1][1]: 'a' already stands in overlay[0][0]"),
     "same layout of nothing": ({"same_layout": True}, "same_layout: needs an overlay of two or more times"),
-    "same layout, other size": ({"tiles": [ONE, {**ONE, "name": "b", "shape": [4, 9]}], "overlay": [["a"], ["b"]], "same_layout": True}, "tiles[1]: same_layout asks for 32 elements, as 'a' has, not 36"),
+    "same layout, other constraints": ({"tiles": [ONE, {**ONE, "name": "b", "layout": {"max_bytes": 512}}], "overlay": [["a"], ["b"]], "same_layout": True}, "tiles[1]: same_layout asks for the same layout constraints"),
     "outside, seen through another": (
         {"tiles": [ONE, {**ONE, "name": "b", "shape": [8, 4]}], "overlay": [["a"], ["b"]], "same_layout": True},
         "accesses[1].index[1]: x1 must lie in 0..3, not 4",

@@ -467,8 +467,8 @@ def test_several_tiles_are_checked_where_they_lie(tmp_path):
     code, text = checked(problem, given, tmp_path)
     assert (code, text.count(": checked")) == (0, 9), text
     for change, error in (
-        (lambda c: c["tiles"][1].update(bases_bytes=[1024]), "A and C share bytes"),
-        (lambda c: c["tiles"][1].update(bases_bytes=[2052]), "the tiles end at byte"),
+        (lambda c: c["tiles"][1]["places"][0].update(base_bytes=1024), "A and C share bytes"),
+        (lambda c: c["tiles"][1]["places"][0].update(base_bytes=2052), "the tiles end at byte"),
         (lambda c: c["tiles"].pop(), "the tiles are not those of the file"),
         (lambda c: c.update(excess=1), "the excess is 0"),
         (lambda c: c["tiles"][0]["certificate"]["layout"]["wavefronts"].update(a=9), "wavefronts are"),
@@ -477,6 +477,17 @@ def test_several_tiles_are_checked_where_they_lie(tmp_path):
         change(wrong)
         code, text = checked(problem, wrong, tmp_path)
         assert (code, error in text) == (1, True), text
+
+
+def test_tiles_of_several_sizes_and_elements_that_share_a_layout_are_checked(tmp_path):
+    tiles = [BLOCK["tiles"][0], {"name": "C", "shape": [32, 8], "element": "f16"}]
+    accesses = [BLOCK["accesses"][0], {**BLOCK["accesses"][2], "bytes": 2, "index": ["lane", "i"]}]
+    data = {**BLOCK, "tiles": tiles, "accesses": accesses, "overlay": [], "same_layout": [["A", "C"]]}
+    given = block_certificate_of(data, tmp_path)
+    code, text = checked(data, given, tmp_path)
+    assert (code, "block: 0 weighted excess in 2560 bytes" in text) == (0, True), text
+    given["tiles"][0]["certificate"]["layout"]["wavefronts"].update(c=9)
+    assert checked(data, given, tmp_path)[0] == 1
 
 
 def test_what_the_search_alone_knows_of_several_tiles_stays_open(tmp_path):

@@ -14,6 +14,7 @@ from layoutopt.expressions.grammar import evaluate, parse
 from layoutopt.hardware.devices import device
 from layoutopt.problems.tile_set_file import tiles_from_data
 from layoutopt.study.block import read_block, solved_block
+from layoutopt.study.check_tiles import check_tiles
 from layoutopt.study.compare_tiles import compare_tiles
 from layoutopt.synthesis.arrange import arrange
 
@@ -108,7 +109,6 @@ def test_tiles_side_by_side_have_one_formula_and_their_own_bytes():
             {"same_layout": [["A", "B"], ["B", "C"]]},
             "same_layout[1][0]: 'B' already stands in same_layout[0][1]",
         ),
-        ({"same_layout": [["A", "C"]]}, "tiles[2]: same_layout asks for 256 elements, as 'A' has, not 8"),
         (
             {"overlay": [["A"], ["B"]]},
             "same_layout[0]: lists tiles side by side, and the overlay has them at several times",
@@ -130,8 +130,78 @@ def test_elements_that_nothing_touches_could_be_torn():
     odd = [{"name": "acc", "shape": [32, 8], "element": {"bytes": 4, "align": 2}}, MIXED["tiles"][1]]
     with pytest.raises(ProblemFileError, match=r"tiles\[0\].element: elements of several sizes"):
         tiles_from_data({**MIXED, "tiles": odd})
-    other = [{"name": "acc", "shape": [32, 9], "element": "f32"}, MIXED["tiles"][1]]
+
+
+# Operands of a GEMM: as many columns, more rows of B than of A.
+ROWS_OF_16 = [
+    {"name": "A", "shape": [16, 64], "element": "f16", "stages": 2},
+    {"name": "B", "shape": [48, 64], "element": "f16", "stages": 3},
+]
+OPERANDS = {
+    "name": "operands", "target": "sm_90", "threads": 32, "tiles": ROWS_OF_16,
+    "accesses": [
+        {"name": f"{op} {tile}", "tile": tile, "op": op, "bytes": 16, "index": index, "for": {"i": trips}}
+        for tile, trips in (("A", 4), ("B", 12))
+        for op, index in (
+            ("store", ["4*i + lane // 8", "8*(lane % 8)"]),
+            ("load", ["lane % 16 + 16*(i // 4)", "8*(lane // 16) + 16*(i % 4)"]),
+        )
+    ],
+    "same_layout": [["A", "B"]],
+}  # fmt: skip
+
+
+def test_tiles_of_several_sizes_have_one_formula_and_bytes_of_their_own():
+    tile_set = tiles_from_data(OPERANDS)
+    found = arrange(tile_set)
+    assert (found.excess, found.bytes, str(found.status)) == (0, 2 * 2048 + 3 * 6144, "optimal")
+    parts = {part.tile: part for part in solved_block(tile_set, GPU, found).parts}
+    assert parts["A"].answer.offset == parts["B"].answer.offset
+    assert [(p.stages, p.stage_bytes, p.answer.bytes) for p in parts.values()] == [
+        (2, 2048, 2048),
+        (3, 6144, 6144),
+    ]
+    assert (parts["B"].answer.table()[:16] == parts["A"].answer.table()).all()
+    assert json.dumps(found.to_json()["tiles"][0]["places"]).count("stage_bytes") == 2
+    assert read_block(json.loads(json.dumps(found.to_json())), tile_set, GPU).bytes == found.bytes
+
+
+def test_pads_of_the_largest_tile_are_those_of_the_others():
+    """With pads alone the bytes of every tile rise with the pitch, so that they are proved together."""
+    tile_set = tiles_from_data({**OPERANDS, "layout": {"families": ["none", "pad"]}})
+    found = arrange(tile_set)
+    stage = {place.tile: (place.stage_bytes, place.bytes) for place in found.tiles[0].places}
+    assert stage == {"A": (15 * 144 + 128, 15 * 144 + 128), "B": (47 * 144 + 128, 47 * 144 + 128)}
+    assert (found.excess, str(found.status)) == (0, "optimal")
+    rows = {row.family: row for row in compare_tiles(tile_set, time_limit=2).rows}
+    assert rows["all"].bytes == found.bytes == 2 * stage["A"][0] + 3 * stage["B"][0]
+
+
+def test_a_function_of_the_bytes_serves_elements_of_two_sizes_and_as_many_rows():
+    tiles = [{"name": "acc", "shape": [32, 16], "element": "f32"}, MIXED["tiles"][1]]
+    columns = {**MIXED["accesses"][0], "for": {"i": 16}}
+    data = {**MIXED, "tiles": tiles, "accesses": [columns, MIXED["accesses"][1]]}
+    for change in ({}, {"overlay": [], "same_layout": [["acc", "out"]]}):
+        tile_set = tiles_from_data({**data, **change})
+        found = arrange(tile_set)
+        assert (found.excess, found.bytes) == (0, 2048 if not change else 3072)
+        parts = {part.tile: part for part in solved_block(tile_set, GPU, found).parts}
+        halves, words = (offsets(parts[name].answer, parts[name].problem).ravel() for name in ("out", "acc"))
+        assert (words[:256] == halves[::2]).all()
+
+
+def test_a_shipped_block_is_asked_for_one_layout():
+    published = [{"offset": "x0*64 + (x1 ^ x0 % 8 * 8)", "bytes": n} for n in (2048, 6144)]
+    tiles = [{**tile, "published": mine} for tile, mine in zip(ROWS_OF_16, published, strict=True)]
+    assert not check_tiles(tiles_from_data({**OPERANDS, "tiles": tiles}), target=GPU).findings
+    tiles[1]["published"] = {"offset": "x0*64 + (x1 ^ x0 % 4 * 16)", "bytes": 6144}
+    (finding,) = check_tiles(tiles_from_data({**OPERANDS, "tiles": tiles}), target=GPU).findings
+    assert (finding.kind, finding.details["byte"]) == ("layouts_differ", 128)
+
+
+def test_what_the_hardware_reads_has_one_shape():
+    accesses = [*OPERANDS["accesses"], {"name": "fill", "tile": "A", "op": "tma.load"}]
     with pytest.raises(
-        ProblemFileError, match=r"tiles\[1\]: same_layout asks for 1152 bytes, as 'acc' has, not 1024"
+        ProblemFileError, match=r"accesses\[4\]: tma.load needs tiles of one shape and element"
     ):
-        tiles_from_data({**MIXED, "tiles": other})
+        tiles_from_data({**OPERANDS, "accesses": accesses})

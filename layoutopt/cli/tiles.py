@@ -61,14 +61,17 @@ def _npz(tile_set: TileSet, arrangement: Arrangement) -> bytes:
     """Byte offsets of each tile's first stage from the start of all of them, by the tile's name."""
     import numpy as np
 
+    from layoutopt.synthesis.tile_groups import groups
+
     tiles = {tile.name: tile for tile in tile_set.tiles}
     tables: dict[str, Any] = {}
-    for part in arrangement.tiles:
+    for (_, problem), part in zip(groups(tile_set), arrangement.tiles, strict=True):
         assert part.result.layout is not None
-        offsets, first = part.result.layout.table(), tiles[part.tiles[0]]
-        for name, base in zip(part.tiles, part.bases_bytes, strict=True):
-            ratio = tiles[name].element_bits // first.element_bits
-            tables[name] = offsets.ravel()[::ratio].reshape(tiles[name].shape) + base
+        offsets = part.result.layout.table().ravel()
+        for place in part.places:
+            tile = tiles[place.tile]
+            own = offsets[:: tile.element_bits // problem.tile.element_bits][: tile.elements]
+            tables[place.tile] = own.reshape(tile.shape) + place.base_bytes
     buffer = io.BytesIO()
     np.savez(buffer, **tables)
     return buffer.getvalue()

@@ -203,11 +203,6 @@ def _check_alike(tile_set: TileSet, shared: Sequence[NamedTile], fields: tuple[s
                 raise asked(f"{getattr(first, field)} {field}", getattr(tile, field))
         if tile.layout != first.layout:
             raise asked("the same layout constraints")
-        if tile.element_bits == first.element_bits:
-            if tile.elements != first.elements:
-                raise asked(f"{first.elements} elements", tile.elements)
-        elif tile.bytes != first.bytes:
-            raise asked(f"{first.bytes} bytes", tile.bytes)
         mixed = tile.element_bits != first.element_bits
         for member in (tile, first) if mixed else ():
             bits = member.element_bits

@@ -401,7 +401,7 @@ class TileSet(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
         bool | tuple[Annotated[tuple[Identifier, ...], Meta(min_length=2)], ...],
         Meta(
             description="The tiles of the overlay, one at each time, share one layout; or the tiles of each "
-            "list, side by side. Tiles of one shape, or of as many bytes, taken row-major"
+            "list, side by side. It is one function of the byte that an element has in row-major order"
         ),
     ] = False
     notes: str | None = None

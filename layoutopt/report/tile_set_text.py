@@ -10,6 +10,7 @@ from layoutopt.problems.types import TileSet
 from layoutopt.problems.words import shape_text, tile_text
 from layoutopt.report.descriptor_text import cluster_lines, descriptor_lines
 from layoutopt.report.text import best_as, columns, explanation_report
+from layoutopt.study.block import own_answer
 from layoutopt.study.check_tiles import TileSetAudit
 from layoutopt.study.explain_tiles import TileSetExplanation
 from layoutopt.synthesis.arrange import Arrangement
@@ -103,21 +104,24 @@ def _tile_rows(
     rows: list[tuple[str, ...]] = [
         ("tile", "shape", "offset (elements)", "base", "stages", "stage", "used", "excess")
     ]
-    for part in arrangement.tiles:
+    for (_, problem), part in zip(groups(tile_set), arrangement.tiles, strict=True):
         result = part.result
-        for name, base in zip(part.tiles, part.bases_bytes, strict=True):
-            tile, first = tiles[name], tiles[part.tiles[0]]
-            shared = f"as {part.tiles[0]}" + ("" if alike(tile, first) else ", row-major")
+        for k, place in enumerate(part.places):
+            tile = tiles[place.tile]
+            offset = f"as {part.tiles[0]}" if k else str(result.offset)
+            if not alike(tile, problem.tile):
+                own = own_answer(result, tile_set.problem(tile), problem.tile)
+                offset = own if isinstance(own, str) else str(own.offset)
             rows.append(
                 (
-                    name,
+                    place.tile,
                     shape_text(tile),
-                    str(result.offset) if name == part.tiles[0] else shared,
-                    f"{base:,}",
-                    str(tile.stages),
-                    f"{part.stage_bytes:,}",
-                    f"{result.bytes:,}",
-                    str(sum(a.excess for a in result.accesses if owner[a.name] == name)),
+                    offset,
+                    f"{place.base_bytes:,}",
+                    str(place.stages),
+                    f"{place.stage_bytes:,}",
+                    f"{place.bytes:,}",
+                    str(sum(a.excess for a in result.accesses if owner[a.name] == place.tile)),
                 )
             )
     return rows

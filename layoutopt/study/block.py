@@ -9,15 +9,16 @@ from typing import Any
 import msgspec
 
 from layoutopt.engine.claims import check_claims
-from layoutopt.errors import LayoutError, ProblemFileError
+from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import Const, Op, parse, substituted, to_text
 from layoutopt.expressions.simplify import simplify
 from layoutopt.hardware.devices import Device
-from layoutopt.problems.answer import Result
-from layoutopt.problems.types import NamedTile, Problem, TileSet
+from layoutopt.layout.formula import element_expression
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
+from layoutopt.problems.types import Problem, Tile, TileSet
 from layoutopt.study.check_tiles import TileSetAudit, check_tiles
 from layoutopt.synthesis.arrange import Arrangement, arrangement_from_data
-from layoutopt.synthesis.tile_groups import alike, groups, viewed_index
+from layoutopt.synthesis.tile_groups import alike, beginning, groups, viewed_index
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,46 +64,51 @@ class Block:
 
 
 def solved_block(tile_set: TileSet, gpu: Device, arrangement: Arrangement) -> Block:
-    """The block of an arrangement that holds layouts.
-
-    Raises:
-        LayoutError: tiles of several shapes share a table.
-    """
-    placed = {name: part for part in arrangement.tiles for name in part.tiles}
-    bases = {
-        name: base
-        for part in arrangement.tiles
-        for name, base in zip(part.tiles, part.bases_bytes, strict=True)
-    }
-    first = {tile.name: tiles[0] for tiles, _ in groups(tile_set) for tile in tiles}
+    """The block of an arrangement that holds layouts."""
+    placed = {place.tile: (part, place) for part in arrangement.tiles for place in part.places}
+    whole = {tile.name: problem.tile for tiles, problem in groups(tile_set) for tile in tiles}
     parts = []
     for tile in tile_set.tiles:
-        part, problem = placed[tile.name], tile_set.problem(tile)
-        answer = _own_answer(part.result, problem, first[tile.name])
-        parts.append(Part(tile.name, problem, bases[tile.name], tile.stages, part.stage_bytes, answer))
+        (part, place), problem = placed[tile.name], tile_set.problem(tile)
+        answer = own_answer(part.result, problem, whole[tile.name])
+        parts.append(Part(tile.name, problem, place.base_bytes, place.stages, place.stage_bytes, answer))
     summary = f"{arrangement.bytes} bytes, {arrangement.excess} excess wavefronts; {arrangement.status}"
     assert arrangement.bytes is not None
     assert arrangement.alignment_bytes is not None
     return Block(tile_set.name, gpu, tuple(parts), arrangement.bytes, arrangement.alignment_bytes, summary)
 
 
-def _own_answer(result: Result, problem: Problem, first: NamedTile) -> Result | str:
-    """A tile's part of a layout that is in the coordinates of the first of those that share it."""
-    if alike(problem.tile, first):
-        own = [access.name for access in problem.accesses]
-        accesses = tuple(access for access in result.accesses if access.name in own)
-        if accesses == result.accesses:
-            return result
+def own_answer(result: Result, problem: Problem, whole: Tile) -> Result | str:
+    """A tile's part of a layout of the tile `whole`, which it shares with others."""
+    assert result.layout is not None
+    own = [access.name for access in problem.accesses]
+    accesses = tuple(access for access in result.accesses if access.name in own)
+    if accesses == result.accesses and alike(problem.tile, whole):
+        return result
+    if (layout := beginning(result.layout, problem.tile)) is not None:
+        size = int(layout.table().max()) + layout.element_bytes
         excess = sum(access.excess for access in accesses)
-        return msgspec.structs.replace(result, problem=problem.name, accesses=accesses, excess=excess)
-    if result.layout is not None and result.layout.lookup:
-        raise LayoutError(f"tile {problem.name!r}: a table of offsets has no formula in its coordinates")
+        sure = excess == 0 and size == problem.tile.bytes
+        return msgspec.structs.replace(
+            result,
+            problem=problem.name,
+            status=Status.OPTIMAL if sure else Status.FEASIBLE,
+            proof=Proof(Bound(0, EVERY_LAYOUT), Bound(problem.tile.bytes, EVERY_LAYOUT)),
+            reason="" if sure else "proved with the tiles that share the layout, not alone",
+            layout=layout,
+            offset=to_text(element_expression(layout)),
+            bytes=size,
+            declared_bytes=layout.declared_bytes,
+            accesses=accesses,
+            excess=excess,
+            weighted_excess=None,
+        )
     coordinates = tuple(f"x{d}" for d in range(len(problem.tile.shape)))
-    views = viewed_index(coordinates, problem.tile, first)
+    views = viewed_index(coordinates, problem.tile, whole)
     names = frozenset(coordinates)
-    node = parse(result.offset or "", frozenset(f"x{d}" for d in range(len(first.shape))))
+    node = parse(result.offset or "", frozenset(f"x{d}" for d in range(len(whole.shape))))
     own_node = substituted(node, {f"x{d}": parse(text, names) for d, text in enumerate(views)})
-    ratio = problem.tile.element_bits // first.element_bits
+    ratio = problem.tile.element_bits // whole.element_bits
     own_node = own_node if ratio == 1 else Op("//", (own_node, Const(ratio)))
     ranges = {name: (0, extent - 1) for name, extent in zip(coordinates, problem.tile.shape, strict=True)}
     return to_text(simplify(own_node, ranges))

@@ -7,17 +7,23 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 
+from layoutopt.expressions.grammar import parse
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Result, Status
+from layoutopt.problems.lower import byte_table
 from layoutopt.problems.target import target_of
 from layoutopt.problems.tile_set_file import fields_of
-from layoutopt.problems.types import Problem, TileSet
+from layoutopt.problems.types import NamedTile, Problem, TileSet
 from layoutopt.study.check import Audit, check
 from layoutopt.study.findings import Finding
-from layoutopt.synthesis.tile_groups import within_room
+from layoutopt.synthesis.tile_groups import groups, within_room
+
+IntArray = npt.NDArray[np.int64]
 
 TILE_SET_AUDIT_SCHEMA: Final = "layoutopt.tile_set_audit/1"
 
@@ -90,7 +96,12 @@ def check_tiles(
     placed = tuple(_placed(tile_set, audits))
     size = max(_ranges(part)[-1][0] + part.audit.declared_bytes for part in placed)
     budget_bytes = within_room(tile_set, gpu).layout.max_bytes
-    wrong = [*_misplaced(placed), *_overlaps(tile_set, placed), *_too_large(size, budget_bytes)]
+    wrong = [
+        *_misplaced(placed),
+        *_overlaps(tile_set, placed),
+        *_too_large(size, budget_bytes),
+        *_different(tile_set, audits),
+    ]
     sound = not wrong and all(part.audit.status is not Status.INFEASIBLE for part in placed)
     return TileSetAudit(
         tile_set.name,
@@ -157,6 +168,33 @@ def _overlaps(tile_set: TileSet, placed: tuple[PlacedAudit, ...]) -> Iterator[Fi
                 f"{whose} share bytes {shared[0]:,} to {shared[1] - 1:,}",
                 details={"tiles": [one.tile, other.tile], "bytes": list(shared)},
             )
+
+
+def _different(tile_set: TileSet, audits: Mapping[str, Audit]) -> Iterator[Finding]:
+    """Tiles that are to share a layout, and lie otherwise: by the bytes of their elements, row-major."""
+    for tiles, _ in groups(tile_set):
+        if len(tiles) < 2 or any(audits[tile.name].status is Status.INFEASIBLE for tile in tiles):
+            continue
+        first, *others = (_byte_offsets(tile, audits[tile.name]) for tile in tiles)
+        for tile, offsets in zip(tiles[1:], others, strict=True):
+            count = min(len(first), len(offsets))
+            apart = np.flatnonzero(first[:count] != offsets[:count])
+            if len(apart):
+                at = int(apart[0])
+                yield Finding(
+                    "layouts_differ",
+                    f"tiles {tiles[0].name} and {tile.name} are to share a layout (same_layout): byte {at:,} "
+                    f"of their elements lies at {first[at]:,} in one and at {offsets[at]:,} in the other",
+                    details={"tiles": [tiles[0].name, tile.name], "byte": at},
+                )
+
+
+def _byte_offsets(tile: NamedTile, audit: Audit) -> IntArray:
+    """Where each byte of the elements lies, row-major."""
+    node = parse(audit.offset or "0", frozenset(f"x{d}" for d in range(len(tile.shape))))
+    size = tile.storage.element_bytes
+    offsets: IntArray = (byte_table(node, tile)[:, None] + np.arange(size)).ravel()
+    return offsets
 
 
 def _too_large(size: int, limit: int | None) -> Iterator[Finding]:

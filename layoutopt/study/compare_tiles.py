@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from layoutopt.engine.estimate import timing_of
+from layoutopt.expressions.grammar import parse
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.occupancy import occupancy
@@ -30,7 +31,7 @@ from layoutopt.synthesis.arrange import Arrangement, arrange
 from layoutopt.synthesis.fronts import Unit, plan_of, units_of
 from layoutopt.synthesis.packing import Plan, pack, rounded_up
 from layoutopt.synthesis.solve import solve
-from layoutopt.synthesis.tile_groups import side_by_side, within_room
+from layoutopt.synthesis.tile_groups import within_room
 
 # What is taken of a tile that has no such row: its layout in use, or row-major.
 _INSTEAD: Final = {
@@ -171,12 +172,19 @@ class _TileComparer:
         if family in ("in_use", "published") and said and not self.tile_set.same_layout:
             audit = check_tiles(self.tile_set, target=self.gpu)
             return audit.bytes, [(part.base_bytes, part.stage_bytes) for part in audit.tiles]
-        return self._packed(rows, [unit.stages for unit in self.units])
+        return self._packed(rows)
 
-    def _packed(self, rows: Sequence[Row], stages: Sequence[int]) -> tuple[int, list[tuple[int, int]]]:
-        steps = [rounded_up(row.bytes or 0, row.alignment_bytes or 1) for row in rows]
-        sizes = [(n - 1) * step + (row.bytes or 0) for row, n, step in zip(rows, stages, steps, strict=True)]
-        total, bases = pack(self.plan, sizes, [row.alignment_bytes or 1 for row in rows])
+    def _packed(
+        self, rows: Sequence[Row], stages: Sequence[int | None] | None = None
+    ) -> tuple[int, list[tuple[int, int]]]:
+        """As the file has it, or with so many stages of each tile."""
+        units = list(zip(self.units, rows, stages or [None] * len(rows), strict=True))
+        alignments = [row.alignment_bytes or 1 for row in rows]
+        sizes = [
+            unit.bytes_at(_sizes(unit, row), row.alignment_bytes or 1, stages) for unit, row, stages in units
+        ]
+        total, bases = pack(self.plan, sizes, alignments)
+        steps = [rounded_up(row.bytes or 0, one) for row, one in zip(rows, alignments, strict=True)]
         return total, [(bases[i], step) for i, step in enumerate(steps)]
 
     def _stages(self, rows: Sequence[Row]) -> int | None:
@@ -187,15 +195,10 @@ class _TileComparer:
         staged = staged if any(staged) else [True for _ in staged]
         best = 0
         for n in range(1, _MAX_STAGES + 1):
-            if self._packed(rows, self._copies(staged, n))[0] > self.limit:
+            if self._packed(rows, [n if some else 1 for some in staged])[0] > self.limit:
                 break
             best = n
         return best
-
-    def _copies(self, staged: Sequence[bool], stages: int) -> list[int]:
-        """Copies of each layout where the tiles that have stages have so many."""
-        alone = [len(unit.tiles) if side_by_side(self.tile_set) else 1 for unit in self.units]
-        return [count * (stages if some else 1) for count, some in zip(alone, staged, strict=True)]
 
     def _block_row(
         self, family: str, title: str, rows: Sequence[Row], places: tuple[int, list[tuple[int, int]]]
@@ -260,10 +263,13 @@ class _TileComparer:
 
     def _declared(self, rows: Sequence[Row], placed: Sequence[tuple[int, int]]) -> int:
         """To the end of the last array, declared with every pitch in full."""
-        return max(
-            base + (member.unit.stages - 1) * step + (row.declared_bytes or 0)
-            for member, row, (base, step) in zip(self.members, rows, placed, strict=True)
-        )
+        ends = []
+        for unit, row, (base, step) in zip(self.units, rows, placed, strict=True):
+            before = (unit.stages - 1) * step
+            if unit.several_sizes:
+                before = unit.bytes_at(_sizes(unit, row), row.alignment_bytes or 1) - (row.bytes or 0)
+            ends.append(base + before + (row.declared_bytes or 0))
+        return max(ends)
 
     def _each(self, rows: Sequence[Row], texts: Sequence[str]) -> str:
         """The text of each tile that has one."""
@@ -314,6 +320,14 @@ class _TileComparer:
         together = {other for f in mine for other in (f.name, *f.beside)} | {"none"}
         allowed = self.tile_set.layout.families or FAMILIES
         return tuple(f for f in FAMILIES if f in allowed and (family == ALL or f in together))
+
+
+def _sizes(unit: Unit, row: Row) -> tuple[int, ...]:
+    """Bytes of one stage of each of the unit's copies under the layout of a row."""
+    if not unit.several_sizes or row.offset is None:
+        return (row.bytes or 0,) * len(unit.copies)
+    names = frozenset(f"x{d}" for d in range(len(unit.case.problem.tile.shape)))
+    return unit.sizes(unit.case.table(parse(row.offset, names)))
 
 
 def _status(rows: Sequence[Row]) -> str:

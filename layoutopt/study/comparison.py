@@ -106,11 +106,11 @@ class TileOfRow(Struct, frozen=True):
 
     Attributes:
         tiles: their names.
-        offset: element offset over x0, x1, ... in the coordinates of the first.
+        offset: element offset over x0, x1, ... in the coordinates of the largest, in the smallest elements.
         bytes: of one stage.
         base_bytes: where its first stage begins.
         stages: how many copies there are.
-        stage_bytes: from one copy to the next.
+        stage_bytes: from one copy to the next, of the largest.
         wavefronts, excess: of its accesses.
     """
 

@@ -194,11 +194,12 @@ class _Together:
     def _fewer_stages(self, free: Arrangement, least: str) -> Iterator[Relaxation]:
         """The most stages in which the layouts of `free` fit, where the file has more."""
         limit = self.tile_set.layout.max_bytes
-        most = max(part.stages for part in free.tiles)
+        places = [place for part in free.tiles for place in part.places]
+        most = max(place.stages for place in places)
         assert limit is not None
         assert free.bytes is not None
         for stages in range(most - 1, 0, -1):
-            saved = sum((part.stages - min(part.stages, stages)) * part.stage_bytes for part in free.tiles)
+            saved = sum((place.stages - min(place.stages, stages)) * place.stage_bytes for place in places)
             if free.bytes - saved <= limit and not self.tile_set.overlay:
                 yield Relaxation("stages", f"with {stages} in place of {most} stages there are {least}")
                 return

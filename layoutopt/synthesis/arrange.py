@@ -7,7 +7,6 @@ it lies.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, Final
@@ -30,7 +29,7 @@ from layoutopt.search.proposal import STOPPED, Ask
 from layoutopt.synthesis.fronts import Choice, Point, Unit, explore, plan_of, units_of
 from layoutopt.synthesis.packing import Plan, least, pack, rounded_up
 from layoutopt.synthesis.solve import solve_cases
-from layoutopt.synthesis.tile_groups import side_by_side, within_room
+from layoutopt.synthesis.tile_groups import within_room
 
 ARRANGEMENT_SCHEMA: Final = "layoutopt.arrangement/1"
 
@@ -39,17 +38,45 @@ ARRANGEMENT_SCHEMA: Final = "layoutopt.arrangement/1"
 _UNBOUNDED_SHARE: Final = 0.75
 
 
+class Place(Struct, frozen=True):
+    """Where a tile lies.
+
+    Attributes:
+        base_bytes: where its first stage begins.
+        stages: how many there are.
+        stage_bytes: from one to the next.
+        bytes: of one.
+    """
+
+    tile: str
+    base_bytes: int
+    stages: int
+    stage_bytes: int
+    bytes: int
+
+    @property
+    def starts(self) -> range:
+        """Where each stage begins."""
+        return range(self.base_bytes, self.base_bytes + self.stages * self.stage_bytes, self.stage_bytes)
+
+    @property
+    def end(self) -> int:
+        """Where the last stage ends."""
+        return self.starts[-1] + self.bytes
+
+
 class PlacedTile(Struct, frozen=True):
     """A layout and where it lies.
 
     Attributes:
         tiles: names of the tiles that it serves: one, or all that share it. The layout is in the
-            coordinates of the first.
+            coordinates of the largest, in the smallest elements.
         base_bytes: where its first stage begins.
         stages: how many copies there are, of all tiles that lie side by side.
-        stage_bytes: from one copy to the next.
+        stage_bytes: from one copy to the next, of the largest tile.
         result: the layout of one copy, with what is proved of it alone.
         bases_bytes: where the first stage of each of `tiles` begins.
+        places: the same with the stages and bytes of each.
     """
 
     tiles: tuple[str, ...]
@@ -57,7 +84,8 @@ class PlacedTile(Struct, frozen=True):
     stages: int
     stage_bytes: int
     result: Result
-    bases_bytes: tuple[int, ...] = ()
+    bases_bytes: tuple[int, ...]
+    places: tuple[Place, ...]
 
 
 class Arrangement(Struct, frozen=True, rename={"schema_": "schema"}):
@@ -109,10 +137,7 @@ def arrangement_from_data(raw: Any) -> Arrangement:
         _check_place(part, f"tiles[{k}]")
         placed.append(part)
     if placed:
-        end = max(
-            part.base_bytes + (part.stages - 1) * part.stage_bytes + (part.result.bytes or 0)
-            for part in placed
-        )
+        end = max(place.end for part in placed for place in part.places)
         alignment = arrangement.alignment_bytes or 0
         if arrangement.bytes != end:
             raise ProblemFileError("bytes", f"the tiles end at byte {end}, not {arrangement.bytes}")
@@ -123,25 +148,27 @@ def arrangement_from_data(raw: Any) -> Arrangement:
     return msgspec.structs.replace(arrangement, tiles=tuple(placed))
 
 
-def _check_place(part: PlacedTile, place: str) -> None:
+def _check_place(part: PlacedTile, field: str) -> None:
     if part.result.layout is None:
-        raise ProblemFileError(f"{place}.result.layout", "expected a layout")
-    for field in ("base_bytes", "stages", "stage_bytes"):
-        least = 0 if field == "base_bytes" else 1
-        if not least <= getattr(part, field) <= MAX_BYTES:
+        raise ProblemFileError(f"{field}.result.layout", "expected a layout")
+    if part.tiles != tuple(place.tile for place in part.places) or not part.tiles:
+        raise ProblemFileError(f"{field}.places", f"expected one of each of {', '.join(part.tiles)}")
+    for k, place in enumerate(part.places):
+        for name in ("base_bytes", "stages", "stage_bytes", "bytes"):
+            least, given = 0 if name == "base_bytes" else 1, getattr(place, name)
+            if not least <= given <= MAX_BYTES:
+                raise ProblemFileError(
+                    f"{field}.places[{k}].{name}", f"expected {least} to {MAX_BYTES}, got {given}"
+                )
+        if place.stages > 1 and place.stage_bytes < place.bytes:
             raise ProblemFileError(
-                f"{place}.{field}", f"expected {least} to {MAX_BYTES}, got {getattr(part, field)}"
+                f"{field}.places[{k}].stage_bytes",
+                f"one stage takes {place.bytes} bytes, the next begins after {place.stage_bytes}",
             )
-    ends = range(part.base_bytes, part.base_bytes + part.stages * part.stage_bytes, part.stage_bytes)
-    if len(part.bases_bytes) != len(part.tiles) or any(base not in ends for base in part.bases_bytes):
-        raise ProblemFileError(
-            f"{place}.bases_bytes", f"expected where a stage begins for each of {', '.join(part.tiles)}"
-        )
-    if part.stages > 1 and part.stage_bytes < (part.result.bytes or 0):
-        raise ProblemFileError(
-            f"{place}.stage_bytes",
-            f"one stage takes {part.result.bytes} bytes, the next begins after {part.stage_bytes}",
-        )
+    said = (part.base_bytes, part.bases_bytes)
+    placed = tuple(place.base_bytes for place in part.places)
+    if said != (placed[0], placed):
+        raise ProblemFileError(f"{field}.bases_bytes", f"expected {list(placed)}, as `places` have them")
 
 
 def arrange(
@@ -174,7 +201,7 @@ def arrange(
     units = units_of(tile_set, gpu)
     plan = plan_of(tile_set, units)
     asked, limit = tile_set.layout.max_bytes, bounded.layout.max_bytes
-    elements = least(plan, [unit.bytes_at(unit.elements_bytes, 1) for unit in units])
+    elements = least(plan, [unit.elements_bytes for unit in units])
     if limit is not None and elements > limit:
         most = f"layout.max_bytes is {limit}" if asked else f"a block of {tile_set.target} has {limit}"
         reason = f"the elements alone need {elements} bytes; {most} ({EVERY_LAYOUT})"
@@ -211,7 +238,7 @@ def _arrangement(
     points = choice.points
     total, bases = pack(
         plan,
-        [unit.bytes_at(p.bytes, p.alignment) for unit, p in zip(units, points, strict=True)],
+        [unit.bytes_at(p.sizes, p.alignment) for unit, p in zip(units, points, strict=True)],
         [p.alignment for p in points],
     )
     assert choice.bound is not None
@@ -220,17 +247,7 @@ def _arrangement(
     excess_proved = bound == excess
     least_bytes = min(choice.bound[2], total) if excess_proved else elements
     complete = excess_proved and least_bytes == total
-    placed = tuple(
-        PlacedTile(
-            tuple(tile.name for tile in unit.tiles),
-            bases[i],
-            unit.stages,
-            rounded_up(p.bytes, p.alignment),
-            p.result,
-            _bases(tile_set, unit, bases[i], rounded_up(p.bytes, p.alignment)),
-        )
-        for i, (unit, p) in enumerate(zip(units, points, strict=True))
-    )
+    placed = tuple(_placed(unit, p, bases[i]) for i, (unit, p) in enumerate(zip(units, points, strict=True)))
     for unit, part in zip(units, placed, strict=True):
         _verify(unit, part)
     return Arrangement(
@@ -244,9 +261,9 @@ def _arrangement(
             Bound(least_bytes, EVERY_LAYOUT if least_bytes == elements else scope),
             complete
             and not plan.times
-            and total == sum(unit.stages * p.bytes for unit, p in zip(units, points, strict=True)),
+            and total == sum(unit.bytes_at(p.sizes, 1) for unit, p in zip(units, points, strict=True)),
         ),
-        reason="" if complete else STOPPED,
+        reason="" if complete else _open(units, points),
         tiles=placed,
         bytes=total,
         max_bytes=limit,
@@ -256,12 +273,28 @@ def _arrangement(
     )
 
 
-def _bases(tile_set: TileSet, unit: Unit, base: int, step: int) -> tuple[int, ...]:
-    """Where each of the tiles begins that share a layout: in the same bytes, or one behind the other."""
-    if not side_by_side(tile_set):
-        return tuple(base for _ in unit.tiles)
-    before = itertools.accumulate((tile.stages for tile in unit.tiles[:-1]), initial=0)
-    return tuple(base + step * stages for stages in before)
+def _open(units: Sequence[Unit], points: Sequence[Point]) -> str:
+    """Why the proof is not complete."""
+    if any(unit.several_sizes for unit in units) and all(
+        point.result.status is Status.OPTIMAL for point in points
+    ):
+        return "of tiles of several sizes that share a layout, only the bytes of the largest are proved least"
+    return STOPPED
+
+
+def _placed(unit: Unit, point: Point, base: int) -> PlacedTile:
+    """The tiles of a unit: in the same bytes, or one behind the other."""
+    together = len(unit.copies) < len(unit.tiles)
+    places, at = [], base
+    for k, tile in enumerate(unit.tiles):
+        size = point.sizes[0 if together else k]
+        place = Place(tile.name, at, tile.stages, rounded_up(size, point.alignment), size)
+        places.append(place)
+        at += 0 if together else place.stages * place.stage_bytes
+    whole = max(place.stage_bytes for place in places)
+    bases = tuple(place.base_bytes for place in places)
+    names = tuple(tile.name for tile in unit.tiles)
+    return PlacedTile(names, base, unit.stages, whole, point.result, bases, tuple(places))
 
 
 def _nothing(
@@ -300,6 +333,8 @@ def _scope(units: Sequence[Unit], limit: int | None) -> str:
             scope += "".join(dict.fromkeys(left_out(used, size) for size in sizes))
     else:
         scope = "the families of each tile"
+    if any(unit.several_sizes for unit in units):
+        scope += ", dimensions in their order"
     return scope if limit is None else f"{scope} within {limit} bytes"
 
 
@@ -327,8 +362,7 @@ def _number(value: Fraction) -> int | float:
 def _verify(unit: Unit, part: PlacedTile) -> None:
     """Count every access again where its tile lies, in each stage."""
     assert part.result.layout is not None
-    for stage in range(part.stages):
-        base = part.base_bytes + stage * part.stage_bytes
+    for base in sorted({start for place in part.places for start in place.starts}):
         if unit.case.measure(part.result.layout, base) != part.result.accesses:
             raise VerificationError(
                 f"tile {part.tiles[0]!r}: the accesses cost another number of wavefronts at byte {base}"

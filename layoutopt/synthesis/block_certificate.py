@@ -55,6 +55,7 @@ def block_certificate(tile_set: TileSet, gpu: Device, arrangement: Arrangement) 
                 "bases_bytes": part.bases_bytes,
                 "stages": part.stages,
                 "stage_bytes": part.stage_bytes,
+                "places": [msgspec.to_builtins(place) for place in part.places],
                 "certificate": certificate(problem, gpu, _everywhere(problem, part.result)),
             }
         )

@@ -34,6 +34,7 @@ import msgspec
 import numpy as np
 
 from layoutopt.engine.case import Case, case_of
+from layoutopt.engine.conflicts import IntArray
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
@@ -41,7 +42,7 @@ from layoutopt.problems.answer import Result, Status
 from layoutopt.problems.tile_set_file import fields_of
 from layoutopt.problems.types import NamedTile, Problem, TileSet
 from layoutopt.synthesis.packing import Plan, least, pack, rounded_up
-from layoutopt.synthesis.tile_groups import groups, side_by_side
+from layoutopt.synthesis.tile_groups import alike, groups, side_by_side
 
 # Bases in a word at which a layout is counted, to place it at less than whole words.
 _MOST_BASES: Final = 4
@@ -58,6 +59,7 @@ class Unit:
         least_alignment: what every base needs: that of the elements, as far as the file's bases have it,
             and the widest access.
         stages: copies of the layout, of all its tiles where they lie side by side.
+        copies: of each tile, where they lie side by side, else of all: stages, and elements of `case`.
         front: layouts of any kind.
         plain: layouts that need the plain alignment only, once they matter.
     """
@@ -67,17 +69,48 @@ class Unit:
     plain_alignment: int
     least_alignment: int
     stages: int
+    copies: tuple[tuple[int, int], ...]
     front: Front = field(init=False)
     plain: Front | None = None
 
     @property
-    def elements_bytes(self) -> int:
-        """Bytes of the elements of one stage."""
-        return self.case.lowered.tile.bytes
+    def several_sizes(self) -> bool:
+        """Whether tiles of several sizes lie side by side."""
+        return len({count for _, count in self.copies}) > 1
 
-    def bytes_at(self, stage: int, alignment: int) -> int:
-        """Bytes of all stages, where one takes `stage` bytes."""
-        return (self.stages - 1) * rounded_up(stage, alignment) + stage
+    @property
+    def elements_bytes(self) -> int:
+        """Bytes of the elements of all stages."""
+        return self.bytes_at(self._elements(), 1)
+
+    def _elements(self) -> tuple[int, ...]:
+        return tuple(count * self.case.lowered.tile.element_bytes for _, count in self.copies)
+
+    def sizes(self, table: IntArray) -> tuple[int, ...]:
+        """Bytes of one stage of each of `copies`, under byte offsets by row-major index."""
+        return tuple(self.case.size(table[:count]) for _, count in self.copies)
+
+    def least_sizes(self, point: Point) -> tuple[int, ...]:
+        """Bytes of one stage of each of `copies` at least, of a layout with those of `point` or more."""
+        everything, problem = self.case.lowered.tile.bytes, self.case.problem
+        alone = {"none", "order", "pad"}  # whose bytes rise with the one pitch of a matrix, in every tile
+        rows = all(alike(tile, problem.tile) for tile in self.tiles) and len(problem.tile.shape) == 2
+        if rows and problem.layout.families is not None and {*problem.layout.families} <= alone:
+            return point.sizes
+        return tuple(point.bytes if size == everything else size for size in self._elements())
+
+    def bytes_at(self, sizes: Sequence[int], alignment: int, stages: int | None = None) -> int:
+        """Bytes of all stages, (so many, where given), one of each of `copies` taking so many."""
+        steps = [rounded_up(size, alignment) for size in sizes]
+        counts = [count if stages is None else stages for count, _ in self.copies]
+        return sum(n * step for n, step in zip(counts, steps, strict=True)) - steps[-1] + sizes[-1]
+
+    def room(self, all_stages: int) -> int:
+        """Bytes that the layout may take at most, where so many are there for all stages."""
+        everything = self.case.lowered.tile.bytes
+        copies = list(zip(self.copies, self._elements(), strict=True))
+        smaller = sum(stages * size for (stages, _), size in copies if size < everything)
+        return (all_stages - smaller) // sum(stages for (stages, _), size in copies if size == everything)
 
 
 def units_of(tile_set: TileSet, gpu: Device) -> tuple[Unit, ...]:
@@ -99,8 +132,13 @@ def units_of(tile_set: TileSet, gpu: Device) -> tuple[Unit, ...]:
         elements = min(case.problem.tile.element_alignment, given or 16)
         widest = max(access.operation.width_bytes for access in case.accesses)
         plain = max(case.alignment(swizzled=False), elements)
-        stages = sum(tile.stages for tile in group) if side_by_side(tile_set) else group[0].stages
-        units.append(Unit(group, case, plain, max(widest, elements), stages))
+        unit_bytes = case.lowered.tile.element_bytes
+        if side_by_side(tile_set):
+            copies = tuple((tile.stages, tile.bytes // unit_bytes) for tile in group)
+        else:
+            copies = ((group[0].stages, case.lowered.tile.elements),)
+        stages = sum(count for count, _ in copies)
+        units.append(Unit(group, case, plain, max(widest, elements), stages, copies))
     return tuple(units)
 
 
@@ -135,6 +173,7 @@ class Point:
 
     Attributes:
         bytes: of one stage. Every smaller layout belongs to a later point.
+        sizes: of one stage of each of the unit's copies.
         alignment: of the base.
         excess: weighted.
         bound: proved lower bound of the weighted excess in as many bytes as the point was solved for.
@@ -143,6 +182,7 @@ class Point:
     """
 
     bytes: int
+    sizes: tuple[int, ...]
     alignment: int
     excess: Fraction
     bound: Fraction
@@ -192,7 +232,8 @@ class Front:
         cost = result.proof.index_cost
         operations = cost.value if cost else 0
         alignment = _own_alignment(unit, result)
-        self.points.append(Point(result.bytes, alignment, excess, bound, operations, result))
+        sizes = unit.sizes(unit.case.table(result.layout))
+        self.points.append(Point(result.bytes, sizes, alignment, excess, bound, operations, result))
         self.rest = (bound, 1) if result.status is Status.OPTIMAL else (bound, 0)
         if result.bytes <= self.problem.tile.bytes:
             self.rest = None
@@ -261,15 +302,15 @@ def _options(unit: Unit, optimistic: bool) -> Iterator[Option]:
             continue
         for p in front.points:
             excess = p.bound if optimistic else p.excess
-            size = unit.bytes_at(p.bytes, p.alignment)
+            promised = unit.least_sizes(p)
+            size = unit.bytes_at(promised if optimistic else p.sizes, p.alignment)
             yield Option(size, p.alignment, excess, 0, p.operations, p, front)
             searched = unit.plain is not None and p.alignment > unit.plain_alignment
             if p.alignment > alignment and not searched:
-                size = unit.bytes_at(p.bytes, alignment)
+                size = unit.bytes_at(promised, alignment)
                 yield Option(size, alignment, excess, 0, 0, None, None)
         if front.rest is not None and (optimistic or not front.stuck):
-            size = unit.bytes_at(unit.elements_bytes, 1)
-            yield Option(size, alignment, *front.rest, 0, None, front)
+            yield Option(unit.elements_bytes, alignment, *front.rest, 0, None, front)
 
 
 def explore(
@@ -280,7 +321,7 @@ def explore(
     time: Budget,
 ) -> Choice:
     """Explore fronts until the best combination is known."""
-    elements = [unit.bytes_at(unit.elements_bytes, 1) for unit in units]
+    elements = [unit.elements_bytes for unit in units]
     for i, unit in enumerate(units):
         unit.front = Front(_within(unit, _room(i, unit, plan, elements, limit)))
     while not time.spent:
@@ -313,7 +354,7 @@ def _room(i: int, unit: Unit, plan: Plan, elements: Sequence[int], limit: int | 
         return None
     others = [0 if k == i else size for k, size in enumerate(elements)]
     mine = tuple(time for time in plan.times if i in time)
-    return (limit - least(Plan(plan.always, mine or plan.times), others)) // unit.stages
+    return unit.room(limit - least(Plan(plan.always, mine or plan.times), others))
 
 
 def _within(unit: Unit, room: int | None) -> Problem:

@@ -577,32 +577,83 @@ def check_infeasible(given, elements, bound, other_widths):
     return False
 
 
+def element_bits(tile):
+    """Bits of an element of a tile."""
+    element = tile["element"]
+    if isinstance(element, dict):
+        return 8 * element["bytes"]
+    packed = [8 // count for count, names in PACKED.items() if element in names.split()]
+    return packed[0] if packed else 8 * next(n for n, names in NAMED.items() if element in names.split())
+
+
+def tile_bytes(tile):
+    return math.prod(tile["shape"]) * element_bits(tile) // 8
+
+
+def whole_tile(tiles):
+    """Shape and element of what tiles that share a layout are beginnings of, in bytes, row-major."""
+    bits, largest = min(map(element_bits, tiles)), max(tiles, key=tile_bytes)
+    smallest = [tile for tile in tiles if element_bits(tile) == bits]
+    finest = max(smallest, key=lambda tile: alignment(tile["element"], bits))["element"]
+    if tile_bytes(tiles[0]) == tile_bytes(largest):
+        return {"shape": tiles[0]["shape"], "element": finest}
+    *outer, last = largest["shape"]
+    return {"shape": [*outer, last * (element_bits(largest) // bits)], "element": finest}
+
+
+def alignment(element, bits):
+    size = max(1, bits // 8)
+    return (isinstance(element, dict) and element.get("align")) or size & -size
+
+
+def viewed(access, tile, whole):
+    """The access in the coordinates of `whole`, which begins with the same bytes, row-major."""
+    ratio = element_bits(tile) // element_bits(whole)
+    same = len(tile["shape"]) == len(whole["shape"]) and tile["shape"][1:] == whole["shape"][1:]
+    if (ratio == 1 and same) or "index" not in access:
+        return access
+    flat = functools.reduce(
+        lambda text, at: f"({text})*{at[1]} + ({at[0]})",
+        zip(access["index"], tile["shape"], strict=True),
+        "0",
+    )
+    index, inner = [], 1
+    for d, extent in reversed([*enumerate(whole["shape"])]):
+        index.insert(0, f"({flat})*{ratio} // {inner}" + (f" % {extent}" if d else ""))
+        inner *= extent
+    return {**access, "index": index}
+
+
 def tile_problem(block, names):
     """The problem of one of several tiles; of those that share a layout, with the accesses of all."""
     tiles = {tile["name"]: tile for tile in block["tiles"]}
-    own, common = tiles[names[0]], block.get("layout", {})
-    mine = own.get("layout", {})
-    layout = {field: value for field, value in mine.items() if value is not None}
-    families = [set(c["families"]) for c in (mine, common) if c.get("families")]
+    own, common, mine = tiles[names[0]], block.get("layout", {}), [tiles[name] for name in names]
+    for tile in mine:
+        check_problem({"name": "", "threads": 1, "accesses": [], "tile": tile})
+    whole = whole_tile(mine)
+    constraints = own.get("layout", {})
+    layout = {field: value for field, value in constraints.items() if value is not None}
+    families = [set(c["families"]) for c in (constraints, common) if c.get("families")]
     if families:
         allowed = set.intersection(*families)
-        source = mine.get("families") or common.get("families")
+        source = constraints.get("families") or common.get("families")
         layout["families"] = [family for family in source if family in allowed]
-    aligned = [c["alignment_bytes"] for c in (mine, common) if c.get("alignment_bytes")]
-    pitches = [c["pitch_multiple_bytes"] for c in (mine, common) if c.get("pitch_multiple_bytes")]
+    aligned = [c["alignment_bytes"] for c in (constraints, common) if c.get("alignment_bytes")]
+    pitches = [c["pitch_multiple_bytes"] for c in (constraints, common) if c.get("pitch_multiple_bytes")]
     layout |= {"alignment_bytes": min(aligned)} if aligned else {}
     layout |= {"pitch_multiple_bytes": math.lcm(*pitches)} if pitches else {}
+    if len({tile_bytes(tile) for tile in mine}) > 1 and block.get("same_layout") is not True:
+        # Each is the beginning of the largest, without holes.
+        layout.setdefault("order", list(range(len(whole["shape"]))))
     accesses = [
-        {field: value for field, value in access.items() if field != "tile"}
+        {field: value for field, value in viewed(access, tiles[name], whole).items() if field != "tile"}
         for name in names
         for access in block["accesses"]
         if access.get("tile") == name
     ]
     problem = {field: block[field] for field in ("threads", "target") if field in block}
-    return {
-        **problem, "name": f"{block['name']} {names[0]}", "layout": layout, "accesses": accesses,
-        "tile": {"shape": own["shape"], "element": own["element"]},
-    }  # fmt: skip
+    name = f"{block['name']} {names[0]}"
+    return {**problem, "name": name, "layout": layout, "accesses": accesses, "tile": whole}
 
 
 def check_block(block, given):
@@ -620,23 +671,24 @@ def check_block(block, given):
     require(sorted(named) == sorted(tiles), "the tiles are not those of the file")
     excess, bound, elements, places, open_tiles = Fraction(0), Fraction(0), {}, {}, []
     for part in given["tiles"]:
-        shapes = {(tuple(tiles[name]["shape"]), str(tiles[name]["element"])) for name in part["tiles"]}
         own, problem = part["certificate"], tile_problem(block, part["tiles"])
         check_problem(problem)
         problem = without_lanes(problem)
-        if (why := not_handled(problem, own)) or len(shapes) > 1:
-            print(
-                f"{', '.join(part['tiles'])}: NOT CHECKED: {why or 'tiles of several shapes share a layout'}"
-            )
+        if why := not_handled(problem, own):
+            print(f"{', '.join(part['tiles'])}: NOT CHECKED: {why}")
             open_tiles += part["tiles"]
             continue
         print(f"{', '.join(part['tiles'])}:")
         check(problem, own)
         case, found = Case(problem, own), own["layout"]
-        for name, base in zip(part["tiles"], part["bases_bytes"], strict=True):
-            step, stages = part["stage_bytes"], tiles[name].get("stages", 1)
-            places[name] = [(base + k * step, base + k * step + found["bytes"]) for k in range(stages)]
-            elements[name] = stages * case.elements * case.size
+        require([place["tile"] for place in part["places"]] == part["tiles"], "the places are of other tiles")
+        for place in part["places"]:
+            name, base, step = place["tile"], place["base_bytes"], place["stage_bytes"]
+            stages, count = tiles[name].get("stages", 1), tile_bytes(tiles[name]) // case.size
+            require(place["stages"] == stages, f"{name} has {stages} stages")
+            size = max(found["byte_offsets"][:count]) + case.size
+            places[name] = [(base + k * step, base + k * step + size) for k in range(stages)]
+            elements[name] = stages * tile_bytes(tiles[name])
             unit = max((claim["alignment_bytes"] for claim in own.get("hardware", {}).values()), default=1)
             aligned = not any(start % unit for start, _ in places[name])
             require(aligned, f"{name} lies at no multiple of {unit} bytes")
