@@ -122,10 +122,13 @@ def test_an_answer_is_read_back_with_its_problem(solved):
 @pytest.mark.parametrize(
     ("path", "value", "error"),
     [
-        (("tiles", 0, "base_bytes"), 1 << 20, "tiles[0].bases_bytes: expected where"),
+        (("tiles", 0, "base_bytes"), 1 << 20, "tiles[0].base_bytes: expected 0, as `places`"),
         (("bytes",), 7, "bytes: the tiles end at byte"),
-        (("tiles", 0, "stage_bytes"), 4, "tiles[0].stage_bytes: one stage takes 1024 bytes"),
-        (("tiles", 0, "stages"), 0, "tiles[0].stages: expected 1 to"),
+        (("tiles", 0, "stage_bytes"), 4, "tiles[0].stage_bytes: expected 1024, as `places`"),
+        (("tiles", 0, "places", 0, "stage_bytes"), 4, "tiles[0].places[0].stage_bytes: one stage takes 1024"),
+        (("tiles", 0, "places", 0, "stages"), 0, "tiles[0].places[0].stages: expected 1 to"),
+        (("tiles", 0, "places", 0, "stages"), 1, "tiles[0].places[0].stages: expected 2, as the file"),
+        (("tiles", 0, "places", 0, "bytes"), 1, "tiles[0].places[0].bytes: A takes 1024, not 1"),
         (("tiles", 0, "result", "excess"), 7, "tiles[0].result.excess: the layout gives 0, not 7"),
         (
             ("tiles", 1, "result", "accesses", 0, "op"),
@@ -134,9 +137,9 @@ def test_an_answer_is_read_back_with_its_problem(solved):
         ),
         (("alignment_bytes",), 3, "alignment_bytes: expected a multiple"),
         (("problem",), "other", "problem: the result is of 'other'"),
-        (("tiles", 0, "tiles"), ["B"], "tiles: expected layouts of"),
-        (("tiles", 1, "bases_bytes"), [2048], "tiles[1].bases_bytes: expected where a stage begins"),
-        (("tiles", 0, "bases_bytes"), [4], "tiles[0].bases_bytes: expected where a stage begins"),
+        (("tiles", 0, "tiles"), ["B"], "tiles[0].places: expected one of each of B"),
+        (("tiles", 1, "bases_bytes"), [9], "tiles[1].bases_bytes: expected (2048, 2048)"),
+        (("tiles", 0, "bases_bytes"), [4], "tiles[0].bases_bytes: expected (0,)"),
     ],
 )
 def test_an_answer_that_does_not_hold_is_refused(solved, path, value, error):

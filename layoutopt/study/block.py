@@ -17,7 +17,7 @@ from layoutopt.layout.formula import element_expression
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
 from layoutopt.problems.types import Problem, Tile, TileSet
 from layoutopt.study.check_tiles import TileSetAudit, check_tiles
-from layoutopt.synthesis.arrange import Arrangement, arrangement_from_data
+from layoutopt.synthesis.arrange import Arrangement, PlacedTile, arrangement_from_data
 from layoutopt.synthesis.tile_groups import alike, beginning, groups, viewed_index
 
 
@@ -162,4 +162,23 @@ def read_block(raw: dict[str, Any], tile_set: TileSet, gpu: Device) -> Block | A
             check_claims(problem, gpu, part.result)
         except ProblemFileError as error:
             raise ProblemFileError(f"tiles[{k}].result.{error.field}", error.reason) from None
+        _check_places(tile_set, problem, part, f"tiles[{k}]")
     return solved_block(tile_set, gpu, arrangement)
+
+
+def _check_places(tile_set: TileSet, problem: Problem, part: PlacedTile, field: str) -> None:
+    """Check that there is room for each tile, in as many stages as the file has."""
+    tiles = {tile.name: tile for tile in tile_set.tiles}
+    offsets = part.result.table().ravel()
+    for k, place in enumerate(part.places):
+        tile = tiles[place.tile]
+        if place.stages != tile.stages:
+            raise ProblemFileError(
+                f"{field}.places[{k}].stages", f"expected {tile.stages}, as the file has it"
+            )
+        count = tile.elements * tile.element_bits // problem.tile.element_bits
+        least = int(offsets[:count].max()) + problem.tile.storage.element_bytes
+        if place.bytes < least:
+            raise ProblemFileError(
+                f"{field}.places[{k}].bytes", f"{place.tile} takes {least}, not {place.bytes}"
+            )

@@ -165,10 +165,14 @@ def _check_place(part: PlacedTile, field: str) -> None:
                 f"{field}.places[{k}].stage_bytes",
                 f"one stage takes {place.bytes} bytes, the next begins after {place.stage_bytes}",
             )
-    said = (part.base_bytes, part.bases_bytes)
-    placed = tuple(place.base_bytes for place in part.places)
-    if said != (placed[0], placed):
-        raise ProblemFileError(f"{field}.bases_bytes", f"expected {list(placed)}, as `places` have them")
+    bases = tuple(place.base_bytes for place in part.places)
+    for name, expected in (
+        ("base_bytes", bases[0]),
+        ("bases_bytes", bases),
+        ("stage_bytes", max(place.stage_bytes for place in part.places)),
+    ):
+        if getattr(part, name) != expected:
+            raise ProblemFileError(f"{field}.{name}", f"expected {expected}, as `places` has it")
 
 
 def arrange(
