@@ -24,6 +24,7 @@ from layoutopt.errors import LayoutError
 from layoutopt.hardware.devices import device
 from layoutopt.layout.layout import Digit, Layout, Target
 from layoutopt.problems.file import from_data
+from layoutopt.synthesis.solve import solve
 
 pytestmark = pytest.mark.tools
 every_problem = pytest.mark.parametrize("path", FORMULAS, ids=problem_id)
@@ -192,6 +193,52 @@ def test_tilelang_layout(path):
         tuple(n - 1 for n in want.shape),
     }:
         assert int(layout.map_forward_index(list(at))[0]) == want[at]
+
+
+OWN = [
+    ((16, 64), "f16", "128B", "make_full_bank_swizzled_layout"),
+    ((24, 128), "f16", "128B", "make_full_bank_swizzled_layout"),
+    ((16, 64), "f16", "64B", "make_half_bank_swizzled_layout"),
+    ((8, 32), "f32", "32B", "make_quarter_bank_swizzled_layout"),
+    ((16, 64), "e4m3", "64B", "make_half_bank_swizzled_layout"),
+    ((2, 8, 64), "f16", "128B", "make_full_bank_swizzled_layout"),
+    ((16, 64), "f16", "none", "make_linear_layout"),
+]
+
+
+def filled_by_tma(shape, element, mode):
+    """A tile that TMA fills in a mode, its code and its offsets."""
+    fill = {"name": "fill", "op": "tma.load", "mode": mode}
+    data = {
+        "name": "t",
+        "tile": {"shape": list(shape), "element": element},
+        "threads": 32,
+        "accesses": [fill],
+    }
+    problem = from_data(data)
+    result = solve(problem)
+    return code("tilelang", problem, device("sm_90"), result), offsets(problem, device("sm_90"), result)
+
+
+@pytest.mark.parametrize(("shape", "element", "mode", "made"), OWN)
+def test_tilelang_names_its_own_layouts_where_tma_fills_the_tile(shape, element, mode, made):
+    text, want = filled_by_tma(shape, element, mode)
+    assert f"return {made}(tile)" in text
+    tilelang = pytest.importorskip("tilelang", reason="TileLang is not installed")
+    space = {}
+    exec(text, space)
+    types = {"f16": "float16", "f32": "float32", "e4m3": "float8_e4m3"}
+    layout = space["t_layout"](tilelang.tvm.tirx.decl_buffer(shape, types[element]))
+    extents = [int(n) for n in layout.get_output_shape()]
+    for at in np.ndindex(*shape):
+        place = [int(x) for x in layout.map_forward_index(list(at))]
+        assert np.ravel_multi_index(place, extents) == want[at]
+
+
+def test_tilelang_says_where_none_of_its_layouts_is_the_one():
+    text, _ = filled_by_tma((2, 8, 128), "f16", "128B")  # pages of both matrices, one after another
+    assert "None of TileLang's own layouts" in text
+    assert "return Layout([2, 8, 128], t_offset)" in text
 
 
 def test_tilelang_refuses_what_its_index_expressions_lack():

@@ -1,8 +1,15 @@
-"""TileLang: a `Layout` for `T.annotate_layout`."""
+"""TileLang: a `Layout` for `T.annotate_layout`.
+
+A tile that TMA or a matrix instruction reaches must be one of TileLang's own swizzled layouts, which its
+lowering of copies and products knows: they are named where they are the layout at every element.
+"""
 
 from __future__ import annotations
 
 from typing import Final
+
+import numpy as np
+import numpy.typing as npt
 
 from layoutopt.codegen.plan import Plan
 from layoutopt.codegen.python_text import header, headline
@@ -10,6 +17,14 @@ from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import Node, Op, to_text
 
 _INDEXABLE: Final = frozenset(("+", "-", "*", "//", "%", "&", "|", "^", "~", "<<", ">>", "neg"))
+# TileLang's own layouts by the bytes of their rows' pages (tilelang/layout/swizzle.py).
+_SWIZZLED: Final = {
+    128: "make_full_bank_swizzled_layout",
+    64: "make_half_bank_swizzled_layout",
+    32: "make_quarter_bank_swizzled_layout",
+}
+_CHUNK_BYTES: Final = 16
+_ROWS: Final = 8  # after which the swizzle repeats
 
 
 def emit(plan: Plan) -> str:
@@ -23,25 +38,73 @@ def emit(plan: Plan) -> str:
         raise LayoutError(
             f"TileLang's index expressions have no {', '.join(sorted(foreign))}; --lang cuda, c or numba have"
         )
-    name, shape = plan.name, list(plan.problem.tile.shape)
     coordinates = ", ".join(plan.coordinate_ranges)
     lines = [
         *header(plan),
         *(f"# {headline(a)}" for a in plan.accesses),
         "",
         "",
-        f"def {name}_offset({coordinates}):",
+        f"def {plan.name}_offset({coordinates}):",
         '    """Element offset of an element."""',
         f"    return {to_text(plan.offset)}",
         "",
         "",
-        f"def {name}_layout():",
-        f'    """For T.annotate_layout({{tile: {name}_layout()}}), tile = T.alloc_shared({shape}, dtype)."""',
-        "    from tilelang.layout import Layout",
-        "",
-        f"    return Layout({shape}, {name}_offset)",
+        *_layout(plan),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _layout(plan: Plan) -> list[str]:
+    """The function that makes the layout."""
+    name, shape = f"{plan.name}_layout", list(plan.problem.tile.shape)
+    tile = f"tile = T.alloc_shared({shape}, dtype)"
+    own = own_layout(plan.table // plan.element_bytes, plan.element_bytes) if plan.dictated else None
+    if own is not None:
+        return [
+            f"def {name}(tile):",
+            f'    """For T.annotate_layout({{tile: {name}(tile)}}), {tile}.',
+            "",
+            "    TileLang's TMA and matrix instructions know it.",
+            '    """',
+            f"    from tilelang.layout import {own}",
+            "",
+            f"    return {own}(tile)",
+        ]
+    unknown = "# None of TileLang's own layouts: its TMA and matrix instructions do not know it."
+    return [
+        *([unknown] if plan.dictated else []),
+        f"def {name}():",
+        f'    """For T.annotate_layout({{tile: {name}()}}), {tile}."""',
+        "    from tilelang.layout import Layout",
+        "",
+        f"    return Layout({shape}, {plan.name}_offset)",
+    ]
+
+
+def own_layout(offsets: npt.NDArray[np.int64], element_bytes: int) -> str | None:
+    """Which of TileLang's own functions makes this layout, if one does.
+
+    Args:
+        offsets: in elements, in the shape of the tile.
+        element_bytes: of an element.
+    """
+    shape = offsets.shape
+    row_major = np.arange(offsets.size).reshape(shape)
+    if (offsets == row_major).all():
+        return "make_linear_layout"
+    if len(shape) < 2 or shape[-2] % _ROWS or _CHUNK_BYTES % element_bytes:
+        return None
+    rows, columns, chunk = shape[-2], shape[-1], _CHUNK_BYTES // element_bytes
+    r, c = np.arange(rows)[:, None], np.arange(columns)
+    first = row_major[..., :1, :1]
+    for width, made in _SWIZZLED.items():
+        page, chunks = width // element_bytes, width // _CHUNK_BYTES
+        if columns % page:
+            continue
+        flipped = c % page // chunk ^ r % _ROWS // (_ROWS // chunks)
+        if (offsets == first + (c // page * rows + r) * page + flipped * chunk + c % chunk).all():
+            return made
+    return None
 
 
 def _symbols(node: Node) -> frozenset[str]:
