@@ -6,6 +6,7 @@ import sys
 
 import msgspec
 import pytest
+from command import layoutopt
 from conftest import PROBLEMS, ROOT
 from emit_programs import solved
 
@@ -155,22 +156,52 @@ def test_tools_are_found_where_pip_puts_them(tmp_path, monkeypatch):
     assert gpu.find_tool("layoutopt-tool") == str(tmp_path / "path/layoutopt-tool")
 
 
+PAIR = {
+    "name": "pair", "threads": 32,
+    "tiles": [
+        {"name": "A", "shape": [8, 32], "element": "f32", "stages": 2},
+        {"name": "B", "shape": [8, 8], "element": "f32"},
+        {"name": "C", "shape": [16, 8], "element": "f16"},
+    ],
+    "accesses": [
+        {"name": "a", "tile": "A", "op": "load", "bytes": 4, "index": ["i", "lane"], "for": {"i": 8}},
+        {"name": "b", "tile": "B", "op": "store", "bytes": 8, "index": ["lane // 4", "2*(lane % 4)"]},
+        {"name": "c", "tile": "C", "op": "ldmatrix.x2", "index": ["lane % 16", "0"]},
+    ],
+    "overlay": [["B"], ["C"]],
+}  # fmt: skip
+
+
+def compiled(text, folder):
+    (folder / "t.cu").write_text(text)
+    built = ["-o", folder / "t", folder / "t.cu"]
+    subprocess.run(["nvcc", "-std=c++17", "-arch=sm_90", "-Werror", "all-warnings", *built], check=True)
+
+
+def test_the_self_test_of_a_block_tests_each_tile_and_where_they_lie(tmp_path):
+    (tmp_path / "pair.json").write_text(json.dumps(PAIR))
+    text = layoutopt("emit", str(tmp_path / "pair.json"), "--self-test").stdout
+    assert [f"pair_{tile}_selftest(profile)" in text for tile in "ABC"] == [True] * 3
+    assert "{ pair_A_place(owners); pair_B_place(owners); }" in text
+    assert "{ pair_A_place(owners); pair_C_place(owners); }" in text
+    assert text.count("#include <vector>") == text.count("int main(") == 1
+    amd = {**PAIR, "target": "gfx942", "tiles": PAIR["tiles"][:1], "accesses": PAIR["accesses"][:1]}
+    (tmp_path / "amd.json").write_text(json.dumps({**amd, "overlay": []}))
+    done = layoutopt("emit", str(tmp_path / "amd.json"), "--self-test")
+    assert (done.returncode, "tile 'A': the self-test runs on NVIDIA GPUs" in done.stderr) == (2, True)
+
+
+@pytest.mark.nvcc
+def test_the_self_test_of_a_block_compiles(tmp_path):
+    (tmp_path / "pair.json").write_text(json.dumps(PAIR))
+    compiled(layoutopt("emit", str(tmp_path / "pair.json"), "--self-test").stdout, tmp_path)
+
+
 @pytest.mark.nvcc
 @pytest.mark.parametrize("name", ["transpose_16x32_f32", "gemm_a_128x64_f16", "gemm4bit_b_128x64_bf16"])
 def test_self_tests_compile(name, tmp_path):
     (path,) = [p for p in PROBLEMS if p.stem == name]
-    (tmp_path / "t.cu").write_text(program(plan(*solved(path))))
-    command = [
-        "nvcc",
-        "-std=c++17",
-        "-arch=sm_90",
-        "-Werror",
-        "all-warnings",
-        "-o",
-        tmp_path / "t",
-        tmp_path / "t.cu",
-    ]
-    subprocess.run(command, check=True)
+    compiled(program(plan(*solved(path))), tmp_path)
 
 
 @pytest.mark.gpu

@@ -144,7 +144,7 @@ def _check_for_one(offset: str | None, run: bool, store: Store | None) -> None:
     for flag, given, instead in (
         ("--offset", offset, "the file says each tile's layout (published, layout.offset)"),
         ("--run", run, "`layoutopt run` runs each"),
-        ("--store", store, "there is none: a store holds answers of single tiles"),
+        ("--store", store, "rows are searched tile by tile, and a store holds the answer to the whole block"),
     ):
         if given:
             raise click.UsageError(f"{flag} is for one tile; of several, {instead}")

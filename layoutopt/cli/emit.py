@@ -96,10 +96,8 @@ def command(
         return _done(*several, output, as_json)
     raw = parsed(read(file))
     if tiles_in(raw):
-        if self_test:
-            raise click.UsageError("--self-test is of one tile; `layoutopt run` tests each of several")
         how = problem, offset, time_limit, workers, device_file
-        return _block(raw, how, name, lang, only, as_edit, output, as_json)
+        return _block(raw, how, name, lang, only, as_edit, self_test, output, as_json)
     found = answer_of(file, problem, offset, time_limit, workers, device_file, in_use=not as_edit)()
     if found.code is not None:
         note(f"no layout: {found.reason}")
@@ -152,10 +150,11 @@ def _block(
     lang: str,
     only: Literal["offset", "access", "all"],
     as_edit: bool,
+    self_test: bool,
     output: Path | None,
     as_json: bool,
 ) -> int:
-    """Emit all tiles of a block, or the edit of each; the exit code."""
+    """Emit all tiles of a block, the edit of each, or what tests them; the exit code."""
     from layoutopt.cli.block import NoBlock, block_of
     from layoutopt.codegen.tiles import block_edits, block_plans, text_of_plans
 
@@ -174,6 +173,10 @@ def _block(
         for tile, (_, change) in zip(tiles, edits, strict=True):
             tile["edit"] = change
         return _done("\n".join(text for text, _ in edits), data, output, as_json)
+    if self_test:
+        from layoutopt.codegen.block_selftest import block_program
+
+        return _done(block_program(block), data, output, as_json)
     plans = block_plans(lang, block, only=only)
     if LANGUAGES[lang].unit == "byte":
         for tile, plan in zip(tiles, plans, strict=True):

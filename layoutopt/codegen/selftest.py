@@ -32,14 +32,33 @@ def program(plan: Plan) -> str:
     Raises:
         LayoutError: no NVIDIA GPU has the tile's size or an access's instruction.
     """
+    header = cuda.emit(plan)
+    return START.replace("@HEADER@", once(header)) + tile_test(plan) + END.replace("@TESTS@", call(plan))
+
+
+def once(header: str) -> str:
+    """A header as part of a program."""
+    return header.replace("#pragma once\n", "")
+
+
+def call(plan: Plan) -> str:
+    """What counts the wrong accesses of a tile."""
+    return f"{plan.name}_selftest(profile)"
+
+
+def tile_test(plan: Plan) -> str:
+    """The part of the program that tests one tile.
+
+    Raises:
+        LayoutError: as for `program`.
+    """
     if plan.bytes > MAX_SHARED_BYTES:
         raise LayoutError(f"a block has at most {MAX_SHARED_BYTES} bytes of shared memory, not {plan.bytes}")
     for access in plan.accesses:
         if access.lanes.operation.width_bytes not in _REGISTERS or plan.device.lanes != 32:
             raise LayoutError(f"the self-test runs on NVIDIA GPUs; {plan.device.name} is none")
-    text = _PROGRAM
+    text = _TILE
     for key, value in {
-        "HEADER": cuda.emit(plan).replace("#pragma once\n", ""),
         "KERNELS": "\n".join(_kernels(plan, k, a) for k, a in enumerate(plan.accesses)),
         "RUNS": "\n".join(_run(plan, k, a) for k, a in enumerate(plan.accesses)),
         "COORDINATES": _coordinates(plan),
@@ -222,7 +241,7 @@ def _run(plan: Plan, index: int, access: AccessPlan) -> str:
     )
 
 
-_PROGRAM: Final = r"""// Self-test. nvcc -std=c++17 -arch=native -o selftest selftest.cu && ./selftest
+START: Final = r"""// Self-test. nvcc -std=c++17 -arch=native -o selftest selftest.cu && ./selftest
 // Counters: ncu --kernel-name regex:_access_ --metrics \
 //   l1tex__data_pipe_lsu_wavefronts_mem_shared.sum,l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum \
 //   ./selftest profile
@@ -248,7 +267,19 @@ struct Access {
     long long wavefronts, bank_conflicts;  // predicted
 };
 
-__device__ uint32_t offset_of(uint32_t e) { return @NAME@_offset_bytes(@COORDINATES@); }
+typedef void (*Values)(const unsigned char*, uint32_t*, unsigned char*);
+typedef void (*Alone)(uint32_t*, int, long long*);
+
+// Where register `reg` of `lane` lies: the lane that gives its row's address, and the byte in the row.
+std::pair<int, int> matrix_place(int lane, int reg, int half, bool transposed) {
+    int row = lane / 4, column = 2 * (lane % 4) + half;
+    if (transposed) std::swap(row, column);
+    return {8 * reg + row, 2 * column};
+}
+
+"""
+
+_TILE: Final = r"""__device__ uint32_t offset_of(uint32_t e) { return @NAME@_offset_bytes(@COORDINATES@); }
 
 // Put the elements of `in`, row-major, where the layout says; nullptr for zeros.
 __device__ uint32_t fill(const unsigned char* in, int tid) {
@@ -276,19 +307,9 @@ __global__ void @NAME@_bijection(unsigned* owners) {
 
 @KERNELS@
 
-typedef void (*Values)(const unsigned char*, uint32_t*, unsigned char*);
-typedef void (*Alone)(uint32_t*, int, long long*);
-
 template <class Kernel>
 void allow_shared(Kernel kernel) {
     CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, @NAME@_bytes));
-}
-
-// Where register `reg` of `lane` lies: the lane that gives its row's address, and the byte in the row.
-std::pair<int, int> matrix_place(int lane, int reg, int half, bool transposed) {
-    int row = lane / 4, column = 2 * (lane % 4) + half;
-    if (transposed) std::swap(row, column);
-    return {8 * reg + row, 2 * column};
 }
 
 template <class Loops>
@@ -367,12 +388,8 @@ int @NAME@_is_no_bijection() {
     return owned != size_t(@ELEMENTS@) * @SIZE@;
 }
 
-}  // namespace
-
-// Without arguments: values and cycles. With `profile`: each access once, for a profiler.
-int main(int argc, char** argv) {
+int @NAME@_selftest(bool profile) {
     static_assert((@NAME@_alignment & (@NAME@_alignment - 1)) == 0, "a power of two");
-    const bool profile = argc > 1 && !std::strcmp(argv[1], "profile");
     int wrong = 0;
     if (!profile) {
         wrong = @NAME@_is_no_bijection();
@@ -380,6 +397,17 @@ int main(int argc, char** argv) {
         std::printf("access\tname\top\tvalues\twavefronts predicted\tbank conflicts predicted\tcycles\n");
     }
 @RUNS@
+    return wrong;
+}
+
+"""
+
+END: Final = r"""}  // namespace
+
+// Without arguments: values and cycles. With `profile`: each access once, for a profiler.
+int main(int argc, char** argv) {
+    const bool profile = argc > 1 && !std::strcmp(argv[1], "profile");
+    const int wrong = @TESTS@;
     CHECK(cudaDeviceSynchronize());
     return wrong != 0;
 }

@@ -53,6 +53,7 @@ class Block:
         bytes: to the end of the last.
         alignment_bytes: of the start of everything.
         summary: what is known of it, in a line.
+        times: the tiles that lie in the same bytes at different times, time by time.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Block:
     bytes: int
     alignment_bytes: int
     summary: str
+    times: tuple[tuple[str, ...], ...]
 
 
 def solved_block(tile_set: TileSet, gpu: Device, arrangement: Arrangement) -> Block:
@@ -75,7 +77,15 @@ def solved_block(tile_set: TileSet, gpu: Device, arrangement: Arrangement) -> Bl
     summary = f"{arrangement.bytes} bytes, {arrangement.excess} excess wavefronts; {arrangement.status}"
     assert arrangement.bytes is not None
     assert arrangement.alignment_bytes is not None
-    return Block(tile_set.name, gpu, tuple(parts), arrangement.bytes, arrangement.alignment_bytes, summary)
+    return Block(
+        tile_set.name,
+        gpu,
+        tuple(parts),
+        arrangement.bytes,
+        arrangement.alignment_bytes,
+        summary,
+        tile_set.overlay,
+    )
 
 
 def own_answer(result: Result, problem: Problem, whole: Tile) -> Result | str:
@@ -130,6 +140,7 @@ def block_in_use(tile_set: TileSet, gpu: Device) -> Block:
         audit.bytes,
         max(part.audit.alignment_bytes for part in audit.tiles),
         f"{audit.bytes} bytes, {audit.excess} excess wavefronts; as the file has it",
+        tile_set.overlay,
     )
 
 
