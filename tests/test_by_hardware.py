@@ -2,20 +2,16 @@
 
 import json
 import re
-import shutil
-import subprocess
-import sys
 
 import jsonschema
 import msgspec
 import numpy as np
 import pytest
-from conftest import ROOT
+from hardware_tiles import FILL, MEASURED, OWN_ROW, ROWS, data, of, solved
 
 from layoutopt import arrange, check, compare, load_all
 from layoutopt.codegen.languages import emit
 from layoutopt.errors import ProblemFileError
-from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
 from layoutopt.hardware.devices import device
 from layoutopt.problems.file import from_data, json_schema
 from layoutopt.problems.tile_set_file import tiles_from_data
@@ -23,36 +19,7 @@ from layoutopt.report.text import report
 from layoutopt.report.tile_set_text import arrangement_report
 from layoutopt.synthesis.solve import solve
 
-FILL = {"name": "fill", "op": "tma.load"}
-ROWS = {"name": "rows", "op": "load", "copy": {"bytes": 16}}
-# One row a thread, 16 bytes at a time: conflicts in every mode but where chunks change places.
-OWN_ROW = {"name": "own row", "op": "load", "bytes": 16, "index": ["tid % 64", "8*i"], "for": {"i": 8}}
-
-# What an H200 did with the code that is emitted (scripts/measure/validate_hopper.py).
-MEASURED = json.loads((ROOT / "tests/data/h200_hopper.json").read_text())
-
 TILES = {"name": "t", "threads": 32, "tiles": [{"name": "A", "shape": [8, 64], "element": "f16"}]}
-
-
-def data(*accesses, shape=(128, 64), element="f16", **more):
-    return {
-        "name": "block",
-        "target": "sm_90",
-        "threads": 128,
-        "tile": {"shape": list(shape), "element": element},
-        "accesses": list(accesses),
-        **more,
-    }
-
-
-def solved(*accesses, **more):
-    problem = from_data(data(*accesses, **more))
-    return problem, solve(problem)
-
-
-def of(result, name):
-    (found,) = [access.descriptor for access in result.accesses if access.name == name]
-    return found
 
 
 def test_a_load_by_itself_is_a_tile():
@@ -368,148 +335,6 @@ def test_tile_sets_hold_them_and_fragments():
         jsonschema.validate({**TILES, "accesses": [FILL]}, json_schema())
     with pytest.raises(ProblemFileError, match=r"accesses\[1\]\.box\[0\]"):
         tiles_from_data({**TILES, "accesses": [{"tile": "A", **ROWS}, {"tile": "A", **FILL, "box": [3, 64]}]})
-
-
-def test_code_has_constants_and_copies():
-    problem, result = solved(FILL, {"name": "A", "op": "wgmma.A"}, shape=(128, 128))
-    text = emit("cuda", problem, device("sm_90"), result)
-    for line in (
-        "constexpr uint32_t block_fill_boxes = 2;",
-        "constexpr uint32_t block_fill_box_dim[2] = {64, 128};  // innermost first",
-        "constexpr uint64_t block_A_fields = 0x4000004000010000ull;  // start address 0",
-        "return encode(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2, global, extents, strides, block_fill_box_dim, ones,",
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes",
-    ):
-        assert line in text
-    assert "block_alignment = 1024" in text
-    assert "cp.async.bulk" not in emit("c", problem, device("sm_90"), result)
-
-
-@pytest.mark.parametrize("element", ["e4m3", "f16", "f32"])
-@pytest.mark.parametrize("mode", ["none", "32B", "64B", "128B"])
-def test_boxes_lie_as_the_mode_has_them(mode, element):
-    """By plain loops: box by box, chunk c of row r lies at c ^ (row of the pattern)."""
-    _, result = solved({**FILL, "mode": mode}, element=element, shape=(64, 128))
-    found, table = of(result, "fill"), result.table()
-    size = {"e4m3": 1, "f16": 2, "f32": 4}[element]
-    bits = {"none": 0, "32B": 1, "64B": 2, "128B": 3}[mode]
-    seen = np.zeros((64, 128), bool)
-    (rows, columns), offsets = found.box, iter(found.box_offsets)
-    for top in range(0, 64, rows):
-        for left in range(0, 128, columns):
-            at = next(offsets)
-            for r in range(rows):
-                for c in range(columns):
-                    plain = at + (r * columns + c) * size
-                    assert table[top + r, left + c] == plain ^ (plain >> 7 & ((1 << bits) - 1)) << 4
-                    seen[top + r, left + c] = True
-    assert seen.all()
-
-
-USES = """
-#include <cuda.h>
-#include "code.cuh"
-using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
-                            const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
-                            CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-CUresult maps(Encode encode, CUtensorMap* map, void* global, const cuuint64_t* extents, const cuuint64_t* strides) {
-    const CUresult first = block_fill_encode(encode, map, global, extents, strides);
-    return first == CUDA_SUCCESS ? block_back_encode(encode, map + 1, global, extents, strides) : first;
-}
-__global__ void kernel(const __grid_constant__ CUtensorMap map, const void* row, uint64_t* out) {
-    extern __shared__ unsigned char smem[];
-    const uint32_t base = (uint32_t)__cvta_generic_to_shared(smem), barrier = base + block_bytes;
-    block_fill(base, &map, barrier, 64, 128, 3);
-    block_row(base, row, barrier, 1);
-    block_row_store(base, out, 2);
-    block_shared(base, &map, barrier, out == row, 3, 0, 0, 0);
-    block_back(base, &map, 0, 0, 0);
-    for (uint32_t i = 0; i < block_A_instructions; ++i) out[i] = block_A_descriptor(base, i);
-}
-"""
-
-
-@pytest.fixture(scope="module")
-def header():
-    """All that may be emitted: three dimensions, two boxes, matrices, bulk copies of 16 bytes."""
-    problem, result = solved(
-        {**FILL, "box": [1, 128, 64], "mode": "128B"},
-        {"name": "back", "op": "tma.store", "box": [1, 64, 64]},
-        {"name": "A", "op": "wgmma.A"},
-        {"name": "row", "op": "cp.async.bulk", "bytes": 16},
-        {"name": "shared", "op": "tma.load", "multicast": 2},
-        shape=(2, 128, 64),
-        block={"cluster": 2},
-    )
-    assert result.layout is not None, result.reason
-    return emit("cuda", problem, device("sm_90"), result)
-
-
-@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler on this machine")
-def test_constants_compile_as_plain_cpp(header, tmp_path):
-    (tmp_path / "code.cpp").write_text(header.replace("#pragma once", ""))
-    command = ["g++", "-std=c++14", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "code.cpp"]
-    subprocess.run(command, cwd=tmp_path, check=True)
-
-
-@pytest.mark.nvcc
-def test_nvcc_assembles_the_copies_and_the_encode_calls(header, tmp_path):
-    (tmp_path / "code.cuh").write_text(header)
-    (tmp_path / "code.cu").write_text(USES)
-    flags = ["-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-Werror", "all-warnings"]
-    subprocess.run(["nvcc", *flags, "-c", "code.cu"], cwd=tmp_path, check=True)
-
-
-def test_an_h200_copied_in_bulk_and_to_clusters():
-    cases = json.loads((ROOT / "tests/data/h200_copies.json").read_text())["cases"]
-    assert not [case for case in cases if case["wrong"] or case["error"]]
-    assert len([case for case in cases if case["kind"] == "bulk"]) == 20
-    shared = {(case["cluster"], case["shared"]) for case in cases if case["kind"] == "multicast"}
-    assert {(2, 2), (4, 2), (4, 4), (8, 8), (16, 16)} <= shared
-    larger_atoms = json.loads((ROOT / "tests/data/h200_copies.json").read_text())["swizzles"][1:]
-    assert [row["error"] for row in larger_atoms] == 3 * ["encode: CUresult 1"]  # CUDA_ERROR_INVALID_VALUE
-
-
-def test_an_h200_did_what_was_emitted():
-    """Tiles of 64 to 256 rows, four elements, every mode; products in every mode and major that there is."""
-    assert not [case for kind in ("copies", "products") for case in MEASURED[kind] if case["wrong"]]
-    copied = {
-        (str(c["element"]), c["mode"], c["shape"][0]) for c in MEASURED["copies"] if len(c["shape"]) == 2
-    }
-    for element in ("f16", "bf16", "e4m3", "f32"):
-        for mode in ("none", "32B", "64B", "128B"):
-            assert {(element, mode, rows) for rows in (64, 128, 192, 256)} <= copied
-    multiplied = {(c["element"], c["mode"], c["a"] + c["b"]) for c in MEASURED["products"]}
-    for mode in ("none", "32B", "64B", "128B"):
-        assert {(element, mode, "KK") for element in ("f16", "bf16", "tf32", "e4m3")} <= multiplied
-        assert {("f16", mode, majors) for majors in ("MNK", "KMN", "MNMN")} <= multiplied
-
-
-@pytest.mark.parametrize("case", [c for c in MEASURED["products"] if "counted" in c], ids=lambda c: c["name"])
-def test_the_epilogue_takes_the_wavefronts_that_are_predicted(case):
-    stores = {
-        "name": "accumulators",
-        "op": "stmatrix.x4",
-        "fragment": "wgmma.m64n8k16.C.f16",
-        "warps": [2, 1],
-    }
-    _, result = solved(
-        {**stores, "repeat": {"n": 16}}, {"name": "out", "op": "tma.store", **case["d"]},
-        shape=(128, 128), threads=256,
-    )  # fmt: skip
-    predicted = result.accesses[0]
-    counted = case["counted"]
-    assert predicted.wavefronts == counted[f"{WAVEFRONTS}_op_st.sum"]
-    assert predicted.bank_conflicts == counted[f"{BANK_CONFLICTS}_op_st.sum"]
-
-
-@pytest.mark.gpu
-@pytest.mark.nvcc
-def test_a_hopper_gpu_does_what_is_emitted(tmp_path):
-    """Every mode of TMA and wgmma, on a GPU of compute capability 9.0: scripts/measure/validate_hopper.py."""
-    script = ROOT / "scripts/measure/validate_hopper.py"
-    subprocess.run([sys.executable, script, "write", tmp_path], check=True)
-    subprocess.run([tmp_path / "hopper", tmp_path / "out.jsonl"], check=True)
 
 
 def test_the_layouts_that_the_hardware_knows_are_compared():

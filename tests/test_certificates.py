@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import toy
+from certificates_checked import SCRIPT, certified, checked, plain_transpose
 from command import layoutopt
 from conftest import ROOT
 from test_cnf import satisfiable
@@ -17,7 +18,6 @@ from layoutopt.proof.certificates import certificate
 from layoutopt.proof.reasons import PACKING, SOLVER
 from layoutopt.synthesis.solve import solve
 
-SCRIPT = ROOT / "scripts" / "checkers" / "check_certificate.py"
 # Cliques, parities, counting, nothing to prove; merged pairs of phases; weights; atomics.
 SOLVED = [
     "basics/diagonals_32x32_f32",
@@ -30,20 +30,11 @@ SOLVED = [
 ]
 
 
-def checked(problem, given, tmp_path):
-    """Exit code and output of the script."""
-    paths = tmp_path / "p.json", tmp_path / "c.json"
-    for path, data in zip(paths, (problem, given), strict=True):
-        path.write_text(json.dumps(data))
-    done = subprocess.run([sys.executable, "-I", SCRIPT, *paths], capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout + done.stderr
-
-
 def test_the_scripts_use_the_standard_library_only():
-    scripts = SCRIPT, SCRIPT.with_name("check_by_hardware.py")
+    scripts = SCRIPT, *SCRIPT.with_name("certificate").glob("*.py")
     lines = [line for script in scripts for line in script.read_text().splitlines()]
-    names = {line.split()[1] for line in lines if line.startswith(("import ", "from "))}
-    assert names <= sys.stdlib_module_names | {"check_by_hardware"}
+    names = {line.split()[1].partition(".")[0] for line in lines if line.startswith(("import ", "from "))}
+    assert names <= sys.stdlib_module_names | {"certificate"}
 
 
 @pytest.mark.parametrize("name", SOLVED)
@@ -213,23 +204,6 @@ def test_what_rests_on_the_solver_says_so_and_can_be_asked_again(tmp_path):
     plain = solve(from_data(data), target=gpu)
     assert (plain.excess, plain.proof.excess.scope) == (4, "families none")
     assert plain.reason == "a table of offsets would have 1 excess in 36 bytes"
-
-
-def plain_transpose(**layout):
-    accesses = [
-        {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": 8}},
-        {"name": "columns", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 8}},
-    ]
-    tile = {"shape": [8, 8], "element": "f32"}
-    return {"name": "t", "tile": tile, "threads": 8, "accesses": accesses, "layout": layout}
-
-
-def certified(data, gpu, tmp_path, **options):
-    """Code and output of the script, and the certificate."""
-    data["target"] = gpu.name
-    problem = from_data(data)
-    given = json.loads(json.dumps(certificate(problem, gpu, solve(problem, target=gpu, **options))))
-    return *checked(data, given, tmp_path), given
 
 
 def test_what_rests_on_the_families_searched_is_not_called_checked(tmp_path):
@@ -435,248 +409,6 @@ def test_nested_brackets_are_no_verdict(tmp_path):
     script = [sys.executable, "-I", SCRIPT, tmp_path / "p.json", tmp_path / "c.json"]
     done = subprocess.run(script, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-
-
-BLOCK = {
-    "name": "block", "target": "sm_90", "threads": 32,
-    "tiles": [
-        {"name": "A", "shape": [32, 8], "element": "f32", "stages": 2},
-        {"name": "B", "shape": [32, 8], "element": "f32", "layout": {"families": ["none", "pad"]}},
-        {"name": "C", "shape": [8, 32], "element": "f32"},
-    ],
-    "accesses": [
-        {"name": "a", "tile": "A", "op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 8}},
-        {"name": "b", "tile": "B", "op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 8}},
-        {"name": "c", "tile": "C", "op": "store", "bytes": 4, "index": ["i", "lane"], "for": {"i": 8}},
-    ],
-    "overlay": [["B"], ["C"]],
-}  # fmt: skip
-
-
-def block_certificate_of(data, tmp_path):
-    path, out = tmp_path / "block.json", tmp_path / "out.json"
-    path.write_text(json.dumps(data))
-    assert layoutopt("solve", str(path), "--json", "--certificate", str(out)).returncode in (0, 1)
-    return json.loads(out.read_text())
-
-
-def test_several_tiles_are_checked_where_they_lie(tmp_path):
-    given = block_certificate_of({**BLOCK, "tiles": [BLOCK["tiles"][0], BLOCK["tiles"][2]], "accesses":
-                                  [BLOCK["accesses"][0], BLOCK["accesses"][2]], "overlay": []}, tmp_path)  # fmt: skip
-    problem = json.loads((tmp_path / "block.json").read_text())
-    code, text = checked(problem, given, tmp_path)
-    assert (code, text.count(": checked")) == (0, 9), text
-    for change, error in (
-        (lambda c: c["tiles"][1]["places"][0].update(base_bytes=1024), "A and C share bytes"),
-        (lambda c: c["tiles"][1]["places"][0].update(base_bytes=2052), "the tiles end at byte"),
-        (lambda c: c["tiles"].pop(), "the tiles are not those of the file"),
-        (lambda c: c.update(excess=1), "the excess is 0"),
-        (lambda c: c["tiles"][0]["certificate"]["layout"]["wavefronts"].update(a=9), "wavefronts are"),
-    ):
-        wrong = json.loads(json.dumps(given))
-        change(wrong)
-        code, text = checked(problem, wrong, tmp_path)
-        assert (code, error in text) == (1, True), text
-
-
-def test_tiles_of_several_sizes_and_elements_that_share_a_layout_are_checked(tmp_path):
-    tiles = [BLOCK["tiles"][0], {"name": "C", "shape": [32, 8], "element": "f16"}]
-    accesses = [BLOCK["accesses"][0], {**BLOCK["accesses"][2], "bytes": 2, "index": ["lane", "i"]}]
-    data = {**BLOCK, "tiles": tiles, "accesses": accesses, "overlay": [], "same_layout": [["A", "C"]]}
-    given = block_certificate_of(data, tmp_path)
-    code, text = checked(data, given, tmp_path)
-    assert (code, "block: 0 weighted excess in 2560 bytes" in text) == (0, True), text
-    given["tiles"][0]["certificate"]["layout"]["wavefronts"].update(c=9)
-    assert checked(data, given, tmp_path)[0] == 1
-
-
-def test_what_the_search_alone_knows_of_several_tiles_stays_open(tmp_path):
-    given = block_certificate_of({**BLOCK, "layout": {"max_bytes": 3072}}, tmp_path)
-    assert given["bound"]["rests_on"] == "layoutopt's search of the families alone"
-    problem = json.loads((tmp_path / "block.json").read_text())
-    code, text = checked(problem, given, tmp_path)
-    assert (code, "NOT CHECKED, it rests on layoutopt's search" in text) == (3, True), text
-    claimed = json.loads(json.dumps(given))
-    claimed["bound"].update(rests_on="arithmetic", scope="every layout")
-    assert checked(problem, claimed, tmp_path)[0] == 1
-
-
-TMA_ONLY = {
-    "name": "tonly", "target": "sm_90", "threads": 128, "tile": {"shape": [128, 64], "element": "f16"},
-    "accesses": [{"name": "ld", "op": "tma.load"}, {"name": "a", "op": "wgmma.A"}],
-}  # fmt: skip
-
-
-def test_what_the_hardware_moves_by_itself_is_checked(tmp_path):
-    given = certificate(problem := from_data(TMA_ONLY), device("sm_90"), solve(problem, time_limit=5))
-    still = {"index": [0, 0], "where": "0"}
-    expanded = [{**a, **still, "hardware": {"engine": a["op"].split(".")[0]}} for a in TMA_ONLY["accesses"]]
-    for accesses in (TMA_ONLY["accesses"], expanded):
-        code, text = checked({**TMA_ONLY, "accesses": accesses}, given, tmp_path)
-        assert code == 0, text
-        assert "ld: tma.load, mode 128B, 1 instructions reach every element: checked" in text
-        assert "a: wgmma.A, mode 128B, 8 instructions reach every element: checked" in text
-        assert "none is better: checked" in text
-
-
-def swapped(given):
-    """Two chunks of one row change places."""
-    table = given["layout"]["byte_offsets"]
-    table[:8], table[8:16] = table[8:16], table[:8]
-
-
-@pytest.mark.parametrize(
-    ("change", "error"),
-    [
-        (swapped, "access 'ld': element 0 does not lie as TMA moves it"),
-        (lambda c: c["hardware"]["ld"].update(mode="64B", code=2, alignment_bytes=512), "128 bytes"),
-        (lambda c: c["hardware"]["ld"].update(alignment_bytes=128), "the code or the alignment of mode 128B"),
-        (lambda c: c["hardware"]["ld"].update(box=[64, 64]), "boxDim is another box"),
-        (lambda c: c["hardware"]["ld"].update(box_offsets=[1024]), "do not lie as TMA moves them"),
-        (lambda c: c["hardware"]["a"].update(stride_byte_offset=512), "the bits of the descriptor"),
-        (lambda c: c["hardware"]["a"].update(descriptor="0x4000004000010001"), "the bits of the descriptor"),
-        (lambda c: c["hardware"]["a"].update(starts=[0] * 8), "access 'a': element 16 does"),
-        (lambda c: c["hardware"].pop("a"), "descriptors of ['ld']"),
-    ],
-)
-def test_forged_descriptors(change, error, tmp_path):
-    given = certificate(problem := from_data(TMA_ONLY), device("sm_90"), solve(problem, time_limit=5))
-    change(given)
-    code, text = checked(TMA_ONLY, given, tmp_path)
-    assert (code, error in text) == (1, True), text
-
-
-# A row a thread: every mode has conflicts, and which has the fewest is a matter of counting them.
-OWN_ROW = {
-    "name": "own row", "target": "sm_90", "threads": 64, "tile": {"shape": [64, 64], "element": "f16"},
-    "accesses": [{"name": "ld", "op": "tma.load"},
-                 {"name": "r", "op": "load", "bytes": 2, "index": ["tid", "i"], "for": {"i": 4}}],
-}  # fmt: skip
-
-
-def test_the_choice_of_a_mode_is_checked(tmp_path):
-    given = certificate(problem := from_data(OWN_ROW), device("sm_90"), solve(problem, time_limit=5))
-    assert given["bound"]["excess"] > 0
-    code, text = checked(OWN_ROW, given, tmp_path)
-    assert (code, "in the layouts of tma.load: checked, in all " in text) == (0, True), text
-    pinned = {**OWN_ROW, "accesses": [{**OWN_ROW["accesses"][0], "mode": "none"}, OWN_ROW["accesses"][1]]}
-    worse = certificate(problem := from_data(pinned), device("sm_90"), solve(problem, time_limit=5))
-    code, text = checked(pinned, worse, tmp_path)
-    assert code == 0, text
-    code, text = checked(OWN_ROW, worse, tmp_path)
-    assert (code, "another layout that the hardware knows has weighted excess" in text) == (1, True), text
-
-
-def test_of_equals_the_fewest_boxes(tmp_path):
-    """Eight boxes of 16-byte rows serve an idle tile as well as one box does, and are not the answer."""
-    idle = {**OWN_ROW, "accesses": [OWN_ROW["accesses"][0]]}
-    pinned = {**idle, "accesses": [{**idle["accesses"][0], "mode": "none", "box": [64, 8]}]}
-    given = certificate(problem := from_data(pinned), device("sm_90"), solve(problem, time_limit=5))
-    assert checked(pinned, given, tmp_path)[0] == 0
-    code, text = checked(idle, given, tmp_path)
-    assert (code, "8192 bytes, 1 instructions instead of" in text) == (1, True), text
-
-
-def test_rows_of_a_matrix_may_be_several_dimensions(tmp_path):
-    data = {
-        "name": "mn", "target": "sm_90", "threads": 128, "tile": {"shape": [4, 32, 64], "element": "f16"},
-        "accesses": [{"name": "ld", "op": "tma.load"},
-                     {"name": "b", "op": "wgmma.B", "mn": [0, 1], "k": 2, "rows": 128}],
-    }  # fmt: skip
-    given = certificate(problem := from_data(data), device("sm_90"), solve(problem, time_limit=5))
-    code, text = checked(data, given, tmp_path)
-    assert (code, "b: wgmma.B, mode 128B, 4 instructions reach" in text) == (0, True), text
-    given["hardware"]["b"]["starts"] = [0, 16, 64, 96]
-    code, text = checked(data, given, tmp_path)
-    assert (code, "access 'b'" in text) == (1, True), text
-
-
-def test_blocks_of_a_cluster_share_the_boxes(tmp_path):
-    shared = {**TMA_ONLY, "accesses": [{**TMA_ONLY["accesses"][0], "multicast": 2}], "block": {"cluster": 2}}
-    given = certificate(problem := from_data(shared), device("sm_90"), solve(problem, time_limit=5))
-    code, text = checked(shared, given, tmp_path)
-    assert (code, "ld: tma.load, mode none, 2 instructions reach" in text) == (0, True), text
-    given["hardware"]["ld"]["multicast"] = 1
-    assert checked(shared, given, tmp_path)[0] == 1
-
-
-def test_a_layout_that_must_be_is_checked(tmp_path):
-    code, text, given = certified(plain_transpose(must_be="tma.none"), device("sm_90"), tmp_path)
-    assert (code, "layout.must_be: one of tma.none: checked" in text) == (0, True), text
-    data = plain_transpose(must_be="tma.32B")
-    given["constraints"]["must_be"] = "tma.32B"
-    code, text = checked(data, given, tmp_path)
-    assert (code, "no layout of tma.32B" in text) == (1, True), text
-
-
-def test_boxes_with_short_rows_are_among_what_must_be(tmp_path):
-    """Whole rows of 16 columns of f32 have 3 conflicts: 8 rows of 64 bytes; 16-byte rows have none."""
-    data = {
-        "name": "short", "target": "sm_90", "threads": 8, "tile": {"shape": [8, 16], "element": "f32"},
-        "accesses": [{"name": "r", "op": "load", "bytes": 16, "index": ["lane", "0"]}],
-        "layout": {"must_be": "tma.none"},
-    }  # fmt: skip
-    given = certificate(problem := from_data(data), device("sm_90"), solve(problem, time_limit=5))
-    code, text = checked(data, given, tmp_path)
-    assert (code, given["bound"]["excess"], "none is better: checked" in text) == (0, 0, True), text
-    whole = [64 * row + 4 * column for row in range(8) for column in range(16)]
-    given["layout"] |= {"byte_offsets": whole, "wavefronts": {"r": 4}, "excess": 3}
-    given["bound"]["excess"] = 3
-    code, text = checked(data, given, tmp_path)
-    assert (code, "another layout that the hardware knows has weighted excess 0" in text) == (1, True), text
-
-
-def test_boxes_of_a_part_of_several_dimensions_are_compared(tmp_path):
-    """Boxes of one x1 each have 2 conflicts; those of all twelve, nine."""
-    data = {
-        "name": "odd", "target": "sm_90", "threads": 32, "tile": {"shape": [12, 12, 8], "element": "f64"},
-        "accesses": [{"name": "ld", "op": "tma.load", "mode": "32B", "order": [2, 1, 0]},
-                     {"name": "r", "op": "load", "bytes": 8, "index": [0, "lane*2 % 12", "lane*3 % 8"]}],
-    }  # fmt: skip
-    given = certificate(problem := from_data(data), device("sm_90"), solve(problem, time_limit=5))
-    code, text = checked(data, given, tmp_path)
-    assert (code, given["bound"]["excess"], "none is better: checked" in text) == (0, 2, True), text
-
-
-def test_what_must_be_serves_the_accesses_too(tmp_path):
-    """tma.none would have no conflicts here, and wgmma does not read it."""
-    data = {
-        "name": "both", "target": "sm_90", "threads": 64, "tile": {"shape": [64, 48], "element": "bf16"},
-        "accesses": [{"name": "a", "op": "wgmma.A"}, {"name": "ld", "op": "tma.load"},
-                     {"name": "r", "op": "load", "bytes": 16, "index": ["tid*8 // 48", "tid*8 % 48"]}],
-        "layout": {"must_be": "tma"},
-    }  # fmt: skip
-    given = certificate(problem := from_data(data), device("sm_90"), solve(problem, time_limit=5))
-    assert given["bound"]["excess"] > 0
-    code, text = checked(data, given, tmp_path)
-    assert (code, "none is better: checked" in text) == (0, True), text
-
-
-def test_direct_loads_write_side_by_side(tmp_path):
-    data = {
-        "name": "direct", "target": "gfx942", "threads": 64, "tile": {"shape": [8, 64], "element": "f32"},
-        "accesses": [
-            {"name": "d", "op": "buffer_load_dword.lds", "index": ["i", "lane"], "for": {"i": 8}}
-        ],
-    }  # fmt: skip
-    given = certificate(problem := from_data(data), device("gfx942"), solve(problem, time_limit=5))
-    assert checked(data, given, tmp_path)[0] == 0
-    table = given["layout"]["byte_offsets"]
-    table[0], table[1] = table[1], table[0]
-    code, text = checked(data, given, tmp_path)
-    assert (code, "lanes of warp 0 do not write side by side" in text) == (1, True), text
-
-
-def test_what_is_to_be_written_out_leaves_the_other_tiles(tmp_path):
-    copied = {"name": "a", "tile": "A", "op": "store", "copy": {"bytes": 4}}
-    moved = {"name": "ld", "tile": "B", "op": "tma.load"}
-    tiles = [{**tile, "layout": {}} for tile in BLOCK["tiles"]]
-    data = {**BLOCK, "tiles": tiles, "accesses": [copied, moved, BLOCK["accesses"][2]]}
-    code, text = checked(data, block_certificate_of(data, tmp_path), tmp_path)
-    lines = text.splitlines()
-    assert (code, lines[0]) == (3, "A: NOT CHECKED: accesses without an index: a are not handled here")
-    assert {"B:", "C:", "block: NOT CHECKED: its bytes and excess, for want of A"} <= set(lines)
-    assert "ld: tma.load, mode none, 1 instructions reach every element: checked" in lines
 
 
 def test_a_fragment_with_an_index_is_to_be_written_out(tmp_path):

@@ -1,0 +1,212 @@
+"""The certificate of one tile: what it says of the file, its layout, its bounds."""
+
+import itertools
+import re
+from fractions import Fraction
+
+from certificate import by_hardware
+from certificate.bounds import check_bound
+from certificate.execution import Case, check_layout, count, torn
+from certificate.problem import DEFAULTS, dictated, require
+
+MAX_WORK = 1 << 24  # lanes and elements that are looked at to compare a layout with the others
+WIDEST_BYTES = 16  # of any access, a row of a matrix among them
+# Lanes of a warp, banks and bytes of a bank, by the name of the target.
+HARDWARE = (("sm_1[0-3]", 32, {16}, 4), ("sm_.*_8byte", 32, {32}, 8), ("sm_.*", 32, {32}, 4),
+            ("gfx950", 64, {32, 64}, 4), ("gfx9.*", 64, {32}, 4), ("gfx1.*", 32, {32}, 4))  # fmt: skip
+
+
+def check(problem, given):
+    """Print what holds and what is open; whether nothing is."""
+    check_named(problem, given)
+    check_status(given)
+    case, found, stated = Case(problem, given), given["layout"], given["bound"]
+    elements = case.elements * case.size
+    claimed, least = Fraction(str(stated["excess"])), given["bytes"]["at_least"]
+    widths = [f"{a['name']}: {given['served'][a['name']]['bytes']} bytes" for a in problem["accesses"]
+              if isinstance(a.get("bytes"), list)]  # fmt: skip
+    if widths:
+        print(f"widths: {', '.join(widths)}; other choices are not compared here")
+    choice = None
+    if found:
+        excess = check_layout(case, found)
+        check_reached(problem, case, given)
+        check_constraints(problem, case, found)
+        choice = check_choice(problem, case, given) if dictated(problem) else None
+        print(f"layout: {excess} weighted excess in {found['bytes']} bytes: checked")
+        require(claimed <= excess + Fraction(1, 10**6), f"the layout has less excess than {claimed}")
+        require(least <= found["bytes"], f"the layout has fewer bytes than {least}")
+        if given["status"] == "optimal":
+            best = (excess - claimed < Fraction(1, 10**6)) and least == found["bytes"]
+            require(best, "optimal, but the bounds are lower")
+    bound = check_bound(case, given) if claimed else Fraction(0)
+    closed = [claimed <= bound]
+    if closed[0]:
+        print(f"bound: no layout of any kind has a weighted excess below {claimed}: checked")
+    elif choice and claimed <= choice[1]:
+        closed[0] = True
+        print(f"bound: {claimed} in {stated['scope']}: checked, in all {choice[0]} of whole boxes or pages")
+    else:
+        by_hand = stated["rests_on"].startswith("arithmetic")
+        require(not by_hand, f"the bound is {claimed}, arithmetic gives {bound}")
+        print(f"bound: {claimed} in {stated['scope']}: NOT CHECKED, it rests on {stated['rests_on']}")
+    if found and least <= elements:
+        print(f"bytes: no layout of any kind takes fewer than {least}: checked")
+    elif choice and least <= choice[2]:
+        print(f"bytes: {least} in {given['bytes']['scope']}: checked, in all {choice[0]}")
+    elif found:
+        closed.append(False)
+        print(f"bytes: {least} in {given['bytes']['scope']}: NOT CHECKED, it rests on layoutopt's search")
+    if given["status"] == "unknown":
+        closed.append(False)
+        print("unknown: NOT CHECKED, no layout is claimed and none is refuted")
+    if given["status"] == "infeasible":
+        asked = problem.get("layout", {}).get("max_bytes")
+        require(given["infeasible"]["max_bytes"] == asked, f"max_bytes is {asked}")
+        closed.append(check_infeasible(given["infeasible"], elements, bound, bool(widths)))
+    return all(closed)
+
+
+def check_infeasible(given, elements, bound, other_widths):
+    """Whether what was refuted is refuted by arithmetic."""
+    most = given["max_bytes"]
+    if most is not None and most < elements:
+        print(f"infeasible: the elements alone take {elements} bytes, more than {most}: checked")
+        return True
+    if given["refuted"] == "a layout without conflicts" and bound > 0 and not other_widths:
+        print("infeasible: no layout of any kind is without conflicts: checked")
+        return True
+    print(f"infeasible: {given['refuted']}: NOT CHECKED, that there is none rests on layoutopt's search")
+    return False
+
+
+def check_named(problem, given):
+    """The problem, the hardware and the constraints that the certificate speaks of are those of the file."""
+    require(given["problem"] == problem["name"], f"it is of the problem {given['problem']!r}")
+    target = problem.get("target", "sm_90")
+    require(given["target"] == target, f"it is for {given['target']!r}, the problem for {target!r}")
+    stated = {**DEFAULTS, **given.get("constraints", {})}
+    for field, value in {**DEFAULTS, **problem.get("layout", {})}.items():
+        wanted = sorted(value) if field == "families" and value else value
+        said = sorted(stated[field]) if field == "families" and stated[field] else stated[field]
+        require(said == wanted, f"layout.{field} was {said}, the problem has {wanted}")
+    rules = given["served"].values()
+    require(set(given["served"]) == {a["name"] for a in problem["accesses"]}, "the accesses served")
+    banks = {(rule["banks"], rule["bank_bytes"]) for rule in rules}
+    require((given["banks"], given["bank_bytes"]) in banks, "the banks are not those of an access")
+    for rule in rules:
+        served = sorted(lane for phase in rule["phases"] for lane in phase)
+        used = rule["lanes_used"]
+        once = len(set(served)) == len(served) >= used and set(range(used)) <= set(served)
+        require(once, "some lane is served twice, or never")
+        require(0 < rule["bytes"] <= WIDEST_BYTES, f"accesses of {rule['bytes']} bytes")
+    for name, lanes, counts, wide in HARDWARE:
+        if re.fullmatch(name, target):
+            real = given["lanes"] == lanes and all(b in counts and w == wide for b, w in banks)
+            return require(real, f"{target} has other banks or lanes")
+    return None
+
+
+def check_status(given):
+    """A layout where there is one to have, and what was refuted where there is none."""
+    status, has = given["status"], given["layout"] is not None
+    require(status in ("optimal", "feasible", "infeasible", "unknown"), f"no status: {status!r}")
+    require(has == (status in ("optimal", "feasible")), f"{status}, with{'' if has else 'out'} a layout")
+    refuted = given["infeasible"] is not None
+    require(refuted == (status == "infeasible"), f"{status}, with{'' if refuted else 'out'} a refutation")
+
+
+def check_constraints(problem, case, found):
+    """The layout's bytes and, where the families have no cuts, rotations and XORs, its strides."""
+    layout = {**DEFAULTS, **problem.get("layout", {})}
+    most, aligned = layout["max_bytes"], layout["alignment_bytes"]
+    require(most is None or found["bytes"] <= most, f"{found['bytes']} bytes, more than {most}")
+    widest = max(rule["bytes"] for rule in case.given["served"].values())
+    require(aligned is None or widest <= aligned, f"an access of {widest} bytes needs more than {aligned}")
+    families = set(layout["families"] or ["table"])
+    if families - {"none", "order", "pad"}:
+        return
+    table, inner, strides = found["byte_offsets"], 1, []
+    for extent in reversed(case.shape):
+        strides.insert(0, (table[inner] - table[0]) if extent > 1 else None)
+        inner *= extent
+    for flat, x in enumerate(itertools.product(*map(range, case.shape))):
+        linear = table[0] + sum(n * (stride or 0) for n, stride in zip(x, strides, strict=True))
+        require(table[flat] == linear, "the layout has no strides, as its families do")
+    used = [d for d, stride in enumerate(strides) if stride is not None]
+    slowest_first = sorted(used, key=lambda d: -strides[d])
+    order = [d for d in layout["order"] or range(len(strides)) if d in used]
+    require("order" in families or slowest_first == order, "the dimensions are in another order")
+    dense = found["bytes"] == case.elements * case.size
+    require("pad" in families or dense, "the layout is padded")
+    pitch = layout["pitch_multiple_bytes"] or 1
+    require(not any(strides[d] % pitch for d in slowest_first[:-1]), f"a stride is no multiple of {pitch}")
+
+
+def check_reached(problem, case, given):
+    """Every access that the hardware makes by itself reaches the tile by the descriptor stated."""
+    table, named = given["layout"]["byte_offsets"], given.get("hardware", {})
+    layout = {**DEFAULTS, **problem.get("layout", {})}
+    if layout["must_be"] is not None:
+        require(table in must_be(case, layout), f"no layout of {layout['must_be']}")
+        print(f"layout.must_be: one of {layout['must_be']}: checked")
+    own = {a["name"]: a["by_itself"] for a in problem["accesses"] if "by_itself" in a}
+    require(set(named) == set(own), f"descriptors of {sorted(named)}, the hardware makes {sorted(own)}")
+    for name, access in own.items():
+        claim = named[name]
+        wrong = by_hardware.wrong_claim(access, case.shape, case.size, case.packed, table, claim)
+        require(not wrong, f"access {name!r}: {wrong}")
+        times = by_hardware.repetitions(claim)
+        mode = f"mode {claim['mode']}, " if "mode" in claim else ""
+        print(f"{name}: {access['op']}, {mode}{times} instructions reach every element: checked")
+
+
+def must_be(case, layout):
+    """The layouts that `must_be` names."""
+    names = [layout["must_be"]] if isinstance(layout["must_be"], str) else layout["must_be"]
+    return by_hardware.must_be(names, case.shape, case.size, layout["order"])
+
+
+def check_choice(problem, case, given):
+    """That no other layout the hardware knows has less excess, or as little and fewer instructions.
+
+    Returns how many there are, and their least excess and bytes; nothing where they are too many, or where
+    the certificate asks for something else first.
+    """
+    layout = {**DEFAULTS, **problem.get("layout", {})}
+    own = [a["by_itself"] for a in problem["accesses"] if "by_itself" in a]
+    other = layout["minimise"] != "excess" or layout["alignment_bytes"] or layout["offset"]
+    if other or any(a["op"] == "cp.async.bulk" for a in own):
+        return None
+    tile = case.shape, case.size
+    named, last = layout["must_be"] is not None, (layout["order"] or [None])[-1]
+    listed = must_be(case, layout) if named else by_hardware.layouts(own, *tile, case.packed)
+    chosen = sum(map(by_hardware.repetitions, given.get("hardware", {}).values()))
+    own_cost = Fraction(str(given["layout"]["excess"])), given["layout"]["bytes"], 0 if named else chosen
+    work, seen, found = sum(len(run[4]) for run in case.runs) + case.elements, {}, []
+    number = 0
+    for number, table in enumerate(listed, 1):
+        if number * work > MAX_WORK:
+            return None
+        size, every = max(table) + case.size, given["banks"] * given["bank_bytes"]
+        large = layout["max_bytes"] is not None and size > layout["max_bytes"]
+        if large or torn(case, table) or not by_hardware.contiguous(*tile, table, last):
+            continue
+        banks = tuple(at % every for at in table)
+        if banks not in seen:
+            seen[banks] = count(case, table)[1]
+        if (seen[banks], size) <= own_cost[:2]:
+            needed = by_hardware.instructions(own, *tile, case.packed, table)
+            found += [(seen[banks], size, 0 if named else needed)] if needed is not None else []
+    if not number:
+        return None
+    least = min(found, default=own_cost)
+    if given["status"] == "optimal":
+        better = f"{said(least)} instead of {said(own_cost)}"
+        require(own_cost <= least, f"another layout that the hardware knows has {better}")
+        print(f"choice: of {number} layouts of whole boxes or pages none is better: checked")
+    return number, *least[:2]
+
+
+def said(cost):
+    return "weighted excess {}, {} bytes, {} instructions".format(*cost)

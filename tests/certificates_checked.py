@@ -1,0 +1,39 @@
+"""Certificates as the script that checks them takes them."""
+
+import json
+import subprocess
+import sys
+
+from conftest import ROOT
+
+from layoutopt.problems.file import from_data
+from layoutopt.proof.certificates import certificate
+from layoutopt.synthesis.solve import solve
+
+SCRIPT = ROOT / "scripts" / "checkers" / "check_certificate.py"
+
+
+def checked(problem, given, tmp_path):
+    """Exit code and output of the script."""
+    paths = tmp_path / "p.json", tmp_path / "c.json"
+    for path, data in zip(paths, (problem, given), strict=True):
+        path.write_text(json.dumps(data))
+    done = subprocess.run([sys.executable, "-I", SCRIPT, *paths], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def certified(data, gpu, tmp_path, **options):
+    """Code and output of the script, and the certificate."""
+    data["target"] = gpu.name
+    problem = from_data(data)
+    given = json.loads(json.dumps(certificate(problem, gpu, solve(problem, target=gpu, **options))))
+    return *checked(data, given, tmp_path), given
+
+
+def plain_transpose(**layout):
+    accesses = [
+        {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": 8}},
+        {"name": "columns", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 8}},
+    ]
+    tile = {"shape": [8, 8], "element": "f32"}
+    return {"name": "t", "tile": tile, "threads": 8, "accesses": accesses, "layout": layout}
