@@ -3,6 +3,8 @@
 import importlib.util
 import json
 import re
+import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -137,6 +139,67 @@ def test_sizes_that_are_no_powers_of_two():
     assert (result.status, result.excess) == (Status.OPTIMAL, 0)
     pieces = evaluated(result.accesses[0], 96).reshape(-1, 2)
     assert len(np.unique(pieces, axis=0)) == 24 * 12
+
+
+def transposed(contiguous):
+    """A tile of doubles, filled by rows 16 bytes at a time, and left by columns."""
+    fill = {**ROWS, "index": ["tid//32 + 8*i", "2*(tid%32)"], "for": {"i": 8}}
+    return problem([fill, drain(contiguous, bytes=8)], (64, 64), "f64")
+
+
+@pytest.mark.parametrize(("contiguous", "excess"), [(128, 0), (256, 256)])
+def test_lanes_of_a_warp_change_places(contiguous, excess):
+    """16 doubles of a column lie in 8 of 16 pairs of banks; those of two columns do not, 32 of one do."""
+    result = layoutopt.solve(transposed(contiguous))
+    assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, excess, 32768)
+    assert result.proof.excess.everywhere
+    assert result.proof.excess.lower_bound == excess
+    warps = evaluated(result.accesses[1], 256).reshape(-1, 32, 2)
+    for warp in warps:  # whole segments, whichever lane handles what
+        for column in set(warp[:, 1].tolist()):
+            rows = np.sort(warp[warp[:, 1] == column, 0])
+            assert (rows.reshape(-1, contiguous // 8) % (contiguous // 8) == np.arange(contiguous // 8)).all()
+    assert len(np.unique(warps.reshape(-1, 2), axis=0)) == 64 * 64
+
+
+# 18 pieces of 16 bytes in rows of 6.
+ODD_FILL = {
+    "schema": "layoutopt.problem/1", "name": "odd", "tile": {"shape": [3, 24], "element": "f32"}, "threads": 32,
+    "accesses": [{"name": "fill", "op": "store", "bytes": 16, "lanes": "free", "global": {"contiguous": 96}}],
+}  # fmt: skip
+PITCH = "x0*52 + x1"
+
+
+def test_lanes_by_a_table(tmp_path, monkeypatch):
+    """Where no expression fits: 5 wavefronts with lanes in order, 3 with lanes looked up."""
+    file, code = tmp_path / "p.json", tmp_path / "p.py"
+    file.write_text(json.dumps(ODD_FILL))
+    report = json.loads(run("check", file, "--offset", PITCH, "--json")[1])["accesses"][0]
+    assert (report["wavefronts"], report["ideal"]) == (3, 3)
+    out = run("check", file, "--offset", PITCH)[1]
+    assert "18 entries, 36 bytes of global memory; a load to look one up" in out
+    assert max(map(len, out.splitlines())) < 200
+    jit = types.SimpleNamespace(jit=lambda device: lambda function: function)
+    monkeypatch.setitem(sys.modules, "numba", types.SimpleNamespace(cuda=jit))
+    assert run("emit", file, "--offset", PITCH, "--lang", "numba", "-o", code)[0] == 0
+    module = {}
+    exec(code.read_text(), module)
+    met = set()
+    for tid in range(32):
+        place = [eval(text, {}, {"tid": tid}) for text in report["index"]]
+        assert module["odd_fill_active"](tid) == eval(report["where"], {}, {"tid": tid})
+        if module["odd_fill_active"](tid):
+            met.add(tuple(place))
+            assert module["odd_fill"](tid) == 52 * place[0] + place[1]
+    assert met == {(row, 4 * piece) for row in range(3) for piece in range(6)}
+    text = run("emit", file, "--offset", PITCH)[1]
+    assert "constexpr unsigned short odd_fill_lanes_table[18] = {" in text
+
+
+@pytest.mark.parametrize(("first", "wavefronts"), [("excess", 3), ("instructions", 5)])
+def test_nothing_is_looked_up_where_instructions_come_first(first, wavefronts):
+    asked = layoutopt.problem({**ODD_FILL, "layout": {"minimise": first}})
+    assert layoutopt.check(asked, PITCH).accesses[0].wavefronts == wavefronts
 
 
 ERRORS = [

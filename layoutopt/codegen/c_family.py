@@ -12,6 +12,7 @@ from layoutopt.codegen.plan import BASE, AccessPlan, Plan
 from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, lookups, names, substituted
 from layoutopt.ground.escape import comment
 from layoutopt.problems.address_cost import UNROLLED
+from layoutopt.problems.text import abridged
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +132,8 @@ def _first_iteration(access: AccessPlan) -> list[str]:
 def expression(node: Node, access: AccessPlan, dialect: Dialect) -> str:
     """`node` in C, its variables renamed where C reserves their names."""
     spelled: dict[str, Node] = {BASE: Var("base"), **{v: Var(parameter(v)) for v in access.ranges}}
-    renamed = substituted(node, spelled)
-    positive = {substituted(dividend, spelled) for dividend in access.form.positive}
+    renamed = substituted(access.named(node), spelled)
+    positive = {substituted(access.named(dividend), spelled) for dividend in access.form.positive}
     # The base of an address is unsigned and small.
     known = {"base": (0, 1 << 24), **{parameter(v): r for v, r in access.ranges.items()}}
     text = to_c(renamed, known, dialect.wide, positive)
@@ -146,7 +147,7 @@ def _headline(access: AccessPlan) -> list[str]:
         f"ideal {report.ideal}, bank_conflicts {report.bank_conflicts}"
     ]
     if access.access.where is not None:
-        lines.append(f"// only where {comment(access.access.where)}")
+        lines.append(f"// only where {comment(abridged(access.access.where))}")
     lines.append(f"// {access.cost}")
     trips = ", ".join(f"{parameter(v)} < {n}" for v, n in access.access.loops.items())
     return [*lines, f"// {trips}; {access.hoisting}"] if trips else lines
@@ -167,13 +168,15 @@ def _offset(plan: Plan, dialect: Dialect) -> list[str]:
 
 
 def _table(plan: Plan, dialect: Dialect) -> list[str]:
-    """The offsets that no formula gives."""
+    """The offsets and lanes that no formula gives."""
     lines: list[str] = []
-    for name, values in sorted({(table.name, table.values) for table in lookups(plan.offset)}):
+    offsets = sorted({(table.name, table.values) for table in lookups(plan.offset)})
+    lanes = [(name, values) for access in plan.accesses for values, name in access.tables.items()]
+    for name, values in [*offsets, *lanes]:
         kind = "unsigned short" if max(values) < 1 << 16 else "unsigned int"
         rows = [", ".join(map(str, values[at : at + 16])) for at in range(0, len(values), 16)]
         lines += [
-            _table_note(plan),
+            _table_note(plan) if (name, values) in offsets else "// Whose piece a thread handles.",
             f"{dialect.table} {kind} {name}_table[{len(values)}] = {{",
             *(f"    {row}," for row in rows),
             "};",

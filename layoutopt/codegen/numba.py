@@ -23,6 +23,7 @@ def emit(plan: Plan) -> str:
     coordinates = list(plan.coordinate_ranges)
     lines = [
         *header(plan),
+        *(["import numpy as np"] if any(access.tables for access in plan.accesses) else []),
         "from numba import cuda",
         "",
         f"{plan.name}_size = {size}",
@@ -47,20 +48,27 @@ def _access(access: AccessPlan) -> list[str]:
     if access.hoisting:
         note.append(f"{access.hoisting[0].upper()}{access.hoisting[1:]}.")
     lines: list[str] = []
+    for values, name in access.tables.items():
+        lines += ["", f"{name} = np.array({list(values)}, np.int32)  # whose piece a thread handles"]
     if access.form.has_step:
         node = access.form.from_base(Var(BASE))
         lines += _function(
-            f"{access.name}_base", ["tid"], text(access.form.base, ["tid"]), "Once for each thread."
+            f"{access.name}_base",
+            ["tid"],
+            text(access.named(access.form.base), ["tid"]),
+            "Once for each thread.",
         )
         names = [parameter(v) for v in loops]
-        lines += _function(f"{access.name}_step", ["base", *names], text(node, loops), "From the base.")
+        lines += _function(
+            f"{access.name}_step", ["base", *names], text(access.named(node), loops), "From the base."
+        )
         call = f"{access.name}_step({access.name}_base(tid), {', '.join(names)})"
         lines += _function(access.name, ["tid", *names], call, "\n    ".join(note))
     else:
-        body = text(access.form.address, every)
+        body = text(access.named(access.form.address), every)
         lines += _function(access.name, [parameter(v) for v in every], body, "\n    ".join(note))
     if access.active is not None:
-        predicate = text(Op("!=", (access.active, Const(0))), every)
+        predicate = text(access.named(Op("!=", (access.active, Const(0)))), every)
         names = [parameter(v) for v in every]
         lines += _function(f"{access.name}_active", names, predicate, "Whether the thread takes part.")
     return lines

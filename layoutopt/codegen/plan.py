@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -13,9 +13,11 @@ import numpy.typing as npt
 from layoutopt.errors import VerificationError
 from layoutopt.expressions.grammar import (
     Const,
+    Lookup,
     Node,
     evaluate,
     to_text,
+    with_parts,
 )
 from layoutopt.expressions.simplify import Range
 from layoutopt.ground.escape import identifier
@@ -25,6 +27,7 @@ from layoutopt.problems.address_cost import Form
 from layoutopt.problems.address_forms import over_tid
 from layoutopt.problems.answer import AccessReport, Descriptor, MatrixDescriptor, TensorMap
 from layoutopt.problems.index_code import IndexCode, index_code
+from layoutopt.problems.text import abridged, tables
 from layoutopt.problems.trace import LaneTrace, trace
 from layoutopt.problems.types import Access, Problem
 
@@ -48,6 +51,7 @@ class AccessPlan:
         lanes: its trace.
         report: what it costs.
         code: how its address is computed.
+        tables: that its lanes were chosen by, and their names.
     """
 
     name: str
@@ -55,11 +59,19 @@ class AccessPlan:
     lanes: LaneTrace
     report: AccessReport
     code: IndexCode
+    tables: Mapping[tuple[int, ...], str]
 
     @property
     def form(self) -> Form:
         """How its address is computed."""
         return self.code.form
+
+    def named(self, node: Node) -> Node:
+        """`node` with the tables of its lanes by their names."""
+        plain = with_parts(node, self.named)
+        if isinstance(plain, Lookup) and not plain.name:
+            return Lookup(plain.values, plain.index, self.tables[plain.values])
+        return plain
 
     @property
     def coordinates(self) -> tuple[Node, ...]:
@@ -223,7 +235,7 @@ def make_plan(
     lanes = trace(problem, gpu)
     codes = index_code(problem, gpu, lanes, offset, table, unit_bytes) if problem.accesses else ()
     accesses = [
-        AccessPlan(_own_name(f"{name}_{identifier(a.name)}", used), a, part, report, code)
+        _access_plan(_own_name(f"{name}_{identifier(a.name)}", used), a, part, report, code)
         for a, part, report, code in zip(problem.accesses, lanes.accesses, reports, codes, strict=True)
     ]
     return Plan(
@@ -243,6 +255,14 @@ def make_plan(
     )
 
 
+def _access_plan(
+    name: str, access: Access, lanes: LaneTrace, report: AccessReport, code: IndexCode
+) -> AccessPlan:
+    found = tables(map(str, (*access.index, access.where or 0)))
+    named = {values: f"{name}_lanes{k or ''}" for k, values in enumerate(found)}
+    return AccessPlan(name, access, lanes, report, code, named)
+
+
 def _by_hardware(
     name: str, accesses: Sequence[Access], reports: Sequence[AccessReport], used: set[str]
 ) -> tuple[HardwarePlan, ...]:
@@ -257,11 +277,16 @@ def _by_hardware(
 def _with_formulas(
     problem: Problem, reports: Sequence[AccessReport], about: Sequence[str]
 ) -> tuple[Problem, list[AccessReport], list[str]]:
-    """The accesses that formulas give, what they cost, and a line about each of the others."""
-    tables = [access.name for access in problem.accesses if _has_table(access)]
-    kept = tuple(a for a in problem.accesses if a.name not in tables and a.hardware is None)
-    told = [f"no code for addresses of {access}: a table gives its lanes" for access in tables]
-    told += [f"{r.name}: lanes as chosen, [{', '.join(r.index)}]" for r in reports if r.index is not None]
+    """The accesses that there is code for, what they cost, and a line about each of the others."""
+    chosen = {report.name for report in reports if report.index is not None}
+    without = [a.name for a in problem.accesses if _has_table(a) and a.name not in chosen]
+    kept = tuple(a for a in problem.accesses if a.name not in without and a.hardware is None)
+    told = [f"no code for addresses of {access}: a table gives its lanes" for access in without]
+    told += [
+        f"{r.name}: lanes as chosen, [{', '.join(map(abridged, r.index))}]"
+        for r in reports
+        if r.index is not None
+    ]
     return (
         msgspec.structs.replace(problem, accesses=kept),
         [report for report in reports if report.name in {access.name for access in kept}],
@@ -293,5 +318,5 @@ PARTS: Final = (
     "bytes", "base", "step", "active", "each", "boxes", "box_bytes", "box_dim", "swizzle", "box_offset",
     "encode", "start", *(f"start_{d}" for d in range(5)), "instructions", "leading_byte_offset",
     "stride_byte_offset", "fields", "descriptor", "copies", "copy_bytes", "offset", "multicast", "store",
-    *(f"x{d}" for d in range(8)),
+    *(f"x{d}" for d in range(8)), "lanes", "lanes_table",
 )  # fmt: skip

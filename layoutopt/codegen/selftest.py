@@ -91,7 +91,7 @@ def _element(plan: Plan, access: AccessPlan) -> str:
     """The first element that a lane touches, row-major, from the problem's own expressions."""
     node: Node = Const(0)
     for text, extent in zip(access.access.index, plan.problem.tile.shape, strict=True):
-        index = over_tid(str(text), access.access, plan.device.lanes)
+        index = access.named(over_tid(str(text), access.access, plan.device.lanes))
         node = Op("+", (Op("*", (node, Const(extent))), index))
     renamed = substituted(node, {v: Var(parameter(v)) for v in access.ranges})
     return to_c(renamed, {parameter(v): r for v, r in access.ranges.items()})

@@ -32,6 +32,20 @@ def expanded(node: Node, ranges: Mapping[str, Range]) -> Node:
     return simplify(run(simplify(node, ranges)), ranges)
 
 
+def through_xor(node: Node) -> Node:
+    """`node` with quotients and remainders by powers of two moved from XORs to their operands."""
+    plain = with_parts(node, through_xor)
+    match plain:
+        case Op("%", (Op("^", (a, b)), Const(k))) if k > 0 and not k & (k - 1):
+            return Op("^", (through_xor(Op("%", (a, Const(k)))), through_xor(Op("%", (b, Const(k))))))
+        case Op("//", (Op("^", (a, b)) as both, Const(k))) if k > 0:
+            low = k & -k
+            if low > 1:
+                both = Op("^", tuple(through_xor(Op("//", (part, Const(low)))) for part in (a, b)))
+            return both if k == low else Op("//", (both, Const(k // low)))
+    return plain
+
+
 def _apart(node: Op) -> Node:
     """`node`, its operands already expanded, as a sum of multiples where it is one."""
     match node.symbol, node.args:

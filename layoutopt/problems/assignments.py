@@ -9,6 +9,7 @@ coordinate, and XORs of one part with a faster digit.
                                 x1 = number % 4 + 4*(number // 32), x0 = number // 4 % 8
 
 The first digits are always those of a segment: what consecutive threads cover together in global memory.
+Beyond that the threads of a warp may change places: what an instruction covers stays the same.
 """
 
 from __future__ import annotations
@@ -22,8 +23,19 @@ import msgspec
 import numpy as np
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.expressions.grammar import Const, Node, Op, Var, substituted, to_text
-from layoutopt.expressions.simplify import simplify
+from layoutopt.expressions.expand import through_xor
+from layoutopt.expressions.grammar import (
+    Const,
+    Lookup,
+    Node,
+    Op,
+    Var,
+    evaluate,
+    substituted,
+    to_text,
+    with_parts,
+)
+from layoutopt.expressions.simplify import Range, bounds, simplify
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.copy_access import part_of_number
 from layoutopt.problems.trace import IntArray, LaneTrace, trace
@@ -51,10 +63,15 @@ class Twist(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the number of a unit means: digits from the fastest, of which all units are made up, and XORs."""
+    """What the number of a unit means: digits from the fastest, of which all units are made up, and XORs.
+
+    `place` says whose unit a thread handles, of the threads of its warp, over `tid` (from 0
+    for the first that takes part) and the round; None for its own.
+    """
 
     digits: tuple[Digit, ...]
     twists: tuple[Twist, ...] = ()
+    place: Node | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +290,14 @@ def coordinates(
     return places
 
 
+def numbers(work: Work, assignment: Assignment) -> IntArray:
+    """Numbers of units, shape (rounds, threads that take part); in the last round some are of none."""
+    tid, rounds = np.arange(work.threads), np.arange(work.rounds)[:, None]
+    if assignment.place is not None:
+        tid = evaluate(assignment.place, {"tid": tid, ROUND: rounds})
+    return np.broadcast_to(tid + work.threads * rounds, (work.rounds, work.threads))
+
+
 def lanes_under(work: Work, assignment: Assignment, lanes: LaneTrace, shape: Sequence[int]) -> LaneTrace:
     """The lanes of an access under an assignment.
 
@@ -285,8 +310,7 @@ def lanes_under(work: Work, assignment: Assignment, lanes: LaneTrace, shape: Seq
     warp = lanes.element.shape[1]
     rows = -(-(work.first + work.threads) // warp) * warp
     rows = max(rows, warp)
-    tid = np.arange(work.threads)
-    number = tid + work.threads * np.arange(work.rounds)[:, None]
+    number = numbers(work, assignment)
     places = coordinates(
         work, assignment, number[:, None, :] % work.units, np.arange(work.steps)[None, :, None]
     )
@@ -325,11 +349,15 @@ def written_out(work: Work, assignment: Assignment, access: Access, threads: int
     ranges = {"tid": (work.first, work.first + work.threads - 1)} | {
         name: (0, trips - 1) for name, trips in work.loops.items()
     }
-    tid: Node = Var("tid") if not work.first else Op("-", (Var("tid"), Const(work.first)))
+    own: Node = Var("tid") if not work.first else Op("-", (Var("tid"), Const(work.first)))
+    tid = own
+    if assignment.place is not None:
+        place = simplify(substituted(assignment.place, {"tid": own, ROUND: rounds}), ranges)
+        tid = _inside(place, {**ranges, "tid": (0, threads - 1)})
     fast = work.order[-1]
     index = []
     for d, node in enumerate(nodes):
-        unit = substituted(node, {"tid": tid, ROUND: rounds})
+        unit = through_xor(substituted(node, {"tid": tid, ROUND: rounds}))
         place = Op("+", (Const(work.origin[d]), Op("*", (Const(work.unit[d]), unit))))
         if d == fast and work.steps > 1:
             place = Op("+", (place, Op("*", (Const(work.stride), step))))
@@ -349,6 +377,15 @@ def written_out(work: Work, assignment: Assignment, access: Access, threads: int
         global_=None,
         order=None,
     )
+
+
+def _inside(node: Node, ranges: Mapping[str, Range]) -> Node:
+    """`node` with its tables read inside, whichever thread asks: some compute addresses and take no part."""
+    if not isinstance(node, Lookup):
+        return with_parts(node, lambda part: _inside(part, ranges))
+    (low, high), last, index = bounds(node.index, ranges), len(node.values) - 1, node.index
+    index = Op("max", (index, Const(0))) if low < 0 else index
+    return Lookup(node.values, Op("min", (index, Const(last))) if high > last else index, node.name)
 
 
 def _loop_values(work: Work) -> tuple[Node, Node]:

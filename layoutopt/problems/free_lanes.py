@@ -13,7 +13,7 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.assignments import Assignment, Work, work_of, written_out
 from layoutopt.problems.lower import with_fixed_lanes
-from layoutopt.problems.trace import LaneTrace, trace
+from layoutopt.problems.trace import IntArray, LaneTrace, trace
 from layoutopt.problems.types import Access, Problem
 
 
@@ -76,7 +76,7 @@ def check_lanes(problem: Problem, chosen: Problem, gpu: Device) -> None:
         alone = [msgspec.structs.replace(problem, accesses=(a,)) for a in (with_fixed_lanes(source), access)]
         before, after = (trace(one, gpu).accesses[0] for one in alone)
         if k in works:
-            _check_covered(works[k], access, before, after, problem.tile.shape)
+            _check_covered(works[k], access, before, after, problem.tile.shape, gpu.lanes)
         else:
             _check_reordered(access, before, after)
 
@@ -91,7 +91,7 @@ def _check_reordered(access: Access, before: LaneTrace, after: LaneTrace) -> Non
 
 
 def _check_covered(
-    work: Work, access: Access, before: LaneTrace, after: LaneTrace, shape: Sequence[int]
+    work: Work, access: Access, before: LaneTrace, after: LaneTrace, shape: Sequence[int], warp: int
 ) -> None:
     if not np.array_equal(np.sort(after.element[after.active]), np.sort(before.element[before.active])):
         raise ProblemFileError("index", f"of access {access.name!r} does not cover what the file's does")
@@ -100,21 +100,33 @@ def _check_covered(
     element, active = (values.reshape(rounds, -1)[:, team] for values in (after.element, after.active))
     if active.sum() != after.active.sum():
         raise ProblemFileError("index", f"of access {access.name!r} takes threads that the file's does not")
-    size, fast = work.segment, work.order[-1]
+    size = work.segment
     if size == 1 or work.threads % size or work.units % size:
         return
-    whole = active.reshape(rounds, -1, size)
-    wrong = whole.any(axis=-1) != whole.all(axis=-1)
-    for d, place in enumerate(np.unravel_index(element.reshape(rounds, -1, size), tuple(shape))):
-        if d == fast:
-            unit = (place - work.origin[d]) // work.unit[d]
-            wrong |= (np.sort(unit, axis=-1) != unit.min(axis=-1, keepdims=True) + np.arange(size)).any(
-                axis=-1
-            )
-            wrong |= unit.min(axis=-1) % size != 0
-        else:
-            wrong |= place.min(axis=-1) != place.max(axis=-1)
-    if (wrong & whole.any(axis=-1)).any():
+    unit = _units(work, np.where(active, element, -1), shape)
+    lane_order = (np.arange(work.threads) + work.first) // warp * (work.units + 1)
+    by_warp = np.sort(np.where(unit < 0, work.units, unit) + lane_order, axis=1) - lane_order
+    if not any(_whole(u, size) for u in (unit, np.where(by_warp == work.units, -1, by_warp))):
         raise ProblemFileError(
             "index", f"of access {access.name!r} does not cover whole segments of {size} units"
         )
+
+
+def _units(work: Work, element: IntArray, shape: Sequence[int]) -> IntArray:
+    """Numbers of units in the order of global memory; -1 for no element."""
+    number = np.zeros(element.shape, np.int64)
+    places = np.unravel_index(np.maximum(element, 0), tuple(shape))
+    for d in work.order:
+        number = number * work.extents[d] + (places[d] - work.origin[d]) // work.unit[d]
+    return np.where(element < 0, -1, number)
+
+
+def _whole(unit: IntArray, size: int) -> bool:
+    """Whether neighbours, `size` at a time, cover a segment or nothing."""
+    groups = np.sort(unit.reshape(-1, size), axis=1)
+    begin = groups[:, :1]
+    return bool(
+        (
+            (groups < 0).all(axis=1) | ((begin % size == 0) & (groups == begin + np.arange(size))).all(axis=1)
+        ).all()
+    )

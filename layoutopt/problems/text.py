@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+_SHOWN: Final = 8  # entries of a table
+_TABLE: Final = re.compile(r"\[([-\d\s,]+)\]")
 
 
 def problem_text(data: Mapping[str, Any]) -> str:
@@ -17,6 +21,23 @@ def problem_text(data: Mapping[str, Any]) -> str:
         else:
             lines.append(f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}")
     return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def abridged(expression: str) -> str:
+    """An expression with the tables in it cut short, for people."""
+
+    def cut(match: re.Match[str]) -> str:
+        entries = match[1].split(",")
+        short = f"[{','.join(entries[:_SHOWN])}, ... {len(entries)} entries]"
+        return match[0] if len(entries) <= _SHOWN else short
+
+    return _TABLE.sub(cut, expression)
+
+
+def tables(expressions: Iterable[str]) -> list[tuple[int, ...]]:
+    """The tables in some expressions, each once."""
+    texts = [match for expression in expressions for match in _TABLE.findall(expression)]
+    return [tuple(map(int, text.split(","))) for text in dict.fromkeys(texts)]
 
 
 def _ordered(access: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from layoutopt.expressions.grammar import lookups
 from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
 from layoutopt.layout.formula import offset_expression
 from layoutopt.problems.answer import AccessReport, Estimate, ModelGrowth, Proof, Result, Status
+from layoutopt.problems.text import abridged, tables
 from layoutopt.problems.types import Problem
 from layoutopt.problems.words import tile_text, widths_text
 from layoutopt.report.descriptor_text import cluster_lines, descriptor_lines
@@ -95,8 +96,13 @@ def _chosen_lanes(accesses: Sequence[AccessReport | AuditedAccess]) -> list[str]
     for access in accesses:
         if access.index is not None:
             loops = "".join(f", {name} < {trips}" for name, trips in (access.loops or {}).items())
-            where = f"; only where {access.where}" if access.where is not None else ""
-            lines.append(f"  {access.name}: [{', '.join(access.index)}] for tid{loops}{where}")
+            where = f"; only where {abridged(access.where)}" if access.where is not None else ""
+            lines.append(f"  {access.name}: [{', '.join(map(abridged, access.index))}] for tid{loops}{where}")
+            for table in tables((*access.index, access.where or "")):
+                size = 2 * len(table)
+                lines.append(
+                    f"    {len(table):,} entries, {size:,} bytes of global memory; a load to look one up"
+                )
     return ["", *lines] if lines else []
 
 

@@ -14,7 +14,7 @@ from layoutopt.engine.case import Case, case_of, cases
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import FasterLayout, Result
-from layoutopt.problems.lower import chosen_widths
+from layoutopt.problems.lower import assigned, chosen_widths
 from layoutopt.problems.types import FAMILIES, Constraints, Problem
 from layoutopt.search.proposal import Ask
 from layoutopt.synthesis.solve import estimated, solve_cases, with_estimate
@@ -38,7 +38,7 @@ def with_faster(problem: Problem, result: Result, gpu: Device, budget: Budget) -
         return result
     if any(access.any for access in problem.accesses):
         return result
-    case = case_of(problem, gpu, chosen_widths(problem, result))
+    case = case_of(assigned(problem, result), gpu, chosen_widths(problem, result))
     result = estimated(case, result)
     allowed = tuple(f for f in _PADS if f in (problem.layout.families or FAMILIES))
     if problem.is_dictated or "pad" not in allowed or budget.spent:

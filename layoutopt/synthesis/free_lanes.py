@@ -26,7 +26,7 @@ from layoutopt.engine.case import Case, case_of
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout
-from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Result, Status
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
 from layoutopt.problems.assignments import segments_alone
 from layoutopt.problems.free_lanes import (
     FreeAccess,
@@ -40,17 +40,18 @@ from layoutopt.problems.lower import assigned, chosen_widths, named_lanes, with_
 from layoutopt.problems.trace import IntArray, trace
 from layoutopt.problems.types import FAMILIES, Access, Problem
 from layoutopt.search.assign import Assigner
+from layoutopt.search.deal import Dealer, can_deal, whole_warps
 from layoutopt.search.proposal import Ask, Proposal
 from layoutopt.search.reorder import Reorderer, reordered
 from layoutopt.synthesis.verify import verified
 
-Solver = Callable[[Problem, Ask], Result]
+Solver = Callable[[Problem, Ask, Device], Result]
 
 _RELAXED_SHARE: Final = 0.5
 _LINEAR: Final = ("none", "order", "xor")
 _NOT_ALL: Final = (
-    "assignments that are bits of threads and iterations in any order, and XORs of two, were searched under "
-    "a few layouts"
+    "assignments that are bits of threads and iterations in any order, XORs of two, and other places in a warp "
+    "were searched under a few layouts"
 )
 
 
@@ -85,32 +86,60 @@ class _Joint:
         self.conflict_free = ask.conflict_free
         self.ask = replace(ask, conflict_free=False)
         self.free = free_accesses(problem, gpu)
+        self.dealt = frozenset(f.number for f in self.free if can_deal(gpu, f.lanes.operation))
+        self.together = self._together()
         self.scale = math.lcm(*(self._sharing(free) or 1 for free in self.free))
 
     def run(self) -> Result:
         try:
-            relaxed = self._solved(self._relaxed())
+            relaxed = self._solved(self._relaxed(), self.together)
         except OutOfTime:  # its share was too short to begin
-            relaxed = self.solver(self._relaxed(), self.ask)
+            relaxed = self.solver(self._relaxed(), self.ask, self.together)
         if relaxed.layout is None:
             return msgspec.structs.replace(relaxed, problem=self.problem.name, accesses=())
-        best = self._found(relaxed, relaxed)
+        floor = self._floor(relaxed)
+        best = self._found(relaxed, floor)
         with contextlib.suppress(OutOfTime):
-            for problem in self.ask.budget.while_left(self._others(best)):
+            for problem, gpu in self.ask.budget.while_left(self._others(best)):
                 if best.complete or self._hopeless(best.result):
                     break
-                result = self._solved(problem)
+                result = self._solved(problem, gpu)
                 if result.layout is not None:
-                    found = self._found(result, relaxed)
+                    found = self._found(result, floor)
                     best = min(best, found, key=lambda f: f.rank)
         result = best.result
         if self.conflict_free and result.excess:
             return self._refused(result)
         return result
 
-    def _solved(self, problem: Problem) -> Result:
+    def _floor(self, relaxed: Result) -> Result | None:
+        """What bounds every assignment: the relaxed problem, or a laxer one where lanes change places."""
+        weighs = any(self._moves(free) and self._sharing(free) for free in self.free)
+        proof = relaxed.proof
+        if not weighs or not (
+            proof.objective.lower_bound or proof.bytes.lower_bound > self.problem.tile.bytes
+        ):
+            return relaxed
+        with contextlib.suppress(OutOfTime):
+            return self._solved(self._relaxed(dealt=True), self.together)
+        return None
+
+    def _solved(self, problem: Problem, gpu: Device | None = None) -> Result:
         budget = self.ask.budget.part(_RELAXED_SHARE)
-        return self.solver(problem, replace(self.ask, budget=budget))
+        return self.solver(problem, replace(self.ask, budget=budget), gpu or self.gpu)
+
+    def _together(self) -> Device:
+        """The device, if the lanes that may change places were served in any order, and no others."""
+        gpu = self.gpu
+        for free in self.free:
+            if free.number in self.dealt:
+                gpu = whole_warps(gpu, free.lanes.operation)
+        fixed = (a for k, a in enumerate(self.problem.accesses) if k not in self.dealt and a.hardware is None)
+        lanes = trace(
+            msgspec.structs.replace(self.problem, accesses=tuple(map(with_fixed_lanes, fixed))), gpu
+        )
+        same = all(gpu.rule(a.operation) == self.gpu.rule(a.operation) for a in lanes.accesses)
+        return gpu if same else self.gpu
 
     def _hopeless(self, result: Result) -> bool:
         """Whether conflicts are not allowed, and are proved not to be avoidable."""
@@ -133,6 +162,8 @@ class _Joint:
 
     def _sharing(self, free: FreeAccess) -> int | None:
         """Segments that share a phase; None where nothing is known of a segment by itself."""
+        if self._is_warp(free):
+            return 1
         rule = self.gpu.rule(free.lanes.operation)
         phase, segment = len(rule.phases[0]), free.work.segment
         words = max(1, free.lanes.operation.width_bytes // rule.bank_bytes)
@@ -140,8 +171,22 @@ class _Joint:
         whole = free.work.units % segment == 0 and self.problem.threads >= segment
         return phase // segment if bound and whole and not free.work.first else None
 
-    def _relaxed(self) -> Problem:
-        """Each free access as its segments alone, which weigh as much as their share of a phase."""
+    def _is_warp(self, free: FreeAccess) -> bool:
+        """Whether each instruction is a segment, and is counted as one."""
+        work, warp = free.work, self.gpu.lanes
+        whole = work.segment == warp and not (work.first or work.threads % warp or work.units % warp)
+        return whole and free.number in self.dealt and self.together is not self.gpu
+
+    def _moves(self, free: FreeAccess) -> bool:
+        """Whether pieces of a segment may go to several phases."""
+        return free.number in self.dealt and not self._is_warp(free)
+
+    def _relaxed(self, *, dealt: bool = False) -> Problem:
+        """Each free access as its segments alone, which weigh as much as their share of a phase.
+
+        Where lanes of a warp may change places, its segments need not stay in one phase: `dealt`, those weigh
+        nothing.
+        """
         accesses = [self._weighted(a, Fraction(self.scale)) for a in self.problem.accesses]
         for number, access in enumerate(self.problem.accesses):
             if access.is_free:
@@ -149,7 +194,7 @@ class _Joint:
         for free in self.free:
             access = self.problem.accesses[free.number]
             sharing = self._sharing(free)
-            if sharing is not None:
+            if sharing is not None and not (dealt and self._moves(free)):
                 alone = segments_alone(free.work, access, self.problem.threads, self.gpu.lanes)
                 accesses[free.number] = self._weighted(alone, Fraction(self.scale, sharing))
         return msgspec.structs.replace(self.problem, accesses=tuple(accesses))
@@ -168,19 +213,21 @@ class _Joint:
     def _natural(self) -> Problem:
         return naturally(self.problem, self.free)
 
-    def _others(self, best: _Found) -> Iterator[Problem]:
-        """Problems whose layouts may do better than what is found."""
-        yield self._natural
+    def _others(self, best: _Found) -> Iterator[tuple[Problem, Device]]:
+        """Problems whose layouts may do better than what is found, and the device."""
+        yield self._natural, self.gpu
+        if self.together is not self.gpu:
+            yield self._natural, self.together
         relaxed, families = self._relaxed(), self.problem.layout.families or FAMILIES
         linear = tuple(f for f in _LINEAR if f in families)
         if linear and set(linear) != set(families) and not relaxed.is_dictated:
             layout = msgspec.structs.replace(relaxed.layout, families=linear)
-            yield msgspec.structs.replace(relaxed, layout=layout)
-        yield assigned(self.problem, best.result)
+            yield msgspec.structs.replace(relaxed, layout=layout), self.gpu
+        yield assigned(self.problem, best.result), self.gpu
 
     # What is made of an answer -----------------------------------------------------------------
 
-    def _found(self, result: Result, relaxed: Result) -> _Found:
+    def _found(self, result: Result, floor: Result | None) -> _Found:
         """The layout of a result with the best assignment of each free access, verified."""
         assert result.layout is not None
         widths = chosen_widths(self.problem, result)
@@ -192,7 +239,7 @@ class _Joint:
         layout = case.as_bytes(result.layout)
         counts = case.count(case.table(layout))
         excess = case.weighted_excess(counts)
-        proposal = self._proposal(case, layout, excess, result, relaxed)
+        proposal = self._proposal(case, layout, excess, result, floor)
         answer = verified(case, proposal)
         reports = named_lanes(answer.result.accesses, self.problem, settled)
         shown = msgspec.structs.replace(answer.result, accesses=reports, method=self.ask.method)
@@ -205,28 +252,31 @@ class _Joint:
         return _Found(shown, rank, proposal.complete)
 
     def _proposal(
-        self, case: Case, layout: Layout, excess: float, result: Result, relaxed: Result
+        self, case: Case, layout: Layout, excess: float, result: Result, floor: Result | None
     ) -> Proposal:
-        """What holds of a layout under lanes that are chosen, by what is proved of the relaxed problem."""
+        """What holds of a layout under lanes that are chosen, by what bounds every assignment."""
         # What is proved of another order of objectives is no bound on each of them.
-        plainly = self.problem.layout.minimise == "excess"
+        plainly = floor is not None and self.problem.layout.minimise == "excess"
         unit = case.lanes.weight_unit
-        bound = relaxed.proof.objective if plainly else Bound(0, EVERY_LAYOUT)
+        everything = Bound(0, EVERY_LAYOUT)
+        proof = floor.proof if floor is not None else Proof(everything, everything)
+        bound = proof.objective if plainly else everything
         least = math.ceil(Fraction(str(bound.lower_bound)) * unit / self.scale)
         met = excess == least
         size = case.size(case.table(layout))
-        decided = plainly and met and relaxed.status is Status.OPTIMAL
-        size_bound = relaxed.proof.bytes if decided else Bound(self.problem.tile.bytes, EVERY_LAYOUT)
+        proved = floor is not None and floor.status is Status.OPTIMAL
+        decided = plainly and met and proved
+        size_bound = proof.bytes if decided else Bound(self.problem.tile.bytes, EVERY_LAYOUT)
         counted = self.problem.layout.minimise in ("excess", "bytes")  # which no time or code decides
         complete = met and size == size_bound.lower_bound and counted
         cost = result.proof.index_cost
-        every = relaxed.proof.every_layout
+        every = proof.every_layout
         known = None
         if bound.everywhere and least:
-            known = least, relaxed.proof.evidence
+            known = least, proof.evidence
         elif every is not None:
-            known = math.ceil(Fraction(str(every.lower_bound)) * unit / self.scale), relaxed.proof.evidence
-        reason = relaxed.reason if complete or relaxed.status is not Status.OPTIMAL else _NOT_ALL
+            known = math.ceil(Fraction(str(every.lower_bound)) * unit / self.scale), proof.evidence
+        reason = floor.reason if floor is not None and (complete or not proved) else _NOT_ALL
         return Proposal(
             layout=layout,
             family=result.family or "",
@@ -240,7 +290,7 @@ class _Joint:
             complete=complete,
             reason=reason,
             every_layout=known,
-            decided_by=relaxed.decided_by or "",
+            decided_by=(floor.decided_by if floor is not None else None) or "",
         )
 
 
@@ -281,7 +331,12 @@ def under_table(
     found = {}
     for one in free:
         assigner = Assigner(one.work, one.lanes, gpu, problem.tile.shape, table, budget)
-        found[one.number] = assigner.run()[1]
+        excess, found[one.number] = assigner.run()
+        if excess and can_deal(gpu, one.lanes.operation):
+            # Where instructions come first, none of them is to look anything up.
+            tables = problem.layout.minimise in ("excess", "bytes")
+            dealer = Dealer(one.work, one.lanes, gpu, problem.tile.shape, table, budget, tables)
+            found[one.number] = dealer.run(found[one.number])
     settled = settled_with(problem, found, free)
     accesses = list(settled.accesses)
     steps = {one.number: one.work.step_loop for one in free}

@@ -77,20 +77,21 @@ def solve(
     gpu = target_of(problem, target)
     ask = Ask(budget or Budget.of_limit(time_limit), conflict_free, workers, progress, method)
 
-    def fixed(asked: Problem, how: Ask) -> Result:
-        """The answer to a problem whose lanes are fixed."""
-        if asked.layout.minimise == "time":
-            return _of_least_time(asked, gpu, how)
-        if asked.layout.minimise == "instructions" and not asked.is_dictated:
-            return _of_fewest_instructions(asked, gpu, how)
-        return solve_cases(cases(asked, gpu, how.budget), how)
-
     try:
-        found = solve_free(problem, gpu, ask, fixed) if is_free(problem) else fixed(problem, ask)
+        found = solve_free(problem, gpu, ask, _fixed) if is_free(problem) else _fixed(problem, ask, gpu)
         return msgspec.structs.replace(found, reason=_what_ended(found, ask.budget))
     except OutOfTime:
         proof = Proof(Bound(0, EVERY_LAYOUT), Bound(problem.tile.bytes, EVERY_LAYOUT))
         return Result(problem.name, gpu.name, Status.UNKNOWN, proof, "out of time")
+
+
+def _fixed(problem: Problem, ask: Ask, gpu: Device) -> Result:
+    """The answer to a problem whose lanes are fixed."""
+    if problem.layout.minimise == "time":
+        return _of_least_time(problem, gpu, ask)
+    if problem.layout.minimise == "instructions" and not problem.is_dictated:
+        return _of_fewest_instructions(problem, gpu, ask)
+    return solve_cases(cases(problem, gpu, ask.budget), ask)
 
 
 def _what_ended(result: Result, budget: Budget) -> str:
