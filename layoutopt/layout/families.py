@@ -156,7 +156,8 @@ FAMILIES: Final[tuple[Family, ...]] = (
     Family(
         name="pad",
         heading="gaps between rows",
-        adds="a pad of less than one bank period on any of the strides, in any order allowed",
+        adds="a pad of less than one bank period on any of the strides but the fastest, which is as small as "
+        "alignment allows, in any order allowed",
         bytes="the pads",
         index="none",
         picture="x0*5 + x1",

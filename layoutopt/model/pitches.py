@@ -220,7 +220,7 @@ def by_span(space: Space, most: int, *, padded: bool = False) -> Iterator[Linear
                 space.budget.check()
             pads = (0,) * len(order)
             if (pitches := _strides(space, order, pads)) is not None:
-                heapq.heappush(heap, (_span(space, pitches), number, pads, 0, order))
+                heapq.heappush(heap, (span_of(space, pitches), number, pads, 0, order))
         if not heap or heap[0][0] > most:
             return
         _, number, pads, lowest, order = heapq.heappop(heap)
@@ -232,7 +232,21 @@ def by_span(space: Space, most: int, *, padded: bool = False) -> Iterator[Linear
             more = (*pads[:k], pads[k] + 1, *pads[k + 1 :])
             grown = _strides(space, order, more)
             if grown is not None and _may_pad(space, order, grown, k):
-                heapq.heappush(heap, (_span(space, grown), number, more, k, order))
+                heapq.heappush(heap, (span_of(space, grown), number, more, k, order))
+
+
+def in_order(space: Space, order: tuple[int, ...], pads: tuple[int, ...]) -> Pitches | None:
+    """The pitches of an order of the dimensions of more than one element, slowest first, with pads.
+
+    Pads are in steps of what alignment leaves, from the inside out. None where vectors are torn, accesses
+    misaligned or a pad is too long.
+    """
+    pitches = _strides(space, order, pads)
+    if pitches is None or not space.whole.hold(pitches):
+        return None
+    if any(pads) and "pad" not in space.families:
+        return None
+    return pitches if all(_may_pad(space, order, pitches, k) for k, pad in enumerate(pads) if pad) else None
 
 
 def _strides(space: Space, order: tuple[int, ...], pads: tuple[int, ...]) -> Pitches | None:
@@ -262,7 +276,7 @@ def _may_pad(space: Space, order: tuple[int, ...], pitches: Pitches, k: int) -> 
     return space.far or pad <= most_pad(space, (d, 1, space.shape[d]))
 
 
-def _span(space: Space, pitches: Pitches) -> int:
+def span_of(space: Space, pitches: Pitches) -> int:
     """Elements from the first to the last."""
     return 1 + sum((extent - 1) * pitch for extent, pitch in zip(space.shape, pitches, strict=True))
 
@@ -271,7 +285,7 @@ def linearisation(pitches: Pitches, space: Space) -> Linearisation:
     """Pitches as digits, slowest first."""
     shape = space.shape
     # A dimension of one element has no pitch of its own: any stride will do, the span is what reads well.
-    span = _span(space, pitches)
+    span = span_of(space, pitches)
     inner = [d for d in range(len(shape)) if pitches[d] == 1] or [len(shape) - 1]
     strides = _declared(shape, pitches)
     bound = {d for d, extent in enumerate(shape) if extent > 1}  # who must stand where it does

@@ -19,6 +19,7 @@ from layoutopt.model.linearisations import Linearisation
 from layoutopt.model.phases import PhaseSet
 from layoutopt.model.pitches import by_span, pitches_of
 from layoutopt.model.space import BoolArray, IntArray
+from layoutopt.problems.types import Tile
 from layoutopt.search.scene import Scene
 
 _TOGETHER: Final = 1024  # orders
@@ -51,11 +52,27 @@ def _left(scene: Scene, pitches: IntArray) -> IntArray:
 
 def _low(scene: Scene, phase_set: PhaseSet, some: slice, pitches: IntArray) -> BoolArray:
     """Whether these phases cost no more than what counting leaves, order by order."""
-    rule, elements = phase_set.rule, phase_set.elements[some]
+    costs, ideal = counted_together(scene.tile, phase_set, phase_set.elements[some], pitches)
+    low: BoolArray = np.all(costs <= np.maximum(np.maximum(1, ideal), phase_set.floor[some]), axis=1)
+    return low
+
+
+def counted_together(
+    tile: Tile, phase_set: PhaseSet, elements: IntArray, pitches: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Wavefronts of phases and how many an even spread would take, both of shape (layouts, phases).
+
+    Args:
+        tile: whose coordinates.
+        phase_set: how they are served.
+        elements: some of its phases, shape (phases, lanes).
+        pitches: in elements, shape (layouts, dims).
+    """
+    rule = phase_set.rule
     chunk_words = max(1, phase_set.width_bytes // rule.bank_bytes)
-    at = np.stack(np.unravel_index(np.maximum(elements, 0), scene.tile.shape), axis=-1)
-    # Shape (orders, phases, lanes) from here on.
-    words = np.moveaxis(at @ pitches.T, -1, 0) * scene.tile.element_bytes // rule.bank_bytes
+    at = np.stack(np.unravel_index(np.maximum(elements, 0), tile.shape), axis=-1)
+    # Shape (layouts, phases, lanes) from here on.
+    words = np.moveaxis(at @ pitches.T, -1, 0) * tile.element_bytes // rule.bank_bytes
     words = np.sort(np.where(elements < 0, -1, words), axis=-1)
     held = words >= 0
     held[..., 1:] &= words[..., 1:] != words[..., :-1]
@@ -63,6 +80,5 @@ def _low(scene: Scene, phase_set: PhaseSet, some: slice, pitches: IntArray) -> B
     banks = (rows + words % rule.banks // chunk_words)[held]
     costs = np.bincount(banks, minlength=rows.size * rule.banks).reshape(*held.shape[:2], -1).max(axis=-1)
     requests = chunk_words if rule.split_words else 1
-    ideal = -(-held.sum(axis=-1) * chunk_words // (rule.banks * requests))
-    low: BoolArray = (costs <= np.maximum(np.maximum(1, ideal), phase_set.floor[some])).all(axis=1)
-    return low
+    ideal: IntArray = -(-held.sum(axis=-1) * chunk_words // (rule.banks * requests))
+    return costs, ideal

@@ -8,6 +8,7 @@ from layoutopt.model.linear_phases import phases_of
 from layoutopt.model.linearisations import unpadded
 from layoutopt.model.pads import whole_lines
 from layoutopt.model.pitches import MOST_ELEMENTS, most_elements
+from layoutopt.search.fall_back import fall_back
 from layoutopt.search.found import Found
 from layoutopt.search.joint import Growth, Listed, needs_no_list, smallest
 from layoutopt.search.presolve import Presolve, nothing_left
@@ -74,7 +75,7 @@ class ReachFloor:
         if not self.presolved:
             self._count_plain()
         elif not proved and not self.scene.conflict_free:
-            self.scene.fall_back()
+            fall_back(self.scene)
         return None
 
     def _solved(self) -> bool:
@@ -135,4 +136,4 @@ class ReachFloor:
                     return
                 part.check()
         except OutOfTime:
-            self.scene.fall_back()
+            fall_back(self.scene)

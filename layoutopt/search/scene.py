@@ -9,8 +9,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-import numpy as np
-
 from layoutopt.engine.referee import Referee
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget, OutOfTime
@@ -19,7 +17,7 @@ from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Layout, Target
 from layoutopt.model.bit_matrices import least_matrix_operations, matrices
 from layoutopt.model.cp_sat import Outcome
-from layoutopt.model.linear_phases import Phases, phases_of
+from layoutopt.model.linear_phases import Phases
 from layoutopt.model.linearisations import (
     MAX_CUTS,
     Linearisation,
@@ -279,25 +277,6 @@ class Scene:
         # Which row operations are cheapest together with the masks, nobody asked.
         return Found(candidate, masks, phases.excess(masks), operations, cheapest=masks == plain)
 
-    def fall_back(self) -> None:
-        """Out of time: look at plain pads, near and far, which cost next to nothing to evaluate."""
-        self.tally.exhausted = False
-        with contextlib.suppress(OutOfTime):  # one at least, be there time or not
-            plain = next(unpadded(self.space, 0), None)
-            if plain is not None and self.fits(plain.span):
-                excess = phases_of(plain, self.sets, self.tile).excess({})
-                self.tally.unswizzled.append(Found(plain, {}, excess, plain.operations))
-        time = self.budget.part(_FALLBACK_SHARE if self.field is None else _FALLBACK_SHARE / 2)
-        few = itertools.islice(padded(self.space, cuts=False), _FALLBACK_CANDIDATES)
-        pads = [pad for pad in time.part(_PADS_SHARE).while_left(few) if self.fits(pad.span)]
-        smallest = math.inf  # that reaches the floor
-        for k in time.while_left(np.random.default_rng(_SEED).permutation(len(pads)).tolist()):
-            candidate = pads[k]
-            if candidate.span < smallest:
-                excess = phases_of(candidate, self.sets, self.tile).excess({})
-                self.tally.unswizzled.append(Found(candidate, {}, excess, candidate.operations))
-                smallest = candidate.span if excess == self.floor else smallest
-
     def tell(self, excess: int, span: int, bound: int, doing: str) -> None:
         """Tell whoever watches the best so far, by its excess and its elements, and what is proved."""
         unit, size = self.trace.weight_unit, span * self.tile.element_bytes
@@ -383,6 +362,8 @@ class Scene:
         used = int(layout.table().max()) + self.tile.element_bytes
         if self.limit is not None and not self.knows_sizes:
             excess_bound = self.floor
+            if used > self.limit:
+                return self._plain()
         bound_scope = EVERY_LAYOUT if excess_bound <= self.floor else self.scope
         complete = found.excess == excess_bound
         bytes_bound, bytes_scope = self.tile.bytes, EVERY_LAYOUT
@@ -409,6 +390,15 @@ class Scene:
             "" if complete else STOPPED,
             start=self.start_of_table(found),
         )
+
+    def _plain(self) -> Proposal:
+        """The best without a swizzle, whose size is known; where a swizzle took more than it may."""
+        enough = self.floor if self.conflict_free else math.inf
+        known = [f for f in self.tally.unswizzled if f.excess <= enough and not f.masks]
+        fitting = [f for f in known if self.fits(f.candidate.span)]
+        if not fitting:
+            return self.none("the layouts that were looked at are larger", self.scope, False)
+        return self.proposal(min(fitting, key=lambda f: f.rank), self.floor, operations_proved=False)
 
     def none(self, reason: str, scope: str, complete: bool) -> Proposal:
         """No layout, for a reason that holds in a scope."""

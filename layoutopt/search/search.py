@@ -20,6 +20,7 @@ from layoutopt.model.pads import padded
 from layoutopt.problems.answer import EVERY_LAYOUT, Method
 from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import Problem
+from layoutopt.search.fall_back import fall_back
 from layoutopt.search.found import Found
 from layoutopt.search.least_excess import LeastExcess
 from layoutopt.search.least_operations import COST_LEFT, LeastOperations
@@ -109,7 +110,7 @@ class _Search:
 
     def _plainest(self) -> Proposal:
         """Where the time was over before the smallest candidate was known: the best of a few plain ones."""
-        self.scene.fall_back()
+        fall_back(self.scene)
         self.tally.undecided_span = self.scene.tile.elements
         enough = self.scene.floor if self.scene.conflict_free else math.inf
         found = [f for f in self.tally.unswizzled if f.excess <= enough]

@@ -140,9 +140,15 @@ class Comparer:
         """The best of each family, and the guesses."""
         found = {name: self._family_row(name, families) for name, families in comparison_rows().items()}
         found["xor"] = _at_least(found["xor"], [found["cute"]])
+        guesses = list(self._guesses())
+        limits = self.problem.layout
+        padded = "pad" if len(self.problem.tile.shape) > 1 else "interval"
+        of_family = {"guess_pad": padded, "guess_xor": "xor"}
+        for row in guesses if limits.order is None and limits.pitch_multiple_bytes is None else ():
+            found[of_family[row.family]] = _at_least(found[of_family[row.family]], [row])
         everything = self._solved_row(ALL, "everything", self.everything, self.seconds)
         found[ALL] = _at_least(everything, [row for name, row in found.items() if name != ALL])
-        return [found.pop("none"), *self._guesses(), *found.values()]
+        return [found.pop("none"), *guesses, *found.values()]
 
     def _dictated(self) -> list[Row]:
         """Layouts the hardware knows, in the order of `solve`: each mode's best, and its fewest boxes."""
