@@ -32,6 +32,8 @@ RAW_PAGE = (
     "--cache-control",
     "none",
 )
+# Of programs that use TMA and wgmma.
+HOPPER_FLAGS = ("-std=c++17", "-O2", "-gencode=arch=compute_90a,code=sm_90a")
 
 
 def tool(name: str) -> str:
@@ -79,3 +81,42 @@ def write_or_measure(doc: str, write: Callable[[Path], None], measure: Callable[
     steps.add_argument("--measure", type=Path, metavar="FOLDER")
     args = parser.parse_args()
     write(args.write) if args.write else measure(args.measure)
+
+
+def write_or_compare(
+    doc: str,
+    write: Callable[[Path], None],
+    compare: Callable[[Path, Path], dict[str, Any]],
+    wrong: Callable[[dict[str, Any]], str],
+) -> None:
+    """The command line of a script that writes a program, and compares what it found on the GPU.
+
+    Args:
+        doc: of the script.
+        write: puts the program into a folder, with a `run.sh` that takes the folder of what it finds.
+        compare: of both folders: what was found; its lists are printed a line each.
+        wrong: what of it is not as predicted, in a line.
+    """
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["write", "compare"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("out", type=Path, nargs="?")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    if args.what == "write":
+        write(args.folder)
+        return
+    if args.out is None:
+        parser.error("compare needs OUT, the folder of what was found")
+    found = compare(args.folder, args.out)
+    print(wrong(found))
+    if args.json is not None:
+        listed = {key: rows for key, rows in found.items() if isinstance(rows, list)}
+        lists = (
+            f' "{key}": [\n' + ",\n".join("  " + json.dumps(row) for row in rows) + "\n ]"
+            if isinstance(rows[0], dict)
+            else f' "{key}": {json.dumps(rows)}'
+            for key, rows in listed.items()
+        )
+        head = json.dumps({key: value for key, value in found.items() if key not in listed}, indent=1)[:-2]
+        args.json.write_text(",\n".join([head, *lists]) + "\n}\n")

@@ -1,50 +1,7 @@
 // What cp.async.bulk and the multicast of TMA do with the code that layoutopt emits: see validate_copies.py.
 //
 //   validate_copies OUT.jsonl            every case, a line each
-#include <cuda.h>
-#include <cuda_runtime.h>
-#include <cstdio>
-#include <cstring>
-#include <string>
-#include <vector>
-
-#define CHECK(call)                                                                    \
-    do {                                                                               \
-        cudaError_t error_ = (call);                                                   \
-        if (error_ != cudaSuccess) return std::string(cudaGetErrorString(error_));     \
-    } while (0)
-
-using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
-                            const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
-                            CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-using Extents = const cuuint64_t*;
-
-static Encode encode_tiled() {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
-    return reinterpret_cast<Encode>(found);
-}
-
-__device__ __forceinline__ uint32_t shared_address(const void* p) {
-    return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
-__device__ __forceinline__ void barrier_begin(uint32_t bar, uint32_t bytes) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(bar) : "memory");
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
-}
-
-__device__ __forceinline__ bool barrier_done(uint32_t bar) {
-    uint32_t done = 0;
-    for (int tries = 0; tries < 1 << 20 && !done; ++tries)
-        asm volatile(
-            "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0; selp.b32 %0, 1, 0, p; }"
-            : "=r"(done) : "r"(bar) : "memory");
-    return done != 0;
-}
+#include "hopper.cuh"
 
 // The tile row-major in global memory, copy by copy into shared memory, read through the emitted offsets;
 // then written through them into other bytes, and copied back.
@@ -224,31 +181,6 @@ static void atoms(Encode encode, FILE* out) {
     }
 }
 
-struct Entry {
-    const char* name;
-    std::string (*run)(Encode, int&);
-};
-
 #include "cases.cuh"
 
-int main(int count, char** arguments) {
-    FILE* out = fopen(count > 1 ? arguments[1] : "/dev/stdout", "w");
-    const Encode encode = encode_tiled();
-    if (!out || !encode) {
-        fprintf(stderr, "no file or no cuTensorMapEncodeTiled\n");
-        return 2;
-    }
-    int bad = 0;
-    for (const Entry& entry : entries) {
-        int wrong = 0;
-        const std::string error = entry.run(encode, wrong);
-        fprintf(out, "{\"name\": \"%s\", \"wrong\": %d, \"error\": \"%s\"}\n", entry.name, wrong, error.c_str());
-        fflush(out);
-        printf("%s: %d wrong %s\n", entry.name, wrong, error.c_str());
-        bad += wrong != 0 || !error.empty();
-        if (!error.empty() && cudaGetLastError() != cudaSuccess) cudaDeviceReset();
-    }
-    atoms(encode, out);
-    printf("%d cases wrong\n", bad);
-    return fclose(out) != 0 || bad != 0;
-}
+int main(int count, char** arguments) { return run_cases(count, arguments, entries, atoms); }

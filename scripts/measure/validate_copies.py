@@ -11,12 +11,13 @@ and every block reads all of it.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import time
 from pathlib import Path
 from typing import Any
+
+from on_gpu import HOPPER_FLAGS, write_or_compare
 
 from layoutopt.codegen.languages import emit
 from layoutopt.hardware.devices import device
@@ -26,7 +27,6 @@ from layoutopt.synthesis.solve import solve
 
 HERE = Path(__file__).parent
 TARGET = "sm_90a"
-FLAGS = ("-std=c++17", "-O2", "-gencode=arch=compute_90a,code=sm_90a")
 RAW = {1: "uint8_t", 2: "uint16_t", 4: "uint32_t", 8: "uint64_t"}
 # Columns of 4 bytes ask for a pad between the copies.
 COLUMNS = {"name": "columns", "op": "load", "index": ["tid % M", "i"], "for": {"i": 4}}
@@ -135,7 +135,7 @@ def write(folder: Path) -> None:
     )  # each is for a file of its own
     (folder / "cases.json").write_text(json.dumps(known, indent=1) + "\n")
     source, program = HERE / "validate_copies.cu", folder / "copies"
-    subprocess.run(["nvcc", *FLAGS, "-I", str(folder), str(source), "-o", str(program)], check=True)
+    subprocess.run(["nvcc", *HOPPER_FLAGS, "-I", str(folder), str(source), "-o", str(program)], check=True)
     script = folder / "run.sh"
     script.write_text(
         '#!/bin/bash\nhere=$(cd "$(dirname "$0")" && pwd); out=${1:?folder}; mkdir -p "$out"\n'
@@ -168,31 +168,11 @@ def compare(folder: Path, out: Path) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Parse the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("what", choices=["write", "compare"])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("out", type=Path, nargs="?")
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    if arguments.what == "write":
-        write(arguments.folder)
-        return
-    found = compare(arguments.folder, arguments.out)
-    wrong = [case["name"] for case in found["cases"] if case["wrong"] or case["error"]]
-    print(f"{len(found['cases'])} cases; wrong: {wrong or 'none'}")
-    if arguments.json is not None:
-        listed = {key: found.pop(key) for key in ("cases", "swizzles")}
-        lists = (
-            f' "{key}": [\n' + ",\n".join("  " + json.dumps(row) for row in rows) + "\n ]"
-            for key, rows in listed.items()
-        )
-        head = json.dumps(found, indent=1)[:-2]
-        arguments.json.write_text(",\n".join([head, *lists]) + "\n}\n")
+def wrong(found: dict[str, Any]) -> str:
+    """What is not as it should be."""
+    names = [case["name"] for case in found["cases"] if case["wrong"] or case["error"]]
+    return f"{len(found['cases'])} cases; wrong: {names or 'none'}"
 
 
 if __name__ == "__main__":
-    main()
+    write_or_compare(__doc__, write, compare, wrong)

@@ -13,13 +13,13 @@ Counters: the epilogue's stores under every mode, and two kernels before and aft
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from on_gpu import CONFLICTS_SUM, ELSEWHERE_SUM, RAW_PAGE, WAVEFRONTS_SUM, counted, run
+from on_gpu import CONFLICTS_SUM, ELSEWHERE_SUM, RAW_PAGE, WAVEFRONTS_SUM, counted, run, write_or_compare
 
 from layoutopt.codegen.languages import emit
 from layoutopt.engine.case import case_of
@@ -338,7 +338,7 @@ def counters(path: Path) -> dict[str, dict[str, int]]:
     }
 
 
-def compare(folder: Path, out: Path, target: Path | None) -> None:
+def compare(folder: Path, out: Path) -> dict[str, Any]:
     words = np.fromfile(out / "out.bin", np.uint32)
     place = 0
 
@@ -386,22 +386,8 @@ def compare(folder: Path, out: Path, target: Path | None) -> None:
         for name, row in measured.items()
         if not name.startswith("epilogue")
     }
-    text = json.dumps(report, indent=1)
-    print(text)
-    if target is not None:
-        target.write_text(text + "\n")
+    return report
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("what", choices=["write", "compare"])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("out", type=Path, nargs="?")
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    if arguments.what == "write":
-        write(arguments.folder)
-    else:
-        compare(arguments.folder, arguments.out, arguments.json)
+    write_or_compare(__doc__, write, compare, lambda report: json.dumps(report, indent=1))

@@ -1,53 +1,10 @@
 // What TMA, wgmma and stmatrix do with the code that layoutopt emits: see validate_hopper.py.
 //
 //   validate_hopper OUT.jsonl            every case, a line each
-//   validate_hopper OUT.jsonl NAME       one case, for the profiler
-#include <cuda.h>
-#include <cuda_runtime.h>
+//   validate_hopper OUT.jsonl NAME...    some, for the profiler
 #include <cuda_fp16.h>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <string>
-#include <vector>
 
-#define CHECK(call)                                                                    \
-    do {                                                                               \
-        cudaError_t error_ = (call);                                                   \
-        if (error_ != cudaSuccess) return std::string(cudaGetErrorString(error_));     \
-    } while (0)
-
-using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
-                            const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
-                            CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-using Extents = const cuuint64_t*;
-
-static Encode encode_tiled() {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
-    return reinterpret_cast<Encode>(found);
-}
-
-__device__ __forceinline__ uint32_t shared_address(const void* p) {
-    return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
-__device__ __forceinline__ void barrier_begin(uint32_t bar, uint32_t bytes) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(bar) : "memory");
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
-}
-
-__device__ __forceinline__ bool barrier_done(uint32_t bar) {
-    uint32_t done = 0;
-    for (int tries = 0; tries < 1 << 20 && !done; ++tries)
-        asm volatile(
-            "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0; selp.b32 %0, 1, 0, p; }"
-            : "=r"(done) : "r"(bar) : "memory");
-    return done != 0;
-}
+#include "hopper.cuh"
 
 template <class Case>
 __device__ __forceinline__ void place(int element, int* x) {
@@ -159,7 +116,49 @@ static std::string copies(Encode encode, int& wrong) {
     return "";
 }
 
-// D = A B, 128x128, by two warpgroups: TMA in, wgmma, stmatrix, TMA out.
+__device__ __forceinline__ uint32_t pair(float first, float second) {
+    const __half2 both = __floats2half2_rn(first, second);
+    return *reinterpret_cast<const uint32_t*>(&both);
+}
+
+// An epilogue by stmatrix.x4: 16 columns at a time, as the accumulators lie.
+template <class Store>
+__device__ __forceinline__ void by_matrices(const float (&acc)[64], Store store) {
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+        uint32_t v[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) v[i] = pair(acc[8 * n + 2 * i], acc[8 * n + 2 * i + 1]);
+        store(n, v);
+    }
+}
+
+// An epilogue by stores of 16 bytes: the four lanes of a row exchange what they hold of four times 8 columns, so
+// that lane q has all of the q-th.
+template <class Store>
+__device__ __forceinline__ void by_rows(const float (&acc)[64], Store store) {
+    const int lane = threadIdx.x % 32, q = lane % 4;
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+            uint32_t held[4], v[4] = {0, 0, 0, 0};
+#pragma unroll
+            for (int i = 0; i < 4; ++i) held[i] = pair(acc[16 * n + 4 * i + 2 * h], acc[16 * n + 4 * i + 2 * h + 1]);
+#pragma unroll
+            for (int step = 0; step < 4; ++step) {
+                uint32_t sent = 0;
+#pragma unroll
+                for (int i = 0; i < 4; ++i) sent = i == (q - step & 3) ? held[i] : sent;
+                const uint32_t got = __shfl_sync(0xFFFFFFFF, sent, (lane & ~3) + (q + step & 3));
+#pragma unroll
+                for (int i = 0; i < 4; ++i) v[i] = i == (q + step & 3) ? got : v[i];
+            }
+            store(h, n, v);
+        }
+}
+
+// D = A B, 128x128, by two warpgroups: TMA in, wgmma, the epilogue, TMA out.
 template <class Case>
 __global__ void __launch_bounds__(256)
     product(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
@@ -193,16 +192,7 @@ __global__ void __launch_bounds__(256)
         if (sum == 1.5f) *failed = 2;
         return;
     }
-#pragma unroll
-    for (int n = 0; n < 8; ++n) {
-        uint32_t v[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const __half2 pair = __floats2half2_rn(acc[8 * n + 2 * i], acc[8 * n + 2 * i + 1]);
-            v[i] = *reinterpret_cast<const uint32_t*>(&pair);
-        }
-        Case::epilogue(base, tid, n, v);
-    }
+    Case::epilogue(base, tid, acc);
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncthreads();
     if (tid == 0) {
@@ -320,34 +310,8 @@ static std::string narrow_rows(Encode encode, FILE* out) {
     return "";
 }
 
-struct Entry {
-    const char* name;
-    std::string (*run)(Encode, int&);
-};
-
 #include "cases.cuh"
 
 int main(int count, char** arguments) {
-    FILE* out = fopen(count > 1 ? arguments[1] : "/dev/stdout", "w");
-    const Encode encode = encode_tiled();
-    if (!out || !encode) {
-        fprintf(stderr, "no file or no cuTensorMapEncodeTiled\n");
-        return 2;
-    }
-    int bad = 0;
-    for (const Entry& entry : entries) {
-        if (count > 2 && strcmp(arguments[2], entry.name) != 0) continue;
-        int wrong = 0;
-        const std::string error = entry.run(encode, wrong);
-        fprintf(out, "{\"name\": \"%s\", \"wrong\": %d, \"error\": \"%s\"}\n", entry.name, wrong, error.c_str());
-        fflush(out);
-        printf("%s: %d wrong %s\n", entry.name, wrong, error.c_str());
-        bad += wrong != 0 || !error.empty();
-        if (!error.empty() && cudaGetLastError() != cudaSuccess) {
-            cudaDeviceReset();  // the next case gets a context of its own
-        }
-    }
-    if (count <= 2) narrow_rows(encode, out);
-    printf("%d cases wrong\n", bad);
-    return fclose(out) != 0 || bad != 0;
+    return run_cases(count, arguments, entries, [](Encode encode, FILE* out) { narrow_rows(encode, out); });
 }

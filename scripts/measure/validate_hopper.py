@@ -6,20 +6,19 @@
 
 Copies: tiles of 64 to 256 rows in every mode go in by TMA, are read through the emitted offsets and must be
 what lies in global memory; then back. Products: 128x128xK by two warpgroups, every operand by TMA, every
-descriptor as emitted, the epilogue by stmatrix and TMA; small integers, so that the product is exact. The
-profiler counts the epilogue's wavefronts.
+descriptor as emitted, the epilogue by stmatrix or stores of 16 bytes, then TMA; small integers, so that the
+product is exact. The profiler counts the epilogue's wavefronts.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
-from on_gpu import CONFLICTS_SUM, RAW_PAGE, WAVEFRONTS_SUM, counted
+from on_gpu import CONFLICTS_SUM, HOPPER_FLAGS, RAW_PAGE, WAVEFRONTS_SUM, counted, write_or_compare
 
 from layoutopt import arrange
 from layoutopt.codegen.languages import emit
@@ -35,15 +34,32 @@ from layoutopt.synthesis.solve import solve
 
 HERE = Path(__file__).parent
 TARGET = "sm_90a"
-FLAGS = ("-std=c++17", "-O2", "-gencode=arch=compute_90a,code=sm_90a")
 MODES = ("none", "32B", "64B", "128B")
 RAW = {1: "uint8_t", 2: "uint16_t", 4: "uint32_t", 8: "uint64_t"}
-METRICS = (
-    CONFLICTS_SUM,
-    WAVEFRONTS_SUM,
-    CONFLICTS_SUM.replace(".sum", "_op_st.sum"),
-    WAVEFRONTS_SUM.replace(".sum", "_op_st.sum"),
-)
+STORED = WAVEFRONTS_SUM.replace(".sum", "_op_st.sum")
+METRICS = (CONFLICTS_SUM, WAVEFRONTS_SUM, CONFLICTS_SUM.replace(".sum", "_op_st.sum"), STORED)
+# Epilogues: how accumulators come to the tile, and what the program calls for that.
+EPILOGUES: dict[str, tuple[dict[str, Any], str]] = {
+    "stmatrix.x4": (
+        {"op": "stmatrix.x4", "fragment": "wgmma.m64n8k16.C.f16", "warps": [2, 1], "repeat": {"n": 16}},
+        "by_matrices(acc, [&](int n, const uint32_t (&v)[4]) {{\n"
+        "            {name}_d_accumulators({base}, tid, n, v);\n"
+        "        }});",
+    ),
+    "st.shared.v4": (
+        {
+            "op": "store",
+            "bytes": 16,
+            "index": ["16*warp + lane // 4 + 8*h", "8*(lane % 4) + 32*n"],
+            "for": {"h": 2, "n": 4},
+        },
+        "by_rows(acc, [&](int h, int n, const uint32_t (&v)[4]) {{\n"
+        "            const uint32_t at = {base} + {name}_d_accumulators_bytes(tid, h, n);\n"
+        '            asm volatile("st.shared.v4.b32 [%0], {{%1, %2, %3, %4}};"\n'
+        '                ::"r"(at), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");\n'
+        "        }});",
+    ),
+}
 # Inline PTX of the products: types of the operands, flags behind the descriptors.
 TYPES = {
     "f16": ("f16.f16", "f32.f16.f16", 16),
@@ -115,7 +131,7 @@ def products() -> list[dict[str, Any]]:
         {"mode": "none", "box": [128, 64]},
         *({"mode": mode} for mode in ("none", "32B", "64B", "128B")),
     ]
-    return [*cases, *({**plain, "d": store} for store in stores)]
+    return [*cases, *({**plain, "d": store, "by": by} for by in EPILOGUES for store in stores)]
 
 
 def copy_case(number: int, case: dict[str, Any]) -> tuple[str, str]:
@@ -173,7 +189,7 @@ struct Case_{name} {{
 
 
 def product_problem(name: str, case: dict[str, Any]) -> dict[str, Any]:
-    """A Hopper block: two operands by TMA, wgmma, an epilogue by stmatrix and TMA."""
+    """A Hopper block: two operands by TMA, wgmma, an epilogue by lanes and TMA."""
     element = "f32" if case["element"] == "tf32" else case["element"]
     shapes = {side: [128, case["k"]] if case[side] == "K" else [case["k"], 128] for side in ("a", "b")}
     accesses = []
@@ -200,8 +216,7 @@ def product_problem(name: str, case: dict[str, Any]) -> dict[str, Any]:
         ],
         "accesses": [
             *accesses,
-            {"tile": "d", "name": "accumulators", "op": "stmatrix.x4", "fragment": "wgmma.m64n8k16.C.f16",
-             "warps": [2, 1], "repeat": {"n": 16}},
+            {"tile": "d", "name": "accumulators", **EPILOGUES[case.get("by", "stmatrix.x4")][0]},
             {"tile": "d", "name": "store", "op": "tma.store", **case.get("d", {})},
         ],
     }  # fmt: skip
@@ -248,8 +263,8 @@ struct Case_{name} {{
             "wgmma.mma_async.sync.aligned.m64n128k{depth}.{types} {{{held}}}, %64, %65, p{flags}; }}"
             : {outputs} : "l"(a), "l"(b));
     }}
-    __device__ static void epilogue(uint32_t s, int tid, int n, const uint32_t (&v)[4]) {{
-        {name}_d_accumulators({base["d"]}, tid, n, v);
+    __device__ static void epilogue(uint32_t s, int tid, const float (&acc)[64]) {{
+        {EPILOGUES[case.get("by", "stmatrix.x4")][1].format(name=name, base=base["d"])}
     }}
     __device__ static void store(uint32_t s, const void* d) {{ {name}_d_store({base["d"]}, d, 0, 0); }}
 {encodes}
@@ -282,16 +297,15 @@ def write(folder: Path) -> None:
     (folder / "cases.cuh").write_text("\n".join(lines).replace("#pragma once\n", "") + "\n")
     (folder / "cases.json").write_text(json.dumps(known, indent=1) + "\n")
     source, program = HERE / "validate_hopper.cu", folder / "hopper"
-    subprocess.run(["nvcc", *FLAGS, "-I", str(folder), str(source), "-o", str(program)], check=True)
+    subprocess.run(["nvcc", *HOPPER_FLAGS, "-I", str(folder), str(source), "-o", str(program)], check=True)
     profiled = [case["name"] for case in known if "d" in case]
     script = ["#!/bin/bash", 'here=$(cd "$(dirname "$0")" && pwd); out=${1:?folder}; mkdir -p "$out"']
     script.append('timeout 120 "$here/hopper" "$out/hopper.jsonl" | tail -n 40')
-    for name in profiled:
-        page, metrics = " ".join(RAW_PAGE), ",".join(METRICS)
-        script.append(
-            f"timeout 40 ncu {page} --metrics {metrics} --kernel-name regex:product "
-            f'"$here/hopper" "$out/{name}.jsonl" {name} > "$out/{name}.csv" || echo "ncu failed: {name}"'
-        )
+    page, metrics, names = " ".join(RAW_PAGE), ",".join(METRICS), " ".join(profiled)
+    script.append(
+        f"timeout 180 ncu {page} --metrics {metrics} --kernel-name regex:product "
+        f'"$here/hopper" "$out/profiled.jsonl" {names} > "$out/profiled.csv" || echo "ncu failed"'
+    )
     script.append(
         'nvidia-smi --query-gpu=name,driver_version --format=csv,noheader > "$out/gpu.txt"; echo done'
     )
@@ -313,53 +327,38 @@ def compare(folder: Path, out: Path) -> dict[str, Any]:
         "copies": [],
         "products": [],
     }
+    launched = machine.launches((out / "profiled.csv").read_text())  # without the stores, and with them
+    pairs = zip(launched[::2], launched[1::2], strict=True)
     for line in (out / "hopper.jsonl").read_text().splitlines():
         row = json.loads(line)
         if row["name"] == "narrow":
-            found["short rows"] = row["seen"][: 16 * 64]  # 16 rows of 64 bytes in mode 128B, as 2-byte words
+            # 16 rows of 64 bytes in mode 128B, as 2-byte words
+            found["short rows"] = row["seen"][: 16 * 64]
             continue
         case = dict(cases[row["name"]])
         kind = {"copy": "copies", "product": "products"}[case.pop("kind")]
         case |= {"wrong": row["wrong"]} | ({"error": row["error"]} if row["error"] else {})
-        page = out / f"{row['name']}.csv"
-        if page.exists():
-            without, with_stores = machine.launches(page.read_text())
+        if "d" in case:
+            without, with_stores = next(pairs)
             case["counted"] = {key: counted(with_stores, key) - counted(without, key) for key in METRICS}
         found[kind].append(case)
     return found
 
 
-def main() -> None:
-    """Parse the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("what", choices=["write", "compare"])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("out", type=Path, nargs="?")
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    if arguments.what == "write":
-        write(arguments.folder)
-        return
-    found = compare(arguments.folder, arguments.out)
-    wrong = [
-        case["name"]
-        for kind in ("copies", "products")
-        for case in found[kind]
-        if case["wrong"] or "error" in case
+def wrong(found: dict[str, Any]) -> str:
+    """What is not as it should be."""
+    kinds = ("copies", "products")
+    names = [case["name"] for kind in kinds for case in found[kind] if case["wrong"] or "error" in case]
+    counts = [
+        (case["name"], case["wavefronts"], case["counted"][STORED])
+        for case in found["products"]
+        if "counted" in case and case["counted"][STORED] != case["wavefronts"]
     ]
-    print(f"{len(found['copies'])} copies, {len(found['products'])} products; wrong: {wrong or 'none'}")
-    if arguments.json is not None:
-        rows = {key: found.pop(key) for key in ("copies", "products")}
-        lists = (
-            f' "{key}": [\n' + ",\n".join("  " + json.dumps(row) for row in listed) + "\n ]"
-            for key, listed in rows.items()
-        )
-        seen = found.pop("short rows")
-        head = json.dumps(found, indent=1)[:-2]
-        arguments.json.write_text(",\n".join([head, *lists, f' "short rows": {json.dumps(seen)}']) + "\n}\n")
+    return (
+        f"{len(found['copies'])} copies, {len(found['products'])} products; wrong: {names or 'none'}; "
+        f"wavefronts other than predicted: {counts or 'none'}"
+    )
 
 
 if __name__ == "__main__":
-    main()
+    write_or_compare(__doc__, write, compare, wrong)
