@@ -50,8 +50,8 @@ Solver = Callable[[Problem, Ask, Device], Result]
 _RELAXED_SHARE: Final = 0.5
 _LINEAR: Final = ("none", "order", "xor")
 _NOT_ALL: Final = (
-    "assignments that are bits of threads and iterations in any order, XORs of two, and other places in a warp "
-    "were searched under a few layouts"
+    "assignments that are bits of threads and iterations in any order, XORs of two, and other places in a "
+    "warp were searched under a few layouts"
 )
 
 
