@@ -52,7 +52,8 @@ def test_runs_of_a_wave_stay_whole(index, excess):
         excess,
         True,
     )
-    assert result.offset == ("x0*64 + (x1 ^ x0 % 8 * 8)" if excess == 0 else "x0*64 + x0 // 8 * 16 + x1")
+    padded = "x0 // 8 % 2 * 2064 + x0 // 16 * 512 + x0 % 8 * 64 + x1"
+    assert result.offset == ("x0*64 + (x1 ^ x0 % 8 * 8)" if excess == 0 else padded)
     assert "direct_fill" in emit("hip", from_data(data(index)), device("gfx950"), result)
 
 
@@ -80,10 +81,58 @@ def test_widths_are_those_of_the_chip():
         solve(from_data(data(ROWS, layout={"families": ["pad"]})))
 
 
+TURNED_AROUND = ["tid // 8 + 32*i", "8*(7 - tid % 8)"]
+
+
+def test_what_waves_write_is_a_layout_where_no_other_serves():
+    result = solve(from_data(data(TURNED_AROUND)))
+    side_by_side(result.layout.table(), TURNED_AROUND)
+    assert str(result.status) == "optimal"
+
+
+def test_rows_that_waves_write_apart_from_each_other():
+    """As Triton 3.9 pads an operand on gfx950: a wave writes every fourth row, and rows are read as they lie."""
+    problem = {
+        "name": "y", "target": "gfx950", "tile": {"shape": [64, 64], "element": "e4m3"}, "threads": 256,
+        "accesses": [
+            {"name": "fill", "op": "buffer_load_dwordx4.lds", "index": ["lane // 4 * 4 + warp", "tid % 4 * 16"]},
+            {"name": "y", "op": "load", "bytes": 16, "index": ["lane % 32 + warp % 2 * 32", "lane // 32 * 16 + i*32"],
+             "for": {"i": 2}},
+        ],
+    }  # fmt: skip
+    result = solve(from_data(problem))
+    assert (result.offset, result.bytes, result.excess) == ("x0 % 4 * 1040 + x0 // 4 * 64 + x1", 4144, 0)
+
+
+def test_runs_in_turn_take_pads_of_several():
+    fill = {"name": "fill", "op": "buffer_load_dword.lds", "index": ["tid // 32 + 8*i", "4*(tid % 32)"]}
+    read = {"name": "A", "op": "load", "bytes": 8, "index": ["lane % 16 + 16*m", "8*(lane // 16) + 32*k"]}
+    problem = {
+        "name": "a", "target": "gfx942", "tile": {"shape": [128, 128], "element": "e4m3"}, "threads": 256,
+        "accesses": [{**fill, "for": {"i": 16}}, {**read, "for": {"m": 8, "k": 4}}],
+    }  # fmt: skip
+    result = solve(from_data(problem))
+    known = check(from_data(problem), "x0//2%8*2056 + x0//16*256 + x0%2*128 + x1")
+    assert (result.excess, result.bytes) <= (known.excess, known.bytes)
+
+
 def test_lanes_that_no_layout_brings_together():
-    result = solve(from_data(data(["tid // 8 + 32*i", "8*(7 - tid % 8)"])))
+    both = data(ROWS)
+    both["accesses"].append({**both["accesses"][0], "name": "other", "index": TURNED_AROUND})
+    result = solve(from_data(both))
     assert (str(result.status), result.layout) == ("infeasible", None)
     assert "lane 1 writes 16 bytes behind lane 0" in result.reason
+
+
+def test_layouts_that_are_not_listed_are_not_refuted():
+    """A table of 8,192 elements would serve; nobody would want one."""
+    tall = data(TURNED_AROUND, loops=4)
+    tall["tile"]["shape"] = [128, 64]
+    result = solve(from_data(tall))
+    assert (str(result.status), result.layout) == ("unknown", None)
+    assert result.reason.startswith(
+        "none of the layouts that are listed for direct loads; there may be others"
+    )
 
 
 def test_one_of_several_tiles():

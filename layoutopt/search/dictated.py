@@ -22,13 +22,13 @@ from layoutopt.expressions.grammar import parse
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.dictated import Mode, engine, modes
 from layoutopt.hardware.operations import is_direct_load
-from layoutopt.layout.layout import Layout
+from layoutopt.layout.layout import MAX_BITS, Layout
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Descriptor, TensorMap
 from layoutopt.problems.file import check_dictated
 from layoutopt.problems.hardware_use import HardwareUse
 from layoutopt.problems.lower import byte_table
 from layoutopt.problems.types import Access, Problem
-from layoutopt.search.direct import SAID, direct_layouts
+from layoutopt.search.direct import NOT_ALL, SAID, Pieces, direct_layouts
 from layoutopt.search.modes import in_mode, of_access
 from layoutopt.search.proposal import STOPPED, Ask, Proposal
 
@@ -101,9 +101,11 @@ def propose(case: Case, ask: Ask) -> Proposal:
     if found and problem.layout.minimise == "instructions":  # excess is the price of what comes first
         fitting = [r for r in fitting if r.flips == found.flips]
         scope += " that flip the fewest bits"
-    least = min((r.weighted for r in fitting), default=0) if complete else 0
-    if not complete:
+    if complete and found is None and _open(case):
+        complete, reason = False, "; ".join(part for part in (NOT_ALL, reason) if part)
+    elif not complete:
         reason = "; ".join([STOPPED, *([reason] if ranked else [])])
+    least = min((r.weighted for r in fitting), default=0) if complete else 0
     size = found.bytes if found else min((r.bytes for r in ranked), default=problem.tile.bytes)
     least_size = size if complete else problem.tile.bytes
     everywhere = least_size == problem.tile.bytes
@@ -123,6 +125,15 @@ def propose(case: Case, ask: Ask) -> Proposal:
         plain_bound=Bound(min((r.plain for r in fitting), default=0) if complete else 0, scope),
         decided_by="hardware",
     )
+
+
+def _open(case: Case) -> bool:
+    """Whether there may be a layout that is not listed: of direct loads, where nothing contradicts itself."""
+    problem = case.lowered
+    if not any(is_direct_load(access.op) for access in problem.accesses):
+        return False
+    limit = problem.layout.max_bytes
+    return (limit is None or limit >= problem.tile.bytes) and not Pieces(problem.tile, case.lanes).torn
 
 
 def _reason(case: Case, said: str, ranked: Sequence[_Ranked], refused: list[str]) -> str:
@@ -186,8 +197,8 @@ class _Ranked:
 
     @property
     def flips(self) -> int:
-        """Bits that its swizzle flips."""
-        return len(self.candidate.layout.swizzle)
+        """Bits that its swizzle flips; a table is dearer than any."""
+        return MAX_BITS if self.candidate.layout.lookup else len(self.candidate.layout.swizzle)
 
     @property
     def rest(self) -> tuple[float, ...]:
@@ -256,7 +267,7 @@ def _direct(case: Case) -> Iterator[Candidate | str]:
     check_dictated(case.lowered)
     if names(case.lowered):
         raise ProblemFileError("layout.must_be", "direct loads past the registers know no such layout")
-    for name, layout in direct_layouts(case.lowered, case.device.lanes):
+    for name, layout in direct_layouts(case.lowered, case.lanes):
         yield Candidate(name, layout, 1, 0)
 
 
