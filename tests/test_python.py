@@ -12,6 +12,7 @@ import layoutopt
 from layoutopt.errors import LayoutError, ProblemFileError
 
 ROWS = {"name": "rows", "op": "store", "bytes": 4, "index": ("i", "lane"), "for": {"i": np.int64(32)}}
+ROW_OF_8 = {"name": "row", "op": "store", "bytes": 4, "index": ["tid // 8", "tid % 8"]}
 COLUMNS = np.stack(np.broadcast_arrays(np.arange(32)[None, :], np.arange(32)[:, None]), axis=-1)
 
 
@@ -159,3 +160,30 @@ def test_a_target_may_be_a_name():
     assert layoutopt.solve(transpose(), target="sm_70").target == "sm_70"
     with pytest.raises(ProblemFileError, match="unknown target 'sm_7'"):
         layoutopt.solve(transpose(), target="sm_7")
+
+
+def test_arguments_that_are_none_are_said():
+    problem, other = (
+        transpose(),
+        layoutopt.problem(tile={"shape": [8, 8], "element": "f32"}, accesses=[ROW_OF_8], threads=64),
+    )
+    result = layoutopt.solve(other)
+    with pytest.raises(LayoutError, match=r"made for a tile of shape \(8, 8\), not \(32, 32\)"):
+        layoutopt.emit(problem, result)
+    with pytest.raises(ProblemFileError, match=r"made for \(8, 8\), not for \(32, 32\)"):
+        layoutopt.check(problem, result)
+    with pytest.raises(ProblemFileError, match="expected an expression, a layout or a table, got 3"):
+        layoutopt.check(problem, 3)
+    for workers in (0, -1, "2"):
+        with pytest.raises(ProblemFileError, match="workers: expected 1 or more, got"):
+            layoutopt.solve(problem, workers=workers)
+        with pytest.raises(ProblemFileError, match="workers: expected 1 or more, got"):
+            layoutopt.sweep(problem, workers=workers)
+    with pytest.raises(ProblemFileError, match="time_limit: expected seconds, 0 or more, got '5'"):
+        layoutopt.solve(problem, time_limit="5")
+
+
+def test_a_result_is_checked_as_it_is():
+    problem = transpose()
+    result = layoutopt.solve(problem)
+    assert layoutopt.check(problem, result).excess == result.excess == 0

@@ -85,6 +85,8 @@ def plan_for(
     """What `code` prints in this language; as for `emit`."""
     known = LANGUAGES[language]
     unit = problem.tile.storage.element_bytes if known.unit == "element" else 1
+    if isinstance(answer, Result) and answer.layout is not None and answer.layout.shape != problem.tile.shape:
+        raise LayoutError(f"made for a tile of shape {answer.layout.shape}, not {problem.tile.shape}")
     _check_expressible(problem, answer, known)
     if only == "access" and not known.has_accesses:
         able = ", ".join(other.name for other in LANGUAGES.values() if other.has_accesses)

@@ -43,8 +43,9 @@ class Budget:
         Raises:
             ProblemFileError: the limit is below 0 or no number.
         """
-        if time_limit is not None and not time_limit >= 0:
-            raise ProblemFileError("time_limit", f"expected seconds, 0 or more, got {time_limit}")
+        number = time_limit is None or isinstance(time_limit, (int, float))
+        if not number or (time_limit is not None and not time_limit >= 0):
+            raise ProblemFileError("time_limit", f"expected seconds, 0 or more, got {time_limit!r}")
         return cls(time_limit)
 
     def part(self, share: float) -> Budget:

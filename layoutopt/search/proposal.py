@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Bound, Method, ModelGrowth
@@ -36,6 +37,16 @@ def standing(excess: float, size: int, bound: float, doing: str) -> str:
     return f"best so far {known} in {size:,} bytes; {doing}"
 
 
+def check_workers(workers: int) -> None:
+    """Refuse what is no number of threads or processes.
+
+    Raises:
+        ProblemFileError: it is below 1, or no integer.
+    """
+    if not isinstance(workers, int) or workers < 1:
+        raise ProblemFileError("workers", f"expected 1 or more, got {workers!r}")
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """What is asked beside the problem.
@@ -55,6 +66,9 @@ class Ask:
     progress: Progress = _silent
     method: Method = "auto"
     every_layout: bool = True
+
+    def __post_init__(self) -> None:
+        check_workers(self.workers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,13 @@ from layoutopt.expressions.grammar import Node, evaluate, parse
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.alignment import base_alignment
-from layoutopt.problems.answer import Descriptor
+from layoutopt.problems.answer import Descriptor, Result
 from layoutopt.problems.lower import stored, with_loops
 from layoutopt.problems.trace import IntArray, LaneTrace, instruction_at
 from layoutopt.problems.types import Problem
 from layoutopt.search.dictated import named_candidate
 
-AnyLayout = str | Layout | npt.NDArray[np.integer[Any]]
+AnyLayout = str | Layout | Result | npt.NDArray[np.integer[Any]]
 
 
 class InUse:
@@ -71,6 +71,10 @@ class InUse:
                 layout, field = self.problem.published.offset, "published.offset"
             else:
                 raise ProblemFileError("", "no layout to check: no layout.offset and no published.offset")
+        if isinstance(layout, Result):
+            if layout.layout is None:
+                raise ProblemFileError(field, f"a result without a layout: {layout.status}")
+            layout = layout.layout
         if isinstance(layout, Layout):
             made_for = layout.shape, layout.element_bytes, layout.packed
             if made_for != (self.tile.shape, self.tile.storage.element_bytes, self.tile.packed):
@@ -83,6 +87,8 @@ class InUse:
             except ExpressionError as error:
                 where = "" if error.position is None else f" (at {self.at(error.position)})"
                 raise ExpressionError(error.reason + where, error.position, field) from None
+        if not isinstance(layout, np.ndarray):
+            raise ProblemFileError(field, f"expected an expression, a layout or a table, got {layout!r:.40}")
         if layout.shape != self.tile.shape:
             raise ProblemFileError(field, f"expected a table of shape {self.tile.shape}, got {layout.shape}")
         if not np.issubdtype(layout.dtype, np.integer):
