@@ -19,6 +19,7 @@ from layoutopt.hardware.devices import device, load_devices
 from layoutopt.hardware.occupancy import occupancy
 from layoutopt.problems.answer import Status
 from layoutopt.problems.file import load
+from layoutopt.problems.python import problem as from_fields
 from layoutopt.problems.trace import trace
 from layoutopt.report.comparison_text import text
 from layoutopt.report.plot import _titles
@@ -453,3 +454,15 @@ def test_what_is_known_is_not_searched_again(monkeypatch):
     again = compare(problem, known=answer)
     assert len(asked) == searched - 1
     assert again.recommendation == first.recommendation
+
+
+def test_a_pad_of_one_dimension_is_an_interval_pad():
+    data = {
+        "name": "line", "tile": {"shape": [256], "element": "f32"}, "threads": 32,
+        "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["tid*8"]}],
+    }  # fmt: skip
+    rows = {row.family: row for row in compare(from_fields(data)).rows}
+    assert rows["guess_pad"].offset == "x0 // 32 * 33 + x0 % 32"
+    assert rows["interval"].excess <= rows["guess_pad"].excess
+    data["layout"] = {"families": ["none", "pad", "split"]}
+    assert "guess_pad" not in {row.family for row in compare(from_fields(data)).rows}

@@ -90,8 +90,8 @@ def check(
     Args:
         problem: the tile and its accesses.
         layout: element offsets as an expression over x0, x1, ...; a `Layout` or a result of `solve`; or an
-            integer array of byte offsets in the shape of the tile. None takes the `layout.offset` of the file,
-            else its `published.offset`.
+            integer array of byte offsets in the shape of the tile. None takes the `layout.offset` of the
+            file, else its `published.offset`.
         target: the device or its name, where it is not the one the problem names.
         solver: finds the cheapest fix; None leaves that finding and the nearest edit out.
         budget: the time that the search for the nearest edit has; None for no limit.

@@ -142,8 +142,7 @@ class Comparer:
         found["xor"] = _at_least(found["xor"], [found["cute"]])
         guesses = list(self._guesses())
         limits = self.problem.layout
-        padded = "pad" if len(self.problem.tile.shape) > 1 else "interval"
-        of_family = {"guess_pad": padded, "guess_xor": "xor"}
+        of_family = {"guess_pad": self._guessed_pad, "guess_xor": "xor"}
         for row in guesses if limits.order is None and limits.pitch_multiple_bytes is None else ():
             found[of_family[row.family]] = _at_least(found[of_family[row.family]], [row])
         everything = self._solved_row(ALL, "everything", self.everything, self.seconds)
@@ -292,6 +291,11 @@ class Comparer:
         full = max((s * n for s, n in zip(strides, tile.shape, strict=False)), default=0)
         return full * tile.element_bits // 8
 
+    @property
+    def _guessed_pad(self) -> str:
+        """The family of a pad on every row: where there are no rows, a period of the banks is one."""
+        return "pad" if len(self.problem.tile.shape) > 1 else "interval"
+
     def _guesses(self) -> Iterator[Row]:
         """One vector of pad, and column ^ row: what people write without looking."""
         tile = self.problem.tile
@@ -309,7 +313,7 @@ class Comparer:
             column = Var(f"x{len(tile.shape) - 1}")
             rows = tile.elements // columns
         ranges = {f"x{d}": (0, extent - 1) for d, extent in enumerate(tile.shape)}
-        if "pad" in self.allowed:
+        if self._guessed_pad in self.allowed:
             pitch = columns + vector
             node = simplify(_row_and(row, pitch, column), ranges)
             yield self._guess(
