@@ -196,7 +196,10 @@ def test_where_instructions_come_first_the_bound_is_of_the_cheapest():
     found = solve(from_data(data))
     assert (str(found.status), found.excess, found.layout.swizzle) == ("optimal", 4, ())
     assert found.proof.excess.lower_bound == 4
-    assert found.proof.excess.scope == "the layouts of wgmma.128B or tma that flip the fewest bits"
+    assert (
+        found.proof.excess.scope
+        == "the layouts of wgmma.128B or tma, boxes and pages side by side that flip the fewest bits"
+    )
 
 
 def test_boxes_with_short_rows_are_counted_while_there_is_time():

@@ -35,6 +35,9 @@ from layoutopt.search.proposal import STOPPED, Ask, Proposal
 # Candidates that an answer names.
 _NAMED: Final = 12
 
+# What lies without gaps where layouts are listed.
+_LISTED: Final = {"tma": "boxes", "wgmma": "pages", "tcgen05": "pages", "cp.async.bulk": "padded rows"}
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -89,7 +92,7 @@ def propose(case: Case, ask: Ask) -> Proposal:
     """
     problem = case.lowered
     said = _said(problem)
-    scope = f"the layouts of {said}"
+    scope = f"the layouts of {said}{side_by_side(problem)}"
     ranked, refused, complete = _ranked(case, ask.budget)
     limit = problem.layout.max_bytes
     fitting = [r for r in ranked if limit is None or r.bytes <= limit]
@@ -101,6 +104,8 @@ def propose(case: Case, ask: Ask) -> Proposal:
     if found and problem.layout.minimise == "instructions":  # excess is the price of what comes first
         fitting = [r for r in fitting if r.flips == found.flips]
         scope += " that flip the fewest bits"
+    if complete and found is None and said != SAID:
+        reason = f"{reason} ({scope})"
     if complete and found is None and _open(case):
         complete, reason = False, "; ".join(part for part in (NOT_ALL, reason) if part)
     elif not complete:
@@ -176,6 +181,12 @@ def _said(problem: Problem) -> str:
     by_itself = dict.fromkeys(a.op for a in problem.accesses if a.hardware is not None)
     parts = [" or ".join(names(problem))] if names(problem) else []
     return " and ".join([*parts, *by_itself])
+
+
+def side_by_side(problem: Problem) -> str:
+    """Of all layouts that the hardware could reach, those that are listed: what a scope says of them."""
+    listed = [text for name, text in _LISTED.items() if name in _engines(problem)]
+    return f", {' and '.join(dict.fromkeys(listed))} side by side" if listed else ""
 
 
 def _rules(problem: Problem) -> str:

@@ -326,7 +326,7 @@ def _nothing(
 def _scope(units: Sequence[Unit], limit: int | None) -> str:
     allowed = [frozenset(unit.case.problem.layout.families or FAMILIES) for unit in units]
     if any(unit.case.problem.is_dictated for unit in units):
-        scope = "the layouts that each tile may have"
+        scope = "the layouts that each tile may have, boxes and pages side by side"
     elif len(set(allowed)) == 1:
         # Bounds of single tiles are of formulas or of every layout; tables alone start from row-major.
         formulas = [f for f in FAMILIES if f in allowed[0] and f != "table"] or ["none"]

@@ -354,7 +354,9 @@ def instructions(accesses, shape, size, packed, table):
     total = 0
     for access in accesses:
         engine, use = engine_of(access)
-        if engine == "tma":
+        if engine == "cp.async.bulk":
+            found = copies_of(use, size, table)
+        elif engine == "tma":
             found = fewest_boxes(use, shape, size, packed, table)
         else:
             found = reads(access, shape, size, table)
@@ -365,12 +367,16 @@ def instructions(accesses, shape, size, packed, table):
 
 
 def layouts(accesses, shape, size, packed):
-    """Every layout of whole boxes (of TMA, if it takes part) or pages that follow one another.
+    """Every layout of whole boxes (of TMA, if it takes part), pages or padded copies that follow one another.
 
     Of layouts that agree in every bank and in their bytes the one of the fewest boxes stands for all.
     """
     sorted_ = sorted(accesses, key=lambda a: engine_of(a)[0] != "tma")
     engine, use = engine_of(sorted_[0])
+    if engine == "cp.async.bulk":
+        for each in {engine_of(a)[1].get("bytes"): engine_of(a)[1] for a in accesses}.values():
+            yield from padded(each, shape, size)
+        return
     if engine == "tma":
         order = [*(use.get("order") or range(len(shape)))]
         yield from boxed(use, shape, size, packed, order)
@@ -418,12 +424,57 @@ def boxed(use, shape, size, packed, order):
                     yield placed(shape, size, pitch, span, order, box, grid)
 
 
+class Placed(list):
+    """Byte offsets of every element, and the span of the swizzle that they have."""
+
+    def __init__(self, table, span=None):
+        super().__init__(table)
+        self.span = span
+
+    def flips(self):
+        """Bits of the offset that the swizzle flips."""
+        return (self.span // 32).bit_length() if self.span else 0
+
+    def alignment(self, accesses):
+        """What the base must be a multiple of for all of the accesses."""
+        mode = next(name for name, span in SPANS.items() if span == self.span)
+        return max(alignment(engine_of(access)[0], mode) for access in accesses)
+
+
 def placed(shape, size, pitch, span, order, box, grid):
     """Boxes one after the other, slowest dimension of `grid` first; rows `pitch` bytes apart."""
     found = [0]
     for steps in added(shape, size, pitch, order, box, grid):
         found = [at + more for at in found for more in steps]
-    return [swizzled(at, span) for at in found]
+    return Placed((swizzled(at, span) for at in found), span)
+
+
+def padded(use, shape, size):
+    """Row-major copies of `bytes`, pads of less than 128 bytes before the three fastest steps between them."""
+    count, inside, sizes = use["bytes"] // size, 1, []
+    for extent in reversed(shape):
+        piece = min(extent, max(1, count // inside))
+        if inside * piece > count or extent % piece or count * size != use["bytes"]:
+            return
+        if piece < extent or inside == count:
+            sizes.append(extent // piece)
+        inside *= piece
+    steps = [pad for pad in range(0, 128, 16) if pad % size == 0]
+    for pads in itertools.product(*(steps if i < 3 else [0] for i in range(len(sizes)))):
+        stride, starts = use["bytes"], [0]
+        for pad, number in zip(pads, sizes, strict=True):
+            stride += pad
+            starts = [n * stride + start for n in range(number) for start in starts]
+            stride *= number
+        yield Placed(start + k * size for start in starts for k in range(count))
+
+
+def copies_of(use, size, table):
+    """The number of copies that move the tile; None where one is torn, or begins at no multiple of 16."""
+    step = use["bytes"] // size
+    starts = table[::step]
+    whole = all(at == starts[n // step] + n % step * size for n, at in enumerate(table))
+    return len(starts) if whole and not any(start % 16 for start in starts) else None
 
 
 def added(shape, size, pitch, order, box, grid):

@@ -45,7 +45,7 @@ def check(problem, given):
         print(f"bound: no layout of any kind has a weighted excess below {claimed}: checked")
     elif choice and claimed <= choice[1]:
         closed[0] = True
-        print(f"bound: {claimed} in {stated['scope']}: checked, in all {choice[0]} of whole boxes or pages")
+        print(f"bound: {claimed} in {stated['scope']}: checked, in all {choice[0]} listed")
     else:
         by_hand = stated["rests_on"].startswith("arithmetic")
         require(not by_hand, f"the bound is {claimed}, arithmetic gives {bound}")
@@ -63,7 +63,11 @@ def check(problem, given):
     if given["status"] == "infeasible":
         asked = problem.get("layout", {}).get("max_bytes")
         require(given["infeasible"]["max_bytes"] == asked, f"max_bytes is {asked}")
-        closed.append(check_infeasible(given["infeasible"], elements, bound, bool(widths)))
+        none = dictated(problem) and check_none(problem, case)
+        if none:
+            print(f"infeasible: of {none} layouts of whole boxes, pages or copies none serves: checked")
+        else:
+            closed.append(check_infeasible(given["infeasible"], elements, bound, bool(widths)))
     return all(closed)
 
 
@@ -167,45 +171,92 @@ def must_be(case, layout):
     return by_hardware.must_be(names, case.shape, case.size, layout["order"])
 
 
-def check_choice(problem, case, given):
-    """That no other layout the hardware knows has less excess, or as little and fewer instructions.
+def listed(problem, case):
+    """The layouts that the hardware knows, one after the other, of whole boxes, pages or copies.
 
-    Returns how many there are, and their least excess and bytes; nothing where they are too many, or where
-    the certificate asks for something else first.
+    Nothing where a file asks for something that they do not say.
     """
     layout = {**DEFAULTS, **problem.get("layout", {})}
     own = [a["by_itself"] for a in problem["accesses"] if "by_itself" in a]
-    other = layout["minimise"] != "excess" or layout["alignment_bytes"] or layout["offset"]
-    if other or any(a["op"] == "cp.async.bulk" for a in own):
-        return None
-    tile = case.shape, case.size
-    named, last = layout["must_be"] is not None, (layout["order"] or [None])[-1]
-    listed = must_be(case, layout) if named else by_hardware.layouts(own, *tile, case.packed)
+    named, bulk = layout["must_be"] is not None, [a["op"] == "cp.async.bulk" for a in own]
+    if (
+        layout["offset"]
+        or (named and (layout["alignment_bytes"] or any(bulk)))
+        or (any(bulk) and not all(bulk))
+    ):
+        return []
+    return must_be(case, layout) if named else by_hardware.layouts(own, case.shape, case.size, case.packed)
+
+
+def serving(problem, case, table):
+    """Whether a layout keeps to the constraints and serves every access that lanes execute."""
+    layout = {**DEFAULTS, **problem.get("layout", {})}
+    own = [a["by_itself"] for a in problem["accesses"] if "by_itself" in a]
+    most, aligned = layout["max_bytes"], layout["alignment_bytes"]
+    return (
+        (most is None or max(table) + case.size <= most)
+        and (aligned is None or table.alignment(own) <= aligned)
+        and not torn(case, table)
+        and by_hardware.contiguous(case.shape, case.size, table, (layout["order"] or [None])[-1])
+    )
+
+
+def check_choice(problem, case, given):
+    """That no other layout the hardware knows has less excess, or as little and fewer instructions.
+
+    With `minimise` instructions, fewer bits that the swizzle flips come first. Returns how many layouts there
+    are, and the least excess and bytes; nothing where they are too many, or where the file asks for more.
+    """
+    layout = {**DEFAULTS, **problem.get("layout", {})}
+    own, named = (
+        [a["by_itself"] for a in problem["accesses"] if "by_itself" in a],
+        layout["must_be"] is not None,
+    )
     chosen = sum(map(by_hardware.repetitions, given.get("hardware", {}).values()))
-    own_cost = Fraction(str(given["layout"]["excess"])), given["layout"]["bytes"], 0 if named else chosen
-    work, seen, found = sum(len(run[4]) for run in case.runs) + case.elements, {}, []
-    number = 0
-    for number, table in enumerate(listed, 1):
+    stated, flips_count = given["layout"], layout["minimise"] == "instructions"
+    if layout["minimise"] not in ("excess", "instructions"):
+        return None
+    tables = []
+    work = sum(len(run[4]) for run in case.runs) + case.elements
+    for number, table in enumerate(listed(problem, case), 1):
         if number * work > MAX_WORK:
             return None
-        size, every = max(table) + case.size, given["banks"] * given["bank_bytes"]
-        large = layout["max_bytes"] is not None and size > layout["max_bytes"]
-        if large or torn(case, table) or not by_hardware.contiguous(*tile, table, last):
+        tables.append(table)
+    same = [table.flips() for table in tables if table == stated["byte_offsets"]]
+    if not same:
+        return None
+    flips = min(same) if flips_count else 0
+    own_cost = flips, Fraction(str(stated["excess"])), stated["bytes"], 0 if named else chosen
+    seen, found, every = {}, [], given["banks"] * given["bank_bytes"]
+    for table in tables:
+        if (flips_count and table.flips() > flips) or not serving(problem, case, table):
             continue
         banks = tuple(at % every for at in table)
         if banks not in seen:
             seen[banks] = count(case, table)[1]
-        if (seen[banks], size) <= own_cost[:2]:
-            needed = by_hardware.instructions(own, *tile, case.packed, table)
-            found += [(seen[banks], size, 0 if named else needed)] if needed is not None else []
-    if not number:
-        return None
+        cost = table.flips() if flips_count else 0, seen[banks], max(table) + case.size
+        if cost <= own_cost[:3]:
+            needed = by_hardware.instructions(own, case.shape, case.size, case.packed, table)
+            found += [(*cost, 0 if named else needed)] if needed is not None else []
     least = min(found, default=own_cost)
     if given["status"] == "optimal":
-        better = f"{said(least)} instead of {said(own_cost)}"
+        better = f"{said(least[1:])} instead of {said(own_cost[1:])}"
         require(own_cost <= least, f"another layout that the hardware knows has {better}")
-        print(f"choice: of {number} layouts of whole boxes or pages none is better: checked")
-    return number, *least[:2]
+        print(f"choice: of {len(tables)} layouts of whole boxes, pages or copies none is better: checked")
+    return len(tables), *least[1:3]
+
+
+def check_none(problem, case):
+    """Whether no layout the hardware knows serves the tile, or is without conflicts; how many were seen."""
+    own = [a["by_itself"] for a in problem["accesses"] if "by_itself" in a]
+    work, number = sum(len(run[4]) for run in case.runs) + case.elements, 0
+    for number, table in enumerate(listed(problem, case), 1):
+        if number * work > MAX_WORK:
+            return 0
+        reached = by_hardware.instructions(own, case.shape, case.size, case.packed, table) is not None
+        if reached and serving(problem, case, table) and not count(case, table)[1]:
+            return 0
+    return number
 
 
 def said(cost):
