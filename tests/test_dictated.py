@@ -145,7 +145,8 @@ def test_what_cannot_be():
     large = solve(epilogue("rows", must_be="tma.128B", max_bytes=4096))
     assert (large.status, large.reason) == (
         "infeasible",
-        "tma.128B, x1 contiguous: takes 8,192 bytes, max_bytes is 4,096",
+        "tma.128B, x1 contiguous: takes 8,192 bytes, max_bytes is 4,096 "
+        "(the layouts of tma.128B, boxes side by side)",
     )
     assert "max_bytes is 4,096" in solve(epilogue("rows", max_bytes=4096)).reason
 

@@ -174,3 +174,45 @@ def test_direct_loads_write_side_by_side(tmp_path):
     table[0], table[1] = table[1], table[0]
     code, text = checked(data, given, tmp_path)
     assert (code, "lanes of warp 0 do not write side by side" in text) == (1, True), text
+
+
+PADS = {**OWN_ROW, "accesses": [{"name": "ld", "op": "cp.async.bulk", "bytes": 128}, OWN_ROW["accesses"][1]]}
+
+
+def test_the_pads_between_bulk_copies_are_checked(tmp_path):
+    given = certificate(problem := from_data(PADS), device("sm_90"), solve(problem, time_limit=5))
+    code, text = checked(PADS, given, tmp_path)
+    assert (code, "choice: of 8 layouts of whole boxes, pages or copies none is better" in text) == (0, True)
+    dense = {**PADS, "layout": {"max_bytes": 8192}}
+    worse = certificate(problem := from_data(dense), device("sm_90"), solve(problem, time_limit=5))
+    assert checked(dense, worse, tmp_path)[0] == 0
+    worse["constraints"]["max_bytes"] = None
+    code, text = checked(PADS, worse, tmp_path)
+    assert (code, "another layout that the hardware knows has weighted excess" in text) == (1, True), text
+
+
+@pytest.mark.parametrize("layout", [{"minimise": "instructions"}, {"alignment_bytes": 256}])
+def test_the_choice_under_more_constraints_is_checked(layout, tmp_path):
+    data = {**OWN_ROW, "layout": layout}
+    given = certificate(problem := from_data(data), device("sm_90"), solve(problem, time_limit=5))
+    code, text = checked(data, given, tmp_path)
+    assert (code, "none is better: checked" in text) == (0, True), text
+    best = certificate(problem := from_data(OWN_ROW), device("sm_90"), solve(problem, time_limit=5))
+    best["constraints"] = given["constraints"]
+    assert checked(data, best, tmp_path)[0] == 1
+
+
+def test_that_no_mode_serves_is_checked(tmp_path):
+    given = certificate(
+        problem := from_data(OWN_ROW), device("sm_90"), solve(problem, time_limit=5, conflict_free=True)
+    )
+    code, text = checked(OWN_ROW, given, tmp_path)
+    assert (code, "layouts of whole boxes, pages or copies none is without conflicts: checked" in text) == (
+        0,
+        True,
+    )
+    narrow = {**OWN_ROW, "layout": {"max_bytes": 8192}, "accesses": [{**OWN_ROW["accesses"][0], "mode": "128B",
+              "box": [64, 32]}, OWN_ROW["accesses"][1]]}  # fmt: skip
+    given = certificate(problem := from_data(narrow), device("sm_90"), solve(problem, time_limit=5))
+    code, text = checked(narrow, given, tmp_path)
+    assert (given["status"], code, "none serves: checked" in text) == ("infeasible", 0, True), text

@@ -36,7 +36,7 @@ from layoutopt.search.proposal import STOPPED, Ask, Proposal
 _NAMED: Final = 12
 
 # What lies without gaps where layouts are listed.
-_LISTED: Final = {"tma": "boxes", "wgmma": "pages", "tcgen05": "pages", "cp.async.bulk": "padded rows"}
+_LISTED: Final = {"tma": "boxes", "wgmma": "pages", "tcgen05": "pages"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +185,10 @@ def _said(problem: Problem) -> str:
 
 def side_by_side(problem: Problem) -> str:
     """Of all layouts that the hardware could reach, those that are listed: what a scope says of them."""
-    listed = [text for name, text in _LISTED.items() if name in _engines(problem)]
-    return f", {' and '.join(dict.fromkeys(listed))} side by side" if listed else ""
+    listed = dict.fromkeys(text for name, text in _LISTED.items() if name in _engines(problem))
+    if not listed:
+        return ", row-major with pads below 128 bytes" if "cp.async.bulk" in _engines(problem) else ""
+    return f", {' and '.join(listed)} side by side"
 
 
 def _rules(problem: Problem) -> str:

@@ -450,7 +450,7 @@ def placed(shape, size, pitch, span, order, box, grid):
 
 
 def padded(use, shape, size):
-    """Row-major copies of `bytes`, pads of less than 128 bytes before the three fastest steps between them."""
+    """Row-major copies of `bytes`, pads of less than 128 bytes in their three fastest steps."""
     count, inside, sizes = use["bytes"] // size, 1, []
     for extent in reversed(shape):
         piece = min(extent, max(1, count // inside))

@@ -1,6 +1,7 @@
 """The certificate of one tile: what it says of the file, its layout, its bounds."""
 
 import itertools
+import math
 import re
 from fractions import Fraction
 
@@ -39,6 +40,8 @@ def check(problem, given):
         if given["status"] == "optimal":
             best = (excess - claimed < Fraction(1, 10**6)) and least == found["bytes"]
             require(best, "optimal, but the bounds are lower")
+    elif given["status"] == "infeasible" and dictated(problem):
+        choice = least_of_all(problem, case)
     bound = check_bound(case, given) if claimed else Fraction(0)
     closed = [claimed <= bound]
     if closed[0]:
@@ -52,7 +55,7 @@ def check(problem, given):
         print(f"bound: {claimed} in {stated['scope']}: NOT CHECKED, it rests on {stated['rests_on']}")
     if found and least <= elements:
         print(f"bytes: no layout of any kind takes fewer than {least}: checked")
-    elif choice and least <= choice[2]:
+    elif found and choice and least <= choice[2]:
         print(f"bytes: {least} in {given['bytes']['scope']}: checked, in all {choice[0]}")
     elif found:
         closed.append(False)
@@ -63,9 +66,9 @@ def check(problem, given):
     if given["status"] == "infeasible":
         asked = problem.get("layout", {}).get("max_bytes")
         require(given["infeasible"]["max_bytes"] == asked, f"max_bytes is {asked}")
-        none = dictated(problem) and check_none(problem, case)
-        if none:
-            print(f"infeasible: of {none} layouts of whole boxes, pages or copies none serves: checked")
+        if choice and choice[1] > 0:
+            what = "serves" if choice[1] == math.inf else "is without conflicts"
+            print(f"infeasible: of {choice[0]} layouts of whole boxes, pages or copies none {what}: checked")
         else:
             closed.append(check_infeasible(given["infeasible"], elements, bound, bool(widths)))
     return all(closed)
@@ -156,8 +159,10 @@ def check_reached(problem, case, given):
         print(f"layout.must_be: one of {layout['must_be']}: checked")
     own = {a["name"]: a["by_itself"] for a in problem["accesses"] if "by_itself" in a}
     require(set(named) == set(own), f"descriptors of {sorted(named)}, the hardware makes {sorted(own)}")
+    most = layout["alignment_bytes"]
     for name, access in own.items():
         claim = named[name]
+        require(most is None or claim["alignment_bytes"] <= most, f"{name} needs more than {most} bytes")
         wrong = by_hardware.wrong_claim(access, case.shape, case.size, case.packed, table, claim)
         require(not wrong, f"access {name!r}: {wrong}")
         times = by_hardware.repetitions(claim)
@@ -246,17 +251,17 @@ def check_choice(problem, case, given):
     return len(tables), *least[1:3]
 
 
-def check_none(problem, case):
-    """Whether no layout the hardware knows serves the tile, or is without conflicts; how many were seen."""
+def least_of_all(problem, case):
+    """How many layouts the hardware knows, and the least excess of those that serve the tile, if any does."""
     own = [a["by_itself"] for a in problem["accesses"] if "by_itself" in a]
-    work, number = sum(len(run[4]) for run in case.runs) + case.elements, 0
+    work, number, least = sum(len(run[4]) for run in case.runs) + case.elements, 0, math.inf
     for number, table in enumerate(listed(problem, case), 1):
         if number * work > MAX_WORK:
-            return 0
+            return None
         reached = by_hardware.instructions(own, case.shape, case.size, case.packed, table) is not None
-        if reached and serving(problem, case, table) and not count(case, table)[1]:
-            return 0
-    return number
+        if reached and serving(problem, case, table):
+            least = min(least, count(case, table)[1])
+    return (number, least) if number else None
 
 
 def said(cost):
