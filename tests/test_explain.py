@@ -411,3 +411,10 @@ def test_what_cannot_be_is_no_open_question(tmp_path):
     assert done.returncode == 1
     assert "no layout keeps to the constraints" in done.stdout
     assert "max_bytes is 4000" in done.stdout
+
+
+def test_what_explain_does_is_told():
+    told = []
+    explain(load(ROOT / "problems/transposes/leimao_vectorised_swizzled_f32.json"), progress=told.append)
+    assert any(text.startswith("best so far excess ") for text in told)
+    assert told[-1].endswith("; what could be given up")

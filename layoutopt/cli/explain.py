@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from layoutopt.cli.interrupt import interruptibly
 from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, time_limit_option
 from layoutopt.cli.output import say, say_json
 
@@ -31,24 +33,23 @@ def command(problem: Path, as_json: bool, time_limit: float, device_file: Path |
     Example:
       layoutopt explain problems/transposes/leimao_vectorised_swizzled_f32.json
     """
-    from layoutopt.ground.budget import Budget
     from layoutopt.problems.tile_set_file import load_any
     from layoutopt.problems.types import TileSet
     from layoutopt.study.explain import explain
     from layoutopt.study.explain_tiles import explain_tiles
 
     loaded = load_any(problem)
-    gpu, budget = problem_device(loaded, device_file), Budget(2 * time_limit)
+    gpu = problem_device(loaded, device_file)
     explanation: Explanation | TileSetExplanation
     if isinstance(loaded, TileSet):
         from layoutopt.report.tile_set_text import tile_set_explanation_report
 
-        explanation = explain_tiles(loaded, budget=budget, target=gpu)
+        explanation = interruptibly(partial(explain_tiles, loaded, target=gpu), 2 * time_limit)
         text = tile_set_explanation_report(loaded, explanation)
     else:
         from layoutopt.report.text import explanation_report
 
-        explanation = explain(loaded, budget=budget, target=gpu)
+        explanation = interruptibly(partial(explain, loaded, target=gpu), 2 * time_limit)
         text = explanation_report(loaded, explanation)
     if as_json:
         say_json(explanation.to_json())

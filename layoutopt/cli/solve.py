@@ -6,16 +6,16 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
 
 from layoutopt.cli.files import FileCommand, OutputPath, write_all
+from layoutopt.cli.interrupt import interruptibly
 from layoutopt.cli.options import (
     device_file_option,
     opened_store,
@@ -23,7 +23,7 @@ from layoutopt.cli.options import (
     store_option,
     time_limit_option,
 )
-from layoutopt.cli.output import LatestProgress, end_progress, note, say, say_json
+from layoutopt.cli.output import note, say, say_json
 from layoutopt.cli.several import answer_each, problems_argument
 from layoutopt.problems.answer import METHODS, Method, Result, Status
 from layoutopt.problems.types import FAMILIES, OBJECTIVES, Objective, Problem, TileSet
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from layoutopt.synthesis.arrange import Arrangement
 
 P = TypeVar("P", bound=Problem | TileSet)
-Answer = TypeVar("Answer")
-
-_SHOWN_EVERY_SECONDS: Final = 0.1
 
 CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNKNOWN: 3}
 
@@ -321,7 +318,7 @@ def solve_interruptibly(
         conflict_free=conflict_free,
         method=method,
     )
-    return _interruptibly(work, time_limit, stopped)
+    return interruptibly(work, time_limit, stopped)
 
 
 def arrange_interruptibly(
@@ -336,46 +333,7 @@ def arrange_interruptibly(
     from layoutopt.synthesis.arrange import arrange
 
     work = partial(arrange, tiles, target=gpu, workers=workers, conflict_free=conflict_free)
-    return _interruptibly(work, time_limit, stopped)
-
-
-def _interruptibly(
-    solve: Callable[..., Answer], time_limit: float, stopped: threading.Event | None = None
-) -> Answer:
-    """Solve in a thread, so that Ctrl-C reaches the solver in mid-search and no terminal can hold it up."""
-    from layoutopt.ground.budget import Budget
-
-    budget = Budget(time_limit)
-    outcome: list[Answer | BaseException] = []
-    done = threading.Event()
-
-    shown = LatestProgress("searching", lambda: f"{budget.elapsed:.0f} of {time_limit:g} s, ")
-
-    def work() -> None:
-        try:
-            outcome.append(solve(budget=budget, progress=shown))
-        except BaseException as error:  # handed to the main thread
-            outcome.append(error)
-        finally:
-            done.set()
-
-    threading.Thread(target=work, daemon=True).start()
-    while not done.is_set():
-        try:
-            done.wait(_SHOWN_EVERY_SECONDS)
-            shown.show()
-        except KeyboardInterrupt:
-            if budget.stopped:
-                raise
-            budget.stop()
-            if stopped is not None:
-                stopped.set()
-            note("stopping with the best layout so far")
-    end_progress()
-    answer = outcome[0]
-    if isinstance(answer, BaseException):
-        raise answer
-    return answer
+    return interruptibly(work, time_limit, stopped)
 
 
 def _code(problem: Problem, result: Result, gpu: Device) -> str:

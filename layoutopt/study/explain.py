@@ -18,7 +18,7 @@ from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Access, Problem
 from layoutopt.problems.words import lanes_text
 from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, Search, subject_of
-from layoutopt.search.proposal import Ask
+from layoutopt.search.proposal import Ask, Progress
 from layoutopt.study.clash import QUESTION_SHARE, Clashes, names
 from layoutopt.study.explanation import Explanation, Relaxation
 from layoutopt.study.known import known_case, with_known_lanes
@@ -37,6 +37,7 @@ def explain(
     time_limit: float | None = None,
     target: Device | str | None = None,
     budget: Budget | None = None,
+    progress: Progress = lambda _: None,
 ) -> Explanation:
     """Solve `problem` and say why the answer is what it is.
 
@@ -45,13 +46,14 @@ def explain(
         time_limit: seconds, of which the search may use half; None for no limit.
         target: the device or its name, where it is not the one the problem names.
         budget: replaces `time_limit`, for callers that stop the search from another thread.
+        progress: called with a line of text from time to time.
 
     Raises:
         ProblemFileError: the problem contradicts itself.
     """
     gpu, time = target_of(problem, target), budget or Budget.of_limit(time_limit)
     chosen = with_known_lanes(problem, gpu, time)
-    found = _Explainer(chosen, gpu, time).run()
+    found = _Explainer(chosen, gpu, time, progress).run()
     if chosen is problem:
         return found
     told = f"The lanes are chosen: {lanes_text(problem, chosen)}; what follows is about them."
@@ -77,7 +79,7 @@ def _in_use(problem: Problem) -> Node | None:
 
 
 class _Explainer:
-    def __init__(self, problem: Problem, gpu: Device, budget: Budget) -> None:
+    def __init__(self, problem: Problem, gpu: Device, budget: Budget, progress: Progress) -> None:
         self.in_use = _in_use(problem)
         problem = msgspec.structs.replace(
             problem, layout=msgspec.structs.replace(problem.layout, offset=None)
@@ -86,13 +88,15 @@ class _Explainer:
         # A budget of its own, so that the search goes as it would without questions to follow.
         part = budget.part(_SEARCH_SHARE)
         if self.case.widths:
-            self.result = solve(problem, target=gpu, budget=part)
+            self.result = solve(problem, target=gpu, budget=part, progress=progress)
         else:
-            self.result = solve_cases([self.case], Ask(part))
+            self.result = solve_cases([self.case], Ask(part, progress=progress))
         self.widths = chosen_widths(problem, self.result)
         if self.widths:
             self.case = known_case(problem, gpu, self.widths)
         self.clashes = Clashes(self.case, budget)
+        if self.result.layout is not None:
+            progress(f"excess {self.result.excess:g} in {self.result.bytes:,} bytes; what could be given up")
 
     def run(self) -> Explanation:
         result, case = self.result, self.case

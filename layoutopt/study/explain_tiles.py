@@ -16,6 +16,7 @@ from layoutopt.problems.result_file import MAX_BYTES
 from layoutopt.problems.target import target_of
 from layoutopt.problems.tile_set_file import fields_of
 from layoutopt.problems.types import TileSet
+from layoutopt.search.proposal import Progress
 from layoutopt.study.explain import explain
 from layoutopt.study.explanation import Explanation, Relaxation
 from layoutopt.synthesis.arrange import Arrangement, arrange
@@ -74,6 +75,7 @@ def explain_tiles(
     time_limit: float | None = None,
     target: Device | str | None = None,
     budget: Budget | None = None,
+    progress: Progress = lambda _: None,
 ) -> TileSetExplanation:
     """Solve for all tiles and say why the answer is what it is.
 
@@ -82,12 +84,13 @@ def explain_tiles(
         time_limit: seconds for everything; None for no limit.
         target: the device or its name, where it is not the one the file names.
         budget: replaces `time_limit`, for callers that stop the search from another thread.
+        progress: called with a line of text from time to time.
 
     Raises:
         ProblemFileError: the file contradicts itself.
     """
     gpu, time = target_of(tile_set, target, TileSet), budget or Budget.of_limit(time_limit)
-    found = arrange(tile_set, target=gpu, budget=time.part(_SEARCH_SHARE))
+    found = arrange(tile_set, target=gpu, budget=time.part(_SEARCH_SHARE), progress=progress)
     room = within_room(_with(tile_set, max_bytes=None), gpu).layout.max_bytes
     tile_set = within_room(tile_set, gpu)
     free = None
@@ -99,8 +102,9 @@ def explain_tiles(
     members = groups(tile_set)
     explained = []
     for k, (tiles, problem) in enumerate(members):
+        named = _telling(progress, tiles[0].name)
         with fields_of(tile_set, *tiles):
-            own = explain(problem, target=gpu, budget=time.part(1 / (len(members) - k)))
+            own = explain(problem, target=gpu, budget=time.part(1 / (len(members) - k)), progress=named)
         explained.append(ExplainedTile(tuple(tile.name for tile in tiles), own))
     bound = _bound(found, explained)
     verdict = True if found.tiles and found.excess == 0 else False if bound.lower_bound > 0 else None
@@ -121,6 +125,10 @@ def explain_tiles(
         tuple(together.reasons(explained)),
         tuple(explained),
     )
+
+
+def _telling(progress: Progress, name: str) -> Progress:
+    return lambda text: progress(f"{name}: {text}")
 
 
 def _with(tile_set: TileSet, **changes: int | None) -> TileSet:
