@@ -133,13 +133,12 @@ def test_an_h200_did_what_was_emitted():
 @pytest.mark.parametrize("case", [c for c in MEASURED["products"] if "counted" in c], ids=lambda c: c["name"])
 def test_the_epilogue_takes_the_wavefronts_that_are_predicted(case):
     stores = {
-        "name": "accumulators",
-        "op": "stmatrix.x4",
-        "fragment": "wgmma.m64n8k16.C.f16",
-        "warps": [2, 1],
-    }
+        "stmatrix.x4": {"op": "stmatrix.x4", "fragment": "wgmma.m64n8k16.C.f16", "warps": [2, 1], "repeat": {"n": 16}},
+        "st.shared.v4": {"op": "store", "bytes": 16, "for": {"h": 2, "n": 4},
+                         "index": ["16*warp + lane // 4 + 8*h", "8*(lane % 4) + 32*n"]},
+    }[case["by"]]  # fmt: skip
     _, result = solved(
-        {**stores, "repeat": {"n": 16}}, {"name": "out", "op": "tma.store", **case["d"]},
+        {"name": "accumulators", **stores}, {"name": "out", "op": "tma.store", **case["d"]},
         shape=(128, 128), threads=256,
     )  # fmt: skip
     predicted = result.accesses[0]
