@@ -97,6 +97,7 @@ PUBLIC = {
     "thunderkittens_matmul_128x256_bf16": (196_608, 0),
     "flash_mla_decode_bf16": (229_376, 0),
     "composable_kernel_gemm_xdl_256x128_f16": (24_704, 64),
+    "composable_kernel_gemm_xor_128x128_f16": (32_768, 0),
 }
 
 
@@ -105,7 +106,7 @@ def test_blocks_of_public_kernels(name):
     tile_set = load_any(name)
     audit = check_tiles(tile_set)
     assert (audit.bytes, audit.excess, kinds(audit)) == (*PUBLIC[name], [])
-    if tile_set.target != "sm_90":
+    if PUBLIC[name][1]:
         return
     solved = {part.tiles[0]: part.result for part in arrange(tile_set).tiles}
     for tile in tile_set.tiles:  # the modes, boxes and pages of the authors are those of the answer
