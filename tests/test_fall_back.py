@@ -77,6 +77,29 @@ def test_a_climb_keeps_to_the_constraints():
     assert len(fixed.tally.unswizzled) > 1
 
 
+def test_a_climb_pads_only_where_that_is_allowed():
+    """Four bytes at the start of each row of six: aligned in rows of eight alone, which are padded."""
+    store = {"name": "a", "op": "store", "bytes": 4, "index": ["tid", "0"]}
+    data = {"name": "rows", "tile": {"shape": [4, 6], "element": "i8"}, "threads": 4, "accesses": [store]}
+    for families in (["none", "order"], ["none", "order", "pad"]):
+        problem = from_data(data | {"layout": {"families": families}})
+        gpu = device(problem.target)
+        given = Scene(problem, gpu, trace(problem, gpu), False, Budget(), 1, lambda _: None)
+        fall_back(given)
+        assert bool(given.tally.unswizzled) == ("pad" in families)
+
+
+def test_a_climb_without_anything_that_weighs():
+    load = {"name": "a", "op": "load", "bytes": 4, "index": ["tid"], "weight": 0}
+    problem = from_data(
+        {"name": "none", "tile": {"shape": [64], "element": "f32"}, "threads": 32, "accesses": [load]}
+    )
+    gpu = device(problem.target)
+    given = Scene(problem, gpu, trace(problem, gpu), False, Budget(), 1, lambda _: None)
+    fall_back(given)
+    assert {one.excess for one in given.tally.unswizzled} == {0}
+
+
 def test_a_rule_has_the_time_of_the_stage_that_asks_it(monkeypatch):
     """One look at whole lines used all that was left for every stage that follows."""
     asked = []

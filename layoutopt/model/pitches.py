@@ -244,7 +244,7 @@ def in_order(space: Space, order: tuple[int, ...], pads: tuple[int, ...]) -> Pit
     pitches = _strides(space, order, pads)
     if pitches is None or not space.whole.hold(pitches):
         return None
-    if any(pads) and "pad" not in space.families:
+    if span_of(space, pitches) > math.prod(space.shape) and "pad" not in space.families:
         return None
     return pitches if all(_may_pad(space, order, pitches, k) for k, pad in enumerate(pads) if pad) else None
 

@@ -65,12 +65,12 @@ class _Climb:
     def __init__(self, scene: Scene, budget: Budget) -> None:
         self.scene, self.space, self.budget = scene, scene.space, budget
         self.rng = np.random.default_rng(_SEED)
-        self.few = [self._some(s) for s in scene.sets]
+        self.few = [self._some(s) for s in scene.sets if len(s.elements)]
 
     def _some(self, phase_set: PhaseSet) -> PhaseSet:
         count = len(phase_set.elements)
         rows = np.sort(self.rng.permutation(count)[:_PHASES])
-        weight = phase_set.weight[rows] * max(1, count // max(1, len(rows)))
+        weight = phase_set.weight[rows] * (count // len(rows))
         return replace(phase_set, elements=phase_set.elements[rows], weight=weight)
 
     def tops(self) -> Iterator[Linearisation]:
