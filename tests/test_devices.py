@@ -222,3 +222,13 @@ def test_every_chip_has_its_limits():
             fitted = occupancy(limits.shared_bytes_per_block, 16, 256, gpu, name, registers=64)
             assert fitted is not None
             assert fitted.blocks >= 1, name
+
+
+def test_groups_of_words_are_of_single_words(tmp_path):
+    data = copy.deepcopy(NEW_GPU)
+    data["devices"][0]["instructions"][0] |= {"bytes": [4, 8], "row_words": 32}
+    with pytest.raises(
+        ProblemFileError,
+        match="accesses of at most one word, 4 bytes; given with 8 bytes",
+    ):
+        load_devices(write(tmp_path, data))

@@ -67,7 +67,7 @@ class PhaseRule:
         merges_pairs: the whole-warp merge rule of the module's text.
         split_words: each bank word of a wide access is a request of its own.
         row_words: words of one aligned group of this many never conflict (1: every word for
-            itself).
+            itself); for accesses of at most one word.
         extra_wavefronts: passes that every phase takes beyond its busiest bank.
         confidence: how sure the rule is, one of `Confidence`.
         source: where it comes from.
@@ -392,6 +392,12 @@ def _rule(instruction: InstructionEntry, entry: DeviceEntry, field: str) -> Phas
     banks = instruction.banks or entry.banks
     _check_power_of_two(banks, f"{field}.banks")
     _check_power_of_two(instruction.row_words, f"{field}.row_words")
+    if instruction.row_words > 1 and max(instruction.bytes) > entry.bank_bytes:
+        raise ProblemFileError(
+            f"{field}.row_words",
+            f"groups the words of accesses of at most one word, {entry.bank_bytes} bytes; "
+            f"given with {max(instruction.bytes)} bytes",
+        )
     return PhaseRule(
         phases=phases,
         banks=banks,
