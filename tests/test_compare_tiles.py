@@ -44,6 +44,20 @@ def test_rows_without_a_budget_are_those_of_arranging_each_family(name):
     assert [part.base_bytes for part in rows["published"].tiles] == [0, 2 * 1152]
 
 
+def test_what_the_hardware_dictates_keeps_to_the_budget():
+    """Without a limit the bulk copies have pads between them; the row is what fits, in figures and layout."""
+    copied = {"name": "fill", "tile": "A", "op": "cp.async.bulk", "bytes": 32}
+    accesses = [copied, {**COLUMNS, "name": "columns", "tile": "A"}]
+    for limit, size in ((None, 32 * 32 + 31 * 16), (1200, 1024)):
+        more = {} if limit is None else {"layout": {"max_bytes": limit}}
+        tile_set, rows = compared(tiles=[{**TILE, "name": "A"}], accesses=accesses, **more)
+        (found,) = arrange(tile_set).tiles
+        row = rows["all"]
+        (part,) = row.tiles
+        assert (row.bytes, row.excess) == (size, found.result.excess)
+        assert (part.bytes, part.offset) == (size, found.result.offset)
+
+
 def test_a_row_beyond_the_budget_is_the_best_that_fits():
     """A's stages stay row-major and conflict, B is padded."""
     tile_set, rows = compared(layout={"max_bytes": 3300})

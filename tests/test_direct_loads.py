@@ -142,3 +142,18 @@ def test_one_of_several_tiles():
     block["accesses"] = [{**access, "tile": "A"} for access in block["accesses"]]
     found = arrange(tiles_from_data(block))
     assert (found.excess, found.bytes) == (0, 16384)
+
+
+def test_lanes_of_a_direct_load_that_are_free_are_not_proved():
+    """A fill that turns its pieces has no conflicts (above); where lanes are free, 128 are no bound."""
+    free = {"name": "fill", "op": "buffer_load_dwordx4.lds", "bytes": 16, "lanes": "free"}
+    result = solve(from_data({**data(ROWS), "accesses": [free, READ]}), time_limit=2)
+    assert (str(result.status), result.proof.excess.lower_bound) in (("feasible", 0), ("optimal", 0))
+
+
+def test_the_scope_of_several_tiles_says_what_was_listed():
+    problem = data(ROWS)
+    tiles = [{"name": "A", **problem.pop("tile")}]
+    accesses = [{**access, "tile": "A"} for access in problem.pop("accesses")]
+    found = arrange(tiles_from_data({**problem, "tiles": tiles, "accesses": accesses}))
+    assert found.proof.excess.scope == "the layouts that each tile may have, as listed for direct loads"

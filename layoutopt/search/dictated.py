@@ -92,7 +92,7 @@ def propose(case: Case, ask: Ask) -> Proposal:
     """
     problem = case.lowered
     said = _said(problem)
-    scope = f"the layouts of {said}{side_by_side(problem)}"
+    scope = f"the layouts of {said}" + ("" if said == SAID else side_by_side(problem))
     ranked, refused, complete = _ranked(case, ask.budget)
     limit = problem.layout.max_bytes
     fitting = [r for r in ranked if limit is None or r.bytes <= limit]
@@ -185,6 +185,8 @@ def _said(problem: Problem) -> str:
 
 def side_by_side(problem: Problem) -> str:
     """Of all layouts that the hardware could reach, those that are listed: what a scope says of them."""
+    if any(is_direct_load(access.op) for access in problem.accesses):
+        return ", as listed for direct loads"
     listed = dict.fromkeys(text for name, text in _LISTED.items() if name in _engines(problem))
     if not listed:
         return ", row-major with pads below 128 bytes" if "cp.async.bulk" in _engines(problem) else ""

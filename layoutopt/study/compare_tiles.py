@@ -68,12 +68,16 @@ def compare_tiles(
 class _Member:
     """What gets one layout, and its rows by family.
 
-    What the hardware dictates has no comparer: its best layout stands in the row of every family.
+    The best layout of what the hardware dictates stands in the row of every family.
     """
 
     unit: Unit
-    comparer: Comparer | None
+    comparer: Comparer
     rows: dict[str, Row]
+
+    @property
+    def dictated(self) -> bool:
+        return self.unit.case.asked.is_dictated
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -85,7 +89,7 @@ class _Member:
 
     def row(self, family: str) -> Row | None:
         """Its row, or what is taken in its place; None where there is neither."""
-        if self.comparer is None:
+        if self.dictated:
             return self.rows.get(family, self.rows[ALL])
         for name in (family, *_INSTEAD.get(family, ())):
             if name in self.rows:
@@ -95,8 +99,8 @@ class _Member:
     def may_be(self, family: str) -> bool:
         """Whether the constraints let the tile be of the family; what is no family may be."""
         allowed, known = self.unit.case.problem.layout.families, comparison_rows()
-        if self.comparer is None or allowed is None or family not in known:
-            return self.comparer is not None
+        if self.dictated or allowed is None or family not in known:
+            return not self.dictated
         return any({*f.allowed_by} <= {*allowed, "none"} for f in known[family])
 
 
@@ -122,7 +126,7 @@ class _TileComparer:
                 result = solve(problem, target=self.gpu, time_limit=share)
                 known = Comparer(problem, self.gpu, share, self.progress, result)
                 dictated = known.solved_row(ALL, "dictated", result)
-                return _Member(unit, None, {row.family: row for row in (dictated, *known.used_rows())})
+                return _Member(unit, known, {row.family: row for row in (dictated, *known.used_rows())})
             comparer = Comparer(problem, self.gpu, share, lambda text: self.progress(f"{name}: {text}"), None)
             return _Member(unit, comparer, {row.family: row for row in comparer.run().rows})
 
@@ -133,7 +137,7 @@ class _TileComparer:
         everything = self._row(ALL)
         rows = [everything if name == ALL else self._row(name) for name in families]
         marked = mark_pareto([row for row in rows if row is not None])
-        dictated = all(member.comparer is None for member in self.members)
+        dictated = all(member.dictated for member in self.members)
         return Comparison(
             self.tile_set.name,
             self.gpu.name,
@@ -290,8 +294,6 @@ class _TileComparer:
             return msgspec.structs.replace(nothing, status=found.status)
         rows = [
             member.comparer.solved_row(row.family, row.title, part.result)
-            if member.comparer is not None
-            else member.rows[ALL]
             for member, part in zip(self.members, found.tiles, strict=True)
         ]
         placed = [(part.base_bytes, part.stage_bytes) for part in found.tiles]

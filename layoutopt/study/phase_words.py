@@ -61,7 +61,7 @@ class PhaseWords:
             elif problem is None:
                 yield f"{what} has no conflicts already."
         yield from self._after(result, plain, worst, place)
-        if self.case.problem.is_dictated and result.layout is not None:
+        if self.case.problem.is_dictated and result.layout is not None and result.reason:
             yield f"Of {result.proof.excess.scope}: {result.reason}."
         if in_use is not None and used is None:
             yield f"The layout in use, {to_text(in_use)}, has no conflicts."

@@ -25,6 +25,7 @@ from layoutopt.problems.result_file import MAX_BYTES, result_from_data
 from layoutopt.problems.target import target_of
 from layoutopt.problems.tile_set_file import fields_of
 from layoutopt.problems.types import FAMILIES, Problem, TileSet
+from layoutopt.search.dictated import side_by_side
 from layoutopt.search.proposal import STOPPED, Ask
 from layoutopt.synthesis.fronts import Choice, Point, Unit, explore, plan_of, units_of
 from layoutopt.synthesis.packing import Plan, least, pack, rounded_up
@@ -326,7 +327,8 @@ def _nothing(
 def _scope(units: Sequence[Unit], limit: int | None) -> str:
     allowed = [frozenset(unit.case.problem.layout.families or FAMILIES) for unit in units]
     if any(unit.case.problem.is_dictated for unit in units):
-        scope = "the layouts that each tile may have, boxes and pages side by side"
+        listed = dict.fromkeys(side_by_side(unit.case.problem) for unit in units)
+        scope = "the layouts that each tile may have" + "".join(listed)
     elif len(set(allowed)) == 1:
         # Bounds of single tiles are of formulas or of every layout; tables alone start from row-major.
         formulas = [f for f in FAMILIES if f in allowed[0] and f != "table"] or ["none"]

@@ -25,6 +25,7 @@ import numpy as np
 from layoutopt.engine.case import Case, case_of
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
+from layoutopt.hardware.operations import is_direct_load
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
 from layoutopt.problems.assignments import segments_alone
@@ -113,7 +114,12 @@ class _Joint:
         return result
 
     def _floor(self, relaxed: Result) -> Result | None:
-        """What bounds every assignment: the relaxed problem, or a laxer one where lanes change places."""
+        """What bounds every assignment: the relaxed problem, or a laxer one where lanes change places.
+
+        None where direct loads are free: the relaxed problem has their lanes write as they stand.
+        """
+        if any(is_direct_load(self.problem.accesses[free.number].op) for free in self.free):
+            return None
         weighs = any(self._moves(free) and self._sharing(free) for free in self.free)
         proof = relaxed.proof
         if not weighs or not (
