@@ -17,12 +17,12 @@ def mfma(layout: PrintedLayout, tile: Vector, operand: int | None, k_width: int)
     """Bases of an `amd_mfma` layout or of an operand of it (`operand` 0 or 1).
 
     Raises:
-        ProblemFileError: another instruction than 16x16 and 32x32.
+        ProblemFileError: another instruction than 16x16, 32x32, 4x64 and 64x4.
     """
-    side = layout.integers("instrShape", None)[:2]
-    if side not in ([16, 16], [32, 32]):
-        raise wrong(f"amd_mfma is read for 16x16 and 32x32, not {side}")
-    extent, rank = side[0], len(tile)
+    sides = layout.integers("instrShape", None)[:2]
+    if sides not in ([16, 16], [32, 32], [4, 64], [64, 4]):
+        raise wrong(f"amd_mfma is read for 16x16, 32x32, 4x64 and 64x4, not {sides}")
+    rank = len(tile)
     row, column = rank - 2, rank - 1
     batch = list(range(row))
     warps = layout.powers("warpsPerCTA", rank)
@@ -31,14 +31,15 @@ def mfma(layout: PrintedLayout, tile: Vector, operand: int | None, k_width: int)
         # Transposed, a lane's registers run along the columns; else along the rows.
         along, across = (column, row) if layout.integer("transposed") else (row, column)
         height = 1 if layout.fields.get("elementBitWidth") == 64 else 4
+        extent = sides[across - row]
         built = Bases([column, row, *batch])
         built.grow("register", along, height)
         built.grow("lane", across, extent)
         built.grow("lane", along, MFMA_LANES // extent)
-        built.grow("register", along, extent * extent // (MFMA_LANES * height))
+        built.grow("register", along, sides[0] * sides[1] // (MFMA_LANES * height))
         inner = column
     else:
-        built, inner = _operand(tile, operand, k_width, extent, MFMA_LANES // extent)
+        built, inner = _operand(tile, operand, k_width, sides[operand], MFMA_LANES // sides[operand])
         _over_k(built, tile, inner)
     for dim in (column, row, *batch):
         if operand is None or dim != inner:
@@ -119,4 +120,4 @@ def _operand(tile: Vector, operand: int, k_width: int, extent: int, groups: int)
 
 def _over_k(built: Bases, tile: Vector, inner: int) -> None:
     """Further registers for the rest of dimension `inner`."""
-    built.grow("register", inner, max(1, tile[inner] // built.size[inner]))
+    built.grow("register", inner, max(1, tile[inner] // built.size.get(inner, 1)))
