@@ -7,13 +7,24 @@ of one coordinate, and the targets lie in the field of one digit, there is a sho
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import reduce
 
 import msgspec
 import numpy as np
 
-from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, evaluate, parts, with_parts
+from layoutopt.expressions.grammar import (
+    Const,
+    Lookup,
+    Node,
+    Op,
+    Var,
+    evaluate,
+    parts,
+    substituted,
+    with_parts,
+)
 from layoutopt.expressions.simplify import Range, simplify
 from layoutopt.layout.layout import Digit, IntArray, Layout, Target, tight_digits
 from layoutopt.layout.spelled import spelled
@@ -48,12 +59,7 @@ def offset_expression(layout: Layout) -> Node:
         unit = Op("//", (last, Const(layout.packed)))
         return simplify(_with(offset_expression(units), last, unit), ranges)
     if layout.lookup:
-        if (formula := spelled(layout.lookup, layout.shape)) is not None:
-            return formula
-        row_major: Node = Var("x0")
-        for d in range(1, len(layout.shape)):
-            row_major = Op("+", (_scaled(row_major, layout.shape[d]), Var(f"x{d}")))
-        return simplify(Lookup(layout.lookup, row_major), ranges)
+        return simplify(_looked_up(layout), ranges)
     digits = [d for d in layout.digits if d.size > 1]
     terms = [(_value(d), d) for d in digits]
     linear = _spread(layout, digits, _linear(layout, digits))
@@ -66,6 +72,27 @@ def offset_expression(layout: Layout) -> Node:
     inner = reduce(_xor, flips, _scaled(_value(home), home.stride))
     parts = [inner if d is home else _scaled(value, d.stride) for value, d in terms]
     return simplify(_sum(parts), ranges)
+
+
+def _looked_up(layout: Layout) -> Node:
+    """A table of all offsets, or of those of a period: a formula where they follow one."""
+    shape, count = layout.shape, len(layout.lookup)
+    row_major: Node = Var("x0")
+    for d in range(1, len(shape)):
+        row_major = Op("+", (_scaled(row_major, shape[d]), Var(f"x{d}")))
+    found: Node | None = None
+    for first in range(len(shape)):
+        if (
+            math.prod(shape[first:]) == count
+            and (formula := spelled(layout.lookup, shape[first:])) is not None
+        ):
+            if first == 0:
+                return formula
+            found = substituted(formula, {f"x{d}": Var(f"x{first + d}") for d in range(len(shape) - first)})
+            break
+    if found is None:
+        found = Lookup(layout.lookup, Op("%", (row_major, Const(count))))
+    return Op("+", (Op("*", (Op("//", (row_major, Const(count))), Const(count))), found))
 
 
 def flipped_spelling(offset: Node, shape: tuple[int, ...], factor: int) -> Node | None:

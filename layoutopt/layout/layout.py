@@ -97,7 +97,8 @@ class Layout(Struct, frozen=True):
         interval: (every, extra): after every so many elements of the linearisation, so many more are left
             out (`v + v // every * extra`); (0, 0) for no such pad.
         lookup: element offset of every element, by row-major index, where no formula serves; the
-            digits are then empty. Empty for a formula.
+            digits are then empty. Of the first elements only where those come again and again, so many
+            elements further on. Empty for a formula.
     """
 
     shape: Annotated[tuple[Extent, ...], Meta(min_length=1, max_length=8)]
@@ -117,9 +118,11 @@ class Layout(Struct, frozen=True):
                 self.digits
                 or self.swizzle
                 or self.turn
-                or self.packed * len(self.lookup) != math.prod(self.shape)
+                or math.prod(self.shape) % (self.packed * len(self.lookup))
             ):
-                raise LayoutError("a lookup holds one offset for each element, and nothing else")
+                raise LayoutError("a lookup holds one offset for each element, or of one period")
+            if self.is_periodic and max(self.lookup) >= len(self.lookup):
+                raise LayoutError("the offsets of a period lie in its own elements")
             return
         if not self.digits or any(digit.dim >= len(self.shape) for digit in self.digits):
             raise LayoutError(f"expected digits of x0 to x{len(self.shape) - 1}")
@@ -150,6 +153,11 @@ class Layout(Struct, frozen=True):
                 raise LayoutError(f"the digits of x{d} reach {reach} values, but its extent is {extent}")
 
     @property
+    def is_periodic(self) -> bool:
+        """Whether a table of some elements serves all."""
+        return 0 < self.packed * len(self.lookup) < math.prod(self.shape)
+
+    @property
     def pitch(self) -> int:
         """Elements from one line (a run of the innermost digit) to the next."""
         return self.digits[-2].stride if len(self.digits) > 1 else self.digits[-1].size
@@ -171,7 +179,9 @@ class Layout(Struct, frozen=True):
         x[-1] = x[-1] // self.packed
         if self.lookup:
             units = (*self.shape[:-1], self.shape[-1] // self.packed)
-            return np.array(self.lookup, np.int64)[np.ravel_multi_index(np.broadcast_arrays(*x), units)]
+            index = np.ravel_multi_index(np.broadcast_arrays(*x), units)
+            place, count = np.array(self.lookup, np.int64), len(self.lookup)
+            return place[index % count] + index // count * count
         values = [x[d.dim] // d.divide % d.size for d in self.digits]
         linear = np.zeros(np.broadcast_shapes(*(c.shape for c in x)), np.int64)
         for digit, value in zip(self.digits[:-1], values[:-1], strict=True):
@@ -198,6 +208,8 @@ class Layout(Struct, frozen=True):
     @property
     def declared_bytes(self) -> int:
         """Bytes of an array declared with every pitch in full: `rows * pitch`, last pad included."""
+        if self.is_periodic:
+            return math.prod(self.shape) // self.packed * self.element_bytes
         count = max(self.lookup) + 1 if self.lookup else max(d.size * d.stride for d in self.digits)
         if self.interval[0]:
             every, extra = self.interval

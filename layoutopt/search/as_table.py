@@ -16,16 +16,23 @@ MAX_LOOKUP = 4096
 
 
 def why_no_table(problem: Problem) -> str:
-    """Why a table of offsets may not be the answer; empty where it may."""
+    """Why a table of the offsets of all elements may not be the answer; empty where it may."""
     elements = problem.tile.elements
+    if reason := why_no_period(problem):
+        return reason
+    if elements > MAX_LOOKUP:
+        return f"a table has at most {MAX_LOOKUP:,} elements, the tile has {elements:,}"
+    return ""
+
+
+def why_no_period(problem: Problem) -> str:
+    """Why a table of offsets may not be the answer, even of a period of the tile; empty where it may."""
     if "table" not in (problem.layout.families or FAMILIES):
         return "tables are not among the families"
     if problem.layout.order is not None:
         return "a table has no order of dimensions, which the problem fixes"
     if stride_multiple(problem) > 1:
         return "a table has no pitch, which the problem wants to be a multiple"
-    if elements > MAX_LOOKUP:
-        return f"a table has at most {MAX_LOOKUP:,} elements, the tile has {elements:,}"
     return ""
 
 

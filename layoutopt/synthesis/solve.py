@@ -25,6 +25,7 @@ from layoutopt.search.proposal import STOPPED, Ask, Progress, Proposal
 from layoutopt.search.search import search
 from layoutopt.synthesis import tables
 from layoutopt.synthesis.free_lanes import solve_free
+from layoutopt.synthesis.periodic import with_period
 from layoutopt.synthesis.run_time_values import over_values
 from layoutopt.synthesis.sample import by_sample, is_large
 from layoutopt.synthesis.verify import Answer, verified
@@ -283,8 +284,8 @@ def improved(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     elif tables.are_sought(case) or (proposal.layout is None and not why_no_table(case.lowered)):
         return tables.not_refuted(case, tables.with_tables(case, proposal, ask), ask)
     elif ask.every_layout:
-        proposal = tables.of_every_layout(case, proposal, ask)
-    if "table" in (layout.families or ()):
+        proposal = tables.of_every_layout(case, with_period(case, proposal, ask), ask)
+    if "table" in (layout.families or ()) and proposal.family != "table":
         reasons = proposal.reason, f"no table was searched: {tables.why_none_is_searched(case)}"
         proposal = replace(proposal, reason="; ".join(filter(None, reasons)))
     return tables.not_refuted(case, proposal, ask)

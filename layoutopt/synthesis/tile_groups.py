@@ -81,7 +81,8 @@ def beginning(layout: Layout, tile: Tile) -> Layout | None:
     units = tile.storage.elements
     size = ratio * layout.element_bytes
     if layout.lookup:
-        lookup = tuple(at // ratio for at in layout.lookup[::ratio][:units])
+        every = layout.table().ravel()[:: layout.packed] // layout.element_bytes
+        lookup = tuple((every[::ratio][:units] // ratio).tolist())
         return Layout(tile.shape, size, (), packed=layout.packed, lookup=lookup)
     if ratio == 1 and len(tile.shape) == len(layout.shape) and tile.shape[1:] == layout.shape[1:]:
         return _fewer(layout, tile.shape)

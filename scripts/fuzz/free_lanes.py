@@ -94,15 +94,16 @@ def uncovered(data: dict[str, Any], asked: Problem, result: Result) -> str | Non
                 if one in seen:
                     return f"{one} is met twice"
                 seen.add(one)
-        for begin in range(0, asked.threads, team):
-            group = [places[t] for t in range(begin, begin + team) if t in places]
-            along = sorted(p[fast] for p in group)
-            if not group:
-                continue
-            if len({p[1 - fast] for p in group}) > 1 or along[0] % (team * unit):
-                return f"threads {begin}.. do not lie in one segment"
-            if along != list(range(along[0], along[0] + team * unit, unit)):
-                return f"threads {begin}.. do not cover a segment"
+        for begin in range(0, asked.threads, max(team, 32)):
+            warp = [places[t] for t in range(begin, begin + max(team, 32)) if t in places]
+            warp.sort(key=lambda p: (p[1 - fast], p[fast]))
+            for first in range(0, len(warp), team):
+                group = warp[first : first + team]
+                along = [p[fast] for p in group]
+                if len({p[1 - fast] for p in group}) > 1 or along[0] % (team * unit):
+                    return f"threads {begin}.. do not lie in whole segments"
+                if along != list(range(along[0], along[0] + team * unit, unit)):
+                    return f"threads {begin}.. do not cover a segment"
     return None if len(seen) == asked.tile.elements else "something is left out"
 
 
