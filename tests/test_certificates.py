@@ -423,3 +423,17 @@ def test_a_fragment_with_an_index_is_to_be_written_out(tmp_path):
     assert (code, text.count("\n")) == (3, 1), text
     assert "without an index: b are" in text
     assert "`layoutopt problems --expanded`" in text
+
+
+def test_tables_of_integers_in_an_index(tmp_path):
+    data = {
+        "name": "t", "tile": {"shape": [4, 8], "element": "f32"}, "threads": 32,
+        "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["[0, 2, 1, 3][tid // 8]", "tid % 8"]}],
+    }  # fmt: skip
+    gpu = device("sm_90")
+    code, said, given = certified(data, gpu, tmp_path)
+    assert (code, "optimal" in said or "checked" in said) == (0, True), said
+    data["accesses"][0]["index"][0] = "[0, 2, 1][tid // 8]"
+    code, said = checked(data, given, tmp_path)
+    assert code == 2
+    assert "entry 3 of a table of 3" in said

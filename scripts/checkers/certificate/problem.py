@@ -10,7 +10,8 @@ NAMED = {1: "i8 u8 b8 f8 e4m3 e5m2", 2: "i16 u16 b16 f16 bf16", 4: "i32 u32 b32 
          8: "i64 u64 b64 f64 c64", 16: "b128 c128"}  # fmt: skip
 PACKED = {2: "i4 u4 s4 b4 e2m1", 4: "i2 u2 s2 b2", 8: "b1 u1"}  # elements to a byte
 ALLOWED = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call, ast.Name,
-           ast.Constant, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context)  # fmt: skip
+           ast.Constant, ast.List, ast.operator, ast.unaryop, ast.boolop, ast.cmpop,
+           ast.expr_context)  # fmt: skip
 UNBOUNDED = (ast.Pow, ast.MatMult, ast.Div, ast.LShift)  # `<<` becomes `shift`, which has a bound
 DEFAULTS = {"families": None, "max_bytes": None, "alignment_bytes": None, "pitch_multiple_bytes": None,
             "order": None, "minimise": "excess", "offset": None, "must_be": None}  # fmt: skip
@@ -41,8 +42,20 @@ def shift(a, b):
     return a << b
 
 
-class Shifts(ast.NodeTransformer):
-    """`a << b` as a call of `shift`."""
+def entry(table, k):
+    if not 0 <= k < len(table):
+        raise ValueError(f"entry {k} of a table of {len(table)}")
+    return table[k]
+
+
+class Bounded(ast.NodeTransformer):
+    """`a << b` as a call of `shift`, `[a, b][k]` as one of `entry`."""
+
+    def visit_Subscript(self, node):
+        self.generic_visit(node)
+        if not isinstance(node.value, ast.List):
+            return node
+        return ast.Call(ast.Name("entry", ast.Load()), [node.value, node.slice], [])
 
     def visit_BinOp(self, node):
         self.generic_visit(node)
@@ -53,7 +66,7 @@ class Shifts(ast.NodeTransformer):
 
 @functools.cache
 def compiled(text):
-    tree = ast.fix_missing_locations(Shifts().visit(ast.parse(text.strip(), mode="eval")))
+    tree = ast.fix_missing_locations(Bounded().visit(ast.parse(text.strip(), mode="eval")))
     nodes = list(ast.walk(tree))
     if not all(isinstance(node, ALLOWED) and not isinstance(node, UNBOUNDED) for node in nodes):
         raise ValueError("not an integer expression")
@@ -63,7 +76,7 @@ def compiled(text):
 
 
 def evaluate(text, env):
-    known = {"__builtins__": {}, "min": min, "max": max, "shift": shift}
+    known = {"__builtins__": {}, "min": min, "max": max, "shift": shift, "entry": entry}
     try:
         return int(eval(compiled(str(text)), known, env))
     except ERRORS as error:
