@@ -216,7 +216,8 @@ def _check_alike(tile_set: TileSet, shared: Sequence[NamedTile], fields: tuple[s
                 if access.hardware is not None and access.tile in (tile.name, first.name):
                     raise ProblemFileError(
                         f"accesses[{i}]",
-                        f"{access.op} needs tiles of one shape and element for same_layout",
+                        f"{access.op} needs tiles of one shape and element for same_layout; "
+                        "with several, give such accesses one mode",
                     )
 
 

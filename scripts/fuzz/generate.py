@@ -304,6 +304,20 @@ class Maker:
         return found
 
 
+def share(rng: random.Random, problem: dict) -> None:
+    """One more tile that shares the first's layout: as many columns, more rows or fewer stages."""
+    first = problem["tiles"][0]
+    rows, *rest = first["shape"]
+    shape = [rows + rng.choice([0, 1, 3, rows]), *rest]
+    problem["tiles"].append({**first, "name": "S", "shape": shape, "stages": rng.randint(1, 2)})
+    problem["accesses"] += [
+        {**access, "name": f"S{access['name']}", "tile": "S"}
+        for access in problem["accesses"]
+        if access["tile"] == first["name"]
+    ]
+    problem["same_layout"] = [[first["name"], "S"]]
+
+
 def random_tile_set(rng: random.Random) -> dict:
     """Two or three tiles with stages and perhaps an overlay."""
     makers, tiles, entries = [], [], []
@@ -340,9 +354,11 @@ def random_tile_set(rng: random.Random) -> dict:
     if rng.random() < 0.4:
         names = [t["name"] for t in tiles]
         problem["overlay"] = [names[:1], names[1:2]] if rng.random() < 0.5 else [names[:1], names[1:]]
+    elif rng.random() < 0.3:
+        share(rng, problem)
     layout = {}
     if rng.random() < 0.4:
-        tight = sum(m.tile.tight_bytes * t.get("stages", 1) for m, t in zip(makers, tiles, strict=True))
+        tight = sum(m.tile.tight_bytes * t.get("stages", 1) for m, t in zip(makers, tiles, strict=False))
         layout["max_bytes"] = max(1, rng.choice([tight // 2, tight, tight + 16, tight * 5 // 4]))
     if rng.random() < 0.2:
         layout["families"] = sorted(rng.sample(FAMILIES, rng.randint(1, 5)), key=FAMILIES.index)
