@@ -205,3 +205,18 @@ def test_what_the_hardware_reads_has_one_shape():
         ProblemFileError, match=r"accesses\[4\]: tma.load needs tiles of one shape and element"
     ):
         tiles_from_data({**OPERANDS, "accesses": accesses})
+
+
+def test_what_several_sizes_leave_out_is_in_no_scope():
+    """Columns of both want another order of dimensions, in which the smaller tile would have holes."""
+    columns = {"op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 8}}
+    tiles = [{"name": name, "shape": [rows, 8], "element": "f32"} for name, rows in (("A", 32), ("B", 64))]
+    data = {
+        "name": "columns", "target": "sm_90", "threads": 32, "tiles": tiles, "same_layout": [["A", "B"]],
+        "accesses": [{**columns, "name": tile, "tile": tile} for tile in "AB"],
+        "layout": {"families": ["none", "order"]},
+    }  # fmt: skip
+    found = arrange(tiles_from_data(data))
+    assert (found.excess, found.proof.excess.scope) == (112, "families none")
+    refused = arrange(tiles_from_data(data), conflict_free=True)
+    assert (str(refused.status), "(families none)" in refused.reason) == ("infeasible", True)

@@ -339,8 +339,6 @@ def _scope(units: Sequence[Unit], limit: int | None) -> str:
             scope += "".join(dict.fromkeys(left_out(used, size) for size in sizes))
     else:
         scope = "the families of each tile"
-    if any(unit.several_sizes for unit in units):
-        scope += ", dimensions in their order"
     return scope if limit is None else f"{scope} within {limit} bytes"
 
 

@@ -47,7 +47,10 @@ def block_certificate(tile_set: TileSet, gpu: Device, arrangement: Arrangement) 
     check_block_certifiable(tile_set)
     proof = arrangement.proof
     parts: list[dict[str, Any]] = []
-    for (_, problem), part in zip(groups(tile_set), arrangement.tiles, strict=False):
+    for (tiles, problem), part in zip(groups(tile_set), arrangement.tiles, strict=False):
+        own = certificate(problem, gpu, _everywhere(problem, part.result))
+        # As the file has them: what several sizes leave out is no constraint of its.
+        own["constraints"]["families"] = msgspec.to_builtins(tile_set.problem(tiles[0]).layout.families)
         parts.append(
             {
                 "tiles": part.tiles,
@@ -56,7 +59,7 @@ def block_certificate(tile_set: TileSet, gpu: Device, arrangement: Arrangement) 
                 "stages": part.stages,
                 "stage_bytes": part.stage_bytes,
                 "places": [msgspec.to_builtins(place) for place in part.places],
-                "certificate": certificate(problem, gpu, _everywhere(problem, part.result)),
+                "certificate": own,
             }
         )
     certain = sum(part["certificate"]["bound"]["excess"] for part in parts)

@@ -11,12 +11,16 @@ that of the largest tile, in the smallest elements, and a smaller tile is its be
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout, Target, row_major
-from layoutopt.problems.types import Access, NamedTile, Problem, Tile, TileSet
+from layoutopt.problems.types import FAMILIES, Access, NamedTile, Problem, Tile, TileSet
+
+# Families of what a tile's own order of dimensions leaves no choice of.
+_OTHER_ORDERS: Final = ("order", "split", "matrix")
 
 
 def shared_tiles(tile_set: TileSet) -> tuple[tuple[str, ...], ...]:
@@ -56,8 +60,12 @@ def groups(tile_set: TileSet) -> tuple[tuple[tuple[NamedTile, ...], Problem], ..
         if not alike(group[0], whole):  # what is in use is in other coordinates
             layout, published = msgspec.structs.replace(layout, offset=None), None
         several = len({tile.bytes for tile in group}) > 1
-        if several and side_by_side(tile_set) and layout.order is None:
-            layout = msgspec.structs.replace(layout, order=tuple(range(len(whole.shape))))
+        chosen = layout.order is not None or problem.is_dictated
+        if several and side_by_side(tile_set) and not chosen:
+            kept = tuple(f for f in layout.families or FAMILIES if f not in _OTHER_ORDERS)
+            layout = msgspec.structs.replace(
+                layout, families=kept or ("none",), order=tuple(range(len(whole.shape)))
+            )
         problem = msgspec.structs.replace(
             problem, tile=whole, accesses=accesses, layout=layout, published=published
         )

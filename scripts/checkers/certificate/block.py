@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 
 from certificate.bounds import check_bound
-from certificate.execution import Case, check_layout
+from certificate.execution import DIRECT, Case, check_layout
 from certificate.problem import (
     alignment,
     check_problem,
@@ -129,7 +129,9 @@ def tile_problem(block, names):
     pitches = [c["pitch_multiple_bytes"] for c in (constraints, common) if c.get("pitch_multiple_bytes")]
     layout |= {"alignment_bytes": min(aligned)} if aligned else {}
     layout |= {"pitch_multiple_bytes": math.lcm(*pitches)} if pitches else {}
-    if len({tile_bytes(tile) for tile in mine}) > 1 and block.get("same_layout") is not True:
+    several = len({tile_bytes(tile) for tile in mine}) > 1 and block.get("same_layout") is not True
+    ops = [str(access.get("op")) for access in block["accesses"] if access.get("tile") in names]
+    if several and not any(map(DIRECT.fullmatch, ops)):
         # Each is the beginning of the largest, without holes.
         layout.setdefault("order", list(range(len(whole["shape"]))))
     accesses = [
