@@ -8,7 +8,6 @@ from layoutopt.engine.case import cases
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
 from layoutopt.layout.layout import Digit, Layout
-from layoutopt.model.balance import Row, balanced
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import nearby
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Status
@@ -35,30 +34,6 @@ def batched_rows_and_columns(size, count, element, width):
             {"name": "columns", "op": "load", "bytes": width, "index": [row, other, "j"], "for": {"j": size}},
         ],
     }
-
-
-def excess_by_rows(rows, position):
-    return [max(np.bincount(position[list(r.chunks)], r.times)) - r.most for r in rows]
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_no_row_costs_more_and_every_position_has_its_share(seed):
-    rng = np.random.default_rng(seed)
-    chunks, positions = 60, 8
-    position = rng.integers(positions, size=chunks)
-    rows = []
-    for _ in range(20):
-        members = rng.choice(chunks, int(rng.integers(2, 8)), replace=False)
-        times = rng.integers(1, 3, len(members))
-        most = int(max(np.bincount(position[members], times)))
-        rows.append(Row(members.tolist(), times.tolist(), most))
-    rooms = -(-(chunks - np.arange(positions)) // positions)
-    even, outside = balanced(rows, position, rooms, Budget())
-    assert outside == 0
-    assert (np.bincount(even, minlength=positions) <= rooms).all()
-    assert max(excess_by_rows(rows, even)) <= 0
-    again, _ = balanced(rows, position, rooms, Budget())
-    assert (again == even).all()
 
 
 @pytest.mark.parametrize(

@@ -26,11 +26,9 @@ import numpy as np
 import numpy.typing as npt
 
 from layoutopt.ground.budget import Budget
-from layoutopt.model.balance import Row, balanced
-from layoutopt.model.bank_by_bank import bank_by_bank
-from layoutopt.model.chunks import Chunks, FreePhase, bound_chunks, free_phases
+from layoutopt.model.annealing import annealed, units_of
+from layoutopt.model.chunks import Chunks, bound_chunks, free_phases
 from layoutopt.model.cp_sat import NO_ANSWER, Answer, Outcome
-from layoutopt.model.descent import Load, descend
 from layoutopt.model.folded import folded
 from layoutopt.model.phases import PhaseSet
 from layoutopt.model.placement_model import PlacementModel, solved
@@ -42,9 +40,10 @@ IntArray = npt.NDArray[np.int64]
 
 # Deterministic time for the questions of one call, unless the caller says otherwise.
 EFFORT = 10.0
-# Local search: how often every chunk moves, before the solver is asked and after it found nothing (about 0.2
-# and 0.6 s for 2,000 chunks), and the effort from which it has them.
-_FIRST_SWEEPS, _SWEEPS, _SWEPT_EFFORT = 104, 416, 2.0
+# Local search, before the solver is asked and after it found nothing: units looked at for each there is, and
+# the most (about 0.3 and 2 s); to even columns out; and the effort from which it has them.
+_FIRST, _MORE, _EVEN = (4_000, 15_000_000), (12_000, 100_000_000), (500, 10_000_000)
+_SEARCHED_EFFORT = 2.0
 # Shares of the effort: a yes-or-no question, and the minimum where the answer is no.
 _QUICK, _LONG = 0.2, 0.6
 
@@ -86,7 +85,6 @@ def free_assignment(
     max_bytes: int | None = None,
     hint: IntArray | None = None,
     bound: int = 0,
-    in_turn: bool = False,
 ) -> FreeAssignment | None:
     """The least weighted excess over all placements of chunks in banks, then the fewest bytes.
 
@@ -100,7 +98,6 @@ def free_assignment(
         max_bytes: the table is no larger.
         hint: byte offset of every element in some layout, to start from.
         bound: no layout has less weighted excess, as the caller knows.
-        in_turn: look for banks one after the other, too (`layoutopt.model.bank_by_bank`).
 
     Returns:
         None where the model does not apply (see the module's text) or would be too large.
@@ -113,7 +110,7 @@ def free_assignment(
     counted = np.concatenate([s.elements[s.elements >= 0] for s in sets])
     exact &= not model.chunks.loose[model.chunks.of[counted]].any()
     if exact:
-        return _Questions(model).run(effort, max_bytes, hint, bound, in_turn)
+        return _Questions(model).run(effort, max_bytes, hint, bound)
     phases = free_phases(sets, free, drop_loose=True)
     relaxed = PlacementModel(free, phases, model.period, tile, budget, workers)
     if relaxed.too_large:
@@ -145,7 +142,7 @@ def nearby(
     if model is None:
         return None
     asked = _Questions(model)
-    return asked.evened(asked.searched_nearby(hint, _SWEPT_EFFORT, _FIRST_SWEEPS))
+    return asked.searched_nearby(hint, model.floor, _FIRST)
 
 
 def _model(
@@ -197,10 +194,9 @@ class _Questions:
         max_bytes: int | None,
         hint: IntArray | None,
         bound: int = 0,
-        in_turn: bool = False,
     ) -> FreeAssignment:
         """Least excess, then least bytes, within `max_bytes`."""
-        found = self._least(effort, hint, bound, in_turn)
+        found = self._least(effort, hint, bound)
         if max_bytes is None or found.bytes is None or found.bytes <= max_bytes:
             return found
         packed, whole = self._packed(found.bound), max_bytes // self.model.atom
@@ -213,60 +209,52 @@ class _Questions:
         nothing = FreeAssignment(found.bound, bytes_bound=self.tile.bytes)
         return min(fitting, key=lambda f: (f.excess, f.bytes), default=nothing)
 
-    def _least(self, effort: float, hint: IntArray | None, bound: int, in_turn: bool) -> FreeAssignment:
+    def _least(self, effort: float, hint: IntArray | None, bound: int) -> FreeAssignment:
         """Least excess, then least bytes."""
         bound = max(bound, self.model.floor)
         if (known := self.in_own_bytes(hint, bound)) is not None:
             return known
-        near = self.searched_nearby(hint, effort, _FIRST_SWEEPS)
+        near = replace(self.searched_nearby(hint, bound, _FIRST, effort), bound=bound)
+        if near.excess == bound and near.bytes == self.tile.bytes:
+            return replace(near, bytes_bound=self.tile.bytes)
         # Most often the counting bounds can be met in the tile's own bytes.
         above, tight = bound > self.model.floor, NO_ANSWER
         if not above:
             tight = self.model.solve(effort * _QUICK, atoms=self.model.atoms(self.tile.bytes), hint=hint)
         if solved(tight):
             return self._assignment(self.model.floor, tight, self.tile.bytes)
-        if in_turn and near.excess != bound and tight.outcome is Outcome.UNKNOWN:
-            near = min(near, self.in_turn(effort) or near, key=lambda f: (f.excess, f.bytes))
-        near = replace(near, bound=bound)
+        if near.excess != bound:
+            near = replace(self.searched_nearby(near.table, bound, _MORE, effort), bound=bound)
         if near.excess == bound:
             return self._smallest(effort * _QUICK, bound, near)
-        most, best = None, NO_ANSWER if above else self.model.solve(effort * _QUICK, hint=near.table)
+        best = NO_ANSWER if above else self.model.solve(effort * _QUICK, hint=near.table)
         if solved(best):
-            most = self.model.floor
-        else:
-            near = self.searched_nearby(near.table, effort, _SWEEPS)
-            best = self.model.solve(effort * _LONG, least=True, hint=near.table)
-            if best.outcome is Outcome.INFEASIBLE:
-                raise AssertionError("some assignment always exists")
-            bound = max(bound, self.model.excess_at(best.bound))
-            assert near.excess is not None
-            if not solved(best) or self.model.excess_at(best.objective) > near.excess:
-                return self._smallest(effort * _QUICK, near.excess, replace(near, bound=bound))
-            most = self.model.excess_at(best.objective)
+            return self._smallest(effort * _QUICK, bound, self._assignment(bound, best, self.tile.bytes))
+        best = self.model.solve(effort * _LONG, least=True, hint=near.table)
+        if best.outcome is Outcome.INFEASIBLE:
+            raise AssertionError("some assignment always exists")
+        bound = max(bound, self.model.excess_at(best.bound))
+        assert near.excess is not None
+        if not solved(best) or self.model.excess_at(best.objective) > near.excess:
+            return self._smallest(effort * _QUICK, near.excess, replace(near, bound=bound))
         found = self._assignment(bound, best, self.tile.bytes)
-        return self._smallest(effort * _QUICK, most, found)
+        return self._smallest(effort * _QUICK, self.model.excess_at(best.objective), found)
 
-    def searched_nearby(self, hint: IntArray | None, effort: float, sweeps: int) -> FreeAssignment:
+    def searched_nearby(
+        self, hint: IntArray | None, bound: int, work: tuple[int, int], effort: float = _SEARCHED_EFFORT
+    ) -> FreeAssignment:
         """What local search makes of a layout, of row-major where there is no hint."""
         flat = np.arange(self.tile.elements) * self.tile.element_bytes if hint is None else hint.ravel()
         start = self.model.positions_of(flat)
         if not start:  # nothing counts
             return self._placed_at({}, self.model.floor, self.tile.bytes)
-        loads: dict[int, list[Load]] = {c: [] for c in self.model.placed}
-        for number, phase in enumerate(self.model.phases):
-            for c, place, times in phase.units:
-                address = np.arange(self.model.positions[c]) * int(self.chunks.size[c]) + place
-                loads[c].append(Load(number, address // phase.unit_bytes % phase.banks, times))
-        position = descend(
-            loads,
-            np.array([phase.least for phase in self.model.phases]),
-            np.array([phase.weight for phase in self.model.phases]),
-            max(phase.banks for phase in self.model.phases),
-            start,
-            int(sweeps * min(1.0, effort / _SWEPT_EFFORT)),
-            self.model.budget,
-        )
-        return self._placed_at(self._renamed(position), self.model.floor, self.tile.bytes)
+        units = units_of(self.model)
+        each, most = work
+        looked_at = int(min(each * len(units.phase), most) * min(1.0, effort / _SEARCHED_EFFORT))
+        enough = bound - self.model.floor
+        found = annealed(units, np.array([*start.values()]), enough, looked_at, self.model.budget)
+        position = dict(zip(start, found.tolist(), strict=True))
+        return self._placed_at(self._fullest_first(position), self.model.floor, self.tile.bytes)
 
     def in_own_bytes(self, hint: IntArray | None, bound: int) -> FreeAssignment | None:
         """The least excess in the tile's own bytes, where that is soon found: best with a formula."""
@@ -291,67 +279,30 @@ class _Questions:
         table = table.reshape(self.tile.shape) * size
         return FreeAssignment(model.floor, model.floor, table, self.tile.bytes, self.tile.bytes)
 
-    def in_turn(self, effort: float) -> FreeAssignment | None:
-        """What comes out bank by bank; None where chunks are of several sizes or count several times."""
-        sizes = set(self.model.positions.values())
-        if len(sizes) != 1 or not self.model.symmetric:
-            return None
-        number = {c: k for k, c in enumerate(self.model.placed)}
-        rows: list[Row] = []
-        weights: list[int] = []
-        for phase in self.model.phases:
-            rows += self._rows(phase, number, phase.least)
-            weights += [phase.weight] * (len(rows) - len(weights))
-        if any(times > 1 for row in rows for times in row.times):
-            return None
-        found = bank_by_bank(rows, weights, len(number), sizes.pop(), self.model.budget, effort)
-        position = dict(zip(number, found.tolist(), strict=True))
-        return self.evened(self._placed_at(self._renamed(position), self.model.floor, self.tile.bytes))
-
-    @staticmethod
-    def _rows(phase: FreePhase, number: dict[int, int], most: int) -> list[Row]:
-        """The units of a phase by their place in their chunks, chunks by their number."""
-        at_place: dict[int, list[tuple[int, int]]] = {}
-        for c, place, times in phase.units:
-            at_place.setdefault(place // phase.unit_bytes, []).append((number[c], times))
-        return [
-            Row([c for c, _ in units], [n for _, n in units], most) for _, units in sorted(at_place.items())
-        ]
-
     def evened(self, found: FreeAssignment) -> FreeAssignment:
         """The same wavefronts in the tile's own bytes or in few more, where chunks are of one size."""
-        sizes = set(self.model.positions.values())
-        if (
-            found.table is None
-            or found.bytes == self.tile.bytes
-            or len(sizes) != 1
-            or not self.model.symmetric
-        ):
+        one_size = len(set(self.model.positions.values())) == 1 and self.model.symmetric
+        if found.table is None or found.bytes == self.tile.bytes or not one_size:
             return found
-        position = self.model.positions_of(found.table)
-        number = {c: k for k, c in enumerate(position)}
-        rows = []
-        for phase in self.model.phases:
-            rows += self._rows(phase, number, phase.cost(position, self.chunks))
-        columns = sizes.pop()
-        rooms = -(-(self.model.atoms(self.tile.bytes) - np.arange(columns)) // columns)
-        even, _ = balanced(rows, np.array([*position.values()]), rooms, self.model.budget)
-        placed = dict(zip(position, even.tolist(), strict=True))
-        better = self._placed_at(placed, found.bound, found.bytes_bound)
-        return min(found, better, key=lambda f: f.bytes or 0)
+        assert found.excess is not None
+        assert found.bytes is not None
+        even = self.searched_nearby(found.table, found.excess, _EVEN)
+        better = replace(even, bound=found.bound, bytes_bound=found.bytes_bound)
+        assert better.bytes is not None
+        return better if better.bytes < found.bytes else found
 
-    def _renamed(self, position: dict[int, int]) -> dict[int, int]:
-        """The same with banks in the order that the model wants."""
+    def _fullest_first(self, position: dict[int, int]) -> dict[int, int]:
+        """The same with banks renamed, where they may be: what lies in the last row lies at its beginning."""
         if not self.model.symmetric:
             return position
-        widest = max(int(self.chunks.size[c]) for c in position)
-        names: dict[int, int] = {}
-        renamed = {}
-        for c in self.model.placed:
-            size = int(self.chunks.size[c])
-            group, inside = divmod(position[c] * size, widest)
-            renamed[c] = (names.setdefault(group, len(names)) * widest + inside) // size
-        return renamed
+        size = self.chunks.size[[*position]]
+        widest = int(size.max())
+        group, inside = np.divmod(np.array([*position.values()]) * size, widest)
+        held = np.bincount(group, size, self.period // widest)
+        name = np.empty(len(held), np.int64)
+        name[np.argsort(-held, kind="stable")] = np.arange(len(held))
+        named = (name[group] * widest + inside) // size
+        return dict(zip(position, named.tolist(), strict=True))
 
     def least_excess(self, effort: float) -> int:
         """A proved lower bound of the weighted excess."""

@@ -128,10 +128,12 @@ class PlacementModel:
             model.minimise(terms)
         if atoms is not None:
             self._limit_columns(model, at, atoms)
-        if self.symmetric and (atoms is None or atoms * self.atom % self.period == 0):
+        renamed = self.symmetric and (atoms is None or atoms * self.atom % self.period == 0)
+        if renamed:
             self._break_symmetry(model, at)
         if hint is not None:
-            for c, here in self.positions_of(hint).items():
+            near = self.positions_of(hint)
+            for c, here in (self._by_first_use(near) if renamed else near).items():
                 for position, literal in enumerate(at[c]):
                     model.hint(literal, int(position == here))
         return model, at
@@ -175,11 +177,30 @@ class PlacementModel:
                 if position * size // widest > k:
                     model.clause([-literal - 1])
 
+    def _by_first_use(self, position: dict[int, int]) -> dict[int, int]:
+        """The same with banks renamed as `_break_symmetry` wants them."""
+        widest = max((int(self.chunks.size[c]) for c in position), default=1)
+        names: dict[int, int] = {}
+        renamed = {}
+        for c in self.placed:
+            size = int(self.chunks.size[c])
+            group, inside = divmod(position[c] * size, widest)
+            renamed[c] = (names.setdefault(group, len(names)) * widest + inside) // size
+        return renamed
+
+    @property
+    def heads(self) -> IntArray:
+        """The first element of each chunk, shape (chunks,)."""
+        heads = np.zeros(len(self.chunks.size), np.int64)
+        heads[self.chunks.of[::-1]] = np.arange(len(self.chunks.of))[
+            ::-1
+        ]  # the first of each is written last
+        return heads
+
     def positions_of(self, table: IntArray) -> dict[int, int]:
         """Where a layout's byte offsets put the chunks."""
         flat = table.ravel()
-        heads = np.zeros(len(self.chunks.size), np.int64)
-        heads[self.chunks.of[::-1]] = np.arange(len(flat))[::-1]  # the first element of each is written last
+        heads = self.heads
         chunks = np.array(list(self.positions), np.int64)
         at = (flat[heads[chunks]] - self.chunks.place[heads[chunks]]) % self.period
         return dict(zip(chunks.tolist(), (at // self.chunks.size[chunks]).tolist(), strict=True))

@@ -327,7 +327,6 @@ class Scene:
             effort=_TABLE_EFFORT,
             max_bytes=self.limit,
             hint=hint,
-            in_turn=True,
         )
 
     def _hint(self, best: Found) -> IntArray | None:

@@ -1,0 +1,239 @@
+"""Local search for a free assignment: simulated annealing over chains, compiled.
+
+A phase without a conflict is kept so: where a chunk goes to the bank of another of its phase, that one goes
+to the bank which it leaves, and so on, until nothing meets that did not meet before (a Kempe chain of a
+colouring). Only the phases that have conflicts decide whether it goes:
+
+    phases {a b} {b c} without conflicts     a in 0, b in 1, c in 0     a to 1: b to 0, and so c to 1
+
+A good formula keeps what it does well, and what it does badly is mended: most accesses of a kernel are served
+by some formula, and the others are few. Where chunks are of several sizes, or phases cannot do without
+conflicts, chunks move alone.
+
+Another start is **separable**: a bank that is a sum of tables, one for each dimension. All chunks with one
+coordinate turn together, from everything in bank 0 on.
+
+What it finds is a hint: the solver and the conflict engine judge it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from layoutopt.ground.budget import Budget
+from layoutopt.model.placement_model import PlacementModel
+
+if TYPE_CHECKING:
+    from layoutopt.model.compiled import Board, Placed
+
+IntArray = npt.NDArray[np.int64]
+
+_SEED = 88172645463325252
+# Units looked at between two looks at the clock: some hundredths of a second.
+_SLICE = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Manner:
+    """How moves are judged: what counts how much, and how warm it is at the beginning and at the end."""
+
+    wavefront: float
+    square: float
+    column: float
+    warmest: float
+    coldest: float
+
+
+# Squares show the way to no conflict at all; wavefronts, a maximum, what is least where that cannot be had.
+_TO_NOTHING = _Manner(0, 1, 0.05, 0.3, 0.1)
+_TO_LITTLE = _Manner(1, 0.3, 0.05, 0.3, 0.08)
+_MANNERS = (_TO_NOTHING, _TO_LITTLE)
+_TO_EVEN = _Manner(1, 0.3, 1, 0.5, 0.1)
+_SEPARABLE = _Manner(1, 0.1, 0, 3, 0.1)
+# Rounds from warm to cold, as long as these say; the first from both starts, the others from the best.
+_ROUNDS = (1, 1, 2, 2, 4, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """Chunks and what they add to which phases.
+
+    Attributes:
+        first: int, shape (chunks + 1,): of the units of each chunk.
+        phase, times, kind: of each unit.
+        bank: int, shape (kinds, positions): of a unit of each kind by the position of its chunk.
+        positions: int, shape (chunks,).
+        wide: int, shape (chunks,): columns that each covers.
+        weight, least: int, shape (phases,): of each phase.
+        columns: their number.
+        rooms: how many columns together hold, one row after the other.
+        chains: whether chunks are of one size, so that they may change places.
+        coordinates: int, shape (chunks, dims).
+    """
+
+    first: IntArray
+    phase: IntArray
+    times: IntArray
+    kind: IntArray
+    bank: IntArray
+    positions: IntArray
+    wide: IntArray
+    weight: IntArray
+    least: IntArray
+    columns: int
+    rooms: int
+    chains: bool
+    coordinates: IntArray
+
+
+def units_of(model: PlacementModel) -> Units:
+    """What the local search counts."""
+    number, sizes = {c: k for k, c in enumerate(model.placed)}, model.chunks.size[model.placed]
+    kinds: dict[tuple[int, int, int, int], int] = {}
+    units = []
+    for p, phase in enumerate(model.phases):
+        for c, place, times in phase.units:
+            kind = int(model.chunks.size[c]), place, phase.unit_bytes, phase.banks
+            units.append((number[c], p, times, kinds.setdefault(kind, len(kinds))))
+    at = np.array(sorted(units))
+    positions = np.array([*model.positions.values()])
+    places = np.arange(positions.max())
+    return Units(
+        first=np.searchsorted(at[:, 0], np.arange(len(number) + 1)),
+        phase=at[:, 1],
+        times=at[:, 2],
+        kind=at[:, 3],
+        bank=np.array([(places * size + place) // wide % banks for size, place, wide, banks in kinds]),
+        positions=positions,
+        wide=sizes // model.atom,
+        weight=np.array([phase.weight for phase in model.phases]),
+        least=np.array([phase.least for phase in model.phases]),
+        columns=model.period // model.atom,
+        rooms=model.atoms(model.tile.bytes),
+        chains=len(set(positions.tolist())) == 1 and model.symmetric,
+        coordinates=np.stack(np.unravel_index(model.heads[model.placed], model.tile.shape), axis=1),
+    )
+
+
+def annealed(units: Units, start: IntArray, enough: int, work: int, budget: Budget) -> IntArray:
+    """Positions of no more weighted excess than `start`, then of columns that are no more uneven.
+
+    Args:
+        units: what is placed.
+        start: int, shape (chunks,): positions.
+        enough: weighted wavefronts beyond `least` that nothing undercuts.
+        work: units to look at; the same gives the same answer.
+        budget: the time there is, asked every few hundredths of a second.
+    """
+    return _Annealing(units, enough, budget).run(start, work)
+
+
+def _narrow(numbers: IntArray) -> npt.NDArray[np.int32]:
+    return np.ascontiguousarray(numbers, np.int32)
+
+
+class _Annealing:
+    def __init__(self, units: Units, enough: int, budget: Budget) -> None:
+        from layoutopt.model import compiled
+
+        self.compiled, self.units, self.budget = compiled, units, budget
+        room, more = divmod(units.rooms, units.columns)
+        self.enough = np.array([enough, more], np.int64)
+        self.random = np.array([_SEED], np.uint64)
+        self.board: Board = compiled.Board(
+            first=_narrow(units.first),
+            phase=_narrow(units.phase),
+            times=_narrow(units.times),
+            kind=_narrow(units.kind),
+            bank=_narrow(units.bank),
+            positions=_narrow(units.positions),
+            wide=_narrow(units.wide),
+            weight=_narrow(units.weight),
+            least=_narrow(units.least),
+            room=room,
+        )
+        self.owner = np.repeat(np.arange(len(units.positions)), np.diff(units.first))
+
+    def run(self, start: IntArray, work: int) -> IntArray:
+        """The best found from the start and from separable positions."""
+        best = self._placed(start, chains=False)
+        if (self.units.positions < 2).any() or self._done(best):
+            return start
+        starts, part = [best], work // (sum(_ROUNDS) + 2)
+        if self.units.chains and best.totals[2] > self.enough[0]:
+            starts.append(self._separable(part))
+        for number, length in enumerate(_ROUNDS):
+            manner = _MANNERS[number % 2] if best.totals[2] > self.enough[0] else _TO_EVEN
+            found = [self._round(placed, manner, part * length) for placed in starts]
+            best = min([best, *found], key=self._rank)
+            if self._done(best) or self.budget.spent:
+                break
+            starts = [best]
+        return best.best.astype(np.int64)
+
+    def _rank(self, placed: Placed) -> tuple[int, int]:
+        """Excess, and squares of columns where they do not fit."""
+        return int(placed.totals[2]), max(int(placed.totals[3]), int(self.enough[1]))
+
+    def _done(self, placed: Placed) -> bool:
+        return bool((placed.totals[2:4] <= self.enough).all())
+
+    def _placed(self, position: IntArray, *, chains: bool) -> Placed:
+        """Positions with what they load; with `chains`, phases without conflicts are hard."""
+        units, board = self.units, self.board
+        load = np.zeros((len(units.least), int(units.bank.max()) + 1), np.int32)
+        bank = units.bank[units.kind, position[self.owner]]
+        np.add.at(load, (units.phase, bank), board.times)
+        worst = np.maximum(load.max(axis=1, initial=0), board.least)
+        height = np.zeros(units.columns, np.int32)
+        for k in range(int(units.wide.max())):
+            covered = units.wide > k
+            np.add.at(height, position[covered] * units.wide[covered] + k, 1)
+        hard = (board.least == 1) & (worst == 1) & (chains and units.chains)
+        owner = np.full(load.shape, -1, np.int32)
+        owner[units.phase, bank] = self.owner
+        excess = int(((worst - units.least) * units.weight).sum())
+        columns = int((np.maximum(height - board.room, 0) ** 2).sum())
+        totals = np.array([excess, columns, excess, columns, 0, 0], np.int64)
+        here = _narrow(position)
+        return self.compiled.Placed(
+            here, load, _narrow(worst), height, hard, owner, totals, here.copy(), self.random
+        )
+
+    def _round(self, known: Placed, manner: _Manner, work: int) -> Placed:
+        """From the best of `known`, once from warm to cold."""
+        placed = self._placed(known.best.astype(np.int64), chains=True)
+        self._anneal(placed, (np.zeros(1, np.int64), np.zeros(0, np.int64)), manner, work)
+        return placed
+
+    def _separable(self, work: int) -> Placed:
+        """A sum of tables, one for each dimension, from everything in bank 0 on."""
+        at = self.units.coordinates
+        groups = [np.flatnonzero(at[:, d] == x) for d in range(at.shape[1]) for x in np.unique(at[:, d])]
+        placed = self._placed(np.zeros(len(at), np.int64), chains=False)
+        first = np.cumsum([0, *(len(group) for group in groups)])
+        self._anneal(placed, (first, np.concatenate(groups)), _SEPARABLE, work)
+        return placed
+
+    def _anneal(self, placed: Placed, groups: tuple[IntArray, IntArray], manner: _Manner, work: int) -> None:
+        chunks, phases = len(self.units.positions), len(self.units.least)
+        moves = self.compiled.Moves(
+            _narrow(groups[0]),
+            _narrow(groups[1]),
+            np.zeros(chunks, np.int64),
+            np.zeros(chunks, np.int32),
+            np.zeros(chunks, np.int32),
+            np.zeros(phases, np.int64),
+            np.zeros(phases, np.int32),
+            np.zeros(phases, np.int32),
+        )
+        warmth = np.array([manner.warmest, manner.coldest])
+        counts = np.array([manner.wavefront, manner.square, manner.column])
+        for done in self.budget.while_left(range(0, work, _SLICE)):
+            until = np.array([min(work, done + _SLICE), work], np.int64)
+            if self.compiled.anneal(self.board, placed, moves, warmth, counts, until, self.enough):
+                return
