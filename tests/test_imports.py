@@ -13,7 +13,7 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import evaluate, parse, to_text
 from layoutopt.expressions.threads import fit_threads, guard
 from layoutopt.hardware.devices import device
-from layoutopt.imports import cute, cute_mma, cute_shared, triton, triton_shared
+from layoutopt.imports import cute, cute_copy, cute_mma, cute_shared, triton, triton_shared
 from layoutopt.problems.file import from_data
 from layoutopt.problems.thread_values import access_of
 from layoutopt.problems.trace import trace
@@ -415,11 +415,60 @@ def test_a_tiled_mma_becomes_an_access(tmp_path):
         cute_mma.thread_values(moved, (64, 32), "A")
 
 
-def test_a_printed_tiled_copy_is_read():
-    text = "TiledCopy\n  Tiler_MN: (_16,_8)\n  TiledLayout_TV: ((4,8),(2,2)):((32,1),(16,8))\nCopy_Atom\n"
-    assert (
-        cute.thread_values(text, (16, 8)) == cute.thread_values("((4,8),(2,2)):((32,1),(16,8))", (16, 8))
-    ).all()
+ATOM = "Copy_Atom\n  ThrID: {}:_1\n  ValLayoutSrc: {}\n  ValLayoutDst: {}\n  ValLayoutRef: {}\n  ValueType: 16b\n"
+# make_tiled_copy(Copy_Atom<UniversalCopy<uint128_t>, half_t>, Layout<Shape<_16, _8>, Stride<_8, _1>>, ...)
+VECTORS = (
+    "TiledCopy\n  Tiler_MN:       (_16,_64)\n  TiledLayout_TV: ((_8,_16),_8):((_128,_1),_16)\n"
+    + ATOM.format("_1", *["(_1,_8):(_0,_1)"] * 3)
+)
+# make_tiled_copy_A(Copy_Atom<SM75_U32x4_LDSM_N, half_t>, a TiledMMA of 2 x 2 warps)
+MATRICES = (
+    "TiledCopy\n  Tiler_MN:       (_32,_16)\n  TiledLayout_TV: "
+    "((_4,_8,_2,_2),((_2,_2,_2),(_1,_1))):((_64,_1,_16,_0),((_32,_8,_256),(_0,_0)))\n"
+    + ATOM.format("_32", "(_32,_8):(_8,_1)", *["(_32,(_2,_4)):(_2,(_1,_64))"] * 2)
+)
+
+
+def test_a_printed_tiled_copy_is_repeated_over_the_tile():
+    got, op = cute_copy.thread_values(VECTORS, (32, 128), "cp.async")
+    assert (op, got.shape) == ("cp.async", (128, 32, 2))
+    # Thread 9 moves eight elements of row 1 from column 8 on, and the same 64 columns and 16 rows further.
+    assert got[9, :8].tolist() == [[1, 8 + k] for k in range(8)]
+    assert sorted(map(tuple, got[9, ::8].tolist())) == [(1, 8), (1, 72), (17, 8), (17, 72)]
+    assert len(np.unique(got.reshape(-1, 2), axis=0)) == 32 * 128
+
+
+def test_a_tiled_copy_of_matrices_addresses_their_rows(tmp_path):
+    path = tmp_path / "copy.json"
+    command = ("import", "cute", MATRICES, "--tile", "64x64", "--element", "f16")
+    done = layoutopt(*command, "--op", "load", "-o", path)
+    assert done.returncode == 0, done.stderr
+    (access,) = json.loads(path.read_text())["accesses"]
+    assert (access["op"], access["index"]) == (
+        "ldmatrix.x4",
+        ["lane % 16 + warp % 2 * 16 + i // 4 * 32", "lane // 16 * 8 + i % 4 * 16"],
+    )
+    wrong = layoutopt(*command)
+    assert (wrong.returncode, "the Copy_Atom loads matrices: load is expected" in wrong.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (VECTORS, "repeats every 16x64 elements"),
+        (VECTORS.replace("(_16,_64)", "(_16:_2,_64)"), "read where it is extents"),
+        (VECTORS.replace("  Tiler_MN:       (_16,_64)\n", ""), "read where it is extents"),
+        (VECTORS.replace("(_16,_64)", "(_8,_24)"), "of its tiler"),
+        (
+            MATRICES.replace("Src: (_32,_8):(_8,_1)", "Src: (_32,_8):(_8,_9)").replace("_16)\n", "_24)\n"),
+            "Copy_Atom",
+        ),
+    ],
+)
+def test_wrong_tiled_copies(text, reason):
+    with pytest.raises(ProblemFileError) as caught:
+        cute_copy.thread_values(text, (24, 24) if reason.startswith("repeats") else (32, 48), "load")
+    assert reason in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -87,15 +87,21 @@ def cute(operand: str | None, **options: Any) -> int:
       layoutopt import cute "((4,8),(2,2)):((32,1),(16,8))" --tile 16x8 --element f32 -o tile.json
       layoutopt import cute "Sw<3,3,3> o _0 o (_8,_64):(_64,_1)" --tile 8x64 --element f16
     """
-    from layoutopt.imports import cute, cute_mma, cute_shared
+    from layoutopt.imports import cute, cute_copy, cute_mma, cute_shared
 
     text = _text(options.pop("layout"))
+    _check_op(options["op"])
     if cute_mma.is_mma(text) != (operand is not None):
         given = "is one: say" if operand is None else "is none: leave out"
         raise click.UsageError(f"--operand is for a TiledMMA, and the layout {given} --operand")
     if operand is not None:
         options.pop("shared")
         return _thread_values(lambda shape, _: cute_mma.thread_values(text, shape, operand), **options)
+    if cute_copy.is_copy(text):
+        options.pop("shared")
+        shape = _tile(options["tile"], options["element"])[0]
+        table, op = cute_copy.thread_values(text, shape, options["op"])
+        return _thread_values(lambda *_: table, **{**options, "op": op})
     if options.pop("shared") or cute_shared.is_swizzled(text):
         return _shared(cute_shared.offsets, text, **options)
     return _thread_values(lambda shape, _: cute.thread_values(text, shape), **options)
@@ -119,6 +125,7 @@ def triton(**options: Any) -> int:
     from layoutopt.imports import triton, triton_shared
 
     text = _text(options.pop("layout"))
+    _check_op(options["op"])
     if options.pop("shared") or triton_shared.is_shared(text):
         return _shared(lambda text, shape, _: triton_shared.offsets(text, shape), text, **options)
     return _thread_values(lambda shape, lanes: triton.thread_values(text, shape, lanes), **options)
@@ -237,8 +244,6 @@ def _thread_values(
 
     if into is not None and output is not None:
         raise click.UsageError("--into adds to a file and -o writes a new one; use one of them")
-    if op not in ("store", "load", "cp.async"):
-        raise click.BadParameter(f"expected store, load or cp.async, got {op!r}", param_hint="--op")
     shape, element_bytes = _tile(tile, element)
     lanes = device(target).lanes
     table = evaluate(shape, lanes)
@@ -257,6 +262,12 @@ def _thread_values(
     with updating(into):
         _add(into, access, (shape, element), len(table))
     return 0
+
+
+def _check_op(op: str) -> None:
+    """That it is one that a thread-value layout may have."""
+    if op not in ("store", "load", "cp.async"):
+        raise click.BadParameter(f"expected store, load or cp.async, got {op!r}", param_hint="--op")
 
 
 def _tile(tile: str, element: str) -> tuple[tuple[int, ...], int]:

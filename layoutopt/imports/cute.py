@@ -2,8 +2,7 @@
 
 A CuTe layout maps a coordinate, read colexicographically (the leftmost digit runs fastest), to a number:
 each digit times its stride, all added up. The first mode of a thread-value layout counts threads, the second
-values, and the number is the place in the tile, whose leftmost dimension runs fastest too. Of a printed
-TiledCopy the line `TiledLayout_TV` is read.
+values, and the number is the place in the tile, whose leftmost dimension runs fastest too.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ IntArray = npt.NDArray[np.int64]
 Tree = int | tuple["Tree", ...]
 
 _TOKEN: Final = re.compile(r"\s*(?:_?(\d+)|([(),]))")
-# The line that matters of what print() says of a TiledCopy or TiledMMA.
-_TILED_COPY: Final = re.compile(r"TiledLayout_TV:\s*(\S[^\n]*)")
 MAX_DEPTH: Final = 20
 MAX_VALUES: Final = 1 << 22
 
@@ -41,8 +38,7 @@ def thread_values(text: str, tile: Sequence[int]) -> IntArray:
     Raises:
         ProblemFileError: the text is no such layout, or leaves the tile.
     """
-    copy = _TILED_COPY.search(text)
-    parts = modes(copy[1] if copy is not None else text)
+    parts = modes(text)
     if len(parts) != 2:
         raise _wrong(text, "expected two modes, threads and values")
     threads, values = parts

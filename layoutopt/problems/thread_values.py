@@ -16,6 +16,7 @@ from layoutopt.expressions.threads import fit_threads
 IntArray = npt.NDArray[np.int64]
 
 WIDTHS: Final = (16, 8, 4, 2, 1)
+ROW_BYTES: Final = 16  # of a matrix
 
 
 def access_of(
@@ -36,7 +37,7 @@ def access_of(
         shape: of the tile; accesses are wide along the last dimension.
         element_bytes: of an element.
         name: of the access.
-        op: of the access; a matrix op is no thread-value layout and is refused by the reader.
+        op: of the access; of a matrix op, the values are the rows that each lane addresses.
         width_bytes: bytes a thread moves at once; None for the widest that the layout allows.
         lanes: of a warp.
         bytes_field: what gives the width, for errors.
@@ -44,6 +45,8 @@ def access_of(
     Raises:
         ProblemFileError: the values are not `width_bytes` together, or follow no formula.
     """
+    if op.startswith(("ldmatrix", "stmatrix")):
+        width_bytes = ROW_BYTES
     widths = [width_bytes] if width_bytes is not None else [w for w in WIDTHS if w >= element_bytes]
     for width in widths:
         vector = max(1, width // element_bytes)
