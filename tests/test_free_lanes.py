@@ -162,6 +162,39 @@ def test_lanes_of_a_warp_change_places(contiguous, excess):
     assert len(np.unique(warps.reshape(-1, 2), axis=0)) == 64 * 64
 
 
+def test_lines_of_six_by_eight_threads():
+    """A column of 96 bytes is six pieces of 16: 64 excess wavefronts where threads cover them one after the other."""
+    fill = {"name": "in", "op": "store", "bytes": 16, "lanes": "free", "global": {"contiguous": 64}}
+    out = {"name": "out", "op": "load", "bytes": 4, "lanes": "free",
+           "global": {"contiguous": 64, "order": "column", "bytes": 16}}  # fmt: skip
+    result = layoutopt.solve(problem([fill, out], (96, 96), "u8", 128))
+    assert (result.excess, result.bytes) == (0, 9216)
+    where = result.accesses[1].where
+    assert "tid % 8 < 6" in where
+    pieces = evaluated(result.accesses[1], 128)
+    loops = result.accesses[1].loops
+    taking = [
+        [eval(where, {}, {"tid": t, **dict(zip(loops, map(int, at), strict=True))}) for t in range(128)]
+        for at in np.ndindex(*loops.values())
+    ]
+    covered = pieces[np.array(taking, bool)]
+    assert sorted(map(tuple, covered.tolist())) == [(a, b) for a in range(96) for b in range(0, 96, 4)]
+
+
+def test_segments_in_two_warps_stay_with_consecutive_threads():
+    """Five pieces a line: lanes of a warp cannot change places, for a line goes on in the next warp."""
+    fill = {
+        "name": "fill",
+        "op": "store",
+        "bytes": 16,
+        "lanes": "free",
+        "global": {"contiguous": 80},
+        "for": {"k": 2},
+    }
+    asked = problem([fill], (48, 20), threads=160)
+    assert layoutopt.check(asked, "x0*28 + x1").accesses[0].index == ("tid // 5 + k*32", "tid % 5 * 4")
+
+
 # 18 pieces of 16 bytes in rows of 6.
 ODD_FILL = {
     "schema": "layoutopt.problem/1", "name": "odd", "tile": {"shape": [3, 24], "element": "f32"}, "threads": 32,

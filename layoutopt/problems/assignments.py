@@ -89,6 +89,7 @@ class Work:
         first: the first thread that takes part.
         threads: that take part.
         loops: of the access: its iterations are rounds, in each all steps.
+        slots: threads that a segment takes, the last of which have nothing to do.
     """
 
     origin: tuple[int, ...]
@@ -101,11 +102,19 @@ class Work:
     first: int
     threads: int
     loops: Mapping[str, int]
+    slots: int
 
     @property
     def units(self) -> int:
-        """Number of units."""
-        return math.prod(self.extents)
+        """Numbers that there are: one for each unit, and for each slot that has none."""
+        return math.prod(self.extents) // self.segment * self.slots
+
+    def keeps_to_warps(self, lanes: int) -> bool:
+        """Whether no segment lies in parts of two warps, where segments are kept whole."""
+        if self.slots > lanes:
+            return not (self.slots % lanes or self.first % lanes)
+        begin = self.first + np.arange(0, self.threads, self.slots)
+        return bool(self.threads % self.slots or (begin // lanes == (begin + self.slots - 1) // lanes).all())
 
     @property
     def rounds(self) -> int:
@@ -125,8 +134,8 @@ class Work:
 
     @property
     def in_segment(self) -> tuple[Digit, ...]:
-        """Prime digits of a segment."""
-        return tuple(_primes(self.order[-1], 1, self.segment))
+        """Prime digits of a segment's slots."""
+        return tuple(_primes(self.order[-1], 1, self.slots))
 
     @property
     def beyond(self) -> tuple[Digit, ...]:
@@ -263,8 +272,23 @@ def work_on(
     loops = {ROUND: -(-math.prod(extents) // threads), STEP: steps}
     return Work(
         tuple(begin), tuple(unit), tuple(extents), order, steps, along, segment, first, threads,
-        {name: trips for name, trips in loops.items() if trips > 1},
+        {name: trips for name, trips in loops.items() if trips > 1}, segment,
     )  # fmt: skip
+
+
+def with_idle_slots(work: Work, lanes: int) -> Work | None:
+    """The same with segments that take a power of two of slots each, so that none lies in two warps.
+
+    None where they do already, or iterations that the file names would not be enough.
+    """
+    slots = 1 << (work.segment - 1).bit_length()
+    if slots == work.segment or slots > lanes or not set(work.loops) <= {ROUND, STEP}:
+        return None
+    if work.threads % slots or work.first % slots:
+        return None
+    wide = replace(work, slots=slots)
+    loops = {ROUND: wide.rounds, STEP: work.steps}
+    return replace(wide, loops={name: trips for name, trips in loops.items() if trips > 1})
 
 
 def coordinates(
@@ -311,16 +335,16 @@ def lanes_under(work: Work, assignment: Assignment, lanes: LaneTrace, shape: Seq
     rows = -(-(work.first + work.threads) // warp) * warp
     rows = max(rows, warp)
     number = numbers(work, assignment)
-    places = coordinates(
-        work, assignment, number[:, None, :] % work.units, np.arange(work.steps)[None, :, None]
-    )
+    takes = (number < work.units) & (number % work.slots < work.segment)
+    number = np.where(takes, number, 0)[:, None, :]
+    places = coordinates(work, assignment, number, np.arange(work.steps)[None, :, None])
     flat = np.ravel_multi_index(
         [np.broadcast_to(p, (work.rounds, work.steps, work.threads)) for p in places], tuple(shape)
     )
     element = np.zeros((work.rounds, work.steps, rows), np.int64)
     active = np.zeros(element.shape, bool)
     element[:, :, work.first : work.first + work.threads] = flat
-    active[:, :, work.first : work.first + work.threads] = (number < work.units)[:, None, :]
+    active[:, :, work.first : work.first + work.threads] = takes[:, None, :]
     element[~active] = 0
     weight = np.full(element.size // warp, lanes.weight[0], np.int64)
     return replace(lanes, element=element.reshape(-1, warp), active=active.reshape(-1, warp), weight=weight)
@@ -367,6 +391,9 @@ def written_out(work: Work, assignment: Assignment, access: Access, threads: int
     if work.rounds * work.threads > work.units:
         number = simplify(Op("+", (tid, Op("*", (Const(work.threads), rounds)))), ranges)
         limits.append(f"{to_text(number)} < {work.units}")
+    if work.slots > work.segment:
+        slot = Op("%", (Op("+", (tid, Op("*", (Const(work.threads), rounds)))), Const(work.slots)))
+        limits.append(f"{to_text(simplify(slot, ranges))} < {work.segment}")
     return msgspec.structs.replace(
         access,
         index=tuple(index),
@@ -408,40 +435,3 @@ def merged(digits: Sequence[Digit]) -> list[Digit]:
         else:
             found.append(digit)
     return found
-
-
-def segments_alone(work: Work, access: Access, threads: int, lanes: int) -> Access:
-    """An access that covers the same, one segment by each warp and iteration: a part of every assignment.
-
-    Args:
-        work: what is covered; a segment is at most a warp.
-        access: with free lanes.
-        threads: of the block.
-        lanes: of a warp.
-    """
-    warps = max(1, threads // lanes)
-    segments = work.units // work.segment
-    group = Op("+", (Var("warp"), Op("*", (Const(warps), Var(ROUND)))))
-    number: Node = Op("+", (Op("*", (group, Const(work.segment))), Var("lane")))
-    nodes: list[Node] = [Const(0) for _ in work.extents]
-    inner = 1
-    for digit in merged(work.natural.digits):
-        part: Node = Op("%", (Op("//", (number, Const(inner))), Const(digit.size)))
-        nodes[digit.dim] = Op("+", (nodes[digit.dim], Op("*", (Const(digit.stride), part))))
-        inner *= digit.size
-    index: list[Node] = [
-        Op("+", (Const(a), Op("*", (Const(u), node))))
-        for a, u, node in zip(work.origin, work.unit, nodes, strict=True)
-    ]
-    fast = work.order[-1]
-    index[fast] = Op("+", (index[fast], Op("*", (Const(work.stride), Var(STEP)))))
-    return msgspec.structs.replace(
-        access,
-        index=tuple(map(to_text, index)),
-        loops={ROUND: -(-segments // warps), STEP: work.steps},
-        where=f"lane < {work.segment} and warp < {warps} and {to_text(group)} < {segments}",
-        lanes=None,
-        values=None,
-        global_=None,
-        order=None,
-    )

@@ -10,8 +10,9 @@ import msgspec
 import numpy as np
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.expressions.grammar import Const, Node, Op, Var, to_text
 from layoutopt.hardware.devices import Device
-from layoutopt.problems.assignments import Assignment, Work, work_of, written_out
+from layoutopt.problems.assignments import ROUND, STEP, Assignment, Work, merged, work_of, written_out
 from layoutopt.problems.lower import with_fixed_lanes
 from layoutopt.problems.trace import IntArray, LaneTrace, trace
 from layoutopt.problems.types import Access, Problem
@@ -101,12 +102,11 @@ def _check_covered(
     if active.sum() != after.active.sum():
         raise ProblemFileError("index", f"of access {access.name!r} takes threads that the file's does not")
     size = work.segment
-    if size == 1 or work.threads % size or work.units % size:
+    if size == 1 or work.threads % size or math.prod(work.extents) % size:
         return
     unit = _units(work, np.where(active, element, -1), shape)
-    lane_order = (np.arange(work.threads) + work.first) // warp * (work.units + 1)
-    by_warp = np.sort(np.where(unit < 0, work.units, unit) + lane_order, axis=1) - lane_order
-    if not any(_whole(u, size) for u in (unit, np.where(by_warp == work.units, -1, by_warp))):
+    warps = np.broadcast_to((np.arange(work.threads) + work.first) // warp, unit.shape)
+    if not (_in_turn(unit, size) or _in_warps(unit, size, warps)):
         raise ProblemFileError(
             "index", f"of access {access.name!r} does not cover whole segments of {size} units"
         )
@@ -121,12 +121,52 @@ def _units(work: Work, element: IntArray, shape: Sequence[int]) -> IntArray:
     return np.where(element < 0, -1, number)
 
 
-def _whole(unit: IntArray, size: int) -> bool:
+def _in_turn(unit: IntArray, size: int) -> bool:
     """Whether neighbours, `size` at a time, cover a segment or nothing."""
     groups = np.sort(unit.reshape(-1, size), axis=1)
-    begin = groups[:, :1]
-    return bool(
-        (
-            (groups < 0).all(axis=1) | ((begin % size == 0) & (groups == begin + np.arange(size))).all(axis=1)
-        ).all()
+    whole = (groups[:, :1] % size == 0) & (groups == groups[:, :1] + np.arange(size))
+    return bool((whole | (groups < 0)).all())
+
+
+def _in_warps(unit: IntArray, size: int, warps: IntArray) -> bool:
+    """Whether every instruction covers whole segments."""
+    rows = np.broadcast_to(np.arange(len(unit))[:, None], unit.shape)
+    met = np.stack([rows, warps, unit // size], axis=-1)[unit >= 0]
+    return bool((np.unique(met, axis=0, return_counts=True)[1] == size).all())
+
+
+def segments_alone(work: Work, access: Access, threads: int, lanes: int) -> Access:
+    """An access that covers the same, one segment by each warp and iteration: a part of every assignment.
+
+    Args:
+        work: what is covered; a segment is at most a warp, and no slot is idle.
+        access: with free lanes.
+        threads: of the block.
+        lanes: of a warp.
+    """
+    warps = max(1, threads // lanes)
+    segments = work.units // work.segment
+    group = Op("+", (Var("warp"), Op("*", (Const(warps), Var(ROUND)))))
+    number: Node = Op("+", (Op("*", (group, Const(work.segment))), Var("lane")))
+    nodes: list[Node] = [Const(0) for _ in work.extents]
+    inner = 1
+    for digit in merged(work.natural.digits):
+        part: Node = Op("%", (Op("//", (number, Const(inner))), Const(digit.size)))
+        nodes[digit.dim] = Op("+", (nodes[digit.dim], Op("*", (Const(digit.stride), part))))
+        inner *= digit.size
+    index: list[Node] = [
+        Op("+", (Const(a), Op("*", (Const(u), node))))
+        for a, u, node in zip(work.origin, work.unit, nodes, strict=True)
+    ]
+    fast = work.order[-1]
+    index[fast] = Op("+", (index[fast], Op("*", (Const(work.stride), Var(STEP)))))
+    return msgspec.structs.replace(
+        access,
+        index=tuple(map(to_text, index)),
+        loops={ROUND: -(-segments // warps), STEP: work.steps},
+        where=f"lane < {work.segment} and warp < {warps} and {to_text(group)} < {segments}",
+        lanes=None,
+        values=None,
+        global_=None,
+        order=None,
     )

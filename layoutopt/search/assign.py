@@ -106,7 +106,7 @@ class Assigner:
         segment = [d for d in self.work.in_segment if d not in chosen.digits]
         if segment:
             # Where a segment is more than a phase, its order decides what a phase is.
-            free = self.work.segment > self._decisive
+            free = self.work.segment > self._decisive and self.work.slots == self.work.segment
             for digit in dict.fromkeys(segment if free else segment[:1]):
                 yield _Chosen((*chosen.digits, digit), chosen.twists, chosen.span * digit.size)
             return
@@ -115,7 +115,7 @@ class Assigner:
             yield _Chosen((*chosen.digits, digit), chosen.twists, chosen.span * digit.size)
         if chosen.span & (chosen.span - 1):
             return  # the number has no bit to select
-        twos = [d for d in left if d.size == 2]
+        twos = [d for d in left if d.size == 2 and d.stride & (d.stride - 1) == 0]
         for digit in twos:
             for other in twos:
                 if other != digit:
@@ -136,9 +136,10 @@ class Assigner:
         for row, child in enumerate(children):
             count = min(child.span, self._decisive, self.work.units, self.work.threads)
             number = np.arange(count)
+            active[row, :count] = number % self.work.slots < self.work.segment
+            number = np.where(active[row, :count], number, 0)
             places = coordinates(self.work, self._completed(child), number)
             element[row, :count] = np.ravel_multi_index(places, self.shape)
-            active[row, :count] = True
         counts = count_wavefronts(self.table[element], active, self.lanes.operation, self.device)
         over = counts.wavefronts - counts.ideal
         return [int(c) for c in -(-over // np.maximum(counts.phases, 1))]

@@ -88,6 +88,8 @@ class Dealer:
             known: the best whose lanes keep their places.
         """
         cost, best = self.cost(known), known
+        if not self.work.keeps_to_warps(self.device.lanes):
+            return known
         for base in dict.fromkeys((self._base(), known)):
             least = self._cost(base, whole_warps(self.device, self.lanes.operation))
             for node in self.budget.while_left(itertools.chain((_TID,), self._nodes(base))):
@@ -108,9 +110,6 @@ class Dealer:
 
     def _base(self) -> Assignment:
         """The digits whose warps leave least to those who deal."""
-        warp, segment = self.device.lanes, self.work.segment
-        if warp % segment and segment % warp:  # segments lie in several warps, in the order of their numbers
-            return self.work.natural
         together = whole_warps(self.device, self.lanes.operation)
         return Assigner(self.work, self.lanes, together, self.shape, self.table, self.budget).run()[1]
 

@@ -28,13 +28,14 @@ from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import is_direct_load
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
-from layoutopt.problems.assignments import segments_alone
+from layoutopt.problems.assignments import Assignment, with_idle_slots
 from layoutopt.problems.free_lanes import (
     FreeAccess,
     check_lanes,
     free_accesses,
     is_free,
     naturally,
+    segments_alone,
     settled_with,
 )
 from layoutopt.problems.lower import assigned, chosen_widths, named_lanes, with_fixed_lanes
@@ -224,6 +225,9 @@ class _Joint:
         yield self._natural, self.gpu
         if self.together is not self.gpu:
             yield self._natural, self.together
+        idle = [next(iter(_with_idle(free, self.gpu)), free) for free in self.free]
+        if idle != list(self.free):
+            yield naturally(self.problem, idle), self.gpu
         relaxed, families = self._relaxed(), self.problem.layout.families or FAMILIES
         linear = tuple(f for f in _LINEAR if f in families)
         if linear and set(linear) != set(families) and not relaxed.is_dictated:
@@ -334,15 +338,16 @@ def under_table(
         table: byte offset of the element, or of the byte that holds it, by row-major index, int64.
         budget: the time there is.
     """
-    found = {}
+    found, chosen = {}, []
     for one in free:
-        assigner = Assigner(one.work, one.lanes, gpu, problem.tile.shape, table, budget)
-        excess, found[one.number] = assigner.run()
-        if excess and can_deal(gpu, one.lanes.operation):
-            # Where instructions come first, none of them is to look anything up.
-            tables = problem.layout.minimise in ("excess", "bytes")
-            dealer = Dealer(one.work, one.lanes, gpu, problem.tile.shape, table, budget, tables)
-            found[one.number] = dealer.run(found[one.number])
+        cost, assignment = _best(problem, one, gpu, table, budget)
+        for other in _with_idle(one, gpu):
+            least, another = _best(problem, other, gpu, table, budget)
+            if least < cost:
+                cost, one, assignment = least, other, another
+        chosen.append(one)
+        found[one.number] = assignment
+    free = chosen
     settled = settled_with(problem, found, free)
     accesses = list(settled.accesses)
     steps = {one.number: one.work.step_loop for one in free}
@@ -352,6 +357,26 @@ def under_table(
             loops = list(accesses[k].loops)[::-1] if k not in steps else [own] if own else []
             accesses[k] = _reordered(settled, accesses[k], loops, gpu, table, budget)
     return msgspec.structs.replace(settled, accesses=tuple(accesses))
+
+
+def _with_idle(free: FreeAccess, gpu: Device) -> list[FreeAccess]:
+    """The access with slots that have nothing to do, where those keep segments out of two warps."""
+    work = with_idle_slots(free.work, gpu.lanes)
+    return [] if work is None else [replace(free, work=work)]
+
+
+def _best(
+    problem: Problem, free: FreeAccess, gpu: Device, table: IntArray, budget: Budget
+) -> tuple[int, Assignment]:
+    """The fewest wavefronts that are found, and the assignment."""
+    # Where instructions come first, none of them is to look anything up.
+    tables = problem.layout.minimise in ("excess", "bytes")
+    given = free.work, free.lanes, gpu, problem.tile.shape, table, budget
+    excess, found = Assigner(*given).run()
+    dealer = Dealer(*given, tables)
+    if excess and can_deal(gpu, free.lanes.operation):
+        found = dealer.run(found)
+    return dealer.cost(found), found
 
 
 def _reordered(
