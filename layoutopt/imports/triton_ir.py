@@ -54,7 +54,7 @@ _MOVES: Final = {
 _IDLE: Final = re.compile(
     r"\w*barrier\w*|local_dealloc|clc_\w+|fence_\w+|tc_gen5_commit|warp_\w+|async_tma_store_wait"
 )
-_LOCATION: Final = re.compile(r"\s*\bloc\((?:[^()\"]|\"[^\"]*\"|\((?:[^()\"]|\"[^\"]*\")*\))*\)")
+_LOCATION: Final = re.compile(r"\bloc\((?:[^()\"]|\"[^\"]*\"|\((?:[^()\"]|\"[^\"]*\")*\))*\)")
 
 
 @dataclass(frozen=True)
