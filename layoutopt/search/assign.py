@@ -30,6 +30,35 @@ MAX_CHOICES: Final = 3000
 MAX_COUNTED: Final = 48
 
 
+def as_written(work: Work, lanes: LaneTrace, shape: tuple[int, ...], table: IntArray) -> Assignment | None:
+    """The assignment under which the k-th unit lies k-th in memory; None where bits of its number say none.
+
+    Threads in turn then write side by side, as AMD's direct loads must.
+    """
+    bits, digits = (work.units - 1).bit_length(), work.natural.digits
+    if work.steps != 1 or work.units != 1 << bits or len(digits) != bits:
+        return None
+    number = np.arange(work.units)
+    element = np.ravel_multi_index(coordinates(work, work.natural, number), shape)
+    place, rest = np.divmod(table[element] - table[element].min(), lanes.operation.width_bytes)
+    if rest.any() or (np.sort(place) != number).any():
+        return None
+    unit = np.argsort(place)
+    images = [int(unit[1 << k]) for k in range(bits)]
+    linear = np.zeros_like(number)
+    for k, image in enumerate(images):
+        linear ^= (number >> k & 1) * image
+    if (linear != unit).any() or not all(image >> k & 1 for k, image in enumerate(images)):
+        return None
+    twists = (
+        Twist(digits[b].dim, digits[b].stride, 1 << k)
+        for k, image in enumerate(images)
+        for b in range(bits)
+        if b != k and image >> b & 1
+    )
+    return Assignment(digits, tuple(twists))
+
+
 @dataclass(frozen=True, slots=True)
 class _Chosen:
     digits: tuple[Digit, ...] = ()

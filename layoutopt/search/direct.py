@@ -30,6 +30,7 @@ SAID: Final = (
 )
 NOT_ALL: Final = "none of the layouts that are listed for direct loads; there may be others"
 _MOST_PERMUTED = 3
+_MOST_FLIPPED = 5  # bits of 32 banks
 _MOST_SHIFT = 8
 _PAD_VECTORS = (1, 2, 4, 8)
 _MOST_TURNS: Final = 6  # ways of taking the rows in turn
@@ -60,7 +61,7 @@ def direct_layouts(problem: Problem, lanes: Trace) -> Iterator[tuple[str, Layout
             if every < tile.elements:
                 yield f"{name}, pad", _padded(layout, every, vectors * vector)
         bits, low = (tile.elements - 1).bit_length(), (vector - 1).bit_length()
-        for count, shift in itertools.product(range(1, 4), range(1, _MOST_SHIFT + 1)):
+        for count, shift in itertools.product(range(1, _MOST_FLIPPED + 1), range(1, _MOST_SHIFT + 1)):
             if layout.digits and shift >= count and low + count + shift <= bits:
                 targets = tuple(Target(low + k, 1 << (low + k + shift)) for k in range(count))
                 yield f"{name}, xor", Layout(tile.shape, size, layout.digits, targets)

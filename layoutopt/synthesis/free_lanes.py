@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 
 from layoutopt.engine.case import Case, case_of
+from layoutopt.errors import LayoutError
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import is_direct_load
@@ -41,7 +42,7 @@ from layoutopt.problems.free_lanes import (
 from layoutopt.problems.lower import assigned, chosen_widths, named_lanes, with_fixed_lanes
 from layoutopt.problems.trace import IntArray, trace
 from layoutopt.problems.types import FAMILIES, Access, Problem
-from layoutopt.search.assign import Assigner
+from layoutopt.search.assign import Assigner, as_written
 from layoutopt.search.deal import Dealer, can_deal, whole_warps
 from layoutopt.search.proposal import Ask, Proposal
 from layoutopt.search.reorder import Reorderer, reordered
@@ -107,8 +108,8 @@ class _Joint:
                     break
                 result = self._solved(problem, gpu)
                 if result.layout is not None:
-                    found = self._found(result, floor)
-                    best = min(best, found, key=lambda f: f.rank)
+                    with contextlib.suppress(LayoutError):  # lanes of a direct load do not write side by side
+                        best = min(best, self._found(result, floor), key=lambda f: f.rank)
         result = best.result
         if self.conflict_free and result.excess:
             return self._refused(result)
@@ -222,6 +223,8 @@ class _Joint:
 
     def _others(self, best: _Found) -> Iterator[tuple[Problem, Device]]:
         """Problems whose layouts may do better than what is found, and the device."""
+        if (past_registers := self._as_stores()) is not None:
+            yield past_registers, self.gpu
         yield self._natural, self.gpu
         if self.together is not self.gpu:
             yield self._natural, self.together
@@ -235,10 +238,27 @@ class _Joint:
             yield msgspec.structs.replace(relaxed, layout=layout), self.gpu
         yield assigned(self.problem, best.result), self.gpu
 
+    def _as_stores(self) -> Problem | None:
+        """Where direct loads are free: XORs of the tile's bytes, which threads may write in turn."""
+        accesses = list(self._relaxed().accesses)
+        for free in self.free:
+            access, width = accesses[free.number], free.lanes.operation.width_bytes
+            if is_direct_load(access.op):
+                accesses[free.number] = msgspec.structs.replace(access, op="store", bytes=width)
+        whole = msgspec.structs.replace(self.problem, accesses=tuple(accesses))
+        if whole.is_dictated or not self.problem.is_dictated:
+            return None
+        layout = msgspec.structs.replace(whole.layout, families=("none", "xor"))
+        return msgspec.structs.replace(whole, layout=layout)
+
     # What is made of an answer -----------------------------------------------------------------
 
     def _found(self, result: Result, floor: Result | None) -> _Found:
-        """The layout of a result with the best assignment of each free access, verified."""
+        """The layout of a result with the best assignment of each free access, verified.
+
+        Raises:
+            LayoutError: the layout does not serve the accesses under any assignment that was found.
+        """
         assert result.layout is not None
         widths = chosen_widths(self.problem, result)
         table = case_of(self._natural, self.gpu, widths).table(result.layout)
@@ -249,6 +269,7 @@ class _Joint:
         layout = case.as_bytes(result.layout)
         counts = case.count(case.table(layout))
         excess = case.weighted_excess(counts)
+        case.check(case.table(layout))
         proposal = self._proposal(case, layout, excess, result, floor)
         answer = verified(case, proposal)
         reports = named_lanes(answer.result.accesses, self.problem, settled)
@@ -286,7 +307,9 @@ class _Joint:
             known = least, proof.evidence
         elif every is not None:
             known = math.ceil(Fraction(str(every.lower_bound)) * unit / self.scale), proof.evidence
-        reason = floor.reason if floor is not None and (complete or not proved) else _NOT_ALL
+        reason = _NOT_ALL if floor is None or (proved and not complete) else floor.reason
+        if complete and floor is None:
+            reason = ""
         return Proposal(
             layout=layout,
             family=result.family or "",
@@ -341,7 +364,8 @@ def under_table(
     found, chosen = {}, []
     for one in free:
         cost, assignment = _best(problem, one, gpu, table, budget)
-        for other in _with_idle(one, gpu):
+        direct = is_direct_load(problem.accesses[one.number].op)
+        for other in () if direct else _with_idle(one, gpu):
             least, another = _best(problem, other, gpu, table, budget)
             if least < cost:
                 cost, one, assignment = least, other, another
@@ -372,8 +396,11 @@ def _best(
     # Where instructions come first, none of them is to look anything up.
     tables = problem.layout.minimise in ("excess", "bytes")
     given = free.work, free.lanes, gpu, problem.tile.shape, table, budget
-    excess, found = Assigner(*given).run()
     dealer = Dealer(*given, tables)
+    if is_direct_load(problem.accesses[free.number].op):
+        written = as_written(free.work, free.lanes, problem.tile.shape, table) or free.work.natural
+        return dealer.cost(written), written
+    excess, found = Assigner(*given).run()
     if excess and can_deal(gpu, free.lanes.operation):
         found = dealer.run(found)
     return dealer.cost(found), found
