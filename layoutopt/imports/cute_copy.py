@@ -35,6 +35,7 @@ _TILER: Final = re.compile(r"Tiler_MN:\s*(\S[^\n]*)")
 _EXTENTS: Final = re.compile(r"\(?\s*_?\d{1,9}\s*(?:,\s*_?\d{1,9}\s*)*\)?\s*")
 _LANES: Final = 32
 _MATRIX_ROWS: Final = 8
+_MOST_ATOM: Final = 1 << 12  # values of one instruction
 
 
 def is_copy(text: str) -> bool:
@@ -122,6 +123,8 @@ def _tiler(text: str) -> tuple[int, ...]:
 
 def _grid(text: str, name: str) -> IntArray:
     threads, values = _pair(text, name)
+    if len(threads) * len(values) > _MOST_ATOM:
+        raise ProblemFileError("", f"{name} has more than {_MOST_ATOM:,} values")
     return threads[:, None] + values[None, :]
 
 
