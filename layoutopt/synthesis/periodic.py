@@ -28,9 +28,8 @@ from layoutopt.proof.every_layout import every_layout
 from layoutopt.search.as_table import MAX_LOOKUP, why_no_period
 from layoutopt.search.proposal import Ask, Proposal
 
-# Share of the time left for each period, and how many are tried.
-_SHARE: Final = 0.5
-_PERIODS: Final = 3
+_SHARE: Final = 0.5  # of the time left, for each period
+_SHORT: Final = 2048  # elements of a period that are searched well in a second or two
 _NOT_ALL: Final = "tables of a few periods were searched"
 
 
@@ -67,11 +66,11 @@ def _periods(case: Case) -> Iterator[int]:
     row_bytes = max(rule.banks * rule.bank_bytes * rule.row_words for rule in rules)
     least = row_bytes // math.gcd(row_bytes, tile.element_bytes)
     found = (p for p in range(least, MAX_LOOKUP + 1, least) if tile.elements % p == 0)
-    kept = (
-        p for p in found if all(_apart(a.element, a.active, a.width_elements, p) for a in case.lanes.accesses)
-    )
-    for _, period in zip(range(_PERIODS), kept, strict=False):
-        yield period
+    lanes = case.lanes.accesses
+    kept = [p for p in found if all(_apart(a.element, a.active, a.width_elements, p) for a in lanes)]
+    # A long period leaves more freedom, a short one is a short table, and soon searched.
+    short = [p for p in kept if p <= _SHORT] or kept
+    yield from dict.fromkeys(short[k] for k in (0, len(short) // 2, -1)) if short else ()
 
 
 def _apart(element: np.ndarray, active: np.ndarray, width: int, period: int) -> bool:
