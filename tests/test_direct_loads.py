@@ -169,6 +169,16 @@ def test_free_lanes_of_a_direct_load_claim_no_bound_of_lanes_as_they_stand():
     assert result.excess == 0 or (str(result.status), result.proof.excess.lower_bound) == ("feasible", 0)
 
 
+def test_free_lanes_of_a_direct_load_keep_segments():
+    """Segments of 32 bytes; by columns, where nothing that was found serves, nothing is refuted."""
+    segments = {**FREE, "global": {"contiguous": 32}}
+    result = solve(from_data({**data(ROWS), "accesses": [segments, READ]}), time_limit=2)
+    assert (result.excess, result.bytes) == (0, 8192)
+    columns = {**segments, "global": {"contiguous": 32, "order": "column"}}
+    result = solve(from_data({**data(ROWS), "accesses": [columns, READ]}), time_limit=2)
+    assert result.layout is not None or str(result.status) == "unknown"
+
+
 def test_the_scope_of_several_tiles_says_what_was_listed():
     problem = data(ROWS)
     tiles = [{"name": "A", **problem.pop("tile")}]

@@ -99,9 +99,15 @@ class _Joint:
         except OutOfTime:  # its share was too short to begin
             relaxed = self.solver(self._relaxed(), self.ask, self.together)
         if relaxed.layout is None:
-            return msgspec.structs.replace(relaxed, problem=self.problem.name, accesses=())
+            return self._nothing(relaxed)
         floor = self._floor(relaxed)
-        best = self._found(relaxed, floor)
+        try:
+            best = self._found(relaxed, floor)
+        except LayoutError:  # lanes of a direct load that stand otherwise than those that are natural
+            relaxed = self._solved(self._natural)
+            if relaxed.layout is None:
+                return self._nothing(relaxed)
+            best = self._found(relaxed, floor)
         with contextlib.suppress(OutOfTime):
             for problem, gpu in self.ask.budget.while_left(self._others(best)):
                 if best.complete or self._hopeless(best.result):
@@ -115,12 +121,25 @@ class _Joint:
             return self._refused(result)
         return result
 
+    def _nothing(self, relaxed: Result) -> Result:
+        """No layout serves the relaxed problem: infeasible, but where direct loads stand as they are."""
+        most, status, reason = self.problem.layout.max_bytes, relaxed.status, relaxed.reason
+        if self._has_direct_loads and (most is None or most >= self.problem.tile.bytes):
+            status, reason = Status.UNKNOWN, f"{_NOT_ALL}; {reason}"
+        return msgspec.structs.replace(
+            relaxed, problem=self.problem.name, accesses=(), status=status, reason=reason
+        )
+
+    @property
+    def _has_direct_loads(self) -> bool:
+        return any(is_direct_load(self.problem.accesses[free.number].op) for free in self.free)
+
     def _floor(self, relaxed: Result) -> Result | None:
         """What bounds every assignment: the relaxed problem, or a laxer one where lanes change places.
 
         None where direct loads are free: the relaxed problem has their lanes write as they stand.
         """
-        if any(is_direct_load(self.problem.accesses[free.number].op) for free in self.free):
+        if self._has_direct_loads:
             return None
         weighs = any(self._moves(free) and self._sharing(free) for free in self.free)
         proof = relaxed.proof
@@ -202,7 +221,7 @@ class _Joint:
         for free in self.free:
             access = self.problem.accesses[free.number]
             sharing = self._sharing(free)
-            if sharing is not None and not (dealt and self._moves(free)):
+            if sharing is not None and not is_direct_load(access.op) and not (dealt and self._moves(free)):
                 alone = segments_alone(free.work, access, self.problem.threads, self.gpu.lanes)
                 accesses[free.number] = self._weighted(alone, Fraction(self.scale, sharing))
         return msgspec.structs.replace(self.problem, accesses=tuple(accesses))
