@@ -22,7 +22,7 @@ import numpy.typing as npt
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import device
 from layoutopt.imports.triton import thread_values
-from layoutopt.imports.triton_moves import Launch, Moved, access
+from layoutopt.imports.triton_moves import PACKED, Launch, Moved, access, addressed_pairs
 from layoutopt.imports.triton_shared import offsets
 from layoutopt.imports.triton_text import parse
 from layoutopt.imports.triton_views import Values, View, along, part, reshaped, transposed, whole
@@ -47,6 +47,7 @@ _MATRIX: Final = {"warp_group_dot": "wgmma", "tc_gen5_mma": "tcgen05", "tc_gen5_
 _MOVES: Final = {
     "local_store": "store",
     "local_load": "load",
+    "local_load_packed_transposed": PACKED,
     "async_copy_global_to_local": "cp.async",
     "buffer_load_to_local": "cp.async",
 }
@@ -229,7 +230,7 @@ def _statement(kernel: Kernel, result: str, operation: str, line: str, aliases: 
             kernel.moves("store", values[0], [view])
     elif operation in _MOVES and memory and values and used:
         into = re.search(r"\binto (%[\w.$#-]+)", line)
-        source = into[1] if into else used[0 if operation == "local_load" else min(1, len(used) - 1)]
+        source = into[1] if into else used[0 if "local_load" in operation else min(1, len(used) - 1)]
         kernel.moves(_MOVES[operation], values[0], kernel.views(source))
     elif operation.startswith(("memdesc_", "warp_group_dot_wait")):
         _derived(kernel, result, operation, line, (used, memory))
@@ -357,14 +358,16 @@ def _problem(kernel: Kernel, tile: Tile, launch: Launch, aliases: str) -> dict[s
     for number, (kind, value, view) in enumerate(tile.accesses.values()):
         name = f"{kind} {number}" if len(tile.accesses) > 1 else kind
         within = _coordinates(value, aliases, launch)
+        layout = parse(f"{aliases}\n{_laid_out(value)[1]}")
+        # The warps of a partition of a specialised kernel are not those of the module.
+        own = replace(launch, warps=len(within) // launch.lanes)
+        if kind == PACKED:
+            within = addressed_pairs(within, layout.integer("opIdx"), own)
         if within.shape[-1] != view.elements.ndim or (within >= view.elements.shape).any():
             lines = "x".join(map(str, buffer.shape))
             raise ProblemFileError("", f"{name} of {tile.name} leaves its buffer of {lines} elements")
         elements = view.elements[tuple(np.moveaxis(within, -1, 0))]
         coordinates = np.stack(np.unravel_index(elements, buffer.shape), axis=-1)[..., dims]
-        layout = parse(f"{aliases}\n{_laid_out(value)[1]}")
-        # The warps of a partition of a specialised kernel are not those of the module.
-        own = replace(launch, warps=len(within) // launch.lanes)
         accesses.append((len(within), access(name, kind, Moved(layout, coordinates, turned, size), own)))
         threads = max(threads, len(within))
     listed = [one | ({"where": f"tid < {n}"} if n < threads else {}) for n, one in accesses]

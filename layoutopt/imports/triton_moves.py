@@ -30,6 +30,7 @@ ROW_BYTES: Final = 16
 TR_LANES: Final = 16  # lanes between which ds_read_b64_tr_b16 and b8 exchange elements
 TR_BYTES: Final = 8  # that each of them addresses and receives
 _DIRECT_WIDTHS: Final = (16, 12, 4)
+PACKED: Final = "load of packed pairs"  # whose access is by ds_read_b64_tr_b4
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,8 @@ def access(name: str, kind: str, moved: Moved, launch: Launch) -> dict[str, Any]
         ProblemFileError: no formula gives its elements.
     """
     found = None
+    if kind == PACKED:
+        return {"name": name, **_packed(moved, launch)}
     if kind == "cp.async" and device(launch.target).has("load.lds"):
         found = _direct(moved, launch)
     elif kind == "load":
@@ -152,6 +155,47 @@ def _transposing(moved: Moved, launch: Launch) -> dict[str, Any] | None:
         return None
     index = index_of(starts.reshape(launch.warps * launch.lanes, -1), moved.table.shape, launch.lanes)
     return {"op": f"ds_read_b64_tr_b{8 * moved.size}", **index} if index is not None else None
+
+
+def addressed_pairs(held: IntArray, operand: int, launch: Launch) -> IntArray:
+    """The bytes that lanes address by ds_read_b64_tr_b4, of elements of 4 bits that are packed across k.
+
+    A lane holds 16 elements along k, packed along it, of one row or column; of 16 lanes, each addresses
+    those of all 16 rows or columns at one k.
+
+    Args:
+        held: the operand's bytes by thread and register, packed along k: int64, (threads, registers, 2).
+        operand: 0 or 1 of the product.
+        launch: the module's.
+
+    Returns:
+        int64, shape (threads, registers, 2), bytes as they are packed in shared memory.
+
+    Raises:
+        ProblemFileError: the operand is not held as the instruction delivers it.
+    """
+    along = 1 - operand
+    pieces = held.reshape(launch.warps, launch.lanes // TR_LANES, TR_LANES, -1, TR_BYTES, 2)
+    first = pieces[:, :, :1, :, :1]
+    steps = np.zeros((TR_LANES, 1, TR_BYTES, 2), np.int64)
+    steps[..., along] = np.arange(TR_BYTES)
+    steps[..., 1 - along] = np.arange(TR_LANES)[:, None, None]
+    if (pieces != first + steps).any():
+        raise ProblemFileError("", "an operand of packed pairs that ds_read_b64_tr_b4 does not deliver")
+    found = np.zeros_like(pieces)
+    found[..., along] = 2 * first[..., along] + np.arange(TR_LANES)[:, None, None]
+    found[..., 1 - along] = first[..., 1 - along] // 2 + np.arange(TR_BYTES)
+    return found.reshape(held.shape)
+
+
+def _packed(moved: Moved, launch: Launch) -> dict[str, Any]:
+    """The access by ds_read_b64_tr_b4, of the bytes that lanes address."""
+    starts = starts_of(moved.coordinates, moved.table.shape, TR_BYTES)
+    whole = starts is not None and moved.whole(starts, TR_BYTES)
+    index = index_of(starts, moved.table.shape, launch.lanes) if starts is not None and whole else None
+    if index is None:
+        raise ProblemFileError("", "packed pairs that do not lie 8 bytes together, or follow no formula")
+    return {"op": "ds_read_b64_tr_b4", **index}
 
 
 def _matrices(moved: Moved, launch: Launch, op: str) -> dict[str, Any] | None:

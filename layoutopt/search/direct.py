@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -32,6 +32,7 @@ NOT_ALL: Final = "none of the layouts that are listed for direct loads; there ma
 _MOST_PERMUTED = 3
 _MOST_FLIPPED = 5  # bits of 32 banks
 _MOST_SHIFT = 8
+_MOST_LOWS: Final = 3  # bits from which a swizzle of the row-major layout may begin
 _PAD_VECTORS = (1, 2, 4, 8)
 _MOST_TURNS: Final = 6  # ways of taking the rows in turn
 
@@ -60,11 +61,19 @@ def direct_layouts(problem: Problem, lanes: Trace) -> Iterator[tuple[str, Layout
         for every, vectors in itertools.product(runs, _PAD_VECTORS):
             if every < tile.elements:
                 yield f"{name}, pad", _padded(layout, every, vectors * vector)
-        bits, low = (tile.elements - 1).bit_length(), (vector - 1).bit_length()
-        for count, shift in itertools.product(range(1, _MOST_FLIPPED + 1), range(1, _MOST_SHIFT + 1)):
-            if layout.digits and shift >= count and low + count + shift <= bits:
-                targets = tuple(Target(low + k, 1 << (low + k + shift)) for k in range(count))
+        if layout.digits:
+            lowest = (vector - 1).bit_length()
+            lows = range(lowest, lowest + (_MOST_LOWS if name == "row-major" else 1))
+            for targets in _swizzles((tile.elements - 1).bit_length(), lows):
                 yield f"{name}, xor", Layout(tile.shape, size, layout.digits, targets)
+
+
+def _swizzles(bits: int, lows: Sequence[int]) -> Iterator[tuple[Target, ...]]:
+    """Some bits from one of `lows` on, each flipped by the one so far above it; offsets have `bits`."""
+    for low in lows:
+        for count, shift in itertools.product(range(1, _MOST_FLIPPED + 1), range(1, _MOST_SHIFT + 1)):
+            if shift >= count and low + count + shift <= bits:
+                yield tuple(Target(low + k, 1 << (low + k + shift)) for k in range(count))
 
 
 def _padded(layout: Layout, every: int, extra: int) -> Layout:
