@@ -385,6 +385,9 @@ def test_packed_pairs_are_read_across_their_rows():
     text = CDNA4.replace("instrShape = [32, 32, 16]", "instrShape = [32, 32, 64]")
     text = text.replace("vec = 8, perPhase = 1, maxPhase = 8", "vec = 16, perPhase = 4, maxPhase = 4")
     text = text.replace(
+        "sizePerThread = [1, 8], threadsPerWarp = [8, 8]", "sizePerThread = [1, 16], threadsPerWarp = [16, 4]"
+    )
+    text = text.replace(
         "OPERATION", "ttg.async_copy_global_to_local %p0, %b : tensor<256x64x!tt.ptr<i8>, #blocked>"
     )
     text = text.replace("64x64xf16, #flip", "256x64xi8, #flip").replace(
