@@ -80,7 +80,8 @@ def _apart(element: np.ndarray, active: np.ndarray, width: int, period: int) -> 
     every = np.sort(np.where(active, element, -1 - lanes), axis=1)
     again = np.sort(np.where(active, element % period, -1 - lanes), axis=1)
     distinct, left = ((np.diff(values, axis=1) != 0).sum(axis=1) for values in (every, again))
-    return period % width == 0 and bool((distinct == left).all())
+    whole = period % width == 0 and not (element[active] % width).any()
+    return whole and bool((distinct == left).all())
 
 
 def _of(case: Case, period: int, best: Proposal, ask: Ask) -> Proposal | None:
