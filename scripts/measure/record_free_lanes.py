@@ -66,27 +66,37 @@ def assignments() -> list[dict[str, Any]]:
     columns = {
         "name": "columns", "op": "load", "bytes": 4, "index": ["tid%32", "tid//32 + 8*i"], "for": {"i": 16},
     }  # fmt: skip
+    pairs = {
+        "name": "pairs", "op": "store", "bytes": 16, "index": ["tid//32 + 8*i", "2*(tid%32)"], "for": {"i": 8},
+    }  # fmt: skip
+    lines = {"name": "lines", "op": "store", "bytes": 16, "lanes": "free", "global": {"contiguous": 96}}
     made = [
         ("drain of columns", [32, 128], "f32", 256, [rows, _drain(32)]),
         ("words in turn", [128, 64], "f16", 256, [words, matrices]),
         ("parts in turn", [32, 128], "f32", 256, [parts, columns]),
         ("part of a tile", [32, 128], "f32", 256, [rows, _drain(16, covers=[[8, 24], [32, 64]], threads=96)]),
+        # Lanes of a warp change places: by an expression, beside threads that take no part, by a table.
+        ("places in a warp", [64, 64], "f64", 256, [pairs, {**_drain(128), "bytes": 8}]),
+        ("places beside idle threads", [96, 96], "u8", 128, _transposing(4, 64)),
+        ("places by a table", [3, 24], "f32", 32, [lines]),
         *(
             (f"transpose {size} {n}x{m}", [n, m], kind, 256, _transposing(width))
             for size, kind, width, n, m, _ in TRANSPOSES
         ),
     ]
+    pitch = {"places by a table": {"layout": {"pitch_multiple_bytes": 208}}}
     return [
         {"name": name, "tile": {"shape": shape, "element": element}, "threads": threads, "accesses": accesses}
+        | pitch.get(name, {})
         for name, shape, element, threads, accesses in made
     ]  # fmt: skip
 
 
-def _transposing(width: int) -> list[dict[str, Any]]:
+def _transposing(width: int, contiguous: int = 128) -> list[dict[str, Any]]:
     return [
-        {"name": "fill", "op": "store", "bytes": 16, "lanes": "free", "global": {"contiguous": 128}},
+        {"name": "fill", "op": "store", "bytes": 16, "lanes": "free", "global": {"contiguous": contiguous}},
         {"name": "drain", "op": "load", "bytes": width, "lanes": "free",
-         "global": {"contiguous": 128, "order": "column", "bytes": 16}},
+         "global": {"contiguous": contiguous, "order": "column", "bytes": 16}},
     ]  # fmt: skip
 
 
