@@ -48,14 +48,16 @@ class _Manner:
     coldest: float
 
 
-# Squares show the way to no conflict at all; wavefronts, a maximum, what is least where that cannot be had.
+# Squares show the way to no conflict at all; wavefronts, a maximum, what is least where some are needed.
 _TO_NOTHING = _Manner(0, 1, 0.05, 0.3, 0.1)
 _TO_LITTLE = _Manner(1, 0.3, 0.05, 0.3, 0.08)
 _MANNERS = (_TO_NOTHING, _TO_LITTLE)
 _TO_EVEN = _Manner(1, 0.3, 1, 0.5, 0.1)
 _SEPARABLE = _Manner(1, 0.1, 0, 3, 0.1)
-# Rounds from warm to cold, as long as these say; the first from both starts, the others from the best.
-_ROUNDS = (1, 1, 2, 2, 4, 4)
+# A round goes once from warm to cold: so many looks at each unit, up to a most (0.3 s). After one without
+# gain the next has a share of the phases soft, by chance, and what it leaves is gone on from, be it worse.
+# So many without a new best end the search.
+_LOOKS, _MOST_LOOKS, _PATIENCE, _SOFT = 2000, 20_000_000, 10, 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,17 +121,17 @@ def units_of(model: PlacementModel) -> Units:
     )
 
 
-def annealed(units: Units, start: IntArray, enough: int, work: int, budget: Budget) -> IntArray:
+def annealed(units: Units, start: IntArray, enough: int, rounds: int, budget: Budget) -> IntArray:
     """Positions of no more weighted excess than `start`, then of columns that are no more uneven.
 
     Args:
         units: what is placed.
         start: int, shape (chunks,): positions.
         enough: weighted wavefronts beyond `least` that nothing undercuts.
-        work: units to look at; the same gives the same answer.
+        rounds: how often it is cooled down; the same number gives the same answer.
         budget: the time there is, asked every few hundredths of a second.
     """
-    return _Annealing(units, enough, budget).run(start, work)
+    return _Annealing(units, enough, budget).run(start, rounds)
 
 
 def _narrow(numbers: IntArray) -> npt.NDArray[np.int32]:
@@ -144,6 +146,7 @@ class _Annealing:
         room, more = divmod(units.rooms, units.columns)
         self.enough = np.array([enough, more], np.int64)
         self.random = np.array([_SEED], np.uint64)
+        self.chance = np.random.default_rng(_SEED)
         self.board: Board = compiled.Board(
             first=_narrow(units.first),
             phase=_narrow(units.phase),
@@ -158,21 +161,26 @@ class _Annealing:
         )
         self.owner = np.repeat(np.arange(len(units.positions)), np.diff(units.first))
 
-    def run(self, start: IntArray, work: int) -> IntArray:
+    def run(self, start: IntArray, rounds: int) -> IntArray:
         """The best found from the start and from separable positions."""
         best = self._placed(start, chains=False)
-        if (self.units.positions < 2).any() or self._done(best):
+        if (self.units.positions < 2).any() or rounds < 1:
             return start
-        starts, part = [best], work // (sum(_ROUNDS) + 2)
         if self.units.chains and best.totals[2] > self.enough[0]:
-            starts.append(self._separable(part))
-        for number, length in enumerate(_ROUNDS):
-            manner = _MANNERS[number % 2] if best.totals[2] > self.enough[0] else _TO_EVEN
-            found = [self._round(placed, manner, part * length) for placed in starts]
-            best = min([best, *found], key=self._rank)
-            if self._done(best) or self.budget.spent:
+            best = min(best, self._separable(), key=self._rank)
+        here, in_vain, shaken = best, 0, False
+        for number in self.budget.while_left(range(rounds)):
+            if self._done(best) or in_vain == _PATIENCE:
                 break
-            starts = [best]
+            manner = _MANNERS[number % 4 == 3] if best.totals[2] > self.enough[0] else _TO_EVEN
+            found = self._round(here, manner, _SOFT if shaken else 0)
+            in_vain = 0 if self._rank(found) < self._rank(best) else in_vain + 1
+            best = min(best, found, key=self._rank)
+            if shaken:
+                here, shaken = self._placed(found.position.astype(np.int64), chains=False), False
+            else:
+                shaken = self._rank(found) >= self._rank(here)
+                here = found
         return best.best.astype(np.int64)
 
     def _rank(self, placed: Placed) -> tuple[int, int]:
@@ -204,22 +212,24 @@ class _Annealing:
             here, load, _narrow(worst), height, hard, owner, totals, here.copy(), self.random
         )
 
-    def _round(self, known: Placed, manner: _Manner, work: int) -> Placed:
-        """From the best of `known`, once from warm to cold."""
+    def _round(self, known: Placed, manner: _Manner, soft: float) -> Placed:
+        """From the best of `known`, once from warm to cold; a share of the phases is not hard."""
         placed = self._placed(known.best.astype(np.int64), chains=True)
-        self._anneal(placed, (np.zeros(1, np.int64), np.zeros(0, np.int64)), manner, work)
+        placed.hard[self.chance.random(len(placed.hard)) < soft] = False
+        self._anneal(placed, (np.zeros(1, np.int64), np.zeros(0, np.int64)), manner)
         return placed
 
-    def _separable(self, work: int) -> Placed:
+    def _separable(self) -> Placed:
         """A sum of tables, one for each dimension, from everything in bank 0 on."""
         at = self.units.coordinates
         groups = [np.flatnonzero(at[:, d] == x) for d in range(at.shape[1]) for x in np.unique(at[:, d])]
         placed = self._placed(np.zeros(len(at), np.int64), chains=False)
         first = np.cumsum([0, *(len(group) for group in groups)])
-        self._anneal(placed, (first, np.concatenate(groups)), _SEPARABLE, work)
+        self._anneal(placed, (first, np.concatenate(groups)), _SEPARABLE)
         return placed
 
-    def _anneal(self, placed: Placed, groups: tuple[IntArray, IntArray], manner: _Manner, work: int) -> None:
+    def _anneal(self, placed: Placed, groups: tuple[IntArray, IntArray], manner: _Manner) -> None:
+        work = min(_LOOKS * len(self.owner), _MOST_LOOKS)
         chunks, phases = len(self.units.positions), len(self.units.least)
         moves = self.compiled.Moves(
             _narrow(groups[0]),

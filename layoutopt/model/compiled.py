@@ -34,6 +34,10 @@ def whole(function: Function) -> Function:
     return made
 
 
+# Looking at all banks of a phase, in units looked at.
+_PHASE = 4
+
+
 class Board(NamedTuple):
     """What does not change: units of chunks, by chunk, and what they count.
 
@@ -243,7 +247,7 @@ def anneal(
             heat = warmth[0] * (warmth[1] / warmth[0]) ** (totals[4] / work[1])
         count = _group(board, placed, moves) if len(moves.first) > 1 else _chain(board, placed, moves, now)
         squares, wavefronts, columns, touched, units = _move(board, placed, moves, count, now)
-        totals[4] += units + count
+        totals[4] += units + count + _PHASE * touched
         cost = counts[0] * wavefronts + counts[1] * squares + counts[2] * columns
         if cost > 0 and _draw(placed.random, 1 << 30) >= math.exp(-cost / heat) * (1 << 30):
             _take_back(board, placed, moves, count, touched)

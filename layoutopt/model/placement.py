@@ -19,6 +19,7 @@ Not covered: elements whose size is no power of two, and devices whose words sha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -40,10 +41,10 @@ IntArray = npt.NDArray[np.int64]
 
 # Deterministic time for the questions of one call, unless the caller says otherwise.
 EFFORT = 10.0
-# Local search, before the solver is asked and after it found nothing: units looked at for each there is, and
-# the most (about 0.3 and 2 s); to even columns out; and the effort from which it has them.
-_FIRST, _MORE, _EVEN = (4_000, 15_000_000), (12_000, 100_000_000), (500, 10_000_000)
-_SEARCHED_EFFORT = 2.0
+# Rounds of local search before the solver is asked, then, and to even columns out, for an effort of 2; a
+# greater one has up to so many times as many.
+_FIRST, _MORE, _EVEN = 3, 14, 1
+_SEARCHED_EFFORT, _MOST_TIMES = 2.0, 2.0
 # Shares of the effort: a yes-or-no question, and the minimum where the answer is no.
 _QUICK, _LONG = 0.2, 0.6
 
@@ -241,18 +242,17 @@ class _Questions:
         return self._smallest(effort * _QUICK, self.model.excess_at(best.objective), found)
 
     def searched_nearby(
-        self, hint: IntArray | None, bound: int, work: tuple[int, int], effort: float = _SEARCHED_EFFORT
+        self, hint: IntArray | None, bound: int, rounds: int, effort: float = _SEARCHED_EFFORT
     ) -> FreeAssignment:
         """What local search makes of a layout, of row-major where there is no hint."""
         flat = np.arange(self.tile.elements) * self.tile.element_bytes if hint is None else hint.ravel()
         start = self.model.positions_of(flat)
         if not start:  # nothing counts
             return self._placed_at({}, self.model.floor, self.tile.bytes)
-        units = units_of(self.model)
-        each, most = work
-        looked_at = int(min(each * len(units.phase), most) * min(1.0, effort / _SEARCHED_EFFORT))
         enough = bound - self.model.floor
-        found = annealed(units, np.array([*start.values()]), enough, looked_at, self.model.budget)
+        rounds = math.ceil(rounds * min(_MOST_TIMES, effort / _SEARCHED_EFFORT))
+        units = units_of(self.model)
+        found = annealed(units, np.array([*start.values()]), enough, rounds, self.model.budget)
         position = dict(zip(start, found.tolist(), strict=True))
         return self._placed_at(self._fullest_first(position), self.model.floor, self.tile.bytes)
 
