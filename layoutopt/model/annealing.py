@@ -39,25 +39,26 @@ _SLICE = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class _Manner:
-    """How moves are judged: what counts how much, and how warm it is at the beginning and at the end."""
+    """How moves are judged: what counts how much, how warm it is at first and at last, looks at each unit."""
 
     wavefront: float
     square: float
     column: float
     warmest: float
     coldest: float
+    looks: int = 2000
 
 
 # Squares show the way to no conflict at all; wavefronts, a maximum, what is least where some are needed.
 _TO_NOTHING = _Manner(0, 1, 0.05, 0.3, 0.1)
 _TO_LITTLE = _Manner(1, 0.3, 0.05, 0.3, 0.08)
 _MANNERS = (_TO_NOTHING, _TO_LITTLE)
-_TO_EVEN = _Manner(1, 0.3, 1, 0.5, 0.1)
+_TO_EVEN = _Manner(1, 0.3, 1, 0.5, 0.1, 300)
 _SEPARABLE = _Manner(1, 0.1, 0, 3, 0.1)
-# A round goes once from warm to cold: so many looks at each unit, up to a most (0.3 s). After one without
+# A round goes once from warm to cold: so many looks at units at most (0.3 s). After one without
 # gain the next has a share of the phases soft, by chance, and what it leaves is gone on from, be it worse.
 # So many without a new best end the search.
-_LOOKS, _MOST_LOOKS, _PATIENCE, _SOFT = 2000, 20_000_000, 10, 0.3
+_MOST_LOOKS, _PATIENCE, _SOFT = 20_000_000, 10, 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +230,7 @@ class _Annealing:
         return placed
 
     def _anneal(self, placed: Placed, groups: tuple[IntArray, IntArray], manner: _Manner) -> None:
-        work = min(_LOOKS * len(self.owner), _MOST_LOOKS)
+        work = min(manner.looks * len(self.owner), _MOST_LOOKS)
         chunks, phases = len(self.units.positions), len(self.units.least)
         moves = self.compiled.Moves(
             _narrow(groups[0]),
