@@ -94,6 +94,14 @@ def test_without_time_the_start_is_the_answer():
     assert (annealed(given, np.zeros(16, np.int64), 0, 6, budget) == 0).all()
 
 
+@pytest.mark.parametrize("seconds", [60.0, 0.0])
+def test_nothing_is_compiled_that_the_time_does_not_last_for(monkeypatch, seconds):
+    given = units(lines(4, 0), 4)
+    monkeypatch.setattr("layoutopt.model.annealing._seconds_to_compile", lambda: seconds)
+    found = annealed(given, np.zeros(16, np.int64), 0, 6, Budget(30))
+    assert bool(found.any()) == (not seconds)
+
+
 def stencil(name, taps):
     """A block of 8x4x8 with a halo of one, filled cyclically: a warp is a plane of 4 rows of 8."""
     fill = {

@@ -18,7 +18,9 @@ What it finds is a hint: the solver and the conflict engine judge it.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +31,9 @@ from layoutopt.model.placement_model import PlacementModel
 
 if TYPE_CHECKING:
     from layoutopt.model.compiled import Board, Placed
+
+# Until numba is imported, and what it compiled is loaded; or compiled, once an installation.
+_LOAD_SECONDS, _COMPILE_SECONDS = 0.6, 3.0
 
 IntArray = npt.NDArray[np.int64]
 
@@ -130,9 +135,22 @@ def annealed(units: Units, start: IntArray, enough: int, rounds: int, budget: Bu
         start: int, shape (chunks,): positions.
         enough: weighted wavefronts beyond `least` that nothing undercuts.
         rounds: how often it is cooled down; the same number gives the same answer.
-        budget: the time there is, asked every few hundredths of a second.
+        budget: the time there is, asked every few hundredths of a second. Where it does not last until the
+            loop is compiled, which asks nobody, the start is the answer.
     """
+    if not budget.affords(_seconds_to_compile()):
+        return start
     return _Annealing(units, enough, budget).run(start, rounds)
+
+
+def _seconds_to_compile() -> float:
+    """About how long the compiled loop is in coming: it is kept beside its source."""
+    if f"{__package__}.compiled" in sys.modules:
+        return 0.0
+    source = Path(__file__).with_name("compiled.py")
+    kept = source.parent.glob("__pycache__/compiled.*.py{}{}.nbi".format(*sys.version_info))
+    written = source.stat().st_mtime
+    return _LOAD_SECONDS if any(file.stat().st_mtime >= written for file in kept) else _COMPILE_SECONDS
 
 
 def _narrow(numbers: IntArray) -> npt.NDArray[np.int32]:
