@@ -218,3 +218,16 @@ def test_boxes_with_short_rows_are_counted_while_there_is_time():
     assert cut.layout is not None
     assert cut.weighted_excess >= whole.weighted_excess == whole.excess_bound.lower_bound > 0
     assert cut.excess_bound.lower_bound == 0
+
+
+@pytest.mark.parametrize(("alignment", "status"), [(16, "infeasible"), (256, "optimal")])
+def test_a_base_is_aligned_to_what_counts_need_too(alignment, status):
+    """Kepler serves 4-byte words by aligned groups of 256 bytes, whatever wgmma without a swizzle needs."""
+    data = {
+        "name": "kepler", "target": "sm_30", "tile": {"shape": [24, 32], "element": "f32"}, "threads": 1,
+        "accesses": [{"name": "a", "op": "store", "bytes": 2, "index": ["0", "0"]}],
+        "layout": {"must_be": "wgmma", "alignment_bytes": alignment},
+    }  # fmt: skip
+    result = solve(from_data(data))
+    assert result.status == status
+    assert result.alignment_bytes in (None, 256)

@@ -255,8 +255,8 @@ def _counted(case: Case, listed: Iterable[Candidate | str]) -> tuple[list[_Ranke
             refused.append(f"{candidate.name}: {error}")
             continue
         unit = max(candidate.alignment_bytes, case.alignment(bool(candidate.layout.swizzle)))
-        if limit is not None and candidate.alignment_bytes > limit:
-            needs = f"needs a base at a multiple of {candidate.alignment_bytes} bytes"
+        if limit is not None and unit > limit:
+            needs = f"needs a base at a multiple of {unit} bytes"
             refused.append(f"{candidate.name}: {needs}, alignment_bytes is {limit}")
             continue
         counts = case.count(table)
