@@ -418,3 +418,19 @@ def test_what_explain_does_is_told():
     explain(load(ROOT / "problems/transposes/leimao_vectorised_swizzled_f32.json"), progress=told.append)
     assert any(text.startswith("best so far excess ") for text in told)
     assert told[-1].endswith("; what could be given up")
+
+
+def test_what_holds_of_the_families_is_not_said_of_every_layout():
+    """Seven in the families, six in every layout, which a table has."""
+    data = {
+        "name": "rows", "tile": {"shape": [33, 16], "element": "i8"}, "threads": 64,
+        "accesses": [
+            {"name": "fill", "op": "cp.async", "bytes": 16, "index": ["tid % 33", "0"]},
+            {"name": "read", "op": "load", "bytes": 4, "index": ["tid % 32 % 33", "4*(tid % 32 // 33 % 4)"]},
+        ],
+        "layout": {"families": ["none", "pad", "rotate"]},
+    }  # fmt: skip
+    problem = from_data(data)
+    found, explained = solve(problem), explain(problem)
+    assert (found.excess, found.proof.excess.lower_bound, found.proof.excess.everywhere) == (7, 7, False)
+    assert (explained.lower_bound, explained.scope, explained.excess) == (6, "every layout", 7)

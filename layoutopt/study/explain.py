@@ -12,7 +12,7 @@ from layoutopt.expressions.grammar import Node, parse, to_text
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.model.placement import FreeAssignment
-from layoutopt.problems.answer import EVERY_LAYOUT, Status
+from layoutopt.problems.answer import Status
 from layoutopt.problems.lower import chosen_widths
 from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Access, Problem
@@ -111,9 +111,8 @@ class _Explainer:
         others: list[tuple[str, ...]] = []
         relaxations = list(self._edit())
         give_up = Relaxations(case, self.clashes)
-        every = bound.everywhere or (
-            result.proof.every_layout is not None and result.proof.every_layout.lower_bound > 0
-        )
+        general = bound if bound.everywhere else result.proof.every_layout
+        every = bound.everywhere or (general is not None and general.lower_bound > 0)
         if not free:
             relaxations += give_up.of_constraints()
         if verdict is False and every:
@@ -129,12 +128,13 @@ class _Explainer:
                 relaxations += give_up.narrower_with_order(clash)
         if verdict is None and result.status is Status.INFEASIBLE:
             verdict = False  # there is no layout at all
+        proved = general if every and not free and general is not None else bound
         return Explanation(
             case.problem.name,
             case.device.name,
             verdict,
-            bound.scope if not (every and not free) else EVERY_LAYOUT,
-            bound.lower_bound,
+            proved.scope,
+            proved.lower_bound,
             result.proof.evidence,
             result.excess,
             result.offset,

@@ -159,6 +159,13 @@ def explain(session: Session, answer: dict, asked: Question, table: np.ndarray) 
         )
     if told.get("lower_bound") is not None and told["scope"] == "every layout" and not widths(session):
         require(told["lower_bound"] <= answer["weighted_excess"] + 1e-9, "explain: bound above solve's", told)
+        proved = (
+            answer["proof"]["every_layout"] or answer["proof"]["weighted_excess"] or answer["proof"]["excess"]
+        )
+        if told["lower_bound"] > proved["lower_bound"] or proved["scope"] != "every layout":
+            session.refute(
+                asked, 4 * asked.tile.tight_bytes + 512, told["lower_bound"], "explain: false bound"
+            )
 
 
 def show(session: Session, answer: dict, asked: Question, table: np.ndarray) -> None:
