@@ -177,3 +177,8 @@ def test_branches_around_what_matters_are_decided(between, wavefronts):
     assert found.certain
     assert found.totals["wavefronts_ld"] == wavefronts
     assert found.totals["executed_ld"] + found.totals["executed_st"] == 1 + ("[R9]" in between)
+
+
+def test_a_sum_of_nothing_is_not_read():
+    """A listing cut in the middle: the instruction counts as one that is not known, and what it gives as unknown."""
+    assert report("VIADD R9", "LDS R1, [R0]").totals["wavefronts_ld"] == 1

@@ -215,6 +215,7 @@ def test_a_shift_by_an_unknown_amount_is_unknown():
         ".version 9.0\n.target sm_90\n.visible .entry k() { .reg .b32 %r<99999999>; ret; }",
         ".version 9.0\n.target sm_90\n.visible .entry k() " + "{" * 100,
         ".version 9.0\n.target sm_90\n.visible .entry k() { .shared .b8 a[99999999999999999999]; ret; }",
+        ".version 9.0\n.target sm_90\n.visible .entry k(.param .u64 p, .param .u64 p) { ret; }",
     ],
 )
 def test_what_is_no_ptx_is_refused(text):

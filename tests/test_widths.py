@@ -11,7 +11,7 @@ import pytest
 from layoutopt import check
 from layoutopt.codegen.languages import emit
 from layoutopt.errors import ProblemFileError
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import Status
 from layoutopt.problems.file import from_data
@@ -20,6 +20,7 @@ from layoutopt.report.text import explanation_report
 from layoutopt.study.compare import compare
 from layoutopt.study.explain import explain
 from layoutopt.study.show import views
+from layoutopt.synthesis.solve import cases as solve_module_cases
 from layoutopt.synthesis.solve import solve
 
 ROWS = {"name": "rows", "op": "store", "index": ["4*i + tid // 8", "4*(tid % 8)"], "for": {"i": 8}}
@@ -149,3 +150,26 @@ def test_compare_show_and_explain_take_the_solvers_choice():
     seen = views(tile, device("sm_90"), before="none", **chosen)
     assert (seen.layouts[-1].offset, seen.chosen.iteration["part"]) == (result.offset, 1)
     assert "drawn with `rows` of 8 bytes" in seen.note
+
+
+@pytest.mark.parametrize("conflict_free", [False, True])
+def test_what_one_choice_needs_is_not_said_of_all(monkeypatch, conflict_free):
+    """Rows of 8 bytes under columns of 1 byte: conflicts at 8 bytes a lane, none at 4, which there was no time for."""
+    data = {
+        "name": "widths", "tile": {"shape": [32, 128], "element": "u8"}, "threads": 32,
+        "accesses": [
+            {"name": "rows", "op": "store", "bytes": [16, 4], "index": ["tid", "0"]},
+            {"name": "columns", "op": "load", "bytes": 1, "index": ["tid", "i"], "for": {"i": 16}},
+        ],
+    }  # fmt: skip
+    whole = solve(from_data(data), conflict_free=conflict_free)
+
+    def one_case(*asked):
+        yield next(iter(solve_module_cases(*asked)))
+        raise OutOfTime
+
+    monkeypatch.setattr("layoutopt.synthesis.solve.cases", one_case)
+    cut = solve(from_data(data), conflict_free=conflict_free)
+    assert cut.status in (Status.FEASIBLE, Status.UNKNOWN)
+    assert cut.proof.excess.lower_bound == 0 <= (whole.excess or 0)
+    assert (cut.proof.excess.everywhere, cut.proof.evidence) == (True, "")

@@ -300,6 +300,8 @@ class _Reader:
         if match is None:
             self._fail("expected the name of a function")
         parameters = self._parameters()
+        if entry and len({v.name for v in parameters}) < len(parameters):
+            self._fail("expected parameters of different names", match.start())
         while self._more() and self._text[self._at] not in "{;":  # .maxntid 128, 1, 1 and the like
             directive = self._take(re.compile(r"\.[\w.]+(?:[\s\d,]|//[^\n]*)*"))
             if directive is None:

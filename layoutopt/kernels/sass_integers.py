@@ -113,6 +113,8 @@ def _add(instruction: Instruction) -> Built:
     form = shape(instruction)
     wide = instruction.has("64", "U64", "S64")
     extended = instruction.has("X")
+    if not form.sources:
+        raise UnreadableOperand("nothing to add")
     negated = [negates(text) for text in form.sources]
     plain = [
         text.removeprefix("-") if flag else text for text, flag in zip(form.sources, negated, strict=True)

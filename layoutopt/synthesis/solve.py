@@ -299,14 +299,38 @@ def best(answers: Sequence[Answer], all_there: bool = True) -> Result:
     """
     found = [answer for answer in answers if answer.result.layout is not None]
     unknown = [answer.result for answer in answers if answer.result.status is Status.UNKNOWN]
+    proofs = [answer.result.proof for answer in answers]
     if not found:
-        return (unknown or [answer.result for answer in answers])[0]
+        result = (unknown or [answer.result for answer in answers])[0]
+        result = msgspec.structs.replace(result, proof=_of_all_widths(result.proof, proofs, all_there))
+        if all_there or unknown:
+            return result
+        return msgspec.structs.replace(result, status=Status.UNKNOWN, reason=_WIDTHS_LEFT, decided_by=None)
     least = min(found, key=_rank)
     if all_there and not unknown and all(a is least or _decided(a, least) for a in found):
         return least.result
     result = least.result
     reason = result.reason or _WIDTHS_LEFT
-    return msgspec.structs.replace(result, status=Status.FEASIBLE, reason=reason, decided_by=None)
+    proof = _of_all_widths(result.proof, proofs, all_there)
+    return msgspec.structs.replace(
+        result, status=Status.FEASIBLE, reason=reason, decided_by=None, proof=proof
+    )
+
+
+def _of_all_widths(proof: Proof, proofs: Sequence[Proof], all_there: bool) -> Proof:
+    """The proof of one choice of widths, where another may be better: what holds of every choice."""
+    needed = min(other.excess.lower_bound for other in proofs) if all_there else 0
+    weighted = min(other.objective.lower_bound for other in proofs) if all_there else 0
+    if needed == proof.excess.lower_bound and weighted == proof.objective.lower_bound:
+        return proof
+    scope = next((o.objective.scope for o in proofs if not o.objective.everywhere), EVERY_LAYOUT)
+    return msgspec.structs.replace(
+        proof,
+        excess=Bound(needed, scope if needed else EVERY_LAYOUT),
+        weighted_excess=proof.weighted_excess and Bound(weighted, scope if weighted else EVERY_LAYOUT),
+        every_layout=None,
+        evidence="",
+    )
 
 
 def _rank(answer: Answer) -> tuple[float, ...]:
