@@ -24,6 +24,8 @@ from layoutopt.problems.result_file import result_from_data
 from layoutopt.study.faster import timed
 from layoutopt.sweeps import cluster, local
 from layoutopt.sweeps.canonical import digest, kept, restored, spelling_of
+from layoutopt.sweeps.export import rows as export_rows
+from layoutopt.sweeps.export import write_parquet
 from layoutopt.sweeps.rows import typed
 from layoutopt.sweeps.store import Store
 from layoutopt.sweeps.task import Task
@@ -443,3 +445,20 @@ def test_a_layout_without_its_bytes_is_no_answer():
     for field in ("bytes", "declared_bytes", "alignment_bytes", "excess"):
         with pytest.raises(ProblemFileError, match=f"the store holds a layout without its {field}"):
             typed({name: value for name, value in answer.items() if name != field})
+
+
+def test_numbers_that_parquet_has_no_room_for_are_refused(store, tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+
+    def large(*asked):
+        return ({**row, "bytes": 1 << 70} for row in export_rows(*asked))
+
+    monkeypatch.setattr("layoutopt.sweeps.export.rows", large)
+    with (
+        Store(store, write=False) as opened,
+        (tmp_path / "o.parquet").open("wb") as file,
+        pytest.raises(
+            ProblemFileError, match="bytes: integers of Parquet have 64 bits; given 1180591620717411303424"
+        ),
+    ):
+        write_parquet(opened, file, "o")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, BinaryIO, Final
 
-from layoutopt.errors import MachineError
+from layoutopt.errors import MachineError, ProblemFileError
 from layoutopt.ground.escape import csv_cell
 from layoutopt.sweeps.header import write_header
 from layoutopt.sweeps.rows import Answered
@@ -91,6 +91,7 @@ def write_parquet(store: Store, file: BinaryIO, _: str) -> None:
 
     Raises:
         MachineError: pyarrow is not installed.
+        ProblemFileError: a number does not fit the 64 bits of an integer there.
     """
     try:
         import pyarrow as arrow
@@ -110,6 +111,9 @@ def write_parquet(store: Store, file: BinaryIO, _: str) -> None:
         while piece := list(itertools.islice(found, _PIECE)):
             texts = [name for name, kind in params.items() if kind is str]
             for row in piece:
+                for name, value in row.items():
+                    if kinds[name] == arrow.int64() and isinstance(value, int) and value.bit_length() > 63:
+                        raise ProblemFileError(name, f"integers of Parquet have 64 bits; given {value}")
                 row.update({name: str(row[name]) for name in texts if row[name] is not None})
             out.write_table(arrow.Table.from_pylist(piece, schema=schema))
 
