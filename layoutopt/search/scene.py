@@ -59,13 +59,10 @@ _POLISH_EFFORT = 0.2
 _TABLE_EFFORT = 2.0
 # Elements beyond which the solver is not asked for a table that saves bytes alone.
 _MOST_ASKED = 512
-_FALLBACK_CANDIDATES = 4096
 # Linearisations of whole dimensions among which pads may be a period or more.
 _MOST_FAR = 1024
-_SEED = 1
-# Shares of the time left: to look at them, half of it where swizzles are sought, and of that to list them; to
-# list other kinds before any is tried.
-_FALLBACK_SHARE, _PADS_SHARE, GATHER_SHARE = 0.7, 0.4, 0.2
+# Share of the time left to list other kinds before any is tried.
+GATHER_SHARE = 0.2
 
 
 class Scene:
