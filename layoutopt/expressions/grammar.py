@@ -400,7 +400,6 @@ _PRECEDENCE: Final = {
     "|": 6, "^": 7, "&": 8, "<<": 9, ">>": 9, "+": 10, "-": 10, "*": 11, "//": 11, "%": 11,
     "neg": 12, "~": 12, "min": 14, "max": 14,
 }  # fmt: skip
-_ATOM: Final = 14
 
 
 def to_text(node: Node) -> str:

@@ -14,7 +14,6 @@ from layoutopt.kernels.program import (
     Lose,
     Memory,
     Nothing,
-    Operand,
     Refused,
     Space,
 )
@@ -49,11 +48,6 @@ def _bank(words: tuple[str, ...]) -> int:
 
 def _lanes_of(words: tuple[str, ...]) -> int:
     return next((int(word[1]) for word in words if word in ("v2", "v4", "v8")), 1)
-
-
-def _address(reading: Reading, text: str, space: Space) -> tuple[Operand, int]:
-    base, offset = reading.names.address(text)
-    return base, offset
 
 
 def _counted(kind: str, width: int, space: Space) -> Operation | None:
