@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from layoutopt.engine.conflicts import IntArray, count_wavefronts
+from layoutopt.engine.conflicts import Counts, IntArray, count_wavefronts
 from layoutopt.engine.referee import KnownLanes
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
@@ -30,17 +30,43 @@ MAX_CHOICES: Final = 3000
 MAX_COUNTED: Final = 48
 
 
-def as_written(work: Work, lanes: LaneTrace, shape: tuple[int, ...], table: IntArray) -> Assignment | None:
+@dataclass(frozen=True, slots=True)
+class Covering:
+    """An access whose threads are free, under a layout that is given.
+
+    Attributes:
+        work: what the access covers.
+        lanes: of the access under any assignment.
+        shape: of the tile.
+        table: byte offsets by row-major index, int64.
+    """
+
+    work: Work
+    lanes: LaneTrace
+    shape: tuple[int, ...]
+    table: IntArray
+
+    def lanes_of(self, assignment: Assignment) -> LaneTrace:
+        """The lanes of the access."""
+        return lanes_under(self.work, assignment, self.lanes, self.shape)
+
+    def counts(self, assignment: Assignment, device: Device) -> Counts:
+        """Of all instructions of the access, by the conflict engine."""
+        return KnownLanes(self.lanes_of(assignment), device).count(self.table)
+
+
+def as_written(covering: Covering) -> Assignment | None:
     """The assignment under which the k-th unit lies k-th in memory; None where bits of its number say none.
 
     Threads in turn then write side by side, as AMD's direct loads must.
     """
+    work, table = covering.work, covering.table
     bits, digits = (work.units - 1).bit_length(), work.natural.digits
     if work.steps != 1 or work.units != 1 << bits or len(digits) != bits:
         return None
     number = np.arange(work.units)
-    element = np.ravel_multi_index(coordinates(work, work.natural, number), shape)
-    place, rest = np.divmod(table[element] - table[element].min(), lanes.operation.width_bytes)
+    element = np.ravel_multi_index(coordinates(work, work.natural, number), covering.shape)
+    place, rest = np.divmod(table[element] - table[element].min(), covering.lanes.operation.width_bytes)
     if rest.any() or (np.sort(place) != number).any():
         return None
     unit = np.argsort(place)
@@ -71,19 +97,13 @@ class Assigner:
     """Looks for assignments of one access under one layout.
 
     Attributes:
-        work: what the access covers.
-        lanes: of the access under any assignment.
+        covering: the access and the layout.
         device: whose rules.
-        shape: of the tile.
-        table: byte offsets by row-major index, int64.
         budget: the time there is.
     """
 
-    work: Work
-    lanes: LaneTrace
+    covering: Covering
     device: Device
-    shape: tuple[int, ...]
-    table: IntArray
     budget: Budget
     looked: int = 0
     counted: int = 0
@@ -91,7 +111,7 @@ class Assigner:
 
     def run(self) -> tuple[int, Assignment]:
         """The least excess found, over all instructions of the access, and its assignment."""
-        self._count(self.work.natural)
+        self._count(self.covering.work.natural)
         allowed = 0
         while self.best is not None and self.best[0] > allowed * self._phases and not self.budget.spent:
             self.looked = self.counted = 0
@@ -103,20 +123,20 @@ class Assigner:
     @property
     def _phases(self) -> int:
         """Of all instructions together, at most."""
-        rule = self.device.rule(self.lanes.operation)
-        return len(self.lanes.element) * len(rule.phases)
+        rule = self.device.rule(self.covering.lanes.operation)
+        return len(self.covering.lanes.element) * len(rule.phases)
 
     @property
     def _decisive(self) -> int:
         """Lanes whose digits decide what phases cost: one phase, where phases are neighbours."""
-        phases = self.device.rule(self.lanes.operation).phases
+        phases = self.device.rule(self.covering.lanes.operation).phases
         length = len(phases[0])
         aligned = all(phase == tuple(range(k * length, (k + 1) * length)) for k, phase in enumerate(phases))
-        return length if aligned and self.work.first % self.device.lanes == 0 else self.device.lanes
+        return length if aligned and self.covering.work.first % self.device.lanes == 0 else self.device.lanes
 
     def _grow(self, chosen: _Chosen, allowed: int) -> None:
         """Every completion of a choice that conflicts no more than is allowed, while none is good enough."""
-        if chosen.span >= min(self._decisive, self.work.units):
+        if chosen.span >= min(self._decisive, self.covering.work.units):
             self._count(self._completed(chosen))
             return
         children = list(self._children(chosen))
@@ -132,14 +152,17 @@ class Assigner:
 
     def _children(self, chosen: _Chosen) -> Iterator[_Chosen]:
         """One more digit: of the segment while it has any; then any other, and XORs of two."""
-        segment = [d for d in self.work.in_segment if d not in chosen.digits]
+        segment = [d for d in self.covering.work.in_segment if d not in chosen.digits]
         if segment:
             # Where a segment is more than a phase, its order decides what a phase is.
-            free = self.work.segment > self._decisive and self.work.slots == self.work.segment
+            free = (
+                self.covering.work.segment > self._decisive
+                and self.covering.work.slots == self.covering.work.segment
+            )
             for digit in dict.fromkeys(segment if free else segment[:1]):
                 yield _Chosen((*chosen.digits, digit), chosen.twists, chosen.span * digit.size)
             return
-        left = [d for d in self.work.beyond if d not in chosen.digits]
+        left = [d for d in self.covering.work.beyond if d not in chosen.digits]
         for digit in left:
             yield _Chosen((*chosen.digits, digit), chosen.twists, chosen.span * digit.size)
         if chosen.span & (chosen.span - 1):
@@ -152,7 +175,7 @@ class Assigner:
                     yield _Chosen((*chosen.digits, digit), (*chosen.twists, twist), chosen.span * 2)
 
     def _completed(self, chosen: _Chosen) -> Assignment:
-        every = (*self.work.in_segment, *self.work.beyond)
+        every = (*self.covering.work.in_segment, *self.covering.work.beyond)
         rest = tuple(d for d in every if d not in chosen.digits)
         return Assignment((*chosen.digits, *rest), chosen.twists)
 
@@ -163,20 +186,21 @@ class Assigner:
         element = np.zeros((len(children), warp), np.int64)
         active = np.zeros(element.shape, bool)
         for row, child in enumerate(children):
-            count = min(child.span, self._decisive, self.work.units, self.work.threads)
+            count = min(child.span, self._decisive, self.covering.work.units, self.covering.work.threads)
             number = np.arange(count)
-            active[row, :count] = number % self.work.slots < self.work.segment
+            active[row, :count] = number % self.covering.work.slots < self.covering.work.segment
             number = np.where(active[row, :count], number, 0)
-            places = coordinates(self.work, self._completed(child), number)
-            element[row, :count] = np.ravel_multi_index(places, self.shape)
-        counts = count_wavefronts(self.table[element], active, self.lanes.operation, self.device)
+            places = coordinates(self.covering.work, self._completed(child), number)
+            element[row, :count] = np.ravel_multi_index(places, self.covering.shape)
+        counts = count_wavefronts(
+            self.covering.table[element], active, self.covering.lanes.operation, self.device
+        )
         over = counts.wavefronts - counts.ideal
         return [int(c) for c in -(-over // np.maximum(counts.phases, 1))]
 
     def _count(self, assignment: Assignment) -> None:
         self.counted += 1
-        lanes = lanes_under(self.work, assignment, self.lanes, self.shape)
-        counts = KnownLanes(lanes, self.device).count(self.table)
+        counts = self.covering.counts(assignment, self.device)
         excess = int((counts.wavefronts - counts.ideal).sum())
         if self.best is None or excess < self.best[0]:
             self.best = excess, assignment

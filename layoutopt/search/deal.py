@@ -22,15 +22,13 @@ from typing import Final
 import numpy as np
 
 from layoutopt.engine.conflicts import BoolArray, IntArray, count_wavefronts
-from layoutopt.engine.referee import KnownLanes
 from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, evaluate
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation
 from layoutopt.model.cp_sat import Model
-from layoutopt.problems.assignments import ROUND, Assignment, Work, lanes_under
-from layoutopt.problems.trace import LaneTrace
-from layoutopt.search.assign import Assigner
+from layoutopt.problems.assignments import ROUND, Assignment
+from layoutopt.search.assign import Assigner, Covering
 
 MAX_ENTRIES: Final = 2048  # of a table
 # The solver's deterministic time: for the lanes of one warp, for a table, and for the longest table;
@@ -62,20 +60,14 @@ class Dealer:
     """Looks for places of lanes under one layout; costs are wavefronts of all instructions of the access.
 
     Attributes:
-        work: what the access covers.
-        lanes: of the access under any assignment.
+        covering: the access and the layout.
         device: whose rules.
-        shape: of the tile.
-        table: byte offsets by row-major index, int64.
         budget: the time there is.
         tables: whether the places may be looked up.
     """
 
-    work: Work
-    lanes: LaneTrace
+    covering: Covering
     device: Device
-    shape: tuple[int, ...]
-    table: IntArray
     budget: Budget
     tables: bool = True
     effort: float = 0.0
@@ -88,10 +80,10 @@ class Dealer:
             known: the best whose lanes keep their places.
         """
         cost, best = self.cost(known), known
-        if not self.work.keeps_to_warps(self.device.lanes):
+        if not self.covering.work.keeps_to_warps(self.device.lanes):
             return known
         for base in dict.fromkeys((self._base(), known)):
-            least = self._cost(base, whole_warps(self.device, self.lanes.operation))
+            least = self._cost(base, whole_warps(self.device, self.covering.lanes.operation))
             for node in self.budget.while_left(itertools.chain((_TID,), self._nodes(base))):
                 if cost <= least:
                     break
@@ -105,20 +97,19 @@ class Dealer:
         return self._cost(assignment, self.device)
 
     def _cost(self, assignment: Assignment, device: Device) -> int:
-        lanes = lanes_under(self.work, assignment, self.lanes, self.shape)
-        return int(KnownLanes(lanes, device).count(self.table).wavefronts.sum())
+        return int(self.covering.counts(assignment, device).wavefronts.sum())
 
     def _base(self) -> Assignment:
         """The digits whose warps leave least to those who deal."""
-        together = whole_warps(self.device, self.lanes.operation)
-        return Assigner(self.work, self.lanes, together, self.shape, self.table, self.budget).run()[1]
+        together = whole_warps(self.device, self.covering.lanes.operation)
+        return Assigner(self.covering, together, self.budget).run()[1]
 
     def _nodes(self, base: Assignment) -> Iterator[Node]:
         """Places worth counting: expressions, then tables, short ones first."""
         address, active = self._addresses(base)
         yield from self._fitting(address, active)
-        group_bytes = self.lanes.operation.width_bytes
-        rule = self.device.rule(self.lanes.operation)
+        group_bytes = self.covering.lanes.operation.width_bytes
+        rule = self.device.rule(self.covering.lanes.operation)
         groups = np.where(active, address // group_bytes % (rule.banks * rule.bank_bytes // group_bytes), -1)
         cycles = self._cycles() if self.tables else []
         for cycle in cycles:
@@ -128,18 +119,18 @@ class Dealer:
 
     def _addresses(self, base: Assignment) -> tuple[IntArray, BoolArray]:
         """Bytes where pieces lie, and which there are; shape (rounds, steps, threads that take part)."""
-        lanes = lanes_under(self.work, base, self.lanes, self.shape)
-        team = slice(self.work.first, self.work.first + self.work.threads)
-        shape = self.work.rounds, self.work.steps, -1
-        address = self.table[lanes.element].reshape(shape)
+        lanes = self.covering.lanes_of(base)
+        team = slice(self.covering.work.first, self.covering.work.first + self.covering.work.threads)
+        shape = self.covering.work.rounds, self.covering.work.steps, -1
+        address = self.covering.table[lanes.element].reshape(shape)
         return address[:, :, team], lanes.active.reshape(shape)[:, :, team]
 
     def _fitting(self, address: IntArray, active: BoolArray) -> Iterator[Node]:
         """Expressions that leave the first instructions no more than dealing must."""
-        warp, operation = self.device.lanes, self.lanes.operation
-        if self.work.first % warp:
+        warp, operation = self.device.lanes, self.covering.lanes.operation
+        if self.covering.work.first % warp:
             return
-        tid = np.arange(self.work.threads)
+        tid = np.arange(self.covering.work.threads)
         slot = np.arange(-(-len(tid) // warp) * warp)  # what is beyond the last thread does nothing
         taking = slot < len(tid)
         rows = max(1, _SAMPLE // -(-len(tid) // warp))
@@ -163,10 +154,10 @@ class Dealer:
 
     def _cycles(self) -> list[int]:
         """Lengths of tables: of warps, of the block, of iterations."""
-        threads, warp = self.work.threads, self.device.lanes
-        whole = threads % warp == 0 and self.work.first % warp == 0
+        threads, warp = self.covering.work.threads, self.device.lanes
+        whole = threads % warp == 0 and self.covering.work.first % warp == 0
         found = [warp * d for d in _divisors(threads // warp)] if whole else [threads]
-        found += [threads * d for d in _divisors(self.work.rounds)[1:]]
+        found += [threads * d for d in _divisors(self.covering.work.rounds)[1:]]
         return [entries for entries in found if entries <= MAX_ENTRIES]
 
     def _table(self, groups: IntArray, cycle: int, *, last: bool) -> Node | None:
@@ -177,7 +168,7 @@ class Dealer:
             cycle: entries of the table.
             last: whether more than must be is better than nothing.
         """
-        threads, warp, first = self.work.threads, self.device.lanes, self.work.first
+        threads, warp, first = self.covering.work.threads, self.device.lanes, self.covering.work.first
         self.effort = _LAST_EFFORT if last else _TABLE_EFFORT
         every = groups.transpose(0, 2, 1).reshape(-1, groups.shape[1])  # by round and thread
         slot = np.arange(cycle)
@@ -210,7 +201,7 @@ class Dealer:
         kinds, times = np.unique(alike, axis=0, return_counts=True)
         key = kinds.tobytes(), lanes.tobytes()
         if key not in self._known:
-            rule = self.device.rule(self.lanes.operation)
+            rule = self.device.rule(self.covering.lanes.operation)
             phase = np.argsort(np.concatenate(rule.phases)) // len(rule.phases[0])
             self._known[key] = self._dealt(kinds, times, phase[lanes])
         return self._known[key]

@@ -42,7 +42,7 @@ from layoutopt.problems.free_lanes import (
 from layoutopt.problems.lower import assigned, chosen_widths, named_lanes, with_fixed_lanes
 from layoutopt.problems.trace import IntArray, trace
 from layoutopt.problems.types import FAMILIES, Access, Problem
-from layoutopt.search.assign import Assigner, as_written
+from layoutopt.search.assign import Assigner, Covering, as_written
 from layoutopt.search.deal import Dealer, can_deal, whole_warps
 from layoutopt.search.proposal import Ask, Proposal
 from layoutopt.search.reorder import Reorderer, reordered
@@ -414,12 +414,12 @@ def _best(
     """The fewest wavefronts that are found, and the assignment."""
     # Where instructions come first, none of them is to look anything up.
     tables = problem.layout.minimise in ("excess", "bytes")
-    given = free.work, free.lanes, gpu, problem.tile.shape, table, budget
-    dealer = Dealer(*given, tables)
+    covering = Covering(free.work, free.lanes, problem.tile.shape, table)
+    dealer = Dealer(covering, gpu, budget, tables)
     if is_direct_load(problem.accesses[free.number].op):
-        written = as_written(free.work, free.lanes, problem.tile.shape, table) or free.work.natural
+        written = as_written(covering) or free.work.natural
         return dealer.cost(written), written
-    excess, found = Assigner(*given).run()
+    excess, found = Assigner(covering, gpu, budget).run()
     if excess and can_deal(gpu, free.lanes.operation):
         found = dealer.run(found)
     return dealer.cost(found), found
