@@ -5,10 +5,15 @@ import pytest
 
 from layoutopt import check
 from layoutopt.codegen.languages import emit
+from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import device
 from layoutopt.problems.file import from_data
 from layoutopt.problems.tile_set_file import tiles_from_data
+from layoutopt.search.dictated import propose
+from layoutopt.search.direct import Pieces
+from layoutopt.search.proposal import Ask
 from layoutopt.synthesis.arrange import arrange
 from layoutopt.synthesis.solve import solve
 
@@ -185,3 +190,11 @@ def test_the_scope_of_several_tiles_says_what_was_listed():
     accesses = [{**access, "tile": "A"} for access in problem.pop("accesses")]
     found = arrange(tiles_from_data({**problem, "tiles": tiles, "accesses": accesses}))
     assert found.proof.excess.scope == "the layouts that each tile may have, as listed for direct loads"
+
+
+def test_layouts_of_direct_loads_are_listed_while_there_is_time():
+    case = case_of(from_data(data(ROWS)), device("gfx950"))
+    cut = propose(case, Ask(Budget(0)))
+    assert (cut.complete, cut.layout) == (False, None)
+    with pytest.raises(OutOfTime):
+        Pieces(case.lowered.tile, case.lanes, Budget(0))

@@ -28,7 +28,7 @@ from layoutopt.problems.file import check_dictated
 from layoutopt.problems.hardware_use import HardwareUse
 from layoutopt.problems.lower import byte_table
 from layoutopt.problems.types import Access, Problem
-from layoutopt.search.direct import NOT_ALL, SAID, Pieces, direct_layouts
+from layoutopt.search.direct import NOT_ALL, SAID, direct_layouts, may_be_others
 from layoutopt.search.modes import in_mode, of_access
 from layoutopt.search.proposal import STOPPED, Ask, Proposal
 
@@ -104,9 +104,10 @@ def propose(case: Case, ask: Ask) -> Proposal:
     if found and problem.layout.minimise == "instructions":  # excess is the price of what comes first
         fitting = [r for r in fitting if r.flips == found.flips]
         scope += " that flip the fewest bits"
-    if complete and found is None and said != SAID:
+    refuted = complete and found is None
+    if refuted and said != SAID:
         reason = f"{reason} ({scope})"
-    if complete and found is None and _open(case):
+    if refuted and said == SAID and may_be_others(problem, case.lanes, ask.budget):
         complete, reason = False, "; ".join(part for part in (NOT_ALL, reason) if part)
     elif not complete:
         reason = "; ".join([STOPPED, *([reason] if ranked else [])])
@@ -130,15 +131,6 @@ def propose(case: Case, ask: Ask) -> Proposal:
         plain_bound=Bound(min((r.plain for r in fitting), default=0) if complete else 0, scope),
         decided_by="hardware",
     )
-
-
-def _open(case: Case) -> bool:
-    """Whether there may be a layout that is not listed: of direct loads, where nothing contradicts itself."""
-    problem = case.lowered
-    if not any(is_direct_load(access.op) for access in problem.accesses):
-        return False
-    limit = problem.layout.max_bytes
-    return (limit is None or limit >= problem.tile.bytes) and not Pieces(problem.tile, case.lanes).torn
 
 
 def _reason(case: Case, said: str, ranked: Sequence[_Ranked], refused: list[str]) -> str:
@@ -225,26 +217,37 @@ class _Ranked:
 def _ranked(case: Case, budget: Budget) -> tuple[list[_Ranked], list[str], bool]:
     """The candidates that serve the accesses, the best first; why the others do not; whether these are all.
 
-    Short boxes take no fewer bytes, and more instructions: they are counted where others have conflicts, as
-    long as there is time.
+    Short boxes take no fewer bytes, and more instructions: they are counted where others have conflicts. All
+    is counted as long as there is time, of what the hardware reaches by itself at least until one serves.
     """
     direct = any(is_direct_load(access.op) for access in case.lowered.accesses)
-    ranked, refused = _counted(case, _direct(case) if direct else _listed(case.lowered, short=False))
+    listed = budget.while_left(_direct(case, budget)) if direct else _listed(case.lowered, short=False)
+    ranked, refused = _counted(case, listed, budget)
+    if budget.spent:
+        return ranked, refused, False
     most = case.lowered.layout.max_bytes
     best = any(not r.weighted and (most is None or r.bytes <= most) for r in ranked)
     if best or "tma" not in _engines(case.lowered):
         return ranked, refused, True
-    more = _counted(case, budget.while_left(_listed(case.lowered, short=True)))
+    more = _counted(case, budget.while_left(_listed(case.lowered, short=True)), budget)
     if budget.spent:
         return sorted([*ranked, *more[0]], key=_rank(case)), refused, False
     return *more, True
 
 
-def _counted(case: Case, listed: Iterable[Candidate | str]) -> tuple[list[_Ranked], list[str]]:
-    """Those of the listed that serve the accesses, the best first; and why the others do not."""
-    ranked, refused, unfit = [], [], []
+def _counted(
+    case: Case, listed: Iterable[Candidate | str], budget: Budget
+) -> tuple[list[_Ranked], list[str]]:
+    """Those of the listed that serve the accesses, the best first; and why the others do not.
+
+    Where the time is over, one that serves is enough.
+    """
+    ranked: list[_Ranked] = []
+    refused, unfit = [], []
     limit, published = case.lowered.layout.alignment_bytes, _published(case)
     for candidate in listed:
+        if ranked and budget.spent:
+            break
         if isinstance(candidate, str):
             unfit.append(candidate)
             continue
@@ -273,16 +276,17 @@ def _rank(case: Case) -> Callable[[_Ranked], tuple[float, ...]]:
     return lambda r: (r.flips, r.weighted, *r.rest) if instructions else (r.weighted, *r.rest)
 
 
-def _direct(case: Case) -> Iterator[Candidate | str]:
+def _direct(case: Case, budget: Budget) -> Iterator[Candidate | str]:
     """Candidates for AMD's direct loads; must_be speaks of another vendor's hardware.
 
     Raises:
+        OutOfTime: the time was over before all were listed.
         ProblemFileError: another constraint beside what is dictated.
     """
     check_dictated(case.lowered)
     if names(case.lowered):
         raise ProblemFileError("layout.must_be", "direct loads past the registers know no such layout")
-    for name, layout in direct_layouts(case.lowered, case.lanes):
+    for name, layout in direct_layouts(case.lowered, case.lanes, budget):
         yield Candidate(name, layout, 1, 0)
 
 

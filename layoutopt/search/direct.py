@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.operations import parse_operation
 from layoutopt.layout.layout import Digit, Layout, Target
 from layoutopt.problems.trace import Trace
@@ -37,12 +38,16 @@ _PAD_VECTORS = (1, 2, 4, 8)
 _MOST_TURNS: Final = 6  # ways of taking the rows in turn
 
 
-def direct_layouts(problem: Problem, lanes: Trace) -> Iterator[tuple[str, Layout]]:
+def direct_layouts(problem: Problem, lanes: Trace, budget: Budget) -> Iterator[tuple[str, Layout]]:
     """Candidates with their names, the plainest first.
 
     Args:
         problem: over whole bytes.
         lanes: its accesses.
+        budget: the time there is to find pieces.
+
+    Raises:
+        OutOfTime: it was over before the end.
     """
     tile = problem.tile
     size = tile.element_bytes
@@ -52,7 +57,7 @@ def direct_layouts(problem: Problem, lanes: Trace) -> Iterator[tuple[str, Layout
     runs = sorted({times * wave * width // size for width in widths for times in (1, 2, 4, 8)} - {0})
     seen: set[tuple[Digit, ...]] = set()
     for name, layout in itertools.chain(
-        _linear(tile.shape, size, vector), _in_turn(tile, runs), _as_written(tile, lanes)
+        _linear(tile.shape, size, vector), _in_turn(tile, runs), _as_written(tile, lanes, budget)
     ):
         if layout.digits and layout.digits in seen:
             continue
@@ -105,9 +110,9 @@ def _in_turn(tile: Tile, runs: list[int]) -> Iterator[tuple[str, Layout]]:
             yield f"rows in turn by {turns}", Layout(shape, tile.element_bytes, (*lines, *inner))
 
 
-def _as_written(tile: Tile, lanes: Trace) -> Iterator[tuple[str, Layout]]:
+def _as_written(tile: Tile, lanes: Trace, budget: Budget) -> Iterator[tuple[str, Layout]]:
     """The pieces that the accesses keep together: by their first element, and as they are written."""
-    pieces = Pieces(tile, lanes)
+    pieces = Pieces(tile, lanes, budget)
     if pieces.torn:
         return
     for places in pieces.one_after_another():
@@ -128,9 +133,12 @@ class Pieces:
     Attributes:
         torn: whether two accesses want one element at two distances, or two elements in one place, so that
             there is no layout of any kind.
+
+    Raises:
+        OutOfTime: the time was over before all was joined.
     """
 
-    def __init__(self, tile: Tile, lanes: Trace) -> None:
+    def __init__(self, tile: Tile, lanes: Trace, budget: Budget) -> None:
         self.torn = False
         self._size, self._alignment = tile.element_bytes, 1
         count = tile.elements
@@ -141,17 +149,22 @@ class Pieces:
             width = access.operation.width_bytes
             self._alignment = math.lcm(self._alignment, width & -width)
             inner = range(1, access.width_elements)
-            for start in np.unique(access.element[access.active]).tolist() if inner else ():
+            for start in access.starts.tolist() if inner else ():
+                budget.check()
                 for k in inner:
                     self._join(start, start + k, k * self._size)
             if access.operation.kind != "load.lds":
                 continue
-            for row, active in zip(access.element.tolist(), access.active.tolist(), strict=True):
-                used = [(lane, e) for lane, e in enumerate(row) if active[lane]]
+            for row, active in zip(access.element, access.active, strict=True):
+                budget.check()
+                used = [(lane, e) for lane, e in enumerate(row.tolist()) if active[lane]]
                 for lane, e in used[1:]:
                     self._join(used[0][1], e, (lane - used[0][0]) * width)
                 self._written |= {e: None for _, e in used[:1]}
-        self._places = np.array([self._find(e)[1] for e in range(count)], np.int64)
+        self._places = np.zeros(count, np.int64)
+        for e in range(count):
+            budget.check()
+            self._places[e] = self._find(e)[1]
         self._heads = np.array(self._head, np.int64)  # each points to its piece now
         whole = np.lexsort((self._places, self._heads))
         near = np.diff(self._places[whole]) < self._size
@@ -191,6 +204,17 @@ class Pieces:
             base = np.zeros(len(self._heads), np.int64)
             base[order] = np.concatenate([[0], np.cumsum(step[order])[:-1]])
             yield base[self._heads] + self._places - lowest[self._heads]
+
+
+def may_be_others(problem: Problem, lanes: Trace, budget: Budget) -> bool:
+    """Whether there may be a layout that is not listed: the tile fits and nothing contradicts itself."""
+    limit = problem.layout.max_bytes
+    if limit is not None and limit < problem.tile.bytes:
+        return False
+    try:
+        return not Pieces(problem.tile, lanes, budget).torn
+    except OutOfTime:
+        return True
 
 
 def _digits(places: IntArray) -> tuple[Digit, ...] | None:
