@@ -283,7 +283,9 @@ def _verdict(result: Result, seconds: float | None) -> str:
 def best_as(excess: float | None, proof: Proof) -> str:
     """What is best of an answer of so much excess, weights not applied, where the proof is complete."""
     weighs = proof.weighted_excess is not None and (excess or 0) > proof.excess.lower_bound
-    return "proved best as weighted" if weighs else "proved best"
+    least = proof.objective
+    everywhere = (least.everywhere or not least.lower_bound) and proof.bytes.everywhere
+    return "proved best" + " as weighted" * weighs + " of the layouts searched" * (not everywhere)
 
 
 def columns(rows: Sequence[Sequence[str]], left: Set[int]) -> list[str]:

@@ -119,7 +119,8 @@ class Scene:
         self.scope = "families " + ", ".join(formulas)
         self.scope += self._left_out
         # Where conflicts are ruled out, the fewest bytes without any are the aim anyway.
-        if self.minimise == "bytes" and not conflict_free:
+        self.bytes_first = self.minimise == "bytes" and not conflict_free
+        if self.bytes_first:
             least = self._least_span() * size
             self.limit = least if self.limit is None else min(self.limit, least)
         if self.limit is not None:
@@ -293,8 +294,12 @@ class Scene:
             return None
         return found.table
 
-    def by_table(self, best: Found) -> Proposal | None:
-        """The best table, where it is proved to be, and better than formulas so far."""
+    def by_table(self, best: Found, *, last: bool = False) -> Proposal | None:
+        """A table that is better than the best formula so far, where that is the answer.
+
+        It is where nothing is better than the table; where no formula comes any more (`last`) and it saves
+        bytes alone; and where bytes come first and no formula takes as few.
+        """
         if not self.may_look_up:
             return None
         free, known = self._free_assignment(self.sets, best), self.tally.nearby
@@ -306,9 +311,11 @@ class Scene:
             kept = self._free_assignment(every, best)
             if kept is not None and kept.complete and kept.excess == counting_excess(every)[0]:
                 free = replace(kept, excess=self.floor, bound=self.floor)
-        if free is None or not free.complete or free.excess is None or free.bytes is None:
+        if free is None or free.excess is None or free.bytes is None:
             return None
-        if (free.excess, free.bytes) >= (best.excess, best.candidate.span * self.tile.element_bytes):
+        used = best.candidate.span * self.tile.element_bytes
+        smaller = free.bytes < used and (self.bytes_first or (last and free.excess == best.excess))
+        if not smaller and not (free.complete and (free.excess, free.bytes) < (best.excess, used)):
             return None
         return as_table(self.tile, free, self.proposal(best, self.floor, operations_proved=False))
 
@@ -322,7 +329,7 @@ class Scene:
             self.tile,
             budget=self.budget,
             effort=_TABLE_EFFORT,
-            max_bytes=self.limit,
+            max_bytes=self.tile.bytes if self.bytes_first else self.limit,
             hint=hint,
         )
 

@@ -137,7 +137,7 @@ class _Search:
             if not self.tally.exhausted:
                 self.tally.undecided_span = self.scene.tile.elements
             if stage1.candidate.span > self.scene.tile.elements:
-                answer = self.scene.by_table(stage1)
+                answer = self.scene.by_table(stage1, last=True)
                 if answer is not None:
                     return answer
             proved = self.tally.undecided_span is None and stage1.cheapest

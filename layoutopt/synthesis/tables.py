@@ -198,7 +198,7 @@ def with_tables(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
         enough=1 if known is None and ask.conflict_free else known.excess if known and small else None,
         budget=ask.budget,
         workers=ask.workers,
-        max_bytes=limit,
+        max_bytes=tile.bytes if _bytes_first(case, ask) else limit,
         hint=known.offsets if known else None,
         progress=_telling(case, known, ask),
     )
@@ -215,7 +215,12 @@ def with_tables(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
                 decided_by=_decider(general),
             )
         return replace(proposal, complete=False, reason=f"{proposal.reason}; {_TABLES_LEFT}")
-    return _the_better(case, proposal, known, bound, general.free)
+    return _the_better(case, proposal, known, bound, None if _bytes_first(case, ask) else general.free)
+
+
+def _bytes_first(case: Case, ask: Ask) -> bool:
+    """Whether fewer bytes are worth any excess."""
+    return case.lowered.layout.minimise == "bytes" and not ask.conflict_free
 
 
 def _best_formula(case: Case, proposal: Proposal, ask: Ask) -> _Table | None:
