@@ -407,3 +407,18 @@ def test_every_family_may_align_accesses_that_strides_do_not(families, offset):
     found = solve(from_data(data))
     assert (found.status, found.excess) == (Status.OPTIMAL, 0)
     assert check(from_data(data), offset).bytes >= found.bytes
+
+
+def test_an_access_that_no_lane_makes_binds_nothing():
+    """Neither the order, which its vectors would have dictated, nor the base, which they would have aligned."""
+    never = {"name": "a1", "op": "store", "bytes": 8, "index": ["0", "0"], "where": "1 <= tid < 8"}
+    problem = from_data({
+        "name": "idle", "target": "sm_80", "tile": {"shape": [8, 4], "element": "bf16x2"}, "threads": 1,
+        "accesses": [{"name": "a0", "op": "load", "bytes": 2, "index": ["0", "0"]}, never],
+        "layout": {"order": [1, 0], "alignment_bytes": 4},
+    })  # fmt: skip
+    result = solve(problem)
+    assert (result.status, result.alignment_bytes) == (Status.OPTIMAL, 4)
+    audited = check(problem, "x0 + x1*8")
+    assert [a.wavefronts for a in audited.accesses] == [a.wavefronts for a in result.accesses] == [1, 0]
+    assert not [f for f in audited.findings if f.kind == "alignment"]

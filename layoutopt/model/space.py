@@ -252,22 +252,22 @@ def space_of(
 
     Args:
         problem: the tile and its constraints.
-        trace: its accesses, of which those with no active lane bind nothing.
+        trace: its accesses.
         period_bytes: after so many the banks repeat.
         families: those that may be used.
         budget: the time there is to list candidates; None for any.
     """
     size = problem.tile.element_bytes
     starts = []
-    for access in trace.accesses:
+    for access in trace.taking_part:
         width = access.operation.width_bytes
         multiple = width // math.gcd(width, size)
-        if multiple > 1 and access.active.any():  # else every element may start one
+        if multiple > 1:  # else every element may start one
             starts.append((multiple, np.array(np.unravel_index(access.starts, problem.tile.shape))))
     pitch = problem.layout.pitch_multiple_bytes or 1
     return Space(
         shape=problem.tile.shape,
-        vector=max(a.width_elements for a in trace.accesses),
+        vector=max((a.width_elements for a in trace.taking_part), default=1),
         starts=tuple(starts),
         period=period_bytes // math.gcd(period_bytes, size),
         stride_multiple=pitch // math.gcd(pitch, size),

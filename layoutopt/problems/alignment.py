@@ -76,8 +76,9 @@ def base_alignment(trace: Trace, device: Device, *, swizzled: bool) -> int:
     The counts hold where whole words stay whole: moved by words, they only change banks together. A swizzle
     is given the row of banks that it permutes, so that it may be applied to addresses, too.
     """
-    rules = [device.rule(access.operation) for access in trace.accesses]
-    widest = max(access.operation.width_bytes for access in trace.accesses)
+    accesses = trace.taking_part or trace.accesses
+    rules = [device.rule(access.operation) for access in accesses]
+    widest = max(access.operation.width_bytes for access in accesses)
     word = max(rule.bank_bytes * rule.row_words for rule in rules)
     row = max(rule.banks * rule.bank_bytes for rule in rules) if swizzled else 1
     return max(widest, word, row)

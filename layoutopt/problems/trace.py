@@ -72,6 +72,11 @@ class Trace:
     weight_unit: int
 
     @property
+    def taking_part(self) -> tuple[LaneTrace, ...]:
+        """The accesses with an active lane: no other binds a layout."""
+        return tuple(access for access in self.accesses if access.active.any())
+
+    @property
     def has_idle(self) -> bool:
         """Whether some instruction that touches the tile weighs nothing."""
         return any(((a.weight == 0) & a.active.any(axis=1)).any() for a in self.accesses)
