@@ -33,6 +33,11 @@ def layoutopt(*arguments, code=RUN, environment=ENVIRONMENT, **options):
     )
 
 
+def layoutopt_to(out, *arguments, **options):
+    words = [sys.executable, "-c", RUN, *arguments]
+    return subprocess.run(words, stdout=out, env=ENVIRONMENT, check=True, **options)
+
+
 def call(*arguments):
     return main(list(map(str, arguments)), standalone_mode=False)
 
@@ -59,6 +64,11 @@ def inputs(tmp_path):
     np.save(table, np.zeros((16, 32), np.int64))
     (tmp_path / "hard").hardlink_to(problem)
     (tmp_path / "soft").symlink_to(problem)
+    (tmp_path / "folder" / "inner").mkdir(parents=True)
+    (tmp_path / "folder" / "inner" / "p.json").write_bytes(PROBLEM.read_bytes())
+    (tmp_path / "k.ptx").write_bytes(
+        (ROOT / "tests" / "data" / "kernels" / "transpose_plain.ptx").read_bytes()
+    )
     return tmp_path
 
 
@@ -80,15 +90,58 @@ def inputs(tmp_path):
         "compare p.json --plot soft.svg",
         "import trace r.json --tile 2 --element f32 --threads 32 --table t.npy -o t.npy",
         "import triton @r.json --tile 2x2 --element f32 --into r.json",
+        "solve folder --table folder/inner/p.json",
+        "sweep folder -o s.sqlite --export folder/inner/p.json",
+        "sweep p.json -o s.sqlite --scheduler r.json --export r.json",
+        "patch k.ptx --block 32 --data 0=t.npy -o t.npy",
     ],
 )
 def test_no_output_is_an_input_or_another_output(arguments, inputs, monkeypatch):
     monkeypatch.chdir(inputs)
     (inputs / "soft.svg").symlink_to("p.json")
-    before = {path: path.read_bytes() for path in inputs.iterdir()}
+    before = {path: path.read_bytes() for path in inputs.rglob("*") if path.is_file()}
     with pytest.raises(ProblemFileError, match="would overwrite"):
         call(*(str(PROBLEM) if word == "CATALOGUE" else word for word in arguments.split()))
-    assert {path: path.read_bytes() for path in inputs.iterdir()} == before
+    assert {path: path.read_bytes() for path in inputs.rglob("*") if path.is_file()} == before
+
+
+def test_what_standard_input_reads_is_an_input(inputs):
+    with open(inputs / "p.json") as stdin:
+        done = layoutopt("solve", "-", "--code", "hard", cwd=inputs, stdin=stdin)
+    assert done.returncode == 2
+    assert done.stderr == "error: --code would overwrite the problems, 'hard'\n"
+    assert (inputs / "p.json").read_bytes() == PROBLEM.read_bytes()
+
+
+def test_a_file_in_a_folder_that_is_written_to_may_be_an_input(inputs, monkeypatch):
+    """The kernel's array is called `tile`, so that its problem would take the place of the kernel."""
+    monkeypatch.chdir(inputs)
+    kernel = (inputs / "k.ptx").rename(inputs / "tile.json")
+    before = kernel.read_bytes()
+    launch = ["--block", "32,8", "--grid", "2,2", "--arg", "2=64"]
+    with pytest.raises(ProblemFileError, match="would overwrite the kernel"):
+        call("import", "kernel", "tile.json", *launch, "-o", ".")
+    assert kernel.read_bytes() == before
+
+
+@pytest.mark.parametrize("asked", ["check /dev/stdin --no-fix", "emit /dev/stdin --lang c"])
+def test_a_pipe_is_read_once(asked):
+    """As the shell hands over what `<(...)` prints."""
+    done = layoutopt(*asked.split(), input=PROBLEM.read_text())
+    assert (done.returncode < 2, done.stderr) == (True, "")
+
+
+def test_reports_of_a_sweep_are_written_all_or_none(tmp_path):
+    store = tmp_path / "s.sqlite"
+    call("sweep", PROBLEM, "-o", store, "--workers", 1)
+    with pytest.raises(ProblemFileError, match="cannot write"):
+        call("sweep", "--report", store, "--page", tmp_path / "o.html", "--export", tmp_path / "no" / "o.csv")
+    assert [path.name for path in tmp_path.iterdir()] == ["s.sqlite"]
+    with open(tmp_path / "o.csv", "w") as out:  # the report follows what is exported
+        layoutopt_to(out, "sweep", "--report", "s.sqlite", "--export", "o.csv", cwd=tmp_path)
+    lines = (tmp_path / "o.csv").read_text().splitlines()
+    assert lines[0].startswith("name,target")
+    assert lines[2].startswith("1 problems")
 
 
 def test_what_cannot_be_renamed_leaves_every_old_file(tmp_path, monkeypatch):
@@ -167,6 +220,38 @@ def test_closed_streams_give_no_traceback(streams, tmp_path):
     assert np.load(tmp_path / "t.npy").shape == (16, 32)
 
 
+@pytest.mark.parametrize(("arguments", "code"), [(("solve", "no/such"), 2), (("new", "blank", "-o", "o"), 0)])
+def test_a_full_stderr_changes_no_exit_code(arguments, code, tmp_path):
+    with open("/dev/full", "w") as full:
+        words = [sys.executable, "-c", RUN, *arguments]
+        done = subprocess.run(words, stderr=full, env=ENVIRONMENT, cwd=tmp_path, check=False)
+    assert done.returncode == code
+
+
+def test_a_compiler_leaves_nothing_when_it_is_ended(tmp_path):
+    """A signal arrives while it runs, and while what it left is removed."""
+    code = (
+        "import os, signal\n"
+        "from layoutopt.cli import process, run\n"
+        "from layoutopt.ground import temporary\n"
+        "from layoutopt.hardware.tools import ended\n"
+        "script = 'sleep 60 & touch $TMPDIR/a; kill -INT $PPID; sleep 60'\n"
+        "remove = temporary.shutil.rmtree\n"
+        "def interrupted(*words, **options):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    remove(*words, **options)\n"
+        "temporary.shutil.rmtree = interrupted\n"
+        "def main(standalone_mode):\n"
+        "    with temporary.temporary_folder() as folder:\n"
+        "        ended(['/bin/sh', '-c', script], folder)\n"
+        "process.main = main\n"
+        "run()\n"
+    )
+    done = layoutopt(code=code, environment={**ENVIRONMENT, "TMPDIR": str(tmp_path)})
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_working_directory_that_was_removed(tmp_path):
     gone = tmp_path / "gone"
     code = f"import os; os.mkdir({str(gone)!r}); os.chdir({str(gone)!r}); os.rmdir({str(gone)!r}); {RUN}"
@@ -242,5 +327,6 @@ def test_count_prints_nothing_of_a_file_that_is_wrong_further_on(tmp_path):
 def test_an_empty_name_is_not_this_folder(tmp_path, monkeypatch):
     (tmp_path / "p.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(click.BadParameter, match="expected the name of a file or folder, got ''"):
-        call("solve", "")
+    for arguments in (("solve", ""), ("solve", "p.json", "--code", ""), ("new", "blank", "-o", "")):
+        with pytest.raises(click.BadParameter, match="expected the name of a file or folder, got ''"):
+            call(*arguments)

@@ -17,5 +17,11 @@ def run() -> None:
         from layoutopt.cli.process import call, leave
 
         leave(call())
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # while modules are imported, or for the second time
+        from signal import SIG_IGN, SIGINT, signal
+
+        signal(SIGINT, SIG_IGN)
+        from layoutopt.ground.temporary import remove_left
+
+        remove_left()
         _exit(130)

@@ -55,7 +55,7 @@ def answer_options(command: Command) -> Command:
 
 
 def answer_of(
-    file: Path,
+    raw: Any,
     problem: Path | None,
     offset: str | None,
     time_limit: float,
@@ -65,23 +65,23 @@ def answer_of(
 ) -> Callable[[], Answer]:
     """What gives the problem, its device and a layout: files are read at once, the call solves.
 
-    With `in_use`, a layout in use that the file names is the answer where no other is given.
+    `raw` is the data of a problem or a result. With `in_use`, a layout in use that it names is the answer
+    where no other is given.
 
     Raises:
         ProblemFileError: a file is wrong.
     """
     from layoutopt.errors import ProblemFileError
     from layoutopt.problems.answer import RESULT_SCHEMA
-    from layoutopt.problems.file import from_data, load, parsed, read
+    from layoutopt.problems.file import from_data, load
 
-    raw = parsed(read(file))
     if isinstance(raw, dict) and raw.get("schema") == RESULT_SCHEMA:
         if offset is not None:
             raise click.UsageError("--offset needs a problem file, not a result")
         found = _from_result(raw, load(problem) if problem is not None else None, device_file)
         return lambda: found
     if problem is not None:
-        raise click.UsageError(f"--problem belongs to a result file, but {str(file)!r} is none")
+        raise click.UsageError("--problem belongs to a result file")
     loaded = from_data(raw)
     gpu = problem_device(loaded, device_file)
     if offset == PUBLISHED:

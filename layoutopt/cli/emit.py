@@ -90,15 +90,15 @@ def command(
     from layoutopt.problems.file import parsed, read
 
     _check_options(lang, name, only, as_edit, self_test)
-    if (several := _sizes(file, lang, name, device_file)) is not None:
+    raw = parsed(read(file))
+    if (several := _sizes(raw, lang, name, device_file)) is not None:
         if as_edit or self_test or only != "all" or offset is not None:
             raise click.UsageError("a file with `sizes` gives one header, without other parts")
         return _done(*several, output, as_json)
-    raw = parsed(read(file))
     if tiles_in(raw):
         how = problem, offset, time_limit, workers, device_file
         return _block(raw, how, name, lang, only, as_edit, self_test, output, as_json)
-    found = answer_of(file, problem, offset, time_limit, workers, device_file, in_use=not as_edit)()
+    found = answer_of(raw, problem, offset, time_limit, workers, device_file, in_use=not as_edit)()
     if found.code is not None:
         note(f"no layout: {found.reason}")
         return found.code
@@ -186,13 +186,12 @@ def _block(
 
 
 def _sizes(
-    file: Path, lang: str, name: str | None, device_file: Path | None
+    raw: Any, lang: str, name: str | None, device_file: Path | None
 ) -> tuple[str, dict[str, Any]] | None:
     """The header of a file that lists sizes, and its figures; None for other files."""
-    from layoutopt.problems.file import from_data, parsed, read
+    from layoutopt.problems.file import from_data
     from layoutopt.problems.templates import expand, has_sizes
 
-    raw = parsed(read(file))
     if not has_sizes(raw):
         return None
     from layoutopt.codegen.sizes import MACROS, sizes_header

@@ -5,20 +5,18 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
-import signal
 import stat
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any, BinaryIO, Final
 
 import click
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.temporary import discard, temporary_beside, undisturbed
 
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STANDARD_INPUT: Final = Path("/dev/stdin")
+_INPUTS: Final = f"{__name__}.inputs"
 
 
 class InputPath(click.Path):
@@ -33,9 +31,21 @@ class InputPath(click.Path):
             self.fail("expected the name of a file or folder, got ''", param, ctx)
         return super().convert(value, param, ctx)
 
-    def file(self, value: Any) -> Path | None:
-        """The file that a value names, if it names one."""
-        return Path(value)
+    def files(self, value: Any) -> Iterable[Path]:
+        """The files that are read for a value."""
+        return (Path(value),)
+
+
+class TextOrFile(InputPath):
+    """A text that may be the name of a file."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text as it is."""
+        return str(value)
+
+    def files(self, value: str) -> Iterable[Path]:
+        """The file, if there is one of that name."""
+        return (Path(value),) if os.path.exists(value) else ()
 
 
 class OutputPath(click.Path):
@@ -50,7 +60,9 @@ class OutputPath(click.Path):
         self._or_print = or_print
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path, or None for standard output."""
+        """The path, or None for standard output. An empty one is a shell variable that is not set."""
+        if value == "":
+            self.fail("expected the name of a file or folder, got ''", param, ctx)
         if value != "-":
             return Path(value)
         if not self._or_print:
@@ -62,25 +74,46 @@ class FileCommand(click.Command):
     """A command with outputs: before it starts, none of them may be one of its inputs, or another one."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Check, then call."""
+        """Check, then call. What is written later, in a folder, `write_all` checks by itself."""
         given = [(p, ctx.params.get(p.name or "")) for p in self.params]
         outputs = [(p, path) for p, path in given if isinstance(p.type, OutputPath) and path is not None]
         if outputs:
-            seen: dict[object, str] = {}
-            for param, value in given:
-                if isinstance(param.type, InputPath) and value is not None:
-                    for one in value if isinstance(value, tuple) else (value,):
-                        read = param.type.file(one)
-                        if read is not None:
-                            seen[_identity(read)] = _option(param)
+            inputs = {
+                identity: _option(param)
+                for param, value in given
+                if isinstance(param.type, InputPath)
+                for one in _each(value)
+                for read in param.type.files(one)
+                if (identity := _identity(read)) is not None
+            }
+            ctx.meta[_INPUTS] = inputs
+            written: dict[object, str] = {}
             for param, path in outputs:
-                identity = _identity(path)
-                if identity is not None and identity in seen:
-                    raise ProblemFileError(
-                        "", f"{_option(param)} would overwrite {seen[identity]}, {str(path)!r}"
-                    )
-                seen[identity] = _option(param)
+                _refuse_inputs({path: _option(param)}, inputs | written)
+                written[_identity(path)] = _option(param)
         return super().invoke(ctx)
+
+
+def _each(value: Any) -> Iterable[Any]:
+    """The values of a parameter that may have none, several, or named ones."""
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, tuple) else () if value is None else (value,)
+
+
+def _refuse_inputs(outputs: Mapping[Path, str], inputs: Mapping[object, str]) -> None:
+    """Refuse outputs, named by their options, that are inputs."""
+    for path, option in outputs.items():
+        identity = _identity(path)
+        if identity is not None and identity in inputs:
+            raise ProblemFileError("", f"{option} would overwrite {inputs[identity]}, {str(path)!r}")
+
+
+def _check_outputs(paths: Iterable[Path]) -> None:
+    """That none of them is an input of the command that runs."""
+    running = click.get_current_context(silent=True)
+    if running is not None:
+        _refuse_inputs(dict.fromkeys(paths, "-o"), running.meta.get(_INPUTS, {}))
 
 
 def _option(param: click.Parameter) -> str:
@@ -105,26 +138,25 @@ def write_all(outputs: Mapping[Path, bytes]) -> None:
     Raises:
         ProblemFileError: a file cannot be written; old ones are left as they were.
     """
+    _check_outputs(outputs)
     path = Path()
     made: dict[Path, str] = {}
     try:
         for path, data in outputs.items():
             mode = _mode(path)
             if _is_replaced(path, mode):
-                made[path] = _beside(path)
+                made[path] = temporary_beside(path)
                 _write_new(path, made[path], data, mode)
         for path, data in outputs.items():
             if path not in made:
-                stream = _stream(path)
-                with open(path if stream is None else os.dup(stream), "wb") as file:
+                with _opened(path) as file:
                     file.write(data)
-        with _undisturbed():
+        with undisturbed():
             _replace({temporary: os.path.realpath(path) for path, temporary in made.items()})
     except OSError as error:
         raise ProblemFileError("", f"cannot write {str(path)!r}: {error.strerror}") from None
     finally:
-        with _undisturbed():
-            _remove(made.values())
+        discard(made.values())
 
 
 @contextlib.contextmanager
@@ -134,37 +166,43 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     Raises:
         ProblemFileError: it cannot be written.
     """
-    temporary = _beside(path)
+    _check_outputs((path,))
+    temporary = temporary_beside(path)
     try:
         mode = _mode(path)
         if not _is_replaced(path, mode):
-            with open(path, "wb") as file:
+            with _opened(path) as file:
                 yield file
             return
-        with open(temporary, "xb") as file:
+        with _new(path, temporary, mode) as file:
             yield file
-        if mode is not None:
-            os.chmod(temporary, stat.S_IMODE(mode))
-        os.replace(temporary, os.path.realpath(path))
+        with undisturbed():
+            _replace({temporary: os.path.realpath(path)})
     except OSError as error:
         raise ProblemFileError("", f"cannot write {str(path)!r}: {error.strerror}") from None
     finally:
-        with _undisturbed():
-            _remove([temporary])
+        discard((temporary,))
 
 
-def _beside(path: Path) -> str:
-    """A name in the same folder that is never longer than the system allows."""
-    return os.path.join(os.path.dirname(os.path.realpath(path)), f".layoutopt-{secrets.token_hex(6)}")
+def _opened(path: Path) -> BinaryIO:
+    """What is no regular file, or a stream of this process, which goes on where it is."""
+    stream = _stream(path)
+    return open(path if stream is None else os.dup(stream), "wb")
 
 
 def _write_new(path: Path, temporary: str, data: bytes, mode: int | None) -> None:
+    with _new(path, temporary, mode) as file:
+        file.write(data)
+
+
+def _new(path: Path, temporary: str, mode: int | None) -> BinaryIO:
+    """A file that takes the place of `path`, which has that mode or is not there."""
     if mode is not None and not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
-        file.write(data)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     if mode is not None:
-        os.chmod(temporary, stat.S_IMODE(mode))
+        os.fchmod(descriptor, stat.S_IMODE(mode))
+    return open(descriptor, "wb")
 
 
 def _replace(names: Mapping[str, str]) -> None:
@@ -186,36 +224,9 @@ def _replace(names: Mapping[str, str]) -> None:
                 os.unlink(final)
         raise
     finally:
-        _remove(old.values())
-
-
-def _remove(paths: Any) -> None:
-    for path in paths:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Signals inside wait until the end."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    waiting: list[int] = []
-
-    def wait(number: int, _: FrameType | None) -> None:
-        waiting.append(number)
-
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    for number in before:
-        signal.signal(number, wait)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if waiting:
-        signal.raise_signal(waiting[0])
+        for path in old.values():
+            with contextlib.suppress(OSError):
+                os.unlink(path)
 
 
 @contextlib.contextmanager

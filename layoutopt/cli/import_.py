@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -42,9 +42,9 @@ class LayoutText(InputPath):
         """The text as it is."""
         return str(value)
 
-    def file(self, value: str) -> Path | None:
+    def files(self, value: str) -> Iterable[Path]:
         """The file after the @."""
-        return Path(value[1:]) if value.startswith("@") else None
+        return (Path(value[1:]),) if value.startswith("@") else ()
 
 
 def _layout_options(function: Command) -> Command:
@@ -337,7 +337,7 @@ def trace(
     if header:
         from importlib.resources import files
 
-        click.echo(files("layoutopt.imports").joinpath("layoutopt_record.cuh").read_text(), nl=False)
+        click.echo(files("layoutopt.imports").joinpath("layoutopt_record.cuh").read_text("utf-8"), nl=False)
         return 0
     missing = [n for n, v in (("--tile", tile), ("--element", element), ("--threads", threads)) if v is None]
     if records is None or missing:

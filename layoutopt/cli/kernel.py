@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from layoutopt.cli.files import TextOrFile
 from layoutopt.cli.output import say, say_json
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import shown
@@ -29,10 +31,15 @@ DEFAULT_MOST_STEPS = 250_000
 
 
 def is_kernel(path: Path) -> bool:
-    """Whether a file is a kernel, not a problem: by its suffix, or because it is an executable."""
+    """Whether a file is a kernel, not a problem: by its suffix, or because it is an executable.
+
+    A pipe gives its bytes once, to who reads all of it.
+    """
     if path.suffix.lower() in SUFFIXES:
         return True
     try:
+        if not path.is_file():
+            return False
         with open(path, "rb") as file:
             return file.read(4) == b"\x7fELF"
     except (OSError, ValueError):
@@ -59,7 +66,7 @@ class LaunchOptions:
     @property
     def compiler(self) -> tuple[str, ...]:
         """What nvcc is told."""
-        found = [f"-I{Path(folder).resolve()}" for folder in self.include]
+        found = [f"-I{os.path.realpath(folder)}" for folder in self.include]
         return (*found, *(f"-D{name}" for name in self.define), *self.nvcc)
 
     def given(self) -> str | None:
@@ -136,7 +143,7 @@ _OPTIONS = (
                       "P+BYTE is a member of a structure."),
     click.option("--shared", type=click.IntRange(0, 1 << 18), default=0, metavar="BYTES",
                  help="Dynamic shared memory."),
-    click.option("--data", multiple=True, callback=_pairs, metavar="P=FILE.npy",
+    click.option("--data", type=TextOrFile(), multiple=True, callback=_pairs, metavar="P=FILE.npy",
                  help="What a pointer points to: an array of a file, or zeros, iota or random:SEED."),
     click.option("--assume", multiple=True, callback=_numbers, metavar="P=VALUE",
                  help="As --arg, for a value that is only assumed; the verdict names it."),

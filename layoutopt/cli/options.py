@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from layoutopt.cli.files import InputPath
+from layoutopt.cli.files import STANDARD_INPUT, InputPath
 
 if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device
@@ -27,11 +27,14 @@ DEFAULT_SECONDS = 10.0
 class ProblemPath(InputPath):
     """A problem file, or the name of a problem in the catalogue; the shell completes both."""
 
-    def file(self, value: Path) -> Path:
-        """The file, which may be the catalogue's."""
+    def files(self, value: Path) -> Iterable[Path]:
+        """The file, which may be the catalogue's or standard input, or the files of a folder."""
         from layoutopt.problems.catalogue import find
+        from layoutopt.problems.inputs import files
 
-        return value if value.exists() else find(str(value)) or value
+        if str(value) == "-":
+            return (STANDARD_INPUT,)
+        return files(value) if value.is_dir() else (value if value.exists() else find(str(value)) or value,)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -30,7 +33,21 @@ def say_file(text: str) -> None:
 
 def note(text: str) -> None:
     """Print a line on stderr."""
-    click.echo(terminal(text), err=True)
+    _aside(f"{terminal(text)}\n")
+
+
+def _aside(text: str) -> None:
+    """Write to stderr; where that takes nothing, the answer is given all the same."""
+    try:
+        click.echo(text, nl=False, err=True)
+    except OSError:
+        drop(sys.stderr)
+
+
+def drop(stream: TextIO) -> None:
+    """Let nothing more be written to a stream that failed, not even at the end."""
+    with contextlib.suppress(io.UnsupportedOperation):  # a stream that is no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def progress(what: str) -> Callable[[str], None]:
@@ -40,7 +57,7 @@ def progress(what: str) -> Callable[[str], None]:
 
     def show(text: str) -> None:
         room = shutil.get_terminal_size().columns - len(what) - 3
-        click.echo(f"\r\x1b[K{what}: {terminal(text[:room])}", nl=False, err=True)
+        _aside(f"\r\x1b[K{what}: {terminal(text[:room])}")
 
     return show
 
@@ -73,4 +90,4 @@ def terminal_width() -> int:
 def end_progress() -> None:
     """Clear the line of `progress`."""
     if sys.stderr.isatty():
-        click.echo("\r\x1b[K", nl=False, err=True)
+        _aside("\r\x1b[K")

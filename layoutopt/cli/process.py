@@ -16,8 +16,9 @@ import click
 
 from layoutopt.cli.commands import main
 from layoutopt.cli.failures import FAILURES, INTERRUPTED, MAX_LINE_CHARACTERS, USAGE_ERROR, failure, one_line
-from layoutopt.cli.output import note
+from layoutopt.cli.output import drop, note
 from layoutopt.ground.escape import shown
+from layoutopt.ground.temporary import remove_left
 
 
 class _Terminated(BaseException):
@@ -25,9 +26,26 @@ class _Terminated(BaseException):
 
 
 def call() -> int:
-    """Run the command that the arguments name; its exit code, with errors as one line on stderr."""
+    """Run the command that the arguments name; its exit code, with errors as one line on stderr.
+
+    Afterwards, signals end the process as the system ends it, and SIGINT does not: it is over.
+    """
     _open_streams()
-    _end_by_exception()
+    try:
+        _end_by_exception()
+        code = _called()
+        _end_as_the_system_does()
+    except _Terminated as end:
+        remove_left()
+        number = end.args[0]
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        return 128 + int(number)  # where somebody has it blocked
+    remove_left()
+    return code
+
+
+def _called() -> int:
     # Warnings, of disputed hardware rules, are one line without the place in our source.
     warnings.showwarning = lambda message, *_: note(f"warning: {one_line(str(message))}")
     try:
@@ -40,26 +58,21 @@ def call() -> int:
         note("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
-        _drop_output()
+        drop(sys.stdout)
         return 0
     except OSError as error:
-        _drop_output()
+        drop(sys.stdout)
         _fail(f"cannot write the output: {error.strerror}")
         return USAGE_ERROR
     except FAILURES as error:
         message, code = failure(error)
         _fail(message)
         return code
-    except _Terminated as end:
-        number = end.args[0]
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
     return int(code or 0)
 
 
 def leave(code: int) -> NoReturn:
     """Exit, at once where a search still runs: no thread may outlive the interpreter that it calls."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # what there was to interrupt is over
     if threading.active_count() == 1:
         sys.exit(code)
     for stream in (sys.stdout, sys.stderr):
@@ -90,17 +103,22 @@ def _open_streams() -> None:
 
 
 def _end_by_exception() -> None:
+    ends = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_DFL]
+
     def end(number: int, _: FrameType | None) -> None:
+        for each in (*ends, signal.SIGINT):  # the way out is short, and is gone once
+            signal.signal(each, signal.SIG_IGN)
         raise _Terminated(number)
 
+    for number in ends:  # not where nohup has it ignored
+        signal.signal(number, end)
+
+
+def _end_as_the_system_does() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # not where nohup has it ignored
-            signal.signal(number, end)
-
-
-def _drop_output() -> None:
-    """Let nothing more be written to a stream that failed, not even at the end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _show(error: click.ClickException) -> None:

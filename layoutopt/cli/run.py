@@ -53,7 +53,7 @@ def command(
     if tiles_in(raw):
         solved_block = block_of(raw, *how)
         return _run_block(solved_block, machine.gpu_present(), as_json)
-    solved = answer_of(file, *how)
+    solved = answer_of(raw, *how)
     card = machine.gpu_present()
     given = solved()
     if given.code is not None:

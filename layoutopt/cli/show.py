@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +30,9 @@ class Drawn(InputPath):
         """The text as it is."""
         return str(value)
 
-    def file(self, value: str) -> Path | None:
+    def files(self, value: str) -> Iterable[Path]:
         """The file, unless it is one of the words."""
-        return None if value in ("none", "published", "solved") else Path(value)
+        return () if value in ("none", "published", "solved") else (Path(value),)
 
 
 @click.command("show", cls=FileCommand)

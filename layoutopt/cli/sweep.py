@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from layoutopt.cli.failures import USAGE_ERROR, one_line
-from layoutopt.cli.files import FileCommand, InputPath, OutputPath, whole_file, write_all
+from layoutopt.cli.files import FileCommand, InputPath, OutputPath, TextOrFile, whole_file, write_all
 from layoutopt.cli.options import ProblemPath, device_file_option, time_limit_option
 from layoutopt.cli.output import end_progress, note, progress, say, say_json
 from layoutopt.cli.several import over_option
@@ -35,7 +35,10 @@ _NAMED: Final = 20
 )
 @click.option("--workers", type=click.IntRange(1, 1024), metavar="N", help="Processes  [default: one a core]")
 @click.option(
-    "--scheduler", metavar="ADDRESS", help="Address or file of a Dask scheduler, instead of --workers."
+    "--scheduler",
+    type=TextOrFile(),
+    metavar="ADDRESS",
+    help="Address or file of a Dask scheduler, instead of --workers.",
 )
 @time_limit_option("Seconds for each problem.")
 @click.option("--method", type=click.Choice(METHODS), default="auto", show_default=True, help="As for solve.")
@@ -217,12 +220,14 @@ def _report(store: Store, written: _Written, as_json: bool, more: dict[str, Any]
     if written.page is not None:
         title = store.path.stem if store.path is not None else "sweep"
         outputs[written.page] = page_of(found, title, drawing.decode()).encode()
-    write_all(outputs)
-    if written.export is not None:
+    if written.export is None:
+        write_all(outputs)
+    else:
         from layoutopt.sweeps.export import EXPORTS
 
         with whole_file(written.export) as file:
             EXPORTS[written.export.suffix](store, file, written.export.stem)
+            write_all(outputs)
     if as_json:
         say_json(found.to_json() | more)
     else:

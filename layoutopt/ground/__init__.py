@@ -1,1 +1,1 @@
-"""What every room stands on and what knows nothing of GPUs: the clock, safe text, strict JSON."""
+"""What every room stands on and what knows nothing of GPUs: the clock, text, JSON, temporary files."""

@@ -11,8 +11,6 @@ import glob
 import importlib.util
 import os
 import shutil
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -20,7 +18,9 @@ from typing import Final
 from msgspec import Struct
 
 from layoutopt.errors import MachineError
+from layoutopt.ground.temporary import temporary_folder
 from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
+from layoutopt.hardware.tools import ended
 
 # One in each launch, and one for each instruction that all lanes of a warp skip: no access causes these.
 ELSEWHERE: Final = f"{WAVEFRONTS}_op_misc"
@@ -29,8 +29,6 @@ HARDWARE: Final = (
     *(f"{BANK_CONFLICTS}{part}" for part in ("", "_op_ld", "_op_st", "_op_atom", "_op_ldgsts")),
 )
 METRICS: Final = tuple(f"{name}.sum" for name in (*HARDWARE, ELSEWHERE))
-
-_TIMEOUT_S: Final = 600
 
 
 class Gpu(Struct, frozen=True):
@@ -101,9 +99,9 @@ def run_passes(text: str, rows: int, gpu: Gpu) -> tuple[list[Times], list[dict[s
     Raises:
         MachineError: a tool is missing or fails, or a layout was not timed.
     """
-    with tempfile.TemporaryDirectory(prefix="layoutopt-") as name:
-        program = compile_program(text, Path(name), gpu)
-        done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
+    with temporary_folder() as folder:
+        program = compile_program(text, folder, gpu)
+        done = ended([program], program.parent)
         times = parse_times(done.stdout)
         if done.returncode or len(times) != rows:
             wrong = done.stderr.strip()[:300]
@@ -142,9 +140,7 @@ def gpu_present() -> Gpu:
     fields = "--query-gpu=name,compute_cap,driver_version"
     done = None
     if smi is not None:
-        done = subprocess.run(
-            [smi, fields, "--format=csv,noheader"], capture_output=True, text=True, check=False
-        )
+        done = ended([smi, fields, "--format=csv,noheader"])
     if done is None or done.returncode or not done.stdout.strip():
         raise MachineError(
             "no NVIDIA GPU on this machine (nvidia-smi finds none); emit --self-test writes the program"
@@ -166,11 +162,9 @@ def compile_program(text: str, folder: Path, gpu: Gpu) -> Path:
             "emit --self-test writes the program"
         )
     source, program = folder / "selftest.cu", folder / "selftest"
-    source.write_text(text)
+    source.write_text(text, "utf-8")
     arch = f"-arch=sm_{gpu.compute_capability.replace('.', '')}"
-    done = subprocess.run(
-        [nvcc, "-std=c++17", "-O3", arch, "-o", program, source], capture_output=True, text=True, check=False
-    )
+    done = ended([nvcc, "-std=c++17", "-O3", arch, "-o", program, source], folder)
     if done.returncode:
         raise MachineError(f"nvcc failed: {(done.stderr or done.stdout).strip()[:500]}")
     return program
@@ -182,7 +176,7 @@ def run_values(program: Path, accesses: int) -> tuple[bool, list[tuple[bool, flo
     Raises:
         MachineError: the program fails.
     """
-    done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
+    done = ended([program], program.parent)
     distinct, rows = parse_values(done.stdout)
     if done.returncode not in (0, 1) or len(rows) != accesses:
         raise MachineError(f"the self-test ended with status {done.returncode}: {done.stderr.strip()[:300]}")
@@ -209,7 +203,7 @@ def run_counters(program: Path, accesses: int, kernels: str = "_access_") -> lis
     command = [ncu, "--metrics", ",".join(METRICS), "--clock-control", "none", "--cache-control", "none",
                "--csv", "--page", "raw", "--print-units", "base", "--kernel-name", f"regex:{kernels}",
                str(program), "profile"]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
+    done = ended(command, program.parent)
     rows = parse_counters(done.stdout)
     if done.returncode or len(rows) != accesses:
         errors = [line for line in done.stdout.splitlines() if line.startswith("==ERROR==")]
@@ -253,8 +247,8 @@ def run(text: str, expected: Sequence[tuple[str, str, dict[str, int]]], gpu: Gpu
     Raises:
         MachineError: a tool is missing or fails.
     """
-    with tempfile.TemporaryDirectory(prefix="layoutopt-") as name:
-        program = compile_program(text, Path(name), gpu)
+    with temporary_folder() as folder:
+        program = compile_program(text, folder, gpu)
         distinct, values = run_values(program, len(expected))
         read = run_counters(program, len(expected))
     runs = []

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import subprocess
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,7 +13,9 @@ from typing import Final
 from layoutopt.errors import MachineError, ProblemFileError
 from layoutopt.ground import json_data
 from layoutopt.ground.escape import shown
+from layoutopt.ground.temporary import temporary_folder
 from layoutopt.hardware.machine import find_tool
+from layoutopt.hardware.tools import ended
 from layoutopt.kernels import elf, ptx_program, sass
 from layoutopt.kernels.declarations import parameter_names, pointer_names
 from layoutopt.kernels.names import base_name, without_types
@@ -22,13 +23,6 @@ from layoutopt.kernels.program import Program
 
 MAX_BYTES: Final = 256 << 20
 DEFAULT_TARGET: Final = "sm_90"
-_SECONDS: Final = 300
-SUFFIXES: Final = (".cubin", ".sass", ".cu", ".ptx", ".fatbin", ".exe", ".so", ".o")
-
-
-def is_kernel(path: Path) -> bool:
-    """Whether a file is a kernel, not a problem: by its suffix."""
-    return path.suffix.lower() in SUFFIXES
 
 
 def programs(path: Path, target: str | None = None, options: Sequence[str] = ()) -> tuple[Program, ...]:
@@ -86,10 +80,10 @@ def assemble(text: str, target: str) -> bytes:
         ProblemFileError: ptxas refuses it.
         MachineError: there is no ptxas.
     """
-    with tempfile.TemporaryDirectory(prefix="layoutopt-") as name:
-        source, output = Path(name) / "kernel.ptx", Path(name) / "kernel.cubin"
-        source.write_text(text)
-        run_tool("ptxas", [f"-arch={target}", "-o", str(output), str(source)])
+    with temporary_folder() as folder:
+        source, output = folder / "kernel.ptx", folder / "kernel.cubin"
+        source.write_text(text, "utf-8")
+        run_tool("ptxas", [f"-arch={target}", "-o", str(output), str(source)], folder)
         return output.read_bytes()
 
 
@@ -142,18 +136,18 @@ def _some(found: Sequence[Program]) -> str:
 
 def _from_cubin(data: bytes) -> tuple[Program, ...]:
     elf.sections(data)
-    with tempfile.TemporaryDirectory(prefix="layoutopt-") as name:
-        path = Path(name) / "kernel.cubin"
+    with temporary_folder() as folder:
+        path = folder / "kernel.cubin"
         path.write_bytes(data)
-        listing = run_tool("nvdisasm", ["-g", "-c", str(path)])
+        listing = run_tool("nvdisasm", ["-g", "-c", str(path)], folder)
     return sass.from_cubin(data, listing)
 
 
 def _from_container(path: Path, target: str | None) -> tuple[Program, ...]:
     """Executables, libraries, objects and fat binaries: cuobjdump takes the cubins out."""
-    with tempfile.TemporaryDirectory(prefix="layoutopt-") as name:
-        run_tool("cuobjdump", ["-xelf", "all", str(path.resolve())], folder=name)
-        cubins = sorted(Path(name).glob("*.cubin"))
+    with temporary_folder() as folder:
+        run_tool("cuobjdump", ["-xelf", "all", os.path.realpath(path)], folder)
+        cubins = sorted(folder.glob("*.cubin"))
         if target is not None:
             cubins = [cubin for cubin in cubins if f".{target}." in cubin.name]
         if not cubins:
@@ -203,8 +197,8 @@ def compile_source(path: Path, target: str, options: Sequence[str] = (), form: s
     if not re.fullmatch(r"sm_\d{2,3}[af]?", target):
         raise ProblemFileError("--target", f"expected a GPU of NVIDIA such as sm_90, got {shown(target)!r}")
     json_data.read(path, MAX_BYTES)
-    with tempfile.TemporaryDirectory(prefix="layoutopt-") as name:
-        output = Path(name) / f"kernel.{form}"
+    with temporary_folder() as folder:
+        output = folder / f"kernel.{form}"
         command = [
             "-lineinfo",
             f"-{form}",
@@ -212,10 +206,10 @@ def compile_source(path: Path, target: str, options: Sequence[str] = (), form: s
             "-o",
             str(output),
             *options,
-            str(path.resolve()),
+            os.path.realpath(path),
         ]
         try:
-            run_tool("nvcc", command)
+            run_tool("nvcc", command, folder, here=True)
         except ProblemFileError as error:
             hint = next((hint for said, hint in _HINTS.items() if said in str(error)), "")
             raise ProblemFileError("", f"{error}{hint}") from None
@@ -224,31 +218,27 @@ def compile_source(path: Path, target: str, options: Sequence[str] = (), form: s
         return output.read_bytes()
 
 
-def run_tool(tool: str, arguments: Sequence[str], folder: str | None = None) -> str:
+def run_tool(tool: str, arguments: Sequence[str], folder: Path, *, here: bool = False) -> str:
     """What a tool of the CUDA toolkit prints.
 
+    Args:
+        tool: its name.
+        arguments: files by whole names.
+        folder: where it keeps what it writes meanwhile, and works.
+        here: work where this process does.
+
     Raises:
-        MachineError: it is not on this machine.
+        MachineError: it is not on this machine, or does not end.
         ProblemFileError: it fails.
     """
     program = find_tool(tool)
     if program is None:
         raise MachineError(f"{tool} is not on this machine (pip install 'layoutopt[cuda]' brings it)")
-    try:
-        done = subprocess.run(
-            [program, *arguments],
-            capture_output=True,
-            check=False,
-            timeout=_SECONDS,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-        )
-    except subprocess.TimeoutExpired:
-        raise ProblemFileError("", f"{tool} takes longer than {_SECONDS} seconds") from None
+    done = ended([program, *arguments], folder, here=here)
     if done.returncode:
-        text = (done.stderr or done.stdout).decode("utf-8", "replace")
+        text = done.stderr or done.stdout
         lines = [line for line in text.splitlines() if "error" in line.lower() or "fatal" in line.lower()]
         raise ProblemFileError(
             "", f"{tool} fails: {shown(' '.join((lines or text.splitlines() or ['?'])[0].split()), 300)}"
         )
-    return done.stdout.decode("utf-8", "replace")
+    return done.stdout

@@ -30,12 +30,14 @@ class Header(NamedTuple):
 
 
 def is_array(path: Path) -> bool:
-    """Whether a file is meant as one of these, by its name or its first bytes."""
+    """Whether a file is meant as one of these, by its name or its first bytes; a pipe is none."""
     try:
+        if not path.is_file():
+            return False  # whoever reads it as something else says why
         with open(path, "rb") as file:
             return path.suffix == ".npy" or file.read(len(MAGIC)) == MAGIC
     except OSError:
-        return False  # whoever reads it as something else says why
+        return False
 
 
 def header(path: Path, field: str = "") -> Header:
