@@ -10,13 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 import layoutopt
+import layoutopt.synthesis.free_lanes as free_module
 import layoutopt.synthesis.solve as solve_module
 from layoutopt.cli.commands import main
+from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import OutOfTime
-from layoutopt.problems.answer import Status
+from layoutopt.hardware.devices import device
+from layoutopt.problems.answer import Bound, Status
+from layoutopt.search.proposal import Ask
 
 SPEC = importlib.util.spec_from_file_location(
     "fuzz_free_lanes", Path(__file__).parents[1] / "scripts/fuzz/free_lanes.py"
@@ -395,3 +400,15 @@ def test_lanes_are_free_under_a_layout_that_the_hardware_dictates():
         [copy, columns], (16, 64), "f16", 128, target="sm_90a", layout={"minimise": "instructions"}
     )
     assert layoutopt.solve(given).layout is not None
+
+
+def test_half_a_wavefront_proves_no_bytes():
+    """Half a wavefront of the segments is one of any assignment; smaller layouts may have one, too."""
+    asked = problem([drain(64)])
+    result = layoutopt.solve(asked)
+    joint = free_module._Joint(asked, device("sm_90"), Ask(), solve_module._fixed)
+    assert joint.scale == 2
+    proof = replace(result.proof, excess=Bound(1, "families none"), bytes=Bound(10**6, "families none"))
+    case = case_of(joint._natural, device("sm_90"))
+    found = joint._proposal(case, result.layout, 1, result, replace(result, proof=proof))
+    assert (found.excess_bound.lower_bound, found.bytes_bound.lower_bound) == (1, 16384)

@@ -173,3 +173,21 @@ def test_what_one_choice_needs_is_not_said_of_all(monkeypatch, conflict_free):
     assert cut.status in (Status.FEASIBLE, Status.UNKNOWN)
     assert cut.proof.excess.lower_bound == 0 <= (whole.excess or 0)
     assert (cut.proof.excess.everywhere, cut.proof.evidence) == (True, "")
+
+
+def test_bytes_that_one_choice_needs_are_not_said_of_all(monkeypatch):
+    """Pairs in rows of 33 words need a pad, single words none, which there was no time for."""
+    data = {
+        "name": "widths", "tile": {"shape": [32, 33], "element": "f32"}, "threads": 32,
+        "accesses": [{"name": "rows", "op": "store", "bytes": [8, 4], "index": ["tid", "0"]}],
+        "layout": {"families": ["none", "pad"]},
+    }  # fmt: skip
+
+    def one_case(*asked):
+        yield next(iter(solve_module_cases(*asked)))
+        raise OutOfTime
+
+    monkeypatch.setattr("layoutopt.synthesis.solve.cases", one_case)
+    result = solve(from_data(data))
+    assert (result.status, result.bytes) == (Status.FEASIBLE, 4 * (31 * 34 + 33))
+    assert (result.proof.bytes.lower_bound, result.proof.bytes.scope) == (4 * 32 * 33, "every layout")

@@ -311,11 +311,13 @@ class _Joint:
         everything = Bound(0, EVERY_LAYOUT)
         proof = floor.proof if floor is not None else Proof(everything, everything)
         bound = proof.objective if plainly else everything
-        least = math.ceil(Fraction(str(bound.lower_bound)) * unit / self.scale)
+        shared = Fraction(str(bound.lower_bound)) * unit / self.scale
+        least = math.ceil(shared)
         met = excess == least
         size = case.size(case.table(layout))
         proved = floor is not None and floor.status is Status.OPTIMAL
-        decided = plainly and met and proved
+        # Where segments would have less than whole wavefronts, smaller layouts may have as few as this one.
+        decided = plainly and excess == shared and proved
         size_bound = proof.bytes if decided else Bound(self.problem.tile.bytes, EVERY_LAYOUT)
         counted = self.problem.layout.minimise in ("excess", "bytes")  # which no time or code decides
         complete = met and size == size_bound.lower_bound and counted

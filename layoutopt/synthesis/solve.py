@@ -312,6 +312,7 @@ def best(answers: Sequence[Answer], all_there: bool = True) -> Result:
     result = least.result
     reason = result.reason or _WIDTHS_LEFT
     proof = _of_all_widths(result.proof, proofs, all_there)
+    proof = msgspec.structs.replace(proof, bytes=Bound(least.elements_bytes, EVERY_LAYOUT))
     return msgspec.structs.replace(
         result, status=Status.FEASIBLE, reason=reason, decided_by=None, proof=proof
     )

@@ -32,11 +32,13 @@ class Answer:
         result: the result.
         wavefronts: of its layout, weighted; 0 without one.
         minimise: what comes first.
+        elements_bytes: of the elements, which no layout undercuts.
     """
 
     result: Result
     wavefronts: float
     minimise: Objective
+    elements_bytes: int
 
 
 def verified(case: Case, proposal: Proposal, *, conflict_free: bool = False) -> Answer:
@@ -49,19 +51,19 @@ def verified(case: Case, proposal: Proposal, *, conflict_free: bool = False) -> 
         VerificationError: the layout does not hold the tile, or costs other than was promised.
     """
     name, target, proof = case.asked.name, case.device.name, _proof(case, proposal)
-    layout = proposal.layout
+    layout, elements = proposal.layout, case.lowered.tile.bytes
     decided_by = proposal.decided_by if proposal.complete else None
     if layout is None:
         status = Status.INFEASIBLE if proposal.complete else Status.UNKNOWN
         result = Result(
             name, target, status, proof, proposal.reason, decided_by=decided_by, model=proposal.model
         )
-        return Answer(result, 0, case.asked.layout.minimise)
+        return Answer(result, 0, case.asked.layout.minimise, elements)
     counts = _counts(case, layout, proposal)
     reports = case.described(case.reports(counts), case.table(layout))
     if conflict_free and any(report.excess for report in reports):
         unknown = Result(name, target, Status.UNKNOWN, proof, _WEIGHTLESS)
-        return Answer(unknown, 0, case.asked.layout.minimise)
+        return Answer(unknown, 0, case.asked.layout.minimise, elements)
     shown = case.as_elements(layout)
     result = Result(
         problem=name,
@@ -82,7 +84,7 @@ def verified(case: Case, proposal: Proposal, *, conflict_free: bool = False) -> 
         model=proposal.model,
     )
     wavefronts = round(case.weighted_wavefronts(counts) / case.lanes.weight_unit, 6)
-    return Answer(result, wavefronts, case.asked.layout.minimise)
+    return Answer(result, wavefronts, case.asked.layout.minimise, elements)
 
 
 def _counts(case: Case, layout: Layout, proposal: Proposal) -> Sequence[Counts]:
