@@ -11,6 +11,7 @@ from plain_count import plain_count
 
 from layoutopt.engine.run_time_values import choices, count_choices, matching
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import PhaseRule, device
 from layoutopt.problems.answer import Status
 from layoutopt.problems.file import from_data
@@ -140,7 +141,49 @@ def test_the_expectation_is_exact_where_lanes_choose_alike(op, kind, spread):
     assert counts.ideal[0] == pytest.approx(even[:, 0].mean(), rel=1e-12)
 
 
+def test_words_of_several_chances_in_one_bank():
+    gpu = toy_device(4, 2)
+    problem = access_problem("min(v, 3)", "load", 4, 6, columns=6, any_is="uniform")
+    table = 8 * np.arange(6)
+    choice, counts = counted(problem, gpu, table)
+    outcomes = np.array(list(every_outcome(choice, 0, table, gpu)))
+    assert counts.wavefronts[0] == pytest.approx(outcomes[:, 0].mean(), rel=1e-12)
+
+
+def test_the_samples_of_many_instructions_are_shared_out():
+    """Half as many of each, with a seed of its own, and the mean is as good."""
+    gpu = toy_device(4, 2)
+    problem = access_problem(
+        "(v + i // 2 * tid) % 256", "load", 4, 4, columns=256, any_is="uniform", **{"for": {"i": 256}}
+    )
+    choice, counts = counted(problem, gpu, 4 * np.arange(256))
+    assert len(choice.rows) == 128
+    outcomes = [list(every_outcome(choice, row, 4 * np.arange(256), gpu)) for row in range(0, 256, 16)]
+    means = np.array([[w for w, _, _ in one] for one in outcomes]).mean(axis=1)
+    assert np.abs(counts.wavefronts[::16] - means).max() < 0.06
+    assert abs((counts.wavefronts[::16] - means).mean()) < 0.015
+
+
+def test_a_time_limit_ends_the_counting_of_choices():
+    problem = access_problem("(v + i) % 64", "load", 4, 4, columns=64, **{"for": {"i": 64}})
+    gpu = device("sm_90")
+    looped = trace(with_loops(problem), gpu)
+    with pytest.raises(OutOfTime):
+        choices(problem, looped, gpu, Budget(0))
+    choice = choices(problem, looped, gpu)["a"]
+    with pytest.raises(OutOfTime):
+        choice.count(4 * np.arange(64), Budget(0))
+
+
+def test_too_many_different_instructions_are_refused():
+    problem = access_problem("(v + i) % 20000", "load", 4, 2, columns=20000, **{"for": {"i": 20000}})
+    gpu = toy_device(4, 2)
+    with pytest.raises(ProblemFileError, match=r"accesses\[0\].any: 20,000 instructions choose"):
+        choices(problem, trace(with_loops(problem), gpu), gpu)
+
+
 def test_matching():
+    assert matching([range(2)] * 3 + [range(3)]) == 3
     assert matching([[0], [0], [0, 1]]) == 2
     assert matching([[0, 1], [0], [1, 2]]) == 3
     assert matching([]) == 0

@@ -155,9 +155,13 @@ class Case:
 
     # Counts ------------------------------------------------------------------------------------
 
-    def count(self, table: IntArray) -> tuple[Counts, ...]:
-        """What every warp instruction costs, access by access; base offsets may be added to the table."""
-        return tuple(access.count(table) for access in self.accesses)
+    def count(self, table: IntArray, budget: Budget | None = None) -> tuple[Counts, ...]:
+        """What every warp instruction costs, access by access; base offsets may be added to the table.
+
+        Raises:
+            OutOfTime: lanes choose, in so many ways that the budget was over before the end.
+        """
+        return tuple(access.count(table, budget) for access in self.accesses)
 
     def reports(self, counts: Sequence[Counts]) -> tuple[AccessReport, ...]:
         """The totals of each access, with its width where the file leaves it open."""
@@ -319,7 +323,7 @@ def counted(
         ProblemFileError: the problem contradicts itself, or the device has no rule for an access.
     """
     lanes = trace(with_loops(problem), device, budget)
-    chosen = choices(problem, lanes, device)
+    chosen = choices(problem, lanes, device, budget)
     return lanes, tuple(chosen.get(known.name, known) for known in _known(lanes.accesses, device))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from layoutopt.engine.conflicts import Counts, IntArray, count_wavefronts
 from layoutopt.engine.run_time_values import ChoiceTrace
 from layoutopt.errors import LayoutError
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation
 from layoutopt.layout.layout import Layout
@@ -41,8 +42,11 @@ class KnownLanes:
         """Weight of each instruction, int64, shape (instructions,), in units of `Trace.weight_unit`."""
         return self.lanes.weight
 
-    def count(self, table: IntArray) -> Counts:
-        """What each instruction costs under byte offsets by row-major index, int64, shape (elements,)."""
+    def count(self, table: IntArray, _: Budget | None = None) -> Counts:
+        """What each instruction costs under byte offsets by row-major index, int64, shape (elements,).
+
+        That takes no longer than the lanes took to evaluate, so that no budget is asked.
+        """
         lanes = self.lanes
         return count_wavefronts(table[lanes.element], lanes.active, lanes.operation, self.device)
 

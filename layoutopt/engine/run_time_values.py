@@ -19,12 +19,9 @@ banks, min(32 lanes, 8)). Where equal addresses are served one by one, all lanes
 choose it.
 
 **The expectation**, for independent uniform values, is exact where all lanes of a phase choose from the
-same words: with word w chosen with probability p_w, P(no bank serves more than m distinct words) is
-k! times the coefficient of z^k, for k lanes, in the product over banks of the sum over j <= m of the
-elementary symmetric polynomials e_j(exp(p_w z) - 1). Where equal addresses are served one by one, the
-factor of a bank of probability P is the sum over j <= m of (P z)^j / j!. (Flajolet and Sedgewick,
-Analytic Combinatorics, II.3.) With equal p_w it is least where the words are spread evenly, which is
-then the `ideal`. In all other cases it is the mean over `SAMPLES` samples of a fixed seed.
+same words (`layoutopt.engine.busiest_bank`). With words equally likely it is least where they are spread
+evenly, which is then the `ideal`. In all other cases it is the mean over `SAMPLES` samples of a fixed seed,
+or fewer where instructions are many.
 """
 
 from __future__ import annotations
@@ -38,8 +35,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.engine.busiest_bank import expected_most
 from layoutopt.engine.conflicts import Counts, count_wavefronts
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, PhaseRule
 from layoutopt.hardware.operations import Operation
 from layoutopt.problems.answer import AccessReport
@@ -51,7 +50,10 @@ BoolArray = npt.NDArray[np.bool_]
 
 # The standard error of an expectation is then below 1 % of a wavefront's standard deviation.
 SAMPLES: Final = 1 << 14
+# Of all instructions together; where these are many, the sum needs fewer of each.
+_ALL_SAMPLES: Final = 64 * SAMPLES
 _SEED: Final = 0
+MAX_DISTINCT: Final = 1 << 14  # instructions of an access
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,24 +85,28 @@ class ChoiceTrace:
     apart_bytes: int
     device: Device
 
-    def count(self, table: IntArray) -> Counts:
+    def count(self, table: IntArray, budget: Budget | None = None) -> Counts:
         """What each instruction costs under byte offsets by row-major index; see `count_choices`."""
-        return count_choices(table, self)
+        return count_choices(table, self, budget)
 
     def report(self, counts: Counts) -> AccessReport:
         """The totals of `counts`."""
         return report_choices(counts, self)
 
 
-def choices(problem: Problem, looped: Trace, device: Device) -> dict[str, ChoiceTrace]:
+def choices(
+    problem: Problem, looped: Trace, device: Device, budget: Budget | None = None
+) -> dict[str, ChoiceTrace]:
     """The accesses of `problem` whose lanes choose, by name.
 
     Args:
         problem: the problem.
         looped: the trace of `layoutopt.problems.lower.with_loops(problem)`.
         device: its device.
+        budget: the time there is; None for no limit.
 
     Raises:
+        OutOfTime: the time was over before the end.
         ProblemFileError: a weight depends on the values, or an access is wider than a row of banks.
     """
     warps = -(-problem.threads // device.lanes)
@@ -113,8 +119,12 @@ def choices(problem: Problem, looped: Trace, device: Device) -> dict[str, Choice
         if (weight != weight[:, :1]).any():
             raise ProblemFileError(f"accesses[{i}].weight", "a weight cannot depend on values of `any`")
         element = _by_value(np.where(lanes.active, lanes.element, -1), values, warps)
-        rows, row = np.unique(element.reshape(len(element), -1), axis=0, return_inverse=True)
-        rows = rows.reshape(-1, device.lanes, values)
+        rows, row = _distinct(element)
+        if len(rows) > MAX_DISTINCT:
+            raise ProblemFileError(
+                f"accesses[{i}].any",
+                f"{len(rows):,} instructions choose from different elements, of at most {MAX_DISTINCT:,}",
+            )
         apart_bytes = max(lanes.operation.width_bytes, problem.tile.storage.element_bytes)
         rule = device.rule(lanes.operation)
         if lanes.operation.width_bytes > rule.banks * rule.bank_bytes:
@@ -126,19 +136,15 @@ def choices(problem: Problem, looped: Trace, device: Device) -> dict[str, Choice
         _, banks, requests = _geometry(lanes.operation, rule)
         per_word = _elements_per_word(apart_bytes, rule)
         least = [
-            requests
-            * sum(
-                _least(elements, banks, per_word, rule.serialises_equal) + rule.extra_wavefronts
-                for elements in _phases(lane_elements, rule)
-            )
-            for lane_elements in rows
+            requests * _least_of_phases(lane_elements, banks, per_word, rule)
+            for lane_elements in (budget or Budget()).each(rows)
         ]
         found[access.name] = ChoiceTrace(
             lanes.name,
             lanes.op,
             lanes.operation,
             rows,
-            row.reshape(-1),
+            row,
             np.array(least, np.int64),
             weight[:, 0].ravel(),
             access.any_is,
@@ -155,22 +161,35 @@ def _by_value(array: npt.NDArray[Any], values: int, warps: int) -> npt.NDArray[A
     return np.ascontiguousarray(split.transpose(0, 2, 3, 1)).reshape(-1, lanes, values)
 
 
-def count_choices(table: IntArray, access: ChoiceTrace) -> Counts:
+def _distinct(instructions: IntArray) -> tuple[IntArray, IntArray]:
+    """Each instruction once, in the order of their first; and which of these each one is."""
+    number: dict[bytes, int] = {}
+    row = np.array([number.setdefault(each.tobytes(), len(number)) for each in instructions], np.int64)
+    first = np.unique(row, return_index=True)[1]
+    return instructions[first], row
+
+
+def count_choices(table: IntArray, access: ChoiceTrace, budget: Budget | None = None) -> Counts:
     """What every warp instruction costs under a layout.
 
     Args:
         table: int64, shape (elements,): byte offset of every element.
         access: the access.
+        budget: the time there is; None for no limit.
 
     Returns:
         Per instruction; float64 arrays for expectations.
+
+    Raises:
+        OutOfTime: the time was over before the end.
     """
     rule = access.device.rule(access.operation)
     each: list[tuple[float, float, float]] = []
-    for elements, least in zip(access.rows, access.least.tolist(), strict=True):
+    rows = zip(access.rows, access.least.tolist(), strict=True)
+    for number, (elements, least) in enumerate((budget or Budget()).each(rows)):
         address = np.where(elements < 0, -1, table[elements])
         if access.any_is == "uniform":
-            each.append(_expected(address, access))
+            each.append(_expected(address, access, number))
         else:
             wavefronts, phases = _worst(_units(address, access.operation, rule), access.operation, rule)
             each.append((wavefronts, least, phases))
@@ -228,9 +247,26 @@ def _phases(choice: IntArray, rule: PhaseRule) -> list[IntArray]:
 
 def _pairs(choice: IntArray) -> tuple[IntArray, IntArray]:
     """Every lane with every unit that it can choose, once: lanes, units."""
-    lane, value = np.nonzero(choice >= 0)
-    pairs = np.unique(np.stack([lane, choice[lane, value]]), axis=1)
-    return pairs[0], pairs[1]
+    units = int(choice.max(initial=-1)) + 1
+    numbered = choice + units * np.arange(len(choice))[:, None]
+    return np.divmod(_once(numbered[choice >= 0]), max(1, units))
+
+
+def _once(numbers: IntArray) -> IntArray:
+    """The numbers, rising and each once; for millions several times as fast as NumPy's `unique`."""
+    rising = np.sort(numbers)
+    found: IntArray = rising[np.diff(rising, prepend=-1) != 0]
+    return found
+
+
+def _by_lane(lane: IntArray, unit: IntArray, lanes: int) -> list[list[int]]:
+    """What each lane can choose, of pairs that are sorted by lane; no more than there are lanes.
+
+    A lane with as many choices as there are lanes finds one that no other lane takes, so that the others
+    matter to no matching.
+    """
+    each = np.split(unit, np.flatnonzero(np.diff(lane)) + 1)
+    return [units[:lanes].tolist() for units in each]
 
 
 # The worst case -----------------------------------------------------------------------------
@@ -248,34 +284,45 @@ def _most(choice: IntArray, banks: int, serialises_equal: bool) -> int:
     """The most that one bank can be made to serve."""
     lane, unit = _pairs(choice)
     bank = unit % banks
-    reaching = np.bincount(np.unique(bank * len(choice) + lane) // len(choice), minlength=banks)
+    reaching = np.zeros((banks, len(choice)), bool)
+    reaching[bank, lane] = True
+    reaching = reaching.sum(axis=1)
     if serialises_equal:
         return int(reaching.max())
     edges = np.bincount(bank, minlength=banks)
-    held = np.bincount(np.unique(unit) % banks, minlength=banks)
+    held = np.bincount(_once(unit) % banks, minlength=banks)
     limit = np.minimum(reaching, held)
+    by_bank, ends = np.argsort(bank, kind="stable"), np.cumsum(edges)
     most = 0
     for b in np.argsort(-limit, kind="stable").tolist():
         if limit[b] <= most:
             break
         if edges[b] in (held[b], held[b] * reaching[b]):  # all words private, or all shared
             return int(limit[b])
-        inside = bank == b
-        most = max(most, matching([unit[inside & (lane == k)].tolist() for k in np.unique(lane[inside])]))
+        inside = by_bank[ends[b] - edges[b] : ends[b]]
+        most = max(most, matching(_by_lane(lane[inside], unit[inside], len(choice))))
     return most
+
+
+def _least_of_phases(choice: IntArray, banks: int, per_word: int, rule: PhaseRule) -> int:
+    """What the worst case of one request is at least; `choice` has shape (lanes, values)."""
+    return sum(
+        _least(elements, banks, per_word, rule.serialises_equal) + rule.extra_wavefronts
+        for elements in _phases(choice, rule)
+    )
 
 
 def _least(choice: IntArray, banks: int, per_word: int, serialises_equal: bool) -> int:
     """What the worst case is at least, in every layout; lanes choose elements."""
     lane, element = _pairs(choice)
-    _, degrees = np.unique(element, return_counts=True)
-    lanes = len(np.unique(lane))
+    degrees = np.bincount(element)
+    degrees = degrees[degrees > 0]
+    lanes = 1 + int(np.count_nonzero(np.diff(lane)))
     if serialises_equal:
         return max(int(degrees.max()), -(-lanes // banks))
     least = 1
     if lanes > banks:
-        reach = [element[lane == k].tolist() for k in np.unique(lane)]
-        least = -(-matching(reach) // (banks * per_word))
+        least = -(-matching(_by_lane(lane, element, lanes)) // (banks * per_word))
     shared = 0  # elements that at least `degree` lanes can choose
     for degree, count in sorted(Counter(degrees.tolist()).items(), reverse=True):
         shared += count
@@ -302,83 +349,49 @@ def matching(reach: Sequence[Sequence[int]]) -> int:
 # The expectation ----------------------------------------------------------------------------
 
 
-def _expected(address: IntArray, access: ChoiceTrace) -> tuple[float, float, float]:
-    """Expected wavefronts, ideal and phases of one instruction; `address` has shape (lanes, values)."""
-    operation, device = access.operation, access.device
-    rule = device.rule(operation)
-    units = [Counter(u for u in lane if u >= 0) for lane in _units(address, operation, rule).tolist()]
-    phases = [[units[lane] for lane in lanes if units[lane]] for lanes in rule.phases]
-    if rule.merges_pairs or any(lane != phase[0] for phase in phases for lane in phase):
-        return _sampled(address, operation, device)
+def _expected(address: IntArray, access: ChoiceTrace, number: int) -> tuple[float, float, float]:
+    """Expected wavefronts, ideal and phases of instruction `number`; `address` has shape (lanes, values)."""
+    operation = access.operation
+    rule = access.device.rule(operation)
+    if rule.merges_pairs:
+        return _sampled(address, access, number)
+    units: IntArray = np.sort(_units(address, operation, rule), axis=1)
+    taking_part = units[:, -1] >= 0
+    phases = [units[[lane for lane in lanes if taking_part[lane]]] for lanes in rule.phases]
+    if not all(np.array_equal(phase, phase[:1].repeat(len(phase), axis=0)) for phase in phases):
+        return _sampled(address, access, number)
     _, banks, requests = _geometry(operation, rule)
     values = address.shape[1]
     wavefronts = ideal = occupied = 0.0
     for phase in phases:
-        if not phase:
+        if not len(phase):
             continue
-        chance = {unit: n / values for unit, n in phase[0].items()}
-        absent = 1 - sum(phase[0].values()) / values
+        first: IntArray = phase[0]
+        held, times = np.unique(first[first >= 0], return_counts=True)
+        chance = dict(zip(held.tolist(), (times / values).tolist(), strict=True))
+        absent = 1 - int(times.sum()) / values
         here = 1 - absent ** len(phase)
         at_all = requests * here * rule.extra_wavefronts
-        cost = requests * _expected_most(chance, absent, len(phase), banks, rule.serialises_equal)
+        cost = requests * expected_most(chance, absent, len(phase), banks, rule.serialises_equal)
         even = requests * here
         # Elements are words of their own, equally likely, and so for all lanes alike.
         if _elements_per_word(access.apart_bytes, rule) == 1 and len(set(chance.values())) == 1:
             spread = dict(enumerate(chance.values()))
-            even = requests * _expected_most(spread, absent, len(phase), banks, rule.serialises_equal)
+            even = requests * expected_most(spread, absent, len(phase), banks, rule.serialises_equal)
         wavefronts += cost + at_all
         ideal += even + at_all
         occupied += requests * here
     return wavefronts, ideal, occupied
 
 
-def _expected_most(
-    chance: dict[int, float], absent: float, lanes: int, banks: int, serialises_equal: bool
-) -> float:
-    """Expected load of the busiest bank: the sum over m of P(it is more than m)."""
-    by_bank: dict[int, list[float]] = {}
-    for unit, p in chance.items():
-        by_bank.setdefault(unit % banks, []).append(p)
-    alike = Counter(tuple(sorted(ps)) for ps in by_bank.values())
-    factors = {ps: _bank_series(ps, lanes, serialises_equal) for ps in alike}
-    expected = 0.0
-    for m in range(lanes):
-        series = _exponential(absent, lanes)
-        for ps, count in sorted(alike.items()):
-            factor = factors[ps][: m + 1].sum(axis=0)
-            for _ in range(count):
-                series = np.convolve(series, factor)[: lanes + 1]
-        # The series are in z * lanes, so that no coefficient leaves the range of a double.
-        within = float(series[lanes]) * math.exp(math.lgamma(lanes + 1) - lanes * math.log(lanes))
-        expected += max(0.0, 1 - within)
-    return expected
-
-
-def _exponential(p: float, lanes: int) -> npt.NDArray[Any]:
-    """exp(p * lanes * z) up to z^lanes."""
-    return np.cumprod([1.0, *(p * lanes / j for j in range(1, lanes + 1))])
-
-
-def _bank_series(ps: Sequence[float], lanes: int, serialises_equal: bool) -> npt.NDArray[Any]:
-    """Row j: the series of one bank serving exactly j; shape (lanes + 1, lanes + 1)."""
-    if serialises_equal:
-        return np.diag(_exponential(sum(ps), lanes))
-    rows = np.zeros((lanes + 1, lanes + 1))
-    rows[0, 0] = 1
-    for p in ps:
-        hit = _exponential(p, lanes)
-        hit[0] = 0
-        added = np.array([np.convolve(row, hit)[: lanes + 1] for row in rows])
-        rows[1:] += added[:-1]
-    return rows
-
-
-def _sampled(address: IntArray, operation: Operation, device: Device) -> tuple[float, float, float]:
-    """Means over samples of a fixed seed, the same for every layout."""
+def _sampled(address: IntArray, access: ChoiceTrace, number: int) -> tuple[float, float, float]:
+    """Means over samples of a seed that is the same for every layout; one for each of many instructions."""
     lanes, values = address.shape
-    drawn = np.random.default_rng(_SEED).integers(values, size=(SAMPLES, lanes))
+    samples = min(SAMPLES, _ALL_SAMPLES // len(access.rows))
+    seed = _SEED if samples == SAMPLES else (_SEED, number)
+    drawn = np.random.default_rng(seed).integers(values, size=(samples, lanes))
     chosen = address[np.arange(lanes), drawn]
-    counts = count_wavefronts(np.maximum(chosen, 0), chosen >= 0, operation, device)
+    counts = count_wavefronts(np.maximum(chosen, 0), chosen >= 0, access.operation, access.device)
     return float(counts.wavefronts.mean()), float(counts.ideal.mean()), float(counts.phases.mean())
 
 

@@ -54,6 +54,13 @@ class Budget:
         part._stop = self._stop
         return part
 
+    def at_least(self, seconds: float) -> Budget:
+        """A budget of the time left, or of so many seconds where that is more: for what every answer needs.
+
+        It goes on where this one is stopped.
+        """
+        return Budget(None if self.seconds is None else max(seconds, self.seconds))
+
     def stop(self) -> None:
         """Nothing is left from now on, here and in every part; from any thread."""
         self._stop.give()
@@ -123,6 +130,16 @@ class Budget:
                 item = next(iterator)
             except (StopIteration, OutOfTime):
                 return
+            yield item
+
+    def each(self, items: Iterable[T]) -> Iterator[T]:
+        """All of the items.
+
+        Raises:
+            OutOfTime: no time was left before one of them.
+        """
+        for item in items:
+            self.check()
             yield item
 
     def check(self) -> None:

@@ -19,7 +19,7 @@ from layoutopt.engine.conflicts import IntArray
 from layoutopt.engine.run_time_values import rounded_count
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import parse
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.dictated import Mode, engine, modes
 from layoutopt.hardware.operations import is_direct_load
 from layoutopt.layout.layout import MAX_BITS, Layout
@@ -34,6 +34,7 @@ from layoutopt.search.proposal import STOPPED, Ask, Proposal
 
 # Candidates that an answer names.
 _NAMED: Final = 12
+_NEEDED_S: Final = 0.5  # to count the first of them where lanes choose
 
 # What lies without gaps where layouts are listed.
 _LISTED: Final = {"tma": "boxes", "wgmma": "pages", "tcgen05": "pages"}
@@ -262,7 +263,12 @@ def _counted(
             needs = f"needs a base at a multiple of {unit} bytes"
             refused.append(f"{candidate.name}: {needs}, alignment_bytes is {limit}")
             continue
-        counts = case.count(table)
+        try:
+            counts = case.count(table, budget if ranked else budget.at_least(_NEEDED_S))
+        except OutOfTime:
+            if ranked:
+                break
+            raise
         plain = rounded_count(sum(r.excess for r in case.reports(counts)))
         as_published = published is not None and bool((table == published).all())
         weighted = case.weighted_excess(counts)

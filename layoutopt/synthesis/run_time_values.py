@@ -8,6 +8,7 @@ from typing import Final
 
 from layoutopt.engine.case import Case
 from layoutopt.engine.run_time_values import ChoiceTrace
+from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound
 from layoutopt.search.proposal import Ask, Proposal
@@ -16,6 +17,7 @@ from layoutopt.search.search import plain_layouts
 # Layouts compared: at most so many, and so many that this many choices are counted in all.
 _MOST_PLAIN_LAYOUTS: Final = 1000
 _CHOICES_COUNTED: Final = 30_000_000
+_NEEDED_S: Final = 0.5  # for the first of them, without which there is no answer
 _NOT_ALL: Final = "over values, only layouts without a swizzle were compared with the model's"
 
 
@@ -24,12 +26,16 @@ def over_values(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
 
     The excess over values is at least 0 and that of the other accesses at least what the model proved,
     so their sum is a bound; a layout that meets it cannot be smaller than the model's bound on bytes.
+
+    Raises:
+        OutOfTime: counting the model's proposal takes longer than there is time.
     """
     if proposal.layout is None:
         return proposal
     bound = proposal.excess_bound.lower_bound
     least_bytes = proposal.bytes_bound.lower_bound
-    best = _judged(case, proposal, proposal.layout, proposal.family, proposal.operations or 0)
+    needed = ask.budget.at_least(_NEEDED_S)
+    best = _judged(case, proposal, proposal.layout, proposal.family, proposal.operations or 0, needed)
     plain = plain_layouts(case.lowered, case.device, case.certain, ask.budget)
     for layout, family, operations in islice(plain, _most(case)):
         if ask.budget.spent or (best.weighted_excess <= bound and best.bytes <= least_bytes):
@@ -37,7 +43,11 @@ def over_values(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
         size = case.size(case.table(layout))
         if best.weighted_excess <= bound and (size, operations) >= (best.bytes, best.operations or 0):
             continue
-        best = min(best, _judged(case, proposal, layout, family, operations), key=_rank)
+        try:
+            judged = _judged(case, proposal, layout, family, operations, ask.budget)
+        except OutOfTime:
+            break
+        best = min(best, judged, key=_rank)
     reached = best.weighted_excess <= bound
     bytes_bound = proposal.bytes_bound if reached else Bound(case.lowered.tile.bytes, EVERY_LAYOUT)
     complete = reached and best.bytes == bytes_bound.lower_bound
@@ -59,10 +69,12 @@ def _most(case: Case) -> int:
     return max(32, min(_MOST_PLAIN_LAYOUTS, _CHOICES_COUNTED // max(1, work)))
 
 
-def _judged(case: Case, proposal: Proposal, layout: Layout, family: str, operations: int) -> Proposal:
+def _judged(
+    case: Case, proposal: Proposal, layout: Layout, family: str, operations: int, budget: Budget
+) -> Proposal:
     """The layout in the proposal's place, with what the engine counts."""
     table = case.table(layout)
-    excess = case.weighted_excess(case.count(table))
+    excess = case.weighted_excess(case.count(table, budget))
     size = case.size(table)
     return replace(
         proposal, layout=layout, family=family, operations=operations, bytes=size, weighted_excess=excess
