@@ -214,6 +214,7 @@ def certificate(session: Session, answer: dict, asked: Question, table: np.ndarr
         str(ROOT / "scripts" / "checkers" / "check_certificate.py"),
         "p.json",
         "c.json",
+        *filter(None, [session.device_file]),
     ]
     ran = subprocess.run(command, cwd=session.folder, capture_output=True, text=True, check=False)
     require(

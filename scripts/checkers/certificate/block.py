@@ -7,79 +7,148 @@ from fractions import Fraction
 
 from certificate.bounds import check_bound
 from certificate.execution import DIRECT, Case, check_layout
+from certificate.form import BLOCK, PART, check_form
+from certificate.hardware import room
 from certificate.problem import (
     alignment,
     check_problem,
     element_bits,
-    not_handled,
     require,
     tile_bytes,
     without_lanes,
 )
-from certificate.tile import check
+from certificate.tile import WIDEST_BYTES, check, not_checked
+
+TOLERANCE = Fraction(1, 10**6)  # of sums of weights, which are printed as decimals
 
 
-def check_block(block, given):
+def check_block(block, given, devices):
     """Print what holds and what is open of several tiles; whether nothing is."""
+    check_form(given, BLOCK)
+    target, most = block.get("target", "sm_90"), given["max_bytes"]
     require(given["problem"] == block["name"], f"it is of the problem {given['problem']!r}")
-    require(given["target"] == block.get("target", "sm_90"), f"it is for {given['target']!r}")
-    asked, most = block.get("layout", {}).get("max_bytes"), given["max_bytes"]  # else what the GPU has
-    require(asked in (None, most), f"layout.max_bytes is {asked}")
-    tiles = {tile["name"]: tile for tile in block["tiles"]}
-    if not given["tiles"]:
-        require(given["status"] in ("infeasible", "unknown"), f"{given['status']}, without a layout")
-        print(f"{given['status']}: NOT CHECKED: {given['reason']}")
-        return False
-    named = [name for part in given["tiles"] for name in part["tiles"]]
-    require(sorted(named) == sorted(tiles), "the tiles are not those of the file")
-    excess, bound, elements, places, open_tiles = Fraction(0), Fraction(0), {}, {}, []
-    for part in given["tiles"]:
-        own, problem = part["certificate"], tile_problem(block, part["tiles"])
-        check_problem(problem)
-        problem = without_lanes(problem)
-        if why := not_handled(problem, own):
-            print(f"{', '.join(part['tiles'])}: NOT CHECKED: {why}")
-            open_tiles += part["tiles"]
-            continue
-        print(f"{', '.join(part['tiles'])}:")
-        check(problem, own)
-        case, found = Case(problem, own), own["layout"]
-        require([place["tile"] for place in part["places"]] == part["tiles"], "the places are of other tiles")
-        for place in part["places"]:
-            name, base, step = place["tile"], place["base_bytes"], place["stage_bytes"]
-            stages, count = tiles[name].get("stages", 1), tile_bytes(tiles[name]) // case.size
-            require(place["stages"] == stages, f"{name} has {stages} stages")
-            size = max(found["byte_offsets"][:count]) + case.size
-            places[name] = [(base + k * step, base + k * step + size) for k in range(stages)]
-            elements[name] = stages * tile_bytes(tiles[name])
-            unit = max((claim["alignment_bytes"] for claim in own.get("hardware", {}).values()), default=1)
-            aligned = not any(start % unit for start, _ in places[name])
-            require(aligned, f"{name} lies at no multiple of {unit} bytes")
-        period = own["banks"] * own["bank_bytes"]
-        for shift in {start % period for name in part["tiles"] for start, _ in places[name]} - {0}:
-            moved = [at + shift for at in found["byte_offsets"]]
-            check_layout(case, {**found, "byte_offsets": moved, "bytes": found["bytes"] + shift})
-        excess += Fraction(str(found["excess"]))
-        claimed = Fraction(str(own["bound"]["excess"]))
-        bound += min(claimed, check_bound(case, own)) if claimed else 0
+    require(given["target"] == target, f"it is for {given['target']!r}")
+    limit = block.get("layout", {}).get("max_bytes") or room(block, devices.get(target.lower()))
+    require(limit in (None, most), f"the tiles have {limit} bytes, not {most}")
+    status, found = given["status"], bool(given["tiles"])
+    require(status in ("optimal", "feasible", "infeasible", "unknown"), f"no status: {status!r}")
+    require(found == (status in ("optimal", "feasible")), f"{status}, with{'' if found else 'out'} layouts")
+    if not found:
+        return check_none(given, least_bytes(block), limit)
+    check_groups(block, given["tiles"])
+    checked = [check_tiles(block, part, devices) for part in given["tiles"]]
+    places = {name: spans for part in checked if part for name, spans in part[2].items()}
     check_places(block, places)
-    if open_tiles:
-        print(f"block: NOT CHECKED: its bytes and excess, for want of {', '.join(open_tiles)}")
+    if not all(checked):
+        unread = [part["tiles"] for part, found in zip(given["tiles"], checked, strict=True) if not found]
+        left_out = itertools.chain(*unread)
+        print(f"block: NOT CHECKED: its bytes and excess, for want of {', '.join(left_out)}")
         return False
+    excess, bound = (sum(part[k] for part in checked) for k in (0, 1))
     end = max(stop for spans in places.values() for _, stop in spans)
     require(given["bytes"] == end, f"the tiles end at byte {end}")
     require(most is None or end <= most, f"{end} bytes, more than {most}")
-    require(abs(excess - Fraction(str(given["excess"]))) < Fraction(1, 10**6), f"the excess is {excess}")
+    require(abs(excess - Fraction(str(given["excess"]))) < TOLERANCE, f"the excess is {excess}")
+    for part in given["tiles"]:
+        check_part(part)
+    return check_bounds(block, given, (excess, bound, end)) and all(part[3] for part in checked)
+
+
+def check_groups(block, parts):
+    """The tiles are those of the file, and those that share a layout are together."""
+    names, same = [tile["name"] for tile in block["tiles"]], block.get("same_layout") or []
+    groups = [names] if same is True else [*same]
+    groups += [[name] for name in names if not any(name in group for group in groups)]
+    for part in parts:
+        check_form(part, PART)
+    given = sorted(sorted(part["tiles"]) for part in parts)
+    require(given == sorted(map(sorted, groups)), "the tiles are not those of the file")
+
+
+def check_tiles(block, part, devices):
+    """Excess, bound and places of the tiles of one layout, and whether nothing of it is open.
+
+    Nothing, where its accesses are not read here.
+    """
+    own, problem, names = part["certificate"], tile_problem(block, part["tiles"]), ", ".join(part["tiles"])
+    tiles = {tile["name"]: tile for tile in block["tiles"]}
+    check_problem(problem)
+    problem = without_lanes(problem)
+    if why := not_checked(problem, own, devices):
+        print(f"{names}: NOT CHECKED: {why}")
+        return None
+    print(f"{names}:")
+    asked = {name for tile in part["tiles"] for name in tiles[tile].get("layout", {})}
+    complete = check(problem, own, implied={"order"} - asked)
+    case, found, places = Case(problem, own), own["layout"], {}
+    require(found is not None, f"{names}: no layout")
+    require([place["tile"] for place in part["places"]] == part["tiles"], "the places are of other tiles")
+    for place in part["places"]:
+        name, base, step = place["tile"], place["base_bytes"], place["stage_bytes"]
+        stages, count = tiles[name].get("stages", 1), tile_bytes(tiles[name]) // case.size
+        require(place["stages"] == stages, f"{name} has {stages} stages")
+        size = max(found["byte_offsets"][:count]) + case.size
+        require(place["bytes"] == size <= step, f"{name} takes {size} bytes")
+        places[name] = [(base + k * step, base + k * step + size) for k in range(stages)]
+        unit = max((claim["alignment_bytes"] for claim in own["hardware"].values()), default=1)
+        aligned = not any(start % unit for start, _ in places[name])
+        require(aligned, f"{name} lies at no multiple of {unit} bytes")
+    period = math.lcm(own["banks"] * own["bank_bytes"], WIDEST_BYTES)
+    for shift in {start % period for spans in places.values() for start, _ in spans} - {0}:
+        moved = [at + shift for at in found["byte_offsets"]]
+        check_layout(case, {**found, "byte_offsets": moved, "bytes": found["bytes"] + shift})
+    claimed = Fraction(str(own["bound"]["excess"]))
+    bound = min(claimed, check_bound(case, own)) if claimed else Fraction(0)
+    return Fraction(str(found["excess"])), bound, places, complete
+
+
+def check_bounds(block, given, reached):
+    """Print which bounds of all tiles are arithmetic; whether both are."""
+    excess, bound, end = reached
+    claimed, at_least = Fraction(str(given["bound"]["excess"])), given["bytes_bound"]["at_least"]
+    require(claimed <= excess + TOLERANCE, f"the layouts have less excess than {claimed}")
+    require(at_least <= end, f"the layouts have fewer bytes than {at_least}")
+    best = excess - claimed < TOLERANCE and at_least == end
+    require(best or given["status"] != "optimal", "optimal, but the bounds are lower")
     print(f"block: {excess} weighted excess in {end} bytes, no byte is of two tiles at a time: checked")
-    times = [sum(elements.pop(name) for name in time) for time in block.get("overlay") or ()]
-    least = sum(elements.values()) + max(times, default=0)
-    closed = [bound >= Fraction(str(given["bound"]["excess"])), end <= least]
+    closed = [bound >= claimed, at_least <= least_bytes(block)]
     by_hand = given["bound"]["rests_on"].startswith("arithmetic")
-    require(closed[0] or not by_hand, f"the bound is {given['bound']['excess']}, arithmetic gives {bound}")
+    require(closed[0] or not by_hand, f"the bound is {claimed}, arithmetic gives {bound}")
     for holds, what, stated in zip(closed, ("excess", "bytes"), ("bound", "bytes_bound"), strict=True):
         rests = "checked" if holds else "NOT CHECKED, it rests on layoutopt's search"
         print(f"{what}: of all tiles, in {given[stated]['scope']}: {rests}")
     return all(closed)
+
+
+def least_bytes(block):
+    """Bytes of the elements of all tiles and stages that live at one time, at most."""
+    elements = {tile["name"]: tile.get("stages", 1) * tile_bytes(tile) for tile in block["tiles"]}
+    times = [sum(elements.pop(name) for name in time) for time in block.get("overlay") or ()]
+    return sum(elements.values()) + max(times, default=0)
+
+
+def check_none(given, least, limit):
+    """Print why there are no layouts; whether arithmetic refutes them."""
+    require(given["bytes"] is None and given["excess"] is None, "bytes or excess, without a layout")
+    open_bound = given["bound"]["excess"] > 0 or given["bytes_bound"]["at_least"] > least
+    if given["status"] == "infeasible" and limit is not None and limit < least and not open_bound:
+        print(f"infeasible: the elements alone take {least} bytes, more than {limit}: checked")
+        return True
+    print(f"{given['status']}: NOT CHECKED: {given.get('reason')}")
+    return False
+
+
+def check_part(part):
+    """That what is said of tiles which share a layout is what their places say."""
+    places = part["places"]
+    bases, stages = [place["base_bytes"] for place in places], [place["stages"] for place in places]
+    require(part["bases_bytes"] == bases and part["base_bytes"] == bases[0], f"the tiles begin at {bases}")
+    count = max(stages) if len(set(bases)) < len(bases) else sum(stages)
+    require(part["stages"] == count, f"{', '.join(part['tiles'])}: {count} stages")
+    step = max(place["stage_bytes"] for place in places)
+    require(
+        part["stage_bytes"] == step, f"{', '.join(part['tiles'])}: {step} bytes from one stage to the next"
+    )
 
 
 def whole_tile(tiles):

@@ -62,6 +62,9 @@ def contiguous(shape, size, table, dim):
 def wrong_claim(access, shape, size, packed, table, claim):
     """Whether an access reaches the tile as `claim`, a descriptor of the certificate, has it."""
     engine, use = engine_of(access)
+    kind = {"tma": "tensor map", "cp.async.bulk": "bulk copy"}.get(engine, "matrix descriptor")
+    if claim["kind"] != kind:
+        return f"a {kind} is needed, not a {claim['kind']}"
     if engine == "cp.async.bulk":
         return wrong_copies(use, shape, size, packed, table, claim)
     mode = claim["mode"]
@@ -70,7 +73,9 @@ def wrong_claim(access, shape, size, packed, table, claim):
     if (claim["code"], claim["alignment_bytes"]) != (CODES[engine][mode], alignment(engine, mode)):
         return f"the code or the alignment of mode {mode}"
     if engine == "tma":
-        return wrong_tensor_map(use, shape, size, packed, table, claim)
+        named = claim["swizzle"] == f"CU_TENSOR_MAP_SWIZZLE_{mode.replace('none', 'NONE')}"
+        wrong = "" if named else f"the swizzle of mode {mode} is not {claim['swizzle']}"
+        return wrong_tensor_map(use, shape, size, packed, table, claim) or wrong
     return wrong_matrix(access, shape, size, table, claim)
 
 
@@ -219,7 +224,10 @@ def wrong_matrix(access, shape, size, table, claim):
             f"an instruction reads {rows}x{depth}, {' or '.join(majors(engine, use, size))}-major, K is x{k}"
         )
     leading, stride = claim["leading_byte_offset"], claim["stride_byte_offset"]
-    if any(offset % 16 or offset >> 4 >= 1 << 14 for offset in (leading, stride)) or claim["base_offset"]:
+    if (
+        any(offset % 16 or offset >> 4 >= 1 << 14 for offset in (leading, stride))
+        or claim["base_offset"] != 0
+    ):
         return "offsets of the descriptor"
     bits = leading >> 4 << 16 | stride >> 4 << 32 | claim["code"] << (62 if engine == "wgmma" else 61)
     bits |= 1 << 46 if engine == "tcgen05" else 0

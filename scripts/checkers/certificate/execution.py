@@ -27,6 +27,8 @@ class Case:
         require(self.size % self.align == 0 and self.align & (self.align - 1) == 0, "the element's alignment")
         self.shape[-1] //= self.packed
         self.elements = math.prod(self.shape)
+        # Where words of one row of a bank are served together, nothing here bounds what other layouts cost.
+        self.by_rows = any(rule["row_words"] > 1 for rule in given["served"].values())
         self.operations = {access["name"]: str(access.get("op")) for access in problem["accesses"]}
         self.runs = [run for access in problem["accesses"] for run in self.execute(problem, access)]
         self.vector = {}  # element -> bytes and first element of the aligned block that every layout keeps
@@ -95,6 +97,8 @@ class Case:
         words: as many as can start in one.
         """
         word, weight, counting = self.given["bank_bytes"], {}, Fraction(0)
+        if self.by_rows:
+            return weight, counting
         for name, _, _, times, lanes in self.runs:
             rule = self.given["served"][name]
             banks, every = rule["banks"], list if rule["serialises_equal"] else set
@@ -128,9 +132,13 @@ class Case:
 
     def word_of(self, given):
         """A word of the certificate: its first element, and the byte of it where the word starts."""
-        flat = self.flat(given["element"])
+        flat, byte = self.flat(given["element"]), given["byte"]
+        inside = all(type(x) is int and 0 <= x < n for x, n in zip(given["element"], self.shape, strict=True))
+        require(inside and type(byte) is int and 0 <= byte < self.size, f"no word: {given}")
         head = self.vector[flat][1]
-        return head, ((flat - head) * self.size + given["byte"]) // self.given["bank_bytes"]
+        place, rest = divmod((flat - head) * self.size + byte, self.given["bank_bytes"])
+        require(not rest, f"no word begins there: {given}")
+        return head, place
 
     def within(self, words, k, p):
         """Those of some words that lie at place p, modulo k, of vectors of k words at least."""
@@ -186,10 +194,14 @@ def count(case, table):
         rule = case.given["served"][name]
         for some in case.together(name, lanes):
             for words in case.requests(name, [table[lanes[at]] for at in some]):
-                counted = words if rule["serialises_equal"] else set(words)
-                banks = [w % rule["banks"] for w in counted]
+                # A word, or what is served with it: those of its bank that lie in the same row.
+                rows = [
+                    (w % rule["banks"], w if rule["row_words"] == 1 else w // rule["row_words"])
+                    for w in words
+                ]
+                banks = [bank for bank, _ in (rows if rule["serialises_equal"] else set(rows))]
                 cost = max(map(banks.count, set(banks))) + rule["extra_wavefronts"]
-                ideal = -(-len(set(words)) // rule["banks"]) + rule["extra_wavefronts"]
+                ideal = -(-len(set(rows)) // rule["banks"]) + rule["extra_wavefronts"]
                 spent[name] += cost
                 total += times * (cost - ideal)
     return spent, total

@@ -6,6 +6,8 @@ import math
 import re
 import sys
 
+from certificate.operations import operation
+
 NAMED = {1: "i8 u8 b8 f8 e4m3 e5m2", 2: "i16 u16 b16 f16 bf16", 4: "i32 u32 b32 f32 tf32 f16x2 bf16x2",
          8: "i64 u64 b64 f64 c64", 16: "b128 c128"}  # fmt: skip
 PACKED = {2: "i4 u4 s4 b4 e2m1", 4: "i2 u2 s2 b2", 8: "b1 u1"}  # elements to a byte
@@ -141,12 +143,10 @@ def dictated(problem):
     return named or any("by_itself" in a for a in problem["accesses"])
 
 
-def not_handled(problem, given):
-    """What of a certificate is not checked here; empty where all of it is."""
+def not_handled(problem):
+    """Which accesses of a problem are not read here; empty where all of them are."""
     left_out = [a["name"] for a in problem["accesses"] if "index" not in a or WRITTEN_OUT & a.keys()]
     if left_out:
         return f"accesses without an index: {', '.join(left_out)} are not handled here"
-    rules = given["served"].values()
-    if any(r["row_words"] > 1 or r["bank_bytes"] != given["bank_bytes"] for r in rules):
-        return "rows or banks of two sizes are not handled here"
-    return ""
+    unknown = [a["name"] for a in problem["accesses"] if operation(a.get("by_itself", a)) is None]
+    return f"operations that are not known here: {', '.join(unknown)}" if unknown else ""

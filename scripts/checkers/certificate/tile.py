@@ -8,18 +8,33 @@ from fractions import Fraction
 from certificate import by_hardware
 from certificate.bounds import check_bound
 from certificate.execution import Case, check_layout, count, torn
-from certificate.problem import DEFAULTS, dictated, require
+from certificate.form import CERTIFICATE, check_form
+from certificate.hardware import check_served
+from certificate.problem import DEFAULTS, dictated, not_handled, require
 
 MAX_WORK = 1 << 24  # lanes and elements that are looked at to compare a layout with the others
+STRIDED = {"none", "order", "pad"}  # families whose layouts are strides
 WIDEST_BYTES = 16  # of any access, a row of a matrix among them
 # Lanes of a warp, banks and bytes of a bank, by the name of the target.
 HARDWARE = (("sm_1[0-3]", 32, {16}, 4), ("sm_.*_8byte", 32, {32}, 8), ("sm_.*", 32, {32}, 4),
             ("gfx950", 64, {32, 64}, 4), ("gfx9.*", 64, {32}, 4), ("gfx1.*", 32, {32}, 4))  # fmt: skip
 
 
-def check(problem, given):
-    """Print what holds and what is open; whether nothing is."""
+def not_checked(problem, given, devices):
+    """What of a certificate is not checked here, if anything. Problem and hardware must be the file's."""
+    check_form(given, CERTIFICATE)
+    if why := not_handled(problem):
+        return why
     check_named(problem, given)
+    check_served(problem, given, devices)
+    return ""
+
+
+def check(problem, given, implied=()):
+    """Print what holds and what is open; whether nothing is.
+
+    Of the constraints, those `implied` are of the certificate's making, and nothing that the file asks for.
+    """
     check_status(given)
     case, found, stated = Case(problem, given), given["layout"], given["bound"]
     elements = case.elements * case.size
@@ -28,11 +43,11 @@ def check(problem, given):
               if isinstance(a.get("bytes"), list)]  # fmt: skip
     if widths:
         print(f"widths: {', '.join(widths)}; other choices are not compared here")
-    choice = None
-    if found:
+    choice, unseen = None, []
+    if found is not None:
         excess = check_layout(case, found)
         check_reached(problem, case, given)
-        check_constraints(problem, case, found)
+        unseen = [name for name in check_constraints(problem, case, found) if name not in implied]
         choice = check_choice(problem, case, given) if dictated(problem) else None
         print(f"layout: {excess} weighted excess in {found['bytes']} bytes: checked")
         require(claimed <= excess + Fraction(1, 10**6), f"the layout has less excess than {claimed}")
@@ -44,6 +59,9 @@ def check(problem, given):
         choice = least_of_all(problem, case)
     bound = check_bound(case, given) if claimed else Fraction(0)
     closed = [claimed <= bound]
+    if unseen:
+        closed.append(False)
+        print(f"constraints: {', '.join(unseen)}: NOT CHECKED, the layout has other strides or none")
     if closed[0]:
         print(f"bound: no layout of any kind has a weighted excess below {claimed}: checked")
     elif choice and claimed <= choice[1]:
@@ -51,13 +69,13 @@ def check(problem, given):
         print(f"bound: {claimed} in {stated['scope']}: checked, in all {choice[0]} listed")
     else:
         by_hand = stated["rests_on"].startswith("arithmetic")
-        require(not by_hand, f"the bound is {claimed}, arithmetic gives {bound}")
+        require(not by_hand or case.by_rows, f"the bound is {claimed}, arithmetic gives {bound}")
         print(f"bound: {claimed} in {stated['scope']}: NOT CHECKED, it rests on {stated['rests_on']}")
-    if found and least <= elements:
+    if least <= elements and found is not None:
         print(f"bytes: no layout of any kind takes fewer than {least}: checked")
-    elif found and choice and least <= choice[2]:
+    elif choice and least <= choice[2]:
         print(f"bytes: {least} in {given['bytes']['scope']}: checked, in all {choice[0]}")
-    elif found:
+    elif least > elements:
         closed.append(False)
         print(f"bytes: {least} in {given['bytes']['scope']}: NOT CHECKED, it rests on layoutopt's search")
     if given["status"] == "unknown":
@@ -76,14 +94,18 @@ def check(problem, given):
 
 def check_infeasible(given, elements, bound, other_widths):
     """Whether what was refuted is refuted by arithmetic."""
-    most = given["max_bytes"]
+    most, refuted = given["max_bytes"], given["refuted"]
     if most is not None and most < elements:
+        claim = f"a layout of {most} bytes"
+        require(refuted == claim, f"it refutes {refuted!r}, not {claim}")
         print(f"infeasible: the elements alone take {elements} bytes, more than {most}: checked")
         return True
-    if given["refuted"] == "a layout without conflicts" and bound > 0 and not other_widths:
+    if refuted == "a layout without conflicts" and bound > 0 and not other_widths:
         print("infeasible: no layout of any kind is without conflicts: checked")
         return True
-    print(f"infeasible: {given['refuted']}: NOT CHECKED, that there is none rests on layoutopt's search")
+    by_hand = given["rests_on"].startswith("arithmetic") and not other_widths
+    require(not by_hand, f"no arithmetic refutes {refuted}")
+    print(f"infeasible: {refuted}: NOT CHECKED, that there is none rests on layoutopt's search")
     return False
 
 
@@ -101,12 +123,9 @@ def check_named(problem, given):
     require(set(given["served"]) == {a["name"] for a in problem["accesses"]}, "the accesses served")
     banks = {(rule["banks"], rule["bank_bytes"]) for rule in rules}
     require((given["banks"], given["bank_bytes"]) in banks, "the banks are not those of an access")
+    require(len({wide for _, wide in banks}) == 1, "banks of two sizes")
     for rule in rules:
-        served = sorted(lane for phase in rule["phases"] for lane in phase)
-        used = rule["lanes_used"]
-        once = len(set(served)) == len(served) >= used and set(range(used)) <= set(served)
-        require(once, "some lane is served twice, or never")
-        require(0 < rule["bytes"] <= WIDEST_BYTES, f"accesses of {rule['bytes']} bytes")
+        require(rule["bytes"] <= WIDEST_BYTES, f"accesses of {rule['bytes']} bytes")
     for name, lanes, counts, wide in HARDWARE:
         if re.fullmatch(name, target):
             real = given["lanes"] == lanes and all(b in counts and w == wide for b, w in banks)
@@ -124,30 +143,45 @@ def check_status(given):
 
 
 def check_constraints(problem, case, found):
-    """The layout's bytes and, where the families have no cuts, rotations and XORs, its strides."""
+    """The layout's bytes and alignment and, where the families have no cuts, rotations and XORs, its strides.
+
+    Returns the constraints that are not checked: of other families, where the layout has not the strides that
+    would show that it keeps to them.
+    """
     layout = {**DEFAULTS, **problem.get("layout", {})}
     most, aligned = layout["max_bytes"], layout["alignment_bytes"]
     require(most is None or found["bytes"] <= most, f"{found['bytes']} bytes, more than {most}")
     widest = max(rule["bytes"] for rule in case.given["served"].values())
     require(aligned is None or widest <= aligned, f"an access of {widest} bytes needs more than {aligned}")
-    families = set(layout["families"] or ["table"])
-    if families - {"none", "order", "pad"}:
-        return
-    table, inner, strides = found["byte_offsets"], 1, []
+    wrong, families = wrong_strides(layout, case, found), set(layout["families"] or ["table"])
+    require(not wrong or families - STRIDED, wrong)
+    named = [name for name in ("families", "order", "pitch_multiple_bytes") if layout[name]]
+    if not wrong or dictated(problem) or (named == ["families"] and "table" in families):
+        return []
+    return named
+
+
+def wrong_strides(layout, case, found):
+    """Why a layout is none of strides in the order, with the pads and pitches that the constraints allow."""
+    families, table, inner, strides = set(layout["families"] or STRIDED), found["byte_offsets"], 1, []
     for extent in reversed(case.shape):
         strides.insert(0, (table[inner] - table[0]) if extent > 1 else None)
         inner *= extent
     for flat, x in enumerate(itertools.product(*map(range, case.shape))):
         linear = table[0] + sum(n * (stride or 0) for n, stride in zip(x, strides, strict=True))
-        require(table[flat] == linear, "the layout has no strides, as its families do")
+        if table[flat] != linear:
+            return "the layout has no strides, as its families do"
     used = [d for d, stride in enumerate(strides) if stride is not None]
     slowest_first = sorted(used, key=lambda d: -strides[d])
     order = [d for d in layout["order"] or range(len(strides)) if d in used]
-    require("order" in families or slowest_first == order, "the dimensions are in another order")
-    dense = found["bytes"] == case.elements * case.size
-    require("pad" in families or dense, "the layout is padded")
+    if slowest_first != order and (layout["order"] or "order" not in families):
+        return "the dimensions are in another order"
+    if "pad" not in families and found["bytes"] != case.elements * case.size:
+        return "the layout is padded"
     pitch = layout["pitch_multiple_bytes"] or 1
-    require(not any(strides[d] % pitch for d in slowest_first[:-1]), f"a stride is no multiple of {pitch}")
+    return (
+        f"a stride is no multiple of {pitch}" if any(strides[d] % pitch for d in slowest_first[:-1]) else ""
+    )
 
 
 def check_reached(problem, case, given):
@@ -252,16 +286,17 @@ def check_choice(problem, case, given):
 
 
 def least_of_all(problem, case):
-    """How many layouts the hardware knows, and the least excess of those that serve the tile, if any does."""
+    """How many layouts the hardware knows, the least excess of those that serve, the least bytes of all."""
     own = [a["by_itself"] for a in problem["accesses"] if "by_itself" in a]
-    work, number, least = sum(len(run[4]) for run in case.runs) + case.elements, 0, math.inf
+    work, number, least, size = sum(len(run[4]) for run in case.runs) + case.elements, 0, math.inf, math.inf
     for number, table in enumerate(listed(problem, case), 1):
         if number * work > MAX_WORK:
             return None
         reached = by_hardware.instructions(own, case.shape, case.size, case.packed, table) is not None
+        size = min(size, max(table) + case.size) if reached else size
         if reached and serving(problem, case, table):
             least = min(least, count(case, table)[1])
-    return (number, least) if number else None
+    return (number, least, size) if number else None
 
 
 def said(cost):
