@@ -1,10 +1,13 @@
 """Several inputs of one command: files, folders, lines, templates."""
 
+import io
 import json
 
 import pytest
 from command import layoutopt
 from test_cli import DIAGONALS, ROOT, TRANSPOSE
+
+from layoutopt.problems import inputs
 
 SMALL = ROOT / "problems" / "basics" / "transpose_16x32_f32.json"
 TEMPLATE = {
@@ -89,3 +92,32 @@ def test_a_file_holds_the_answer_to_one_problem(tmp_path, option):
     assert (done.returncode, done.stdout) == (2, "")
     assert "one problem is expected, and there are several" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+class Endless:
+    """A stream of one line without end."""
+
+    def readline(self, size):
+        return b"\0" * size
+
+    read = readline
+
+
+@pytest.mark.parametrize("lines", [False, True])
+def test_a_line_without_end_is_an_error(lines):
+    (found,) = inputs._of_stream(Endless(), "-", None, lines=lines)
+    assert "a problem file has at most" in found.error.reason
+
+
+def test_lines_behind_a_wrong_one_are_whole_however_many():
+    row = json.dumps({**TEMPLATE, "params": {"N": [16]}, "notes": "n" * (1 << 20)}).encode() + b"\n"
+    found = list(inputs.inputs(["-"], None, io.BytesIO(b"no\n" + 10 * row)))
+    assert [item.error is None for item in found] == [False, *[True] * 10]
+    assert found[-1].source == "-, line 11"
+
+
+def test_a_problem_on_several_lines_is_one_error():
+    """Lines of it that are JSON by themselves are no problems."""
+    text = json.dumps(TEMPLATE, indent=1).replace('"tile"', '"tile" wrong', 1)
+    (found,) = inputs.inputs(["-"], None, io.BytesIO(text.encode()))
+    assert "not JSON" in found.error.reason

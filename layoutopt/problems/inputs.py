@@ -16,6 +16,9 @@ from layoutopt.problems.templates import Value
 
 STANDARD_INPUT: Final = "-"
 _LINES: Final = (".jsonl", ".ndjson")
+_MOST: Final = MAX_FILE_BYTES + 1
+# Of a line that is too long, so many times that are read to find the next one.
+_SKIPPED_PIECES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +101,15 @@ def _of_stream(
 
     Each line is answered before the next one is read, so that another program may write and wait.
     """
-    first = _line(stream)
+    first = stream.readline(_MOST)
     if lines or _is_whole(first):
-        yield from _of_lines(itertools.chain((first,), iter(lambda: _line(stream), b"")), label, over)
+        yield from _of_lines(_lines(stream, first), label, over)
         return
-    text = first + stream.read(max(0, MAX_FILE_BYTES + 1 - len(first)))
-    following = text.splitlines()[1:]
-    if not _is_whole(text) and any(map(_is_whole, following)):  # lines, of which the first is wrong
-        left = iter(lambda: _line(stream), b"")
-        yield from _of_lines(itertools.chain((first,), following, left), label, over)
+    text = first + stream.read(_MOST - len(first))
+    *following, last = text.split(b"\n")[1:] or [b""]
+    if any(map(_is_problem, (*following, last))) and not _is_whole(text):  # the first is wrong
+        last += stream.readline(_MOST - len(last))
+        yield from _of_lines(itertools.chain((first,), following, _lines(stream, last)), label, over)
     else:
         yield from _of_text(text, label, over)
 
@@ -119,12 +122,22 @@ def _of_lines(
             yield from _of_text(line, f"{label}, line {number}", over)
 
 
-def _line(stream: BinaryIO) -> bytes:
-    """The next line; of one that is too long, more than a problem may have."""
-    line = piece = stream.readline(MAX_FILE_BYTES + 1)
-    while len(piece) > MAX_FILE_BYTES and not piece.endswith(b"\n"):
-        piece = stream.readline(MAX_FILE_BYTES + 1)
-    return line
+def _lines(stream: BinaryIO, line: bytes) -> Iterator[bytes]:
+    """A line, and those that follow it; of one that is too long, more than a problem may have."""
+    while line:
+        yield line
+        pieces = 0
+        while len(line) == _MOST and not line.endswith(b"\n"):
+            if pieces == _SKIPPED_PIECES:
+                return  # it has no end
+            pieces += 1
+            line = stream.readline(_MOST)
+        line = stream.readline(_MOST)
+
+
+def _is_problem(text: bytes) -> bool:
+    """Whether a line is JSON by itself and no part of a problem that is written on several."""
+    return b'"accesses"' in text and _is_whole(text)
 
 
 def _is_whole(text: bytes) -> bool:

@@ -67,6 +67,7 @@ class Answered:
 
 _Number = Annotated[float, msgspec.Meta(ge=0, lt=1e300)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
+_Parameter = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]*\Z")]
 _Named = tuple[tuple[str, ...], tuple[_Count, ...]]
 
 
@@ -96,7 +97,7 @@ class _Row(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 # What every answer with a layout has, besides.
 _OF_A_LAYOUT: Final = ("bytes", "declared_bytes", "alignment_bytes", "excess")
 
-_PARAMS: Final = msgspec.json.Decoder(dict[str, Value])
+_PARAMS: Final = msgspec.json.Decoder(dict[_Parameter, Value])
 _SHAPE: Final = msgspec.json.Decoder(tuple[_Count, ...])
 _SPELLING: Final = msgspec.json.Decoder(_Named | None)
 _ANSWER: Final = msgspec.json.Decoder(dict[str, Any])

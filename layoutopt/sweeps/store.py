@@ -17,6 +17,7 @@ import os
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -75,13 +76,14 @@ class Store:
         made_by = tuple(
             db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
         )
-        empty = not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if not (empty and write) and made_by != (_APPLICATION, _FORMAT):
+        schema = _schema(db)
+        ours = made_by == (_APPLICATION, _FORMAT) and schema == _own_schema()
+        if not ours and (schema or not write):
             raise ProblemFileError("", f"{str(self.path)!r} is no store of this version of layoutopt")
         if write:
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = FULL")
-        if empty and write:
+        if not schema:
             db.executescript(
                 f"BEGIN; PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {_FORMAT};"
                 f"{_TABLES} COMMIT;"
@@ -246,6 +248,19 @@ class Asked:
             if len(rows) < _PIECE:
                 return
             after = rows[-1][0]
+
+
+def _schema(db: sqlite3.Connection) -> list[tuple[str, ...]]:
+    """What a database is made of; a view or a trigger of somebody else may never end."""
+    rows = db.execute("SELECT type, name, tbl_name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'")
+    return sorted(rows)
+
+
+@cache
+def _own_schema() -> list[tuple[str, ...]]:
+    with contextlib.closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(_TABLES)
+        return _schema(db)
 
 
 def _locked(path: Path) -> int:
