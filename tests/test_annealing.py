@@ -1,11 +1,15 @@
 """Local search for tables: never worse than its start, the same every time, and good where formulas are not."""
 
+import sys
+import types
+
 import numpy as np
 import pytest
 from test_free import weighted_excess
 
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
+from layoutopt.model import annealing
 from layoutopt.model.annealing import Units, annealed
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import nearby
@@ -100,6 +104,19 @@ def test_nothing_is_compiled_that_the_time_does_not_last_for(monkeypatch, second
     monkeypatch.setattr("layoutopt.model.annealing._seconds_to_compile", lambda: seconds)
     found = annealed(given, np.zeros(16, np.int64), 0, 6, Budget(30))
     assert bool(found.any()) == (not seconds)
+
+
+@pytest.mark.parametrize(("signatures", "ready"), [([], False), (["known"], True)])
+def test_what_is_imported_alone_is_still_to_be_compiled(monkeypatch, signatures, ready):
+    module = types.SimpleNamespace(anneal=types.SimpleNamespace(signatures=signatures))
+    monkeypatch.setitem(sys.modules, "layoutopt.model.compiled", module)
+    assert (annealing._seconds_to_compile() == 0) == ready
+
+
+def test_without_a_compiler_nothing_is_annealed(monkeypatch):
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    given = units(lines(4, 0), 4)
+    assert not annealed(given, np.zeros(16, np.int64), 0, 6, Budget(30)).any()
 
 
 def stencil(name, taps):

@@ -18,6 +18,8 @@ What it finds is a hint: the solver and the conflict engine judge it.
 
 from __future__ import annotations
 
+import math
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,7 +147,10 @@ def annealed(units: Units, start: IntArray, enough: int, rounds: int, budget: Bu
 
 def _seconds_to_compile() -> float:
     """About how long the compiled loop is in coming: it is kept beside its source."""
-    if f"{__package__}.compiled" in sys.modules:
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
+        return math.inf  # never: Python would take minutes for what takes hundredths of a second
+    module = sys.modules.get(f"{__package__}.compiled")
+    if module is not None and module.anneal.signatures:  # imported alone, it is still to be compiled
         return 0.0
     source = Path(__file__).with_name("compiled.py")
     kept = source.parent.glob("__pycache__/compiled.*.py{}{}.nbi".format(*sys.version_info))
