@@ -38,6 +38,17 @@ def test_a_result_with_and_without_its_problem(tmp_path):
     assert "_rows" not in alone.stdout
     whole = layoutopt("emit", str(result), "--lang", "c", "--problem", SMALL)
     assert whole.stdout == layoutopt("emit", SMALL, "--lang", "c").stdout
+    for change, message in (
+        ({"alignment_bytes": 1024}, "alignment_bytes: the counts need a base aligned to 128, not 1024"),
+        (
+            {"status": "feasible", "weighted_excess": 3},
+            "weighted_excess: the layout gives 0, the result says 3",
+        ),
+    ):
+        forged = tmp_path / "forged.json"
+        forged.write_text(json.dumps({**json.loads(result.read_text()), **change}))
+        done = layoutopt("emit", str(forged), "--lang", "c", "--problem", SMALL)
+        assert (done.returncode, message in done.stderr) == (2, True), done.stderr
     other = str(ROOT / "problems/basics/transpose_32x32_f32.json")
     refused = layoutopt("emit", str(result), "--problem", other)
     assert (refused.returncode, refused.stdout) == (2, "")

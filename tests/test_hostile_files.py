@@ -293,6 +293,27 @@ def test_a_result_that_agrees_with_its_layout():
             "proof.bytes.scope",
         ),
         ({"layout": None}, "status"),
+        ({"layout": None, "status": "unknown"}, "excess"),
+        ({"status": "optimal", "weighted_excess": 2.5}, "status"),
+        (
+            {
+                "status": "optimal",
+                "proof": {**RESULT["proof"], "bytes": {"lower_bound": 127, "scope": "none"}},
+            },
+            "status",
+        ),
+        (
+            {"proof": {**RESULT["proof"], "bytes": {"lower_bound": -1, "scope": "every layout"}}},
+            "proof.bytes.lower_bound",
+        ),
+        (
+            {
+                "weighted_excess": 1,
+                "proof": {**RESULT["proof"], "weighted_excess": {"lower_bound": 2, "scope": "x"}},
+            },
+            "proof.weighted_excess.lower_bound",
+        ),
+        ({"accesses": [{**RESULT["accesses"][0], "bank_conflicts": -1}]}, "accesses[0].bank_conflicts"),
         ({"schema": "layoutopt.result/2"}, "schema"),
         ({"problem": "a\n#define evil"}, "problem"),
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from layoutopt.engine.case import case_of
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.hardware.devices import Device
@@ -9,6 +11,8 @@ from layoutopt.problems.answer import Result
 from layoutopt.problems.free_lanes import check_lanes
 from layoutopt.problems.lower import assigned, named_lanes
 from layoutopt.problems.types import Problem
+
+_ROUNDING: Final = 1e-6  # of sums of weights and expectations
 
 
 def check_claims(problem: Problem, gpu: Device, result: Result) -> None:
@@ -36,7 +40,12 @@ def check_claims(problem: Problem, gpu: Device, result: Result) -> None:
         case.check(table)
     except LayoutError as error:
         raise ProblemFileError("layout", str(error)) from None
-    reports = named_lanes(case.described(case.reports(case.count(table)), table), problem, chosen)
+    counts = case.count(table)
+    weighted = case.weighted_excess(counts) / case.lanes.weight_unit
+    stated = result.weighted_excess if result.weighted_excess is not None else result.excess
+    if stated is None or abs(weighted - stated) > _ROUNDING:
+        raise ProblemFileError("weighted_excess", f"the layout gives {weighted:g}, the result says {stated}")
+    reports = named_lanes(case.described(case.reports(counts), table), problem, chosen)
     for k, (given, counted) in enumerate(zip(result.accesses, reports, strict=True)):
         if given.descriptor != counted.descriptor:
             raise ProblemFileError(f"accesses[{k}].descriptor", "is not how the hardware reaches the layout")
@@ -46,8 +55,8 @@ def check_claims(problem: Problem, gpu: Device, result: Result) -> None:
                 f"the layout gives {counted.wavefronts} wavefronts, {counted.ideal} of them ideal, and "
                 f"{counted.bank_conflicts} bank conflicts for op {counted.op!r}; the result says otherwise",
             )
-    needed = case.alignment(bool(layout.swizzle))
-    if (result.alignment_bytes or 0) < needed:
+    needed, given_bytes = case.alignment(bool(layout.swizzle)), result.alignment_bytes or 0
+    if given_bytes < needed or (given_bytes > needed and not problem.is_dictated):
         raise ProblemFileError(
             "alignment_bytes", f"the counts need a base aligned to {needed}, not {result.alignment_bytes}"
         )

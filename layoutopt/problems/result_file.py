@@ -23,6 +23,7 @@ from layoutopt.problems.file import MAX_ELEMENTS
 
 # Of a tile, pads included; far more than any GPU has, far less than integers of 64 bits hold.
 MAX_BYTES: Final = 1 << 32
+_ROUNDING: Final = 1e-6  # of sums of weights and expectations
 
 
 def layout_from_data(raw: Any) -> Layout:
@@ -60,6 +61,7 @@ def result_from_data(raw: Any) -> Result:
             "status", f"{result.status}, and {'no' if layout is None else 'a'} layout beside it"
         )
     if layout is None:
+        _check_bounds(result, found=False)
         return result
     size = int(layout.table().max()) + layout.element_bytes
     for field, given, required in (
@@ -72,22 +74,35 @@ def result_from_data(raw: Any) -> Result:
     alignment = result.alignment_bytes
     if alignment is None or alignment < 1 or alignment & (alignment - 1) or alignment > MAX_BYTES:
         raise ProblemFileError("alignment_bytes", f"expected a power of two, given {alignment}")
-    for field, bound, value in (
-        ("excess", result.proof.excess, result.excess),
-        ("bytes", result.proof.bytes, result.bytes),
-    ):
-        if value is not None and bound.lower_bound > value:
-            raise ProblemFileError(
-                f"proof.{field}.lower_bound", f"{bound.lower_bound} is more than what the layout has, {value}"
-            )
+    _check_bounds(result, found=True)
     _check_offset(layout, result.offset)
     for k, access in enumerate(result.accesses):
+        if access.bank_conflicts < 0:
+            raise ProblemFileError(f"accesses[{k}].bank_conflicts", f"{access.bank_conflicts} are none")
         if _total([access.ideal, access.excess]) != _total([access.wavefronts]) or access.excess < 0:
             raise ProblemFileError(
                 f"accesses[{k}].excess",
                 f"{access.wavefronts} wavefronts, {access.ideal} of them ideal, are not {access.excess} more",
             )
     return msgspec.structs.replace(result, layout=layout)
+
+
+def _check_bounds(result: Result, *, found: bool) -> None:
+    """Check that no bound is above what the layout has, and none of an optimal one below it."""
+    proof = result.proof
+    for field, bound, value, decides in (
+        ("excess", proof.excess, result.excess, proof.weighted_excess is None),
+        ("weighted_excess", proof.objective, result.weighted_excess, True),
+        ("bytes", proof.bytes, result.bytes, True),
+    ):
+        if value is not None and not found:
+            raise ProblemFileError(field, f"{value}, and no layout beside it")
+        least = bound.lower_bound
+        if least < 0 or (value is not None and least > value + _ROUNDING):
+            least_of = "0" if least < 0 else f"at most what the layout has, {value}"
+            raise ProblemFileError(f"proof.{field}.lower_bound", f"expected {least_of}, given {least}")
+        if result.status is Status.OPTIMAL and decides and value is not None and least < value - _ROUNDING:
+            raise ProblemFileError("status", f"optimal, and proof.{field} is {least}, less than {value}")
 
 
 def _check_sizes(layout: Layout) -> None:
