@@ -128,6 +128,23 @@ def test_idle_xor_bits_and_the_alignment_of_addresses():
     assert not findings(check(problem, "x0*64 + (x1 ^ x0 % 8 * 8)"), "idle_xor")
 
 
+def test_where_time_is_over_large_layouts_in_use_are_counted_and_no_more(monkeypatch):
+    """Each bit of an XOR, the address form of each, and each kind of edit, take as long as the count."""
+    monkeypatch.setattr("layoutopt.study.idle_xor._QUICK", 0)
+    for module in ("nearest_edit", "fix"):
+        monkeypatch.setattr(f"layoutopt.study.{module}.QUICK", 0)
+    problem = load(ROOT / "problems" / "basics" / "gemm_a_128x64_f16.json")
+    layout = "x0*64 + (x1 ^ x0 % 16 * 8)"
+    whole, cut = (
+        check(problem, layout, solver=lambda changed: solve(changed, time_limit=1), budget=budget)
+        for budget in (Budget(), Budget(0))
+    )
+    assert cut.accesses == whole.accesses
+    kinds = {f.kind for f in whole.findings}
+    assert {"idle_xor", "alignment"} & kinds
+    assert not {"idle_xor", "alignment", "edit"} & {f.kind for f in cut.findings}
+
+
 @pytest.mark.parametrize(
     ("offset", "message", "saved"),
     [

@@ -94,7 +94,7 @@ def check(
             file, else its `published.offset`.
         target: the device or its name, where it is not the one the problem names.
         solver: finds the cheapest fix; None leaves that finding and the nearest edit out.
-        budget: the time that the search for the nearest edit has; None for no limit.
+        budget: the time that looking for idle XORs and the nearest edit has; None for no limit.
 
     Raises:
         ProblemFileError: there is no layout to check, or it cannot be read.
@@ -137,7 +137,7 @@ def _audit(
     *,
     final: bool = True,
 ) -> Audit:
-    accesses = used.accesses
+    accesses, budget = used.accesses, budget or Budget()
     counts = [access.count(used.table) for access in accesses]
     reports = tuple(_report(used, a, c) for a, c in zip(accesses, counts, strict=True))
     known = [
@@ -154,15 +154,15 @@ def _audit(
         *(f for lanes, _, c in known for f in findings.worst(used, lanes, c)),
         *findings.unused(used),
         *findings.too_large(used),
-        *idle_xor(used, counts),
-        *alignment_note(used),
+        *idle_xor(used, counts, budget),
+        *alignment_note(used, budget),
         *(f for lanes, source, c in known for f in findings.fusion(used, lanes, source, c)),
     ]
     excess = rounded_count(sum(r.excess for r in reports))
     weighted_excess = weighted / used.lanes.weight_unit
     edit, took = None, None
     if final:
-        timed = Timed(used, not wrong, budget or Budget(None))
+        timed = Timed(used, not wrong, budget)
         took = timed.own
         if solver is not None:
             edit = edited(used, excess, timed)

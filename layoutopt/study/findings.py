@@ -74,6 +74,8 @@ def vectors(used: InUse) -> Iterator[Finding]:
     """Vectors that are misaligned or torn."""
     for access in used.lanes.accesses:
         width = access.operation.width_bytes
+        if _is_whole(used, access):
+            continue
         start = used.bits[access.element]
         torn = np.zeros(start.shape, bool)
         for k in range(1, access.width_elements):
@@ -94,6 +96,16 @@ def vectors(used: InUse) -> Iterator[Finding]:
                 access.name,
                 {"vectors": int(bad.sum()), "instruction": row, "lane": lane, "byte_offset": byte},
             )
+
+
+def _is_whole(used: InUse, access: LaneTrace) -> bool:
+    """Whether every vector is aligned and in one piece; each is looked at once."""
+    first = access.starts
+    start = used.bits[first]
+    if (start % (8 * access.operation.width_bytes)).any():
+        return False
+    rest = range(1, access.width_elements)
+    return not any((used.bits[first + k] != start + k * used.tile.element_bits).any() for k in rest)
 
 
 def base(used: InUse) -> Iterator[Finding]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
 
 import msgspec
 import numpy as np
 from msgspec import Struct
 
-from layoutopt.engine.case import case_of
 from layoutopt.engine.conflicts import IntArray
 from layoutopt.engine.estimate import estimate
 from layoutopt.engine.run_time_values import rounded_count
@@ -21,9 +19,7 @@ from layoutopt.problems.types import Constraints, Problem
 from layoutopt.study.advice import SAME_TIME
 from layoutopt.study.findings import Finding
 from layoutopt.study.in_use import InUse
-from layoutopt.study.nearest_edit import nearest_edit
-
-_QUICK: Final = 1 << 20  # lane accesses for which an estimate takes less than what it decides is worth
+from layoutopt.study.nearest_edit import QUICK, nearest_edit
 
 
 class EditedLayout(Struct, frozen=True):
@@ -53,14 +49,14 @@ class Timed:
     """
 
     def __init__(self, used: InUse, sound: bool, budget: Budget) -> None:
-        self.case = case_of(used.problem, used.gpu)
+        self.case = used.case
         self.lanes = sum(access.element.size for access in self.case.lanes.accesses)
         self.budget = budget
         self.own = self.of(used.node) if sound and used.node is not None else None
 
     def of(self, layout: Layout | Node) -> Estimate | None:
         """The estimate of a layout, where there can be one."""
-        if self.case.chooses or (self.budget.spent and self.lanes > _QUICK):
+        if self.case.chooses or (self.budget.spent and self.lanes > QUICK):
             return None
         return estimate(self.case, layout, self.case.count(self.case.table(layout)))
 

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Final
 
 import numpy as np
 
 from layoutopt.engine.conflicts import Counts
 from layoutopt.expressions.grammar import Const, Node, Op, to_text
 from layoutopt.expressions.simplify import Range, bounds, simplify
+from layoutopt.ground.budget import Budget
 from layoutopt.study.findings import Finding
 from layoutopt.study.in_use import InUse
 
+_QUICK: Final = 1 << 17  # elements whose offsets are computed at once
 
-def idle_xor(used: InUse, counts: Sequence[Counts]) -> Iterator[Finding]:
-    """Bits of XOR operands that can go without changing any count."""
+
+def idle_xor(used: InUse, counts: Sequence[Counts], budget: Budget) -> Iterator[Finding]:
+    """Bits of XOR operands that can go without changing any count, as many as there is time to try."""
     if used.node is None or used.by_hardware or used.unreached:  # a mode has every bit
         return
     node, dropped = used.node, 0
-    for path, operand in _xor_operands(node):
+    for path, operand in budget.while_left(_xor_operands(node)):
         reach = int(np.bitwise_or.reduce(used.offsets_of(operand)))
-        for bit in range(max(reach, 0).bit_length()):
+        for bit in budget.while_left(range(max(reach, 0).bit_length())):
             tried = _replaced(node, path, partial(_without_bit, bit))
             if reach >> bit & 1 and used.same_counts(used.offsets_of(tried), counts):
                 node, dropped = tried, dropped + 1
@@ -35,12 +39,14 @@ def idle_xor(used: InUse, counts: Sequence[Counts]) -> Iterator[Finding]:
         )
 
 
-def alignment_note(used: InUse) -> Iterator[Finding]:
-    """What the base needs if the kernel XORs addresses and not offsets."""
+def alignment_note(used: InUse, budget: Budget) -> Iterator[Finding]:
+    """What the base needs if the kernel XORs addresses, not offsets; of large tiles, where there is time."""
     if used.node is None or used.unreached:
         return
     flipped = 0
     for path, _ in _xor_operands(used.node):
+        if used.tile.elements > _QUICK and budget.spent:
+            return
         without = used.offsets_of(_replaced(used.node, path, lambda _: Const(0)))
         flipped |= int(np.bitwise_or.reduce(without * used.tile.element_bits // 8 ^ used.table))
     needed = 1 << max(flipped, 0).bit_length()

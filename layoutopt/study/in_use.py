@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from layoutopt.engine.by_hardware import check_direct_loads, descriptors
-from layoutopt.engine.case import counted
+from layoutopt.engine.case import Case, case_of, counted
 from layoutopt.engine.conflicts import Counts
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import Node, evaluate, parse
@@ -61,6 +61,13 @@ class InUse:
         audits_published = layout is None and problem.layout.offset is None
         self.array = problem.published.bytes if audits_published and problem.published is not None else None
 
+    @property
+    def case(self) -> Case:
+        """The problem as those know it who ask about other layouts; only packed elements are traced again."""
+        if self.tile.packed > 1:
+            return case_of(self.problem, self.gpu)
+        return Case(self.problem, self.problem, self.problem, self.gpu, self.lanes, self.accesses)
+
     def _read(self, layout: AnyLayout | None) -> IntArray:
         """Bit offset of every element by row-major index."""
         field = "layout"
@@ -105,7 +112,7 @@ class InUse:
 
     def offsets_of(self, node: Node) -> IntArray:
         """Element offset of every element under an expression, by row-major index."""
-        grids = {f"x{d}": g for d, g in enumerate(np.indices(self.tile.shape, dtype=np.int64))}
+        grids = {f"x{d}": g for d, g in enumerate(np.indices(self.tile.shape, dtype=np.int64, sparse=True))}
         return np.broadcast_to(evaluate(node, grids), self.tile.shape).ravel()
 
     def coordinates(self, element: int) -> tuple[int, ...]:
@@ -120,7 +127,7 @@ class InUse:
         """Whether a layout costs the same everywhere, is as small, and is as sound."""
         bits = offsets * self.tile.element_bits
         table = bits // 8
-        if len(np.unique(bits)) != len(bits) or self.bytes_to(bits) > self.size:
+        if (np.diff(np.sort(bits)) == 0).any() or self.bytes_to(bits) > self.size:
             return False
         for access in self.lanes.accesses:
             if (bits[access.element] % (8 * access.operation.width_bytes))[access.active].any():

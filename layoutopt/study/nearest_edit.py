@@ -26,6 +26,9 @@ from layoutopt.study.edits import KINDS, Edit, edits, strides_of
 # What a family must be allowed for.
 _NEEDS = {"constant": "pad", "mask": "xor", "order": "order"}
 
+# Lane accesses that are counted in less time than what that decides is worth.
+QUICK = 1 << 20
+
 # Lane accesses, and elements of tables, that are counted in one go.
 _BATCH_LANES = 1 << 18
 _BATCH_ELEMENTS = 1 << 22
@@ -63,10 +66,13 @@ def nearest_edit(
         budget: the time there is.
         cost: of a formula and its byte offsets, by which kinds of edits are compared; excess where left out.
     """
+    large = sum(access.element.size for access in case.lanes.accesses) > QUICK
+    if large and budget.spent:
+        return None
     before = _measured(case, Edit("constant", node, "", 0.0))
     best = [
         found
-        for kind in KINDS
+        for kind in (budget.while_left(KINDS) if large else KINDS)
         if (found := _best_of(kind, node, case, budget)) is not None
         and (before is None or (found.excess, found.bytes) < (before.excess, before.bytes))
     ]
