@@ -6,6 +6,7 @@ import random
 import msgspec
 import numpy as np
 import pytest
+import toy
 from test_swizzle_rules import moved
 
 from layoutopt.engine.case import case_of
@@ -205,3 +206,27 @@ def test_no_size_is_ruled_out_where_accesses_see_different_numbers_of_banks(limi
     result = solve(problem, target=gpu, conflict_free=limit is not None)
     assert result.status in (Status.FEASIBLE, Status.UNKNOWN)
     assert result.proof.bytes.lower_bound <= 108
+
+
+@pytest.mark.parametrize(
+    ("constraint", "scope"),
+    [
+        ({"order": [0, 1]}, "families none, pad"),
+        ({"pitch_multiple_bytes": 32}, "families none, order, pad, split"),
+    ],
+)
+def test_a_scope_names_what_the_constraints_leave(constraint, scope):
+    """A fixed order leaves no cuts and a pitch no pads within rows: `x0*10 + x1 // 4 * 5 + x1 % 4` keeps the order."""
+    named = ["none", "order", "pad", "split", "interval", "matrix"]
+    families = named if "pitch_multiple_bytes" in constraint else [f for f in named if f != "interval"]
+    data = {
+        "name": "squares", "tile": {"shape": [4, 8], "element": "f32"}, "threads": 8,
+        "accesses": [
+            {"name": "squares", "op": "load", "bytes": 4, "index": ["tid % 4", "tid // 4 * 4 + i"], "for": {"i": 4}},
+            {"name": "rows", "op": "load", "bytes": 4, "index": ["i", "tid"], "for": {"i": 4}},
+            {"name": "pairs", "op": "load", "bytes": 4, "index": ["tid // 4 * 2", "tid % 4 * 2"]},
+        ],
+        "layout": {"families": families, **constraint},
+    }  # fmt: skip
+    result = solve(from_data(data), target=toy.toy_device(8, 8))
+    assert (result.proof.excess.lower_bound > 0, result.proof.excess.scope) == (True, scope)

@@ -48,7 +48,7 @@ from layoutopt.problems.index_code import index_code
 from layoutopt.problems.lower import with_loops
 from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import FAMILIES, Problem
-from layoutopt.search.as_table import as_table, why_no_table
+from layoutopt.search.as_table import as_table, stride_multiple, why_no_table
 from layoutopt.search.found import Found, Tally
 from layoutopt.search.proposal import STOPPED, Progress, Proposal, standing
 from layoutopt.search.walsh import Question, decide
@@ -63,6 +63,20 @@ _MOST_ASKED = 512
 _MOST_FAR = 1024
 # Share of the time left to list other kinds before any is tried.
 GATHER_SHARE = 0.2
+
+
+def searched_families(problem: Problem) -> list[str]:
+    """The families of formulas that are gone through, as a scope names them.
+
+    Not those that the constraints leave no layout of. Row-major, of the family none, is where a table alone
+    starts from.
+    """
+    named = problem.layout.families or FAMILIES
+    formulas = [family for family in FAMILIES if family in named and family != "table"] or ["none"]
+    without = {"order", "split", "matrix"} if problem.layout.order is not None else set()
+    if stride_multiple(problem) > 1:
+        without |= {"interval", "matrix"}
+    return [family for family in formulas if family not in without] or formulas
 
 
 class Scene:
@@ -114,9 +128,7 @@ class Scene:
             self.field = swizzle_field(self.sets, self.tile, trace)
             self._left_out = left_out((s.rule for s in self.sets), size)
         self.minimise = problem.layout.minimise
-        # Row-major, of the family none, is where a table alone starts from.
-        formulas = [f for f in FAMILIES if f in families and f != "table"] or ["none"]
-        self.scope = "families " + ", ".join(formulas)
+        self.scope = "families " + ", ".join(searched_families(problem))
         self.scope += self._left_out
         # Where conflicts are ruled out, the fewest bytes without any are the aim anyway.
         self.bytes_first = self.minimise == "bytes" and not conflict_free

@@ -24,9 +24,10 @@ from layoutopt.problems.index_code import MEASURE
 from layoutopt.problems.result_file import MAX_BYTES, result_from_data
 from layoutopt.problems.target import target_of
 from layoutopt.problems.tile_set_file import fields_of
-from layoutopt.problems.types import FAMILIES, Problem, TileSet
+from layoutopt.problems.types import Problem, TileSet
 from layoutopt.search.dictated import side_by_side
 from layoutopt.search.proposal import STOPPED, Ask
+from layoutopt.search.scene import searched_families
 from layoutopt.synthesis.fronts import Choice, Point, Unit, explore, plan_of, units_of
 from layoutopt.synthesis.packing import Plan, least, pack, rounded_up
 from layoutopt.synthesis.solve import solve_cases
@@ -325,16 +326,14 @@ def _nothing(
 
 
 def _scope(units: Sequence[Unit], limit: int | None) -> str:
-    allowed = [frozenset(unit.case.problem.layout.families or FAMILIES) for unit in units]
+    searched = [searched_families(unit.case.lowered) for unit in units]
     if any(unit.case.problem.is_dictated for unit in units):
         listed = dict.fromkeys(side_by_side(unit.case.problem) for unit in units)
         scope = "the layouts that each tile may have" + "".join(listed)
-    elif len(set(allowed)) == 1:
-        # Bounds of single tiles are of formulas or of every layout; tables alone start from row-major.
-        formulas = [f for f in FAMILIES if f in allowed[0] and f != "table"] or ["none"]
-        scope = "families " + ", ".join(formulas)
+    elif all(families == searched[0] for families in searched):
+        scope = "families " + ", ".join(searched[0])
         used = {u.case.device.rule(a.operation) for u in units for a in u.case.lanes.accesses}
-        if {"xor", "matrix"} & set(formulas):
+        if {"xor", "matrix"} & set(searched[0]):
             sizes = dict.fromkeys(unit.case.lowered.tile.element_bytes for unit in units)
             scope += "".join(dict.fromkeys(left_out(used, size) for size in sizes))
     else:
