@@ -8,8 +8,10 @@ import pytest
 from command import layoutopt
 from conftest import ROOT
 
+from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.machine import find_tool
 from layoutopt.kernels.declarations import parameter_names, pointer_names
+from layoutopt.kernels.files import compile_source
 
 KERNELS = ROOT / "tests/data/kernels"
 
@@ -254,3 +256,12 @@ def test_a_loop_without_an_end_is_named(tmp_path):
     done = layoutopt("check", tmp_path / "endless.sass", "--block", "32", "--max-steps", "1000")
     assert (done.returncode, done.stderr) == (0, "")
     assert "not certain, and no worst case is known:\n    the loop at BRA" in done.stdout
+
+
+@pytest.mark.parametrize(("name", "options"), [("$(touch made).cu", ()), ("k.cu", ("-I`touch made`",))])
+def test_nvcc_gets_no_name_that_a_shell_would_run(name, options, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_text("__global__ void f() {}")
+    with pytest.raises(ProblemFileError, match="nvcc takes no name with one of"):
+        compile_source(tmp_path / name, "sm_90", options)
+    assert not (tmp_path / "made").exists()

@@ -293,6 +293,24 @@ def test_errors_are_one_visible_line(tmp_path):
             assert len(done.stderr) < 2000
 
 
+def test_names_that_are_no_utf_8(tmp_path):
+    """They go into results, stores and problem files as escapes; what a name of a problem cannot be is said."""
+    name = os.fsdecode(b"\xff")
+    (tmp_path / f"{name}.json").write_bytes(PROBLEM.read_bytes())
+    layout = ["((4,8),(2,2)):((32,1),(16,8))", "--tile", "16x8", "--element", "f32"]
+    asked = {
+        ("import", "cute", *layout, "-o", f"{name}.cute.json"): 0,
+        ("sweep", f"{name}.json", "-o", f"{name}.sqlite", "--workers", 1, "--export", f"{name}.csv"): 0,
+        ("new", "transpose", "--name", name): 2,
+        ("new", "transpose", "--name", name, "-o", "new.json"): 2,
+    }
+    for arguments, code in asked.items():
+        done = command.layoutopt(*arguments, cwd=tmp_path)
+        assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+    assert json.loads((tmp_path / f"{name}.cute.json").read_text())["name"] == "\\udcff.cute"
+    assert ",\\udcff.json," in (tmp_path / f"{name}.csv").read_text()
+
+
 @pytest.mark.parametrize("limit", ["99999999999999999999", "1e300", "inf", "nan", "-0.0"])
 def test_a_time_limit_that_no_clock_waits_for(limit):
     with pytest.raises(click.BadParameter, match="expected seconds above 0"):

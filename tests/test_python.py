@@ -13,6 +13,7 @@ from layoutopt.errors import LayoutError, ProblemFileError
 
 ROWS = {"name": "rows", "op": "store", "bytes": 4, "index": ("i", "lane"), "for": {"i": np.int64(32)}}
 ROW_OF_8 = {"name": "row", "op": "store", "bytes": 4, "index": ["tid // 8", "tid % 8"]}
+PLAIN = {"tile": {"shape": [8, 8], "element": "f32"}, "threads": 64, "accesses": [ROW_OF_8]}
 COLUMNS = np.stack(np.broadcast_arrays(np.arange(32)[None, :], np.arange(32)[:, None]), axis=-1)
 
 
@@ -187,3 +188,33 @@ def test_a_result_is_checked_as_it_is():
     problem = transpose()
     result = layoutopt.solve(problem)
     assert layoutopt.check(problem, result).excess == result.excess == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: layoutopt.load(None), "expected the name of a file, got NoneType 'None'"),
+        (lambda: layoutopt.load_all(3), "expected a file, a folder, a stream of bytes, a dict or a problem"),
+        (lambda: layoutopt.load_all(PLAIN, over={"M": "64"}), "--over M: expected a list of values, got str"),
+        (lambda: layoutopt.load_all(PLAIN, over={1: [2]}), "--over 1: expected the name of a parameter"),
+        (lambda: layoutopt.load_all(PLAIN, over=[1]), "over: expected lists of values by name, got list"),
+        (lambda: layoutopt.problem([1]), "expected a dict of the fields of a problem, got list"),
+        (lambda: layoutopt.problem(PLAIN, name=b"x"), "name: expected `str`, got `bytes`"),
+        (lambda: layoutopt.problem(PLAIN, name="\ud800"), "half of a surrogate pair is no character"),
+        (
+            lambda: layoutopt.solve(layoutopt.problem(PLAIN), target=3),
+            "target: expected a device or its name",
+        ),
+    ],
+)
+def test_what_is_something_else_is_said(call, message):
+    with pytest.raises(ProblemFileError) as error:
+        call()
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("coordinate", [0.5, "x", None, [0, [1]], 1 << 70])
+def test_coordinates_are_integers(coordinate):
+    layout = layoutopt.solve(layoutopt.problem(PLAIN), time_limit=1).layout
+    with pytest.raises(LayoutError, match="expected integers as coordinates"):
+        layout.byte_offset(coordinate, 0)

@@ -14,7 +14,7 @@ from layoutopt.cli.import_kernel import command as kernel
 from layoutopt.cli.new import extents
 from layoutopt.cli.output import note, say_file
 from layoutopt.errors import ProblemFileError
-from layoutopt.ground.escape import shown
+from layoutopt.ground.escape import shown, writable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -368,7 +368,7 @@ def trace(
             "bytes": size,
             "source": "in use when the trace was recorded",
         }
-    _finish(output, problem, f"From the addresses recorded in {records.name}.")
+    _finish(output, problem, f"From the addresses recorded in {writable(records.name)}.")
     return 0
 
 
@@ -408,7 +408,7 @@ def _order(text: str | None, rank: int) -> list[int]:
 
 
 def _finish(output: Path | None, problem: dict[str, Any], notes: str) -> None:
-    name = output.stem if output is not None else "imported"
+    name = writable(output.stem) if output is not None else "imported"
     data = {"schema": "layoutopt.problem/1", "name": name, "notes": notes, "target": "sm_90", **problem}
     if output is not None:
         check_new(output)

@@ -19,6 +19,7 @@ import click
 from layoutopt.cli.failures import FAILURES, USAGE_ERROR, failure, one_line
 from layoutopt.cli.options import ProblemPath
 from layoutopt.cli.output import note, say
+from layoutopt.ground.escape import writable
 
 if TYPE_CHECKING:
     from layoutopt.problems.inputs import Input
@@ -97,7 +98,7 @@ def answer_each(
     for item in found:
         if codes and not as_json:
             say("\n")
-        codes[_code(item, answer, [item.label] == [str(path) for path in paths])] += 1
+        codes[_code(item, answer, [item.label] == [writable(str(path)) for path in paths])] += 1
         if stopped is not None and stopped.is_set():
             break
     if codes.total() > 1:

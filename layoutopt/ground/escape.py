@@ -40,6 +40,16 @@ def json_text(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\r\t" else _json_escape(c) for c in text)
 
 
+def writable(name: str) -> str:
+    """The name of a file as text of UTF-8: bytes of it that are none are escapes."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def described(thing: object) -> str:
+    """What Python gave in the place of something else."""
+    return f"{type(thing).__name__} {shown(str(thing), 40)!r}"
+
+
 def comment(text: str) -> str:
     """`text` on one comment line of C or Python: nothing joins it to the next line, nothing hides in it."""
     visible = "".join(c if c.isprintable() else " " for c in text)

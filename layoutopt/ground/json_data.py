@@ -192,7 +192,7 @@ def located(error: msgspec.ValidationError, raw: Any) -> ProblemFileError:
         except (KeyError, IndexError, ValueError, TypeError):
             return ProblemFileError(place, reason)
     if not isinstance(given, dict):
-        reason += f", given {shown(json.dumps(given))}"
+        reason += f", given {shown(json.dumps(given, default=repr))}"
     return ProblemFileError(place, reason)
 
 

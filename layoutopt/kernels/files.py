@@ -180,6 +180,8 @@ def _named(program: Program, source: str) -> Program:
     return replace(program, parameters=named)
 
 
+# nvcc hands names to a shell, between double quotes.
+_RUNS_IN_SHELLS: Final = frozenset('"$`\\\n')
 # What helps where nvcc says so.
 _HINTS: Final = {
     "No such file or directory": " (-I DIR says where headers are)",
@@ -197,6 +199,9 @@ def compile_source(path: Path, target: str, options: Sequence[str] = (), form: s
     if not re.fullmatch(r"sm_\d{2,3}[af]?", target):
         raise ProblemFileError("--target", f"expected a GPU of NVIDIA such as sm_90, got {shown(target)!r}")
     json_data.read(path, MAX_BYTES)
+    for name in (os.path.realpath(path), *(o for o in options if o.startswith("-I"))):
+        if _RUNS_IN_SHELLS.intersection(name):
+            raise ProblemFileError("", f'nvcc takes no name with one of " $ ` \\ in it, given {shown(name)}')
     with temporary_folder() as folder:
         output = folder / f"kernel.{form}"
         command = [

@@ -49,6 +49,7 @@ import numpy.typing as npt
 from msgspec import Meta, Struct
 
 from layoutopt.errors import LayoutError
+from layoutopt.ground.escape import described
 
 IntArray = npt.NDArray[np.int64]
 
@@ -166,16 +167,16 @@ class Layout(Struct, frozen=True):
         """Offset in elements; coordinates are integers or arrays that broadcast.
 
         Raises:
-            LayoutError: not one coordinate per dimension.
+            LayoutError: not one coordinate per dimension, or no integer.
         """
         unit = self._unit_offset(coordinates)
-        return unit * self.packed + np.asarray(coordinates[-1], np.int64) % self.packed
+        return unit * self.packed + _integers(coordinates[-1]) % self.packed
 
     def _unit_offset(self, coordinates: tuple[npt.ArrayLike, ...]) -> IntArray:
         """Offset in units."""
         if len(coordinates) != len(self.shape):
             raise LayoutError(f"expected {len(self.shape)} coordinates, got {len(coordinates)}")
-        x = [np.asarray(c, np.int64) for c in coordinates]
+        x = [_integers(c) for c in coordinates]
         x[-1] = x[-1] // self.packed
         if self.lookup:
             units = (*self.shape[:-1], self.shape[-1] // self.packed)
@@ -230,3 +231,13 @@ def tight_digits(digits: Sequence[Digit]) -> tuple[Digit, ...]:
         tight.append(msgspec.structs.replace(digit, stride=stride))
         stride *= digit.size
     return tuple(reversed(tight))
+
+
+def _integers(coordinate: npt.ArrayLike) -> IntArray:
+    try:
+        given = np.asarray(coordinate)
+    except ValueError:  # lists of different lengths
+        given = np.asarray(None)
+    if given.size and given.dtype.kind not in "iub":
+        raise LayoutError(f"expected integers as coordinates, got {described(coordinate)}")
+    return given.astype(np.int64, copy=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgspec
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground import json_data
+from layoutopt.ground.escape import described
 from layoutopt.problems import catalogue, named_accesses, templates
 from layoutopt.problems.array_access import ArrayAccess, BasesAccess
 from layoutopt.problems.copy_access import CopyAccess
@@ -39,6 +41,8 @@ def read(path: str | Path) -> bytes:
     Raises:
         ProblemFileError: there is neither, or it cannot be read.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise ProblemFileError("", f"expected the name of a file, got {described(path)}")
     name = str(path)
     if not Path(path).exists() and Path(path).suffix != ".json":
         found = catalogue.find(name)

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, Final
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground import json_data
+from layoutopt.ground.escape import writable
 from layoutopt.problems import catalogue, templates
 from layoutopt.problems.file import MAX_FILE_BYTES, parsed, read
 from layoutopt.problems.templates import Value
@@ -72,19 +73,21 @@ def files(folder: Path) -> list[Path]:
 def _of_folder(folder: Path, over: Mapping[str, Sequence[Value]] | None) -> Iterator[Input]:
     found = files(folder)
     if not found:
-        yield Input(str(folder), error=ProblemFileError("", "no problem file in this folder"))
+        yield Input(writable(str(folder)), error=ProblemFileError("", "no problem file in this folder"))
     for path in found:
         yield from _of_file(path, over)
 
 
 def _of_file(path: str | Path, over: Mapping[str, Sequence[Value]] | None) -> Iterator[Input]:
-    label = str(path)
+    label = writable(str(path))
     if Path(path).suffix in _LINES:
         try:
             with open(path, "rb") as file:
                 yield from _of_stream(file, label, over, lines=True)
         except OSError as error:
             yield Input(label, error=ProblemFileError("", f"cannot read {label!r}: {error.strerror}"))
+        except ValueError:
+            yield Input(label, error=ProblemFileError("", f"{label!r} is no name of a file"))
         return
     try:
         raw = parsed(read(path))

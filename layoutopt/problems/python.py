@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.escape import described, shown, writable
 from layoutopt.problems import types
 from layoutopt.problems.file import from_data
 from layoutopt.problems.inputs import STANDARD_INPUT, Input, inputs
@@ -36,6 +37,8 @@ def problem(data: Mapping[str, Any] | None = None, /, **fields: Any) -> types.Pr
     Raises:
         ProblemFileError: the fields are no problem; `field` says which.
     """
+    if data is not None and not isinstance(data, Mapping):
+        raise ProblemFileError("", f"expected a dict of the fields of a problem, got {described(data)}")
     return from_data({"name": "tile", **plain({**(data or {}), **fields})})
 
 
@@ -80,6 +83,9 @@ def items(source: Source, over: Mapping[str, Sequence[Value]] | None = None) -> 
         yield from inputs([source], over)
         return
     if not isinstance(source, Mapping | types.Problem | TileSet):
+        if not hasattr(source, "readline"):
+            wanted = "a file, a folder, a stream of bytes, a dict or a problem"
+            raise ProblemFileError("", f"expected {wanted}, got {described(source)}")
         yield from inputs([STANDARD_INPUT], over, source)
         return
     name = source.name if isinstance(source, types.Problem | TileSet) else str(source.get("name", "tile"))
@@ -114,6 +120,8 @@ def plain(data: Any) -> Any:
         return data.tolist()
     if isinstance(data, list | tuple | range):
         return [plain(item) for item in data]
+    if isinstance(data, str) and writable(data) != data:
+        raise ProblemFileError("", f"half of a surrogate pair is no character; given {shown(data)}")
     if isinstance(data, msgspec.Struct):
         return msgspec.to_builtins(data)
     return data

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.escape import described
 from layoutopt.hardware.devices import Device, device
 from layoutopt.problems.types import Problem, TileSet
 
@@ -20,6 +21,8 @@ def target_of(asked: Problem | TileSet, given: Device | str | None, kind: type =
         raise ProblemFileError("", f"expected {wanted}, got {_described(asked)}")
     if isinstance(given, Device):
         return given
+    if given is not None and not isinstance(given, str):
+        raise ProblemFileError("target", f"expected a device or its name, got {described(given)}")
     return device(asked.target if given is None else given)
 
 
@@ -28,4 +31,4 @@ def _described(asked: Any) -> str:
         return "a tile set, which arrange, check_tiles, compare_tiles and explain_tiles take"
     if isinstance(asked, Problem):
         return "a problem of one tile, which solve, check, compare and explain take"
-    return f"{type(asked).__name__} {str(asked)[:40]!r}"
+    return described(asked)

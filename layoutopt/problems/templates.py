@@ -30,7 +30,7 @@ from typing import Any, Final
 
 from layoutopt.errors import ExpressionError, ProblemFileError
 from layoutopt.expressions.grammar import MAX_CHARACTERS, evaluate, parse
-from layoutopt.ground.escape import shown
+from layoutopt.ground.escape import described, shown
 
 Value = int | str
 Values = Mapping[str, Value]
@@ -114,6 +114,8 @@ def expand(raw: Any, over: Mapping[str, Sequence[Value]] | None = None) -> Itera
     Raises:
         ProblemFileError: a parameter, or what it is put into, is wrong.
     """
+    if over is not None and not isinstance(over, Mapping):
+        raise ProblemFileError("over", f"expected lists of values by name, got {described(over)}")
     if not isinstance(raw, dict) or not ("params" in raw or "sizes" in raw or over):
         return iter((Instance({}, raw),))
     if "sizes" in raw:
@@ -122,7 +124,9 @@ def expand(raw: Any, over: Mapping[str, Sequence[Value]] | None = None) -> Itera
         return _sizes(raw)
     params = _params(raw.get("params", {}))
     for name, values in (over or {}).items():
-        field = f"--over {shown(name)}"
+        field = f"--over {shown(str(name))}"
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise ProblemFileError(field, f"expected a list of values, got {described(values)}")
         params[_parameter(name, field)] = _values(values, field)
     condition = raw.get("where")
     data = {key: value for key, value in raw.items() if key not in ("params", "where")}
@@ -236,7 +240,7 @@ def _values(given: Iterable[Any], field: str) -> tuple[Value, ...]:
 
 
 def _parameter(name: str, field: str) -> str:
-    if not _NAME.fullmatch(name) or keyword.iskeyword(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise ProblemFileError(field, "expected the name of a parameter: letters, digits and _")
     if name in _RESERVED or re.fullmatch(r"x\d+", name):
         raise ProblemFileError(field, f"{name!r} means something else in expressions; choose another name")

@@ -7,12 +7,19 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from layoutopt.errors import ProblemFileError
+from layoutopt.ground.escape import shown, writable
+
 _SHOWN: Final = 8  # entries of a table
 _TABLE: Final = re.compile(r"\[([-\d\s,]+)\]")
 
 
 def problem_text(data: Mapping[str, Any]) -> str:
-    """JSON text of problem data, ending in a newline; accesses start with name and op."""
+    """JSON text of problem data, ending in a newline; accesses start with name and op.
+
+    Raises:
+        ProblemFileError: it holds what is no text, such as bytes of the command line that are no UTF-8.
+    """
     lines = []
     for key, value in data.items():
         if key == "accesses":
@@ -20,7 +27,11 @@ def problem_text(data: Mapping[str, Any]) -> str:
             lines.append(f' "accesses": [\n{accesses}\n ]')
         else:
             lines.append(f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}")
-    return "{\n" + ",\n".join(lines) + "\n}\n"
+    text = "{\n" + ",\n".join(lines) + "\n}\n"
+    if writable(text) != text:
+        wrong = next(c for c in text if writable(c) != c)
+        raise ProblemFileError("", f"half of a surrogate pair is no character; given {shown(wrong)}")
+    return text
 
 
 def abridged(expression: str) -> str:
