@@ -1,6 +1,7 @@
 """Free assignments against enumeration of every placement of tiny tiles, by plain loops."""
 
 import itertools
+import json
 import random
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from test_brute_force import random_case
 
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.ground.budget import Budget
-from layoutopt.hardware.devices import device
+from layoutopt.hardware.devices import device, load_devices
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import EFFORT, free_assignment
 from layoutopt.problems.answer import Status
@@ -397,3 +398,27 @@ def test_nothing_counts_and_no_time_is_left():
     sets = phase_sets(lanes, problem.tile, gpu)
     found = free_assignment(sets, lanes, problem.tile, budget=Budget(0.0))
     assert found is None or found.excess in (0, None)
+
+
+def test_narrow_elements_leave_no_bound_below_zero(tmp_path):
+    """Sixteen bytes that may share words or not: the bound of every layout was -10, and nothing was optimal."""
+    about = {"confidence": "inferred", "source": "made up"}
+    rule = {"ops": ["load", "store"], "bytes": [1, 4], "phase": 16, **about}
+    gpu = {"name": "toy0", "title": "toy", "aliases": [], "lanes": 16, "banks": 4, "bank_bytes": 4}
+    path = tmp_path / "devices.json"
+    path.write_text(
+        json.dumps({"schema": "layoutopt.devices/1", "devices": [{**gpu, "instructions": [rule]}]})
+    )
+    data = {
+        "name": "n", "target": "toy0", "threads": 64, "tile": {"shape": [4, 6], "element": "i8"},
+        "accesses": [
+            {"name": "a0", "op": "store", "bytes": 4, "index": ["tid % 4", "0"]},
+            {"name": "a1", "op": "store", "bytes": 1,
+             "index": ["(2*tid + 16*kk) % 4", "(tid + 16*kk) // 4 % 6"], "for": {"kk": 4}},
+            {"name": "a2", "op": "load", "bytes": 4, "index": ["(lane + i) % 4", "0"], "for": {"i": 4}, "weight": 2.5},
+        ],
+    }  # fmt: skip
+    (toy0,) = load_devices(path)
+    result = solve(from_data(data), target=toy0, time_limit=20)
+    assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 24)
+    assert result.proof.objective.lower_bound == 0

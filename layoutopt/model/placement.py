@@ -116,7 +116,8 @@ def free_assignment(
     relaxed = PlacementModel(free, phases, model.period, tile, budget, workers)
     if relaxed.too_large:
         return None
-    bound = _Questions(relaxed).least_excess(effort / 2)
+    # Narrow elements that may share words leave floors below what the caller knows: 0, at the least.
+    bound = max(bound, _Questions(relaxed).least_excess(effort / 2))
     found = _Questions(model).run(effort / 2, max_bytes, hint)
     return replace(found, bound=bound, bytes_bound=tile.bytes)
 
