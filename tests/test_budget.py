@@ -22,6 +22,7 @@ from layoutopt.model.space import space_of
 from layoutopt.problems.file import from_data as problem
 from layoutopt.problems.tile_set_file import tiles_from_data
 from layoutopt.problems.trace import Trace, trace
+from layoutopt.proof.every_layout import every_layout
 from layoutopt.search.search import search
 from layoutopt.study.compare import compare
 from layoutopt.sweeps.sweep import sweep
@@ -323,3 +324,24 @@ def test_what_is_no_time_is_refused(seconds):
     for call_ in (solve, sweep):
         with pytest.raises(ProblemFileError, match="time_limit: expected seconds, 0 or more, got"):
             call_(asked, time_limit=seconds)
+
+
+@pytest.mark.parametrize(("threads", "asked"), [(32, True), (64, False)])
+def test_without_time_nothing_is_asked_of_every_layout_of_many_lanes(threads, asked):
+    """Gathering words and cliques takes as long as a search; of few lanes it takes no time."""
+    tile = {"shape": [64, 64], "element": "f32"}
+    accesses = [
+        {"name": f"a{k}", "op": "load", "bytes": 4, "index": index, "for": {"i": 64}}
+        for k, index in enumerate([["i", "tid"], ["tid", "i"], ["tid", "(tid + i) % 64"]])
+    ]
+    asking = problem({"name": "p", "tile": tile, "threads": threads, "accesses": accesses})
+    gpu, told = device("sm_90"), []
+    every_layout(
+        asking.tile,
+        gpu,
+        trace(asking, gpu),
+        enough=None,
+        budget=Budget(0),
+        progress=lambda *line: told.append(line),
+    )
+    assert bool(told) is asked

@@ -202,7 +202,8 @@ class Comparer:
         chosen = tuple(f for f in families if f in self.allowed) or ("none",)
         if self.case.asked.is_dictated:
             return solve_cases([self.case], Ask(self.budget.part(0.5), progress=self.progress))
-        ask = Ask(self.budget.part(0.5), progress=self.progress)
+        # Without time there is a layout, and no more.
+        ask = Ask(self.budget.part(0.5), progress=self.progress, every_layout=not self.budget.spent)
         layout = msgspec.structs.replace(self.case.asked.layout, families=chosen)
         if self.widths is not None or not self.case.widths:
             return solve_cases([self.case.constrained(layout)], ask)
