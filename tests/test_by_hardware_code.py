@@ -10,7 +10,8 @@ import pytest
 from conftest import ROOT
 from hardware_tiles import FILL, MEASURED, of, solved
 
-from layoutopt.codegen.languages import emit
+from layoutopt.codegen.languages import emit, run_plan
+from layoutopt.codegen.selftest import program
 from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
 from layoutopt.hardware.devices import device
 
@@ -154,3 +155,14 @@ def test_a_hopper_gpu_does_what_is_emitted(tmp_path):
     script = ROOT / "scripts/measure/validate_hopper.py"
     subprocess.run([sys.executable, script, "write", tmp_path], check=True)
     subprocess.run([tmp_path / "hopper", tmp_path / "out.jsonl"], check=True)
+
+
+def test_boxes_of_elements_that_share_bytes_are_tested_as_those_bytes():
+    problem, result = solved({**FILL, "mode": "32B"}, shape=(16, 64), element="i4")
+    text = program(run_plan(problem, device("sm_90"), result))
+    assert "_fill_box_bytes = 512;" in text
+    assert "_fill_box_dim[2] = {32, 16};" in text
+    two, result = solved({**FILL, "box": [16, 64], "mode": "32B"}, shape=(16, 128), element="i4")
+    text = program(run_plan(two, device("sm_90"), result))
+    assert "_fill_boxes = 2;" in text
+    assert "static_assert(block_fill_start_0(1) == 32" in text

@@ -412,3 +412,18 @@ def test_half_a_wavefront_proves_no_bytes():
     case = case_of(joint._natural, device("sm_90"))
     found = joint._proposal(case, result.layout, 1, result, replace(result, proof=proof))
     assert (found.excess_bound.lower_bound, found.bytes_bound.lower_bound) == (1, 16384)
+
+
+@pytest.mark.parametrize(
+    ("layout", "fill"), [({}, [{"name": "ld", "op": "tma.load"}]), ({"must_be": "tma.64B"}, [])]
+)
+def test_the_base_is_aligned_as_the_hardware_needs_it_where_lanes_are_free(layout, fill):
+    """Eight rows of a swizzle of 64 bytes, whoever executes the other accesses."""
+    rows = {"name": "rows", "op": "store", "bytes": 16, "index": ["tid // 4", "8*(tid % 4)"], "lanes": "free"}
+    read = {"name": "r", "op": "load", "bytes": 2, "index": ["tid % 16", "i"], "for": {"i": 2}}
+    data = {
+        "name": "b", "threads": 64, "tile": {"shape": [16, 32], "element": "f16"},
+        "accesses": [rows, read, *fill], "layout": layout,
+    }  # fmt: skip
+    result = layoutopt.solve(layoutopt.problem(data), time_limit=5)
+    assert (result.family.partition(",")[0], result.alignment_bytes) == ("tma.64B", 512)

@@ -29,7 +29,7 @@ from layoutopt.expressions.grammar import (
 from layoutopt.ground.escape import identifier
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import has_xor, offset_expression
-from layoutopt.problems.answer import Result
+from layoutopt.problems.answer import AccessReport, Result, TensorMap
 from layoutopt.problems.lower import (
     assigned,
     byte_table,
@@ -169,11 +169,21 @@ def run_plan(problem: Problem, gpu: Device, answer: Result | str) -> Plan:
         problem = assigned(problem, answer)
     if problem.tile.packed > 1 and isinstance(answer, Result) and answer.layout is not None:
         case = case_of(problem, gpu, chosen_widths(problem, answer))
-        problem = case.lowered
-        answer = msgspec.structs.replace(answer, layout=case.as_bytes(answer.layout))
+        packed, problem = problem.tile.packed, case.lowered
+        reports = tuple(_over_bytes(report, packed) for report in answer.accesses)
+        answer = msgspec.structs.replace(answer, layout=case.as_bytes(answer.layout), accesses=reports)
     elif problem.tile.packed > 1 and isinstance(answer, str):
         problem, answer = stored(problem), over_bytes(answer, problem.tile)
     return plan(problem, gpu, answer)
+
+
+def _over_bytes(report: AccessReport, packed: int) -> AccessReport:
+    """What is said of an access in elements, of which `packed` share a byte, in these bytes."""
+    found = report.descriptor
+    if not isinstance(found, TensorMap):
+        return report
+    box = (*found.box[:-1], found.box[-1] // packed)
+    return msgspec.structs.replace(report, descriptor=msgspec.structs.replace(found, box=box))
 
 
 def _of_formula(problem: Problem, gpu: Device, text: str, unit_bytes: int) -> Plan:

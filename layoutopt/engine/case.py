@@ -24,7 +24,7 @@ is traced again), and `place` says which warp and iteration a row of the counts 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -152,6 +152,11 @@ class Case:
     def alignment(self, swizzled: bool) -> int:
         """Bytes of which the base must be a multiple: see `layoutopt.problems.alignment.base_alignment`."""
         return base_alignment(self.lanes, self.device, swizzled=swizzled)
+
+    def needed_alignment(self, layout: Layout, reports: Iterable[AccessReport]) -> int:
+        """The same of a layout, with what the hardware needs where it reaches the tile by itself."""
+        by_itself = (r.descriptor.alignment_bytes for r in reports if r.descriptor is not None)
+        return max([self.alignment(bool(layout.swizzle)), *by_itself])
 
     # Counts ------------------------------------------------------------------------------------
 

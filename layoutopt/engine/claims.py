@@ -55,7 +55,7 @@ def check_claims(problem: Problem, gpu: Device, result: Result) -> None:
                 f"the layout gives {counted.wavefronts} wavefronts, {counted.ideal} of them ideal, and "
                 f"{counted.bank_conflicts} bank conflicts for op {counted.op!r}; the result says otherwise",
             )
-    needed, given_bytes = case.alignment(bool(layout.swizzle)), result.alignment_bytes or 0
+    needed, given_bytes = case.needed_alignment(layout, reports), result.alignment_bytes or 0
     if given_bytes < needed or (given_bytes > needed and not problem.is_dictated):
         raise ProblemFileError(
             "alignment_bytes", f"the counts need a base aligned to {needed}, not {result.alignment_bytes}"

@@ -344,6 +344,8 @@ class _Joint:
             complete=complete,
             reason=reason,
             every_layout=known,
+            # As whoever dictates the layout needs it, whose lanes are not free.
+            alignment_bytes=result.alignment_bytes if self.problem.is_dictated else None,
             decided_by=(floor.decided_by if floor is not None else None) or "",
         )
 

@@ -65,6 +65,7 @@ def verified(case: Case, proposal: Proposal, *, conflict_free: bool = False) -> 
         unknown = Result(name, target, Status.UNKNOWN, proof, _WEIGHTLESS)
         return Answer(unknown, 0, case.asked.layout.minimise, elements)
     shown = case.as_elements(layout)
+    own = case.needed_alignment(layout, reports)
     result = Result(
         problem=name,
         target=target,
@@ -76,7 +77,7 @@ def verified(case: Case, proposal: Proposal, *, conflict_free: bool = False) -> 
         offset=to_text(element_expression(shown)),
         bytes=proposal.bytes,
         declared_bytes=max(layout.declared_bytes, proposal.bytes),
-        alignment_bytes=proposal.alignment_bytes or case.alignment(bool(layout.swizzle)),
+        alignment_bytes=max(proposal.alignment_bytes or 1, own),
         excess=rounded_count(sum(r.excess for r in reports)),
         weighted_excess=proposal.weighted_excess / case.lanes.weight_unit,
         accesses=reports,
