@@ -194,6 +194,23 @@ def test_a_signal_while_files_are_written_leaves_no_temporary_one(number, tmp_pa
     assert done.returncode == (130 if number == signal.SIGINT else -number)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_a_library_makes_another_error_of(number):
+    """As modules of C++ do while they are imported."""
+    code = (
+        "import os, sys\n"
+        "from layoutopt.cli import process, run\n"
+        "def main(standalone_mode):\n"
+        "    try: os.kill(os.getpid(), int(sys.argv[1]))\n"
+        "    except BaseException: raise ImportError('initialization failed')\n"
+        "process.main = main\n"
+        "run()\n"
+    )
+    done = layoutopt(int(number), code=code)
+    ended = (130, "interrupted\n") if number == signal.SIGINT else (-number, "")
+    assert (done.returncode, done.stderr) == ended
+
+
 def test_two_imports_into_one_file_lose_nothing(tmp_path):
     path = tmp_path / "p.json"
     layout = "((4,8),(2,2)):((32,1),(16,8))"

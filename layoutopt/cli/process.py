@@ -20,6 +20,9 @@ from layoutopt.cli.output import drop, note
 from layoutopt.ground.escape import shown
 from layoutopt.ground.temporary import remove_left
 
+_raised: list[int] = []
+"""The signals that were raised as exceptions."""
+
 
 class _Terminated(BaseException):
     """A signal asked the process to end; what is open is cleaned up on the way out."""
@@ -33,7 +36,12 @@ def call() -> int:
     _open_streams()
     try:
         _end_by_exception()
-        code = _called()
+        try:
+            code = _called()
+        except Exception:
+            if not _raised:
+                raise
+            code = _interrupted()
         _end_as_the_system_does()
     except _Terminated as end:
         remove_left()
@@ -43,6 +51,14 @@ def call() -> int:
         return 128 + int(number)  # where somebody has it blocked
     remove_left()
     return code
+
+
+def _interrupted() -> int:
+    """The end after an error that a signal became on its way through a library, as while one is imported."""
+    if _raised[-1] != signal.SIGINT:
+        raise _Terminated(_raised[-1]) from None
+    note("interrupted")
+    return INTERRUPTED
 
 
 def _called() -> int:
@@ -108,7 +124,15 @@ def _end_by_exception() -> None:
     def end(number: int, _: FrameType | None) -> None:
         for each in (*ends, signal.SIGINT):  # the way out is short, and is gone once
             signal.signal(each, signal.SIG_IGN)
+        _raised.append(number)
         raise _Terminated(number)
+
+    def interrupt(number: int, _: FrameType | None) -> None:
+        _raised.append(number)
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
 
     for number in ends:  # not where nohup has it ignored
         signal.signal(number, end)
