@@ -231,3 +231,32 @@ def test_a_base_is_aligned_to_what_counts_need_too(alignment, status):
     result = solve(from_data(data))
     assert result.status == status
     assert result.alignment_bytes in (None, 256)
+
+
+ROWS_OF_16_BYTES = {"name": "rows", "op": "load", "bytes": 16, "index": ["tid", "4*i"], "for": {"i": 8}}
+
+
+def rows_under(fill, minimise):
+    return from_data(
+        {
+            "name": "rows", "target": "sm_90", "tile": {"shape": [32, 32], "element": "f32"}, "threads": 32,
+            "accesses": [{"name": "fill", **fill}, ROWS_OF_16_BYTES], "layout": {"minimise": minimise},
+        }
+    )  # fmt: skip
+
+
+def test_without_conflicts_more_flips_may_be_the_fewest():
+    """Row-major flips no bit and has conflicts; of those without any, the 128-byte mode flips the fewest."""
+    problem = rows_under({"op": "tma.load", "box": [32, 32]}, "instructions")
+    assert (solve(problem).family, solve(problem).excess) == ("tma.none, x1 contiguous", 224)
+    result = solve(problem, conflict_free=True)
+    assert (str(result.status), result.family, result.excess) == ("optimal", "tma.128B, x1 contiguous", 0)
+
+
+def test_fewest_bytes_first_means_no_pads_between_copies():
+    problem = rows_under({"op": "cp.async.bulk", "bytes": 128}, "bytes")
+    result = solve(problem)
+    assert (str(result.status), result.bytes, result.excess) == ("optimal", 4096, 224)
+    assert result.proof.excess.scope.endswith(" within 4096 bytes")
+    result = solve(problem, conflict_free=True)
+    assert (str(result.status), result.bytes, result.excess) == ("optimal", 4592, 0)

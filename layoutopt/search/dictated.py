@@ -101,10 +101,13 @@ def propose(case: Case, ask: Ask) -> Proposal:
     over = sorted((r for r in ranked if r.candidate.name not in named), key=lambda r: -r.bytes)
     smallest = {r.candidate.name: _too_large(r, limit) for r in over if limit is not None}
     reason = _reason(case, said, fitting, list(dict.fromkeys([*smallest.values(), *refused])))
-    found = fitting[0] if fitting and not (ask.conflict_free and fitting[0].weighted) else None
+    found = next((r for r in fitting if not (ask.conflict_free and r.weighted)), None)
     if found and problem.layout.minimise == "instructions":  # excess is the price of what comes first
         fitting = [r for r in fitting if r.flips == found.flips]
         scope += " that flip the fewest bits"
+    elif found and problem.layout.minimise == "bytes" and not ask.conflict_free:
+        fitting = [r for r in fitting if r.bytes == found.bytes]
+        scope += f" within {found.bytes} bytes"
     refuted = complete and found is None
     if refuted and said != SAID:
         reason = f"{reason} ({scope})"
@@ -218,7 +221,7 @@ class _Ranked:
 def _ranked(case: Case, budget: Budget) -> tuple[list[_Ranked], list[str], bool]:
     """The candidates that serve the accesses, the best first; why the others do not; whether these are all.
 
-    Short boxes take no fewer bytes, and more instructions: they are counted where others have conflicts. All
+    Short boxes take no fewer bytes, and more instructions: they are counted where the best has conflicts. All
     is counted as long as there is time, of what the hardware reaches by itself at least until one serves.
     """
     direct = any(is_direct_load(access.op) for access in case.lowered.accesses)
@@ -227,8 +230,8 @@ def _ranked(case: Case, budget: Budget) -> tuple[list[_Ranked], list[str], bool]
     if budget.spent:
         return ranked, refused, False
     most = case.lowered.layout.max_bytes
-    best = any(not r.weighted and (most is None or r.bytes <= most) for r in ranked)
-    if best or "tma" not in _engines(case.lowered):
+    best = next((r for r in ranked if most is None or r.bytes <= most), None)
+    if (best and not best.weighted) or "tma" not in _engines(case.lowered):
         return ranked, refused, True
     more = _counted(case, budget.while_left(_listed(case.lowered, short=True)), budget)
     if budget.spent:
@@ -278,8 +281,13 @@ def _counted(
 
 
 def _rank(case: Case) -> Callable[[_Ranked], tuple[float, ...]]:
-    instructions = case.lowered.layout.minimise == "instructions"
-    return lambda r: (r.flips, r.weighted, *r.rest) if instructions else (r.weighted, *r.rest)
+    minimise = case.lowered.layout.minimise
+
+    def rank(r: _Ranked) -> tuple[float, ...]:
+        first = {"instructions": r.flips, "bytes": r.bytes}.get(minimise, 0)
+        return first, r.weighted, *r.rest
+
+    return rank
 
 
 def _direct(case: Case, budget: Budget) -> Iterator[Candidate | str]:
