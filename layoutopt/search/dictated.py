@@ -109,8 +109,7 @@ def propose(case: Case, ask: Ask) -> Proposal:
         fitting = [r for r in fitting if r.bytes == found.bytes]
         scope += f" within {found.bytes} bytes"
     refuted = complete and found is None
-    if refuted and said != SAID:
-        reason = f"{reason} ({scope})"
+    reason = f"{reason} ({scope})" if refuted and said != SAID else reason
     if refuted and said == SAID and may_be_others(problem, case.lanes, ask.budget):
         complete, reason = False, "; ".join(part for part in (NOT_ALL, reason) if part)
     elif not complete:
@@ -230,8 +229,8 @@ def _ranked(case: Case, budget: Budget) -> tuple[list[_Ranked], list[str], bool]
     if budget.spent:
         return ranked, refused, False
     most = case.lowered.layout.max_bytes
-    best = next((r for r in ranked if most is None or r.bytes <= most), None)
-    if (best and not best.weighted) or "tma" not in _engines(case.lowered):
+    best = [r.weighted for r in ranked if most is None or r.bytes <= most][:1]
+    if best == [0] or "tma" not in _engines(case.lowered):
         return ranked, refused, True
     more = _counted(case, budget.while_left(_listed(case.lowered, short=True)), budget)
     if budget.spent:
@@ -281,13 +280,8 @@ def _counted(
 
 
 def _rank(case: Case) -> Callable[[_Ranked], tuple[float, ...]]:
-    minimise = case.lowered.layout.minimise
-
-    def rank(r: _Ranked) -> tuple[float, ...]:
-        first = {"instructions": r.flips, "bytes": r.bytes}.get(minimise, 0)
-        return first, r.weighted, *r.rest
-
-    return rank
+    first = {"instructions": "flips", "bytes": "bytes"}.get(case.lowered.layout.minimise, "weighted")
+    return lambda r: (getattr(r, first), r.weighted, *r.rest)
 
 
 def _direct(case: Case, budget: Budget) -> Iterator[Candidate | str]:
@@ -331,9 +325,8 @@ def ranked_candidates(case: Case, budget: Budget) -> list[Candidate]:
     Raises:
         ProblemFileError: as for `candidates`.
     """
-    if any(is_direct_load(access.op) for access in case.lowered.accesses):
-        return []
-    return [ranked.candidate for ranked in _ranked(case, budget)[0]]
+    direct = any(is_direct_load(access.op) for access in case.lowered.accesses)
+    return [] if direct else [ranked.candidate for ranked in _ranked(case, budget)[0]]
 
 
 def reach(problem: Problem, table: IntArray) -> Reach:
