@@ -3,10 +3,12 @@
 Triton says where its `NVMMASharedLayout` puts every element; CuTe's headers say it of their atoms.
 """
 
+import json
 import subprocess
 
 import numpy as np
 import pytest
+from command import layoutopt
 from emit_programs import GXX
 from test_emit_languages import cute_headers
 
@@ -139,3 +141,29 @@ def test_cute_puts_every_element_there(tmp_path):
     subprocess.run(command, check=True)
     out = subprocess.run([tmp_path / "check"], check=True, capture_output=True).stdout
     assert (np.frombuffer(out, "<i4") == np.concatenate(wanted)).all()
+
+
+def test_a_layout_in_use_of_a_mode_is_aligned_as_the_mode_needs_it(tmp_path):
+    """Rows of 128 bytes, of which the TMA swizzles eight: given as a formula, or as a result out of a file."""
+    load = {"name": "r", "op": "load", "bytes": 16, "index": ["tid", "8*i"], "for": {"i": 8}}
+    data = {
+        "name": "m", "threads": 64, "tile": {"shape": [64, 64], "element": "f16"}, "accesses": [load],
+        "layout": {"must_be": "tma.128B"},
+    }  # fmt: skip
+    path, result = tmp_path / "p.json", tmp_path / "r.json"
+    path.write_text(json.dumps(data))
+    formula = layoutopt("emit", str(path), "--lang", "c", "--offset", "x0*64 + (x1 ^ x0 % 8 * 8)")
+    assert "m_alignment = 1024" in formula.stdout
+    plain = layoutopt("emit", str(path), "--lang", "c", "--offset", "x0*72 + x1")
+    assert "m_alignment = 16 " in plain.stdout
+    found = json.loads(layoutopt("solve", str(path), "--json").stdout)
+    for change, message in (
+        (
+            {"alignment_bytes": 128},
+            "alignment_bytes: tma.128B, x1 contiguous needs a base aligned to 1024, not 128",
+        ),
+        ({"layout": {**found["layout"], "swizzle": []}, "offset": "x0*64 + x1"}, "the layout gives 448"),
+    ):
+        result.write_text(json.dumps({**found, **change}))
+        done = layoutopt("emit", str(result), "--problem", str(path))
+        assert (done.returncode, message in done.stderr) == (2, True), done.stderr

@@ -1,7 +1,10 @@
 """Templates: parameters in a problem file, and what they become."""
 
+import json
+
 import numpy as np
 import pytest
+from command import layoutopt
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.problems.file import from_data
@@ -122,3 +125,17 @@ def test_one_problem_where_one_is_expected():
 
 def test_values_of_the_command_line():
     assert [value_of(text) for text in ("64", "-1", "ldmatrix.x4", "1.5")] == [64, -1, "ldmatrix.x4", "1.5"]
+
+
+def test_a_template_of_one_problem_is_written_out(tmp_path):
+    copied = {"name": "c", "op": "store", "copy": {"bytes": 4}}
+    data = {
+        "name": "t", "params": {"N": [32]}, "threads": "N", "tile": {"shape": [8, 8], "element": "f32"},
+        "accesses": [copied],
+    }  # fmt: skip
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(data))
+    done = layoutopt("problems", str(path), "--expanded")
+    assert done.returncode == 0, done.stderr
+    written = json.loads(done.stdout)
+    assert (written["threads"], "index" in written["accesses"][0], "params" in written) == (32, True, False)

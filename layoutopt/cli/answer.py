@@ -102,16 +102,16 @@ def _solved(problem: Problem, gpu: Device, time_limit: float, workers: int) -> A
 
 
 def _from_result(raw: dict[str, Any], problem: Problem | None, device_file: Path | None) -> Answer:
-    from layoutopt.engine.claims import check_claims
     from layoutopt.hardware.devices import device, load_devices
     from layoutopt.problems.result_file import result_from_data
     from layoutopt.problems.types import Problem, Structure, Tile
+    from layoutopt.study.claims import check_result
 
     result = result_from_data(raw)
     more = load_devices(device_file) if device_file is not None else ()
     if problem is not None:
         gpu = device(problem.target, more)
-        check_claims(problem, gpu, result)
+        check_result(problem, gpu, result)
         return Answer(problem, gpu, result, *_missing(result))
     if result.layout is None:
         tile = Tile((1,), Structure(1))

@@ -44,6 +44,7 @@ def command(problem: Path | None, expanded: bool, fragments: bool, as_json: bool
 def _print(problem: Path, expanded: bool, as_json: bool) -> None:
     from layoutopt.ground.json_data import parse
     from layoutopt.problems.file import from_data, read, written_out
+    from layoutopt.problems.templates import single
     from layoutopt.problems.text import problem_text
     from layoutopt.problems.tile_set_file import tiles_from_data
     from layoutopt.problems.tile_set_file import written_out as tiles_written_out
@@ -53,6 +54,7 @@ def _print(problem: Path, expanded: bool, as_json: bool) -> None:
     several = isinstance(data, dict) and "tiles" in data
     (tiles_from_data if several else from_data)(data)
     if expanded:
+        data = single(data)
         data = (tiles_written_out if several else written_out)(data)
     if as_json:
         say_json(data)

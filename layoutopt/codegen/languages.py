@@ -41,6 +41,7 @@ from layoutopt.problems.lower import (
     with_widths,
 )
 from layoutopt.problems.types import Problem, Structure
+from layoutopt.search.dictated import named_candidate
 from layoutopt.synthesis.free_lanes import under_layout
 
 
@@ -203,7 +204,10 @@ def _of_formula(problem: Problem, gpu: Device, text: str, unit_bytes: int) -> Pl
     named = _named(units, f"{identifier(problem.name)}_lookup")
     reports = named_lanes(case.measure(node), problem, settled)
     by_hardware = (r.descriptor.alignment_bytes for r in reports if r.descriptor is not None)
-    alignment = max([case.alignment(has_xor(node)), *by_hardware])
+    dictated = problem.layout.must_be is not None
+    same = named_candidate(stored(problem), table.ravel()[:: tile.packed]) if dictated else None
+    named_alignment = same.alignment_bytes if same is not None else 1
+    alignment = max([case.alignment(has_xor(node)), named_alignment, *by_hardware])
     about = [
         f"{problem.name} on {gpu.name}: a given layout; code by layoutopt {__version__}",
         f"element offset = {to_text(node)}",

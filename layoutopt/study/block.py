@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from layoutopt.engine.claims import check_claims
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import Const, Op, parse, substituted, to_text
 from layoutopt.expressions.simplify import simplify
@@ -17,6 +16,7 @@ from layoutopt.layout.formula import element_expression
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
 from layoutopt.problems.types import Problem, Tile, TileSet
 from layoutopt.study.check_tiles import TileSetAudit, check_tiles
+from layoutopt.study.claims import check_result
 from layoutopt.synthesis.arrange import Arrangement, PlacedTile, arrangement_from_data
 from layoutopt.synthesis.tile_groups import alike, beginning, groups, viewed_index
 
@@ -170,7 +170,7 @@ def read_block(raw: dict[str, Any], tile_set: TileSet, gpu: Device) -> Block | A
         raise ProblemFileError("tiles", f"expected layouts of {names}, in this order")
     for k, ((_, problem), part) in enumerate(zip(members, arrangement.tiles, strict=True)):
         try:
-            check_claims(problem, gpu, part.result)
+            check_result(problem, gpu, part.result)
         except ProblemFileError as error:
             raise ProblemFileError(f"tiles[{k}].result.{error.field}", error.reason) from None
         _check_places(tile_set, problem, part, f"tiles[{k}]")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from layoutopt.engine.claims import check_claims
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Method, Result
 from layoutopt.problems.result_file import result_from_data
 from layoutopt.problems.types import Problem, TileSet
+from layoutopt.study.claims import check_result
 from layoutopt.sweeps.canonical import device_digest, digest, spelling_of
 from layoutopt.sweeps.rows import spelled, typed
 from layoutopt.sweeps.store import Store
@@ -40,7 +40,7 @@ def known_result(
     if data is None:
         return None
     result = result_from_data(spelled(data, problem.name, spelling_of(problem)))
-    check_claims(problem, gpu, result)
+    check_result(problem, gpu, result)
     return result
 
 

@@ -1,0 +1,32 @@
+"""What a result out of a file says of its problem: counted anew, and a layout of `must_be`."""
+
+from __future__ import annotations
+
+from layoutopt.engine.claims import check_claims
+from layoutopt.errors import ProblemFileError
+from layoutopt.hardware.devices import Device
+from layoutopt.problems.answer import Result
+from layoutopt.problems.lower import stored
+from layoutopt.problems.types import Problem
+from layoutopt.search.dictated import named_candidate
+
+
+def check_result(problem: Problem, gpu: Device, result: Result) -> None:
+    """Check that a result, read from a file, is one of this problem.
+
+    Raises:
+        ProblemFileError: what `check_claims` names, or the layout or its alignment is not what
+            `layout.must_be` asks for.
+    """
+    check_claims(problem, gpu, result)
+    if problem.layout.must_be is None or result.layout is None:
+        return
+    table = result.layout.table().ravel()[:: problem.tile.packed]
+    same = named_candidate(stored(problem), table)
+    if same is None:
+        raise ProblemFileError("layout", "is none of those that layout.must_be names")
+    if (result.alignment_bytes or 0) < same.alignment_bytes:
+        raise ProblemFileError(
+            "alignment_bytes",
+            f"{same.name} needs a base aligned to {same.alignment_bytes}, not {result.alignment_bytes}",
+        )
