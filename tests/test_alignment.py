@@ -422,3 +422,25 @@ def test_an_access_that_no_lane_makes_binds_nothing():
     audited = check(problem, "x0 + x1*8")
     assert [a.wavefronts for a in audited.accesses] == [a.wavefronts for a in result.accesses] == [1, 0]
     assert not [f for f in audited.findings if f.kind == "alignment"]
+
+
+@pytest.mark.parametrize(
+    ("element", "alignment", "scope"),
+    [
+        ("f32", 4, "families none, order"),
+        ({"bytes": 12}, None, "families none, order, no XOR over elements of 12 bytes"),
+    ],
+)
+def test_matrices_that_are_not_listed_are_in_no_scope(element, alignment, scope):
+    """They are listed with the swizzles that may follow, which such a base and such elements rule out."""
+    data = {
+        "name": "columns", "tile": {"shape": [16, 32], "element": element}, "threads": 32,
+        "accesses": [
+            {"name": "columns", "op": "load", "bytes": 4, "index": ["tid % 16", "tid // 16 + 2*i"], "for": {"i": 16}},
+            {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": 16}},
+        ],
+        "layout": {"families": ["none", "order", "matrix"]} | ({"alignment_bytes": alignment} if alignment else {}),
+    }  # fmt: skip
+    result = solve(from_data(data))
+    assert (result.proof.excess.scope, result.proof.excess.lower_bound > 0) == (scope, True)
+    assert solve(from_data(data), conflict_free=True).status is Status.UNKNOWN

@@ -65,6 +65,11 @@ _MOST_FAR = 1024
 GATHER_SHARE = 0.2
 
 
+def _is_binary(shape: tuple[int, ...]) -> bool:
+    """Whether every extent is a power of two."""
+    return not any(extent & (extent - 1) for extent in shape)
+
+
 def searched_families(problem: Problem) -> list[str]:
     """The families of formulas that are gone through, as a scope names them.
 
@@ -128,8 +133,10 @@ class Scene:
             self.field = swizzle_field(self.sets, self.tile, trace)
             self._left_out = left_out((s.rule for s in self.sets), size)
         self.minimise = problem.layout.minimise
-        self.scope = "families " + ", ".join(searched_families(problem))
-        self.scope += self._left_out
+        # Without a field, no choice of bits is listed; only extents that are powers of two have any.
+        named = searched_families(problem)
+        self._left_out_matrices = "matrix" in named and self.field is None and _is_binary(self.tile.shape)
+        self.scope = self._families(named) + self._left_out
         # Where conflicts are ruled out, the fewest bytes without any are the aim anyway.
         self.bytes_first = self.minimise == "bytes" and not conflict_free
         if self.bytes_first:
@@ -140,6 +147,11 @@ class Scene:
             self.scope += f" within {self.limit} bytes"
         self.floor, self.plain_floor = counting_excess(self.sets)
         self.tally = Tally()
+
+    def _families(self, named: list[str]) -> str:
+        """The scope of a search of these, without what is not listed."""
+        listed = [family for family in named if not (family == "matrix" and self._left_out_matrices)]
+        return "families " + ", ".join(listed or ["none"])
 
     def _widen(self, limit: int) -> None:
         """Let pads be of any length within the limit, where that leaves few linearisations.
@@ -229,7 +241,7 @@ class Scene:
         field, shape = self.field, self.tile.shape
         if field is None or "matrix" not in self.space.families or self.space.order:
             return
-        if any(extent & (extent - 1) for extent in shape) or self.space.stride_multiple > 1:
+        if not _is_binary(shape) or self.space.stride_multiple > 1:
             return
         if known is not None and known <= least_matrix_operations(self.space):
             return
@@ -418,7 +430,7 @@ class Scene:
     def none(self, reason: str, scope: str, complete: bool) -> Proposal:
         """No layout, for a reason that holds in a scope."""
         unknown_sizes = self.limit is not None and not self.knows_sizes
-        if scope == self.scope and (unknown_sizes or self._left_out):
+        if scope == self.scope and (unknown_sizes or self._left_out or self._left_out_matrices):
             complete = False
         return Proposal(
             None, "", 0, 0, 0, False, Bound(self.floor, EVERY_LAYOUT), self.plain_floor,
