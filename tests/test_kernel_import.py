@@ -12,6 +12,7 @@ from test_kernel_counters import LAUNCHES, RECORDS, evaluation
 from layoutopt.cli.kernel import _advice
 from layoutopt.kernels.arrays import used_arrays
 from layoutopt.kernels.problem_data import array_problem
+from layoutopt.kernels.program import Place
 from layoutopt.problems.file import from_data
 from layoutopt.study.check import check
 from layoutopt.study.findings import Finding
@@ -101,3 +102,16 @@ def test_no_fix_of_an_array_that_a_bulk_copy_fills(form, tmp_path):
     layoutopt("import", "kernel", kernel, "--block", "64", "-o", tmp_path)
     (path,) = tmp_path.glob("*.json")
     assert "fills it as it lies" in json.loads(path.read_text())["notes"]
+
+
+def test_names_of_files_and_arrays_become_names_of_problems():
+    """However long, and whatever is in them."""
+    found = evaluation("transpose_plain")
+    (used,) = used_arrays(found)
+    place = Place("/src/\x1b[31m\u202e" + "n" * 240 + ".cu", 7)
+    steps = [dataclasses.replace(step, place=place) for step in found.program.steps]
+    found = dataclasses.replace(found, program=dataclasses.replace(found.program, steps=steps))
+    used = dataclasses.replace(used, array=dataclasses.replace(used.array, name="a<\x07>" + "b" * 300))
+    problem = from_data(array_problem(found, used, (32, 32)))
+    names = [problem.name, *(access.name for access in problem.accesses)]
+    assert all(name.isprintable() and len(name) <= 200 for name in names)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.threads import fit_threads
-from layoutopt.ground.escape import comment
+from layoutopt.ground.escape import comment, shown
 from layoutopt.hardware.operations import Operation
 from layoutopt.kernels.arrays import UsedArray, moved_by_itself
 from layoutopt.kernels.counts import MOST_TRACED_ROWS
@@ -34,6 +34,7 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 LANES: Final = 32
+_NAME_CHARACTERS: Final = 120  # of files and arrays, so that names of accesses keep to their limit
 _ELEMENTS: Final = {1: "u8", 2: "f16", 4: "f32", 8: "f64", 16: "b128"}
 # Row lengths that are tried where nobody says the shape.
 _MOST_PITCHES: Final = 6
@@ -187,7 +188,7 @@ def _place(evaluation: Evaluation, k: int) -> str:
     step = evaluation.program.steps[k]
     if step.place is None:
         return f"at 0x{step.address:x}"
-    return f"{PurePath(step.place.file).name}:{step.place.line}"
+    return f"{shown(PurePath(step.place.file).name, _NAME_CHARACTERS)}:{step.place.line}"
 
 
 def _element_bytes(sites: Sequence[Site], used: UsedArray, shape: tuple[int, ...] | None) -> int:
@@ -259,7 +260,7 @@ def _problem(
     grid = ",".join(map(str, launch.grid))
     return {
         "schema": "layoutopt.problem/1",
-        "name": used.array.name,
+        "name": shown(used.array.name, _NAME_CHARACTERS),
         "notes": f"{used.array.name} of {comment(program.title)}, one block of a launch of {grid}.",
         "target": _target(program.target),
         "tile": {"shape": list(shape), "element": _ELEMENTS[element]},

@@ -173,7 +173,7 @@ def with_file(case: Case, name: str, data: bytes) -> Case:
 def main() -> None:
     arguments = parser(__doc__, 1000).parse_args()
     import_everything()
-    for prepare in (kinds.answers, kernel_kinds.cubins, many_kinds.store):
+    for prepare in (kinds.answers, kernel_kinds.cubins, kernel_kinds.tile_result, many_kinds.store):
         prepare()
     sys.exit(run_cases(arguments, make, check, smaller))
 

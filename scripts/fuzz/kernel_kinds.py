@@ -11,8 +11,8 @@ from functools import cache
 
 from campaign import scratch
 from command_lines import WORDS, command_of
-from mutate import mutate_bytes
-from process import ROOT
+from mutate import mutate_bytes, mutated
+from process import ROOT, call
 
 KERNELS = ROOT / "tests" / "data" / "kernels"
 NAMES = (
@@ -36,6 +36,13 @@ patch KERNEL LAUNCH -o o.ptx LIMIT
 patch KERNEL LAUNCH -o o.ptx --json LIMIT
 patch KERNEL LAUNCH -o o.ptx --array VALUE LIMIT
 patch KERNEL LAUNCH -o o.ptx --array NAME --shape EXTENTS LIMIT
+"""
+OF_A_PATCH = """
+patch KERNEL LAUNCH -o o.ptx --array tile --result r.json LIMIT
+patch KERNEL LAUNCH -o o.ptx --array tile --result r.json --json LIMIT
+patch KERNEL LAUNCH -o r.json --array tile --result r.json LIMIT
+patch KERNEL LAUNCH -o r.json --data 0=r.json LIMIT
+import kernel KERNEL LAUNCH -o r.json LIMIT
 """
 STEPS = "20000"
 SIZES = ["32", "1", "33", "1024", "1025", "32,8", "0", "-1", "", "4,4,4", "1,1,1,1", "x", "9" * 30, "2,2000"]
@@ -232,10 +239,28 @@ def binary_case(rng: random.Random) -> tuple[dict[str, bytes], list[str]]:
     return kernel_case(rng.choice(["k.cubin", "k.cubin", "k.o"]), bytes(changed), name, OF_A_KERNEL, rng)
 
 
+@cache
+def tile_result() -> dict:
+    """The answer to the problem of a kernel's array."""
+    name = NAMES[0]
+    with scratch() as folder:
+        (folder / "k.ptx").write_text((KERNELS / f"{name}.ptx").read_text())
+        words = [word for option, values in launch_of(name).items() for v in values for word in (option, v)]
+        call("import", "kernel", "k.ptx", *words, "-o", "o", folder=folder)
+        return json.loads(call("solve", "o/tile.json", "--json", folder=folder).out)
+
+
+def result_of_a_tile_case(rng: random.Random) -> tuple[dict[str, bytes], list[str]]:
+    """A kernel as it is, and a changed result to put into it."""
+    data = (KERNELS / f"{NAMES[0]}.ptx").read_bytes()
+    files, command = kernel_case("k.ptx", data, NAMES[0], OF_A_PATCH, rng)
+    return {**files, "r.json": mutated(tile_result(), rng)}, command
+
+
 def ir_case(rng: random.Random) -> tuple[dict[str, bytes], list[str]]:
     changed = rng.random() < 0.85
     data = mutate_code(IR, rng).encode("utf-8", "replace") if changed else mutate_bytes(IR.encode(), rng)
     return {"k.ttgir": data}, ["import", "ttgir", "k.ttgir", "-o", "o"]
 
 
-KINDS = [listing_case, listing_case, listing_case, binary_case, ir_case]
+KINDS = [listing_case, listing_case, listing_case, binary_case, result_of_a_tile_case, ir_case]

@@ -19,7 +19,7 @@ from process import call
 def answers() -> list[tuple[dict, dict, dict]]:
     """A problem, its result and its certificate, for those that have them."""
     found = []
-    for problem in PROBLEMS[:3] + PROBLEMS[4:5]:
+    for problem in PROBLEMS:
         with scratch() as folder:
             (folder / "p.json").write_text(json.dumps(problem))
             done = call("solve", "p.json", "--json", "--certificate", "c.json", *LIMIT, folder=folder)
@@ -34,6 +34,7 @@ solve p.json LIMIT --code o.cuh --table o.npy
 solve p.json --certificate o.json LIMIT
 check p.json --no-fix --offset EXPRESSION
 check p.json LIMIT
+check p.json --json LIMIT
 compare p.json LIMIT
 compare p.json --markdown LIMIT
 compare p.json --csv LIMIT
@@ -43,6 +44,13 @@ show p.json LIMIT
 show p.json --svg o.svg --html o.html LIMIT
 emit p.json --lang LANGUAGE -o o.txt LIMIT
 emit p.json --self-test LIMIT
+emit p.json --edit LIMIT
+emit p.json --offset published --lang LANGUAGE --json
+emit p.json --only access --lang LANGUAGE LIMIT
+run p.json LIMIT
+explain p.json --json LIMIT
+show p.json --json LIMIT
+show p.json --layout published --html o.html LIMIT
 problems p.json --expanded
 problems p.json --json
 problems p.json
@@ -52,6 +60,10 @@ OF_A_RESULT = """
 emit r.json --lang LANGUAGE
 emit r.json --lang c -o o.h --problem p.json
 emit r.json --lang cuda --problem p.json --self-test
+emit r.json --lang LANGUAGE --problem p.json
+emit r.json --problem p.json --edit
+emit r.json --problem p.json --json
+run r.json --problem p.json
 show p.json --layout r.json LIMIT
 """
 OF_A_TABLE = """
@@ -113,6 +125,8 @@ new KIND --tile TILE
 new KIND -o p.json
 new gemm --mma VALUE
 new transpose --name VALUE
+new hopper --tile TILE --element ELEMENT -o o.json
+new gemm --stages NUMBER --operand B
 import trace --header
 import cute THREADS --tile TILE --element ELEMENT
 import cute THREADS --tile 16x8 --element f32 --name VALUE

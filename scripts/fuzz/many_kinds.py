@@ -47,6 +47,8 @@ emit p.json q.json --lang c LIMIT
 sweep p.json q.json l.jsonl -o o.sqlite --workers 1 LIMIT
 sweep f -o o.sqlite --workers 1 --export o.csv LIMIT
 sweep - -o o.sqlite --workers 1 --json LIMIT
+solve f --table f/a.json LIMIT
+sweep f -o o.sqlite --workers 1 --export f/a.json LIMIT
 """
 OF_NUMBERS = """
 solve p.json --json LIMIT
@@ -67,6 +69,9 @@ sweep --report s.sqlite --page o.html
 sweep --report s.sqlite --page o.html --heat-map M,K
 sweep --report s.sqlite --heat-map VALUE --plot o.svg
 sweep p.json -o s.sqlite --workers 1 LIMIT
+solve p.json --store s.sqlite LIMIT
+solve p.json --store s.sqlite --json LIMIT
+compare p.json --store s.sqlite LIMIT
 sweep p.json -o s.sqlite --workers 1 --export o.csv --json LIMIT
 """
 
