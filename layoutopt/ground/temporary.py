@@ -12,7 +12,6 @@ import os
 import secrets
 import shutil
 import signal
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -26,6 +25,8 @@ _left: set[str] = set()
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
     """An empty folder, removed at the end with all that is in it."""
+    import tempfile  # what most commands need not wait for
+
     path = os.path.join(tempfile.gettempdir(), f"layoutopt-{secrets.token_hex(8)}")
     _left.add(path)
     try:
