@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
 from types import SimpleNamespace
@@ -383,6 +384,12 @@ def test_a_driver_that_is_killed_loses_nothing(template):
 
 def children():
     return set(load_checker().children(SimpleNamespace(pid=os.getpid())))
+
+
+def test_a_worker_whose_driver_is_gone_leaves():
+    mine, theirs = socket.socketpair()
+    mine.close()
+    local.serve(theirs.detach())
 
 
 def test_a_worker_that_dies_is_replaced_and_its_problem_tried_again(template, monkeypatch):

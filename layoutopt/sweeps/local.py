@@ -176,7 +176,10 @@ def serve(descriptor: int) -> None:
     """Be a worker: tasks come from a socket, outcomes go to it."""
     connection: Connection = Connection(descriptor)
     tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
-    devices: tuple[Device, ...] = connection.recv()
+    try:
+        devices: tuple[Device, ...] = connection.recv()
+    except (EOFError, OSError):
+        return  # the driver was ended while it started this process
 
     def read() -> None:
         # Read at once, so that a driver that writes waits for nobody.
@@ -194,4 +197,7 @@ def serve(descriptor: int) -> None:
             outcome: object = outcome_of(tasks.get(), devices)
         except Exception as error:  # a bug, or another version: the driver says what
             outcome = error
-        connection.send(outcome)
+        try:
+            connection.send(outcome)
+        except OSError:
+            return  # the driver is gone
