@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import xml.etree.ElementTree as ElementTree
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -15,8 +16,10 @@ from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.count import operations
 from layoutopt.expressions.grammar import evaluate, parse
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device, load_devices
 from layoutopt.hardware.occupancy import occupancy
+from layoutopt.layout.layout import row_major
 from layoutopt.problems.answer import Status
 from layoutopt.problems.file import load
 from layoutopt.problems.python import problem as from_fields
@@ -26,6 +29,7 @@ from layoutopt.report.plot import _titles
 from layoutopt.study.advice import recommend
 from layoutopt.study.compare import compare
 from layoutopt.study.comparison import Row
+from layoutopt.study.counted import best
 from layoutopt.synthesis.solve import solve
 
 BASICS = ROOT / "problems" / "basics"
@@ -466,3 +470,16 @@ def test_a_pad_of_one_dimension_is_an_interval_pad():
     assert rows["interval"].excess <= rows["guess_pad"].excess
     data["layout"] = {"families": ["none", "pad", "split"]}
     assert "guess_pad" not in {row.family for row in compare(from_fields(data)).rows}
+
+
+def test_a_row_under_max_bytes_shows_what_fits():
+    """An interval pad without conflicts takes 192 bytes, of which 184 are there; row-major takes 180."""
+    plain = row_major((3, 5), 12)
+    padded = msgspec.structs.replace(plain, interval=(12, 1))
+    counter = SimpleNamespace(lanes=8, excess=lambda tables: np.array([1, 0]))
+    for most, expected in ((184, plain), (191, plain), (192, padded), (None, padded)):
+        assert best([plain, padded], counter, 0, most, Budget()) == expected
+    assert (
+        best([padded], SimpleNamespace(lanes=8, excess=lambda tables: np.array([0])), 0, 191, Budget())
+        is None
+    )

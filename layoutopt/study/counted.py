@@ -85,7 +85,7 @@ def best(
         if found is not None and found[0][0] <= floor and int(ends.min()) >= found[0][1]:
             break
         ranks = list(zip(counter.excess(tables).tolist(), ends.tolist(), strict=True))
-        fitting = [rank for rank in ranks if max_bytes is None or rank[1] < max_bytes]
+        fitting = [r for r in ranks if max_bytes is None or r[1] + first.element_bytes <= max_bytes]
         least = min(fitting, default=None)
         if least is not None and (found is None or least <= found[0]):
             # Formulas cost far more than counts: only of layouts that none beats in bytes and excess.
