@@ -39,6 +39,7 @@ WARM_UP = {
 }
 OFFSET = ([], ["--offset", "x0*8 + x1"])
 MEMORY_BYTES = 5 << 29
+FILE_BYTES = 1 << 31  # of any file that a command writes, temporary ones included
 WALL_S = 600
 
 
@@ -118,9 +119,11 @@ def _become(
         resource.setrlimit(resource.RLIMIT_AS, (address_space, address_space))
         resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
         sys.argv = [str(script or "layoutopt"), *command]
         sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         if script:
             runpy.run_path(str(script), run_name="__main__")
         else:
