@@ -12,6 +12,7 @@ from test_block_certificates import BLOCK, block_certificate_of
 
 from layoutopt.hardware.devices import device
 from layoutopt.problems.file import from_data
+from layoutopt.problems.types import VECTOR_TYPES
 from layoutopt.proof.certificates import certificate
 from layoutopt.synthesis.solve import solve
 
@@ -122,6 +123,14 @@ def weaker(given, path, other):
             value = value[key]
         return float(other) < value
     return False
+
+
+@pytest.mark.parametrize("element", ["float3", "double2", "ushort4", "short2", "uchar2"])
+def test_elements_of_vector_types_are_known(element, verdict):
+    problem = {**SPELT, "tile": {"shape": [32, 4], "element": element}, "accesses": [
+        {"name": "a", "op": "load", "bytes": min(4, VECTOR_TYPES[element]), "index": ["tid", "1"]}
+    ]}  # fmt: skip
+    assert verdict(problem, certified(problem, device("H100"))) == 0
 
 
 def test_of_a_known_gpu_no_field_can_be_changed(verdict):

@@ -8,8 +8,10 @@ import sys
 
 from certificate.operations import operation
 
-NAMED = {1: "i8 u8 b8 f8 e4m3 e5m2", 2: "i16 u16 b16 f16 bf16", 4: "i32 u32 b32 f32 tf32 f16x2 bf16x2",
-         8: "i64 u64 b64 f64 c64", 16: "b128 c128"}  # fmt: skip
+NAMED = {1: "i8 u8 b8 f8 e4m3 e5m2", 2: "i16 u16 b16 f16 bf16 char2 uchar2",
+         4: "i32 u32 b32 f32 tf32 f16x2 bf16x2 char4 uchar4 short2 ushort2",
+         8: "i64 u64 b64 f64 c64 short4 ushort4 int2 uint2 float2", 12: "int3 uint3 float3",
+         16: "b128 c128 int4 uint4 float4 double2"}  # fmt: skip
 PACKED = {2: "i4 u4 s4 b4 e2m1", 4: "i2 u2 s2 b2", 8: "b1 u1"}  # elements to a byte
 ALLOWED = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call, ast.Name,
            ast.Constant, ast.List, ast.operator, ast.unaryop, ast.boolop, ast.cmpop,
