@@ -5,12 +5,14 @@ import pytest
 
 from layoutopt.codegen.languages import run_plan
 from layoutopt.engine.case import case_of
+from layoutopt.errors import VerificationError
 from layoutopt.expressions.expand import expanded
 from layoutopt.expressions.folding import folded, unrolled
 from layoutopt.expressions.grammar import Const, evaluate, parse, substituted, to_text
 from layoutopt.expressions.simplify import simplify
 from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import flipped_spelling
+from layoutopt.problems import index_code
 from layoutopt.problems.file import from_data
 from layoutopt.synthesis.solve import solve
 
@@ -69,6 +71,25 @@ def test_each_iteration_is_what_constants_in_place_of_the_variables_fold_to(text
     assert list(unrolled(node, {"i": 4, "k": 3}, [7, 2])) == [found[7], found[2]]
     for mine, one in zip(found, wanted, strict=True):
         assert (evaluate(mine, env) == evaluate(one, env)).all()
+
+
+def test_beyond_millions_of_lanes_the_address_is_taken_as_it_is(monkeypatch):
+    case = case_of(transpose("i32"), device("sm_90"))
+    monkeypatch.setattr(index_code, "_codes", {})
+    for limit in ("_MANY", "_MOST"):
+        monkeypatch.setattr(index_code, limit, 512)
+    for code in case.index_code(parse("x0*32 + (x1 ^ x0)", frozenset(("x0", "x1")))):
+        assert code.form.inside == ("i",)
+        assert not code.form.positive
+    # That it equals the table is still seen.
+    with pytest.raises(VerificationError, match="does not equal the table"):
+        index_code.index_code(
+            case.problem,
+            case.device,
+            case.lanes,
+            parse("x0*32 + x1", frozenset(("x0", "x1"))),
+            np.arange(1024) * 4 ^ 4,
+        )
 
 
 def _cost(index, where=None, loops=None):

@@ -74,6 +74,30 @@ def test_conditions_over_lists():
     assert [i.values for i in expand(data)] == [{"M": 1, "op": "b"}, {"M": 3, "op": "b"}]
 
 
+def test_conditions_are_evaluated_for_many_combinations_at_once():
+    data = {
+        "params": {"M": [*range(100)], "N": [*range(100)], "op": ["a", "b"]},
+        "shape": ["M", "N"],
+        "op": "op",
+    }
+    where = "(M not in (64, 'a') and N in (1, 99)) * (op == 'b') and M * N % 7 == 3"
+    wanted = [(m, n, "b") for m in range(100) for n in (1, 99) if m != 64 and m * n % 7 == 3]
+    assert [tuple(i.values.values()) for i in expand(data | {"where": where})] == wanted
+    # What is before the first combination without a value is there before the error is.
+    found = expand(data | {"where": "op == 'a' and N == 1 and 100 // (50 - M) > 3"})
+    seen = []
+    with pytest.raises(ProblemFileError, match="where: division by zero"):
+        seen.extend(found)
+    assert [instance.values["M"] for instance in seen] == [*range(25, 50)]
+
+
+def test_combinations_are_bounded():
+    with pytest.raises(
+        ProblemFileError, match="params: expected at most 1,048,576 combinations, got 1,050,625"
+    ):
+        expand({"params": {"M": [*range(1025)], "N": [*range(1025)]}, "shape": ["M", "N"]})
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -116,7 +140,7 @@ def test_numpy_integers_are_integers():
 def test_one_problem_where_one_is_expected():
     with pytest.raises(ProblemFileError, match="combine to several"):
         from_data(TEMPLATE)
-    with pytest.raises(ProblemFileError, match="to none"):
+    with pytest.raises(ProblemFileError, match="where: leaves none of the combinations"):
         from_data(TEMPLATE | {"where": "0"})
     assert (
         from_data(TEMPLATE | {"where": "M == 16 and K == 32 and op == 'load'"}).name == "tile 16x32 op=load"

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from layoutopt.cli.files import FileCommand, InputPath, OutputPath, write_all
-from layoutopt.cli.kernel import LaunchOptions, evaluated, launch_options, read_program
+from layoutopt.cli.kernel import LaunchOptions, evaluated, launch_options
 from layoutopt.cli.new import extents
 from layoutopt.cli.options import time_limit_option
 from layoutopt.cli.output import note
@@ -45,7 +45,7 @@ def command(
     sizes = extents(shape) if shape is not None else None
     if sizes is not None and array is None:
         raise ProblemFileError("--shape", "it is the shape of one array: name it with --array")
-    evaluation = evaluated(read_program(kernel, options), options, time_limit)
+    evaluation = evaluated(kernel, options, time_limit)
     found = [one for one in used_arrays(evaluation) if array in (None, one.array.name)]
     if not found:
         names = ", ".join(one.array.name for one in used_arrays(evaluation)) or "none"

@@ -18,6 +18,7 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import shown
 
 if TYPE_CHECKING:
+    from layoutopt.ground.budget import Budget
     from layoutopt.hardware.devices import Device
     from layoutopt.kernels.evaluate import Evaluation
     from layoutopt.kernels.launch import Launch
@@ -28,6 +29,7 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 SUFFIXES = (".cubin", ".sass", ".cu", ".ptx", ".fatbin", ".exe", ".so", ".o")
 DEFAULT_MOST_STEPS = 250_000
+READING_S = 1.0  # beyond the time limit: what any kernel may take to be read and evaluated
 
 
 def is_kernel(path: Path) -> bool:
@@ -164,15 +166,16 @@ def launch_options(command: Command) -> Command:
     return command
 
 
-def read_program(path: Path, options: LaunchOptions) -> Program:
+def read_program(path: Path, options: LaunchOptions, budget: Budget | None = None) -> Program:
     """The kernel that the options choose.
 
     Raises:
         LayoutoptError: the file cannot be read, or which kernel is meant is not clear.
+        OutOfTime: the budget is spent.
     """
     from layoutopt.kernels.files import chosen, programs
 
-    return chosen(programs(path, options.target, options.compiler), options.entry)
+    return chosen(programs(path, options.target, options.compiler, budget), options.entry)
 
 
 def launch_of(program: Program, options: LaunchOptions) -> tuple[Launch, Device]:
@@ -197,18 +200,20 @@ def launch_of(program: Program, options: LaunchOptions) -> tuple[Launch, Device]
     return launch, device(program.target.rstrip("af"))
 
 
-def evaluated(program: Program, options: LaunchOptions, seconds: float | None) -> Evaluation:
-    """The launch of a kernel that the options say.
+def evaluated(path: Path, options: LaunchOptions, seconds: float) -> Evaluation:
+    """The launch that the options say of the kernel that they choose.
 
     Raises:
-        LayoutoptError: there can be no such launch.
-        OutOfTime: it takes longer than so many seconds; --max-steps bounds it in any case.
+        LayoutoptError: the file cannot be read, or there can be no such launch.
+        OutOfTime: it takes `READING_S` longer than so many seconds; --max-steps bounds it in any case.
     """
     from layoutopt.ground.budget import Budget
     from layoutopt.kernels.evaluate import evaluate
 
+    budget = Budget(seconds + READING_S)
+    program = read_program(path, options, budget)
     launch, gpu = launch_of(program, options)
-    return evaluate(program, launch, gpu, most_steps=options.max_steps, budget=Budget(seconds))
+    return evaluate(program, launch, gpu, most_steps=options.max_steps, budget=budget)
 
 
 def _printable(values: dict[str, int | float | str]) -> dict[str, int | float | str]:
@@ -228,15 +233,17 @@ def check_kernels(
     """
     import msgspec
 
+    from layoutopt.ground.budget import Budget
     from layoutopt.kernels.forms import changes, said
     from layoutopt.kernels.summary import KernelReport, summary
 
     code = 0
     before: KernelReport | None = None
     for number, path in enumerate(paths):
-        evaluation = evaluated(read_program(path, options), options, None)
+        whole = Budget(2 * time_limit + READING_S)
+        evaluation = evaluated(path, options, time_limit)
         report = summary(evaluation, options.entry)
-        fixes = {} if no_fix else _fixes(evaluation, time_limit)
+        fixes = {} if no_fix else _fixes(evaluation, min(time_limit, whole.seconds or 0.0))
         differences = None if before is None else changes(before, report)
         before = report
         if as_json:

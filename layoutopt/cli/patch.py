@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from layoutopt.cli.files import FileCommand, InputPath, OutputPath, write_all
-from layoutopt.cli.kernel import LaunchOptions, launch_of, launch_options
+from layoutopt.cli.kernel import READING_S, LaunchOptions, launch_of, launch_options
 from layoutopt.cli.new import extents
 from layoutopt.cli.options import time_limit_option
 from layoutopt.cli.output import end_progress, progress, say, say_json
@@ -34,7 +34,7 @@ MAX_RESULT_BYTES = 64 << 20
     "--result", type=InputPath(), metavar="R.json", help="Put in the layout that solve --json printed."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what changed as one JSON object.")
-@time_limit_option("Seconds to search for the layout of each array.")
+@time_limit_option("Seconds to search for the layouts of the arrays.")
 @launch_options
 def command(
     kernel: Path,
@@ -58,6 +58,7 @@ def command(
     Example:
       layoutopt patch transpose.cu --block 32,8 --arg 2=64 -o fixed.ptx
     """
+    from layoutopt.ground.budget import Budget
     from layoutopt.kernels.files import ptx_text
     from layoutopt.kernels.launch import by_position
     from layoutopt.study.patch import Request, patch
@@ -65,7 +66,8 @@ def command(
     options = LaunchOptions(**launch)
     if result is not None and array is None:
         raise click.UsageError("--result is the layout of one array: name it with --array")
-    text, program = ptx_text(kernel, options.target, options.entry, options.compiler)
+    budget = Budget(2 * time_limit + READING_S)
+    text, program = ptx_text(kernel, options.target, options.entry, options.compiler, budget)
     planned, gpu = launch_of(program, options)
     planned = by_position(program, planned)
     request = Request(
@@ -75,6 +77,7 @@ def command(
         shape=extents(shape),
         layout=_layout(result) if result is not None else None,
         time_limit=time_limit,
+        budget=budget,
         most_steps=options.max_steps,
         progress=progress("patch"),
     )

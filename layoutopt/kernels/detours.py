@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from layoutopt.ground.budget import Budget
 from layoutopt.kernels.flow import post_dominators
 from layoutopt.kernels.program import (
     Across,
@@ -41,10 +42,11 @@ class Detours:
     Args:
         steps: the program.
         kept: memories whose contents may be known.
+        budget: the time there is, for all of them.
     """
 
-    def __init__(self, steps: tuple[Step, ...], kept: frozenset[str]) -> None:
-        self._steps, self._kept = steps, kept
+    def __init__(self, steps: tuple[Step, ...], kept: frozenset[str], budget: Budget) -> None:
+        self._steps, self._kept, self._budget = steps, kept, budget
         self._following: list[tuple[int, ...]] = []
         self._meets: list[int | None] = []
         self._found: dict[int, Detour | None] = {}
@@ -65,7 +67,7 @@ class Detours:
         """The step where all ways of a branch meet; None where there is none."""
         if not self._meets:
             self._following = [self._after(k, found) for k, found in enumerate(successors(self._steps))]
-            self._meets = post_dominators(self._following)
+            self._meets = post_dominators(self._following, self._budget)
         return self._meets[index]
 
     def _after(self, index: int, following: tuple[int, ...]) -> tuple[int, ...]:
@@ -86,6 +88,7 @@ class Detours:
             return None
         seen, todo = {index}, [k for k in self._following[index] if k != meet]
         while todo:
+            self._budget.check()
             k = todo.pop()
             if k not in seen:
                 seen.add(k)

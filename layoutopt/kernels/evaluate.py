@@ -89,8 +89,9 @@ def evaluate(
     checked(launch)
     given = arguments(program, launch)
     spaces = ("shared", "local", *(("global",) if launch.buffers else ()))
-    slice_ = sliced(program, spaces)
-    run = _Run(program, slice_, launch, given, gpu, most_steps, budget or Budget(), every_round)
+    budget = budget or Budget()
+    slice_ = sliced(program, spaces, budget)
+    run = _Run(program, slice_, launch, given, gpu, most_steps, budget, every_round)
     return _evaluation(program, slice_, launch, given, *_cover(run, launch))
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from layoutopt.errors import MachineError, ProblemFileError
 from layoutopt.ground import json_data
+from layoutopt.ground.budget import Budget
 from layoutopt.ground.escape import shown
 from layoutopt.ground.temporary import temporary_folder
 from layoutopt.hardware.machine import find_tool
@@ -25,52 +26,61 @@ MAX_BYTES: Final = 256 << 20
 DEFAULT_TARGET: Final = "sm_90"
 
 
-def programs(path: Path, target: str | None = None, options: Sequence[str] = ()) -> tuple[Program, ...]:
+def programs(
+    path: Path, target: str | None = None, options: Sequence[str] = (), budget: Budget | None = None
+) -> tuple[Program, ...]:
     """The kernels of a file.
 
     Args:
         path: a cubin, a listing, a source, PTX, or a file with cubins in it.
         target: the GPU to compile for, or whose cubin to take, or of a listing that does not say.
         options: for nvcc.
+        budget: the time there is for reading, tools left out; None for no limit.
 
     Raises:
         ProblemFileError: it cannot be read.
+        OutOfTime: the budget is spent.
         MachineError: a tool is missing or fails.
     """
     if path.suffix.lower() == ".cu":
-        return _from_source(path, target or DEFAULT_TARGET, options)
+        return _from_source(path, target or DEFAULT_TARGET, options, budget)
     data = json_data.read(path, MAX_BYTES)
     if elf.is_cubin(data):
-        return _from_cubin(data)
+        return _from_cubin(data, budget)
     if elf.is_elf(data) or path.suffix.lower() in (".fatbin", ".exe", ".so", ".o"):
-        return _from_container(path, target)
+        return _from_container(path, target, budget)
     text = data.decode("utf-8", "replace")
     if path.suffix.lower() == ".ptx" or re.search(r"^\s*\.address_size\s", text, re.M):
-        return ptx_program.programs(text, shown(str(path)))
+        return ptx_program.programs(text, shown(str(path)), budget)
     if "\0" in text:
         raise ProblemFileError("", f"{shown(str(path))} is neither a cubin nor text")
-    return sass.from_text(text, target)
+    return sass.from_text(text, target, budget)
 
 
 def ptx_text(
-    path: Path, target: str | None, entry: str | None, options: Sequence[str] = ()
+    path: Path,
+    target: str | None,
+    entry: str | None,
+    options: Sequence[str] = (),
+    budget: Budget | None = None,
 ) -> tuple[str, Program]:
     """The PTX of a file of PTX or of a CUDA source (`options` are nvcc's), and the kernel that is meant.
 
     Raises:
         ProblemFileError: it cannot be read, or which kernel is meant is not clear.
         MachineError: there is no nvcc.
+        OutOfTime: the budget is spent.
     """
     if path.suffix.lower() == ".cu":
         text = compile_source(path, target or DEFAULT_TARGET, options, "ptx").decode("utf-8", "replace")
         source = json_data.read(path, MAX_BYTES).decode("utf-8", "replace")
-        program = chosen(ptx_program.programs(text, shown(str(path))), entry)
+        program = chosen(ptx_program.programs(text, shown(str(path)), budget), entry)
         return text, _named(program, source)
     if path.suffix.lower() == ".ptx":
         text = json_data.read(path, MAX_BYTES).decode("utf-8", "replace")
     else:
         raise ProblemFileError("", f"expected PTX or a CUDA source (.ptx, .cu), got {shown(str(path))}")
-    return text, chosen(ptx_program.programs(text, shown(str(path))), entry)
+    return text, chosen(ptx_program.programs(text, shown(str(path)), budget), entry)
 
 
 def assemble(text: str, target: str) -> bytes:
@@ -134,16 +144,16 @@ def _some(found: Sequence[Program]) -> str:
     return ", ".join(shown(name, 120) for name in names[:8]) + (", ..." if len(found) > 8 else "")
 
 
-def _from_cubin(data: bytes) -> tuple[Program, ...]:
+def _from_cubin(data: bytes, budget: Budget | None) -> tuple[Program, ...]:
     elf.sections(data)
     with temporary_folder() as folder:
         path = folder / "kernel.cubin"
         path.write_bytes(data)
         listing = run_tool("nvdisasm", ["-g", "-c", str(path)], folder)
-    return sass.from_cubin(data, listing)
+    return sass.from_cubin(data, listing, budget)
 
 
-def _from_container(path: Path, target: str | None) -> tuple[Program, ...]:
+def _from_container(path: Path, target: str | None, budget: Budget | None) -> tuple[Program, ...]:
     """Executables, libraries, objects and fat binaries: cuobjdump takes the cubins out."""
     with temporary_folder() as folder:
         run_tool("cuobjdump", ["-xelf", "all", os.path.realpath(path)], folder)
@@ -156,14 +166,16 @@ def _from_container(path: Path, target: str | None) -> tuple[Program, ...]:
         targets = sorted({cubin.name.split(".")[-2] for cubin in cubins})
         if len(targets) > 1:
             raise ProblemFileError("--target", f"the file has code of several GPUs: {', '.join(targets)}")
-        found = [program for cubin in cubins for program in _from_cubin(cubin.read_bytes())]
+        found = [program for cubin in cubins for program in _from_cubin(cubin.read_bytes(), budget)]
     by_name = {program.name: program for program in found}
     return tuple(by_name.values())
 
 
-def _from_source(path: Path, target: str, options: Sequence[str]) -> tuple[Program, ...]:
+def _from_source(
+    path: Path, target: str, options: Sequence[str], budget: Budget | None
+) -> tuple[Program, ...]:
     text = json_data.read(path, MAX_BYTES).decode("utf-8", "replace")
-    return tuple(_named(program, text) for program in _from_cubin(compile_source(path, target, options)))
+    return tuple(_named(one, text) for one in _from_cubin(compile_source(path, target, options), budget))
 
 
 def _named(program: Program, source: str) -> Program:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from layoutopt.ground.budget import Budget
 
-def post_dominators(following: Sequence[tuple[int, ...]]) -> list[int | None]:
+
+def post_dominators(following: Sequence[tuple[int, ...]], budget: Budget | None = None) -> list[int | None]:
     """For each step, the first one that every way from it to the end must pass; None where there is none.
 
     The iterative algorithm of K. Cooper, T. Harvey and K. Kennedy (A simple, fast dominance algorithm,
@@ -13,6 +15,10 @@ def post_dominators(following: Sequence[tuple[int, ...]]) -> list[int | None]:
 
     Args:
         following: the steps that may come after each step; none for those that end.
+        budget: the time there is; None for no limit.
+
+    Raises:
+        OutOfTime: the budget is spent.
     """
     count = len(following)
     end = count
@@ -24,10 +30,10 @@ def post_dominators(following: Sequence[tuple[int, ...]]) -> list[int | None]:
     rank = {step: k for k, step in enumerate(order)}
     found: list[int | None] = [None] * (count + 1)
     found[end] = end
-    changed = True
+    changed, clock = True, budget or Budget()
     while changed:
         changed = False
-        for step in reversed(order[:-1]):
+        for step in clock.each(reversed(order[:-1])):
             meet: int | None = None
             for target in following[step] or (end,):
                 if found[target] is not None:

@@ -83,7 +83,7 @@ class Machine:
         self._cells = self.registers = cells
         self._steps = cells.program.steps
         self._next = _following(relevance.matters)
-        self._detours = Detours(self._steps, relevance.kept)
+        self._detours = Detours(self._steps, relevance.kept, budget)
         self._shortcuts = relevance.shortcuts
         self._meetings = Meetings(self._cells.rows)
         self._rejoins = Rejoins(self._cells.rows)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.budget import Budget
 from layoutopt.ground.escape import shown
 from layoutopt.kernels.flow import post_dominators
 from layoutopt.kernels.names import demangled
@@ -46,22 +47,23 @@ MOST_RESULT_BYTES: Final = 64
 STATIC_GLOBAL_BASE: Final = GLOBAL_BASE >> 1
 
 
-def programs(text: str, origin: str = "PTX") -> tuple[Program, ...]:
+def programs(text: str, origin: str = "PTX", budget: Budget | None = None) -> tuple[Program, ...]:
     """The kernels of a file, in its order.
 
     Raises:
         ProblemFileError: it is not PTX that can be read.
+        OutOfTime: the budget is spent.
     """
-    module = read_ptx(text, origin)
+    module = read_ptx(text, origin, budget)
     entries = [f for f in module.functions.values() if f.entry and f.body is not None]
     if not entries:
         raise ProblemFileError(origin, "expected a kernel (.entry), got none")
-    return tuple(program_of(module, entry) for entry in entries)
+    return tuple(program_of(module, entry, budget) for entry in entries)
 
 
-def program_of(module: Module, entry: Function) -> Program:
+def program_of(module: Module, entry: Function, budget: Budget | None = None) -> Program:
     """One kernel."""
-    return _Flat(module, entry).program()
+    return _Flat(module, entry, budget).program()
 
 
 def shared_places(module: Module, entry: Function) -> dict[str, tuple[int, int]]:
@@ -84,8 +86,8 @@ class _Draft:
 
 
 class _Flat:
-    def __init__(self, module: Module, entry: Function) -> None:
-        self._module, self._entry = module, entry
+    def __init__(self, module: Module, entry: Function, budget: Budget | None = None) -> None:
+        self._module, self._entry, self._budget = module, entry, budget or Budget()
         self._items: list[_Draft | str] = []
         self._instances = 0
         self._steps = 0
@@ -135,7 +137,7 @@ class _Flat:
     def program(self) -> Program:
         """All of it."""
         self._put_function(Instance(self._entry, ""), 0)
-        steps = _joined(self._linked())
+        steps = _joined(self._linked(), self._budget)
         pointers = _pointers(self._entry)
         parameters = tuple(
             Parameter(offset, v.size, v.name, (v.size == 8 and (v.name in pointers or v.pointer)) or None)
@@ -165,7 +167,7 @@ class _Flat:
             else:
                 drafts.append(item)
         found = []
-        for draft in drafts:
+        for draft in self._budget.each(drafts):
             step = draft.step
             if draft.target is not None:
                 if draft.target not in places:
@@ -183,7 +185,7 @@ class _Flat:
 
     def _put_function(self, instance: Instance, depth: int) -> None:
         body = instance.function.body or ()
-        for item in body:
+        for item in self._budget.each(body):
             if isinstance(item, Label):
                 self._items.append(f"{instance.prefix}{item.name}")
             else:
@@ -287,22 +289,23 @@ def _placed(parameters: tuple[Variable, ...]) -> dict[str, int]:
     return found
 
 
-def _joined(steps: list[Step]) -> tuple[Step, ...]:
+def _joined(steps: list[Step], budget: Budget) -> tuple[Step, ...]:
     """With a step where the ways of a branch meet again, and jumps moved accordingly."""
     meets = [
         None if place is not None and _ends(steps[place]) else place
-        for place in post_dominators(successors(tuple(steps)))
+        for place in post_dominators(successors(tuple(steps)), budget)
     ]
     wanted = {k: meets[k] for k, s in enumerate(steps) if isinstance(s.action, Jump) and s.guard is not None}
     places = sorted({place for place in wanted.values() if place is not None})
+    meeting = frozenset(places)
     moved, added = {}, 0
     for k in range(len(steps) + 1):
         moved[k] = k + added
         if added < len(places) and places[added] == k:
             added += 1
     found: list[Step] = []
-    for k, step in enumerate(steps):
-        if len(found) < moved[k] or k in places:
+    for k, step in budget.each(enumerate(steps)):
+        if k in meeting:
             found.append(replace(step, action=Rejoin(), guard=None, sources=(), dests=(), text="(meet)"))
         action = step.action
         if isinstance(action, Jump) and action.target is not None:

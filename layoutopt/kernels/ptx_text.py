@@ -13,9 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.budget import Budget
 from layoutopt.kernels.program import Place
 
 MAX_CHARACTERS: Final = 1 << 26
+MAX_STATEMENTS: Final = 1 << 20
 MAX_DEPTH: Final = 64
 
 TYPE_BYTES: Final = {
@@ -152,24 +154,28 @@ class _Scope:
     names: dict[str, str] = field(default_factory=dict)
 
 
-def read_ptx(text: str, origin: str) -> Module:
+def read_ptx(text: str, origin: str, budget: Budget | None = None) -> Module:
     """Read a file.
 
     Args:
         text: of the file.
         origin: its name, for messages.
+        budget: the time there is; None for no limit.
 
     Raises:
-        ProblemFileError: it is not PTX that can be read.
+        ProblemFileError: it is not PTX that can be read, or too long.
+        OutOfTime: the budget is spent.
     """
     if len(text) > MAX_CHARACTERS:
         raise ProblemFileError(origin, f"expected at most {MAX_CHARACTERS:,} characters, got {len(text):,}")
-    return _Reader(text, origin).module()
+    if text.count(";") > MAX_STATEMENTS:
+        raise ProblemFileError(origin, f"expected at most {MAX_STATEMENTS:,} statements")
+    return _Reader(text, origin, budget or Budget()).module()
 
 
 class _Reader:
-    def __init__(self, text: str, origin: str) -> None:
-        self._text, self._origin = text, origin
+    def __init__(self, text: str, origin: str, budget: Budget) -> None:
+        self._text, self._origin, self._budget = text, origin, budget
         self._at = 0
         self._line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
         self._files = {int(m[1]): m[2] for m in _FILE.finditer(text)}
@@ -203,6 +209,7 @@ class _Reader:
     # Places.
 
     def _more(self) -> bool:
+        self._budget.check()
         if match := _SPACE.match(self._text, self._at):
             self._at = match.end()
         return self._at < len(self._text)

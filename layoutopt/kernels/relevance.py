@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from layoutopt.errors import ProblemFileError
+from layoutopt.ground.budget import Budget
 from layoutopt.kernels.program import (
     Across,
     Compute,
@@ -26,6 +28,7 @@ from layoutopt.kernels.program import (
     Step,
 )
 
+MOST_LIVE: Final = 1 << 24  # cells that matter before the steps of a program, of all steps together
 _NOTHING: Final = Step(address=0, text="", action=Nothing())
 
 
@@ -46,7 +49,10 @@ class Relevance(NamedTuple):
 
 
 def relevance(
-    program: Program, spaces: Iterable[str] = ("shared", "local"), shortcuts: Mapping[int, int] | None = None
+    program: Program,
+    spaces: Iterable[str] = ("shared", "local"),
+    shortcuts: Mapping[int, int] | None = None,
+    budget: Budget | None = None,
 ) -> Relevance:
     """What matters of a program.
 
@@ -54,6 +60,11 @@ def relevance(
         program: the kernel.
         spaces: memories whose contents can be known; `global` where buffers are given.
         shortcuts: branches that need not be decided, and where to go on.
+        budget: the time there is; None for no limit.
+
+    Raises:
+        ProblemFileError: the program is too large: values that matter at each of its steps.
+        OutOfTime: the budget is spent.
     """
     allowed = frozenset(spaces)
     kept: frozenset[str] = frozenset()
@@ -68,7 +79,7 @@ def relevance(
         for k, (step, here) in enumerate(zip(program.steps, reached, strict=True))
     )
     while True:
-        matters, live = _marked(steps, following, kept)
+        matters, live = _marked(steps, following, kept, budget or Budget())
         wanted = {
             space
             for step, after in zip(steps, following, strict=True)
@@ -132,7 +143,7 @@ def return_places(steps: tuple[Step, ...]) -> list[int]:
 
 
 def _marked(
-    steps: tuple[Step, ...], following: list[tuple[int, ...]], kept: frozenset[str]
+    steps: tuple[Step, ...], following: list[tuple[int, ...]], kept: frozenset[str], budget: Budget
 ) -> tuple[tuple[bool, ...], tuple[frozenset[str], ...]]:
     count = len(steps)
     before: list[frozenset[str]] = [frozenset()] * count
@@ -143,16 +154,24 @@ def _marked(
     matters = [False] * count
     todo = list(range(count))
     queued = [True] * count
+    owned = [0] * count  # cells of sets that are not also those of the next step
+    size = 0
     while todo:
+        budget.check()
         k = todo.pop()
         queued[k] = False
-        after: frozenset[str] = frozenset().union(*(before[target] for target in following[k]))
+        first, *others = [before[target] for target in following[k]] or [frozenset[str]()]
+        after = first.union(*others) if others else first
         matters[k], read = _needed(steps[k], after, kept)
         live = after
         if steps[k].dests and steps[k].guard is None and matters[k]:
             live = live - frozenset(steps[k].dests)
-        live = live | read
+        live = live if read <= live else live | read
         if live != before[k]:
+            own = 0 if live is after else len(live)
+            size, owned[k] = size + own - owned[k], own
+            if size > MOST_LIVE:
+                raise ProblemFileError("", f"the kernel is too large: more than {MOST_LIVE:,} live values")
             before[k] = live
             for other in preceding[k]:
                 if not queued[other]:

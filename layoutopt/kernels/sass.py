@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.budget import Budget
 from layoutopt.ground.escape import shown
 from layoutopt.kernels import elf, sass_operations
 from layoutopt.kernels.arrays import declared
@@ -21,24 +22,27 @@ OLDEST: Final = 70
 RESERVED_BYTES: Final = 0x400
 
 
-def from_text(text: str, target: str | None = None) -> tuple[Program, ...]:
+def from_text(text: str, target: str | None = None, budget: Budget | None = None) -> tuple[Program, ...]:
     """The kernels of a listing; parameters are told from the name, or from what the code reads of them.
 
     Raises:
         ProblemFileError: it is no listing, or of an architecture that is not read.
+        OutOfTime: the budget is spent.
     """
-    return tuple(_program(function, target, None) for function in functions(text))
+    return tuple(_program(function, target, None, "", budget) for function in functions(text, budget))
 
 
-def from_cubin(data: bytes, listing: str) -> tuple[Program, ...]:
+def from_cubin(data: bytes, listing: str, budget: Budget | None = None) -> tuple[Program, ...]:
     """The kernels of a cubin.
 
     Args:
         data: the file.
         listing: what `nvdisasm -g -c` prints of it.
+        budget: the time there is; None for no limit.
 
     Raises:
         ProblemFileError: it is broken, or of an architecture that is not read.
+        OutOfTime: the budget is spent.
     """
     found = elf.sections(data)
     known = {section.name for section in found}
@@ -46,15 +50,17 @@ def from_cubin(data: bytes, listing: str) -> tuple[Program, ...]:
     texts = [section.content for section in found if section.name == ".nv_debug_ptx_txt"]
     ptx = b"".join(texts).replace(b"\0", b"\n").decode("utf-8", "replace")
     return tuple(
-        _program(function, None, elf.kernel_info(found, function.name), ptx)
-        for function in functions(listing)
+        _program(function, None, elf.kernel_info(found, function.name), ptx, budget)
+        for function in functions(listing, budget)
         if f".nv.info.{function.name}" in known
     )
 
 
-def _program(function: Function, target: str | None, info: elf.KernelInfo | None, ptx: str = "") -> Program:
+def _program(
+    function: Function, target: str | None, info: elf.KernelInfo | None, ptx: str, budget: Budget | None
+) -> Program:
     target = _target(function, target)
-    steps = sass_operations.steps(function)
+    steps = sass_operations.steps(function, budget)
     title = demangled(function.name)
     base = bank_layout(target).first_parameter
     if info is None:

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from layoutopt.ground.budget import Budget
 from layoutopt.kernels import values
 from layoutopt.kernels.program import (
     SHARED_WINDOW,
@@ -81,10 +82,14 @@ _MASKS: Final[Mapping[str, Callable[[int], int]]] = {
 }
 
 
-def steps(function: Function) -> tuple[Step, ...]:
-    """The steps of a kernel."""
+def steps(function: Function, budget: Budget | None = None) -> tuple[Step, ...]:
+    """The steps of a kernel.
+
+    Raises:
+        OutOfTime: the budget is spent.
+    """
     reader = _Reader(function)
-    return tuple(reader.step(instruction) for instruction in function.instructions)
+    return tuple(reader.step(instruction) for instruction in (budget or Budget()).each(function.instructions))
 
 
 class _Reader:

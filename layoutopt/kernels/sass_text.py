@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.budget import Budget
 from layoutopt.ground.escape import shown
 from layoutopt.kernels.program import Place
 
@@ -70,11 +71,12 @@ class Function:
     labels: dict[str, int] = field(default_factory=dict)
 
 
-def functions(text: str) -> list[Function]:
+def functions(text: str, budget: Budget | None = None) -> list[Function]:
     """The functions of a listing.
 
     Raises:
         ProblemFileError: it holds none, or a line of code cannot be read.
+        OutOfTime: the budget is spent.
     """
     found: list[Function] = []
     target = ""
@@ -82,7 +84,7 @@ def functions(text: str) -> list[Function]:
     inlined = False
     pending: list[str] = []
     count = 0
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in (budget or Budget()).each(enumerate(text.splitlines(), 1)):
         if match := _INSTRUCTION.match(line):
             if not found:
                 found.append(Function("kernel", target))

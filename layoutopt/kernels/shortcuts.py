@@ -9,26 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from layoutopt.ground.budget import Budget
 from layoutopt.kernels.detours import Detour, Detours
 from layoutopt.kernels.program import Jump, Program, Step
 from layoutopt.kernels.relevance import Relevance, relevance
 
 
-def sliced(program: Program, spaces: Iterable[str]) -> Relevance:
+def sliced(program: Program, spaces: Iterable[str], budget: Budget) -> Relevance:
     """What matters of a program where branches that need not be decided are passed over.
 
     Args:
         program: the kernel.
         spaces: memories whose contents can be known.
+        budget: the time there is.
+
+    Raises:
+        OutOfTime: it is spent.
     """
     allowed = frozenset(spaces)
-    detours = Detours(program.steps, allowed)
+    detours = Detours(program.steps, allowed, budget)
     taken: dict[int, Detour] = {}
     for k, step in enumerate(program.steps):
         if _decides(step) and (detour := detours.around(k)) is not None:
             taken[k] = detour
     while True:
-        found = relevance(program, allowed, {k: detour.meet for k, detour in taken.items()})
+        found = relevance(program, allowed, {k: detour.meet for k, detour in taken.items()}, budget)
         wrong = [k for k, detour in taken.items() if _changes(detour, found)]
         if not wrong:
             return found

@@ -156,6 +156,10 @@ class FormSearch:
     def _whole(self, node: Node) -> Form:
         return Form(node, Const(0), Const(0), tuple(self.loops), 0, self._positive(node))
 
+    def as_it_is(self, node: Node) -> Form:
+        """The form with every loop variable in its base, of which nothing is known at all iterations."""
+        return Form(node, Const(0), Const(0), tuple(self.loops), 0, frozenset())
+
     def _hoisted(self, address: Node, everywhere: IntArray) -> Form | None:
         """The form with as few loop variables in the base as can be; None where that is no other form.
 

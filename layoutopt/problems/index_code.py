@@ -42,6 +42,7 @@ MEASURE: Final = (
 )
 _MOST_CODES: Final = 256  # of the accesses asked for last, since the same are asked for more than once
 _MANY: Final = 1 << 18  # lane accesses, of which forms are sought for some threads, and checked for all
+_MOST: Final = 1 << 22  # lane accesses, beyond which the address as it is is checked at some iterations
 _codes: dict[tuple[object, ...], IndexCode] = {}
 
 
@@ -164,6 +165,11 @@ def _some_threads(threads: int) -> IntArray:
     return np.unique(found[(found >= 0) & (found < threads)])
 
 
+def _some_iterations(iterations: int, threads: int) -> IntArray:
+    """As many iterations as have forms sought for some threads, from the first to the last."""
+    return np.unique(np.linspace(0, iterations - 1, max(2, _MANY // threads)).astype(np.int64))
+
+
 def _start(form: Form, operation: Operation, alignment: int) -> Start:
     """What adds the tile's start, which is a multiple of `alignment`.
 
@@ -194,6 +200,11 @@ def _of_access(
     # The trace pads the last warp; beyond the last thread nothing is active.
     active = lanes.active.reshape(shape[0], -1)[:, : problem.threads]
     element = lanes.element.reshape(shape[0], -1)[:, : problem.threads]
+    too_many = active.size > _MOST
+    if too_many:
+        rows = _some_iterations(shape[0], problem.threads)
+        env = {name: values if values.shape[0] == 1 else values[rows] for name, values in env.items()}
+        active, element = active[rows], element[rows]
     wanted = np.where(active, table.ravel()[element] // unit, 0)
     ranges = expression_ranges(access, problem, warp)
     ranges = {"tid": ranges["tid"], **{v: ranges[v] for v in access.loops}}
@@ -203,14 +214,15 @@ def _of_access(
     start = partial(_start, operation=lanes.operation, alignment=alignment)
     addresses = [substituted(spelling, index) for spelling in spellings]
     search = FormSearch(access, env, active, wanted, ranges, predicate, start)
-    form = None
-    if active.size > _MANY:
+    # What some iterations show of dividends and constants need not hold for the others.
+    form = search.as_it_is(simplify(addresses[0], ranges)) if too_many else None
+    if not too_many and active.size > _MANY:
         few = _some_threads(problem.threads)
         some = {name: values if values.shape[1] == 1 else values[:, few] for name, values in env.items()}
         part = FormSearch(access, some, active[:, few], wanted[:, few], ranges, predicate, start)
         form = part.cheapest(addresses)
     if form is None or not (search.never_negative(form.positive) and search.right(form.address)):
-        form = search.cheapest(addresses)
+        form = None if too_many else search.cheapest(addresses)
         if form is None or not search.right(form.address):
             raise VerificationError(f"the address of access {access.name!r} does not equal the table")
     cost = Instructions(*search.cost.of(form), math.prod(access.loops.values()))

@@ -22,11 +22,14 @@ from __future__ import annotations
 import ast
 import itertools
 import keyword
+import math
 import numbers
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+import numpy as np
 
 from layoutopt.errors import ExpressionError, ProblemFileError
 from layoutopt.expressions.grammar import MAX_CHARACTERS, evaluate, parse
@@ -37,6 +40,8 @@ Values = Mapping[str, Value]
 
 MAX_VALUES: Final = 10_000
 MAX_SIZES: Final = 64
+MAX_COMBINATIONS: Final = 1 << 20
+_TOGETHER: Final = 1 << 12  # combinations for which `where` is evaluated at once
 MAX_INTEGER: Final = (1 << 63) - 1
 _EXPRESSIONS: Final = frozenset(("index", "where", "weight", "offset"))
 _TEXTS: Final = frozenset(("name", "notes", "source", "kind", "schema", "tile", "overlay"))
@@ -133,6 +138,9 @@ def expand(raw: Any, over: Mapping[str, Sequence[Value]] | None = None) -> Itera
     if condition is not None and not isinstance(condition, str):
         raise ProblemFileError("where", "expected an expression over the parameters")
     _check_used(params, data, condition)
+    count = math.prod(map(len, params.values()))
+    if count > MAX_COMBINATIONS:
+        raise ProblemFileError("params", f"expected at most {MAX_COMBINATIONS:,} combinations, got {count:,}")
     return _instances(params, itertools.product(*params.values()), data, condition)
 
 
@@ -188,10 +196,10 @@ def single(raw: Any) -> Any:
     if not is_template(raw):
         return raw
     found = list(itertools.islice(expand(raw), 2))
-    if len(found) != 1:
+    if len(found) > 1:
         raise ProblemFileError(
             "params",
-            f"one problem is expected here, and the values combine to {'several' if found else 'none'}; "
+            "one problem is expected here, and the values combine to several; "
             "`solve`, `check`, `compare` and `sweep` take several",
         )
     return found[0].data
@@ -268,17 +276,35 @@ def _instances(
     data: dict[str, Any],
     condition: str | None,
 ) -> Iterator[Instance]:
-    for chosen in combinations:
-        values = dict(zip(params, chosen, strict=True))
-        if condition is not None and not _holds(condition, values):
-            continue
+    none = True
+    for values in _left(params, combinations, condition):
+        none = False
         one = substituted(data, values)
         name = data.get("name")
         if isinstance(name, str):  # no two instances are called the same
             said = set(_BRACED.findall(name))
             unsaid = [p for p in params if len(params[p]) > 1 and p not in said]
             one["name"] = " ".join([one["name"], *(f"{p}={values[p]}" for p in unsaid)])
-        yield Instance(values, one)
+        yield Instance(dict(values), one)
+    if none:
+        raise ProblemFileError("where", "leaves none of the combinations of the parameters")
+
+
+def _left(
+    params: Mapping[str, Sequence[Value]], combinations: Iterable[Sequence[Value]], condition: str | None
+) -> Iterator[Values]:
+    """The values of the combinations for which `condition` holds, in their order."""
+    rest = iter(combinations)
+    while some := [dict(zip(params, chosen, strict=True)) for chosen in itertools.islice(rest, _TOGETHER)]:
+        if condition is None:
+            yield from some
+            continue
+        held: Iterable[bool]
+        try:
+            held = _together(condition, some)
+        except ExpressionError:  # told where that combination is reached
+            held = (_holds(condition, values) for values in some)
+        yield from (values for values, holds in zip(some, held, strict=True) if holds)
 
 
 def _walk(data: Any, key: str, place: str, text: Callable[[str, str, str], Any]) -> Any:
@@ -347,9 +373,22 @@ def _integer(text: str, values: Values, place: str) -> int:
 
 
 def _array(value: int) -> Any:
-    import numpy as np
-
     return np.array(value, np.int64)
+
+
+def _together(condition: str, every: Sequence[Values]) -> list[bool]:
+    """Whether the condition holds for each of some combinations."""
+    held = np.zeros(len(every), bool)
+    # The same words make the same expression over the parameters that are integers.
+    same: dict[tuple[tuple[str, Value], ...], list[int]] = {}
+    for k, values in enumerate(every):
+        same.setdefault(tuple((n, v) for n, v in values.items() if isinstance(v, str)), []).append(k)
+    for words, places in same.items():
+        integers = [name for name, value in every[places[0]].items() if isinstance(value, int)]
+        node = parse(_without_words(condition, dict(words)), frozenset(integers))
+        columns = {n: np.array([every[k][n] for k in places], np.int64) for n in integers}
+        held[places] = evaluate(node, columns) != 0
+    return held.tolist()
 
 
 def _holds(condition: str, values: Values) -> bool:
@@ -378,6 +417,15 @@ class _Words(ast.NodeTransformer):
                 words = [self._word(item) for item in right.elts]
                 if left is not None and None not in words:
                     return ast.Constant(int((left in words) == isinstance(op, ast.In)))
+                if left is None and isinstance(node.left, ast.Name) and None not in words:
+                    # A parameter that is an integer equals no word.
+                    equal = [
+                        ast.Compare(node.left, [ast.Eq()], [ast.Constant(w)])
+                        for w in words
+                        if isinstance(w, int)
+                    ]
+                    among: ast.expr = ast.BoolOp(ast.Or(), [*equal, ast.Constant(0), ast.Constant(0)])
+                    return among if isinstance(op, ast.In) else ast.UnaryOp(ast.Not(), among)
             other = self._word(right)
             if left is not None and other is not None and isinstance(op, ast.Eq | ast.NotEq):
                 return ast.Constant(int((left == other) == isinstance(op, ast.Eq)))

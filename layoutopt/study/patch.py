@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -89,7 +89,8 @@ class Request:
         array: the one array to move; None for all that have conflicts.
         shape: of its tile.
         layout: to put in; found by the solver if None.
-        time_limit: seconds for each array.
+        time_limit: seconds to search for the layouts of all arrays.
+        budget: for reading and evaluating; None for no limit.
         most_steps: of an evaluation.
     """
 
@@ -99,6 +100,7 @@ class Request:
     shape: tuple[int, ...] | None = None
     layout: Layout | None = None
     time_limit: float = 10.0
+    budget: Budget | None = None
     most_steps: int = 1_000_000
     progress: Callable[[str], None] = lambda _: None
 
@@ -115,18 +117,21 @@ def patch(text: str, origin: str, entry: str, request: Request) -> Patch:
     Raises:
         ProblemFileError: the array cannot be moved, or nothing is known of it.
         VerificationError: the patched kernel does not do what was meant; nothing is returned.
+        OutOfTime: the budget of the request is spent.
     """
-    module = read_ptx(text, origin)
+    module = read_ptx(text, origin, request.budget)
     before = _evaluated(module, entry, request, request.launch)
     places = shared_places(module, module.functions[entry])
     chosen = _chosen(places, request, before)
     moved: list[Moved] = []
     remaps: dict[str, Remap] = {}
-    for symbol in chosen:
-        one, remap = _move(module, symbol, places, request, before)
+    search = Budget(request.time_limit)
+    for number, symbol in enumerate(chosen):
+        share = search.part(1 / (len(chosen) - number)).seconds or 0.0
+        one, remap = _move(module, symbol, places, replace(request, time_limit=share), before)
         moved.append(one)
         if remap is not None:
-            module = read_ptx(patched(module, symbol, remap, entry), origin)
+            module = read_ptx(patched(module, symbol, remap, entry), origin, request.budget)
             remaps[symbol] = remap
     dynamic = [remap.size for symbol, remap in remaps.items() if places[symbol][1] == 0]
     shared = max([request.launch.shared_bytes, *dynamic])
@@ -143,10 +148,9 @@ def patch(text: str, origin: str, entry: str, request: Request) -> Patch:
 
 
 def _evaluated(module: Module, entry: str, request: Request, launch: Launch) -> Evaluation:
-    program = program_of(module, _entry(module, entry))
-    return evaluate(
-        program, launch, request.gpu, most_steps=request.most_steps, budget=Budget(), every_round=True
-    )
+    program = program_of(module, _entry(module, entry), request.budget)
+    most, budget = request.most_steps, request.budget
+    return evaluate(program, launch, request.gpu, most_steps=most, budget=budget, every_round=True)
 
 
 def _entry(module: Module, entry: str) -> Function:

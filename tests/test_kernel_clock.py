@@ -1,0 +1,44 @@
+"""Kernels of any length: reading and evaluating them asks the clock, and refuses what would fill memory."""
+
+import pytest
+
+from layoutopt.errors import ProblemFileError
+from layoutopt.ground.budget import Budget, OutOfTime
+from layoutopt.hardware.devices import device
+from layoutopt.kernels import ptx_text, relevance, sass
+from layoutopt.kernels.evaluate import evaluate
+from layoutopt.kernels.launch import Launch
+from layoutopt.kernels.ptx_program import program_of, programs
+from layoutopt.kernels.ptx_text import read_ptx
+
+HEAD = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k()\n{ .reg .b32 %r<9>;\n"
+BODY = "mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 2; st.shared.b32 [%r2], %r1; ret; }"
+SASS = "code for sm_90\n Function : kernel\n /*0000*/ EXIT ;\n"
+
+
+def spent():
+    return Budget(0)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda: read_ptx(HEAD + BODY, "k.ptx", spent()),
+        lambda: program_of(module := read_ptx(HEAD + BODY, "k.ptx"), module.functions["k"], spent()),
+        lambda: sass.from_text(SASS, None, spent()),
+        lambda: evaluate(programs(HEAD + BODY)[0], Launch(block=(32, 1, 1)), device("sm_90"), budget=spent()),
+        lambda: relevance.relevance(programs(HEAD + BODY)[0], budget=spent()),
+    ],
+)
+def test_without_time_nothing_is_read_or_evaluated(work):
+    with pytest.raises(OutOfTime):
+        work()
+
+
+def test_what_is_too_large_is_said(monkeypatch):
+    monkeypatch.setattr(relevance, "MOST_LIVE", 1)
+    with pytest.raises(ProblemFileError, match="the kernel is too large: more than 1 live values"):
+        relevance.relevance(programs(HEAD + BODY)[0])
+    monkeypatch.setattr(ptx_text, "MAX_STATEMENTS", 4)
+    with pytest.raises(ProblemFileError, match="expected at most 4 statements"):
+        read_ptx(HEAD + BODY, "k.ptx")
