@@ -124,3 +124,18 @@ def test_every_edit_says_what_it_does():
 def test_no_fix_seeks_no_edit():
     data = json.loads(layoutopt("check", TRANSPOSE, "--offset", "x0*32 + x1", "--no-fix", "--json").stdout)
     assert data["edit"] is None
+
+
+def test_an_edit_keeps_the_order_of_dimensions_that_the_file_asks_for():
+    """A stride below that of the next dimension saves bytes, in another order."""
+    problem = from_data(
+        {
+            "name": "t",
+            "tile": {"shape": [2, 2, 3], "element": "f32"},
+            "threads": 1,
+            "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["0", "0", "0"]}],
+            "layout": {"order": [0, 2, 1]},
+        }
+    )
+    assert nearest(problem, "x0*8 + x1*3 + x2") is None
+    assert to_text(nearest(problem, "x0*8 + x2*2 + x1").edit.node) == "x0*6 + x2*2 + x1"

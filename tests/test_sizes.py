@@ -176,3 +176,32 @@ def test_the_element_is_named_at_every_size():
     raw["sizes"][1]["T"] = 4
     with pytest.raises(ProblemFileError, match=r"sizes\[1\].T.*name of the element's type"):
         list(expand(raw))
+
+
+def test_the_order_of_the_file_is_that_of_the_formula():
+    columns = {"name": "columns", "op": "store", "bytes": 4, "index": ["i", "tid % N"], "for": {"i": "M"}}
+    for families, formula in (
+        (["none"], "x1*M + x0"),
+        (["none", "xor"], "x1*M + (x0 ^ x1 % 32)"),
+        (["none", "pad"], "x1*(M + 1) + x0"),
+    ):
+        layout = {"order": [1, 0], "families": families}
+        assert to_text(found(file(threads=32, accesses=[columns], layout=layout)).offset) == formula
+
+
+def test_every_pitch_is_the_multiple_that_is_asked_for():
+    """Of x1*(M*N) + x0*N + x2, that of x0, too."""
+    layers = {"name": "layers", "op": "load", "bytes": 4, "index": ["0", "tid % M", "0"]}
+    raw = file([{"M": 32, "N": 6}, {"M": 64, "N": 6}], threads=32, accesses=[layers])
+    raw["tile"]["shape"] = [2, "M", "N"]
+    raw["layout"] = {"pitch_multiple_bytes": 16, "families": ["none", "order", "pad"]}
+    for size in found(raw).sizes:
+        table = size.case.table(size.offset).reshape(size.case.problem.tile.shape)
+        pitches = sorted(int(table[at]) for at in ((1, 0, 0), (0, 1, 0), (0, 0, 1)))[1:]
+        assert not any(pitch % 16 for pitch in pitches)
+
+
+@pytest.mark.parametrize("goal", ["bytes", "instructions", "time"])
+def test_another_goal_is_refused(goal):
+    with pytest.raises(ProblemFileError, match=f"layout.minimise: .* excess first, not {goal}"):
+        found(file(layout={"minimise": goal}))

@@ -19,7 +19,7 @@ from layoutopt.errors import ExpressionError, LayoutError
 from layoutopt.expressions.grammar import Node
 from layoutopt.ground.budget import Budget
 from layoutopt.problems.trace import IntArray
-from layoutopt.problems.types import Constraints
+from layoutopt.problems.types import Constraints, Tile
 from layoutopt.study.counted import Counter
 from layoutopt.study.edits import KINDS, Edit, edits, strides_of
 
@@ -102,7 +102,7 @@ def _best_of(kind: str, node: Node, case: Case, budget: Budget) -> Nearest | Non
     rules = [case.device.rule(access.operation) for access in case.lanes.accesses]
     period = max(rule.banks * rule.bank_bytes for rule in rules) * 8 // tile.element_bits
     tried = (edit for edit in edits(node, tile, vector, max(2, period)) if edit.kind == kind)
-    kept = (edit for edit in tried if _obeys(edit, allowed, len(tile.shape), tile.storage.element_bytes))
+    kept = (edit for edit in tried if _obeys(edit, allowed, tile))
     counted = sorted(_counted(kept, case, budget), key=lambda c: c[:3])
     for _, end, _, edit in counted:
         if allowed.max_bytes is not None and end > allowed.max_bytes:
@@ -149,12 +149,17 @@ def _measured(case: Case, edit: Edit) -> Nearest | None:
     return Nearest(edit, case.weighted_excess(case.count(table)), case.size(table))
 
 
-def _obeys(edit: Edit, allowed: Constraints, dimensions: int, element_bytes: int) -> bool:
-    """Whether every stride but the innermost is the multiple that the file asks for."""
-    multiple = allowed.pitch_multiple_bytes
-    if multiple is None or edit.kind == "mask":
+def _obeys(edit: Edit, allowed: Constraints, tile: Tile) -> bool:
+    """Whether the strides have the order and, all but the innermost, the multiple that the file asks for."""
+    multiple, order = allowed.pitch_multiple_bytes, allowed.order
+    if edit.kind == "mask" or (multiple is None and order is None):
         return True
-    strides = strides_of(edit.node, dimensions)
+    strides = strides_of(edit.node, len(tile.shape))
     if strides is None:
         return False
-    return all(stride * element_bytes % multiple == 0 for stride in sorted(s for s in strides if s)[1:])
+    wide = [strides[d] for d in order or range(len(strides)) if tile.shape[d] > 1]
+    falling = sorted(wide, reverse=True)
+    size = tile.storage.element_bytes
+    return (order is None or wide == falling) and not any(
+        stride * size % (multiple or 1) for stride in falling[:-1]
+    )

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from layoutopt.engine.case import Case, cases
+from layoutopt.engine.conflicts import IntArray
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.count import operations
 from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, substituted
@@ -92,6 +93,11 @@ def common_formula(
             raise ProblemFileError(
                 "layout", "one formula is sought for all sizes; offset, must_be and the hardware fix it"
             )
+        if problem.layout.minimise != "excess":
+            raise ProblemFileError(
+                "layout.minimise",
+                f"one formula for all sizes is sought for excess first, not {problem.layout.minimise}",
+            )
         if is_free(problem):
             raise ProblemFileError("accesses", "one formula for all sizes needs lanes that are fixed")
     names = frozenset(name for name, value in problems[0][0].items() if isinstance(value, int))
@@ -133,23 +139,24 @@ def _candidates(
     def allowed(family: str) -> bool:
         return all(one.layout.families is None or family in one.layout.families for one in every)
 
-    vector, identity = _vector(known), tuple(range(len(extents)))
-    orders = [identity]
-    if allowed("order") and len(extents) <= _MAX_ORDERED and all(one.layout.order is None for one in every):
-        orders = list(itertools.permutations(identity))
+    vector, given = _vector(known), every[0].layout.order
+    first = given or tuple(range(len(extents)))
+    orders = [first]
+    if allowed("order") and len(extents) <= _MAX_ORDERED and given is None:
+        orders = list(itertools.permutations(first))
     for order in orders:
         yield False, _in_order(extents, order)
     if allowed("xor") and len(extents) > 1:
-        last, row = Var(f"x{len(extents) - 1}"), _rows(extents, identity)
+        last, row, length = Var(f"x{first[-1]}"), _rows(extents, first), extents[first[-1]]
         for apart, many in itertools.product(_POWERS[:4], _POWERS[1:]):
             bits = Op("%", (Op("//", (row, Const(apart))), Const(many)))
             flipped = Op("^", (last, Op("*", (bits, vector))))
-            yield False, Op("+", (Op("*", (row, extents[-1])), flipped))
+            yield False, Op("+", (Op("*", (row, length)), flipped))
     if allowed("pad") and len(extents) > 1:
         for pad, order in itertools.product(range(1, _PADS + 1), orders):
             yield True, _in_order(extents, order, Op("*", (Const(pad), vector)))
     if allowed("interval"):
-        whole = _in_order(extents, identity)
+        whole = _in_order(extents, first)
         for lines, pad in itertools.product(_POWERS[:5], _POWERS[:3]):
             after = Op("//", (Const(lines * _LINE_BYTES), _element_bytes(known)))
             turns = Op("//", (whole, after))
@@ -226,7 +233,7 @@ def at_size(candidate: Node, values: Values, problem: Problem) -> Node:
 
 def _serves(case: Case, node: Node) -> tuple[float, Case, float] | None:
     """Weighted wavefronts and excess of a formula, where it keeps to everything that is asked."""
-    layout, element = case.problem.layout, case.lowered.tile.element_bytes
+    layout = case.problem.layout
     try:
         table = case.table(node)
         case.check(table)
@@ -236,11 +243,16 @@ def _serves(case: Case, node: Node) -> tuple[float, Case, float] | None:
         return None
     if layout.alignment_bytes is not None and case.alignment(has_xor(node)) > layout.alignment_bytes:
         return None
-    shape = case.lowered.tile.shape
-    if layout.pitch_multiple_bytes is not None and len(shape) > 1:
-        strides = table.reshape(shape)
-        pitch = int(strides[(0,) * (len(shape) - 2)][1, 0]) if shape[-2] > 1 else element
-        if pitch % layout.pitch_multiple_bytes:
-            return None
+    multiple = layout.pitch_multiple_bytes
+    if multiple is not None and any(pitch % multiple for pitch in _pitches(case, table)):
+        return None
     counts = case.count(table)
     return case.weighted_wavefronts(counts), case, case.weighted_excess(counts)
+
+
+def _pitches(case: Case, table: IntArray) -> list[int]:
+    """Bytes from one index to the next of every dimension but the contiguous one."""
+    places = table.reshape(case.lowered.tile.shape)
+    wide = [d for d, extent in enumerate(places.shape) if extent > 1]
+    steps = (int(places[tuple(int(k == d) for k in range(places.ndim))]) for d in wide)
+    return sorted(abs(step) for step in steps)[1:]
