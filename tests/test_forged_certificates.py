@@ -133,6 +133,14 @@ def test_elements_of_vector_types_are_known(element, verdict):
     assert verdict(problem, certified(problem, device("H100"))) == 0
 
 
+@pytest.mark.parametrize("op", ["cp.async", "cp.async.ca", "cp.async.cg", "cp.async.ca.shared.global.16"])
+def test_the_two_copies_of_16_bytes_are_told_apart(op, verdict):
+    problem = {**SPELT, "tile": {"shape": [32, 4], "element": "f32"}, "accesses": [
+        {"name": "a", "op": op, "bytes": 16, "index": ["lane // 2 * 2", "0"]}
+    ]}  # fmt: skip
+    assert verdict(problem, certified(problem, device("H100"))) == 0
+
+
 def test_of_a_known_gpu_no_field_can_be_changed(verdict):
     given = certified(SPELT, device("h100"))
     given["target"] = "H100"

@@ -223,7 +223,8 @@ class Maker:
                         (f"{kind}.x{self.rng.choice([1, 2, 4])}{self.rng.choice(['', '.trans'])}", 16)
                     )
             else:
-                found.append(("cp.async" if kind.startswith("cp.async") else kind, width))
+                either = kind.startswith("cp.async") and self.rng.random() < 0.5  # the width decides which
+                found.append(("cp.async" if either else kind, width))
         plain = [f for f in found if f[0] in ("load", "store")]
         if not found:
             return [("load", min(4, self.tile.size & -self.tile.size))]

@@ -16,7 +16,7 @@ SPELLINGS = tuple(
         (r"ds_read_b(?P<n>96|64)_tr_b(16|8|6|4)", "load.tr"),
         (r"(buffer|global)_load_dword(x(?P<w>[34]))?[. ]lds", "load.lds"),
         (r"global_load_lds_dword(x(?P<w>[34]))?", "load.lds"),
-        (r"cp\.async(\.c[ag])?(\.shared(::cta)?)?(\.global)?(\.L2::\w+)?(\.(?P<b>4|8|16))?", "cp.async"),
+        (r"(?P<kind>cp\.async(\.c[ag])?)(\.shared(::cta)?)?(\.global)?(\.L2::\w+)?(\.(?P<b>4|8|16))?", None),
         (r"red(\.\w+)*?\.shared(::cta)?(\.\w+)*?\.add\.u(?P<n>32)", "reduce"),
         (r"(atom|red)(\.\w+)*?\.shared(::cta)?(\.\w+)*?\.[busf](?P<n>32|64)", "atomic"),
         (r"(?P<engine>tma)\.(load|store)|(?P<unit>wgmma|tcgen05)\.[AB]|(?P<copy>cp\.async\.bulk)", None),
