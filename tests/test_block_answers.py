@@ -168,3 +168,15 @@ def test_what_only_the_hardware_touches_is_explained_and_not_drawn():
         tile_views(alone, device("sm_90"), before="none", **where)
     both = block(tiles=[TMA, SET["tiles"][1]], accesses=[FILL, *SET["accesses"][1:]])
     assert tile_views(both, device("sm_90"), before="none", **where).tile[0] == "B"
+
+
+def test_a_tile_that_the_constraints_rule_out_has_no_conflicts_to_speak_of():
+    load = {"op": "load", "bytes": 4, "index": ["tid"]}
+    data = {
+        "name": "torn", "target": "sm_90", "threads": 4, "layout": {"families": ["none", "order"]},
+        "tiles": [{"name": "A", "shape": [4], "element": {"bytes": 6}}, {"name": "B", "shape": [4], "element": "f32"}],
+        "accesses": [{"name": "a", "tile": "A", **load}, {"name": "b", "tile": "B", **load}],
+    }  # fmt: skip
+    explanation = explain_tiles(tiles_from_data(data))
+    assert (explanation.conflict_free, explanation.scope) == (False, "the layouts that the constraints allow")
+    assert not any("has conflicts" in reason for reason in explanation.reasons)

@@ -434,3 +434,26 @@ def test_what_holds_of_the_families_is_not_said_of_every_layout():
     found, explained = solve(problem), explain(problem)
     assert (found.excess, found.proof.excess.lower_bound, found.proof.excess.everywhere) == (7, 7, False)
     assert (explained.lower_bound, explained.scope, explained.excess) == (6, "every layout", 7)
+
+
+def test_what_an_access_weighs_does_not_free_it_of_conflicts():
+    """Words of 16-byte elements share 8 banks: `idle` conflicts in every layout, with no weight, too."""
+    load = {"op": "load", "bytes": 4, "index": ["tid"]}
+    data = {
+        "name": "weights", "tile": {"shape": [32], "element": "b128"}, "threads": 32,
+        "accesses": [{"name": "busy", **load}, {"name": "idle", **load, "weight": 0}],
+    }  # fmt: skip
+    explanation = explain(from_data(data))
+    assert explanation.clashing_accesses
+    assert not [r for r in explanation.relaxations if r.kind == "drop_access"]
+
+
+def test_what_only_the_constraints_rule_out_is_not_said_of_every_layout():
+    data = {
+        "name": "torn", "tile": {"shape": [4], "element": {"bytes": 6}}, "threads": 4,
+        "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["tid"]}],
+        "layout": {"families": ["none", "order"]},
+    }  # fmt: skip
+    explanation = explain(from_data(data))
+    assert (explanation.conflict_free, explanation.lower_bound) == (False, 0)
+    assert explanation.scope == "the layouts that the constraints allow"

@@ -20,7 +20,7 @@ from layoutopt.problems.words import lanes_text
 from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, Search, subject_of
 from layoutopt.search.proposal import Ask, Progress
 from layoutopt.study.clash import QUESTION_SHARE, Clashes, names
-from layoutopt.study.explanation import Explanation, Relaxation
+from layoutopt.study.explanation import ALLOWED, Explanation, Relaxation
 from layoutopt.study.known import known_case, with_known_lanes
 from layoutopt.study.nearest_edit import nearest_edit
 from layoutopt.study.phase_words import PhaseWords
@@ -133,7 +133,7 @@ class _Explainer:
             case.problem.name,
             case.device.name,
             verdict,
-            proved.scope,
+            ALLOWED if verdict is False and not proved.lower_bound else proved.scope,
             proved.lower_bound,
             result.proof.evidence,
             result.excess,

@@ -18,7 +18,7 @@ from layoutopt.problems.tile_set_file import fields_of
 from layoutopt.problems.types import TileSet
 from layoutopt.search.proposal import Progress
 from layoutopt.study.explain import explain
-from layoutopt.study.explanation import Explanation, Relaxation
+from layoutopt.study.explanation import ALLOWED, Explanation, Relaxation
 from layoutopt.synthesis.arrange import Arrangement, arrange
 from layoutopt.synthesis.tile_groups import groups, within_room
 
@@ -115,7 +115,7 @@ def explain_tiles(
         tile_set.name,
         gpu.name,
         verdict,
-        bound.scope,
+        ALLOWED if verdict is False and not bound.lower_bound else bound.scope,
         bound.lower_bound,
         found.excess,
         found.bytes,
@@ -169,7 +169,8 @@ class _Together:
         for part in explained:
             if part.explanation.conflict_free is False:
                 names = " and ".join(part.tiles)
-                yield f"tile {names} has conflicts in {part.explanation.scope}, whatever the others take"
+                has = "has conflicts in" if part.explanation.lower_bound else "is held by none of"
+                yield f"tile {names} {has} {part.explanation.scope}, whatever the others take"
         if self._budget_costs(free):
             assert free is not None
             least = f"{free.excess:g} excess wavefronts" if free.excess else "no bank conflicts"
@@ -188,7 +189,7 @@ class _Together:
 
     def relaxations(self) -> Iterator[Relaxation]:
         wide, free = self.wide, self.free
-        if wide is not None and wide.tiles and (not self.found.tiles or wide.excess != self.found.excess):
+        if wide is not None and wide.tiles and (not self.found.tiles or self._less(wide)):
             least = f"{wide.excess:g} excess wavefronts" if wide.excess else "no conflicts"
             yield Relaxation("families", f"with all families there are {least} in {wide.bytes:,} bytes")
         if not self._budget_costs(free):
@@ -213,7 +214,14 @@ class _Together:
                 return
 
     def _budget_costs(self, free: Arrangement | None) -> bool:
-        return free is not None and bool(free.tiles) and (not self.found.tiles or self._more() > 0)
+        limit = self.tile_set.layout.max_bytes
+        if free is None or free.bytes is None or limit is None or free.bytes <= limit:
+            return False
+        return not self.found.tiles or (self._less(free) and self._more() > 0)
+
+    def _less(self, other: Arrangement) -> bool:
+        """Whether another answer, which the time may have cut off, is better than the one found."""
+        return (other.weighted_excess or 0) < (self.found.weighted_excess or 0)
 
     def _more(self) -> float:
         """Excess that the budget costs."""

@@ -10,6 +10,8 @@ from msgspec import Struct
 from layoutopt.problems.answer import ModelGrowth
 
 EXPLANATION_SCHEMA: Final = "layoutopt.explanation/1"
+# The scope of "no layout": other constraints might have one.
+ALLOWED: Final = "the layouts that the constraints allow"
 
 
 class Relaxation(Struct, frozen=True):
