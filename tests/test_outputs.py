@@ -1,5 +1,6 @@
 """What commands write, and how they end: no input is eaten, no part of an answer stays, no traceback."""
 
+import contextlib
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from conftest import ROOT
 
 from layoutopt.cli import files
 from layoutopt.cli.commands import COMMANDS, main
+from layoutopt.cli.interrupt import interruptibly
 from layoutopt.errors import ProblemFileError
 
 PROBLEM = ROOT / "problems" / "basics" / "transpose_16x32_f32.json"
@@ -365,3 +367,23 @@ def test_an_empty_name_is_not_this_folder(tmp_path, monkeypatch):
     for arguments in (("solve", ""), ("solve", "p.json", "--code", ""), ("new", "blank", "-o", "")):
         with pytest.raises(click.BadParameter, match="expected the name of a file or folder, got ''"):
             call(*arguments)
+
+
+def test_an_interrupt_is_not_lost_where_exceptions_are(monkeypatch):
+    """As in a destructor, where Python ignores what is raised."""
+    asked = iter([True])
+
+    def show(_):
+        if next(asked, False):
+            with contextlib.suppress(BaseException):
+                signal.raise_signal(signal.SIGINT)
+
+    def work(budget, progress):
+        with budget.telling(stopped.set):
+            return stopped.wait(20)
+
+    stopped = threading.Event()
+    monkeypatch.setattr("layoutopt.cli.interrupt.LatestProgress.show", show)
+    usual = signal.getsignal(signal.SIGINT)
+    assert interruptibly(work, 20)
+    assert signal.getsignal(signal.SIGINT) is usual

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Final, TypeVar
 
 from layoutopt.cli.output import LatestProgress, end_progress, note
@@ -36,20 +39,39 @@ def interruptibly(
         finally:
             done.set()
 
-    threading.Thread(target=run, daemon=True).start()
-    while not done.is_set():
-        try:
-            done.wait(_SHOWN_EVERY_SECONDS)
+    with _asked_to_stop() as asked:
+        threading.Thread(target=run, daemon=True).start()
+        while not done.wait(_SHOWN_EVERY_SECONDS):
             shown.show()
-        except KeyboardInterrupt:
-            if budget.stopped:
-                raise
-            budget.stop()
-            if stopped is not None:
-                stopped.set()
-            note("stopping with the best layout so far")
+            if asked.is_set() and not budget.stopped:
+                budget.stop()
+                if stopped is not None:
+                    stopped.set()
+                note("stopping with the best layout so far")
     end_progress()
     answer = outcome[0]
     if isinstance(answer, BaseException):
         raise answer
     return answer
+
+
+@contextlib.contextmanager
+def _asked_to_stop() -> Iterator[threading.Event]:
+    """Inside, the first Ctrl-C sets the event; every other one is what Ctrl-C was before.
+
+    It raises nothing: an exception out of a signal is lost where Python happens to be in a destructor.
+    """
+    asked, usual = threading.Event(), signal.getsignal(signal.SIGINT)
+    if not callable(usual):  # ignored, as where a shell runs it in the background
+        yield asked
+        return
+
+    def first(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, usual)
+        asked.set()
+
+    signal.signal(signal.SIGINT, first)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, usual)

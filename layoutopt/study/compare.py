@@ -140,7 +140,8 @@ class Comparer:
         """The best of each family, and the guesses."""
         found = {name: self._family_row(name, families) for name, families in comparison_rows().items()}
         found["xor"] = _at_least(found["xor"], [found["cute"]])
-        found["pad+xor"] = _at_least(found["pad+xor"], [found["xor"]])
+        if found["pad+xor"].status is not Status.INFEASIBLE:
+            found["pad+xor"] = _at_least(found["pad+xor"], [found["xor"]])
         guesses = list(self._guesses())
         limits = self.problem.layout
         of_family = {"guess_pad": self._guessed_pad, "guess_xor": "xor"}
