@@ -98,13 +98,15 @@ def _audited(
     from layoutopt.problems.types import Problem
     from layoutopt.study.check import check
 
-    budget = Budget(time_limit)
+    # What is known only at run time is counted in any case, or there is no answer.
+    budget, counting = Budget(time_limit), Budget(2 * time_limit + 1)
 
     def solver(changed: Problem) -> Result:
         from layoutopt.synthesis.solve import solve
 
         return solve(changed, budget=budget, target=gpu)
 
+    seek = None if no_fix else solver
     if isinstance(data, dict) and "tiles" in data:
         from layoutopt.problems.tile_set_file import tiles_from_data
         from layoutopt.report.tile_set_text import tile_set_audit_report
@@ -117,7 +119,7 @@ def _audited(
             )
         tiles = tiles_from_data(data)
         gpu = problem_device(tiles, device_file)
-        whole = check_tiles(tiles, target=gpu, solver=None if no_fix else solver, budget=budget.part(0.2))
+        whole = check_tiles(tiles, target=gpu, solver=seek, budget=budget.part(0.2), counting=counting)
         if as_json:
             say_json(whole.to_json())
         else:
@@ -127,7 +129,7 @@ def _audited(
     loaded = from_data(data)
     gpu = problem_device(loaded, device_file)
     layout = read_offsets(table, loaded.tile.shape, "--table") if table is not None else offset
-    audit = check(loaded, layout, target=gpu, solver=None if no_fix else solver, budget=budget.part(0.2))
+    audit = check(loaded, layout, target=gpu, solver=seek, budget=budget.part(0.2), counting=counting)
     if as_json:
         say_json(audit.to_json())
     else:

@@ -327,7 +327,18 @@ def counted(
         OutOfTime: the time was over before the end.
         ProblemFileError: the problem contradicts itself, or the device has no rule for an access.
     """
-    lanes = trace(with_loops(problem), device, budget)
+    return able_to_count(problem, trace(with_loops(problem), device, budget), device, budget)
+
+
+def able_to_count(
+    problem: Problem, lanes: Trace, device: Device, budget: Budget | None = None
+) -> tuple[Trace, tuple[CountedAccess, ...]]:
+    """The same of accesses that are traced.
+
+    Raises:
+        OutOfTime: lanes choose, in so many ways that the budget was over before the end.
+        ProblemFileError: the device has no rule for an access.
+    """
     chosen = choices(problem, lanes, device, budget)
     return lanes, tuple(chosen.get(known.name, known) for known in _known(lanes.accesses, device))
 

@@ -84,6 +84,7 @@ def check(
     target: Device | str | None = None,
     solver: Callable[[Problem], Result] | None = None,
     budget: Budget | None = None,
+    counting: Budget | None = None,
 ) -> Audit:
     """Audit `layout` under the accesses of `problem`.
 
@@ -95,8 +96,10 @@ def check(
         target: the device or its name, where it is not the one the problem names.
         solver: finds the cheapest fix; None leaves that finding and the nearest edit out.
         budget: the time that looking for idle XORs and the nearest edit has; None for no limit.
+        counting: the time there is to count what is known only at run time; None for no limit.
 
     Raises:
+        OutOfTime: the time to count was over before the end.
         ProblemFileError: there is no layout to check, or it cannot be read.
     """
     gpu = target_of(problem, target)
@@ -105,7 +108,7 @@ def check(
         natural = naturally(problem, free_accesses(problem, gpu))
         table = InUse(width_choices(natural)[0], layout, gpu).table
         problem = under_layout(problem, gpu, table, budget)
-    audit = _with_widths(problem, layout, gpu, solver, budget)
+    audit = _with_widths(problem, layout, gpu, solver, budget, counting)
     return msgspec.structs.replace(audit, accesses=named_lanes(audit.accesses, asked, problem))
 
 
@@ -115,19 +118,20 @@ def _with_widths(
     gpu: Device,
     solver: Callable[[Problem], Result] | None,
     budget: Budget | None,
+    counting: Budget | None,
 ) -> Audit:
     """The audit under the widths that cost least."""
     options = width_choices(problem)
     if len(options) > 1:
         # The layout is given, so that every access takes the width that costs it least.
-        audits = [_audit(InUse(option, layout, gpu), None, None, final=False) for option in options]
+        audits = [_audit(InUse(option, layout, gpu, counting), None, None, final=False) for option in options]
         totals = [
             (a.status is Status.INFEASIBLE, sum(access.wavefronts for access in a.accesses)) for a in audits
         ]
         chosen = options[totals.index(min(totals))]
-        audit = _audit(InUse(chosen, layout, gpu), solver, budget)
+        audit = _audit(InUse(chosen, layout, gpu, counting), solver, budget)
         return msgspec.structs.replace(audit, accesses=named_widths(audit.accesses, problem, chosen))
-    return _audit(InUse(options[0], layout, gpu), solver, budget)
+    return _audit(InUse(options[0], layout, gpu, counting), solver, budget)
 
 
 def _audit(
@@ -138,7 +142,7 @@ def _audit(
     final: bool = True,
 ) -> Audit:
     accesses, budget = used.accesses, budget or Budget()
-    counts = [access.count(used.table) for access in accesses]
+    counts = [access.count(used.table, used.counting) for access in accesses]
     reports = tuple(_report(used, a, c) for a, c in zip(accesses, counts, strict=True))
     known = [
         (a.lanes, source, c)

@@ -76,6 +76,7 @@ def check_tiles(
     target: Device | str | None = None,
     solver: Callable[[Problem], Result] | None = None,
     budget: Budget | None = None,
+    counting: Budget | None = None,
 ) -> TileSetAudit:
     """Audit every tile's `layout.offset`, else its `published.offset`, and how the tiles lie.
 
@@ -83,7 +84,7 @@ def check_tiles(
         tile_set: the tiles; `base_bytes` and `stage_bytes` say where they lie.
         target: the device or its name, where it is not the one the file names.
         solver: as for `check`.
-        budget: likewise.
+        budget, counting: likewise.
 
     Raises:
         ProblemFileError: a tile has no layout to check, or one that cannot be read.
@@ -92,7 +93,9 @@ def check_tiles(
     audits = {}
     for tile in tile_set.tiles:
         with fields_of(tile_set, tile):
-            audits[tile.name] = check(tile_set.problem(tile), target=gpu, solver=solver, budget=budget)
+            audits[tile.name] = check(
+                tile_set.problem(tile), target=gpu, solver=solver, budget=budget, counting=counting
+            )
     placed = tuple(_placed(tile_set, audits))
     size = max(_ranges(part)[-1][0] + part.audit.declared_bytes for part in placed)
     budget_bytes = within_room(tile_set, gpu).layout.max_bytes

@@ -19,7 +19,7 @@ from layoutopt.problems.types import Constraints, Problem
 from layoutopt.study.advice import SAME_TIME
 from layoutopt.study.findings import Finding
 from layoutopt.study.in_use import InUse
-from layoutopt.study.nearest_edit import QUICK, nearest_edit
+from layoutopt.study.nearest_edit import is_large, nearest_edit
 
 
 class EditedLayout(Struct, frozen=True):
@@ -41,7 +41,7 @@ class EditedLayout(Struct, frozen=True):
 
 
 class Timed:
-    """Estimates for a layout in use and for others of its tile; of many lanes, as long as there is time.
+    """Estimates for a layout in use and for others of its tile; of large problems, as long as there is time.
 
     Attributes:
         case: of the layout in use.
@@ -50,13 +50,13 @@ class Timed:
 
     def __init__(self, used: InUse, sound: bool, budget: Budget) -> None:
         self.case = used.case
-        self.lanes = sum(access.element.size for access in self.case.lanes.accesses)
+        self.large = is_large(self.case, used.node)
         self.budget = budget
         self.own = self.of(used.node) if sound and used.node is not None else None
 
     def of(self, layout: Layout | Node) -> Estimate | None:
         """The estimate of a layout, where there can be one."""
-        if self.case.chooses or (self.budget.spent and self.lanes > QUICK):
+        if self.case.chooses or (self.budget.spent and self.large):
             return None
         return estimate(self.case, layout, self.case.count(self.case.table(layout)))
 

@@ -9,16 +9,17 @@ import numpy as np
 import numpy.typing as npt
 
 from layoutopt.engine.by_hardware import check_direct_loads, descriptors
-from layoutopt.engine.case import Case, case_of, counted
+from layoutopt.engine.case import Case, able_to_count, case_of
 from layoutopt.engine.conflicts import Counts
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import Node, evaluate, parse
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.alignment import base_alignment
 from layoutopt.problems.answer import Descriptor, Result
 from layoutopt.problems.lower import stored, with_loops
-from layoutopt.problems.trace import IntArray, LaneTrace, instruction_at
+from layoutopt.problems.trace import IntArray, LaneTrace, instruction_at, trace
 from layoutopt.problems.types import Problem
 from layoutopt.search.dictated import named_candidate
 
@@ -39,13 +40,21 @@ class InUse:
         array: bytes that the source declares, where that is known.
         by_hardware: how the hardware reaches the tile by itself, by access; empty where it does not.
         unreached: why it does not reach it; empty where it does.
+        counting: the time there is to count what is known only at run time; None for no limit.
+
+    Raises:
+        OutOfTime: that was over before the end.
     """
 
-    def __init__(self, problem: Problem, layout: AnyLayout | None, gpu: Device) -> None:
+    def __init__(
+        self, problem: Problem, layout: AnyLayout | None, gpu: Device, counting: Budget | None = None
+    ) -> None:
         self.problem = problem
         self.tile = problem.tile
         self.gpu = gpu
-        self.lanes, self.accesses = counted(problem, gpu)
+        self.counting = counting
+        traced = trace(with_loops(problem), gpu)
+        self.lanes, self.accesses = able_to_count(problem, traced, gpu, counting)
         self.node: Node | None = None
         self.bits = self._read(layout)
         self.table = self.bits // 8

@@ -16,6 +16,7 @@ from msgspec import Struct
 from layoutopt.engine.case import Case
 from layoutopt.engine.estimate import estimate
 from layoutopt.errors import ExpressionError, LayoutError
+from layoutopt.expressions.count import operations
 from layoutopt.expressions.grammar import Node
 from layoutopt.ground.budget import Budget
 from layoutopt.problems.trace import IntArray
@@ -26,8 +27,10 @@ from layoutopt.study.edits import KINDS, Edit, edits, strides_of
 # What a family must be allowed for.
 _NEEDS = {"constant": "pad", "mask": "xor", "order": "order"}
 
-# Lane accesses that are counted in less time than what that decides is worth.
-QUICK = 1 << 20
+# Lane accesses that are counted, and operations on elements that are evaluated, in less time than what they
+# decide is worth.
+_QUICK_LANES = 1 << 20
+_QUICK_OPERATIONS = 1 << 24
 
 # Lane accesses, and elements of tables, that are counted in one go.
 _BATCH_LANES = 1 << 18
@@ -48,6 +51,13 @@ class Nearest(Struct, frozen=True):
     bytes: int
 
 
+def is_large(case: Case, node: Node | None = None) -> bool:
+    """Whether to evaluate and count a layout, with such a formula, takes so long that the clock is asked."""
+    lanes = sum(access.element.size for access in case.lanes.accesses)
+    effort = 0 if node is None else case.problem.tile.elements * operations(node)
+    return lanes > _QUICK_LANES or effort > _QUICK_OPERATIONS
+
+
 def nearest_edit(
     node: Node,
     case: Case,
@@ -66,7 +76,7 @@ def nearest_edit(
         budget: the time there is.
         cost: of a formula and its byte offsets, by which kinds of edits are compared; excess where left out.
     """
-    large = sum(access.element.size for access in case.lanes.accesses) > QUICK
+    large = is_large(case, node)
     if large and budget.spent:
         return None
     before = _measured(case, Edit("constant", node, "", 0.0))
