@@ -326,6 +326,22 @@ def test_command_line(tmp_path):
     assert re.search(r"^free of conflicts: ", good.stdout, re.M)
 
 
+@pytest.mark.parametrize("weight", [10, 0.5, 1])
+def test_what_is_weighted_is_called_so(weight):
+    """Eight-byte elements read by half: two wavefronts where one could do, in every layout."""
+    problem = from_data({
+        "name": "halves", "tile": {"shape": [64], "element": "f64"}, "threads": 32,
+        "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["lane"], "weight": weight}],
+    })  # fmt: skip
+    found = explain(problem)
+    assert (found.lower_bound, found.weighted_excess, found.excess) == (weight, weight, 1)
+    what = "weighted excess wavefronts" if weight != 1 else "excess wavefronts"
+    text = " ".join(explanation_report(problem, found).split())
+    assert f"at least {weight:g} {what} in every layout; the best found has {weight:g}" in text
+    assert f"In all {weight:g} {what} that no layout avoids." in text
+    assert text.count("without weights") == (weight != 1)
+
+
 @pytest.mark.parametrize("option", [["--time-limit", "0"], ["--time-limit", "x"]])
 def test_wrong_options(option):
     assert layoutopt("explain", str(PROBLEMS / "basics/scan_512_f32.json"), *option).returncode == 2

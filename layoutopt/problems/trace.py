@@ -77,6 +77,12 @@ class Trace:
         return tuple(access for access in self.accesses if access.active.any())
 
     @property
+    def excess(self) -> str:
+        """What sums over instructions are called: by weights, or as they are."""
+        weighs = any((access.weight != self.weight_unit).any() for access in self.accesses)
+        return "weighted excess wavefronts" if weighs else "excess wavefronts"
+
+    @property
     def has_idle(self) -> bool:
         """Whether some instruction that touches the tile weighs nothing."""
         return any(((a.weight == 0) & a.active.any(axis=1)).any() for a in self.accesses)

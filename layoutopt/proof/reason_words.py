@@ -39,7 +39,7 @@ def counting_words(lanes: Trace, on: Board) -> Iterator[str]:
             f"Counting: {why}, so each of their words keeps {where} in every layout. "
             f"`{lanes.accesses[a].name}` touches up to {words} words at one such place at a time, "
             f"which can lie in {banks} of the {on.banks} banks only: {-(-words // banks)} wavefronts "
-            f"where one could do. In all {total:g} excess wavefronts that no layout avoids."
+            f"where one could do. In all {total:g} {lanes.excess} that no layout avoids."
         )
 
 
@@ -69,7 +69,7 @@ def packing_words(lanes: Trace, on: Board, packing: Packing) -> str:
         f"Packing: {len(packing.shares)} cliques of {names}, each of more words than banks that pairwise "
         f"meet in three phases (the first: {len(first.words)} words for {on.banks // first.view[0]} banks), "
         "so that one of the three has a conflict. Each takes a share of the weight of its phases, all "
-        f"together no more than there is: in all {packing.excess / lanes.weight_unit:g} excess wavefronts "
+        f"together no more than there is: in all {packing.excess / lanes.weight_unit:g} {lanes.excess} "
         "that no layout avoids (solve --certificate writes the cliques)."
     )
 

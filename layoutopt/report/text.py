@@ -154,8 +154,12 @@ def explanation_report(problem: Problem, explanation: Explanation) -> str:
     elif explanation.conflict_free is False and not explanation.lower_bound:
         verdict = "no layout keeps to the constraints"
     elif explanation.conflict_free is False:
-        best = f"; the best found has {explanation.excess}" if explanation.excess is not None else ""
-        verdict = f"at least {explanation.lower_bound:g} excess wavefronts in {explanation.scope}{best}"
+        found = explanation.weighted_excess
+        best = f"; the best found has {found:g}" if found is not None else ""
+        if explanation.weighted and explanation.excess is not None:
+            best += f", {explanation.excess} without weights"
+        what = "weighted excess wavefronts" if explanation.weighted else "excess wavefronts"
+        verdict = f"at least {explanation.lower_bound:g} {what} in {explanation.scope}{best}"
     elif explanation.excess is None:
         verdict = "open: no layout found in the time there was"
     else:

@@ -137,6 +137,7 @@ class _Explainer:
             proved.lower_bound,
             result.proof.evidence,
             result.excess,
+            result.weighted_excess,
             result.offset,
             clique,
             names(clash),
@@ -147,6 +148,7 @@ class _Explainer:
             self.widths,
             result.decided_by,
             result.model,
+            self.case.has_weights,
         )
 
     def _edit(self) -> Iterator[Relaxation]:

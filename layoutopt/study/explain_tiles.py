@@ -40,8 +40,8 @@ class TileSetExplanation(Struct, frozen=True, rename={"schema_": "schema"}):
     Attributes:
         conflict_free: whether all tiles without conflicts fit; None where that is open.
         scope: the layouts for which that holds when it is false, and `lower_bound`.
-        lower_bound: of the (weighted) excess of all tiles together.
-        excess, bytes: of the best layouts found; None without one.
+        lower_bound: of the weighted excess of all tiles together.
+        excess, weighted_excess, bytes: of the best layouts found; None without one.
         max_bytes: the budget.
         clashing_accesses: of single tiles, accesses that cannot all be served without conflicts.
         relaxations: what to give up of what all tiles share.
@@ -55,6 +55,7 @@ class TileSetExplanation(Struct, frozen=True, rename={"schema_": "schema"}):
     scope: str
     lower_bound: int | float
     excess: int | float | None
+    weighted_excess: float | None
     bytes: int | None
     max_bytes: int | None
     clashing_accesses: tuple[str, ...]
@@ -118,6 +119,7 @@ def explain_tiles(
         ALLOWED if verdict is False and not bound.lower_bound else bound.scope,
         bound.lower_bound,
         found.excess,
+        found.weighted_excess,
         found.bytes,
         tile_set.layout.max_bytes,
         tuple(name for part in explained for name in part.explanation.clashing_accesses),

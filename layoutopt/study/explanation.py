@@ -38,9 +38,9 @@ class Explanation(Struct, frozen=True, rename={"schema_": "schema"}):
     Attributes:
         conflict_free: whether a layout without conflicts exists; None where that is open.
         scope: the layouts for which `conflict_free` holds when it is false, and `lower_bound`.
-        lower_bound: of the (weighted) excess.
+        lower_bound: of the excess, where `weighted` of the weighted excess.
         evidence: what the bound rests on.
-        excess: of the best layout found; None without one.
+        excess, weighted_excess: of the best layout found; None without one.
         offset: that layout.
         clique: words that pairwise meet, more than banks, as in a certificate.
         clashing_accesses: accesses that cannot all be served without conflicts; without any one of
@@ -52,6 +52,7 @@ class Explanation(Struct, frozen=True, rename={"schema_": "schema"}):
             all else is about them.
         decided_by: what decided that nothing is better, as in a result.
         model: what the model took to find the layout, as in a result.
+        weighted: whether accesses weigh other than 1.
     """
 
     problem: str
@@ -61,6 +62,7 @@ class Explanation(Struct, frozen=True, rename={"schema_": "schema"}):
     lower_bound: int | float
     evidence: str
     excess: int | float | None
+    weighted_excess: int | float | None
     offset: str | None
     clique: dict[str, Any] | None
     clashing_accesses: tuple[str, ...]
@@ -71,6 +73,7 @@ class Explanation(Struct, frozen=True, rename={"schema_": "schema"}):
     widths: dict[str, int]
     decided_by: str | None = None
     model: ModelGrowth | None = None
+    weighted: bool = False
     schema_: str = EXPLANATION_SCHEMA
 
     def to_json(self) -> dict[str, Any]:
