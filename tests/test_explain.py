@@ -342,6 +342,20 @@ def test_what_is_weighted_is_called_so(weight):
     assert text.count("without weights") == (weight != 1)
 
 
+def test_with_lanes_that_are_chosen_a_bound_is_of_these():
+    """Rows by vectors want halves of rows apart by what the store's lanes, as chosen, have in one bank."""
+    free = {"name": "d", "op": "store", "bytes": 4, "index": ["tid//2", "32*(tid%2) + 2*i"], "for": {"i": 16}}
+    rows = {"name": "c", "op": "load", "bytes": 16, "index": ["tid%64", "4*(tid//64) + 8*i"], "for": {"i": 8}}
+    problem = from_data({
+        "name": "n", "tile": {"shape": [64, 64], "element": "f32"}, "threads": 128,
+        "accesses": [{**free, "values": "free", "weight": 4}, rows],
+    })  # fmt: skip
+    found = explain(problem)
+    assert (found.conflict_free, found.lower_bound) == (False, 256)
+    assert found.scope == "every layout, with the lanes chosen"
+    assert "The lanes are chosen" in found.reasons[0]
+
+
 @pytest.mark.parametrize("option", [["--time-limit", "0"], ["--time-limit", "x"]])
 def test_wrong_options(option):
     assert layoutopt("explain", str(PROBLEMS / "basics/scan_512_f32.json"), *option).returncode == 2

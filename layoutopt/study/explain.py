@@ -57,7 +57,8 @@ def explain(
     if chosen is problem:
         return found
     told = f"The lanes are chosen: {lanes_text(problem, chosen)}; what follows is about them."
-    return msgspec.structs.replace(found, reasons=(told, *found.reasons))
+    scope = f"{found.scope}, with the lanes chosen"
+    return msgspec.structs.replace(found, reasons=(told, *found.reasons), scope=scope)
 
 
 def _in_use(problem: Problem) -> Node | None:
