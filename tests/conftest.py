@@ -26,8 +26,9 @@ _ANSWERS = "LAYOUTOPT_TEST_ANSWERS"
 
 
 def pytest_configure(config):
-    """Tests call nvcc by its name, wherever it is; and programs hear Ctrl-C where a background job would not."""
+    """Tests call nvcc by its name, wherever it is; and programs hear signals that a background job would not."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     nvcc = find_tool("nvcc")
     if nvcc is not None and shutil.which("nvcc") is None:
         os.environ["PATH"] += os.pathsep + str(Path(nvcc).parent)

@@ -1,4 +1,5 @@
 import json
+import signal
 import sys
 import threading
 
@@ -210,6 +211,16 @@ def test_a_comparison_without_time_names_what_it_did_not_finish(monkeypatch):
     assert rows["pad"].bytes is not None
 
 
+@pytest.fixture
+def usual_signals():
+    """A command that ends leaves SIGINT ignored, which the processes of other tests would inherit."""
+    usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in usual.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("usual_signals")
 @pytest.mark.parametrize("command", ["solve", "show", "compare", "explain"])
 def test_what_cannot_be_evaluated_in_time_ends_with_one_line(monkeypatch, capsys, tmp_path, command):
     access = {"name": "a", "op": "load", "bytes": 4, "index": ["tid"], "for": {"i": 1 << 16}}
