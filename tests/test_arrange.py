@@ -22,7 +22,7 @@ from layoutopt.problems.answer import Status
 from layoutopt.problems.file import json_schema
 from layoutopt.problems.tile_set_file import load_any, tiles_from_data
 from layoutopt.problems.trace import trace
-from layoutopt.synthesis.arrange import arrange
+from layoutopt.synthesis.arrange import arrange, arrangement_from_data
 from layoutopt.synthesis.packing import Plan, least, pack
 from layoutopt.synthesis.solve import solve
 from layoutopt.synthesis.tile_groups import groups
@@ -503,3 +503,22 @@ def test_a_scope_names_no_tables():
         True,
         False,
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"tiles": []}, "status"),
+        ({"status": "infeasible"}, "status"),
+        ({"tiles": [], "status": "unknown"}, "tiles"),
+    ],
+)
+def test_an_answer_has_tiles_where_it_says_so(change, field):
+    tile = {"name": "A", "shape": [4, 8], "element": "f32"}
+    access = {"name": "a", "tile": "A", "op": "load", "index": ["tid // 8", "tid % 8"]}
+    found = arrange(tiles_from_data({"name": "n", "threads": 32, "tiles": [tile], "accesses": [access]}))
+    raw = json.loads(json.dumps(found.to_json()))
+    assert arrangement_from_data(raw).tiles
+    with pytest.raises(ProblemFileError) as wrong:
+        arrangement_from_data({**raw, **change})
+    assert wrong.value.field == field

@@ -130,6 +130,11 @@ def arrangement_from_data(raw: Any) -> Arrangement:
     if not isinstance(raw, dict) or raw.get("schema") != ARRANGEMENT_SCHEMA:
         raise ProblemFileError("schema", f"expected {ARRANGEMENT_SCHEMA!r}, as `solve --json` prints")
     arrangement = json_data.convert(raw, Arrangement)
+    if bool(arrangement.tiles) != (arrangement.status in (Status.OPTIMAL, Status.FEASIBLE)):
+        beside = "tiles" if arrangement.tiles else "no tiles"
+        raise ProblemFileError("status", f"{arrangement.status}, and {beside} beside it")
+    if not arrangement.tiles and (arrangement.bytes, arrangement.excess) != (None, None):
+        raise ProblemFileError("tiles", "there are none, and bytes or an excess of them")
     placed = []
     for k, (part, own) in enumerate(zip(arrangement.tiles, raw.get("tiles", ()), strict=True)):
         try:
