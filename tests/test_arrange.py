@@ -515,7 +515,7 @@ def test_a_scope_names_no_tables():
 )
 def test_an_answer_has_tiles_where_it_says_so(change, field):
     tile = {"name": "A", "shape": [4, 8], "element": "f32"}
-    access = {"name": "a", "tile": "A", "op": "load", "index": ["tid // 8", "tid % 8"]}
+    access = {"name": "a", "tile": "A", "op": "load", "bytes": 4, "index": ["tid // 8", "tid % 8"]}
     found = arrange(tiles_from_data({"name": "n", "threads": 32, "tiles": [tile], "accesses": [access]}))
     raw = json.loads(json.dumps(found.to_json()))
     assert arrangement_from_data(raw).tiles
