@@ -1,11 +1,15 @@
 """Kernels of any length: reading and evaluating them asks the clock, and refuses what would fill memory."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground import budget
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import device
-from layoutopt.kernels import ptx_text, relevance, sass
+from layoutopt.hardware.tools import ended
+from layoutopt.kernels import files, ptx_text, relevance, sass
 from layoutopt.kernels.evaluate import evaluate
 from layoutopt.kernels.launch import Launch
 from layoutopt.kernels.ptx_program import program_of, programs
@@ -42,3 +46,34 @@ def test_what_is_too_large_is_said(monkeypatch):
     monkeypatch.setattr(ptx_text, "MAX_STATEMENTS", 4)
     with pytest.raises(ProblemFileError, match="expected at most 4 statements"):
         read_ptx(HEAD + BODY, "k.ptx")
+
+
+def test_a_disassembler_that_never_ends_is_out_of_time(tmp_path, monkeypatch):
+    with pytest.raises(OutOfTime, match="sleep worked"):
+        ended(["sleep", "60"], budget=Budget(0.1))
+    endless, kernel = tmp_path / "nvdisasm", tmp_path / "k.cubin"
+    endless.write_text("#!/bin/sh\nsleep 60\n")
+    endless.chmod(0o755)
+    monkeypatch.setattr(files, "find_tool", lambda _: str(endless))
+    monkeypatch.setattr(files.elf, "sections", lambda _: ())
+    monkeypatch.setattr(files.elf, "is_cubin", lambda _: True)
+    kernel.write_bytes(b"damaged")
+    with pytest.raises(OutOfTime, match="nvdisasm worked"):
+        files.programs(kernel, budget=Budget(0.1))
+
+
+def test_the_time_that_a_compiler_takes_is_not_counted(tmp_path, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def compiled(*_):
+        clock[0] += 1000
+        return b"cubin"
+
+    source = tmp_path / "k.cu"
+    source.write_text("")
+    monkeypatch.setattr(files, "compile_source", compiled)
+    left = []
+    monkeypatch.setattr(files, "_from_cubin", lambda _, budget: left.append(budget.seconds) or ())
+    files.programs(source, budget=Budget(10))
+    assert left == [10]

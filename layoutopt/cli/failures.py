@@ -20,7 +20,8 @@ def failure(error: BaseException) -> tuple[str, int]:
     if isinstance(error, MemoryError):
         return "not enough memory for this problem", USAGE_ERROR
     if isinstance(error, OutOfTime):
-        return "out of time while the accesses were evaluated; give a longer --time-limit", OUT_OF_TIME
+        during = str(error) or "the accesses were evaluated"
+        return f"out of time while {during}; give a longer --time-limit", OUT_OF_TIME
     return str(error), USAGE_ERROR
 
 

@@ -233,17 +233,15 @@ def check_kernels(
     """
     import msgspec
 
-    from layoutopt.ground.budget import Budget
     from layoutopt.kernels.forms import changes, said
     from layoutopt.kernels.summary import KernelReport, summary
 
     code = 0
     before: KernelReport | None = None
     for number, path in enumerate(paths):
-        whole = Budget(2 * time_limit + READING_S)
         evaluation = evaluated(path, options, time_limit)
         report = summary(evaluation, options.entry)
-        fixes = {} if no_fix else _fixes(evaluation, min(time_limit, whole.seconds or 0.0))
+        fixes = {} if no_fix else _fixes(evaluation, time_limit)
         differences = None if before is None else changes(before, report)
         before = report
         if as_json:

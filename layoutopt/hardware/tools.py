@@ -15,13 +15,18 @@ from pathlib import Path
 from typing import Final
 
 from layoutopt.errors import MachineError
+from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.ground.escape import shown
 
 TIMEOUT_S: Final = 600
 
 
 def ended(
-    command: Sequence[str | Path], folder: Path | None = None, *, here: bool = False
+    command: Sequence[str | Path],
+    folder: Path | None = None,
+    *,
+    here: bool = False,
+    budget: Budget | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """A program that has run to its end: its exit code and what it printed.
 
@@ -29,9 +34,11 @@ def ended(
         command: the program and its arguments.
         folder: where it works, and for its temporary files; None where it writes none.
         here: work where this process does.
+        budget: the time there is; None for `TIMEOUT_S` seconds.
 
     Raises:
         MachineError: it cannot be started, or takes longer than `TIMEOUT_S` seconds.
+        OutOfTime: the budget is spent before it ends.
     """
     try:
         process = subprocess.Popen(
@@ -45,15 +52,18 @@ def ended(
         )
     except OSError as error:
         raise MachineError(f"{shown(str(command[0]))} cannot be started: {error.strerror}") from None
-    try:
-        out, err = process.communicate(timeout=TIMEOUT_S)
-    except BaseException as error:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        if isinstance(error, subprocess.TimeoutExpired):
-            late = f"{Path(command[0]).name} takes longer than {TIMEOUT_S} seconds"
-            raise MachineError(late) from None
-        raise
+    timeout_s = TIMEOUT_S if budget is None or budget.seconds is None else budget.seconds
+    with process:
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        except BaseException as error:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                name = Path(command[0]).name
+                if budget is not None:
+                    raise OutOfTime(f"{name} worked") from None
+                raise MachineError(f"{name} takes longer than {TIMEOUT_S} seconds") from None
+            raise
     texts = (data.decode("utf-8", "replace") for data in (out, err))
     return subprocess.CompletedProcess(process.args, process.returncode, *texts)

@@ -6,6 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -35,7 +36,7 @@ def programs(
         path: a cubin, a listing, a source, PTX, or a file with cubins in it.
         target: the GPU to compile for, or whose cubin to take, or of a listing that does not say.
         options: for nvcc.
-        budget: the time there is for reading, tools left out; None for no limit.
+        budget: the time there is for reading, compilers left out; None for no limit.
 
     Raises:
         ProblemFileError: it cannot be read.
@@ -72,7 +73,8 @@ def ptx_text(
         OutOfTime: the budget is spent.
     """
     if path.suffix.lower() == ".cu":
-        text = compile_source(path, target or DEFAULT_TARGET, options, "ptx").decode("utf-8", "replace")
+        with _uncounted(budget):
+            text = compile_source(path, target or DEFAULT_TARGET, options, "ptx").decode("utf-8", "replace")
         source = json_data.read(path, MAX_BYTES).decode("utf-8", "replace")
         program = chosen(ptx_program.programs(text, shown(str(path)), budget), entry)
         return text, _named(program, source)
@@ -149,14 +151,15 @@ def _from_cubin(data: bytes, budget: Budget | None) -> tuple[Program, ...]:
     with temporary_folder() as folder:
         path = folder / "kernel.cubin"
         path.write_bytes(data)
-        listing = run_tool("nvdisasm", ["-g", "-c", str(path)], folder)
+        # It may never end on a file that is damaged.
+        listing = run_tool("nvdisasm", ["-g", "-c", str(path)], folder, budget=budget)
     return sass.from_cubin(data, listing, budget)
 
 
 def _from_container(path: Path, target: str | None, budget: Budget | None) -> tuple[Program, ...]:
     """Executables, libraries, objects and fat binaries: cuobjdump takes the cubins out."""
     with temporary_folder() as folder:
-        run_tool("cuobjdump", ["-xelf", "all", os.path.realpath(path)], folder)
+        run_tool("cuobjdump", ["-xelf", "all", os.path.realpath(path)], folder, budget=budget)
         cubins = sorted(folder.glob("*.cubin"))
         if target is not None:
             cubins = [cubin for cubin in cubins if f".{target}." in cubin.name]
@@ -175,7 +178,13 @@ def _from_source(
     path: Path, target: str, options: Sequence[str], budget: Budget | None
 ) -> tuple[Program, ...]:
     text = json_data.read(path, MAX_BYTES).decode("utf-8", "replace")
-    return tuple(_named(one, text) for one in _from_cubin(compile_source(path, target, options), budget))
+    with _uncounted(budget):
+        cubin = compile_source(path, target, options)
+    return tuple(_named(one, text) for one in _from_cubin(cubin, budget))
+
+
+def _uncounted(budget: Budget | None) -> AbstractContextManager[None]:
+    return nullcontext() if budget is None else budget.standing_still()
 
 
 def _named(program: Program, source: str) -> Program:
@@ -235,7 +244,9 @@ def compile_source(path: Path, target: str, options: Sequence[str] = (), form: s
         return output.read_bytes()
 
 
-def run_tool(tool: str, arguments: Sequence[str], folder: Path, *, here: bool = False) -> str:
+def run_tool(
+    tool: str, arguments: Sequence[str], folder: Path, *, here: bool = False, budget: Budget | None = None
+) -> str:
     """What a tool of the CUDA toolkit prints.
 
     Args:
@@ -243,15 +254,17 @@ def run_tool(tool: str, arguments: Sequence[str], folder: Path, *, here: bool = 
         arguments: files by whole names.
         folder: where it keeps what it writes meanwhile, and works.
         here: work where this process does.
+        budget: the time there is for it; None for as long as any may take.
 
     Raises:
         MachineError: it is not on this machine, or does not end.
+        OutOfTime: the budget is spent before it ends.
         ProblemFileError: it fails.
     """
     program = find_tool(tool)
     if program is None:
         raise MachineError(f"{tool} is not on this machine (pip install 'layoutopt[cuda]' brings it)")
-    done = ended([program, *arguments], folder, here=here)
+    done = ended([program, *arguments], folder, here=here, budget=budget)
     if done.returncode:
         text = done.stderr or done.stdout
         lines = [line for line in text.splitlines() if "error" in line.lower() or "fatal" in line.lower()]
