@@ -56,9 +56,12 @@ def blocks(trace: Trace, tile: Tile, element_alignment: int | None = None) -> Bl
         element_alignment: that of every element, where only layouts are meant that keep more than the tile's.
     """
     size, count = tile.element_bytes, tile.elements
-    width = np.full(count, element_alignment or tile.element_alignment, np.int64)
+    least = element_alignment or tile.element_alignment
+    width = np.full(count, least, np.int64)
     covered = np.ones(count, np.int64)  # elements of the block
     for access in trace.accesses:
+        if access.width_elements == 1 and access.operation.width_bytes <= least:
+            continue  # it fixes no more than every element has
         starts = access.starts
         for k in range(access.width_elements):
             held = starts + k

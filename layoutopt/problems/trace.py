@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -30,7 +31,7 @@ MAX_WEIGHT: Final = 1_000_000
 _LANES_AT_A_TIME: Final = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LaneTrace:
     """Every warp instruction of one access.
 
@@ -55,13 +56,15 @@ class LaneTrace:
     weight: IntArray
     width_elements: int
 
-    @property
+    @cached_property
     def starts(self) -> IntArray:
-        """The elements that are the first of some active lane, rising and each once."""
+        """The elements that are the first of some active lane, rising and each once; not to be written to."""
         used = self.element[self.active]
         marked = np.zeros(int(used.max(initial=-1)) + 1, bool)
         marked[used] = True
-        return np.flatnonzero(marked)
+        starts = np.flatnonzero(marked)
+        starts.flags.writeable = False
+        return starts
 
 
 @dataclass(frozen=True, slots=True)
