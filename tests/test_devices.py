@@ -232,3 +232,11 @@ def test_groups_of_words_are_of_single_words(tmp_path):
         match="accesses of at most one word, 4 bytes; given with 8 bytes",
     ):
         load_devices(write(tmp_path, data))
+
+
+@pytest.mark.parametrize(("group", "read"), [(2, 1), (8, 1), (16, 16)])
+def test_a_group_of_no_more_words_than_banks_is_no_group(tmp_path, group, read):
+    data = copy.deepcopy(NEW_GPU)
+    data["devices"][0]["instructions"][0]["row_words"] = group
+    (made,) = load_devices(write(tmp_path, data))
+    assert made.rules["load", 4].row_words == read

@@ -90,6 +90,11 @@ def test_agrees_with_every_swizzle(block):
     assert 0 < found < 30  # both answers are tried
 
 
+def test_phases_of_one_bank_have_no_swizzle():
+    question = question_of([Phase((0, 1, 2), 0, 0, 2)], range(2), 2)
+    assert decide(question, Budget()) == (Outcome.INFEASIBLE, {})
+
+
 def subspace(rng, bits, dimension):
     span = {0}
     while len(span) < 1 << dimension:

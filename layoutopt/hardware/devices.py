@@ -66,8 +66,8 @@ class PhaseRule:
         serialises_equal: equal addresses do not merge (`count: lanes`).
         merges_pairs: the whole-warp merge rule of the module's text.
         split_words: each bank word of a wide access is a request of its own.
-        row_words: words of one aligned group of this many never conflict (1: every word for
-            itself); for accesses of at most one word.
+        row_words: words of one aligned group of this many, more than the banks, never conflict (1: every
+            word for itself); for accesses of at most one word.
         extra_wavefronts: passes that every phase takes beyond its busiest bank.
         confidence: how sure the rule is, one of `Confidence`.
         source: where it comes from.
@@ -405,7 +405,8 @@ def _rule(instruction: InstructionEntry, entry: DeviceEntry, field: str) -> Phas
         serialises_equal=instruction.count == "lanes",
         merges_pairs=instruction.merge == "pairs",
         split_words=instruction.split_words,
-        row_words=instruction.row_words,
+        # The words of a group of no more than the banks lie in different banks anyway.
+        row_words=instruction.row_words if instruction.row_words > banks else 1,
         extra_wavefronts=instruction.extra_wavefronts,
         confidence=instruction.confidence,
         source=instruction.source,

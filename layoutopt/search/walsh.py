@@ -232,6 +232,9 @@ class _Search:
             chosen: masks of the positions before.
         """
         left = len(self.order) - len(chosen)
+        if not left:  # phases of one bank have no rows
+            yield chosen
+            return
         own = kept[1] & self.allowed[len(chosen)]
         if left == 1:
             for mask in np.flatnonzero(own).tolist():

@@ -41,14 +41,15 @@ def rule_of(device, kind, wide):
     phase, lanes = found["phase"], range(device["lanes"])
     if isinstance(phase, int):
         phase = [[*lanes[k : k + phase]] for k in range(0, len(lanes), phase)]
+    banks, group = found.get("banks") or device["banks"], found.get("row_words", 1)
     return {
         "phases": phase,
         "merges_pairs": found.get("merge") == "pairs",
         "split_words": found.get("split_words", False),
         "serialises_equal": found.get("count") == "lanes",
-        "row_words": found.get("row_words", 1),
+        "row_words": group if group > banks else 1,
         "extra_wavefronts": found.get("extra_wavefronts", 0),
-        "banks": found.get("banks") or device["banks"],
+        "banks": banks,
         "bank_bytes": device["bank_bytes"],
     }
 
