@@ -487,3 +487,37 @@ def test_what_only_the_constraints_rule_out_is_not_said_of_every_layout():
     explanation = explain(from_data(data))
     assert (explanation.conflict_free, explanation.lower_bound) == (False, 0)
     assert explanation.scope == "the layouts that the constraints allow"
+
+
+def test_what_the_constraints_do_not_allow_is_no_relaxation():
+    """Without `rows` an XOR or a pad serves the columns, and row-major, all that may be, does not."""
+    data = {
+        "name": "bound", "tile": {"shape": [32, 32], "element": "f32"}, "threads": 32,
+        "accesses": [
+            {"name": "rows", "op": "store", "bytes": 16, "index": ["tid", "4*i"], "for": {"i": 8}},
+            {"name": "columns", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 32}},
+        ],
+        "layout": {"families": ["none"]},
+    }  # fmt: skip
+    explanation = explain(from_data(data))
+    assert explanation.clashing_accesses == ("rows", "columns")
+    assert not [r for r in explanation.relaxations if r.kind in ("drop_access", "narrower")]
+    assert any(r.startswith("Without `rows` there is a layout free of") for r in explanation.reasons)
+
+
+@pytest.mark.parametrize(
+    "change", [{"layout": {"alignment_bytes": 16, "families": ["xor"]}}, {"weight": 0}], ids=["base", "idle"]
+)
+def test_an_edit_that_is_told_may_be_made_and_leaves_no_conflict(change):
+    """The mask needs a base at a row of banks; an access of weight 0 conflicts after the edit."""
+    load = {"op": "load", "bytes": 4, "index": ["tid", "0"]}
+    accesses = [{"name": "columns", **load}]
+    if "weight" in change:
+        accesses.append({"name": "idle", **load, "index": ["tid", "tid % 16"], "weight": 0})
+    data = {
+        "name": "edited", "tile": {"shape": [32, 32], "element": "f32"}, "threads": 32, "accesses": accesses,
+        "published": {"offset": "x0*32 + (x1 ^ x0 % 16)", "bytes": 4096},
+        "layout": change.get("layout", {"families": ["xor"]}),
+    }  # fmt: skip
+    edits = [r.message for r in explain(from_data(data)).relaxations if r.kind == "edit"]
+    assert not edits

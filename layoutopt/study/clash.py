@@ -9,9 +9,10 @@ from typing import Final
 import msgspec
 
 from layoutopt.engine.case import Case
+from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.problems.trace import trace
-from layoutopt.problems.types import Access
+from layoutopt.problems.types import Access, Constraints
 from layoutopt.proof.every_layout import every_layout
 from layoutopt.proof.reasons import BY_HAND, Search, subject_of
 from layoutopt.synthesis.solve import solve
@@ -77,6 +78,23 @@ class Clashes:
             except OutOfTime:
                 return None
         return self._answers[key]
+
+    def allowed(self, accesses: Sequence[Access]) -> bool:
+        """Whether such a layout, which may exist, is known among those that the constraints allow."""
+        layout = self.case.lowered.layout
+        if layout == Constraints(minimise=layout.minimise):
+            return True
+        equal = tuple(msgspec.structs.replace(access, weight=1) for access in accesses)
+        layout = msgspec.structs.replace(layout, minimise="excess")
+        smaller = msgspec.structs.replace(self.case.lowered, accesses=equal, layout=layout)
+        part = self.budget.part(QUESTION_SHARE)
+        try:
+            lanes = trace(smaller, self.case.device, part).accesses if accesses else ()
+            if not any(access.active.any() for access in lanes):
+                return True
+            return solve(smaller, target=self.case.device, budget=part, conflict_free=True).layout is not None
+        except (OutOfTime, ProblemFileError):  # or the constraints contradict what an access becomes
+            return False
 
     def _asked(self, accesses: Sequence[Access]) -> bool | None:
         if not accesses:

@@ -122,6 +122,7 @@ class _Explainer:
             clash, minimal = self.clashes.smallest(case.lowered.accesses)
             others = self.clashes.others(clash)
             relaxations += give_up.of_accesses(clash, others)
+            reasons += dict.fromkeys(give_up.not_allowed)
         if result.layout is not None and not free:
             relaxations += give_up.lane_orders(case.as_bytes(result.layout), clash)
             relaxations += give_up.free_lanes(clash)
@@ -157,7 +158,10 @@ class _Explainer:
         if self.in_use is None:
             return
         found = nearest_edit(self.in_use, self.case, self.clashes.budget.part(QUESTION_SHARE))
-        if found is not None and not found.excess:
+        if found is None:
+            return
+        counts = self.case.count(self.case.table(found.edit.node))
+        if not any(report.excess for report in self.case.reports(counts)):  # of weight 0, too
             after = to_text(found.edit.node)
             yield Relaxation("edit", f"{found.edit.text}: {after} has no conflicts, {found.bytes:,} bytes")
 

@@ -8,6 +8,7 @@ no more than the best.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -19,6 +20,7 @@ from layoutopt.errors import ExpressionError, LayoutError
 from layoutopt.expressions.count import operations
 from layoutopt.expressions.grammar import Node
 from layoutopt.ground.budget import Budget
+from layoutopt.layout.formula import has_xor
 from layoutopt.problems.trace import IntArray
 from layoutopt.problems.types import Constraints, Tile
 from layoutopt.study.counted import Counter
@@ -112,7 +114,9 @@ def _best_of(kind: str, node: Node, case: Case, budget: Budget) -> Nearest | Non
     rules = [case.device.rule(access.operation) for access in case.lanes.accesses]
     period = max(rule.banks * rule.bank_bytes for rule in rules) * 8 // tile.element_bits
     tried = (edit for edit in edits(node, tile, vector, max(2, period)) if edit.kind == kind)
-    kept = (edit for edit in tried if _obeys(edit, allowed, tile))
+    most = math.inf if allowed.alignment_bytes is None else allowed.alignment_bytes
+    alignments = {swizzled: case.alignment(swizzled) for swizzled in (False, True)}
+    kept = (e for e in tried if _obeys(e, allowed, tile) and alignments[has_xor(e.node)] <= most)
     counted = sorted(_counted(kept, case, budget), key=lambda c: c[:3])
     for _, end, _, edit in counted:
         if allowed.max_bytes is not None and end > allowed.max_bytes:

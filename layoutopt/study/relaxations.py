@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
@@ -32,15 +32,22 @@ _SECTOR_BYTES: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Relaxations:
-    """Each is confirmed by a proof or by a layout before it is told."""
+    """Each is confirmed by a proof or by a layout before it is told.
+
+    Attributes:
+        not_allowed: sentences about what would help, were it not for the constraints.
+    """
 
     case: Case
     clashes: Clashes
+    not_allowed: list[str] = field(default_factory=list)
 
     def of_accesses(
         self, clash: Sequence[Access], others: Sequence[tuple[str, ...]] = ()
     ) -> Iterator[Relaxation]:
         """Accesses to leave out, or to make narrower; two of them where one alone does not help.
+
+        What helps only if constraints are given up with it is told by `not_allowed`.
 
         Args:
             clash: accesses that cannot all be served.
@@ -49,22 +56,31 @@ class Relaxations:
         accesses = self.case.lowered.accesses
         helped = False
         for access in clash:
-            if self.clashes.possible([a for a in accesses if a is not access]):
+            if self._helps(f"Without `{access.name}`", [a for a in accesses if a is not access]):
                 yield Relaxation(
                     "drop_access", f"without `{access.name}` a layout free of conflicts exists", access.name
                 )
             for narrow in self._narrower(access):
-                if self.clashes.possible([narrow if a is access else a for a in accesses]):
+                what = f"`{access.name}` {_in_words(access, narrow)}"
+                if self._helps(f"With {what}", [narrow if a is access else a for a in accesses]):
                     helped = True
-                    yield Relaxation(
-                        "narrower",
-                        f"`{access.name}` {_in_words(access, narrow)}: a layout free of conflicts exists",
-                        access.name,
-                    )
+                    yield Relaxation("narrower", f"{what}: a layout free of conflicts exists", access.name)
                     break
         if not helped:
             involved = {*names(clash), *itertools.chain.from_iterable(others)}
             yield from self._two_narrower([a for a in accesses if a.name in involved])
+
+    def _helps(self, what: str, accesses: Sequence[Access]) -> bool:
+        """Whether these accesses can be served without conflicts, by a layout that the constraints allow."""
+        if not self.clashes.possible(accesses):
+            return False
+        if self.clashes.allowed(accesses):
+            return True
+        self.not_allowed.append(
+            f"{what} there is a layout free of conflicts, but none is known that the "
+            "constraints of `layout` allow."
+        )
+        return False
 
     def _two_narrower(self, involved: Sequence[Access]) -> Iterator[Relaxation]:
         """Two accesses to make narrower together, for each pair the widest that do."""
@@ -74,11 +90,11 @@ class Relaxations:
                 accesses = [changed.get(a.name, a) for a in self.case.lowered.accesses]
                 if self.clashes.budget.spent:
                     return
-                if self.clashes.possible(accesses):
+                what = f"`{one.name}` {_in_words(one, first)} and `{other.name}` {_in_words(other, second)}"
+                if self._helps(f"With {what}", accesses):
                     yield Relaxation(
                         "narrower",
-                        f"`{one.name}` {_in_words(one, first)} and `{other.name}` "
-                        f"{_in_words(other, second)}: a layout free of conflicts exists",
+                        f"{what}: a layout free of conflicts exists",
                         one.name,
                         with_access=other.name,
                     )
@@ -214,14 +230,14 @@ class Relaxations:
 
     def of_constraints(self) -> Iterator[Relaxation]:
         """Constraints of the file that are in the way."""
-        for field, what in (("families", "with every family of layouts"), ("max_bytes", "with more memory")):
-            if getattr(self.case.lowered.layout, field) is None:
+        for name, what in (("families", "with every family of layouts"), ("max_bytes", "with more memory")):
+            if getattr(self.case.lowered.layout, name) is None:
                 continue
-            freed = msgspec.structs.replace(self.case.problem.layout, **{field: None})
+            freed = msgspec.structs.replace(self.case.problem.layout, **{name: None})
             problem = msgspec.structs.replace(self.case.problem, layout=freed)
             result = solve(problem, target=self.case.device, budget=self.clashes.budget.part(QUESTION_SHARE))
             if result.layout is not None and result.excess == 0:
-                yield Relaxation(field, f"{what}: {result.offset}, {result.bytes:,} bytes, no conflicts")
+                yield Relaxation(name, f"{what}: {result.offset}, {result.bytes:,} bytes, no conflicts")
 
 
 def _freed(access: Access, along: int) -> Iterator[tuple[str, Access]]:
