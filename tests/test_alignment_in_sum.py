@@ -10,6 +10,8 @@ from layoutopt.model.linearisations import rotated, unpadded
 from layoutopt.model.pads import padded
 from layoutopt.model.pitches import most_pad
 from layoutopt.model.space import Space
+from layoutopt.problems.file import from_data
+from layoutopt.synthesis.solve import solve
 
 BANKS = 4
 
@@ -131,3 +133,13 @@ def test_few_rows_say_which_strides_keep_every_access_aligned():
         assert whole.steps == tuple(math.gcd(modulus, *column) for column in zip(*aligned, strict=True))
         seen.add(whole.one_by_one)
     assert seen == {False, True}
+
+
+def test_lines_are_of_the_last_dimension_that_has_more_than_one_value():
+    store = {"name": "a", "op": "store", "bytes": 8, "index": ["i", "0", "0"], "for": {"i": 2}}
+    problem = from_data(
+        {"name": "ones", "tile": {"shape": [7, 3, 1], "element": {"bytes": 14, "align": 2}}, "threads": 1,
+         "accesses": [store], "layout": {"families": ["none", "pad", "rotate"]}}
+    )  # fmt: skip
+    found = solve(problem)
+    assert (found.offset, found.family, found.bytes) == ("x0*3 + (x1 + x0) % 3", "rotate", 294)

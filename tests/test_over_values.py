@@ -283,3 +283,19 @@ def test_words_of_a_row_that_share_a_bank_are_one():
     (report,) = found.accesses
     assert (report.wavefronts, report.ideal, found.excess) == (1, 1, 0)
     assert found.status is Status.OPTIMAL
+
+
+def test_wide_elements_of_one_group_that_share_a_bank_are_one():
+    """60 elements of 3 words: 20 in a group of 64 words, two of them in each of ten banks."""
+    problem = access_problem("v", "load", 4, 60, columns=60, element={"bytes": 12}, threads=32)
+    starts = [64 * g + g + 32 * half + 3 * k for g in range(3) for half in range(2) for k in range(10)]
+    report = check(problem, 4 * np.array(starts), target=device("sm_30")).accesses[0]
+    assert (report.wavefronts, report.ideal) == (1, 1)
+
+
+def test_phases_merge_where_addresses_cannot_differ_not_where_words_cannot():
+    """Both values are in one group of words, but neighbours may choose different ones."""
+    rule = PhaseRule(tuple((k, k + 1) for k in range(0, 8, 2)), 1, 4, merges_pairs=True, row_words=8)
+    gpu = replace(toy_device(8, 1), rules={("load", 4): rule})
+    _, counts = counted(access_problem("v", "load", 4, 2, columns=2), gpu, np.array([0, 4]))
+    assert counts.wavefronts.tolist() == [2]

@@ -191,7 +191,7 @@ def count_choices(table: IntArray, access: ChoiceTrace, budget: Budget | None = 
         if access.any_is == "uniform":
             each.append(_expected(address, access, number))
         else:
-            wavefronts, phases = _worst(_units(address, access.operation, rule), access.operation, rule)
+            wavefronts, phases = _worst(address, access.operation, rule)
             each.append((wavefronts, least, phases))
     counts = np.array(each, np.float64 if access.any_is == "uniform" else np.int64).reshape(-1, 3)
     return Counts(*counts[access.row].T)
@@ -211,8 +211,6 @@ def _geometry(operation: Operation, rule: PhaseRule) -> tuple[int, int, int]:
 
 def _elements_per_word(apart_bytes: int, rule: PhaseRule) -> int:
     """Elements that some layout may put into what a bank serves at once: a word, or its words of one row."""
-    if apart_bytes > rule.bank_bytes:
-        return 1
     return -(-rule.bank_bytes // apart_bytes) * max(1, rule.row_words // rule.banks)
 
 
@@ -226,16 +224,17 @@ def _units(address: IntArray, operation: Operation, rule: PhaseRule) -> IntArray
     return unit
 
 
-def _phases(choice: IntArray, rule: PhaseRule) -> list[IntArray]:
+def _phases(choice: IntArray, place: IntArray, rule: PhaseRule) -> list[IntArray]:
     """What each phase's lanes choose from, shape (lanes, values), -1 for none; empty phases left out.
 
-    Phases are merged where no choice can avoid the merge rule: no two neighbours can differ.
+    Phases are merged where no choice can avoid the merge rule: no two neighbours can differ in their place,
+    which is finer than what they choose from.
     """
     phases = [list(lanes) for lanes in rule.phases]
     if rule.merges_pairs:
-        low = np.where(choice < 0, np.iinfo(np.int64).max, choice).min(axis=1)
-        high = choice.max(axis=1)
-        lanes = np.arange(len(choice))
+        low = np.where(place < 0, np.iinfo(np.int64).max, place).min(axis=1)
+        high = place.max(axis=1)
+        lanes = np.arange(len(place))
         for bit in (1, 2):
             other = lanes ^ bit
             both = (high >= 0) & (high[other] >= 0)
@@ -272,10 +271,10 @@ def _by_lane(lane: IntArray, unit: IntArray, lanes: int) -> list[list[int]]:
 # The worst case -----------------------------------------------------------------------------
 
 
-def _worst(units: IntArray, operation: Operation, rule: PhaseRule) -> tuple[int, int]:
-    """Wavefronts and phases of one instruction; `units` has shape (lanes, values)."""
+def _worst(address: IntArray, operation: Operation, rule: PhaseRule) -> tuple[int, int]:
+    """Wavefronts and phases of one instruction; `address` has shape (lanes, values), -1 for none."""
     _, banks, requests = _geometry(operation, rule)
-    phases = _phases(units, rule)
+    phases = _phases(_units(address, operation, rule), address, rule)
     most = sum(_most(choice, banks, rule.serialises_equal) + rule.extra_wavefronts for choice in phases)
     return requests * most, requests * len(phases)
 
@@ -308,7 +307,7 @@ def _least_of_phases(choice: IntArray, banks: int, per_word: int, rule: PhaseRul
     """What the worst case of one request is at least; `choice` has shape (lanes, values)."""
     return sum(
         _least(elements, banks, per_word, rule.serialises_equal) + rule.extra_wavefronts
-        for elements in _phases(choice, rule)
+        for elements in _phases(choice, choice, rule)
     )
 
 

@@ -121,12 +121,18 @@ def unpadded(space: Space, cuts: int, below: int | None = None) -> Iterator[Line
 
 def rotated(space: Space) -> Iterator[Linearisation]:
     """Candidates whose lines are rotated, with no more padding than alignment demands."""
-    for structure in structures(space, 0) if "rotate" in space.families else ():
+    for structure in lines(space) if "rotate" in space.families else ():
         none = (0,) * (len(structure) - 1)
         dense = candidate_of(space, structure, none, least_units(space, structure))
         for plain in dict.fromkeys((dense, candidate_of(space, structure, none))):
             if plain is not None:
                 yield from (turned(plain, turn) for turn, growth in turns(space, plain) if 0 in growth)
+
+
+def lines(space: Space) -> Iterator[Structure]:
+    """Every order without cuts, the pieces of one value first: lines are of the last one."""
+    for structure in structures(space, 0):
+        yield tuple(sorted(structure, key=lambda piece: piece[2] > 1))
 
 
 def turned(plain: Linearisation, turn: int) -> Linearisation:
@@ -285,7 +291,8 @@ def candidate_of(
         needed = stride * size
     digits.reverse()
     cut = len(structure) > len(space.shape)
-    natural = [d for d, _, _ in structure] == sorted(d for d, _, _ in structure)
+    dims = [d for d, _, size in structure if size > 1]
+    natural = dims == sorted(dims)
     names = ["split"] if cut else ([] if natural else ["order"])
     names += ["pad"] if padded else []
     allowed = "xor" in space.families and not (cut and padded)

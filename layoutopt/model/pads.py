@@ -23,6 +23,7 @@ from layoutopt.model.linearisations import (
     keeps_vectors,
     least_operations_of,
     least_units,
+    lines,
     rotated,
     stride_units,
     strides_of,
@@ -64,7 +65,7 @@ def _pad_streams(space: Space, cuts: bool) -> Iterator[Stream]:
     least, cost = math.prod(space.shape), row_major_operations(space.shape)
     yield (least, cost), partial(by_span, space, most_elements(space), padded=True)
     if "rotate" in space.families:
-        for structure in structures(space, 0):
+        for structure in lines(space):
             if len(structure) > 1:
                 least = _spans(structure, least_units(space, structure))({})
                 yield (least, cost), partial(_rotated_pads, space, structure)
