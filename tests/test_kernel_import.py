@@ -115,3 +115,20 @@ def test_names_of_files_and_arrays_become_names_of_problems():
     problem = from_data(array_problem(found, used, (32, 32)))
     names = [problem.name, *(access.name for access in problem.accesses)]
     assert all(name.isprintable() and len(name) <= 200 for name in names)
+
+
+def test_arrays_that_nothing_is_known_of_are_one_error(tmp_path):
+    kernel = tmp_path / "k.ptx"
+    stores = "".join(f"mov.u32 %r1, {array}; @%p1 st.shared.u32 [%r1], %r2;\n" for array in "ab")
+    kernel.write_text(
+        ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k()\n{\n"
+        ".reg .b32 %r<3>; .reg .pred %p<2>; .shared .align 4 .b8 a[128]; .shared .align 4 .b8 b[128];\n"
+        f"mov.u32 %r2, %ctaid.x; setp.eq.u32 %p1, %r2, 1;\n{stores}ret;\n}}\n"
+    )
+    done = layoutopt("import", "kernel", kernel, "--block", "32", "--grid", "2", "-o", tmp_path / "o")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: nothing is known of any array: a: the first block accesses none of it; "
+        "b: the first block accesses none of it\n"
+    )
+    assert not (tmp_path / "o").exists()

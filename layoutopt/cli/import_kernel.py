@@ -51,13 +51,14 @@ def command(
         names = ", ".join(one.array.name for one in used_arrays(evaluation)) or "none"
         raise ProblemFileError("--array", f"the kernel touches no such array; there are: {names}")
     files: dict[Path, bytes] = {}
+    left_out: dict[str, ProblemFileError] = {}
     for used in found:
         try:
             data = array_problem(evaluation, used, sizes)
         except ProblemFileError as error:
             if len(found) == 1:
                 raise
-            note(f"{used.array.name} is left out: {error}")
+            left_out[used.array.name] = error
             continue
         from_data(data)
         path = output / f"{identifier(used.array.name)}.json"
@@ -65,7 +66,9 @@ def command(
             path = output / f"{identifier(used.array.name)}_{used.array.start}.json"
         files[path] = problem_text(data).encode()
     if not files:
-        raise ProblemFileError("", "no array whose accesses are known")
+        raise ProblemFileError("", f"nothing is known of any array: {'; '.join(map(str, left_out.values()))}")
+    for name, unknown in left_out.items():
+        note(f"{name} is left out: {unknown}")
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -78,7 +78,12 @@ def array_problem(
     sites = [one for group in _groups(evaluation, used) for one in group]
     doubtful = [k for k in used.steps if evaluation.tallies[k].unknown]
     if not sites:
-        raise ProblemFileError(used.array.name, "the addresses of its accesses are not known")
+        why = (
+            "the addresses of its accesses are not known"
+            if doubtful
+            else "the first block accesses none of it"
+        )
+        raise ProblemFileError(used.array.name, why)
     element = _element_bytes(sites, used, shape)
     files = {step.place.file for k in used.steps if (step := evaluation.program.steps[k]).place is not None}
     told = shape or next((s for f in sorted(files) if (s := _declared(f, used, element))), None)
