@@ -182,6 +182,13 @@ def test_the_header_is_checked_before_memory_is_asked_for(tmp_path):
         read_offsets(path, (2, 2), "--table")
 
 
+def test_more_dimensions_than_an_array_has(tmp_path):
+    path = tmp_path / "t.npy"
+    path.write_bytes(npy(f"{{'descr': '<i8', 'fortran_order': False, 'shape': ({'1, ' * 65})}}", bytes(8)))
+    with pytest.raises(ProblemFileError, match=r"--data: .*header cannot be read"):
+        header(path, "--data")
+
+
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_offsets_are_read_in_both_orders(order, tmp_path):
     table = np.asarray(np.arange(6, dtype=np.int32).reshape(2, 3), order=order)

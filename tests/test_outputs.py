@@ -213,6 +213,46 @@ def test_a_signal_that_a_library_makes_another_error_of(number):
     assert (done.returncode, done.stderr) == ended
 
 
+def _signals_at_once(*numbers):
+    """A command that the signals reach in one instruction."""
+    code = (
+        "import os, signal, sys\n"
+        "from layoutopt.cli import process, run\n"
+        "def main(standalone_mode):\n"
+        "    numbers = list(map(int, sys.argv[1:]))\n"
+        "    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)\n"
+        "    for number in numbers: os.kill(os.getpid(), number)\n"
+        "    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)\n"
+        "process.main = main\n"
+        "run()\n"
+    )
+    return layoutopt(*map(int, numbers), code=code)
+
+
+@pytest.mark.parametrize("other", [signal.SIGINT, signal.SIGTERM])
+def test_two_signals_at_once_end_as_the_first(other):
+    """As where a terminal is closed after Ctrl-C."""
+    done = _signals_at_once(other, signal.SIGHUP)
+    assert (done.returncode, done.stderr) == (-signal.SIGHUP, "")
+
+
+def test_the_third_interrupt_ends_at_once():
+    """No exception is sure to be caught where another one is on its way."""
+    code = (
+        "import os, signal\n"
+        "from layoutopt.cli import process, run\n"
+        "def interrupt(*_, **__): os.kill(os.getpid(), signal.SIGINT)\n"
+        "def again(*_):\n"
+        "    try: interrupt()\n"
+        "    finally: interrupt()\n"
+        "process.note = again\n"
+        "process.main = interrupt\n"
+        "run()\n"
+    )
+    done = layoutopt(code=code)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 def test_two_imports_into_one_file_lose_nothing(tmp_path):
     path = tmp_path / "p.json"
     layout = "((4,8),(2,2)):((32,1),(16,8))"

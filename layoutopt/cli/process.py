@@ -23,6 +23,9 @@ from layoutopt.ground.temporary import remove_left
 _raised: list[int] = []
 """The signals that were raised as exceptions."""
 
+_PATIENCE = 2
+"""So often Ctrl-C is an exception."""
+
 
 class _Terminated(BaseException):
     """A signal asked the process to end; what is open is cleaned up on the way out."""
@@ -123,12 +126,15 @@ def _end_by_exception() -> None:
 
     def end(number: int, _: FrameType | None) -> None:
         for each in (*ends, signal.SIGINT):  # the way out is short, and is gone once
-            signal.signal(each, signal.SIG_IGN)
+            signal.signal(each, _too_late)
         _raised.append(number)
         raise _Terminated(number)
 
     def interrupt(number: int, _: FrameType | None) -> None:
         _raised.append(number)
+        if _raised.count(number) > _PATIENCE:  # no exception is sure to be caught by what catches another
+            remove_left()
+            os._exit(INTERRUPTED)
         raise KeyboardInterrupt
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -136,6 +142,10 @@ def _end_by_exception() -> None:
 
     for number in ends:  # not where nohup has it ignored
         signal.signal(number, end)
+
+
+def _too_late(number: int, _: FrameType | None) -> None:
+    """Ignores a signal; of one that came together with another, SIG_IGN would make an error of Python's."""
 
 
 def _end_as_the_system_does() -> None:

@@ -19,6 +19,7 @@ from layoutopt.errors import ProblemFileError
 MAGIC: Final = b"\x93NUMPY"
 # Larger than every shared memory, and far from where arithmetic on bits of 64-bit integers wraps.
 MAX_OFFSET_BYTES: Final = 1 << 40
+MAX_DIMENSIONS: Final = 32  # of arrays, in every version of NumPy
 _HEADERS: Final = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
@@ -95,7 +96,7 @@ def _read_header(path: Path, field: str, file: BinaryIO) -> Header:
         shape, _, dtype = _HEADERS[npy.read_magic(file)](file)
     except Exception:  # whatever a literal does to the parsers behind it
         raise _wrong(path, field, "its header cannot be read") from None
-    if min(shape, default=0) < 0:
+    if min(shape, default=0) < 0 or len(shape) > MAX_DIMENSIONS:
         raise _wrong(path, field, "its header cannot be read")
     return Header(shape, dtype)
 
