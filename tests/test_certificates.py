@@ -404,6 +404,13 @@ def test_a_broken_problem_is_no_verdict(index, tmp_path):
     assert (code, text.count("\n")) == (2, 1), text
 
 
+def test_loops_without_end_are_no_verdict(tmp_path):
+    data = plain_transpose()
+    _, _, given = certified(data, toy.toy_device(8, 8), tmp_path)
+    data["accesses"][0]["for"] = {"forever": 1 << 31}
+    assert checked(data, given, tmp_path) == (2, "more than 16777216 lane accesses\n")
+
+
 def test_nested_brackets_are_no_verdict(tmp_path):
     (tmp_path / "p.json").write_text(json.dumps(plain_transpose()))
     (tmp_path / "c.json").write_text("[" * 100_000)

@@ -11,6 +11,8 @@ from certificate.problem import NAMED, PACKED, Broken, evaluate, require
 # AMD's loads from global memory past the registers: lane l writes at the wave's base + l times the width.
 DIRECT = re.compile(r"(?:buffer|global)_load_dword(?:x[34])?[. ]lds|global_load_lds_dword(?:x[34])?")
 
+MAX_LANE_ACCESSES = 1 << 24  # the most that a problem file may have
+
 
 class Case:
     """The problem as the certificate's hardware executes it."""
@@ -30,6 +32,9 @@ class Case:
         # Where words of one row of a bank are served together, nothing here bounds what other layouts cost.
         self.by_rows = any(rule["row_words"] > 1 for rule in given["served"].values())
         self.operations = {access["name"]: str(access.get("op")) for access in problem["accesses"]}
+        executed = sum(math.prod(access.get("for", {}).values()) for access in problem["accesses"])
+        if executed * problem["threads"] > MAX_LANE_ACCESSES:
+            raise Broken(f"more than {MAX_LANE_ACCESSES} lane accesses")
         self.runs = [run for access in problem["accesses"] for run in self.execute(problem, access)]
         self.vector = {}  # element -> bytes and first element of the aligned block that every layout keeps
         for name, _, _, _, lanes in self.runs:
