@@ -317,6 +317,15 @@ def test_wrong_traces(lines, message, tmp_path):
     assert "Traceback" not in done.stderr
 
 
+def test_traces_that_would_take_days_are_refused(tmp_path):
+    many = import_lines(tmp_path, *[record(access=f"s{k}") for k in range(300)])
+    assert (many.returncode, "line 257, access: more than 256 sites" in many.stderr) == (2, True)
+    late = [record(access=f"s{k}", sequence=600_000) for k in range(2)]
+    assert "line 2: sequence numbers reach 600000; too many" in import_lines(tmp_path, *late).stderr
+    large = import_lines(tmp_path, record(), tile="40000x40000", offset="x0*40000 + x1")
+    assert (large.returncode, "--tile: at most 2097152 elements" in large.stderr) == (2, True)
+
+
 def test_irregular_addresses_are_no_problem_but_can_be_counted(tmp_path):
     noise = np.random.default_rng(3).integers(0, 256, (40, 32)) * 4
     lines = [record(sequence=i, byte_address=row.tolist()) for i, row in enumerate(noise)]

@@ -220,3 +220,15 @@ def test_offsets_far_apart_are_refused(tmp_path):
     done = layoutopt("show", TRANSPOSE, "--layout", tmp_path / "t.npy")
     assert (done.returncode, done.stdout) == (2, "")
     assert "4,092,012,280 bytes; a picture shows 16,777,216 at most" in done.stderr
+
+
+def test_lines_of_large_layouts_that_nothing_touches_are_blank(problem_file):
+    """A layout of 16 MiB has 4 million words, whose coordinates took gigabytes."""
+    rows = {"name": "rows", "op": "store", "bytes": 4, "index": ["3", "tid"]}
+    asked = {"shape": [512, 512], "element": "f32"}
+    found = seen(problem_file(tile=asked, threads=32, accesses=[rows]))
+    lines = found.pictures()[0].lines
+    assert len(lines) == 8192
+    assert [k for k, line in enumerate(lines) if line.touched] == [48]
+    assert lines[48].cells[5].coordinates == (3, 5)
+    assert {id(line.cells) for line in lines if not line.touched} == {id(lines[0].cells)}

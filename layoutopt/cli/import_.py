@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -271,11 +272,14 @@ def _check_op(op: str) -> None:
 
 
 def _tile(tile: str, element: str) -> tuple[tuple[int, ...], int]:
-    """The extents, and the bytes of an element."""
+    """The extents, and the bytes of an element, of a tile that a problem file may have."""
+    from layoutopt.problems.file import MAX_ELEMENTS
     from layoutopt.problems.types import ELEMENT_BYTES
 
     shape = extents(tile)
     assert shape is not None
+    if math.prod(shape) > MAX_ELEMENTS:
+        raise ProblemFileError("--tile", f"at most {MAX_ELEMENTS} elements")
     if element not in ELEMENT_BYTES:
         raise ProblemFileError("--element", f"unknown type {element!r}; known: {', '.join(ELEMENT_BYTES)}")
     return shape, ELEMENT_BYTES[element]

@@ -59,6 +59,8 @@ def command(
       layoutopt patch transpose.cu --block 32,8 --arg 2=64 -o fixed.ptx
     """
     from layoutopt.ground.budget import Budget
+
+    budget = Budget(2 * time_limit + READING_S)  # begins before the imports, which take most of a second
     from layoutopt.kernels.files import ptx_text
     from layoutopt.kernels.launch import by_position
     from layoutopt.study.patch import Request, patch
@@ -66,7 +68,6 @@ def command(
     options = LaunchOptions(**launch)
     if result is not None and array is None:
         raise click.UsageError("--result is the layout of one array: name it with --array")
-    budget = Budget(2 * time_limit + READING_S)
     text, program = ptx_text(kernel, options.target, options.entry, options.compiler, budget)
     planned, gpu = launch_of(program, options)
     planned = by_position(program, planned)

@@ -103,35 +103,60 @@ def _of_matrices(offsets: IntArray, bits: int) -> str:
 def _linear_bases(order: IntArray, shape: tuple[int, ...]) -> list[list[int]] | None:
     """The coordinates at places 1, 2, 4, ... if they decide all others by XOR."""
     coordinates = np.stack(np.unravel_index(order, shape))
-    places = np.arange(order.size)
-    made = np.zeros_like(coordinates)
     bases = []
     for bit in range(order.size.bit_length() - 1):
         basis = coordinates[:, 1 << bit]
-        made ^= np.where(places >> bit & 1, basis[:, None], 0)
+        below, above = coordinates[:, : 1 << bit], coordinates[:, 1 << bit : 2 << bit]
+        if (below ^ basis[:, None] != above).any():
+            return None
         bases.append([int(c) for c in basis])
-    return bases if bases and (made == coordinates).all() else None
+    return bases or None
 
 
 def _swizzled(offsets: IntArray) -> str | None:
     """`SwizzledSharedLayout(vec, per_phase, max_phase, order)`, by Triton's definition, if it is this."""
     if offsets.ndim < 2:
         return None
+    seen = set()
     for order in permutations(range(offsets.ndim)):
         # order lists the fastest dimension first
-        moved = np.transpose(offsets, order[::-1])
-        columns = moved.shape[-1]
-        index = np.indices((int(np.prod(moved.shape[:-1])), columns))
-        flat = moved.reshape(-1, columns)
-        row = index[0] % moved.shape[-2]
-        for vec in _powers(columns):
-            phases = columns // vec
-            for per_phase in _powers(moved.shape[-2]):
-                for max_phase in _powers(phases):
-                    phase = row // per_phase % max_phase
-                    made = index[0] * columns + ((index[1] // vec ^ phase) * vec + index[1] % vec)
-                    if (made == flat).all():
-                        return f"SwizzledSharedLayout({vec}, {per_phase}, {max_phase}, {list(order)})"
+        rows, columns = offsets.shape[order[1]], offsets.shape[order[0]]
+        wide = tuple(d for d in order if offsets.shape[d] > 1)
+        if (wide, rows, columns) in seen or not _in_turn(offsets, order):
+            continue
+        seen.add((wide, rows, columns))
+        flat = np.transpose(offsets, order[::-1]).reshape(-1, columns)
+        begins = np.arange(len(flat)) * columns
+        # (column // vec ^ phase) * vec + column % vec is column ^ phase * vec
+        turns = flat[:, 0] - begins
+        if (begins[:, None] + (np.arange(columns) ^ turns[:, None]) != flat).any():
+            continue
+        fields = _turned(turns, rows, columns)
+        if fields is not None:
+            return f"SwizzledSharedLayout({fields}, {list(order)})"
+    return None
+
+
+def _in_turn(offsets: IntArray, order: tuple[int, ...]) -> bool:
+    """Whether one step in each dimension but the fastest leads to the line that is so many lines on."""
+    lines, columns = 1, offsets.shape[order[0]]
+    for dim in order[1:]:
+        if offsets.shape[dim] > 1:
+            step = tuple(int(d == dim) for d in range(offsets.ndim))
+            if offsets[step] // columns != lines:
+                return False
+        lines *= offsets.shape[dim]
+    return True
+
+
+def _turned(turns: IntArray, rows: int, columns: int) -> str | None:
+    """`vec, per_phase, max_phase` by which each line is XORed with `row // per_phase % max_phase * vec`."""
+    row = np.arange(len(turns)) % rows
+    for vec in _powers(columns):
+        for per_phase in _powers(rows):
+            for max_phase in _powers(columns // vec):
+                if (row // per_phase % max_phase * vec == turns).all():
+                    return f"{vec}, {per_phase}, {max_phase}"
     return None
 
 

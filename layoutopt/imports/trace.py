@@ -12,6 +12,7 @@ which `layoutopt count` reads as well. With the layout in use each address is an
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -30,6 +31,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 LANES: Final = 32
 MAX_LINES: Final = 1 << 20
+MAX_SITES: Final = 256  # accesses that a problem file may have
 
 
 class Record(Struct):
@@ -75,20 +77,40 @@ def accesses(
                 f"line {number}", f"byte_address must have {LANES} entries, not {len(record.byte_address)}"
             )
         sites.setdefault(record.access, []).append((number, record))
+        if len(sites) > MAX_SITES:
+            raise ProblemFileError(
+                f"line {number}, access", f"more than {MAX_SITES} sites; record those of one tile"
+            )
     if not sites:
         raise ProblemFileError("", "no records")
-    order = np.argsort(table, axis=None)
-    return [
-        _access(name, records, table, order.astype(np.int64), element_bytes, threads)
-        for name, records in sites.items()
-    ]
+    _check_trips(sites.values(), -(-threads // LANES))
+    places = _Places(table.shape, np.sort(table, axis=None), np.argsort(table, axis=None).astype(np.int64))
+    return [_access(name, records, places, element_bytes, threads) for name, records in sites.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """The layout in use: byte offsets in rising order, and the row-major index of the element at each."""
+
+    shape: tuple[int, ...]
+    offsets: IntArray
+    elements: IntArray
+
+
+def _check_trips(sites: Iterable[list[tuple[int, Record]]], warps: int) -> None:
+    """Refuse iterations of so many warps that no recorded block has, most of them without a record."""
+    total = 0
+    for records in sites:
+        number, last = max(records, key=lambda r: r[1].sequence)
+        total += (last.sequence + 1) * warps
+        if total > MAX_LINES:
+            raise ProblemFileError(f"line {number}", f"sequence numbers reach {last.sequence}; too many")
 
 
 def _access(
     name: str,
     records: list[tuple[int, Record]],
-    table: IntArray,
-    order: IntArray,
+    places: _Places,
     element_bytes: int,
     threads: int,
 ) -> dict[str, Any]:
@@ -99,8 +121,6 @@ def _access(
         raise ProblemFileError(f"line {records[0][0]}, op", str(error)) from None
     warps = -(-threads // LANES)
     trips = max(record.sequence for _, record in records) + 1
-    if trips * warps > MAX_LINES:
-        raise ProblemFileError(f"line {records[0][0]}", f"sequence numbers reach {trips - 1}; too many")
     flat = np.zeros((trips, warps, LANES), np.int64)
     active = np.zeros((trips, warps, LANES), bool)
     for number, record in records:
@@ -113,14 +133,14 @@ def _access(
             raise ProblemFileError(place, f"warp {record.warp} is not in a block of {threads} threads")
         mask = _mask(record.active, place)
         addresses = np.array(record.byte_address, np.int64)
-        elements = _elements(addresses, mask, table, order, operation, element_bytes, place)
+        elements = _elements(addresses, mask, places, operation, element_bytes, place)
         if active[record.sequence, record.warp].any():
             raise ProblemFileError(
                 place, f"warp {record.warp} has sequence {record.sequence} of {name!r} twice"
             )
         flat[record.sequence, record.warp] = elements
         active[record.sequence, record.warp] = mask
-    return _written(name, operation, op, width, flat, active, table.shape, threads)
+    return _written(name, operation, op, width, flat, active, places.shape, threads)
 
 
 def _mask(text: str, place: str) -> BoolArray:
@@ -136,25 +156,22 @@ def _mask(text: str, place: str) -> BoolArray:
 def _elements(
     addresses: IntArray,
     mask: BoolArray,
-    table: IntArray,
-    order: IntArray,
+    places: _Places,
     operation: Operation,
     element_bytes: int,
     place: str,
 ) -> IntArray:
     """The row-major index of the element at each active address."""
-    flat = table.ravel()
-    ranked = flat[order]
-    at = np.minimum(np.searchsorted(ranked, addresses), len(ranked) - 1)
+    at = np.minimum(np.searchsorted(places.offsets, addresses), len(places.offsets) - 1)
     used = mask & (np.arange(LANES) < 8 * operation.matrices) if operation.matrices else mask
-    wrong = used & (ranked[at] != addresses)
+    wrong = used & (places.offsets[at] != addresses)
     if wrong.any():
         lane = int(wrong.argmax())
         raise ProblemFileError(
             f"{place}, byte_address[{lane}]",
             f"byte {int(addresses[lane])} is where no {element_bytes}-byte element of the layout begins",
         )
-    return np.where(used, order[at], 0)
+    return np.where(used, places.elements[at], 0)
 
 
 def _written(

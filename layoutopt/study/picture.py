@@ -21,7 +21,10 @@ from layoutopt.problems.trace import IntArray, LaneTrace, instruction_at
 from layoutopt.problems.types import Problem
 
 MAX_BYTES = 1 << 24
-"""A picture has a cell for every word of the layout; nobody reads more."""
+"""A picture has a line for every row of banks in the layout; nobody reads more."""
+MAX_LINES = 1 << 18
+MOST_WHOLE_LINES = 1 << 10
+"""Of a picture; beyond, only lines that are touched say what stands in them."""
 
 
 class Instruction(Struct, frozen=True):
@@ -63,7 +66,10 @@ class Cell(Struct, frozen=True):
 
 
 class Line(Struct, frozen=True):
-    """One word of every bank, from `byte_offset` on."""
+    """One word of every bank, from `byte_offset` on.
+
+    Where there are more than MOST_WHOLE_LINES of them, the cells of those that are not touched are empty.
+    """
 
     byte_offset: int
     cells: tuple[Cell, ...]
@@ -140,13 +146,17 @@ def picture(
     """Draw instruction `row` of `access` under byte offsets as `layoutopt.study.show.Shown` has them.
 
     Raises:
-        LayoutError: the layout takes more than MAX_BYTES.
+        LayoutError: the layout takes more than MAX_BYTES, or MAX_LINES rows of banks.
         VerificationError: this module and the conflict engine count differently.
     """
     size = int(table.max()) + problem.tile.storage.element_bytes
     if size > MAX_BYTES:
         raise LayoutError(f"the layout takes {size:,} bytes; a picture shows {MAX_BYTES:,} at most")
     rule = gpu.rule(access.operation)
+    if size > MAX_LINES * rule.banks * rule.bank_bytes:
+        raise LayoutError(
+            f"the layout takes more than {MAX_LINES:,} rows of banks, the most that a picture shows"
+        )
     address = table[access.element[row]].tolist()
     active = access.active[row].tolist()
     phases = serve(address, active, access.operation, gpu)
@@ -185,9 +195,6 @@ def _lines(
     for k in reversed(range(span)):
         word = (table[order] + min(k * bank_bytes, element_bytes - 1)) // bank_bytes
         owner[word] = order
-    first = np.maximum(owner, 0) * problem.tile.packed
-    coordinates = np.array(np.unravel_index(first, problem.tile.shape)).T.tolist()
-    held = [tuple(c) if o >= 0 else None for c, o in zip(coordinates, owner.tolist(), strict=True)]
     lanes: dict[int, set[int]] = {}
     served: dict[int, tuple[int, int]] = {}
     for p, phase in enumerate(phases):
@@ -195,14 +202,26 @@ def _lines(
             for t in touches:
                 lanes.setdefault(t.word, set()).add(t.lane)
                 served[t.word] = max(served.get(t.word, (p, w)), (p, w), key=lambda pw: (pw[1], -pw[0]))
+    untouched = (Cell(None),) * banks
+    touched = {word // banks for word in lanes}
     lines = []
-    for start in range(0, count * banks, banks):
-        here = range(start, start + banks)
-        cells = tuple(
-            Cell(held[w], tuple(sorted(lanes[w])), *served[w]) if w in lanes else Cell(held[w]) for w in here
-        )
-        lines.append(Line(start * bank_bytes, cells, any(w in lanes for w in here)))
+    for line in range(count):
+        start, cells = line * banks, untouched
+        if line in touched or count <= MOST_WHOLE_LINES:
+            held = _held(problem, owner[start : start + banks])
+            cells = tuple(
+                Cell(c, tuple(sorted(lanes[w])), *served[w]) if w in lanes else Cell(c)
+                for w, c in enumerate(held, start)
+            )
+        lines.append(Line(start * bank_bytes, cells, line in touched))
     return tuple(lines)
+
+
+def _held(problem: Problem, owner: IntArray) -> list[tuple[int, ...] | None]:
+    """Coordinates of the first elements of words; None where there is none."""
+    first = np.maximum(owner, 0) * problem.tile.packed
+    coordinates = np.array(np.unravel_index(first, problem.tile.shape)).T.tolist()
+    return [tuple(c) if o >= 0 else None for c, o in zip(coordinates, owner.tolist(), strict=True)]
 
 
 def _meeting(problem: Problem, element: IntArray, phases: tuple[Served, ...]) -> Meeting:
