@@ -128,6 +128,29 @@ def test_rows_that_are_too_few_name_the_field():
             from_data(data({"name": "A", "op": "wgmma.A", "mn": mn}, shape=(8, 16, 64)))
 
 
+@pytest.mark.parametrize(("element", "rows"), [("e4m3", 40), ("i8", 8), ("u8", 8)])
+def test_integers_of_8_bits_have_fewer_shapes(element, rows):
+    """ptxas knows m64n40k32 of e4m3, and not of s8 or u8."""
+    asked = {"name": "n", "tile": {"shape": [120, 32], "element": element}, "threads": 128}
+    operand = {"name": "b", "op": "wgmma.B"}
+    problem = from_data(asked | {"accesses": [operand]})
+    assert of(solve(problem), "b").shape == ({8: 24, 40: 120}[rows], 32)
+    asked["tile"]["shape"][0] = 40
+    assert of(solve(from_data(asked | {"accesses": [operand]})), "b").shape == (rows, 32)
+    if rows == 8:
+        with pytest.raises(ProblemFileError, match="not 40"):
+            from_data(asked | {"accesses": [operand | {"rows": 40}]})
+
+
+def test_an_offset_that_a_descriptor_cannot_hold_is_no_layout():
+    """14 bits of 16 bytes: columns 256 KiB apart are out of reach, as are those that come before."""
+    far = {"name": "f", "tile": {"shape": [8, 32], "element": "f16"}, "threads": 128}
+    problem = from_data(far | {"accesses": [{"name": "b", "op": "wgmma.B", "mode": "none"}]})
+    for apart in (1 << 17, -64):
+        found = check(problem, f"x1 // 8 * {apart} + x0*8 + x1 % 8 + {max(0, -3 * apart)}")
+        assert [finding.kind for finding in found.findings][:1] == ["unreached"]
+
+
 def test_without_a_swizzle_core_matrices_lie_apart():
     _, result = solved({**FILL, "mode": "none"}, {"name": "B", "op": "wgmma.B"}, element="bf16")
     fill, found = of(result, "fill"), of(result, "B")

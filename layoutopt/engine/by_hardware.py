@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -27,6 +28,9 @@ from layoutopt.problems.hardware_access import (
 from layoutopt.problems.hardware_use import HardwareUse
 from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import ELEMENT_BYTES, Access, Problem, Tile
+
+# The offsets of a matrix descriptor have 14 bits for multiples of 16 bytes.
+_OFFSET_END: Final = 1 << 18
 
 
 def descriptors(problem: Problem, table: IntArray) -> dict[str, Descriptor]:
@@ -256,7 +260,7 @@ def _matrix(access: Access, tile: Tile, offsets: IntArray) -> MatrixDescriptor:
     k, mn = matrix_dims(use, offsets.ndim)
     rest = [d for d in range(offsets.ndim) if d != k and d not in mn]
     extent = math.prod(offsets.shape[d] for d in mn)
-    rows, depth = instruction_rows(access, extent), rules.k_bytes // size
+    rows, depth = instruction_rows(access, tile), rules.k_bytes // size
     assert rows is not None
     turned = offsets.transpose([*rest, *mn, k])
     turned = turned.reshape([*turned.shape[: len(rest)], extent, offsets.shape[k]])
@@ -322,6 +326,8 @@ def _fields(operands: IntArray, size: int, mode: Mode, major: str) -> tuple[int,
     along = int(inside[0, 0, page]) if table.shape[2] > page else 0
     expected = r % ATOM_ROWS * span + r // ATOM_ROWS * across + c % page * size + c // page * along
     if (inside != expected).any() or (starts % 16).any() or across % 16 or along % 16:
+        return None
+    if not (0 <= across < _OFFSET_END and 0 <= along < _OFFSET_END):
         return None
     # A pattern begins at its alignment: what lies before a start is a part of a row of the pattern.
     if mode.xor and (starts % mode.alignment_bytes >= span).any():

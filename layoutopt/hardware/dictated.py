@@ -72,6 +72,7 @@ class Engine(Struct, frozen=True, forbid_unknown_fields=True):
     portable_cluster: int = 1
     k_bytes: int = 0
     rows: dict[str, tuple[int, ...]] = {}
+    integer_rows: dict[str, tuple[int, ...]] = {}
     mn_major_bytes: tuple[int, ...] = ()
     element_bytes: tuple[int, ...] = ()
     fixed_bits: int = 0

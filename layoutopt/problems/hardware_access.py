@@ -38,6 +38,7 @@ DATA_TYPES: Final = {
     "f16x2": "UINT32", "bf16x2": "UINT32",
     "u64": "UINT64", "b64": "UINT64", "i64": "INT64", "f64": "FLOAT64",
 }  # fmt: skip
+_INTEGERS: Final = ("i8", "u8")  # of 8 bits
 _BY_SIZE: Final = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
 
 
@@ -308,10 +309,10 @@ def _check_matrix(access: Access, use: HardwareUse, place: str, tile: Tile, rule
     depth = rules.k_bytes // size
     if tile.shape[k] % depth:
         raise ProblemFileError(f"{place}.k", f"K is a multiple of {depth} elements; x{k} has {tile.shape[k]}")
-    allowed_rows = rules.rows[access.op[-1]]
+    allowed_rows = _rows(access, tile)
     if use.rows is not None and use.rows not in allowed_rows:
         raise ProblemFileError(f"{place}.rows", f"an instruction has {_range(allowed_rows)}, not {use.rows}")
-    if instruction_rows(access, extent) is None:
+    if instruction_rows(access, tile) is None:
         raise ProblemFileError(
             f"{place}.rows" if use.rows is not None else f"{place}.op",
             f"{' and '.join(f'x{d}' for d in mn)} {'have' if len(mn) > 1 else 'has'} {extent} rows"
@@ -333,10 +334,19 @@ def matrix_dims(use: HardwareUse, dims: int) -> tuple[int, tuple[int, ...]]:
     return k, use.mn if use.mn is not None else (last_two[0] if k != last_two[0] else last_two[1],)
 
 
-def instruction_rows(access: Access, extent: int) -> int | None:
+def _rows(access: Access, tile: Tile) -> tuple[int, ...]:
+    """M or N of the instructions that there are."""
+    assert access.hardware is not None
+    rules, operand = engine(access.hardware.engine), access.op[-1]
+    integers = rules.integer_rows if tile.element in _INTEGERS else {}
+    return integers.get(operand, rules.rows[operand])
+
+
+def instruction_rows(access: Access, tile: Tile) -> int | None:
     """M or N of one instruction: what the file says, else the most that divide the matrix."""
     assert access.hardware is not None
-    allowed = engine(access.hardware.engine).rows[access.op[-1]]
+    extent = math.prod(tile.shape[d] for d in matrix_dims(access.hardware, len(tile.shape))[1])
+    allowed = _rows(access, tile)
     wanted = (access.hardware.rows,) if access.hardware.rows is not None else allowed
     return max((rows for rows in wanted if rows in allowed and extent % rows == 0), default=None)
 

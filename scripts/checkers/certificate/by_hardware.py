@@ -206,6 +206,8 @@ def instruction_shape(access, use, shape, size):
     extent = math.prod(shape[d] for d in matrix_dims(use, len(shape))[1])
     engine, operand = engine_of(access)[0], access["op"][-1]
     rows = ([64] if engine == "wgmma" else [64, 128]) if operand == "A" else range(8, MAX_BOX + 1, 8)
+    if access["of"] in ("i8", "u8") and operand == "B":
+        rows = [8, 24, *range(16, MAX_BOX + 1, 16)]
     fitting = [n for n in rows if extent % n == 0 and use.get("rows") in (None, n)]
     return max(fitting, default=0), 32 // size
 

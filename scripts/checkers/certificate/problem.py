@@ -132,9 +132,10 @@ def is_by_itself(access):
 
 def without_lanes(problem):
     """The problem, its accesses that the hardware makes by itself as ones that no lane executes."""
-    still = {"index": [0] * len(problem["tile"]["shape"]), "where": 0}
+    still, element = {"index": [0] * len(problem["tile"]["shape"]), "where": 0}, problem["tile"]["element"]
     accesses = [
-        {"name": a["name"], "by_itself": a, **still} if is_by_itself(a) else a for a in problem["accesses"]
+        {"name": a["name"], "by_itself": {**a, "of": element}, **still} if is_by_itself(a) else a
+        for a in problem["accesses"]
     ]
     return {**problem, "accesses": accesses}
 
