@@ -351,6 +351,7 @@ def test_forms_of_output(tmp_path):
     assert shown.returncode == 0
     assert "best CuTe swizzle is Swizzle<4,1,4>" in shown.stdout
     assert shown.stdout.splitlines()[2].startswith("  leave it as it is: x0*34 + x1")
+    assert shown.stdout.splitlines()[2].endswith("no row is estimated faster")  # of others nobody asked
     assert max(map(len, shown.stdout.splitlines())) <= 160
     data = json.loads(layoutopt("compare", path, "--json").stdout)
     needed = {

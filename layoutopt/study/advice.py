@@ -124,10 +124,10 @@ def _operations(row: Row) -> int:
 def _kept(row: Row, fastest: Row) -> str:
     text = f"leave it as it is: {row.offset} has {_conflicts(row)} in {row.bytes:,} bytes"
     if row.cycles is None:
-        return f"{text}, and no layout has fewer wavefronts"
+        return f"{text}, and no row has fewer wavefronts"
     text += f", an estimated {row.cycles:,.0f} cycles a pass"
     if fastest.offset == row.offset or fastest.cycles is None:
-        return f"{text}, and no layout is estimated faster"
+        return f"{text}, and no row is estimated faster"
     return f"{text}; {fastest.title} ({fastest.cycles:,.0f} cycles) is not clearly faster"
 
 
