@@ -10,6 +10,7 @@ from command import layoutopt
 from layoutopt.codegen.sizes import sizes_header
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import to_text
+from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import device
 from layoutopt.problems.file import from_data
 from layoutopt.problems.templates import expand
@@ -39,15 +40,53 @@ def file(sizes=SIZES, **more):
     return {"name": "t", "tile": tile, "threads": 256, "sizes": sizes, "accesses": [rows, columns], **more}  # fmt: skip
 
 
-def found(raw):
+def found(raw, budget=None):
     problems = [(dict(one.values), from_data(one.data)) for one in expand(raw)]
-    return common_formula(raw["tile"]["shape"], problems, GPU)
+    return common_formula(raw["tile"]["shape"], problems, GPU, budget)
 
 
 def test_one_formula_serves_every_size():
     common = found(file())
     assert to_text(common.offset) == "x0*N + (x1 ^ x0 % 32)"
     assert [(size.excess, size.bytes) for size in common.sizes] == [(0, 4096), (0, 8192), (0, 16384)]
+
+
+class Asked(Budget):
+    """Time for so many questions."""
+
+    def __init__(self, times):
+        super().__init__()
+        self.times = times
+
+    @property
+    def spent(self):
+        self.times -= 1
+        if self.times < 0:
+            self.cut_short()
+        return self.times < 0
+
+
+def test_the_search_keeps_to_its_time():
+    """It knew no clock, and 64 sizes took minutes."""
+    assert to_text(found(file(), Asked(10**6)).offset) == "x0*N + (x1 ^ x0 % 32)"
+    least = next(n for n in range(10_000) if (best := found_in(n)) is not None)
+    assert to_text(best.offset) == "x0*N + x1"
+    assert found_in(least - 1) is None
+
+
+def found_in(times):
+    try:
+        return found(file(), Asked(times))
+    except OutOfTime:
+        return None
+
+
+def test_sizes_that_are_too_large_together_are_refused():
+    large = file(sizes=[{"M": 2048, "N": n} for n in range(512, 532)])
+    with pytest.raises(
+        ProblemFileError, match=r"sizes\[7\]: more than 16,777,216 lane accesses of all sizes"
+    ):
+        found(large)
 
 
 def test_constraints_hold_at_every_size():

@@ -91,7 +91,7 @@ def command(
 
     _check_options(lang, name, only, as_edit, self_test)
     raw = parsed(read(file))
-    if (several := _sizes(raw, lang, name, device_file)) is not None:
+    if (several := _sizes(raw, lang, name, device_file, time_limit)) is not None:
         if as_edit or self_test or only != "all" or offset is not None:
             raise click.UsageError("a file with `sizes` gives one header, without other parts")
         return _done(*several, output, as_json)
@@ -186,7 +186,7 @@ def _block(
 
 
 def _sizes(
-    raw: Any, lang: str, name: str | None, device_file: Path | None
+    raw: Any, lang: str, name: str | None, device_file: Path | None, time_limit: float
 ) -> tuple[str, dict[str, Any]] | None:
     """The header of a file that lists sizes, and its figures; None for other files."""
     from layoutopt.problems.file import from_data
@@ -199,11 +199,13 @@ def _sizes(
     if lang not in MACROS:
         raise click.UsageError(f"one header for many sizes is CUDA C++ or HIP; --lang {lang} has none")
     from layoutopt.expressions.grammar import to_text
+    from layoutopt.ground.budget import Budget
     from layoutopt.synthesis.sizes import common_formula
 
+    budget = Budget.of_limit(time_limit)
     problems = [(instance.values, from_data(instance.data)) for instance in expand(raw)]
     gpu = problem_device(problems[0][1], device_file)
-    found = common_formula(raw["tile"]["shape"], problems, gpu)
+    found = common_formula(raw["tile"]["shape"], problems, gpu, budget)
     title = str(raw.get("name", "tile"))
     figures = [{"values": size.values, "bytes": size.bytes, "excess": size.excess} for size in found.sizes]
     data = {"schema": "layoutopt.code/1", "problem": title, "lang": lang, "offset": to_text(found.offset)}

@@ -23,10 +23,12 @@ from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.count import operations
 from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, substituted
 from layoutopt.expressions.simplify import Range, simplify
+from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import has_xor
 from layoutopt.problems.free_lanes import is_free
 from layoutopt.problems.templates import Values
+from layoutopt.problems.trace import MAX_LANE_ACCESSES
 from layoutopt.problems.types import Problem
 
 ELEMENT: Final = "element_bytes"  # in a formula: the size of an element, where it differs from size to size
@@ -74,19 +76,24 @@ class CommonFormula:
 
 
 def common_formula(
-    shape: Sequence[Any], problems: Sequence[tuple[Values, Problem]], gpu: Device
+    shape: Sequence[Any],
+    problems: Sequence[tuple[Values, Problem]],
+    gpu: Device,
+    budget: Budget | None = None,
 ) -> CommonFormula:
-    """The best formula over the extents for all sizes.
+    """The best formula over the extents for all sizes; the best so far where the time is over.
 
     Args:
         shape: the extents as the file has them: integers, or expressions over the parameters.
         problems: the values of the parameters, and the problem, for each size. A parameter that is a word is
             the element's name.
         gpu: the target.
+        budget: the time there is; None for no limit.
 
     Raises:
         LayoutError: none of the candidates holds every size within the constraints.
-        ProblemFileError: the problems fix their layout.
+        OutOfTime: the time was over before one was found that does.
+        ProblemFileError: the problems fix their layout, or have too many accesses together.
     """
     for _, problem in problems:
         if problem.is_dictated or problem.layout.offset is not None:
@@ -104,18 +111,40 @@ def common_formula(
     if ELEMENT in names:
         raise ProblemFileError(f"sizes[0].{ELEMENT}", "means the size of an element; choose another name")
     extents = [parse(str(extent), names) for extent in shape]
-    known = [(values, list(cases(problem, gpu))) for values, problem in problems]
+    budget = budget or Budget()
+    known = _known(problems, gpu, budget)
     best: tuple[_Cost, Node, list[Size]] | None = None
-    for padded, candidate in _candidates(extents, known):
+    for padded, candidate in budget.while_left(_candidates(extents, known)):
         if best is not None and padded and best[0][0] == 0 and not best[0][3]:
             break  # nothing with a pad has fewer bytes
-        found = _counted(candidate, known, padded, best[0] if best is not None else None)
+        found = _counted(candidate, known, padded, best[0] if best is not None else None, budget)
         if found is not None and (best is None or found[0] < best[0]):
             best = found[0], candidate, found[1]
     if best is None:
+        if budget.ran_out:
+            raise OutOfTime("formulas were counted at every size")
         raise LayoutError("no formula with one pad or XOR holds every size within the constraints")
     _, offset, sizes = best
     return CommonFormula(simplify(offset, formula_ranges(sizes)), tuple(sizes))
+
+
+def _known(
+    problems: Sequence[tuple[Values, Problem]], gpu: Device, budget: Budget
+) -> list[tuple[Values, list[Case]]]:
+    """The cases of every size, all of which are held at once."""
+    known: list[tuple[Values, list[Case]]] = []
+    lanes = 0
+    for values, problem in problems:
+        known.append((values, []))
+        for case in cases(problem, gpu, budget):
+            known[-1][1].append(case)
+            lanes += sum(access.element.size for access in case.lanes.accesses)
+            if lanes > MAX_LANE_ACCESSES:
+                raise ProblemFileError(
+                    f"sizes[{len(known) - 1}]",
+                    f"more than {MAX_LANE_ACCESSES:,} lane accesses of all sizes together; take fewer",
+                )
+    return known
 
 
 def formula_ranges(sizes: Sequence[Size]) -> dict[str, Range]:
@@ -202,11 +231,20 @@ def _rows(extents: Sequence[Node], order: tuple[int, ...]) -> Node:
 
 
 def _counted(
-    candidate: Node, known: Sequence[tuple[Values, list[Case]]], padded: bool, limit: _Cost | None
+    candidate: Node,
+    known: Sequence[tuple[Values, list[Case]]],
+    padded: bool,
+    limit: _Cost | None,
+    budget: Budget,
 ) -> tuple[_Cost, list[Size]] | None:
-    """The cost of a candidate and what it is at every size; None where it does not fit or costs more."""
+    """The cost of a candidate and what it is at every size; None where it does not fit or costs more.
+
+    None, too, where the time is over before it is counted.
+    """
     sizes, weighted = [], 0.0
     for values, every in known:
+        if budget.spent:
+            return None
         node = at_size(candidate, values, every[0].problem)
         served = [found for case in every if (found := _serves(case, node)) is not None]
         if not served:
