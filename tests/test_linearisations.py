@@ -94,6 +94,20 @@ def test_a_rotation_turns_each_line_against_the_one_before():
         assert table == [[4 * line + (c + turn * line) % 4 for c in range(4)] for line in range(3)]
 
 
+@pytest.mark.parametrize("families", ["rotate", "order rotate", "pad rotate", "order pad rotate"])
+@pytest.mark.parametrize(
+    ("shape", "order"), [((3, 4, 1), None), ((3, 1, 4, 1), None), ((3, 1, 4), (0, 2, 1))]
+)
+def test_lines_are_those_of_more_than_one_element(shape, order, families):
+    """Of a 3x4x1 tile as of 3x4: its fastest dimension has one element and no lines to turn."""
+
+    def tables(shape, order):
+        given = space(shape, 1, {"none", *families.split()}, order=order)
+        return {tuple(c.table(shape).tolist()) for c in listed(given) if c.turn}
+
+    assert tables(shape, order) == tables((3, 4), order and (0, 1))
+
+
 def test_matrices_put_any_bits_where_the_bank_is_selected():
     """Of a 4x4 tile on 4 banks: 2 of 4 coordinate bits, the others above in their order."""
     given = space((4, 4), 1, {"matrix"})

@@ -181,8 +181,8 @@ FAMILIES: Final[tuple[Family, ...]] = (
     Family(
         name="interval",
         heading="a pad after every N elements",
-        adds="a pad of less than one bank period after every N elements of a dense order, N a power of two "
-        "or a length that cuts one dimension evenly",
+        adds="a pad of less than one bank period after every N elements of a dense order, N from 2 on, "
+        "a power of two or a length that cuts one dimension evenly",
         bytes="the pads",
         index="a shift, an addition, perhaps a multiplication",
         picture="x0*4 + x1 + (x0*4 + x1) // 8",
