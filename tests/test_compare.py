@@ -484,3 +484,14 @@ def test_a_row_under_max_bytes_shows_what_fits():
         best([padded], SimpleNamespace(lanes=8, excess=lambda tables: np.array([0])), 0, 191, Budget())
         is None
     )
+
+
+def test_what_an_alignment_leaves_of_a_row_is_its_best():
+    """Without a swizzle, which needs a base at a row of banks, row-major is of the family all the same."""
+    data = {
+        "name": "base", "tile": {"shape": [8, 32], "element": "f32"}, "threads": 32,
+        "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["tid % 8", "tid // 8"]}],
+        "layout": {"alignment_bytes": 16, "families": ["none", "xor"]},
+    }  # fmt: skip
+    (row,) = (row for row in compare(from_fields(data)).rows if row.family == "cute")
+    assert (row.status, row.offset, row.label) == ("optimal", "x0*32 + x1", "no swizzle, row-major")

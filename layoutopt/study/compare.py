@@ -141,7 +141,7 @@ class Comparer:
         found = {name: self._family_row(name, families) for name, families in comparison_rows().items()}
         found["xor"] = _at_least(found["xor"], [found["cute"]])
         if found["pad+xor"].status is not Status.INFEASIBLE:
-            found["pad+xor"] = _at_least(found["pad+xor"], [found["xor"]])
+            found["pad+xor"] = _at_least(found["pad+xor"], [found["xor"], found["pad"]])
         guesses = list(self._guesses())
         limits = self.problem.layout
         of_family = {"guess_pad": self._guessed_pad, "guess_xor": "xor"}
@@ -232,9 +232,9 @@ class Comparer:
             return self._solved_row(name, title, result, seconds)
         self.progress(title)
         space = replace(self.space, families=frozenset(f for f in together if f in ("none", *self.allowed)))
-        layouts = COUNTED.get(name, plainly)(space, self.problem.tile.element_bytes)
-        least = _least_excess(self.everything, self.case.lanes)
-        limits = least, self.problem.layout.max_bytes, self.budget
+        flips = (most := self.problem.layout.alignment_bytes) is None or most >= self.case.alignment(True)
+        layouts = (COUNTED.get(name, plainly) if flips else plainly)(space, self.problem.tile.element_bytes)
+        limits = _least_excess(self.everything, self.case.lanes), self.problem.layout.max_bytes, self.budget
         found, seconds = _timed(partial(best, layouts, self.counter, *limits))
         row = self._counted_row(name, mine[0], found, seconds)
         if self.budget.spent:
