@@ -10,6 +10,7 @@ import pytest
 from conftest import PROBLEMS, ROOT
 from emit_programs import GCC, GXX, SOLVED, code, expected, same, solved, tabled, visits
 
+from layoutopt.codegen.cute import swizzle_of
 from layoutopt.codegen.languages import emit, plan
 from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.engine.case import case_of
@@ -350,3 +351,10 @@ def test_every_language_stands_in_one_table():
         assert name in folder
         assert callable(importlib.import_module(language.module).emit)
         assert language.suffix.startswith(".")
+
+
+def test_a_swizzle_of_a_large_tile_is_told_by_a_few_elements():
+    """More than a thousand swizzles were compared with the whole table."""
+    rows = (Digit(0, 1, 1024, 1024), Digit(1, 1, 1024, 1))
+    assert swizzle_of(Layout((1024, 1024), 1, rows, (Target(2, 1024), Target(5, 1 << 19)))) is None
+    assert swizzle_of(Layout((1024, 1024), 1, rows, (Target(2, 1 << 18), Target(3, 1 << 19)))) == (2, 2, 16)

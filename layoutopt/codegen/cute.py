@@ -19,6 +19,8 @@ from layoutopt.layout.layout import Layout
 
 IntArray = npt.NDArray[np.int64]
 
+_SAMPLE = 2048  # elements
+
 
 def emit(plan: Plan) -> str:
     """A header for CuTe. Offsets count elements, as CuTe's do."""
@@ -58,11 +60,18 @@ def swizzle_of(layout: Layout) -> tuple[int, int, int] | None:
         return None
     linear = Layout(layout.shape, layout.element_bytes, layout.digits).table() // layout.element_bytes
     table = layout.table() // layout.element_bytes
+    linear, table = linear.ravel(), table.ravel()
+    # Most are refuted by the first elements, or by some of all.
+    some = np.r_[: min(len(table), _SAMPLE), 0 : len(table) : max(1, len(table) // _SAMPLE) | 1]
     for bits, base, shift in _candidates(int(linear.max()).bit_length()):
         source = ((1 << bits) - 1) << (base + shift)
-        if ((linear ^ (linear & source) >> shift) == table).all():
+        if _swizzles(linear[some], table[some], source, shift) and _swizzles(linear, table, source, shift):
             return bits, base, shift
     return None
+
+
+def _swizzles(linear: IntArray, table: IntArray, source: int, shift: int) -> bool:
+    return bool(((linear ^ (linear & source) >> shift) == table).all())
 
 
 def _candidates(width: int) -> Iterator[tuple[int, int, int]]:
