@@ -152,7 +152,7 @@ def explain(session: Session, answer: dict, asked: Question, table: np.ndarray) 
     if told["conflict_free"] is True:
         require(
             answer["status"] != "optimal"
-            or not answer["excess"]
+            or not answer["weighted_excess"]
             or session.case["options"]
             or asked.constraints
             or widths(session),
