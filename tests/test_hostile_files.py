@@ -13,6 +13,7 @@ from layoutopt.ground import json_data
 from layoutopt.hardware.devices import device
 from layoutopt.imports import triton
 from layoutopt.imports.trace import accesses
+from layoutopt.kernels.files import programs
 from layoutopt.problems.array_file import header, read_offsets
 from layoutopt.problems.file import from_data
 from layoutopt.problems.result_file import layout_from_data, result_from_data
@@ -180,6 +181,14 @@ def test_the_header_is_checked_before_memory_is_asked_for(tmp_path):
     assert header(path).shape == shape
     with pytest.raises(ProblemFileError, match=r"expected integers of shape \(2, 2\)"):
         read_offsets(path, (2, 2), "--table")
+
+
+def test_a_listing_of_empty_lines_is_none(tmp_path):
+    """What tells PTX from machine code looks at each line once."""
+    path = tmp_path / "empty.sass"
+    path.write_bytes(b"\n" * 500_000)
+    with pytest.raises(ProblemFileError, match="no machine code"):
+        programs(path)
 
 
 def test_more_dimensions_than_an_array_has(tmp_path):

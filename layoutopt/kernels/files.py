@@ -51,7 +51,7 @@ def programs(
     if elf.is_elf(data) or path.suffix.lower() in (".fatbin", ".exe", ".so", ".o"):
         return _from_container(path, target, budget)
     text = data.decode("utf-8", "replace")
-    if path.suffix.lower() == ".ptx" or re.search(r"^\s*\.address_size\s", text, re.M):
+    if path.suffix.lower() == ".ptx" or re.search(r"^[^\S\n]*\.address_size\s", text, re.M):
         return ptx_program.programs(text, shown(str(path)), budget)
     if "\0" in text:
         raise ProblemFileError("", f"{shown(str(path))} is neither a cubin nor text")
