@@ -405,3 +405,14 @@ def test_packed_pairs_are_read_across_their_rows():
     assert [(x.wavefronts, x.ideal) for x in audit.accesses][1] == (128, 128)
     result = solve(from_data(data))
     assert (result.excess, result.bytes) == (0, 16384)
+
+
+def test_a_file_has_so_many_layouts_and_buffers():
+    alias = next(line for line in SPECIALISED.splitlines() if line.startswith("#"))
+    names = "".join(f"{alias.replace('#', f'#n{k}_', 1)}\n" for k in range(257))
+    with pytest.raises(ProblemFileError, match="at most 256 layouts with a name, given"):
+        list(problems(names + SPECIALISED))
+    (line,) = [line for line in CDNA4.splitlines() if "local_alloc" in line]
+    buffers = "\n".join(line.replace("=", f"_{k} =", 1).replace(f" _{k}", f"_{k}", 1) for k in range(257))
+    with pytest.raises(ProblemFileError, match="more than 256 buffers"):
+        list(problems(CDNA4.replace(line, buffers)))

@@ -32,6 +32,8 @@ IntArray = npt.NDArray[np.int64]
 Extents = tuple[int, ...]
 
 MAX_ACCESSES: Final = 200
+MAX_LAYOUTS: Final = 256  # with a name; each is read again with every type
+MAX_BUFFERS: Final = 256
 MAX_PASSES: Final = 16  # over a function whose loops give other buffers to the next iteration
 _SHARED: Final = re.compile(r"\s*(?:(%[\w.$#-]+)(?::\d+)?\s*=\s*)?\"?(?:ttg|ttng|amdg|amdgpu)\.(\w+)")
 _ELEMENTS: Final = {"f8E4M3FN": "e4m3", "f8E5M2": "e5m2", "f8E4M3FNUZ": "b8", "f8E5M2FNUZ": "b8", "i1": "b8"}
@@ -89,15 +91,22 @@ class Tile:
 
 @dataclass
 class Kernel:
-    """A function of a file: its lines by their number, and its buffers."""
+    """A function of a file: its lines by their number, and its buffers, at most so many."""
 
     name: str
     lines: list[tuple[int, str]] = field(default_factory=list)
     tiles: list[Tile] = field(default_factory=list)
     values: Values = field(default_factory=Values)
+    most: int = MAX_BUFFERS
 
     def allocate(self, name: str, buffer: Buffer) -> View:
-        """All of a new buffer."""
+        """All of a new buffer.
+
+        Raises:
+            ProblemFileError: there are too many.
+        """
+        if len(self.tiles) >= self.most:
+            raise ProblemFileError("", f"more than {MAX_BUFFERS} buffers")
         self.tiles.append(Tile(name.lstrip("%"), buffer))
         view = whole(len(self.tiles) - 1, buffer.shape)
         self.values.define(name, [view])
@@ -134,7 +143,10 @@ def problems(text: str, leave_out: Callable[[str], None] | None = None) -> Itera
         ProblemFileError: the text is no such file, or holds a layout or an element that is not read here.
     """
     launch = _header(text)
-    aliases = "\n".join(line for line in text.splitlines() if re.match(r"#\w+\s*=\s*#ttg\.\w+<", line))
+    named = [line for line in text.splitlines() if re.match(r"#\w+\s*=\s*#ttg\.\w+<", line)]
+    if len(named) > MAX_LAYOUTS:
+        raise ProblemFileError("", f"at most {MAX_LAYOUTS} layouts with a name, given {len(named)}")
+    aliases = "\n".join(named)
     for kernel in _kernels(text, aliases):
         for tile in kernel.tiles:
             try:
@@ -180,7 +192,9 @@ def _kernels(text: str, aliases: str) -> list[Kernel]:
             kernels[-1].lines.append((number, line))
         elif _SHARED.match(line) and _concerns(line):
             raise ProblemFileError(f"line {number}", "a statement outside of a function")
+    left = MAX_BUFFERS
     for kernel in kernels:
+        kernel.most = left
         for _ in range(MAX_PASSES):
             kernel.tiles = []
             kernel.values.again()
@@ -193,6 +207,7 @@ def _kernels(text: str, aliases: str) -> list[Kernel]:
                 break
         else:
             raise ProblemFileError(f"line {kernel.lines[0][0]}", "its loops exchange too many buffers")
+        left -= len(kernel.tiles)
     return kernels
 
 
