@@ -69,6 +69,26 @@ def test_what_the_search_alone_knows_of_several_tiles_stays_open(tmp_path):
     assert checked(problem, claimed, tmp_path)[0] == 1
 
 
+def test_what_the_solver_alone_knows_of_a_tile_is_open_of_all(tmp_path):
+    data = {
+        "name": "solver", "target": "sm_90", "threads": 32,
+        "tiles": [
+            {"name": "A", "shape": [24, 64], "element": "f64", "stages": 2},
+            {"name": "B", "shape": [32, 16], "element": "i8"},
+        ],
+        "accesses": [
+            {"name": "one", "tile": "A", "op": "store", "bytes": 1, "index": ["0", "0"]},
+            {"name": "rows", "tile": "B", "op": "store", "bytes": 16, "index": ["(lane + 4*k) % 32", "0"],
+             "for": {"k": 2}},
+            {"name": "bytes", "tile": "B", "op": "load", "bytes": 1, "index": ["tid", "3*tid % 16"]},
+        ],
+    }  # fmt: skip
+    given = block_certificate_of(data, tmp_path)
+    assert (given["bound"]["excess"], given["bound"]["scope"]) == (1, "every layout")
+    code, text = checked(data, given, tmp_path)
+    assert (code, "excess: of all tiles, in every layout: NOT CHECKED" in text) == (3, True), text
+
+
 def test_what_is_to_be_written_out_leaves_the_other_tiles(tmp_path):
     copied = {"name": "a", "tile": "A", "op": "store", "copy": {"bytes": 4}}
     moved = {"name": "ld", "tile": "B", "op": "tma.load"}

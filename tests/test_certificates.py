@@ -1,5 +1,6 @@
 """Certificates: written by the command, checked by a script that knows nothing of the package."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -142,6 +143,30 @@ def test_a_packing_and_every_way_to_forge_it(tmp_path):
         other = json.loads(text)
         change(other["packing"]["cliques"][0])
         assert checked(data, other, tmp_path)[0] != 0
+
+
+def test_a_packing_of_words_that_are_requests_of_their_own(tmp_path):
+    gpu = toy.toy_device(8, 8)
+    rules = dict(gpu.rules)
+    rules["store", 8] = dataclasses.replace(
+        rules["store", 8], phases=((0, 1, 2, 3), (4, 5, 6, 7)), split_words=True
+    )
+    rules["store", 1] = rules["store", 4]
+    gpu = dataclasses.replace(gpu, rules=rules)
+    wide = {"name": "wide", "op": "store", "bytes": 8, "for": {"k": 4}}
+    wide["index"] = ["((tid + k) // 3 + 3*k) % 4", "2*((tid + k) % 3)"]
+    byte = {"name": "byte", "op": "store", "bytes": 1, "index": ["(tid // 6 + tid // 4) % 4", "tid % 6"]}
+    data = {"name": "s", "tile": {"shape": [4, 6], "element": "f32"}, "threads": 16, "accesses": [wide, byte]}
+    data["target"] = gpu.name
+    problem = from_data(data)
+    result = solve(problem, target=gpu)
+    assert (result.status, result.excess, result.proof.evidence) == (Status.OPTIMAL, 2, PACKING.evidence)
+    given = certificate(problem, gpu, result)
+    assert checked(data, given, tmp_path)[0] == 0
+    split = next(p for c in given["packing"]["cliques"] for p in c["phases"] if "request" in p)
+    for other in (1 - split["request"], 2, -1, None):
+        split["request"] = other
+        assert checked(data, given, tmp_path)[0] != 0
 
 
 def test_a_parity_and_every_way_to_forge_it(tmp_path):

@@ -51,11 +51,13 @@ class Place:
     Attributes:
         access: index of the access in the trace.
         instruction: row of the access's trace.
+        request: which word of each lane it is about, where each is a request of its own; else None.
         lanes: active lanes served together, and for each word of the phase those that touch it.
     """
 
     access: int
     instruction: int
+    request: int | None
     lanes: dict[int, tuple[int, ...]]
 
 
@@ -157,14 +159,14 @@ def board(trace: Trace, tile: Tile, device: Device) -> Board | None:
     width, start = held_by.width, held_by.head
     gathered: dict[tuple[tuple[int, ...], int, bool], tuple[int, Place]] = {}
     for a, access in enumerate(trace.accesses):
-        for row, together, words, loose in _served(access, device, start, width, size, bank_bytes):
+        for row, request, together, words, loose in _served(access, device, start, width, size, bank_bytes):
             touched: dict[int, list[int]] = {}
             for lane, word in zip(together, words, strict=True):
                 touched.setdefault(word, []).append(lane)
             repeats = device.rule(access.operation).serialises_equal and len(touched) < len(words)
             key = tuple(sorted(touched)), loose, repeats
             weight, place = gathered.get(
-                key, (0, Place(a, row, {w: tuple(lanes) for w, lanes in touched.items()}))
+                key, (0, Place(a, row, request, {w: tuple(lanes) for w, lanes in touched.items()}))
             )
             gathered[key] = weight + int(access.weight[row]), place
     words = sorted({w for held, _, _ in gathered for w in held})
@@ -188,8 +190,11 @@ def board(trace: Trace, tile: Tile, device: Device) -> Board | None:
 
 def _served(
     access: LaneTrace, device: Device, start: IntArray, width: IntArray, size: int, bank_bytes: int
-) -> Iterator[tuple[int, list[int], list[int], int]]:
-    """Of everything served together: instruction, lanes, their words, and how many others there are."""
+) -> Iterator[tuple[int, int | None, list[int], list[int], int]]:
+    """Of everything served together: instruction, request, lanes, their words, and how many others there are.
+
+    The request is the place in each lane's words, where words are requests of their own; else None.
+    """
     rule = device.rule(access.operation)
     count = max(1, access.operation.width_bytes // bank_bytes)
     for row in range(len(access.element)):
@@ -210,7 +215,8 @@ def _served(
             for request in requests:
                 pairs = [(lane, first[lane] + k * bank_bytes) for lane in lanes for k in request]
                 if pairs:
-                    yield row, [lane for lane, _ in pairs], [word for _, word in pairs], loose
+                    number = request[0] if rule.split_words else None
+                    yield row, number, [lane for lane, _ in pairs], [word for _, word in pairs], loose
 
 
 def phases_served(

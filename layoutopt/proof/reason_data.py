@@ -101,7 +101,8 @@ def _word(problem: Problem, word: int) -> dict[str, Any]:
 
 def _phase(problem: Problem, device: Device, place: Place) -> dict[str, Any]:
     lanes = sorted({lane for some in place.lanes.values() for lane in some})
-    return {**_where(problem, device, place), "lanes": lanes}
+    request = {} if place.request is None else {"request": place.request}
+    return {**_where(problem, device, place), **request, "lanes": lanes}
 
 
 def _where(problem: Problem, device: Device, place: Place) -> dict[str, Any]:

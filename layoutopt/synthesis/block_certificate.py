@@ -63,7 +63,9 @@ def block_certificate(tile_set: TileSet, gpu: Device, arrangement: Arrangement) 
             }
         )
     certain = sum(part["certificate"]["bound"]["excess"] for part in parts)
-    by_hand = bool(parts) and certain >= proof.objective.lower_bound
+    everywhere = bool(parts) and certain >= proof.objective.lower_bound
+    rests_on = {own["bound"]["rests_on"] for part in parts if (own := part["certificate"])["bound"]["excess"]}
+    by_hand = everywhere and rests_on <= {ARITHMETIC}
     return {
         "schema": BLOCK_CERTIFICATE_SCHEMA,
         "problem": tile_set.name,
@@ -74,8 +76,8 @@ def block_certificate(tile_set: TileSet, gpu: Device, arrangement: Arrangement) 
         "bytes": arrangement.bytes,
         "excess": arrangement.weighted_excess,
         "bound": {
-            "excess": certain if by_hand else proof.objective.lower_bound,
-            "scope": EVERY_LAYOUT if by_hand else proof.objective.scope,
+            "excess": certain if everywhere else proof.objective.lower_bound,
+            "scope": EVERY_LAYOUT if everywhere else proof.objective.scope,
             "rests_on": ARITHMETIC if by_hand else BY_SEARCH,
         },
         "bytes_bound": {"at_least": proof.bytes.lower_bound, "scope": proof.bytes.scope},

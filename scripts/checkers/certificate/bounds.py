@@ -41,15 +41,23 @@ def stated(case, given, excess):
     return excess
 
 
+def served_at_once(case, phase):
+    """The words of a phase; of one word of each lane, where each is a request of its own."""
+    words = case.named(phase, phase["lanes"])
+    if case.given["served"][phase["access"]]["split_words"]:
+        number = phase["request"]
+        require(type(number) is int and number >= 0, "a request")
+        words = [some[number : number + 1] for some in words]
+    return frozenset(w for some in words for w in some)
+
+
 def check_packing(case, given, firm):
     """Cliques that each force a conflict, and take shares of their phases: none takes more than there is."""
     took, total = {}, Fraction(0)
     for clique in given["cliques"]:
         (k, place, banks), share = view(case, clique), clique["share"]
         require(type(share) is int and share >= 0, "a share")
-        phases = [
-            frozenset(w for words in case.named(p, p["lanes"]) for w in words) for p in clique["phases"]
-        ]
+        phases = [served_at_once(case, phase) for phase in clique["phases"]]
         words = {case.word_of(word) for word in clique["words"]}
         require(all(phase in firm for phase in phases), "a conflict in some phase is no excess")
         require(len(set(phases)) == len(phases), "a phase is listed twice")
@@ -67,7 +75,7 @@ def check_packing(case, given, firm):
 def check_parity(case, given, firm):
     """Weights that one word of every phase in each bank would contradict."""
     k, place, banks = view(case, given)
-    touched = [frozenset(w for words in case.named(p, p["lanes"]) for w in words) for p in given["phases"]]
+    touched = [served_at_once(case, phase) for phase in given["phases"]]
     held = [case.within(words, k, place) for words in touched]
     require(all(words in firm for words in touched), "a conflict in some phase is no excess")
     require(len(set(touched)) == len(touched), "a phase is listed twice")
