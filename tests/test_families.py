@@ -6,10 +6,10 @@ import sys
 import pytest
 
 from layoutopt.hardware.devices import device
-from layoutopt.layout.families import FAMILIES, comparison_rows
+from layoutopt.layout.families import FAMILIES, NAMES, comparison_rows
 from layoutopt.model.pads import PADDED, padded
 from layoutopt.model.space import space_of
-from layoutopt.problems.file import load
+from layoutopt.problems.file import from_data, load
 from layoutopt.problems.trace import trace
 from layoutopt.study.compare import compare
 from layoutopt.synthesis.solve import solve
@@ -147,3 +147,12 @@ def test_the_lengths_of_interval_pads(problem_file):
     ):
         found = {c.interval[0] for c in padded(space_of(problem, lanes, 128, families))} - {0}
         assert found == lengths
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_row_major_belongs_to_every_family(name):
+    rows = {"name": "a", "op": "load", "bytes": 4, "index": ["i", "tid"], "for": {"i": 4}}
+    data = {"name": "r", "target": "sm_90", "tile": {"shape": [4, 32], "element": "f32"}, "threads": 32}
+    data |= {"accesses": [rows], "layout": {"families": [name]}}
+    found = solve(from_data(data))
+    assert (found.family, found.excess, found.offset) == ("none", 0, "x0*32 + x1")

@@ -233,8 +233,7 @@ def structures(space: Space, cuts: int, below: int | None = None) -> Iterator[St
     shape, families = space.shape, space.families
     if cuts == 0:
         base = tuple((d, 1, shape[d]) for d in space.order or range(len(shape)))
-        if families - {"split", "matrix"}:
-            yield from _orders(space, base) if "order" in families and not space.order else iter([base])
+        yield from _orders(space, base) if "order" in families and not space.order else iter([base])
         return
     if "split" not in families or space.order:
         return

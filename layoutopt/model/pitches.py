@@ -25,8 +25,7 @@ from layoutopt.model.space import Piece, Space
 FAR: Final = 1 << 40  # beyond every sum here
 MOST_ELEMENTS: Final = 1 << 32  # that a model may be asked about, lest its sums overflow
 
-# Families in which every layout cuts a coordinate, and those whose layouts pitches and masks describe.
-CUTTING: Final = frozenset({"split", "matrix"})
+# Families whose layouts pitches and masks describe.
 WITHIN: Final = frozenset({"none", "order", "pad", "xor", "table"})
 
 Pitches = tuple[int, ...]  # elements, by dimension; 0 where the extent is 1
@@ -44,8 +43,6 @@ class PitchVariables:
         self._at: dict[tuple[int, int], int] = {}
         self._chosen: dict[str, int] = {}
         self.plain = self.model.boolean("plain")
-        if not space.families - CUTTING:
-            self.model.clause([-self.plain - 1])
         self.pitch = {
             d: model.integer(1, max(1, (most - 1) // (space.shape[d] - 1)), f"pitch_{d}") for d in self.dims
         }
@@ -201,8 +198,6 @@ def by_span(space: Space, most: int, *, padded: bool = False) -> Iterator[Linear
     A pad more never makes a layout shorter. So the next smallest is among those known that have one step of
     one pad more than the smallest, or is an order of which nothing was looked at.
     """
-    if not space.families - CUTTING:
-        return
     dims = [d for d, extent in enumerate(space.shape) if extent > 1]
     fixed = fixed_order(space)
     orders = itertools.permutations(dims) if fixed is None else [tuple(d for d in fixed if d in dims)]
@@ -312,7 +307,7 @@ def linearisation(pitches: Pitches, space: Space) -> Linearisation:
 
 def described(candidate: Linearisation, space: Space) -> bool:
     """Whether pitches describe it: whole dimensions, no pad too long."""
-    if candidate.turn or candidate.interval[0] or not space.families - CUTTING:
+    if candidate.turn or candidate.interval[0]:
         return False
     if candidate.may_swizzle and "xor" not in space.families:  # of a matrix
         return False

@@ -94,7 +94,7 @@ def _faster(result: Result, other: Result) -> FasterLayout | None:
     conflicts = (other.excess or 0) - (result.excess or 0)
     parts += [_difference(conflicts, "wavefront")] if conflicts else []
     share = f"{1 - then.cycles / now.cycles:.1%}"
-    text = f"{other.offset}: {share} faster, {', '.join(parts)}; --minimise time takes it or a faster one"
+    text = f"{other.offset}: {share} faster, {', '.join(parts)}; --minimise time is as fast"
     return FasterLayout(other.offset or "", other.bytes or 0, then.cycles, text)
 
 
