@@ -22,11 +22,11 @@ NAMES = (
     "constant_table", "divergent_paths", "reduce_shuffle", "sort_exchange", "structures_12",
 )  # fmt: skip
 OF_A_KERNEL = """
-check KERNEL LAUNCH --no-fix
-check KERNEL LAUNCH --no-fix --json
+check KERNEL LAUNCH --no-fix LIMIT
+check KERNEL LAUNCH --no-fix --json LIMIT
 check KERNEL LAUNCH --json LIMIT
 check KERNEL LAUNCH LIMIT
-check KERNEL KERNEL LAUNCH --no-fix
+check KERNEL KERNEL LAUNCH --no-fix LIMIT
 import kernel KERNEL LAUNCH -o o LIMIT
 import kernel KERNEL LAUNCH -o o --array VALUE LIMIT
 import kernel KERNEL LAUNCH -o o --array NAME --shape EXTENTS LIMIT
