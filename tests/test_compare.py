@@ -260,6 +260,27 @@ def test_rows_that_a_problem_does_not_allow(problem_file):
     assert comparison.recommendation.family in rows
 
 
+@pytest.mark.parametrize(
+    ("layout", "shape", "allowed"),
+    [
+        ({}, [32, 32], {"guess_pad", "guess_xor"}),
+        ({"order": [0, 1]}, [32, 32], {"guess_pad", "guess_xor"}),
+        ({"order": [1, 0]}, [32, 32], set()),
+        ({"pitch_multiple_bytes": 16}, [32, 32], {"guess_xor"}),
+        ({"pitch_multiple_bytes": 12}, [32, 32], {"guess_pad"}),
+        ({"pitch_multiple_bytes": 16}, [1024], {"guess_xor"}),
+        ({}, [1024], {"guess_pad", "guess_xor"}),
+    ],
+)
+def test_guesses_keep_to_order_and_pitch(problem_file, layout, shape, allowed):
+    index = ["tid", "0"][: len(shape)]
+    access = {"name": "a", "op": "load", "bytes": 4, "index": index}
+    tile = {"shape": shape, "element": "f32"}
+    problem = load(problem_file(tile=tile, threads=32, accesses=[access], layout=layout))
+    rows = [row for row in compare(problem).rows if row.family.startswith("guess")]
+    assert {row.family for row in rows if row.wavefronts is not None} == allowed
+
+
 def test_the_layout_in_use_is_a_row_and_can_be_kept(problem_file):
     problem = load(problem_file(layout={"offset": "x0*8 + (x1 ^ x0)"}, threads=64))
     comparison = compare(problem)

@@ -7,6 +7,7 @@ traced once, and the XOR row is not searched again where the best layout of all 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -36,10 +37,11 @@ from layoutopt.problems.trace import IntArray, Trace
 from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.search.dictated import ranked_candidates, reach
 from layoutopt.search.proposal import Ask
+from layoutopt.search.scene import searched_families
 from layoutopt.study.advice import mark_pareto, recommend, recommend_dictated
 from layoutopt.study.comparison import Comparison, Row, RowAccess, by_wavefronts
 from layoutopt.study.counted import COUNTED, Counter, best, plainly
-from layoutopt.study.edits import strides_of
+from layoutopt.study.edits import strides_obey, strides_of
 from layoutopt.study.index_counts import Indices
 from layoutopt.study.known import known_case, with_known_lanes
 from layoutopt.study.nearest_edit import nearest_edit, time_of
@@ -48,6 +50,7 @@ from layoutopt.synthesis.solve import solve_cases
 ALL: Final = "all"
 # What is in use, and what it is most likely to be replaced by.
 _ESTIMATED_FIRST: Final = ("in_use", "published", "edit", "pad", ALL)
+_NOT_ALLOWED: Final = "not allowed by the problem's layout constraints"
 # Share of the time for everything but the first search that estimates of time have at least.
 _ESTIMATE_SHARE: Final = 0.25
 
@@ -143,9 +146,8 @@ class Comparer:
         if found["pad+xor"].status is not Status.INFEASIBLE:
             found["pad+xor"] = _at_least(found["pad+xor"], [found["xor"], found["pad"]])
         guesses = list(self._guesses())
-        limits = self.problem.layout
         of_family = {"guess_pad": self._guessed_pad, "guess_xor": "xor"}
-        for row in guesses if limits.order is None and limits.pitch_multiple_bytes is None else ():
+        for row in guesses:
             found[of_family[row.family]] = _at_least(found[of_family[row.family]], [row])
         everything = self._solved_row(ALL, "everything", self.everything, self.seconds)
         found[ALL] = _at_least(everything, [row for name, row in found.items() if name != ALL])
@@ -218,8 +220,7 @@ class Comparer:
         title = families[0].title
         mine = [f for f in families if {*f.allowed_by} <= {*self.allowed, "none"}]
         if not mine or (mine[0].orders and self.problem.layout.order is not None):
-            reason = "not allowed by the problem's layout constraints"
-            return Row(name, title, Status.INFEASIBLE, reason)
+            return Row(name, title, Status.INFEASIBLE, _NOT_ALLOWED)
         beside = [other for family in mine for other in family.beside]
         together = tuple(f for f in FAMILIES if f in beside or f in [family.name for family in mine])
         if not mine[0].counted:
@@ -302,8 +303,7 @@ class Comparer:
     def _guesses(self) -> Iterator[Row]:
         """One vector of pad, and column ^ row: what people write without looking."""
         tile = self.problem.tile
-        vector = self.space.vector
-        columns = tile.shape[-1]
+        vector, columns = self.space.vector, tile.shape[-1]
         if len(tile.shape) == 1:
             columns = self.space.period
             row: Node = Op("//", (Var("x0"), Const(columns)))
@@ -316,24 +316,24 @@ class Comparer:
             column = Var(f"x{len(tile.shape) - 1}")
             rows = tile.elements // columns
         ranges = {f"x{d}": (0, extent - 1) for d, extent in enumerate(tile.shape)}
-        if self._guessed_pad in self.allowed:
-            pitch = columns + vector
-            node = simplify(_row_and(row, pitch, column), ranges)
-            yield self._guess(
-                "guess_pad", f"pad {vector * self.case.problem.tile.packed}", node, rows * pitch
-            )
-        slots = columns // vector
-        if "xor" in self.allowed and slots > 1:
+        allowed, slots = searched_families(self.problem), columns // vector
+        if self._guessed_pad in allowed:
+            node = simplify(_row_and(row, columns + vector, column), ranges)
+            title = f"pad {vector * self.case.problem.tile.packed}"
+            yield self._guess("guess_pad", title, node, columns + vector, rows)
+        if "xor" in allowed and slots > 1:
             turns = 1 << (slots.bit_length() - 1)
             flip = Op("*", (Op("%", (row, Const(turns))), Const(vector)))
             node = simplify(_row_and(row, columns, Op("^", (column, flip))), ranges)
-            yield self._guess("guess_xor", "column ^ row", node, rows * columns)
+            yield self._guess("guess_xor", "column ^ row", node, columns, rows)
 
-    def _guess(self, family: str, title: str, node: Node, declared_elements: int) -> Row:
-        declared = declared_elements * self.problem.tile.element_bytes
-        return self._given_row(
-            family, title, family, to_text(over_elements(node, self.case.problem.tile)), declared
-        )
+    def _guess(self, family: str, title: str, node: Node, pitch: int, rows: int) -> Row:
+        text = to_text(over_elements(node, self.case.problem.tile))
+        shape = self.problem.tile.shape
+        strides = [*(pitch * math.prod(shape[d:-1]) for d in range(1, len(shape))), 1]
+        if not strides_obey(strides, self.problem.layout, self.problem.tile):
+            return Row(family, title, Status.INFEASIBLE, _NOT_ALLOWED, offset=text)
+        return self._given_row(family, title, family, text, rows * pitch * self.problem.tile.element_bytes)
 
     def _row(self, row: Row, formula: Node, table: IntArray, declared: int, swizzled: bool) -> Row:
         """Fill in what a layout costs, or why it cannot be used."""

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from layoutopt.expressions.grammar import Const, Node, Op, Var, to_text, with_parts
 from layoutopt.expressions.simplify import simplify, sum_terms, weighted_sum
-from layoutopt.problems.types import Tile
+from layoutopt.problems.types import Constraints, Tile
 
 # Kinds of edits, the smallest first.
 KINDS: Final = ("constant", "mask", "order")
@@ -217,6 +217,16 @@ def strides_of(node: Node, dimensions: int) -> tuple[int, ...] | None:
             return None
         strides[term.name] += factor
     return tuple(strides.values())
+
+
+def strides_obey(strides: Sequence[int], allowed: Constraints, tile: Tile) -> bool:
+    """Whether they, in elements, have the order and, but for the innermost, the multiple asked for."""
+    order, multiple = allowed.order, allowed.pitch_multiple_bytes or 1
+    wide = [strides[d] for d in order or range(len(strides)) if tile.shape[d] > 1]
+    falling = sorted(wide, reverse=True)
+    return (order is None or wide == falling) and not any(
+        stride * tile.element_bits % (8 * multiple) for stride in falling[:-1]
+    )
 
 
 def _orders(node: Node, tile: Tile, period: int) -> Iterator[Edit]:

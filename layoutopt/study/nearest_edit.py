@@ -24,7 +24,7 @@ from layoutopt.layout.formula import has_xor
 from layoutopt.problems.trace import IntArray
 from layoutopt.problems.types import Constraints, Tile
 from layoutopt.study.counted import Counter
-from layoutopt.study.edits import KINDS, Edit, edits, strides_of
+from layoutopt.study.edits import KINDS, Edit, edits, strides_obey, strides_of
 
 # What a family must be allowed for.
 _NEEDS = {"constant": "pad", "mask": "xor", "order": "order"}
@@ -169,11 +169,4 @@ def _obeys(edit: Edit, allowed: Constraints, tile: Tile) -> bool:
     if edit.kind == "mask" or (multiple is None and order is None):
         return True
     strides = strides_of(edit.node, len(tile.shape))
-    if strides is None:
-        return False
-    wide = [strides[d] for d in order or range(len(strides)) if tile.shape[d] > 1]
-    falling = sorted(wide, reverse=True)
-    size = tile.storage.element_bytes
-    return (order is None or wide == falling) and not any(
-        stride * size % (multiple or 1) for stride in falling[:-1]
-    )
+    return strides is not None and strides_obey(strides, allowed, tile)
