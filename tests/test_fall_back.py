@@ -3,17 +3,20 @@
 import itertools
 
 import numpy as np
+import pytest
 
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
 from layoutopt.model.linear_phases import phases_of
 from layoutopt.model.pitches import in_order, pitches_of, span_of
+from layoutopt.problems.answer import Status
 from layoutopt.problems.file import from_data
 from layoutopt.problems.trace import trace
 from layoutopt.search.fall_back import fall_back
 from layoutopt.search.many_orders import counted_together
 from layoutopt.search.presolve import Presolve
 from layoutopt.search.scene import Scene
+from layoutopt.synthesis.solve import solve
 
 SHAPE = (2, 3, 4, 5, 3)
 
@@ -117,3 +120,17 @@ def fallen(given):
     fall_back(given)
     reachable = [f.candidate for f in given.tally.unswizzled if given.reaches(f.candidate) and f.excess]
     return reachable[0]
+
+
+@pytest.mark.parametrize("families", [["none", "pad"], ["none", "interval"], ["none", "xor"]])
+def test_free_of_conflicts_though_nothing_was_found_by_rising_bytes(monkeypatch, families):
+    monkeypatch.setattr("layoutopt.search.reach_floor.ReachFloor._solved", lambda self: False)
+    monkeypatch.setattr("layoutopt.search.reach_floor.ReachFloor._look_at_whole_lines", lambda self: None)
+    index = {"rows": ["0", "tid"], "columns": ["tid", "0"]}
+    accesses = [{"name": name, "op": "load", "bytes": 4, "index": index[name]} for name in index]
+    data = {"name": "p", "tile": {"shape": [32, 32], "element": "f32"}, "threads": 32, "accesses": accesses}
+    found = solve(from_data(data | {"layout": {"families": families}}), conflict_free=True)
+    assert found.layout is not None
+    assert found.excess == 0
+    none = solve(from_data(data | {"layout": {"families": ["none"]}}), conflict_free=True)
+    assert none.status is Status.UNKNOWN  # nobody has shown that row-major is all there is

@@ -1,6 +1,7 @@
-"""Out of time: layouts of whole dimensions with pads that cost next to nothing to find.
+"""Out of time: layouts with pads that cost next to nothing to find.
 
-A climb from row-major, then from orders drawn at random: it goes to the best of the layouts that exchange two
+First pads after every so many elements of row-major, by rising bytes. Then pads of whole dimensions: a climb
+from row-major, then from orders drawn at random, goes to the best of the layouts that exchange two
 dimensions, move one, or give one another pad. They are counted together, over some of the phases; where none
 is better, the top is counted over all of them. Nothing is refuted.
 """
@@ -18,6 +19,7 @@ import numpy as np
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.model.linear_phases import phases_of
 from layoutopt.model.linearisations import Linearisation, unpadded
+from layoutopt.model.pads import padded
 from layoutopt.model.phases import PhaseSet
 from layoutopt.model.pitches import Pitches, fixed_order, in_order, linearisation, span_of
 from layoutopt.model.space import IntArray
@@ -26,7 +28,7 @@ from layoutopt.search.many_orders import counted_together
 from layoutopt.search.scene import Scene
 
 # Shares of the time left; where swizzles are sought, they need the rest.
-_SHARE, _SHARE_BESIDE_SWIZZLES = 0.7, 0.35
+_SHARE, _SHARE_BESIDE_SWIZZLES, _SHARE_OF_INTERVALS = 0.7, 0.35, 0.1
 _CLIMBS: Final = 48
 _STEPS: Final = 32
 _PHASES: Final = 32  # of each rule, of which the layouts beside one are counted
@@ -41,10 +43,23 @@ def fall_back(scene: Scene) -> None:
         plain = next(unpadded(scene.space, 0), None)
         if plain is not None:
             _count(scene, plain)
+        _count_intervals(scene)
     part = scene.budget.part(_SHARE if scene.field is None else _SHARE_BESIDE_SWIZZLES)
     with suppress(OutOfTime):
         for top in part.while_left(_Climb(scene, part).tops()):
             _count(scene, top)
+
+
+def _count_intervals(scene: Scene) -> None:
+    """Add them, up to one that no layout is better than."""
+    families = scene.space.families & {"none", "interval"}
+    part = scene.budget.part(_SHARE_OF_INTERVALS)
+    for candidate in part.while_left(padded(replace(scene.space, families=families, budget=part))):
+        if not scene.fits(candidate.span):
+            return
+        _count(scene, candidate)
+        if scene.tally.unswizzled[-1].excess == scene.floor:
+            return
 
 
 def _count(scene: Scene, candidate: Linearisation) -> None:

@@ -25,6 +25,8 @@ from layoutopt.search.proposal import Proposal
 from layoutopt.search.reach_floor import ReachFloor
 from layoutopt.search.scene import Scene
 
+ALL_HAVE_CONFLICTS = "every layout of these families has conflicts"
+NONE_KEEPS_TO_THEM = "no layout of these families keeps to the constraints"
 # Classes that the tree may count for one linearisation, round by round: about 0.01, 0.1 and 14 s.
 _TREE_STEPS = (1 << 22, 1 << 26, 1 << 33)
 # Linearisations in one CP-SAT model, and its deterministic time, round by round.
@@ -49,9 +51,11 @@ class LeastExcess:
 
     def run(self) -> Proposal:
         """The best layout found, and what is proved of it."""
-        fitting = [f for f in self.tally.unswizzled if self.scene.fits(f.candidate.span)]
-        # Where only swizzles fit: worse than every one of them, and no answer.
-        nothing = replace(self.tally.unswizzled[0], excess=1 + self._most_excess())
+        known = [f for f in self.tally.unswizzled if self._serves(f)]
+        fitting = [f for f in known if self.scene.fits(f.candidate.span)]
+        # Where only swizzles serve: worse than every one of them, and no answer.
+        most = self.scene.floor if self.scene.conflict_free else self._most_excess()
+        nothing = replace(self.tally.unswizzled[0], excess=1 + most)
         self.best = min(fitting, key=lambda f: f.rank, default=nothing)
         self.scene.look_nearby(self.best)
         left = self._in_turn()
@@ -83,8 +87,8 @@ class LeastExcess:
             self.tally.undecided_span = self.scene.tile.elements
         if self.best is nothing:
             complete = self.tally.exhausted and not left
-            reason = "no layout of these families keeps to the constraints" if complete else "out of time"
-            return self.scene.none(reason, self.scene.scope, complete)
+            nowhere = ALL_HAVE_CONFLICTS if self.scene.conflict_free else NONE_KEEPS_TO_THEM
+            return self.scene.none(nowhere if complete else "out of time", self.scene.scope, complete)
         best = self._polished(self.best)
         return self.scene.proposal(best, max(known, min(bound, best.excess)), operations_proved=False)
 
@@ -183,8 +187,12 @@ class LeastExcess:
                 left += batch
         return left
 
+    def _serves(self, found: Found) -> bool:
+        return found.excess <= self.scene.floor or not self.scene.conflict_free
+
     def _consider(self, found: Found) -> None:
-        self.best = min(self.best, found, key=lambda f: f.rank)
+        if self._serves(found):
+            self.best = min(self.best, found, key=lambda f: f.rank)
 
     def _say(self, candidate: Linearisation) -> None:
         known = max(self.scene.floor, self.tally.refuted)

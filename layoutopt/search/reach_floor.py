@@ -14,8 +14,9 @@ from layoutopt.search.joint import Growth, Listed, needs_no_list, smallest
 from layoutopt.search.presolve import Presolve, nothing_left
 from layoutopt.search.scene import GATHER_SHARE, Scene
 
-# Share of the time after which there must be some layout where excess is allowed; the rest is for it.
-_PATIENCE = 0.3
+# Share of the time after which a layout of the least excess is sought, and where any excess is too much:
+# where none that is free of it was found by rising bytes, the rest is for finding one of any size.
+_PATIENCE, _PATIENCE_CONFLICT_FREE = 0.3, 0.6
 # Of what is then left.
 _WHOLE_LINES_SHARE = 0.2
 
@@ -33,7 +34,7 @@ class ReachFloor:
         self._every_pitch = most_elements(scene.space)
         if limit is not None:
             self._every_pitch = limit if scene.space.far else min(self._every_pitch, limit)
-        budget = scene.budget if scene.conflict_free else scene.budget.part(_PATIENCE)
+        budget = scene.budget.part(_PATIENCE_CONFLICT_FREE if scene.conflict_free else _PATIENCE)
         self._judge = Presolve(scene, budget)
         self.growth = Growth(
             scene.space,
@@ -74,7 +75,7 @@ class ReachFloor:
         tally.refuted = self.scene.floor + 1 if tally.exhausted else 0
         if not self.presolved:
             self._count_plain()
-        elif not proved and not self.scene.conflict_free:
+        elif not proved:
             fall_back(self.scene)
         return None
 
@@ -132,8 +133,8 @@ class ReachFloor:
             for candidate in self.scene.candidates():
                 excess = phases_of(candidate, self.scene.sets, self.scene.tile).excess({})
                 self.tally.unswizzled.append(Found(candidate, {}, excess, candidate.operations))
-                if self.scene.conflict_free:
-                    return
+                if self.scene.conflict_free and self.tally.exhausted:
+                    return  # one shows that there are layouts
                 part.check()
         except OutOfTime:
             fall_back(self.scene)

@@ -22,7 +22,7 @@ from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import Problem
 from layoutopt.search.fall_back import fall_back
 from layoutopt.search.found import Found
-from layoutopt.search.least_excess import LeastExcess
+from layoutopt.search.least_excess import ALL_HAVE_CONFLICTS, NONE_KEEPS_TO_THEM, LeastExcess
 from layoutopt.search.least_operations import COST_LEFT, LeastOperations
 from layoutopt.search.proposal import Progress, Proposal
 from layoutopt.search.reach_floor import ReachFloor
@@ -130,9 +130,7 @@ class _Search:
         if not self.tally.unswizzled:
             if self.scene.budget.spent or not self.tally.exhausted:
                 return self.scene.none("out of time", self.scene.scope, False)
-            return self.scene.none(
-                "no layout of these families keeps to the constraints", self.scene.scope, True
-            )
+            return self.scene.none(NONE_KEEPS_TO_THEM, self.scene.scope, True)
         if stage1 is not None and stage1.excess == self.scene.floor:
             if not self.tally.exhausted:
                 self.tally.undecided_span = self.scene.tile.elements
@@ -142,8 +140,6 @@ class _Search:
                     return answer
             proved = self.tally.undecided_span is None and stage1.cheapest
             return self.scene.proposal(stage1, self.scene.floor, operations_proved=proved)
-        if self.scene.conflict_free:
-            complete = self.tally.undecided_span is None and self.tally.exhausted
-            reason = "every layout of these families has conflicts" if complete else "out of time"
-            return self.scene.none(reason, self.scene.scope, complete)
+        if self.scene.conflict_free and self.tally.undecided_span is None and self.tally.exhausted:
+            return self.scene.none(ALL_HAVE_CONFLICTS, self.scene.scope, True)
         return LeastExcess(self.scene, reach, self.method).run()
