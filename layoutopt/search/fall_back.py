@@ -28,7 +28,7 @@ from layoutopt.search.many_orders import counted_together
 from layoutopt.search.scene import Scene
 
 # Shares of the time left; where swizzles are sought, they need the rest.
-_SHARE, _SHARE_BESIDE_SWIZZLES, _SHARE_OF_INTERVALS = 0.7, 0.35, 0.1
+_SHARE, _SHARE_BESIDE_SWIZZLES, _SHARE_OF_INTERVALS = 0.5, 0.35, 0.1
 _CLIMBS: Final = 48
 _STEPS: Final = 32
 _PHASES: Final = 32  # of each rule, of which the layouts beside one are counted

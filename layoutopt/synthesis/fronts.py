@@ -25,7 +25,7 @@ that alignment would win.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from typing import Final
@@ -199,6 +199,7 @@ class Front:
         points: so far.
         rest: lower bound of the excess in fewer bytes, and 1 where it is exceeded; None: nothing is smaller.
         stuck: the time ran out over what is smaller.
+        had_seconds: that there were for the last point; None without a limit.
         floor: lower bound of the weighted excess of every layout of any kind.
     """
 
@@ -206,37 +207,49 @@ class Front:
     points: list[Point] = field(default_factory=list)
     rest: tuple[Fraction, int] | None = (Fraction(0), 0)
     stuck: bool = False
+    had_seconds: float | None = None
     floor: Fraction = Fraction(0)
     reason: str = ""
 
-    def explore(self, unit: Unit, solver: Callable[[Problem], Result]) -> None:
-        """Find the next point."""
-        assert self.rest is not None
+    def explore(self, unit: Unit, solver: Callable[[Problem], Result], *, again: bool = False) -> None:
+        """Find the next point; or the last one `again`, with more time, of which the better stays."""
+        before = self.points[:-1] if again else self.points
+        known = self.points[-1].bound if again else self.rest[0] if self.rest is not None else Fraction(0)
         layout = self.problem.layout
-        if self.points:
-            layout = msgspec.structs.replace(layout, max_bytes=self.points[-1].bytes - 1)
+        if before:
+            layout = msgspec.structs.replace(layout, max_bytes=before[-1].bytes - 1)
         result = solver(msgspec.structs.replace(self.problem, layout=layout))
         proved = result.proof.objective
-        bound = max(exact(proved.lower_bound), self.rest[0])
+        bound = max(exact(proved.lower_bound), known)
         if proved.everywhere:
             self.floor = max(self.floor, exact(proved.lower_bound))
         if result.layout is None:
-            self.reason = result.reason
-            self.stuck = result.status is not Status.INFEASIBLE
-            self.rest = (bound, 0) if self.stuck else None
+            if not again:
+                self.reason = result.reason
+                self.stuck = result.status is not Status.INFEASIBLE
+                self.rest = (bound, 0) if self.stuck else None
             return
-        assert result.bytes is not None
-        assert result.alignment_bytes is not None
-        assert result.weighted_excess is not None
-        excess = exact(result.weighted_excess)
-        cost = result.proof.index_cost
-        operations = cost.value if cost else 0
-        alignment = _own_alignment(unit, result)
-        sizes = unit.sizes(unit.case.table(result.layout))
-        self.points.append(Point(result.bytes, sizes, alignment, excess, bound, operations, result))
-        self.rest = (bound, 1) if result.status is Status.OPTIMAL else (bound, 0)
-        if result.bytes <= self.problem.tile.bytes:
+        point = _point(unit, result, bound)
+        if again:
+            point = min(replace(self.points[-1], bound=bound), point, key=_rank)
+        self.points = [*before, point]
+        self.rest = (bound, int(point.result.status is Status.OPTIMAL))
+        if point.bytes <= self.problem.tile.bytes:
             self.rest = None
+
+
+def _point(unit: Unit, result: Result, bound: Fraction) -> Point:
+    assert result.layout is not None
+    assert result.bytes is not None
+    assert result.weighted_excess is not None
+    cost = result.proof.index_cost
+    sizes = unit.sizes(unit.case.table(result.layout))
+    excess, operations = exact(result.weighted_excess), cost.value if cost else 0
+    return Point(result.bytes, sizes, _own_alignment(unit, result), excess, bound, operations, result)
+
+
+def _rank(point: Point) -> tuple[Fraction, int, bool]:
+    return point.excess, point.bytes, point.result.status is not Status.OPTIMAL
 
 
 def _own_alignment(unit: Unit, result: Result) -> int:
@@ -328,24 +341,39 @@ def explore(
         chosen = _best(plan, [list(_options(unit, False)) for unit in units], limit)
         if chosen is None:
             break
-        unknown = [(unit, o) for unit, o in zip(units, chosen[1], strict=True) if o.point is None]
-        if not unknown:
+        options = list(zip(units, chosen[1], strict=True))
+        unknown = [(unit, o) for unit, o in options if o.point is None]
+        cut_short = [(unit, o) for unit, o in options if _may_be_better(o, time)]
+        if not unknown and not cut_short:
             break
-        for k, (unit, option) in enumerate(unknown):
+        # The smallest first: what it leaves of its time is for the others.
+        smallest_first = sorted(unknown or cut_short, key=lambda pair: pair[0].case.lowered.tile.elements)
+        for k, (unit, option) in enumerate(smallest_first):
             front = option.front
             if front is None:
                 layout = msgspec.structs.replace(
                     unit.front.problem.layout, alignment_bytes=unit.plain_alignment
                 )
                 unit.plain = front = Front(msgspec.structs.replace(unit.front.problem, layout=layout))
-            # All that is left for first points, half of it for later ones.
-            share = (0.5 if front.points else 1.0) / (len(unknown) - k)
-            front.explore(unit, partial(solver, unit, share))
+            # All that is left for first points and for those known, half of it for later ones.
+            share = (0.5 if unknown and front.points else 1.0) / (len(smallest_first) - k)
+            front.had_seconds = None if time.seconds is None else time.seconds * share
+            front.explore(unit, partial(solver, unit, share), again=not unknown)
     known = [[o for o in _options(unit, False) if o.point is not None] for unit in units]
     best = _best(plan, known, limit)
     bound = _best(plan, [list(_options(unit, True)) for unit in units], limit)
     points = None if best is None else tuple(o.point for o in best[1] if o.point is not None)
     return Choice(points, best and best[0], bound and bound[0])
+
+
+def _may_be_better(option: Option, time: Budget) -> bool:
+    """Whether a point was cut short by the clock and there is now more time for it than there was."""
+    front, point = option.front, option.point
+    if front is None or point is None or point is not front.points[-1] or not time.ran_out:
+        return False
+    if point.result.status is Status.OPTIMAL or time.seconds is None or front.had_seconds is None:
+        return False
+    return time.seconds > front.had_seconds
 
 
 def _room(i: int, unit: Unit, plan: Plan, elements: Sequence[int], limit: int | None) -> int | None:
