@@ -191,3 +191,17 @@ def test_bytes_that_one_choice_needs_are_not_said_of_all(monkeypatch):
     result = solve(from_data(data))
     assert (result.status, result.bytes) == (Status.FEASIBLE, 4 * (31 * 34 + 33))
     assert (result.proof.bytes.lower_bound, result.proof.bytes.scope) == (4 * 32 * 33, "every layout")
+
+
+def test_no_choice_has_all_of_the_time_but_the_last(monkeypatch):
+    data = {
+        "name": "widths", "tile": {"shape": [32, 32], "element": "f32"}, "threads": 32,
+        "accesses": [{"name": "rows", "op": "store", "bytes": [16, 8, 4], "index": ["tid", "0"]}],
+    }  # fmt: skip
+    given = []
+    monkeypatch.setattr(
+        "layoutopt.synthesis.solve.improved",
+        lambda case, proposal, ask: given.append(ask.budget.seconds) or proposal,
+    )
+    solve(from_data(data), time_limit=1000)
+    assert given == [pytest.approx(seconds, abs=60) for seconds in (500, 500, 1000)]

@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import msgspec
 
-from layoutopt.engine.case import cases
 from layoutopt.engine.estimate import block_occupancy, estimate, timing_of
 from layoutopt.engine.witness import witness, worst_instruction
 from layoutopt.errors import LayoutError, ProblemFileError
@@ -45,7 +44,7 @@ from layoutopt.study.edits import strides_obey, strides_of
 from layoutopt.study.index_counts import Indices
 from layoutopt.study.known import known_case, with_known_lanes
 from layoutopt.study.nearest_edit import nearest_edit, time_of
-from layoutopt.synthesis.solve import solve_cases
+from layoutopt.synthesis.solve import solve_cases, solve_widths
 
 ALL: Final = "all"
 # What is in use, and what it is most likely to be replaced by.
@@ -211,7 +210,7 @@ class Comparer:
         layout = msgspec.structs.replace(self.case.asked.layout, families=chosen)
         if self.widths is not None or not self.case.widths:
             return solve_cases([self.case.constrained(layout)], ask)
-        return solve_cases(cases(msgspec.structs.replace(self.case.asked, layout=layout), self.gpu), ask)
+        return solve_widths(msgspec.structs.replace(self.case.asked, layout=layout), self.gpu, ask)
 
     # Rows --------------------------------------------------------------------------------------
 

@@ -10,14 +10,14 @@ from typing import Final
 
 import msgspec
 
-from layoutopt.engine.case import Case, case_of, cases
+from layoutopt.engine.case import Case, case_of
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import FasterLayout, Result
 from layoutopt.problems.lower import assigned, chosen_widths
 from layoutopt.problems.types import FAMILIES, Constraints, Problem
 from layoutopt.search.proposal import Ask
-from layoutopt.synthesis.solve import estimated, solve_cases, with_estimate
+from layoutopt.synthesis.solve import estimated, solve_cases, solve_widths, with_estimate
 
 _SHARE: Final = 0.2  # of the time left after the search, for estimates and what is faster
 _PADS: Final = ("none", "order", "pad")
@@ -56,9 +56,12 @@ def with_faster(problem: Problem, result: Result, gpu: Device, budget: Budget) -
 def _padded(case: Case, layout: Constraints, budget: Budget) -> Result | None:
     """The best layout under these constraints, with its estimate; None where time does not allow one."""
     problem = msgspec.structs.replace(case.asked, layout=layout)
-    found = cases(problem, case.device, budget) if case.widths else [case.constrained(layout)]
+    ask = Ask(budget, every_layout=False)
     try:
-        result = solve_cases(found, Ask(budget, every_layout=False))
+        if case.widths:
+            result = solve_widths(problem, case.device, ask)
+        else:
+            result = solve_cases([case.constrained(layout)], ask)
     except OutOfTime:
         return None
     if result.layout is None:

@@ -15,7 +15,7 @@ from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import EVERY_LAYOUT, METHODS, Bound, Method, Proof, Result, Status
 from layoutopt.problems.free_lanes import is_free
-from layoutopt.problems.lower import assigned, chosen_widths
+from layoutopt.problems.lower import assigned, chosen_widths, width_choices
 from layoutopt.problems.target import target_of
 from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import FAMILIES, Problem
@@ -41,6 +41,8 @@ _CHEAP_TO_INDEX: Final = (
     ("none", "interval"),
 )
 _FIRST_SHARE: Final = 0.5
+# Share of the time left that one choice of widths has at least.
+_WIDTHS_SHARE: Final = 0.5
 _WIDTHS_LEFT: Final = "another choice of widths was not searched to the end"
 
 
@@ -92,7 +94,7 @@ def _fixed(problem: Problem, ask: Ask, gpu: Device) -> Result:
         return _of_least_time(problem, gpu, ask)
     if problem.layout.minimise == "instructions" and not problem.is_dictated:
         return _of_fewest_instructions(problem, gpu, ask)
-    return solve_cases(cases(problem, gpu, ask.budget), ask)
+    return solve_widths(problem, gpu, ask)
 
 
 def _what_ended(result: Result, budget: Budget) -> str:
@@ -106,8 +108,13 @@ def _what_ended(result: Result, budget: Budget) -> str:
     return result.reason.replace(STOPPED, f"{STOPPED}, {by}")
 
 
-def solve_cases(found: Iterable[Case], ask: Ask) -> Result:
-    """The same for cases that the caller has already: those of one problem, or one with other constraints.
+def solve_widths(problem: Problem, gpu: Device, ask: Ask) -> Result:
+    """The best answer over every choice of widths that the problem leaves open; raises as `solve_cases`."""
+    return solve_cases(cases(problem, gpu, ask.budget), ask, len(width_choices(problem)))
+
+
+def solve_cases(found: Iterable[Case], ask: Ask, choices: int = 1) -> Result:
+    """The same for cases that the caller has: so many choices of widths, or one with other constraints.
 
     Raises:
         OutOfTime: the time was over before the first case was there.
@@ -117,10 +124,13 @@ def solve_cases(found: Iterable[Case], ask: Ask) -> Result:
     answers = []
     all_there = True
     try:
-        for case in found:
+        for k, case in enumerate(found):
             check_solvable(case)
-            proposal = source_of(case)(case, ask)
-            proposal = improved(case, proposal, ask)
+            # The widest, which come first, have more; what one leaves is for those that follow.
+            share = max(_WIDTHS_SHARE, 1 / max(1, choices - k))
+            mine = ask if share == 1 else replace(ask, budget=ask.budget.part(share))
+            proposal = source_of(case)(case, mine)
+            proposal = improved(case, proposal, mine)
             answers.append(verified(case, proposal, conflict_free=ask.conflict_free))
     except OutOfTime:
         if not answers:
@@ -146,7 +156,7 @@ def _of_least_time(problem: Problem, gpu: Device, ask: Ask) -> Result:
     found = [result for result in each if result.layout is not None and result.estimate is not None]
     if not found:
         layout = msgspec.structs.replace(problem.layout, minimise="excess")
-        return solve_cases(cases(msgspec.structs.replace(problem, layout=layout), gpu, ask.budget), ask)
+        return solve_widths(msgspec.structs.replace(problem, layout=layout), gpu, ask)
     least = min(found, key=lambda r: (_time(r), r.weighted_excess or 0, r.bytes or 0))
     reason = "least estimated time of the best layouts of several choices of families; an estimate, no proof"
     return msgspec.structs.replace(least, status=Status.FEASIBLE, reason=reason, decided_by=None)
@@ -160,7 +170,7 @@ def _of_fewest_instructions(problem: Problem, gpu: Device, ask: Ask) -> Result:
         ProblemFileError: values are known only at run time, or one model decides.
     """
     first = replace(ask, budget=ask.budget.part(_FIRST_SHARE))
-    plainest = solve_cases(cases(problem, gpu, first.budget), first)
+    plainest = solve_widths(problem, gpu, first)
     cost = plainest.proof.index_cost
     if plainest.layout is None or cost is None or plainest.status is Status.OPTIMAL:
         return plainest
@@ -197,7 +207,7 @@ def _best_of_each(problem: Problem, gpu: Device, ask: Ask) -> Iterator[Result]:
         asked = msgspec.structs.replace(problem, layout=constraints)
         part = replace(ask, budget=ask.budget.part(_FIRST_SHARE if k == 0 else 1 / (1 + len(choices) - k)))
         try:
-            result = solve_cases(cases(asked, gpu, part.budget), part)
+            result = solve_widths(asked, gpu, part)
         except OutOfTime:
             if k == 0:
                 raise
