@@ -53,6 +53,7 @@ def test_characters():
     assert escape.markdown("a|b_c") == "a\\|b\\_c"
     assert escape.markdown_code("x0 | `x1`") == "`x0 \\| 'x1'`"
     assert escape.identifier("1 é\n") == "t1"
+    assert escape.xml("<é\u3000\u202e\x9b\ufffe\n") == "&lt;é\u3000\ufffd\ufffd\ufffd\n"
     assert escape.comment("a\\\n*/ b\u202e") == "a/ * / b"
     text = json.dumps({"a": NASTY}, ensure_ascii=False)
     assert json.loads(escape.json_text(text)) == {"a": NASTY}
@@ -77,6 +78,7 @@ def test_svg_and_page(found):
     assert "\ufffd" in root.find("{*}title").text
     page = banks_page.page(found, None)
     assert "<b>`x`" not in page
+    assert "\u202e" not in page
     assert page.count("</script>") == page.count("<script")
 
 

@@ -10,8 +10,12 @@ import html as _html
 import re
 from typing import Final
 
-# What XML 1.0 cannot hold, not even as a reference.
-_NO_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# What XML 1.0 cannot hold, not even as a reference; and what acts in a page instead of being seen: controls,
+# also those that turn the direction of writing.
+_NO_XML: Final = re.compile(
+    "[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
+    "|[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+)
 _MARKUP: Final = re.compile(r"([\\`*_{}\[\]<>#|~$&])")
 _RUNS_IN_SHEETS: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 _SHOWN_CHARACTERS: Final = 60
@@ -63,7 +67,7 @@ def identifier(text: str) -> str:
 
 
 def xml_text(text: str) -> str:
-    """`text` for a library that writes XML: what XML cannot hold is replaced."""
+    """`text` for a library that writes XML: what it cannot hold, or what acts, is replaced."""
     return _NO_XML.sub("\ufffd", text)
 
 

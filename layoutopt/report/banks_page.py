@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from layoutopt.engine.conflicts import count_wavefronts
-from layoutopt.ground.escape import script, xml
+from layoutopt.ground.escape import script, xml, xml_text
 from layoutopt.hardware.devices import PhaseRule
 from layoutopt.problems.trace import LaneTrace
 from layoutopt.problems.words import tile_text
@@ -75,7 +75,7 @@ def page(found: Views, colour_by: str | None) -> str:
         title=xml(title),
         style=_part("page.css"),
         script=_part("page.js"),
-        data=script(json.dumps(data, separators=(",", ":"))),
+        data=script(xml_text(json.dumps(data, separators=(",", ":"), ensure_ascii=False))),
     )
 
 
