@@ -254,9 +254,12 @@ def check_new(output: Path) -> None:
     """Refuse an output that would replace a file.
 
     Raises:
-        ProblemFileError: there is one.
+        ProblemFileError: there is one, or there can be none of that name.
     """
-    mode = _mode(output)
+    try:
+        mode = _mode(output)
+    except OSError as error:
+        raise ProblemFileError("", f"cannot write {str(output)!r}: {error.strerror}") from None
     if mode is not None and _is_replaced(output, mode):
         raise ProblemFileError("-o", f"{str(output)!r} exists already; choose another name")
 
