@@ -1,5 +1,6 @@
 """Local search for tables: never worse than its start, the same every time, and good where formulas are not."""
 
+import errno
 import sys
 import types
 
@@ -145,3 +146,35 @@ def test_a_stencil_of_seven_points_has_few_conflicts():
     found = nearby(phase_sets(lanes, problem.tile, gpu), lanes, problem.tile, budget=Budget())
     assert found.excess <= 17
     assert weighted_excess(found.table, lanes, gpu) == found.excess
+
+
+def doubled(numbers):
+    return numbers + numbers
+
+
+def test_a_cache_that_is_damaged_or_full_costs_no_answer(tmp_path, monkeypatch):
+    from numba.core import caching, config
+
+    from layoutopt.model.compiled import whole
+
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    ones = np.ones(3, np.int32)
+    assert whole(doubled)(ones).tolist() == [2, 2, 2]
+    kept = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    assert [path.suffix for path in kept] == [".nbc", ".nbi"]
+    for damaged in kept:
+        for data in (b"", damaged.read_bytes()[:30], b"no pickle"):
+            damaged.write_bytes(data)
+            function = whole(doubled)
+            assert function(ones).tolist() == [2, 2, 2]
+            assert function.stats.cache_misses
+            again = whole(doubled)
+            assert again(ones).tolist() == [2, 2, 2]
+            assert again.stats.cache_hits  # what was damaged is there anew
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    kept[1].unlink()
+    monkeypatch.setattr(caching.IndexDataCacheFile, "_save_index", full)
+    assert whole(doubled)(ones).tolist() == [2, 2, 2]

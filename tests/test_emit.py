@@ -10,9 +10,11 @@ import pytest
 from conftest import PROBLEMS, ROOT
 from emit_programs import GCC, GXX, SOLVED, code, expected, same, solved, tabled, visits
 
+from layoutopt.codegen.c_text import to_c
 from layoutopt.codegen.cute import swizzle_of
 from layoutopt.codegen.languages import emit, plan
 from layoutopt.codegen.registry import LANGUAGES
+from layoutopt.codegen.selftest import program
 from layoutopt.engine.case import case_of
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.bits import moved_bits
@@ -143,6 +145,53 @@ REMAINDERS = {
 def test_remainders_precedence_and_wide_steps(language, command, tmp_path):
     problem = from_data(REMAINDERS)
     run(command, language, [(problem, device(problem.target), solve(problem, time_limit=5))], tmp_path)
+
+
+def nested(symbol, depth=24):
+    """Operands that stand inside one another, each of which C names more than once."""
+    text = "tid - 40"
+    for k in range(depth // 2 if symbol in "//%" else depth):
+        inner = f"({text}) ^ {k}"
+        if symbol in ("min", "max"):
+            text = f"{symbol}({inner}, (i - tid*{k + 3}) % {997 + k})"
+        else:
+            text = f"(({inner})*3 - {k + 300}) {symbol} {3 if symbol == '//' else 997 + k}"
+    return f"({text} + i) % 1024"
+
+
+def nested_problem(*symbols):
+    accesses = [
+        {"name": f"a{k}", "op": "load", "bytes": 4, "index": [nested(symbol)], "for": {"i": 3}}
+        for k, symbol in enumerate(symbols)
+    ]
+    flat = ", ".join(f"(tid*{2 * k + 3} + i) % {1000 + k}" for k in range(60))
+    accesses.append({**accesses[0], "name": "lesser", "index": [f"min({flat})"]})
+    return from_data(
+        {
+            "name": "inside",
+            "tile": {"shape": [1024], "element": "f32"},
+            "threads": 64,
+            "accesses": accesses,
+        }
+    )
+
+
+@needs_compiler
+@pytest.mark.parametrize(("language", "command"), [("cuda", CPP), ("c", C)], ids=["cuda", "c"])
+def test_long_operands_that_c_would_repeat_are_a_functions(language, command, tmp_path):
+    """Written out, each inside the other two or four times, they would be gigabytes."""
+    problem = nested_problem("min", "max", "//", "%")
+    gpu = device(problem.target)
+    case = problem, gpu, "x0"
+    assert len(code(language, *case)) < 1 << 16
+    run(command, language, [case], tmp_path)
+
+
+def test_where_no_function_can_take_long_operands_they_are_refused():
+    problem = nested_problem("min")
+    assert len(program(plan(problem, device(problem.target), "x0"))) < 1 << 17
+    with pytest.raises(LayoutError, match="'min' are too long for C in one expression"):
+        to_c(parse(nested("min"), frozenset(("tid", "i"))), {"tid": (0, 63), "i": (0, 2)})
 
 
 def test_a_comment_holds_nothing_that_a_compiler_or_reader_could_miss():

@@ -13,6 +13,7 @@ from layoutopt.expressions.simplify import simplify
 from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import flipped_spelling
 from layoutopt.problems import index_code
+from layoutopt.problems.address_forms import FormSearch
 from layoutopt.problems.file import from_data
 from layoutopt.synthesis.solve import solve
 
@@ -89,6 +90,43 @@ def test_beyond_millions_of_lanes_the_address_is_taken_as_it_is(monkeypatch):
             case.lanes,
             parse("x0*32 + x1", frozenset(("x0", "x1"))),
             np.arange(1024) * 4 ^ 4,
+        )
+
+
+def test_addresses_that_are_longer_than_their_share_are_taken_as_they_are(monkeypatch):
+    """Of hundreds of accesses with expressions of hundreds of operators, the search would take minutes."""
+    long = " + ".join(f"(tid*{k} ^ i*{k + 7}) // {k + 2}" for k in range(1, 50))
+    accesses = [
+        {"name": f"a{k}", "op": "load", "bytes": 4, "index": [f"({long} + {k}) % 1024"], "for": {"i": 8},
+         "where": f"({long}) % 3"}
+        for k in range(8)
+    ]  # fmt: skip
+    accesses.append({"name": "short", "op": "load", "bytes": 4, "index": ["tid"]})
+    problem = from_data(
+        {"name": "p", "tile": {"shape": [1024], "element": "f32"}, "threads": 256, "accesses": accesses}
+    )
+    case = case_of(problem, device("sm_90"))
+    monkeypatch.setattr(index_code, "_codes", {})
+    sought = []
+
+    class Search(FormSearch):
+        def cheapest(self, addresses):
+            sought.append(addresses)
+            return super().cheapest(addresses)
+
+    monkeypatch.setattr(index_code, "FormSearch", Search)
+    *long_ones, short = case.index_code(parse("x0", frozenset(("x0",))))
+    assert len(sought) == 1
+    assert short.instructions.total <= 1
+    for code, lanes in zip(long_ones, case.lanes.accesses, strict=False):
+        assert code.instructions.total > 8 * 49
+        env = {"tid": np.arange(256), "i": np.arange(8)[:, None]}
+        wanted = lanes.element.reshape(8, 256)
+        right = (evaluate(code.form.address, env) == wanted * 4) | ~lanes.active.reshape(8, 256)
+        assert right.all()
+    with pytest.raises(VerificationError, match="does not equal the table"):
+        index_code.index_code(
+            case.problem, case.device, case.lanes, parse("x0*1", frozenset(("x0",))), np.arange(1024) * 4 ^ 4
         )
 
 

@@ -404,9 +404,24 @@ def test_count_prints_nothing_of_a_file_that_is_wrong_further_on(tmp_path):
 def test_an_empty_name_is_not_this_folder(tmp_path, monkeypatch):
     (tmp_path / "p.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
-    for arguments in (("solve", ""), ("solve", "p.json", "--code", ""), ("new", "blank", "-o", "")):
+    for arguments in (
+        ("solve", ""), ("solve", "p.json", "--code", ""), ("new", "blank", "-o", ""),
+        ("import", "ttgir", "p.json", "-o", ""),
+    ):  # fmt: skip
         with pytest.raises(click.BadParameter, match="expected the name of a file or folder, got ''"):
             call(*arguments)
+
+
+def test_a_file_does_not_take_the_name_of_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for arguments in (
+        ("solve", str(PROBLEM), "--code"),
+        ("new", "blank", "-o"),
+        ("sweep", str(PROBLEM), "-o"),
+    ):
+        with pytest.raises(click.BadParameter, match="expected the name of a file, got the folder 'new/'"):
+            call(*arguments, "new/")
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_interrupt_is_not_lost_where_exceptions_are(monkeypatch):

@@ -1,7 +1,9 @@
 """Several inputs of one command: files, folders, lines, templates."""
 
+import errno
 import io
 import json
+import os
 
 import pytest
 from command import layoutopt
@@ -56,6 +58,35 @@ def test_folders_lines_and_standard_input(tmp_path):
     assert layoutopt("solve", "-", input=text).stdout == layoutopt("solve", SMALL).stdout
     (tmp_path / "empty").mkdir()
     assert "no problem file" in layoutopt("solve", tmp_path / "empty").stderr
+
+
+def test_a_folder_inside_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+    (tmp_path / "locked").mkdir()
+    (tmp_path / "a.json").write_bytes(SMALL.read_bytes())
+    scandir = os.scandir
+
+    def refusing(path):
+        if str(path).endswith("locked"):  # by hand: to root, every folder is open
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    good, locked = inputs.inputs([tmp_path])
+    assert good.error is None
+    assert str(tmp_path / "locked") in str(locked.error)
+
+
+@pytest.mark.parametrize("path", ["loop", "loop/inside", "x" * 5000])
+def test_what_cannot_be_reached_is_not_called_missing(tmp_path, path):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for arguments in (["solve", path], ["problems", path], ["new", "transpose", "-o", path]):
+        done = layoutopt(*arguments, cwd=tmp_path)
+        assert done.returncode == 2
+        assert done.stderr.startswith(
+            f"error: cannot {'write' if '-o' in arguments else 'read'} '{path[:99]}"
+        )
+    (found,) = inputs.inputs([path if path[0] == "x" else tmp_path / path])
+    assert "cannot read" in str(found.error)
 
 
 def test_templates_and_over(tmp_path):

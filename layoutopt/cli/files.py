@@ -53,16 +53,21 @@ class OutputPath(click.Path):
 
     Args:
         or_print: without the option the command prints what it would write; `-` is the same.
+        folder: it is a folder, for several files.
     """
 
-    def __init__(self, or_print: bool = False) -> None:
-        super().__init__(path_type=Path)
-        self._or_print = or_print
+    def __init__(self, or_print: bool = False, folder: bool = False) -> None:
+        super().__init__(path_type=Path, file_okay=not folder)
+        self._or_print, self._folder = or_print, folder
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path, or None for standard output. An empty one is a shell variable that is not set."""
         if value == "":
             self.fail("expected the name of a file or folder, got ''", param, ctx)
+        if self._folder and value != "-":
+            return super().convert(value, param, ctx)
+        if str(value).endswith("/"):
+            self.fail(f"expected the name of a file, got the folder {value!r}", param, ctx)
         if value != "-":
             return Path(value)
         if not self._or_print:
@@ -254,9 +259,12 @@ def check_new(output: Path) -> None:
     """Refuse an output that would replace a file.
 
     Raises:
-        ProblemFileError: there is one.
+        ProblemFileError: there is one, or there can be none of that name.
     """
-    mode = _mode(output)
+    try:
+        mode = _mode(output)
+    except OSError as error:
+        raise ProblemFileError("", f"cannot write {str(output)!r}: {error.strerror}") from None
     if mode is not None and _is_replaced(output, mode):
         raise ProblemFileError("-o", f"{str(output)!r} exists already; choose another name")
 

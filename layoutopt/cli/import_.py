@@ -134,7 +134,7 @@ def triton(**options: Any) -> int:
 
 @command.command("ttgir", cls=FileCommand)
 @click.argument("source", type=InputPath())
-@click.option("-o", "--output", "folder", required=True, type=click.Path(file_okay=False, path_type=Path),
+@click.option("-o", "--output", "folder", required=True, type=OutputPath(folder=True),
               metavar="FOLDER", help="Write one problem file a tile there.")  # fmt: skip
 def ttgir(source: Path, folder: Path) -> int:
     """A kernel in Triton's GPU IR: every shared buffer becomes a tile with its accesses.

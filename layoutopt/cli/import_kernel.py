@@ -21,7 +21,12 @@ from layoutopt.errors import ProblemFileError
 @click.option("--array", metavar="NAME", help="Only this array, as `check` names it.")
 @click.option("--shape", metavar="MxN", help="Extents of the array, where the source does not say them.")
 @click.option(
-    "-o", "--output", type=OutputPath(), required=True, metavar="FOLDER", help="Write one file an array."
+    "-o",
+    "--output",
+    type=OutputPath(folder=True),
+    required=True,
+    metavar="FOLDER",
+    help="Write one file an array.",
 )
 @time_limit_option("Seconds to evaluate the kernel.")
 def command(

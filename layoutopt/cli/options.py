@@ -34,7 +34,9 @@ class ProblemPath(InputPath):
 
         if str(value) == "-":
             return (STANDARD_INPUT,)
-        return files(value) if value.is_dir() else (value if value.exists() else find(str(value)) or value,)
+        if os.path.isdir(value):
+            return files(value)
+        return (value if os.path.exists(value) else find(str(value)) or value,)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str

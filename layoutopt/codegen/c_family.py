@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from layoutopt.codegen.c_text import to_c
+from layoutopt.codegen.c_text import helpers, to_c
 from layoutopt.codegen.plan import BASE, AccessPlan, Plan
 from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, lookups, names, substituted
 from layoutopt.ground.escape import comment
@@ -54,10 +54,13 @@ def source(plan: Plan, dialect: Dialect) -> str:
     else:
         lines.append(f"enum {{ {', '.join(f'{name}_{key} = {value}' for key, value in sizes.items())} }};")
     lines += [*dialect.example(plan), "", *_table(plan, dialect)]
+    body: list[str] = []
     if plan.only != "access":
-        lines += [*_offset(plan, dialect), *_bit_shift(plan, dialect)]
+        body += [*_offset(plan, dialect), *_bit_shift(plan, dialect)]
     for access in plan.accesses:
-        lines += ["", *_headline(access), *_addresses(plan, access, dialect), *dialect.pieces(plan, access)]
+        body += ["", *_headline(access), *_addresses(plan, access, dialect), *dialect.pieces(plan, access)]
+    called = helpers("\n".join(body), name, dialect.function, dialect.wide)
+    lines += [*called, *([""] if called else []), *body]
     if dialect.constants:
         lines += ["", *_assertions(plan)]
     lines += dialect.closing(plan)
@@ -129,14 +132,14 @@ def _first_iteration(access: AccessPlan) -> list[str]:
     return ["tid", *("0" for _ in access.access.loops)]
 
 
-def expression(node: Node, access: AccessPlan, dialect: Dialect) -> str:
+def expression(plan: Plan, node: Node, access: AccessPlan, dialect: Dialect) -> str:
     """`node` in C, its variables renamed where C reserves their names."""
     spelled: dict[str, Node] = {BASE: Var("base"), **{v: Var(parameter(v)) for v in access.ranges}}
     renamed = substituted(access.named(node), spelled)
     positive = {substituted(access.named(dividend), spelled) for dividend in access.form.positive}
     # The base of an address is unsigned and small.
     known = {"base": (0, 1 << 24), **{parameter(v): r for v, r in access.ranges.items()}}
-    text = to_c(renamed, known, dialect.wide, positive)
+    text = to_c(renamed, known, dialect.wide, positive, plan.name)
     return text if dialect.wide != "long" else text.replace("LL", "L")
 
 
@@ -156,7 +159,7 @@ def _headline(access: AccessPlan) -> list[str]:
 def _offset(plan: Plan, dialect: Dialect) -> list[str]:
     ranges = plan.coordinate_ranges
     node = plan.offset if plan.element_bytes == 1 else Op("*", (plan.offset, Const(plan.element_bytes)))
-    body = to_c(node, ranges, dialect.wide)
+    body = to_c(node, ranges, dialect.wide, called=plan.name)
     declared = ", ".join(f"{dialect.uint} {x}" for x in ranges)
     return [
         "// Byte offset of an element.",
@@ -215,7 +218,7 @@ def _addresses(plan: Plan, access: AccessPlan, dialect: Dialect) -> list[str]:
     head, uint = f"{dialect.function} {dialect.uint}", dialect.uint
 
     def function(suffix: str, kind: str, node: Node, declared: str, known: Iterable[str]) -> list[str]:
-        body = expression(node, access, dialect)
+        body = expression(plan, node, access, dialect)
         value = f"({uint})({body})" if kind == uint else body
         return [
             f"{dialect.function} {kind} {access.name}_{suffix}({declared}) {{",

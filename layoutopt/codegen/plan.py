@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.codegen.c_text import HELPERS
 from layoutopt.errors import VerificationError
 from layoutopt.expressions.grammar import (
     Const,
@@ -310,7 +311,7 @@ def _own_name(name: str, used: set[str]) -> str:
 # What the emitters name after the tile.
 _OWN_NAMES: Final = (
     "offset", "offset_bytes", "tile", "bytes", "alignment", "layout", "swizzle", "lookup", "lookup_table",
-    "bit_shift", "test", "commit", "wait", "cluster",
+    "bit_shift", "test", "commit", "wait", "cluster", *HELPERS,
 )  # fmt: skip
 
 # Functions of one access, as suffixes of its name.

@@ -14,7 +14,7 @@ from typing import Final
 
 from layoutopt.codegen import cuda
 from layoutopt.codegen.c_family import arguments, loop_nest, parameter, parameters
-from layoutopt.codegen.c_text import to_c
+from layoutopt.codegen.c_text import helpers, to_c
 from layoutopt.codegen.plan import AccessPlan, Plan
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import Const, Node, Op, Var, substituted
@@ -57,9 +57,10 @@ def tile_test(plan: Plan) -> str:
     for access in plan.accesses:
         if access.lanes.operation.width_bytes not in _REGISTERS or plan.device.lanes != 32:
             raise LayoutError(f"the self-test runs on NVIDIA GPUs; {plan.device.name} is none")
-    text = _TILE
+    text, kernels = _TILE, [_kernels(plan, k, a) for k, a in enumerate(plan.accesses)]
+    called = helpers("\n".join(kernels), f"{plan.name}_test", "static", "long long")
     for key, value in {
-        "KERNELS": "\n".join(_kernels(plan, k, a) for k, a in enumerate(plan.accesses)),
+        "KERNELS": "\n".join([*called, *kernels]),
         "RUNS": "\n".join(_run(plan, k, a) for k, a in enumerate(plan.accesses)),
         "COORDINATES": _coordinates(plan),
         "THREADS": str(plan.problem.threads),
@@ -94,7 +95,8 @@ def _element(plan: Plan, access: AccessPlan) -> str:
         index = access.named(over_tid(str(text), access.access, plan.device.lanes))
         node = Op("+", (Op("*", (node, Const(extent))), index))
     renamed = substituted(node, {v: Var(parameter(v)) for v in access.ranges})
-    return to_c(renamed, {parameter(v): r for v, r in access.ranges.items()})
+    ranges = {parameter(v): r for v, r in access.ranges.items()}
+    return to_c(renamed, ranges, called=f"{plan.name}_test")
 
 
 def _iterations(access: AccessPlan) -> int:

@@ -13,8 +13,19 @@ Range = tuple[int, int]  # both ends included
 _UNBOUNDED: Range = (-(2**62), 2**62)
 
 
-def bounds(node: Node, ranges: Mapping[str, Range]) -> Range:
-    """An interval that holds every value of `node`; not always the smallest."""
+def bounds(node: Node, ranges: Mapping[str, Range], known: dict[Node, Range] | None = None) -> Range:
+    """An interval that holds every value of `node`; not always the smallest.
+
+    `known` keeps those of its parts, for who asks about them under the same ranges, too.
+    """
+    if known is None:
+        return _bounds(node, ranges, None)
+    if node not in known:
+        known[node] = _bounds(node, ranges, known)
+    return known[node]
+
+
+def _bounds(node: Node, ranges: Mapping[str, Range], known: dict[Node, Range] | None) -> Range:
     match node:
         case Const(value):
             return value, value
@@ -25,17 +36,17 @@ def bounds(node: Node, ranges: Mapping[str, Range]) -> Range:
         case Op("<" | "<=" | ">" | ">=" | "==" | "!=" | "and" | "or" | "not"):
             return 0, 1
         case Op("neg", (arg,)):
-            low, high = bounds(arg, ranges)
+            low, high = bounds(arg, ranges, known)
             return -high, -low
         case Op("if", (yes, _, no)):
-            a, b = bounds(yes, ranges), bounds(no, ranges)
+            a, b = bounds(yes, ranges, known), bounds(no, ranges, known)
             return min(a[0], b[0]), max(a[1], b[1])
         case Op("min" | "max" as symbol, args):
             pick = min if symbol == "min" else max
-            every = [bounds(arg, ranges) for arg in args]
+            every = [bounds(arg, ranges, known) for arg in args]
             return pick(low for low, _ in every), pick(high for _, high in every)
         case Op(symbol, (left, right)):
-            return _binary(symbol, bounds(left, ranges), bounds(right, ranges))
+            return _binary(symbol, bounds(left, ranges, known), bounds(right, ranges, known))
     return _UNBOUNDED
 
 

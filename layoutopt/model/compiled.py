@@ -6,6 +6,7 @@ it (or in the user's cache), so that only the first search of an installation wa
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
@@ -13,6 +14,7 @@ from typing import NamedTuple, TypeVar
 import numba
 import numpy as np
 import numpy.typing as npt
+from numba.core import caching
 
 Function = TypeVar("Function", bound=Callable[..., object])
 Ints = npt.NDArray[np.int32]
@@ -27,11 +29,28 @@ def part(function: Function) -> Function:
 
 def whole(function: Function) -> Function:
     """Compiled for what it is called with; kept in a cache where one can be written."""
-    try:
-        made: Function = numba.njit(cache=True, no_cfunc_wrapper=True)(function)
-    except RuntimeError:  # no folder for the cache
-        made = numba.njit(no_cfunc_wrapper=True)(function)
+    made: Function = numba.njit(no_cfunc_wrapper=True)(function)
+    with contextlib.suppress(RuntimeError):  # no folder for the cache
+        made._cache = _Cache(function)  # type: ignore[attr-defined]
     return made
+
+
+class _Cache(caching.FunctionCache):  # type: ignore[misc]
+    """Numba's, whose failures cost the time of the compiler, not the answer: damaged files, a full disk."""
+
+    def load_overload(self, signature: object, target: object) -> object:
+        """What is kept for a signature; None where that cannot be read, and then it is written anew."""
+        try:
+            return super().load_overload(signature, target)
+        except Exception:  # whatever a damaged file does to pickle and LLVM
+            with contextlib.suppress(OSError):
+                self.flush()
+            return None
+
+    def save_overload(self, signature: object, compiled: object) -> None:
+        """Keep what was compiled, where there is room."""
+        with contextlib.suppress(OSError):
+            super().save_overload(signature, compiled)
 
 
 # Looking at all banks of a phase, in units looked at.

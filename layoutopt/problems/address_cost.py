@@ -21,7 +21,7 @@ from layoutopt.expressions.instructions import instructions, of_folded, takes_up
 from layoutopt.expressions.simplify import Range
 
 UNROLLED: Final = 64  # iterations; more would flood the instruction cache, and compilers unroll no more
-_UNROLLED_WHOLE: Final = 256  # iterations of a nest whose outer loops compilers unroll, too
+UNROLLED_WHOLE: Final = 256  # iterations of a nest whose outer loops compilers unroll, too
 _GOLDEN: Final = (math.sqrt(5) - 1) / 2
 _START: Final = "@start"
 # However many threads a block has; and where the tile starts, which no loop variable can be called.
@@ -93,7 +93,7 @@ class AddressCost:
         self.start = start
         self._known: dict[tuple[Form, int], tuple[int, int]] = {}  # by the iterations that were counted
 
-    def of(self, form: Form, limit: float = math.inf, most: int = _UNROLLED_WHOLE) -> tuple[int, int]:
+    def of(self, form: Form, limit: float = math.inf, most: int = UNROLLED_WHOLE) -> tuple[int, int]:
         """Instructions of one pass: of what no loop changes, and of all iterations after that.
 
         Args:
@@ -157,7 +157,7 @@ class AddressCost:
     def _unrolled(self) -> tuple[list[str], list[str]]:
         """The loops that compilers unroll, and those that they keep."""
         loops = list(self.loops)
-        if math.prod(self.loops.values()) <= _UNROLLED_WHOLE:
+        if math.prod(self.loops.values()) <= UNROLLED_WHOLE:
             return loops, []
         inner = len(loops)
         while inner and math.prod(self.loops[v] for v in loops[inner - 1 :]) <= UNROLLED:

@@ -49,7 +49,7 @@ BoolArray = npt.NDArray[np.bool_]
 _MASK: Final = (1 << 32) - 1
 _MAX_CHAIN: Final = 64  # constants that no formula gives, as a chain of comparisons
 _CHEAP: Final = 4  # instructions of a pass that are few enough to look no further
-_COMPARED: Final = 16  # iterations by which forms are compared
+COMPARED: Final = 16  # iterations by which forms are compared
 _KEPT: Final = 1 << 20  # values of an expression that are kept for when it is met again
 _Rank = tuple[int, int, int, int]
 
@@ -120,7 +120,7 @@ class FormSearch:
             self._ranked.add(form)
             # With more in its base, a form must cost less.
             most = math.inf if best is None else best[0][0] - (len(form.inside) > best[0][1])
-            cost = sum(self.cost.of(form, most, _COMPARED))
+            cost = sum(self.cost.of(form, most, COMPARED))
             if cost <= most:
                 rank = self._rank(form, cost)
                 best = (rank, form) if best is None or rank < best[0] else best

@@ -44,7 +44,7 @@ def read(path: str | Path) -> bytes:
     if not isinstance(path, str | os.PathLike):
         raise ProblemFileError("", f"expected the name of a file, got {described(path)}")
     name = str(path)
-    if not Path(path).exists() and Path(path).suffix != ".json":
+    if Path(path).suffix != ".json" and _is_missing(name):
         found = catalogue.find(name)
         if found is None:
             near = catalogue.near(name)
@@ -52,6 +52,17 @@ def read(path: str | Path) -> bytes:
             raise ProblemFileError("", f"no file and no problem of the catalogue is called {name!r}; {hint}")
         path = found
     return json_data.read(path, MAX_FILE_BYTES)
+
+
+def _is_missing(path: str) -> bool:
+    """Whether there is nothing of that name; what is there and cannot be reached is not missing."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except (OSError, ValueError):  # whoever reads it says why
+        return False
+    return False
 
 
 def decode(data: bytes) -> Problem:

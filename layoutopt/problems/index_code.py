@@ -14,22 +14,23 @@ comes from. `scripts/benchmarks/index_machine_code.py` compares it with machine 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from layoutopt.errors import VerificationError
-from layoutopt.expressions.grammar import Const, Node, Op, substituted
+from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, evaluate, parts, substituted
 from layoutopt.expressions.simplify import Range, simplify
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation
 from layoutopt.layout.formula import flipped_spelling, has_xor
-from layoutopt.problems.address_cost import Form, Start
-from layoutopt.problems.address_forms import FormSearch, over_tid
+from layoutopt.problems.address_cost import UNROLLED_WHOLE, Form, Start
+from layoutopt.problems.address_forms import COMPARED, FormSearch, over_tid
 from layoutopt.problems.alignment import base_alignment
 from layoutopt.problems.trace import LaneTrace, Trace, environment, expression_ranges
 from layoutopt.problems.types import Access, Problem
@@ -43,6 +44,10 @@ MEASURE: Final = (
 _MOST_CODES: Final = 256  # of the accesses asked for last, since the same are asked for more than once
 _MANY: Final = 1 << 18  # lane accesses, of which forms are sought for some threads, and checked for all
 _MOST: Final = 1 << 22  # lane accesses, beyond which the address as it is is checked at some iterations
+# Operators of all accesses in every iteration that is looked at, of which forms are sought: each takes 15 us.
+# Where there are more, addresses that are longer than their share are taken as they are.
+_MOST_OPERATORS: Final = 1 << 16
+_DIFFERS: Final = "the address of access {!r} does not equal the table"
 _codes: dict[tuple[object, ...], IndexCode] = {}
 
 
@@ -117,15 +122,16 @@ def index_code(
     if flipped is not None:
         spellings.append(flipped)
     alignment = base_alignment(lanes, device, swizzled=has_xor(offset)) // unit_bytes
+    share = _MOST_OPERATORS // max(1, len(problem.accesses))
     found = []
     for access, part in zip(problem.accesses, lanes.accesses, strict=True):
         loops = tuple(access.loops.items())
         places = access.index, access.where, loops, problem.threads, part.element.shape[1]
-        key = *places, part.operation, tuple(spellings), unit_bytes, alignment
+        key = *places, part.operation, tuple(spellings), unit_bytes, alignment, share
         if key not in _codes:
             if len(_codes) >= _MOST_CODES:
                 del _codes[next(iter(_codes))]
-            _codes[key] = _of_access(access, part, problem, spellings, table, unit_bytes, alignment)
+            _codes[key] = _of_access(access, part, problem, spellings, table, unit_bytes, alignment, share)
         found.append(_codes[key])
     return tuple(found)
 
@@ -185,6 +191,12 @@ def _start(form: Form, operation: Operation, alignment: int) -> Start:
     return "free" if operation.matrices else "last"
 
 
+def _operators(node: Node, inside: Mapping[str, int] = MappingProxyType({})) -> int:
+    """How many operators an expression has, with as many in place of the variables that `inside` names."""
+    own = inside.get(node.name, 0) if isinstance(node, Var) else isinstance(node, Op | Lookup)
+    return own + sum(_operators(part, inside) for part in parts(node))
+
+
 def _of_access(
     access: Access,
     lanes: LaneTrace,
@@ -193,6 +205,7 @@ def _of_access(
     table: IntArray,
     unit: int,
     alignment: int,
+    share: int,
 ) -> IndexCode:
     warp = lanes.element.shape[1]
     env = environment(access, problem.threads, warp)
@@ -200,7 +213,13 @@ def _of_access(
     # The trace pads the last warp; beyond the last thread nothing is active.
     active = lanes.active.reshape(shape[0], -1)[:, : problem.threads]
     element = lanes.element.reshape(shape[0], -1)[:, : problem.threads]
-    too_many = active.size > _MOST
+    index = {f"x{d}": over_tid(str(text), access, warp) for d, text in enumerate(access.index)}
+    predicate = None if access.where is None else over_tid(access.where, access, warp)
+    iterations = math.prod(access.loops.values())
+    inside = {name: _operators(node) for name, node in index.items()}
+    every = sum(_operators(node, inside) for node in (*spellings, predicate) if node is not None)
+    too_long = every * (min(iterations, UNROLLED_WHOLE) + COMPARED) > share
+    too_many = active.size > _MOST or too_long
     if too_many:
         rows = _some_iterations(shape[0], problem.threads)
         env = {name: values if values.shape[0] == 1 else values[rows] for name, values in env.items()}
@@ -209,10 +228,17 @@ def _of_access(
     ranges = expression_ranges(access, problem, warp)
     ranges = {"tid": ranges["tid"], **{v: ranges[v] for v in access.loops}}
 
-    predicate = None if access.where is None else simplify(over_tid(access.where, access, warp), ranges)
-    index = {f"x{d}": over_tid(str(text), access, warp) for d, text in enumerate(access.index)}
     start = partial(_start, operation=lanes.operation, alignment=alignment)
     addresses = [substituted(spelling, index) for spelling in spellings]
+    if too_long:
+        at = {name: evaluate(node, env, active) for name, node in index.items()}
+        if ((evaluate(spellings[0], at, active) != wanted) & active).any():
+            raise VerificationError(_DIFFERS.format(access.name))
+        whole = Form(addresses[0], Const(0), Const(0), tuple(access.loops), 0, frozenset())
+        cost = Instructions(0, _operators(spellings[0], inside) * iterations, iterations)
+        return IndexCode(whole, predicate, ranges, start(whole), cost)
+    if predicate is not None:
+        predicate = simplify(predicate, ranges)
     search = FormSearch(access, env, active, wanted, ranges, predicate, start)
     # What some iterations show of dividends and constants need not hold for the others.
     form = search.as_it_is(simplify(addresses[0], ranges)) if too_many else None
@@ -224,6 +250,6 @@ def _of_access(
     if form is None or not (search.never_negative(form.positive) and search.right(form.address)):
         form = None if too_many else search.cheapest(addresses)
         if form is None or not search.right(form.address):
-            raise VerificationError(f"the address of access {access.name!r} does not equal the table")
-    cost = Instructions(*search.cost.of(form), math.prod(access.loops.values()))
+            raise VerificationError(_DIFFERS.format(access.name))
+    cost = Instructions(*search.cost.of(form), iterations)
     return IndexCode(form, predicate, ranges, start(form), cost)

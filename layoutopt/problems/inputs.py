@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,16 +59,19 @@ def inputs(
     for path in paths:
         if str(path) == STANDARD_INPUT and standard_input is not None:
             yield from _of_stream(standard_input, STANDARD_INPUT, over)
-        elif Path(path).is_dir():
+        elif os.path.isdir(path):
             yield from _of_folder(Path(path), over)
         else:
             yield from _of_file(path, over)
 
 
 def files(folder: Path) -> list[Path]:
-    """The problem files in a folder and in those inside it, by name."""
-    found = (path for suffix in (".json", *_LINES) for path in folder.rglob(f"*{suffix}"))
-    return sorted(path for path in found if path.stem != catalogue.SCHEMA_NAME and path.is_file())
+    """The problem files in a folder and in those inside it, by name, and the folders that cannot be read."""
+    found: list[Path] = []
+    for inside, _, names in os.walk(folder, onerror=lambda error: found.append(Path(error.filename))):
+        paths = (Path(inside, name) for name in names if name.endswith((".json", *_LINES)))
+        found.extend(path for path in paths if path.stem != catalogue.SCHEMA_NAME and os.path.isfile(path))
+    return sorted(found)
 
 
 def _of_folder(folder: Path, over: Mapping[str, Sequence[Value]] | None) -> Iterator[Input]:

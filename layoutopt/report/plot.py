@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,9 @@ from typing import Any
 
 from layoutopt.ground.escape import xml_text
 from layoutopt.study.comparison import Comparison, Row
+
+# What it says of folders that it cannot write is about no chart.
+logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
 # Okabe and Ito's palette, told apart with every common colour blindness.
 _FRONT, _OTHER, _LINE = "#0072B2", "#D55E00", "#999999"

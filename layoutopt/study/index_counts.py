@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from layoutopt.expressions.count import operations
 from layoutopt.expressions.grammar import Node, parse, substituted
 from layoutopt.expressions.simplify import simplify
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.trace import expression_ranges
 from layoutopt.problems.types import Access, Problem
+
+_MOST_SIMPLIFIED: Final = 1 << 12  # operations of all accesses; where there are more, long addresses stay
 
 
 class Indices:
@@ -22,7 +26,11 @@ class Indices:
     def operations(self, k: int, formula: Node) -> int:
         """Operations from tid, lane, warp and loop variables to the element offset of access `k`."""
         index, ranges = self._accesses[k]
-        return operations(simplify(substituted(formula, index), ranges))
+        address = substituted(formula, index)
+        plain = operations(address)
+        if plain * len(self._accesses) > _MOST_SIMPLIFIED:
+            return plain
+        return operations(simplify(address, ranges))
 
 
 def _index(access: Access, names: frozenset[str]) -> dict[str, Node]:

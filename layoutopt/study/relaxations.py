@@ -188,7 +188,7 @@ class Relaxations:
         accesses that clash it must be one.
         """
         tile = self.case.lowered.tile
-        for access in self.case.lanes.accesses:
+        for access in self.clashes.budget.while_left(self.case.lanes.accesses):
             rule = self.case.device.rule(access.operation)
             one_order = len(rule.phases) < 2 or access.operation.matrices or rule.serialises_equal
             if one_order or (clash and access.name not in names(clash)):

@@ -7,6 +7,7 @@ as the tasks before them took. A batch whose workers died is cut, until the task
 from __future__ import annotations
 
 import itertools
+import os
 import queue
 import time
 from collections.abc import Iterator, Sequence
@@ -69,7 +70,7 @@ def outcomes(tasks: Iterator[Task], address: str, devices: Sequence[Device] = ()
 def _await_file(path: Path) -> None:
     """Wait for the file of a scheduler that starts; Dask itself would wait for ever."""
     end = time.monotonic() + _CONNECT_SECONDS
-    while not path.exists():
+    while not os.path.exists(path):
         if time.monotonic() > end:
             raise MachineError(f"there is no scheduler file {str(path)!r}")
         time.sleep(0.1)

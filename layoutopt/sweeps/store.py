@@ -59,7 +59,7 @@ class Store:
     def __init__(self, path: Path | None, *, write: bool) -> None:
         self.path = path
         self._lock: int | None = None
-        if path is not None and not write and not path.is_file():
+        if path is not None and not write and not os.path.isfile(path):
             raise ProblemFileError("", f"there is no store {str(path)!r}")
         with self._failures():
             if path is not None and write:
