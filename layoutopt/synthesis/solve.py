@@ -33,12 +33,15 @@ from layoutopt.synthesis.verify import Answer, verified
 # Share of the time limit that the search over the families may use; proofs for every layout get the rest.
 _SEARCH_SHARE: Final = 0.75
 # Families that are searched for themselves where time comes first, and the share of the time that all have.
+# Row-major, which belongs to every family, costs next to nothing to look at.
+_ROW_MAJOR: Final = ("none",)
 _CHEAP_TO_INDEX: Final = (
     ("none", "pad"),
     ("none", "order"),
     ("none", "order", "pad"),
     ("none", "xor"),
     ("none", "interval"),
+    ("none", "order", "split"),
 )
 _FIRST_SHARE: Final = 0.5
 # Share of the time left that one choice of widths has at least.
@@ -199,20 +202,23 @@ def _best_of_each(problem: Problem, gpu: Device, ask: Ask) -> Iterator[Result]:
     choices = [layout.families]
     if not problem.is_dictated:
         few = (tuple(f for f in families if f in allowed) for families in _CHEAP_TO_INDEX)
-        choices += [families for families in dict.fromkeys(few) if families]
+        choices = [f for f in dict.fromkeys([_ROW_MAJOR, layout.families, *few]) if f != ()]
     for k, families in enumerate(choices):
         if k and ask.budget.spent:
             return
+        whole = families == layout.families
         constraints = msgspec.structs.replace(layout, families=families, minimise="excess")
-        asked = msgspec.structs.replace(problem, layout=constraints)
-        part = replace(ask, budget=ask.budget.part(_FIRST_SHARE if k == 0 else 1 / (1 + len(choices) - k)))
+        part = ask.budget.part(_FIRST_SHARE if whole else 1 / (1 + len(choices) - k))
         try:
-            result = solve_widths(asked, gpu, part)
+            yield solve_widths(
+                msgspec.structs.replace(problem, layout=constraints),
+                gpu,
+                replace(ask, budget=part, every_layout=ask.every_layout and whole),
+            )
         except OutOfTime:
             if k == 0:
                 raise
             return
-        yield result
 
 
 def with_estimate(problem: Problem, result: Result, gpu: Device) -> Result:
