@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -15,10 +16,10 @@ from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import EVERY_LAYOUT, METHODS, Bound, Method, Proof, Result, Status
 from layoutopt.problems.free_lanes import is_free
-from layoutopt.problems.lower import assigned, chosen_widths
+from layoutopt.problems.lower import assigned, chosen_widths, width_choices
 from layoutopt.problems.target import target_of
 from layoutopt.problems.trace import Trace
-from layoutopt.problems.types import FAMILIES, Problem
+from layoutopt.problems.types import FAMILIES, Constraints, Problem
 from layoutopt.search import dictated
 from layoutopt.search.as_table import why_no_table
 from layoutopt.search.proposal import STOPPED, Ask, Progress, Proposal
@@ -41,6 +42,7 @@ _CHEAP_TO_INDEX: Final = (
     ("none", "interval"),
 )
 _FIRST_SHARE: Final = 0.5
+_PADS_SHARE: Final = 0.2
 _WIDTHS_LEFT: Final = "another choice of widths was not searched to the end"
 
 
@@ -142,12 +144,12 @@ def _of_least_time(problem: Problem, gpu: Device, ask: Ask) -> Result:
         )
     if ask.method == "model":
         raise ProblemFileError("layout.minimise", "time cannot come first with the method 'model'")
-    each = [with_estimate(problem, result, gpu) for result in _best_of_each(problem, gpu, ask)]
-    found = [result for result in each if result.layout is not None and result.estimate is not None]
+    under = _Under(problem, gpu, ask.budget)
+    each = [(number, under.estimated(result)) for number, result in _best_of_each(under, ask)]
+    found = [(n, r) for n, r in each if r.layout is not None and r.estimate is not None]
     if not found:
-        layout = msgspec.structs.replace(problem.layout, minimise="excess")
-        return solve_cases(cases(msgspec.structs.replace(problem, layout=layout), gpu, ask.budget), ask)
-    least = min(found, key=lambda r: (_time(r), r.weighted_excess or 0, r.bytes or 0))
+        return solve_cases(under(msgspec.structs.replace(problem.layout, minimise="excess"), ask.budget), ask)
+    _, least = min(found, key=lambda nr: (_time(nr[1]), nr[1].weighted_excess or 0, nr[1].bytes or 0, nr[0]))
     reason = "least estimated time of the best layouts of several choices of families; an estimate, no proof"
     return msgspec.structs.replace(least, status=Status.FEASIBLE, reason=reason, decided_by=None)
 
@@ -160,12 +162,15 @@ def _of_fewest_instructions(problem: Problem, gpu: Device, ask: Ask) -> Result:
         ProblemFileError: values are known only at run time, or one model decides.
     """
     first = replace(ask, budget=ask.budget.part(_FIRST_SHARE))
-    plainest = solve_cases(cases(problem, gpu, first.budget), first)
+    under = _Under(problem, gpu, first.budget)
+    plainest = solve_cases(under(problem.layout, first.budget), first)
     cost = plainest.proof.index_cost
     if plainest.layout is None or cost is None or plainest.status is Status.OPTIMAL:
         return plainest
-    found = [r for r in _best_of_each(problem, gpu, ask) if r.layout is not None]
-    least = min([plainest, *found], key=_instructions)
+    found = [plainest]
+    with suppress(OutOfTime):
+        found += (r for _, r in _best_of_each(under, ask) if r.layout is not None)
+    least = min(found, key=_instructions)
     if least is plainest:
         return plainest
     return msgspec.structs.replace(least, status=Status.FEASIBLE, reason=plainest.reason, decided_by=None)
@@ -182,27 +187,60 @@ def _time(result: Result) -> tuple[bool, float, float]:
     return (took.blocks_per_sm == 0, took.time, took.cycles) if took is not None else (False, 0.0, 0.0)
 
 
-def _best_of_each(problem: Problem, gpu: Device, ask: Ask) -> Iterator[Result]:
-    """The best layouts of all families, and of choices of few whose index code is cheap."""
-    layout = problem.layout
+class _Under:
+    """The cases of a problem under one constraint after another, traced once where no width is open.
+
+    Raises:
+        OutOfTime: the time was over before the first was there.
+    """
+
+    def __init__(self, problem: Problem, gpu: Device, budget: Budget) -> None:
+        self.problem, self.gpu = problem, gpu
+        several = len(width_choices(problem)) > 1
+        self._case = None if several else case_of(problem, gpu, budget=budget)
+
+    def __call__(self, layout: Constraints, budget: Budget) -> Iterable[Case]:
+        if self._case is not None:
+            return [self._case.constrained(layout)]
+        return cases(msgspec.structs.replace(self.problem, layout=layout), self.gpu, budget)
+
+    def estimated(self, result: Result) -> Result:
+        """The result with the estimated time of its layout, if it has one."""
+        if self._case is None or result.layout is None:
+            return with_estimate(self.problem, result, self.gpu)
+        return estimated(self._case, result)
+
+
+def _best_of_each(under: _Under, ask: Ask) -> Iterator[tuple[int, Result]]:
+    """The best layouts of all families, and of choices of few whose index code is cheap.
+
+    Each has a number, 0 for all families. The first is among pads alone where those are allowed, which takes
+    little and may be what comes out: a search over everything may leave no time for it.
+
+    Raises:
+        OutOfTime: the time was over before the first was there.
+    """
+    layout = under.problem.layout
     allowed = layout.families or FAMILIES
-    choices = [layout.families]
-    if not problem.is_dictated:
+    choices = [(0, layout.families)]
+    if not under.problem.is_dictated:
         few = (tuple(f for f in families if f in allowed) for families in _CHEAP_TO_INDEX)
-        choices += [families for families in dict.fromkeys(few) if families]
-    for k, families in enumerate(choices):
+        choices += enumerate((families for families in dict.fromkeys(few) if families), 1)
+        if choices[1:] and "pad" in (choices[1][1] or ()):
+            choices[:2] = choices[1::-1]
+    for k, (number, families) in enumerate(choices):
         if k and ask.budget.spent:
             return
         constraints = msgspec.structs.replace(layout, families=families, minimise="excess")
-        asked = msgspec.structs.replace(problem, layout=constraints)
-        part = replace(ask, budget=ask.budget.part(_FIRST_SHARE if k == 0 else 1 / (1 + len(choices) - k)))
+        share = _PADS_SHARE if (k, number) == (0, 1) else 1 / (1 + len(choices) - k)
+        part = replace(ask, budget=ask.budget.part(share if number else _FIRST_SHARE))
         try:
-            result = solve_cases(cases(asked, gpu, part.budget), part)
+            result = solve_cases(under(constraints, part.budget), part)
         except OutOfTime:
             if k == 0:
                 raise
             return
-        yield result
+        yield number, result
 
 
 def with_estimate(problem: Problem, result: Result, gpu: Device) -> Result:
