@@ -10,6 +10,7 @@ import layoutopt.ground.budget
 import layoutopt.search.scene
 import layoutopt.study.counted
 from layoutopt.cli.process import call
+from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import device
@@ -23,11 +24,12 @@ from layoutopt.model.space import space_of
 from layoutopt.problems.file import from_data as problem
 from layoutopt.problems.tile_set_file import tiles_from_data
 from layoutopt.problems.trace import Trace, trace
+from layoutopt.problems.types import FAMILIES
 from layoutopt.proof.every_layout import every_layout
 from layoutopt.search.search import search
 from layoutopt.study.compare import compare
 from layoutopt.sweeps.sweep import sweep
-from layoutopt.synthesis.solve import solve
+from layoutopt.synthesis.solve import solve, solve_cases
 
 
 def test_without_a_limit_there_is_always_time():
@@ -311,7 +313,33 @@ def test_whatever_the_time_there_is_a_plain_layout(minimise, element):
         progress=lambda _: None,
     )
     assert answer.layout is not None
-    assert not answer.complete
+    # Complete only where nothing of any kind can be better.
+    assert not answer.complete or (answer.weighted_excess, answer.bytes) == (0, found.tile.bytes)
+
+
+@pytest.mark.parametrize("element", ["f32", {"bytes": 12}])
+def test_without_time_to_count_two_layouts_it_is_the_padded_one(monkeypatch, element):
+    """The first of some phases are looked at in any case, so that row-major is not the answer to a transpose."""
+    accesses = [
+        {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": 96}},
+        {"name": "columns", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 96}},
+    ]
+    data = {"name": "n", "threads": 96, "accesses": accesses}
+    data["tile"] = {"shape": [96, 96], "element": element}
+    found = problem(data)
+    lanes = trace(found, device("sm_90"))
+    row_major = layoutopt.check(found, "x0*96 + x1").excess
+    monkeypatch.setattr(layoutopt.ground.budget, "time", Ticks(1e-4))
+    answer = search(
+        found,
+        device("sm_90"),
+        lanes,
+        conflict_free=False,
+        budget=Budget(0),
+        workers=1,
+        progress=lambda _: None,
+    )
+    assert answer.weighted_excess < row_major
 
 
 @pytest.mark.parametrize("tick", [1e-3, 1e-2, 3e-2])
@@ -356,3 +384,37 @@ def test_without_time_nothing_is_asked_of_every_layout_of_many_lanes(threads, as
         progress=lambda *line: told.append(line),
     )
     assert bool(told) is asked
+
+
+def minimised(objective):
+    accesses = [
+        {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": 24}},
+        {"name": "columns", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 24}},
+    ]
+    data = {"name": "n", "threads": 24, "accesses": accesses, "layout": {"minimise": objective}}
+    return problem({**data, "tile": {"shape": [24, 24], "element": "f32"}})
+
+
+def test_where_time_comes_first_pads_are_there_before_everything_is_searched(monkeypatch):
+    """Of millions of lanes everything takes all of the time; the lanes are traced once."""
+    solving, traced = sys.modules[solve.__module__], []
+
+    def only_pads(found, ask):
+        if all("table" in (case.lowered.layout.families or FAMILIES) for case in found):
+            raise OutOfTime
+        return solve_cases(found, ask)
+
+    monkeypatch.setattr(solving, "case_of", lambda *a, **k: traced.append(1) or case_of(*a, **k))
+    monkeypatch.setattr(solving, "solve_cases", only_pads)
+    found = solve(minimised("time"))
+    assert found.family == "pad"
+    assert found.estimate is not None
+    assert len(traced) == 1
+
+
+def test_the_plainest_formula_stays_where_the_time_is_over_before_others(monkeypatch):
+    def late(*_):
+        raise OutOfTime
+
+    monkeypatch.setattr(sys.modules[solve.__module__], "_best_of_each", late)
+    assert solve(minimised("instructions")).offset == "x0*25 + x1"

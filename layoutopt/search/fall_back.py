@@ -29,6 +29,7 @@ from layoutopt.search.scene import Scene
 
 # Shares of the time left; where swizzles are sought, they need the rest.
 _SHARE, _SHARE_BESIDE_SWIZZLES, _SHARE_OF_INTERVALS = 0.5, 0.35, 0.1
+_LEAST_SECONDS: Final = 0.1  # for the first climb, over some of the phases, which is better than row-major
 _CLIMBS: Final = 48
 _STEPS: Final = 32
 _PHASES: Final = 32  # of each rule, of which the layouts beside one are counted
@@ -37,25 +38,35 @@ _SEED: Final = 1
 
 
 def fall_back(scene: Scene) -> None:
-    """Add the best layouts of a few climbs to the tally, and one at least."""
+    """Add the best layouts of a few climbs to the tally, and one at least.
+
+    Where counting one takes longer than there is, as of millions of lanes, it is the top of the first climb.
+    """
     scene.tally.exhausted = False
+    climb = _Climb(scene, scene.budget.at_least(_LEAST_SECONDS))
+    tops, first = climb.tops(), None
     with suppress(OutOfTime):
-        plain = next(unpadded(scene.space, 0), None)
-        if plain is not None:
-            _count(scene, plain)
-        _count_intervals(scene)
-    part = scene.budget.part(_SHARE if scene.field is None else _SHARE_BESIDE_SWIZZLES)
+        first = next(tops, None)
+    if first is not None:
+        _count(scene, first)
+    if first is None or not scene.budget.spent:
+        with suppress(OutOfTime):
+            if (plain := next(unpadded(scene.space, 0), None)) is not None:
+                before = scene.budget.elapsed
+                _count(scene, plain)
+                _count_intervals(scene, scene.budget.elapsed - before)
+    climb.budget = scene.budget.part(_SHARE if scene.field is None else _SHARE_BESIDE_SWIZZLES)
     with suppress(OutOfTime):
-        for top in part.while_left(_Climb(scene, part).tops()):
+        for top in climb.budget.while_left(tops):
             _count(scene, top)
 
 
-def _count_intervals(scene: Scene) -> None:
-    """Add them, up to one that no layout is better than."""
+def _count_intervals(scene: Scene, seconds: float) -> None:
+    """Add them, each of which takes so many seconds, up to one that no layout is better than."""
     families = scene.space.families & {"none", "interval"}
     part = scene.budget.part(_SHARE_OF_INTERVALS)
     for candidate in part.while_left(padded(replace(scene.space, families=families, budget=part))):
-        if not scene.fits(candidate.span):
+        if not (scene.fits(candidate.span) and part.affords(seconds)):
             return
         _count(scene, candidate)
         if scene.tally.unswizzled[-1].excess == scene.floor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -18,7 +19,7 @@ from layoutopt.problems.free_lanes import is_free
 from layoutopt.problems.lower import assigned, chosen_widths, width_choices
 from layoutopt.problems.target import target_of
 from layoutopt.problems.trace import Trace
-from layoutopt.problems.types import FAMILIES, Problem
+from layoutopt.problems.types import FAMILIES, Constraints, Problem
 from layoutopt.search import dictated
 from layoutopt.search.as_table import why_no_table
 from layoutopt.search.proposal import STOPPED, Ask, Progress, Proposal
@@ -32,8 +33,8 @@ from layoutopt.synthesis.verify import Answer, verified
 
 # Share of the time limit that the search over the families may use; proofs for every layout get the rest.
 _SEARCH_SHARE: Final = 0.75
-# Families that are searched for themselves where time comes first, and the share of the time that all have.
-# Row-major, which belongs to every family, costs next to nothing to look at.
+# Families that are searched for themselves where time comes first: row-major, which belongs to every family,
+# and pads before all families, the others after them; and shares of the time left.
 _ROW_MAJOR: Final = ("none",)
 _CHEAP_TO_INDEX: Final = (
     ("none", "pad"),
@@ -43,7 +44,7 @@ _CHEAP_TO_INDEX: Final = (
     ("none", "interval"),
     ("none", "order", "split"),
 )
-_FIRST_SHARE: Final = 0.5
+_FIRST_SHARE, _ALL_SHARE = 0.2, 0.5
 # Share of the time left that one choice of widths has at least.
 _WIDTHS_SHARE: Final = 0.5
 _WIDTHS_LEFT: Final = "another choice of widths was not searched to the end"
@@ -155,12 +156,14 @@ def _of_least_time(problem: Problem, gpu: Device, ask: Ask) -> Result:
         )
     if ask.method == "model":
         raise ProblemFileError("layout.minimise", "time cannot come first with the method 'model'")
-    each = [with_estimate(problem, result, gpu) for result in _best_of_each(problem, gpu, ask)]
-    found = [result for result in each if result.layout is not None and result.estimate is not None]
+    under = _Under(problem, gpu, ask.budget)
+    each = [(all_of_them, under.estimated(result)) for all_of_them, result in _best_of_each(under, ask)]
+    found = [(a, r) for a, r in each if r.layout is not None and r.estimate is not None]
     if not found:
-        layout = msgspec.structs.replace(problem.layout, minimise="excess")
-        return solve_widths(msgspec.structs.replace(problem, layout=layout), gpu, ask)
-    least = min(found, key=lambda r: (_time(r), r.weighted_excess or 0, r.bytes or 0))
+        return under.solve(msgspec.structs.replace(problem.layout, minimise="excess"), ask)
+    _, least = min(
+        found, key=lambda ar: (_time(ar[1]), ar[1].weighted_excess or 0, ar[1].bytes or 0, not ar[0])
+    )
     reason = "least estimated time of the best layouts of several choices of families; an estimate, no proof"
     return msgspec.structs.replace(least, status=Status.FEASIBLE, reason=reason, decided_by=None)
 
@@ -172,13 +175,16 @@ def _of_fewest_instructions(problem: Problem, gpu: Device, ask: Ask) -> Result:
         OutOfTime: the time was over before the first was there.
         ProblemFileError: values are known only at run time, or one model decides.
     """
-    first = replace(ask, budget=ask.budget.part(_FIRST_SHARE))
-    plainest = solve_widths(problem, gpu, first)
+    first = replace(ask, budget=ask.budget.part(_ALL_SHARE))
+    under = _Under(problem, gpu, first.budget)
+    plainest = under.solve(problem.layout, first)
     cost = plainest.proof.index_cost
     if plainest.layout is None or cost is None or plainest.status is Status.OPTIMAL:
         return plainest
-    found = [r for r in _best_of_each(problem, gpu, ask) if r.layout is not None]
-    least = min([plainest, *found], key=_instructions)
+    found = [plainest]
+    with suppress(OutOfTime):
+        found += (r for _, r in _best_of_each(under, ask) if r.layout is not None)
+    least = min(found, key=_instructions)
     if least is plainest:
         return plainest
     return msgspec.structs.replace(least, status=Status.FEASIBLE, reason=plainest.reason, decided_by=None)
@@ -195,26 +201,55 @@ def _time(result: Result) -> tuple[bool, float, float]:
     return (took.blocks_per_sm == 0, took.time, took.cycles) if took is not None else (False, 0.0, 0.0)
 
 
-def _best_of_each(problem: Problem, gpu: Device, ask: Ask) -> Iterator[Result]:
-    """The best layouts of all families, and of choices of few whose index code is cheap."""
-    layout = problem.layout
+class _Under:
+    """The answers to a problem under one constraint after another, traced once where no width is open.
+
+    Raises:
+        OutOfTime: the time was over before the first was there.
+    """
+
+    def __init__(self, problem: Problem, gpu: Device, budget: Budget) -> None:
+        self.problem, self.gpu = problem, gpu
+        several = len(width_choices(problem)) > 1
+        self._case = None if several else case_of(problem, gpu, budget=budget)
+
+    def solve(self, layout: Constraints, ask: Ask) -> Result:
+        """The answer under these."""
+        if self._case is not None:
+            return solve_cases([self._case.constrained(layout)], ask)
+        return solve_widths(msgspec.structs.replace(self.problem, layout=layout), self.gpu, ask)
+
+    def estimated(self, result: Result) -> Result:
+        """The result with the estimated time of its layout, if it has one."""
+        if self._case is None or result.layout is None:
+            return with_estimate(self.problem, result, self.gpu)
+        return estimated(self._case, result)
+
+
+def _best_of_each(under: _Under, ask: Ask) -> Iterator[tuple[bool, Result]]:
+    """Whether of all families, and the best layout: of all, and of choices of few whose index code is cheap.
+
+    Row-major and the pads come first: they take little and may be what comes out, for which a search over
+    everything may leave no time.
+
+    Raises:
+        OutOfTime: the time was over before the first was there.
+    """
+    layout = under.problem.layout
     allowed = layout.families or FAMILIES
     choices = [layout.families]
-    if not problem.is_dictated:
-        few = (tuple(f for f in families if f in allowed) for families in _CHEAP_TO_INDEX)
-        choices = [f for f in dict.fromkeys([_ROW_MAJOR, layout.families, *few]) if f != ()]
+    if not under.problem.is_dictated:
+        pads, *others = (tuple(f for f in families if f in allowed) for families in _CHEAP_TO_INDEX)
+        choices = [f for f in dict.fromkeys([_ROW_MAJOR, pads, layout.families, *others]) if f != ()]
     for k, families in enumerate(choices):
         if k and ask.budget.spent:
             return
-        whole = families == layout.families
+        all_of_them, first = families == layout.families, k < choices.index(layout.families)
+        share = _ALL_SHARE if all_of_them else _FIRST_SHARE if first else 1 / (1 + len(choices) - k)
+        part = replace(ask, budget=ask.budget.part(share), every_layout=ask.every_layout and all_of_them)
         constraints = msgspec.structs.replace(layout, families=families, minimise="excess")
-        part = ask.budget.part(_FIRST_SHARE if whole else 1 / (1 + len(choices) - k))
         try:
-            yield solve_widths(
-                msgspec.structs.replace(problem, layout=constraints),
-                gpu,
-                replace(ask, budget=part, every_layout=ask.every_layout and whole),
-            )
+            yield all_of_them, under.solve(constraints, part)
         except OutOfTime:
             if k == 0:
                 raise
