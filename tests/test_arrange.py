@@ -488,6 +488,21 @@ def test_stages_of_bytes_begin_where_their_counts_hold():
     assert (result.alignment_bytes, [p.stage_bytes for p in result.tiles]) == (4, [637, 316])
 
 
+@pytest.mark.parametrize("limit", [11, 12, 13])
+def test_tiles_of_bytes_fit_where_their_elements_do(limit):
+    """At whole bank words they would take 13 bytes."""
+    data = {
+        "name": "bytes", "target": "sm_90", "threads": 32, "layout": {"max_bytes": limit},
+        "tiles": [{"name": "a", "shape": [6], "element": "u8"}, {"name": "b", "shape": [5], "element": "u8"}],
+        "accesses": [
+            {"name": name, "tile": name, "op": "load", "bytes": 1, "index": [f"tid % {extent}"]}
+            for name, extent in (("a", 6), ("b", 5))
+        ],
+    }  # fmt: skip
+    found = arrange(tiles_from_data(data))
+    assert (found.status, found.bytes) == (Status.OPTIMAL, 11)
+
+
 def test_a_scope_names_no_tables():
     """The bounds of tiles too large for a table are of formulas: a table of one of them might be smaller."""
     tiles = [{"name": name, "shape": [576, 9], "element": "f32"} for name in ("A", "B")]

@@ -52,6 +52,30 @@ def test_more_than_the_gpu_has_is_no_advice():
     assert [r.kind for r in found.relaxations] == ["stages"]
 
 
+def test_fewer_stages_help_where_they_fit_as_aligned_as_they_are():
+    """Two stages of A fill what the swizzled B leaves of a row of banks: without one of them C begins there still."""
+    wide, rows = {"shape": [5, 16], "element": "f32"}, "2*i + lane // 16"
+    accesses = [{"name": "a", "tile": "A", "op": "load", "bytes": 4, "index": ["lane % 8"]}]
+    for name in ("B", "C"):
+        use = {"tile": name, "bytes": 4}
+        accesses += [
+            {**use, "name": f"{name} rows", "op": "store", "index": [rows, "lane % 16"], "for": {"i": 2}},
+            {**use, "name": name, "op": "load", "index": ["lane % 5", "lane // 5 % 2"], "where": "lane < 10"},
+        ]
+    tiles = [
+        {"name": "A", "shape": [8], "element": "f32", "stages": 2},
+        {**wide, "name": "B"},
+        {**wide, "name": "C"},
+    ]
+    layout = {"families": ["none", "xor"], "max_bytes": 680}
+    assert [
+        r.kind for r in explain_tiles(block(tiles=tiles, accesses=accesses, layout=layout)).relaxations
+    ] == ["max_bytes"]
+    tiles[0]["stages"], layout["max_bytes"] = 4, 710
+    found = explain_tiles(block(tiles=tiles, accesses=accesses, layout=layout))
+    assert found.relaxations[-1].message == "with 2 in place of 4 stages there are no conflicts"
+
+
 def test_a_tile_that_always_conflicts_is_named():
     """A store of 16 bytes a lane and a load of 4 down the columns: 4-way at best."""
     vectors = {

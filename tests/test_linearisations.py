@@ -148,6 +148,22 @@ def test_a_dimension_of_one_element_may_run_fastest_and_be_padded():
     assert not list(padded(space((1, 5), 1, {"none", "pad"})))
 
 
+@pytest.mark.parametrize("shape", [(5, 1), (4, 1)])
+def test_the_pitch_multiple_does_not_bind_the_innermost_stride_that_is_padded(shape):
+    """Strides of dimensions of one element bind nothing: that of the only other one is the innermost."""
+    families = {"none", "pad", "split"}
+    given = space(shape, 1, families, stride_multiple=3)
+    whole = {c.digits[0].stride for c in listed(given) if len(c.digits) == 2}
+    assert whole == {1, 2, 3, 4}
+    for c in listed(given):
+        *outer, _ = (d.stride for d in c.digits if d.size > 1)
+        assert not any(stride % 3 for stride in outer)
+    free = {c.digits for c in listed(space(shape, 1, families))}
+    assert {c.digits for c in listed(given)} >= {
+        digits for digits in free if not any(d.stride % 3 for d in digits if d.size > 1 and d != digits[-2])
+    }
+
+
 def test_streams_open_when_their_first_candidate_is_next(monkeypatch):
     """Where 8-byte accesses keep 9-byte elements eight apart, no pair of pads is small: few are looked into."""
     made = []

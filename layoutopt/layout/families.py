@@ -244,7 +244,8 @@ FAMILIES: Final[tuple[Family, ...]] = (
         name="matrix",
         heading="any coordinate bits select the bank",
         adds="where every extent is a power of two: a swizzle over any choice of the coordinate bits that "
-        "select the bank, so that every invertible bit matrix is one of them, as far as banks go",
+        "select the bank, so that every invertible bit matrix that leaves together the elements of a bank "
+        "word is one of them, as far as banks go",
         bytes="none",
         index="those of two cuts and more, and of the swizzle",
         picture="x1 // 2 * 4 + x0 // 2 * 8 + x0 % 2 * 2 + x1 % 2",

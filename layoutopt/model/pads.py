@@ -81,10 +81,10 @@ def _pads_of(space: Space, structure: Structure) -> Iterator[Linearisation]:
         return
     operations = least_operations_of(structure, space.shape)
     gaps = [gap for gap, (_, _, size) in enumerate(structure[:-1]) if size > 1]
-    span = _spans(structure, stride_units(space, structure))
+    units = stride_units(space, structure)
+    span = _spans(structure, units)
     streams: list[Stream] = [
-        ((span({gap: space.unit(structure[gap])}), operations), partial(_pad_stream, space, structure, gap))
-        for gap in gaps
+        ((span({gap: units[gap]}), operations), partial(_pad_stream, space, structure, gap)) for gap in gaps
     ]
     if not space.congruences(structure).one_by_one:
         span = _spans(structure, least_units(space, structure))
@@ -234,7 +234,7 @@ def _interval_stream(
 
 def _pad_stream(space: Space, structure: Structure, gap: int) -> Iterator[Linearisation]:
     """One pad growing: spans rise."""
-    unit = space.unit(structure[gap])
+    unit = stride_units(space, structure)[gap]
     for amount in range(unit, max(space.period, unit + 1), unit):
         pads = [0] * (len(structure) - 1)
         pads[gap] = amount

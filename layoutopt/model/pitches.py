@@ -67,12 +67,12 @@ class PitchVariables:
             for d in [d for d in order if d in first][-1:]:
                 self._runs_fastest(d)
         for d in self.dims:
-            least, growth, most = _inner_pitch(space, d)
+            least, most = _inner_pitch(space, d)
             if least > 1 and space.vector > 1:  # it would tear vectors
                 model.clause([-first[d] - 1, -self.plain - 1])
             terms = [(self.pitch[d], 1)]
             if most > least:
-                terms.append((model.integer(0, (most - least) // growth, f"inner_steps_{d}"), -growth))
+                terms.append((model.integer(0, (most - least) // least, f"inner_steps_{d}"), -least))
             model.linear(terms, [least, least], [first[d], self.plain])
             unit = outer_step(space, d)
             if unit > 1:
@@ -179,15 +179,13 @@ def outer_step(space: Space, d: int) -> int:
     return math.lcm(space.stride_multiple, space.whole.steps[d])
 
 
-def _inner_pitch(space: Space, d: int) -> tuple[int, int, int]:
-    """The least pitch of a dimension that runs fastest, by how much it grows, and the most."""
-    step, piece = space.whole.steps[d], (d, 1, space.shape[d])
-    unit = alone = space.alignment_unit(piece)
-    growth = space.unit(piece) if step == alone else step
+def _inner_pitch(space: Space, d: int) -> tuple[int, int]:
+    """The least pitch of a dimension that runs fastest, by which it also grows, and the most."""
+    step, most = space.whole.steps[d], space.alignment_unit((d, 1, space.shape[d]))
     if single_inside(space) is not None:
-        pad = MOST_ELEMENTS if space.far else max(space.period - 1, space.unit(piece))
-        unit += pad // growth * growth
-    return step, growth, unit
+        pad = MOST_ELEMENTS if space.far else max(space.period - 1, most)
+        most += pad // step * step
+    return step, most
 
 
 def by_span(space: Space, most: int, *, padded: bool = False) -> Iterator[Linearisation]:
@@ -253,8 +251,7 @@ def _strides(space: Space, order: tuple[int, ...], pads: tuple[int, ...]) -> Pit
             unit = outer_step(space, d)
             pitches[d] = -(-needed // unit) * unit + pads[place] * unit
         else:
-            least, growth, _ = _inner_pitch(space, d)
-            pitches[d] = least + pads[place] * growth
+            pitches[d] = (pads[place] + 1) * _inner_pitch(space, d)[0]
             if space.vector > 1 and (pitches[d] > 1 or d != len(space.shape) - 1):
                 return None
         needed = pitches[d] * space.shape[d]
@@ -265,7 +262,7 @@ def _may_pad(space: Space, order: tuple[int, ...], pitches: Pitches, k: int) -> 
     """Whether the pad of a dimension, counted from the inside out, is not too long."""
     d = order[-k - 1]
     if not k:
-        return pitches[d] <= _inner_pitch(space, d)[2]
+        return pitches[d] <= _inner_pitch(space, d)[1]
     inner = order[-k]
     pad = pitches[d] - pitches[inner] * space.shape[inner]
     return space.far or pad <= most_pad(space, (d, 1, space.shape[d]))
@@ -322,8 +319,8 @@ def described(candidate: Linearisation, space: Space) -> bool:
     if not digits:
         return True
     inner = digits[-1]
-    least, growth, most = _inner_pitch(space, inner.dim)
-    if inner.stride > most or (inner.stride - least) % growth:
+    step, most = _inner_pitch(space, inner.dim)
+    if inner.stride > most or inner.stride % step:
         return False
     return not any(d.stride % outer_step(space, d.dim) for d in digits[:-1])
 

@@ -19,7 +19,8 @@ from layoutopt.problems.types import TileSet
 from layoutopt.search.proposal import Progress
 from layoutopt.study.explain import explain
 from layoutopt.study.explanation import ALLOWED, Explanation, Relaxation
-from layoutopt.synthesis.arrange import Arrangement, arrange
+from layoutopt.synthesis.arrange import Arrangement, PlacedTile, arrange
+from layoutopt.synthesis.packing import Plan, pack
 from layoutopt.synthesis.tile_groups import groups, within_room
 
 TILE_SET_EXPLANATION_SCHEMA: Final = "layoutopt.tile_set_explanation/1"
@@ -205,13 +206,18 @@ class _Together:
     def _fewer_stages(self, free: Arrangement, least: str) -> Iterator[Relaxation]:
         """The most stages in which the layouts of `free` fit, where the file has more."""
         limit = self.tile_set.layout.max_bytes
-        places = [place for part in free.tiles for place in part.places]
-        most = max(place.stages for place in places)
         assert limit is not None
-        assert free.bytes is not None
+        if self.tile_set.overlay:
+            return
+        tiles = {tile.name: tile for tile in self.tile_set.tiles}
+        alignments = [
+            max(part.result.alignment_bytes or 1, *(tiles[name].element_alignment for name in part.tiles))
+            for part in free.tiles
+        ]
+        most = max(place.stages for part in free.tiles for place in part.places)
         for stages in range(most - 1, 0, -1):
-            saved = sum((place.stages - min(place.stages, stages)) * place.stage_bytes for place in places)
-            if free.bytes - saved <= limit and not self.tile_set.overlay:
+            sizes = [_bytes_in(part, stages) for part in free.tiles]
+            if pack(Plan(tuple(range(len(sizes)))), sizes, alignments)[0] <= limit:
                 yield Relaxation("stages", f"with {stages} in place of {most} stages there are {least}")
                 return
 
@@ -229,3 +235,9 @@ class _Together:
         """Excess that the budget costs."""
         assert self.free is not None
         return (self.found.excess or 0) - (self.free.excess or 0)
+
+
+def _bytes_in(part: PlacedTile, stages: int) -> int:
+    """Bytes of tiles with one layout in so many stages at most, one behind the other."""
+    last = part.places[-1]
+    return sum(min(p.stages, stages) * p.stage_bytes for p in part.places) - last.stage_bytes + last.bytes

@@ -38,6 +38,9 @@ ARRANGEMENT_SCHEMA: Final = "layoutopt.arrangement/1"
 
 # Of the time, for a search without a budget, where the file has none and a block of the GPU has one.
 _UNBOUNDED_SHARE: Final = 0.75
+_WITHIN_WORDS: Final = (
+    "no combination was found, and where in a bank word tiles may begin is not all searched"
+)
 
 
 class Place(Struct, frozen=True):
@@ -227,7 +230,7 @@ def arrange(
                 return solve_cases([unit.case.constrained(problem.layout)], ask)
 
         choice = explore(units, plan, whole.layout.max_bytes, solver, time)
-        return _arrangement(whole, gpu, units, plan, choice, elements)
+        return _arrangement(whole, gpu, units, plan, choice, elements, time.spent)
 
     if asked is None:
         # What fits without being told to has the stronger proof.
@@ -239,13 +242,19 @@ def arrange(
 
 
 def _arrangement(
-    tile_set: TileSet, gpu: Device, units: Sequence[Unit], plan: Plan, choice: Choice, elements: int
+    tile_set: TileSet,
+    gpu: Device,
+    units: Sequence[Unit],
+    plan: Plan,
+    choice: Choice,
+    elements: int,
+    out_of_time: bool,
 ) -> Arrangement:
     limit = tile_set.layout.max_bytes
     scope = _scope(units, limit)
     floor = sum((unit.front.floor for unit in units), Fraction(0))
     if choice.points is None or choice.found is None:
-        return _nothing(tile_set, gpu, units, choice.bound is None, elements)
+        return _nothing(tile_set, gpu, units, choice.bound is None, elements, out_of_time)
     points = choice.points
     total, bases = pack(
         plan,
@@ -309,7 +318,12 @@ def _placed(unit: Unit, point: Point, base: int) -> PlacedTile:
 
 
 def _nothing(
-    tile_set: TileSet, gpu: Device, units: Sequence[Unit], infeasible: bool, elements: int
+    tile_set: TileSet,
+    gpu: Device,
+    units: Sequence[Unit],
+    infeasible: bool,
+    elements: int,
+    out_of_time: bool,
 ) -> Arrangement:
     """No combination was found: why, tile by tile where a tile alone has no layout."""
     limit = tile_set.layout.max_bytes
@@ -320,12 +334,13 @@ def _nothing(
     ]
     if not reasons and infeasible:
         reasons = [f"no combination of layouts keeps to the constraints ({_scope(units, limit)})"]
+    stopped = out_of_time or any(unit.front.stuck for unit in units)
     return Arrangement(
         tile_set.name,
         gpu.name,
         Status.INFEASIBLE if infeasible else Status.UNKNOWN,
         Proof(Bound(0, EVERY_LAYOUT), Bound(elements, EVERY_LAYOUT)),
-        "; ".join(reasons) or "out of time",
+        "; ".join(reasons) or ("out of time" if stopped else _WITHIN_WORDS),
         max_bytes=limit,
     )
 

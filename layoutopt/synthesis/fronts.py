@@ -323,7 +323,7 @@ def _options(unit: Unit, optimistic: bool) -> Iterator[Option]:
                 size = unit.bytes_at(promised, alignment)
                 yield Option(size, alignment, excess, 0, 0, None, None)
         if front.rest is not None and (optimistic or not front.stuck):
-            yield Option(unit.elements_bytes, alignment, *front.rest, 0, None, front)
+            yield Option(unit.elements_bytes, unit.least_alignment, *front.rest, 0, None, front)
 
 
 def explore(
