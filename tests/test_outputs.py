@@ -412,6 +412,28 @@ def test_an_empty_name_is_not_this_folder(tmp_path, monkeypatch):
             call(*arguments)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        ("solve p.json --device-file bad", "--device-file"),
+        ("targets --device-file bad", "--device-file"),
+        ("emit r.json --problem bad", "--problem"),
+        ("show p.json --layout bad", "--layout"),
+        ("patch k.ptx --array tile --block 32,8 --arg 2=64 --result bad -o o", "--result"),
+        ("import triton @r.json --tile 16x32 --element f32 --into bad", "--into"),
+    ],
+)
+def test_of_several_files_the_wrong_one_is_named(arguments, option, inputs):
+    (inputs / "r.json").write_text(command.layoutopt("solve", PROBLEM, "--json").stdout)
+    (inputs / "bad").write_bytes(b"{}\n[\xff")
+    if option == "--into":
+        (inputs / "r.json").write_text("#ttg.blocked<{sizePerThread=[1,1],threadsPerWarp=[1,32],"
+                                       "warpsPerCTA=[4,1],order=[1,0]}>")  # fmt: skip
+    done = command.layoutopt(*arguments.split(), cwd=inputs)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: {option}: not UTF-8 text (byte 4)\n"
+
+
 def test_a_file_does_not_take_the_name_of_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for arguments in (

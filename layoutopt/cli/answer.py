@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, time_limit_option
+from layoutopt.cli.options import (
+    ProblemPath,
+    device_file_option,
+    more_devices,
+    problem_device,
+    time_limit_option,
+)
 from layoutopt.cli.solve import CODES, solve_interruptibly
 
 if TYPE_CHECKING:
@@ -72,13 +78,16 @@ def answer_of(
         ProblemFileError: a file is wrong.
     """
     from layoutopt.errors import ProblemFileError
+    from layoutopt.ground.json_data import named_by
     from layoutopt.problems.answer import RESULT_SCHEMA
     from layoutopt.problems.file import from_data, load
 
     if isinstance(raw, dict) and raw.get("schema") == RESULT_SCHEMA:
         if offset is not None:
             raise click.UsageError("--offset needs a problem file, not a result")
-        found = _from_result(raw, load(problem) if problem is not None else None, device_file)
+        with named_by("--problem"):
+            named = load(problem) if problem is not None else None
+        found = _from_result(raw, named, device_file)
         return lambda: found
     if problem is not None:
         raise click.UsageError("--problem belongs to a result file")
@@ -102,13 +111,13 @@ def _solved(problem: Problem, gpu: Device, time_limit: float, workers: int) -> A
 
 
 def _from_result(raw: dict[str, Any], problem: Problem | None, device_file: Path | None) -> Answer:
-    from layoutopt.hardware.devices import device, load_devices
+    from layoutopt.hardware.devices import device
     from layoutopt.problems.result_file import result_from_data
     from layoutopt.problems.types import Problem, Structure, Tile
     from layoutopt.study.claims import check_result
 
     result = result_from_data(raw)
-    more = load_devices(device_file) if device_file is not None else ()
+    more = more_devices(device_file)
     if problem is not None:
         gpu = device(problem.target, more)
         check_result(problem, gpu, result)

@@ -59,6 +59,7 @@ def block_of(
     Raises:
         ProblemFileError: a file is wrong.
     """
+    from layoutopt.ground.json_data import named_by
     from layoutopt.problems.file import parsed, read
     from layoutopt.problems.tile_set_file import tiles_from_data
     from layoutopt.study.block import Block, block_in_use, read_block
@@ -74,7 +75,11 @@ def block_of(
             f"--offset: of several tiles, the file says each tile's layout (tiles[i].published.offset); "
             f"--offset {PUBLISHED} takes those"
         )
-    tiles = tiles_from_data(parsed(read(problem)) if problem is not None else raw)
+    if problem is not None:
+        with named_by("--problem"):
+            tiles = tiles_from_data(parsed(read(problem)))
+    else:
+        tiles = tiles_from_data(raw)
     gpu = problem_device(tiles, device_file)
     if offset == PUBLISHED:
         in_use = block_in_use(tiles, gpu)

@@ -287,12 +287,13 @@ def _tile(tile: str, element: str) -> tuple[tuple[int, ...], int]:
 
 def _same_tile(into: Path, tile: tuple[tuple[int, ...], str]) -> tuple[dict[str, Any], Problem]:
     """A problem file that has this tile, as data and as a problem."""
-    from layoutopt.ground.json_data import read
+    from layoutopt.ground.json_data import named_by, read
     from layoutopt.problems.file import MAX_FILE_BYTES, from_data, parsed
 
     shape, element = tile
-    old = parsed(read(into, MAX_FILE_BYTES))
-    known = from_data(old)
+    with named_by("--into"):
+        old = parsed(read(into, MAX_FILE_BYTES))
+        known = from_data(old)
     if (list(known.tile.shape), known.tile.element) != (list(shape), element):
         raise ProblemFileError(
             "--into", f"{str(into)!r} has another tile than {'x'.join(map(str, shape))} {element}"

@@ -121,6 +121,21 @@ def opened_store(path: Path | None) -> Store | None:
     return Store(path, write=False)
 
 
+def more_devices(device_file: Path | None) -> tuple[Device, ...]:
+    """The devices that `--device-file` names.
+
+    Raises:
+        ProblemFileError: the file is wrong.
+    """
+    if device_file is None:
+        return ()
+    from layoutopt.ground.json_data import named_by
+    from layoutopt.hardware.devices import load_devices
+
+    with named_by("--device-file"):
+        return load_devices(device_file)
+
+
 def device_options(command: Command) -> Command:
     """Add `--target` and `--device-file`; `chosen_device` takes their values."""
     target = click.option(
@@ -138,9 +153,9 @@ def chosen_device(target: str | None, device_file: Path | None) -> Device:
     Raises:
         ProblemFileError: there is no such device, or the file is wrong.
     """
-    from layoutopt.hardware.devices import DEFAULT_TARGET, device, load_devices
+    from layoutopt.hardware.devices import DEFAULT_TARGET, device
 
-    more = load_devices(device_file) if device_file is not None else ()
+    more = more_devices(device_file)
     if target is None:
         return more[0] if more else device(DEFAULT_TARGET)
     return device(target, more)
@@ -152,6 +167,6 @@ def problem_device(problem: Problem | TileSet, device_file: Path | None) -> Devi
     Raises:
         ProblemFileError: there is no such device, or the file is wrong.
     """
-    from layoutopt.hardware.devices import device, load_devices
+    from layoutopt.hardware.devices import device
 
-    return device(problem.target, load_devices(device_file) if device_file is not None else ())
+    return device(problem.target, more_devices(device_file))

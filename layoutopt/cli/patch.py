@@ -101,7 +101,8 @@ def _layout(path: Path) -> Layout:
     from layoutopt.ground import json_data
     from layoutopt.problems.result_file import result_from_data
 
-    layout = result_from_data(json_data.parse(json_data.read(path, MAX_RESULT_BYTES))).layout
+    with json_data.named_by("--result"):
+        layout = result_from_data(json_data.parse(json_data.read(path, MAX_RESULT_BYTES))).layout
     if layout is None:
         raise ProblemFileError(
             "--result", f"expected a result with a layout, got {shown(str(path))} without one"

@@ -12,7 +12,7 @@ import click
 
 from layoutopt.cli.failures import USAGE_ERROR, one_line
 from layoutopt.cli.files import FileCommand, InputPath, OutputPath, TextOrFile, whole_file, write_all
-from layoutopt.cli.options import ProblemPath, device_file_option, time_limit_option
+from layoutopt.cli.options import ProblemPath, device_file_option, more_devices, time_limit_option
 from layoutopt.cli.output import end_progress, note, progress, say, say_json
 from layoutopt.cli.several import over_option
 from layoutopt.problems.answer import METHODS, Method
@@ -112,13 +112,12 @@ def _swept(
     device_file: Path | None,
     asked: dict[str, Any],
 ) -> Sweep:
-    from layoutopt.hardware.devices import load_devices
     from layoutopt.problems.inputs import STANDARD_INPUT
     from layoutopt.sweeps.sweep import sweep
 
     if asked["scheduler"] is not None:  # what Dask logs of a scheduler that is gone is a line of ours
         logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    devices = load_devices(device_file) if device_file is not None else ()
+    devices = more_devices(device_file)
     sources = (sys.stdin.buffer if str(each) == STANDARD_INPUT else each for each in problems)
     done = sweep(*sources, store=path, over=over, devices=devices, progress=_Shown(), **asked)
     end_progress()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from layoutopt.cli.options import TargetName, device_file_option
+from layoutopt.cli.options import TargetName, device_file_option, more_devices
 from layoutopt.cli.output import say, say_json
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ def command(target: str | None, device_file: Path | None, as_json: bool) -> int:
       layoutopt targets
       layoutopt targets gfx942
     """
-    from layoutopt.hardware.devices import device, devices, load_devices
+    from layoutopt.hardware.devices import device, devices
 
-    more = load_devices(device_file) if device_file is not None else ()
+    more = more_devices(device_file)
     if target is not None:
         shown = device(target, more)
         if as_json:

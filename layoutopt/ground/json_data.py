@@ -6,10 +6,12 @@ whatever was read can be counted with and printed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -40,6 +42,15 @@ def read(path: str | Path, max_bytes: int) -> bytes:
     if len(data) > max_bytes:
         raise ProblemFileError("", f"{str(path)!r} has more than {max_bytes:,} bytes")
     return data
+
+
+@contextlib.contextmanager
+def named_by(option: str) -> Iterator[None]:
+    """Errors inside are about a file that an option names, beside the one that a command is about."""
+    try:
+        yield
+    except ProblemFileError as error:
+        raise ProblemFileError(option, str(error)) from None
 
 
 class _TooLarge:

@@ -199,7 +199,8 @@ def _from_file(problem: Problem, path: Path) -> Shown:
     if array_file.is_array(path):
         table = array_file.read_offsets(path, problem.tile.shape, field)
         return Shown(path.name, "", table[..., :: problem.tile.packed].ravel())
-    raw = json_data.parse(json_data.read(path, MAX_FILE_BYTES))
+    with json_data.named_by(field):
+        raw = json_data.parse(json_data.read(path, MAX_FILE_BYTES))
     try:
         layout = layout_from_data(raw.get("layout") if isinstance(raw, dict) else None)
     except ProblemFileError as error:
