@@ -67,6 +67,18 @@ def test_conflicts_go(name, before):
     assert (conflicts(found.before), conflicts(found.after)) == (before, 0)
 
 
+def test_rows_are_no_shorter_than_what_an_access_takes():
+    """Bytes in steps of 4, and vectors of 16: a row of 4 bytes would tear them."""
+    text = (
+        ".version 9.0\n.target sm_90\n.visible .entry k() { .reg .b32 %r<9>; .shared .align 16 .b8 a[2048];"
+        "mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 2; mov.u32 %r3, a; add.s32 %r4, %r3, %r2;"
+        "ld.shared.u8 %r5, [%r4]; ld.shared.u8 %r5, [%r4+128]; ld.shared.u8 %r5, [%r4+256];"
+        "mul.lo.s32 %r6, %r1, 64; add.s32 %r6, %r3, %r6; ld.shared.v4.b32 {%r5, %r6, %r7, %r8}, [%r6]; ret; }"
+    )
+    found = patch(text, "text", "k", Request(Launch(block=(32, 1, 1)), GPU))
+    assert (conflicts(found.before), conflicts(found.after)) == (12, 0)
+
+
 @pytest.mark.nvcc
 @pytest.mark.parametrize("name", ["transpose_plain", "gemm_ldmatrix", "not_inlined", "dynamic_arrays"])
 def test_the_assembler_takes_it(name, tmp_path):
