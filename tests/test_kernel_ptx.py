@@ -286,6 +286,17 @@ def test_what_is_left_out_has_no_worst_case(body):
     assert not found.bounded
 
 
+@pytest.mark.parametrize(("name", "certain"), [("first", False), ("second", True), ("third", False)])
+def test_constants_that_the_host_fills_are_not_zeros(name, certain):
+    text = (
+        ".version 9.0\n.target sm_90\n.const .b32 first[4];\n.const .b32 second[4] = {4, 8, 12, 16};\n"
+        ".const .b32 third[4] = {0, 0, 0, 0};\n.visible .entry k() { .reg .b32 %r<9>; .shared .b8 a[128];"
+        "ld.const.b32 %r1, [first]; ld.const.b32 %r2, [second]; ld.const.b32 %r3, [third];"
+        f"ld.const.b32 %r4, [{name}+4]; st.shared.b32 [%r4], %r4; ret; }}"
+    )
+    assert evaluate(programs(text)[0], Launch(block=(32, 1, 1)), device("sm_90")).certain == certain
+
+
 def test_a_bulk_copy_leaves_nothing_known():
     """An index that a bulk copy may have replaced is unknown."""
     kept = (
