@@ -11,12 +11,14 @@ from conftest import ROOT
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.hardware.devices import device
 from layoutopt.kernels.launch import Launch
+from layoutopt.kernels.program import Array
 from layoutopt.kernels.ptx_flow import uses_of
 from layoutopt.kernels.ptx_patch import patched
 from layoutopt.kernels.ptx_text import read_ptx
 from layoutopt.kernels.remap import Remap, remap_of
 from layoutopt.layout.layout import Digit, Layout, Target, row_major
 from layoutopt.report.patch_text import patch_report
+from layoutopt.study.kernel_problem import likely_shapes
 from layoutopt.study.patch import Request, patch
 
 sys.path.insert(0, str(ROOT / "scripts" / "measure"))
@@ -77,6 +79,10 @@ def test_rows_are_no_shorter_than_what_an_access_takes():
     )
     found = patch(text, "text", "k", Request(Launch(block=(32, 1, 1)), GPU))
     assert (conflicts(found.before), conflicts(found.after)) == (12, 0)
+    steps = [k for k, tally in found.before.tallies.items() if tally.executions]
+    shapes = likely_shapes(found.before, Array("a", 0, 2048), steps)
+    assert shapes
+    assert all(columns >= 16 for _, columns in shapes)
 
 
 @pytest.mark.nvcc
