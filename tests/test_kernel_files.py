@@ -1,6 +1,7 @@
 """Kernel files of every kind on the command line; broken ones are one line and exit code 2."""
 
 import json
+import re
 import shutil
 import subprocess
 
@@ -131,6 +132,18 @@ def test_constant_memory_of_the_file_is_read(tmp_path):
     found = check(tmp_path / "constant_table.cu", "--block", "64")
     assert found["certain"]
     assert (found["totals"]["wavefronts_ld"], found["totals"]["bank_conflicts_ld"]) == (192, 160)
+
+
+@pytest.mark.nvcc
+@pytest.mark.skipif(
+    find_tool("nvcc") is None or find_tool("nvdisasm") is None, reason="needs nvcc and nvdisasm"
+)
+def test_constant_memory_that_the_host_fills_is_not_zero(tmp_path):
+    text = (KERNELS / "constant_table.cu").read_text()
+    (tmp_path / "filled.cu").write_text(re.sub(r"(__constant__ [^=;]*?) *=[^;]*;", r"\1;", text))
+    assert (tmp_path / "filled.cu").read_text() != text
+    found = check(tmp_path / "filled.cu", "--block", "64")
+    assert any("the address of LDS" in why for why in found["unknown"])
 
 
 @pytest.mark.nvcc

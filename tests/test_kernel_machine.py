@@ -89,6 +89,37 @@ def test_blocks_that_differ_are_all_evaluated():
     assert found.certain
 
 
+def test_blocks_beside_one_that_is_not_certain_count_for_themselves():
+    p = program(
+        (shifted(2), ("$tid.x",), ("a",)),
+        (less(3), ("$ctaid.y",), ("p",)),
+        (LOAD, ("a",), ("x",), "p"),
+        (LOAD, ("x",), ("y",), "p"),
+        (Exit(), (), ()),
+    )
+    for grid, blocks in (((1, 5, 1), 3), ((1000, 5, 7), 21_000)):
+        found = count(p, Launch(block=(32, 1, 1), grid=grid))
+        assert not found.certain
+        assert found.bounded
+        assert found.tallies[2].wavefronts == blocks
+        assert (found.tallies[3].best, found.tallies[3].worst) == (blocks, 32 * blocks)
+
+
+def test_too_many_blocks_beside_one_that_is_not_certain_have_no_worst_case():
+    p = program(
+        (Compute(lambda a, b: (values.multiply(a, b),)), ("$tid.x", "$ctaid.x"), ("m",)),
+        (shifted(2), ("m",), ("a",)),
+        (Compute(lambda a: (values.both(a, values.constant(4092)),)), ("a",), ("a",)),
+        (LOAD, ("a",), ("x",)),
+        (LOAD, ("x",), ("y",)),
+        (Exit(), (), ()),
+    )
+    found = count(p, Launch(block=(32, 1, 1), grid=(3_000_000, 1, 1)))
+    assert not found.bounded
+    assert found.evaluated_blocks < 3_000_000
+    assert any("blocks that may differ" in why for why in found.doubts)
+
+
 def test_divergent_groups_execute_apart_until_they_meet():
     p = program(
         (shifted(2), ("$tid.x",), ("a",)),

@@ -11,12 +11,14 @@ from conftest import ROOT
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.hardware.devices import device
 from layoutopt.kernels.launch import Launch
+from layoutopt.kernels.program import Array
 from layoutopt.kernels.ptx_flow import uses_of
 from layoutopt.kernels.ptx_patch import patched
 from layoutopt.kernels.ptx_text import read_ptx
 from layoutopt.kernels.remap import Remap, remap_of
 from layoutopt.layout.layout import Digit, Layout, Target, row_major
 from layoutopt.report.patch_text import patch_report
+from layoutopt.study.kernel_problem import likely_shapes
 from layoutopt.study.patch import Request, patch
 
 sys.path.insert(0, str(ROOT / "scripts" / "measure"))
@@ -65,6 +67,22 @@ def conflicts(evaluation):
 def test_conflicts_go(name, before):
     found = patch(text_of(name), name, LAUNCHES[name].symbol, request(name))
     assert (conflicts(found.before), conflicts(found.after)) == (before, 0)
+
+
+def test_rows_are_no_shorter_than_what_an_access_takes():
+    """Bytes in steps of 4, and vectors of 16: a row of 4 bytes would tear them."""
+    text = (
+        ".version 9.0\n.target sm_90\n.visible .entry k() { .reg .b32 %r<9>; .shared .align 16 .b8 a[2048];"
+        "mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 2; mov.u32 %r3, a; add.s32 %r4, %r3, %r2;"
+        "ld.shared.u8 %r5, [%r4]; ld.shared.u8 %r5, [%r4+128]; ld.shared.u8 %r5, [%r4+256];"
+        "mul.lo.s32 %r6, %r1, 64; add.s32 %r6, %r3, %r6; ld.shared.v4.b32 {%r5, %r6, %r7, %r8}, [%r6]; ret; }"
+    )
+    found = patch(text, "text", "k", Request(Launch(block=(32, 1, 1)), GPU))
+    assert (conflicts(found.before), conflicts(found.after)) == (12, 0)
+    steps = [k for k, tally in found.before.tallies.items() if tally.executions]
+    shapes = likely_shapes(found.before, Array("a", 0, 2048), steps)
+    assert shapes
+    assert all(columns >= 16 for _, columns in shapes)
 
 
 @pytest.mark.nvcc

@@ -259,6 +259,44 @@ def test_lanes_leave_a_loop_one_by_one_and_go_on_together():
     assert [t.executions for t in tallies] == [31, 1]
 
 
+def test_additions_of_one_are_counters_where_their_address_is_of_shared_memory():
+    """Of a generic address the assembler makes no ATOMS.POPC.INC: lanes of one word are served in turn."""
+    body = "mov.u32 %r1, a; red{}.add.u32 [{}], 1; ret;"
+    near = counted(body.format(".shared", "%r1"))
+    far = counted(
+        ".reg .b64 %rd<3>; mov.u32 %r1, a; cvt.u64.u32 %rd1, %r1;"
+        "cvta.shared.u64 %rd2, %rd1; red.add.u32 [%rd2], 1; ret;"
+    )
+    assert [[t.wavefronts for t in found.tallies.values()] for found in (near, far)] == [[1], [32]]
+    assert near.certain
+    assert far.certain
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "ld.global.b64 %rd1, [%rd2]; call.uni (), %rd1, ();",
+        "ld.global.b64 %rd1, [%rd2]; ld.b32 %r1, [%rd1];",
+        "mov.u32 %r1, a; atom.shared.exch.b64 %rd1, [%r1], %rd2;",
+    ],
+)
+def test_what_is_left_out_has_no_worst_case(body):
+    found = counted(f".reg .b64 %rd<3>; {body} ret;")
+    assert not found.certain
+    assert not found.bounded
+
+
+@pytest.mark.parametrize(("name", "certain"), [("first", False), ("second", True), ("third", False)])
+def test_constants_that_the_host_fills_are_not_zeros(name, certain):
+    text = (
+        ".version 9.0\n.target sm_90\n.const .b32 first[4];\n.const .b32 second[4] = {4, 8, 12, 16};\n"
+        ".const .b32 third[4] = {0, 0, 0, 0};\n.visible .entry k() { .reg .b32 %r<9>; .shared .b8 a[128];"
+        "ld.const.b32 %r1, [first]; ld.const.b32 %r2, [second]; ld.const.b32 %r3, [third];"
+        f"ld.const.b32 %r4, [{name}+4]; st.shared.b32 [%r4], %r4; ret; }}"
+    )
+    assert evaluate(programs(text)[0], Launch(block=(32, 1, 1)), device("sm_90")).certain == certain
+
+
 def test_a_bulk_copy_leaves_nothing_known():
     """An index that a bulk copy may have replaced is unknown."""
     kept = (

@@ -22,6 +22,8 @@ IntArray = npt.NDArray[np.int64]
 BATCH_ROWS: Final = 4096
 # A doubt that leaves open how often anything behind it happens ends so.
 ONE_ROUND: Final = "of rounds that it may begin one is counted"
+# Doubts that leave open how much there is end with one of these.
+OPEN: Final = (ONE_ROUND, "is not counted", "reaches shared memory is not known", "bytes is not known")
 # Warp instructions whose addresses are kept for imports, an instruction of the program.
 MOST_TRACED_ROWS: Final = 1 << 16
 

@@ -26,6 +26,10 @@ _GLOBAL_POINTER: Final = 5
 _PARAMETER: Final = 0x17
 _PARAMETER_BANK: Final = 0x0A
 _SIZED: Final = 4
+# Where variables declared __constant__ lie, and what a symbol of one is.
+_USER_BANK: Final = 3
+_USER_CONSTANTS: Final = f".nv.constant{_USER_BANK}"
+_OBJECT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +50,14 @@ class KernelInfo:
         base: where they begin in constant bank 0; None where not said.
         static_bytes: end of static shared memory; None where the kernel has no such section.
         constants: contents of other banks, by number.
+        unset: first byte and size of what the host fills of them, by number.
     """
 
     parameters: tuple[Parameter, ...]
     base: int | None
     static_bytes: int | None
     constants: dict[int, bytes]
+    unset: dict[int, tuple[tuple[int, int], ...]]
 
 
 def is_elf(data: bytes) -> bool:
@@ -127,13 +133,25 @@ def kernel_info(found: list[Section], name: str) -> KernelInfo:
         match = re.fullmatch(r"\.nv\.constant(\d{1,2})(?:\.(.*))?", section.name)
         if match and int(match[1]) and match[2] in (None, name):
             constants[int(match[1])] = section.content[:MAX_CONSTANT_BYTES]
+    user = next((k for k, section in enumerate(found) if section.name == _USER_CONSTANTS), None)
+    unset = {} if user is None else {_USER_BANK: tuple(_zeros(found, user))}
     shared = by_name.get(f".nv.shared.{name}")
     return KernelInfo(
         tuple(parameters[k] for k in range(len(parameters))),
         base,
         shared.size if shared is not None else None,
         constants,
+        unset,
     )
+
+
+def _zeros(found: list[Section], place: int) -> Iterator[tuple[int, int]]:
+    """First byte and size of a section's variables that hold nothing but zeros: nobody gave them a value."""
+    content = found[place].content[:MAX_CONSTANT_BYTES]
+    symbols = next((section.content for section in found if section.name == ".symtab"), b"")
+    for _, info, _, section, start, size in struct.iter_unpack("<IBBHQQ", symbols[: len(symbols) // 24 * 24]):
+        if section == place and info & 15 == _OBJECT and size and not any(content[start : start + size]):
+            yield start, min(size, MAX_CONSTANT_BYTES)
 
 
 def _attributes(content: bytes) -> Iterator[tuple[int, bytes]]:

@@ -13,7 +13,7 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.kernels.boxes import Box, batches, boxes
-from layoutopt.kernels.counts import ONE_ROUND, Counter, Execution, Tally
+from layoutopt.kernels.counts import OPEN, Counter, Execution, Tally
 from layoutopt.kernels.launch import Arguments, Launch, arguments, checked
 from layoutopt.kernels.loops import TooManySteps
 from layoutopt.kernels.machine import Machine
@@ -30,6 +30,12 @@ MOST_ROWS: Final = 512
 MOST_BYTES: Final = 256 << 20
 _SHARED_COST: Final = 12
 _LOCAL_COST: Final = 2
+# Where the first block is not certain, the others may take so many times its steps, or so many steps.
+_MOST_TIMES: Final = 32
+_FEW_STEPS: Final = 10_000
+_LIKE_THE_FIRST: Final = (
+    "blocks that may differ from the first one count as it does: what each of them does is not counted"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +71,7 @@ class Evaluation:
     @property
     def bounded(self) -> bool:
         """Whether there is a worst case: no loop whose rounds are unknown, and nothing left out."""
-        return not self.ended and not any(why.endswith(ONE_ROUND) for why in self.doubts)
+        return not self.ended and not any(why.endswith(OPEN) for why in self.doubts)
 
 
 def evaluate(
@@ -99,7 +105,8 @@ def _cover(run: _Run, launch: Launch) -> tuple[list[tuple[Counter, int]], int]:
     """Evaluations with the number of blocks that each stands for, the first traced; how many were executed.
 
     Boxes of blocks are evaluated as one block of which the indices are partly unknown. Where that is not
-    enough, boxes are split, as long as it is cheaper than to execute every block.
+    enough, boxes are split, as long as it is cheaper than to execute every block. What is unknown in the
+    first block may be unknown in all of them, and is no reason to split.
     """
     first = np.zeros((1, 3), np.int64)
     if launch.blocks == 1:
@@ -111,13 +118,25 @@ def _cover(run: _Run, launch: Launch) -> tuple[list[tuple[Counter, int]], int]:
     if not left:
         return parts, len(parts)
     traced = run.blocks(first, traced=True)
-    if traced.doubts:
-        # What is unknown in this block is unknown in the others.
-        return [(traced, launch.blocks)], 1
+    run.excused = frozenset(traced.doubts)
     size = run.most_blocks()
     allowance = run.executed * sum(box.blocks for box in left) // (2 * size)
+    times = max(_MOST_TIMES, _FEW_STEPS // max(run.executed, 1))
+    if run.excused:
+        end = run.probed + min(allowance, times * run.executed)
+        again = left.copy()
+        left.clear()
+        for box in again:
+            if run.probed < end and box.blocks > size:
+                _try(run, box, parts, left)
+            else:
+                left.append(box)
+        allowance = end - run.probed
     _split(run, parts, left, allowance)
     done = len(parts)
+    if run.excused and sum(box.blocks for box in left) > times * size:
+        traced.uncertain(-1, _LIKE_THE_FIRST)
+        return [(traced, sum(box.blocks for box in left)), *parts], done + 1
     for blocks in batches(left, size):
         parts.append((run.blocks(blocks), 1))
         done += len(blocks)
@@ -149,9 +168,9 @@ def _split(run: _Run, parts: list[tuple[Counter, int]], left: list[Box], allowan
 
 
 def _try(run: _Run, box: Box, parts: list[tuple[Counter, int]], left: list[Box]) -> bool:
-    """Evaluate a box as one block; whether that is certain."""
+    """Evaluate a box as one block; whether that is as certain as the first block."""
     counter = run.box(box)
-    if counter.doubts:
+    if not counter.doubts.keys() <= run.excused:
         left.append(box)
         return False
     parts.append((counter, box.blocks))
@@ -170,6 +189,7 @@ class _Run:
     every_round: bool
     probed: int = 0
     executed: int = 0
+    excused: frozenset[str] = frozenset()
 
     def most_blocks(self) -> int:
         """Blocks that are evaluated at once."""
@@ -181,7 +201,7 @@ class _Run:
         return max(1, min(MOST_ROWS // self.launch.warps, MOST_BYTES // max(bytes_, 1)))
 
     def box(self, box: Box) -> Counter:
-        """Execute one block that stands for all of a box; it ends at the first doubt."""
+        """Execute one block that stands for all of a box; it ends at the first doubt that is not excused."""
         hidden = tuple((1 << bits) - 1 for bits in box.bits)
         counter, steps = self._execute(np.array([box.origin], np.int64), hidden, traced=True, strict=True)
         self.probed += steps
@@ -196,7 +216,8 @@ class _Run:
     def _execute(
         self, blocks: npt.NDArray[np.int64], hidden: tuple[int, ...], traced: bool, strict: bool
     ) -> tuple[Counter, int]:
-        counter = Counter(self.program, self.gpu, self.launch.warps, traced, strict)
+        excused = self.excused if strict else frozenset()
+        counter = Counter(self.program, self.gpu, self.launch.warps, traced, strict, excused)
         cells = Registers(self.program, self.launch, self.given, blocks, hidden)
         machine = Machine(
             cells, self.relevance, self.given, counter, self.most_steps, self.budget, self.every_round

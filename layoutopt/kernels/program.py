@@ -332,6 +332,7 @@ class Program:
         parameters: in order; None where the file does not say.
         parameter_base: where the first one lies in constant bank 0.
         constants: initial contents of the constant banks, by number.
+        unset: first byte and size of what the host fills of them, by number.
         static_bytes: end of static shared memory, where dynamic begins; None where not known.
         arrays: declared in shared memory, where known.
     """
@@ -344,6 +345,7 @@ class Program:
     parameters: tuple[Parameter, ...] | None = None
     parameter_base: int = 0
     constants: Mapping[int, bytes] = field(default_factory=dict)
+    unset: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     static_bytes: int | None = None
     arrays: tuple[Array, ...] = ()
 

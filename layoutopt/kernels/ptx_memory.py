@@ -148,7 +148,9 @@ def _atomic(reading: Reading) -> Built:
     )
     used = any(reading.names.read_later(cell) for cell in cells)
     one = not isinstance(sources[0], str) and sources[0].bits.flat[0] == 1
-    kind = "reduce" if name == "add" and one and not used and width == 32 else "atomic"
+    counts = name == "add" and one and not used and width == 32
+    # A generic addition of 1 is no ATOMS.POPC.INC.
+    kind = "reduce" if counts and space == "shared" else "atomic"
     shared = space in ("shared", "generic")
     action = Memory(
         "atomic",

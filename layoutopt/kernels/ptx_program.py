@@ -94,6 +94,7 @@ class _Flat:
         self._addresses: dict[str, int] = {}
         self._arrays: list[Array] = []
         self._constants = bytearray()
+        self._unset: list[tuple[int, int]] = []
         self._ends = {"shared": 0, "global": STATIC_GLOBAL_BASE, "const": 0, "local": 0}
         self._parameters = _placed(entry.parameters)
         self._place_variables()
@@ -129,8 +130,10 @@ class _Flat:
         if variable.space == "shared":
             name = source_name(variable.name)
             self._arrays.append(Array(name, start, variable.size, variable.element_bytes))
-        if variable.space == "const" and variable.content is not None:
+        if variable.space == "const" and variable.content is not None and any(variable.content):
             self._constants = self._constants.ljust(start, b"\0") + variable.content
+        elif variable.space == "const":
+            self._unset.append((start, variable.size))
 
     # The program.
 
@@ -153,6 +156,7 @@ class _Flat:
             steps=steps,
             parameters=parameters,
             constants={CONSTANTS_BANK: bytes(self._constants)} if self._constants else {},
+            unset={CONSTANTS_BANK: tuple(self._unset)},
             static_bytes=self._static_bytes,
             arrays=tuple(self._arrays),
         )

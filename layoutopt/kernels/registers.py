@@ -57,6 +57,9 @@ class Registers:
         for start in np.flatnonzero(~certain).tolist():
             self.banks[0].hide(0, start, 1)
         self.banks |= {n: Bytes(1, len(c), c) for n, c in program.constants.items() if n}
+        for bank, places in program.unset.items():
+            for start, size in places if bank in self.banks else ():
+                self.banks[bank].hide(0, start, size)
 
     def named(self, index: int) -> str:
         """A step, for people."""

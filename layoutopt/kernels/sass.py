@@ -84,6 +84,7 @@ def _program(
         parameters=_typed(info.parameters, title),
         parameter_base=base if info.base is None else info.base,
         constants=info.constants,
+        unset=info.unset,
         static_bytes=static,
         arrays=declared(ptx, function.name, static, reserved),
     )

@@ -111,7 +111,7 @@ def _access(
 def likely_shapes(evaluation: Evaluation, array: Array, steps: Sequence[int]) -> list[tuple[int, ...]]:
     """Shapes of two dimensions that the array may have, likeliest first: rows as far apart as lanes reach.
 
-    Elements are those of `problem_of`.
+    Elements are those of `problem_of`; no row is shorter than an access.
     """
     rows = {k: _rows(evaluation.traces.get(k, []), array.start) for k in steps}
     rows = {k: found for k, found in rows.items() if len(found[0])}
@@ -125,7 +125,8 @@ def likely_shapes(evaluation: Evaluation, array: Array, steps: Sequence[int]) ->
         lengths, counts = np.unique(steps_between, return_counts=True)
         seen.update({int(n): int(c) for n, c in zip(lengths, counts, strict=True)})
     elements = array.size // element
-    found = [n for n, _ in seen.most_common() if n > 1 and elements % n == 0 and elements // n > 1]
+    least = max(2, -(-max(widths) // element))
+    found = [n for n, _ in seen.most_common() if n >= least and elements % n == 0 and elements // n > 1]
     return [(elements // n, n) for n in found[:MOST_SHAPES]]
 
 
