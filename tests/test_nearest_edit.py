@@ -43,6 +43,14 @@ def test_a_pitch_of_132_instead_of_129():
     assert found.excess == 0
 
 
+def test_edits_are_not_estimated_once_the_time_is_over():
+    problem = from_data(SCAN)
+    node = parse("x0*129 + x1", frozenset(("x0", "x1")))
+    found = nearest_edit(node, case_of(problem, device("sm_90")), Budget(0), cost=None)
+    late = nearest_edit(node, case_of(problem, device("sm_90")), Budget(0), cost=lambda *_: 1 / 0)
+    assert late == found
+
+
 def test_it_is_a_row_of_compare_and_the_first_fix_of_check():
     problem = from_data(SCAN)
     (row,) = [row for row in compare(problem).rows if row.edit is not None]

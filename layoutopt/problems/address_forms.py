@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Final
 
 import numpy as np
@@ -56,8 +56,12 @@ _Rank = tuple[int, int, int, int]
 
 def over_tid(text: str, access: Access, lanes: int) -> Node:
     """An expression of an access, with `lane` and `warp` in terms of `tid`; a warp has `lanes` lanes."""
+    return _over_tid(text, frozenset(("tid", "lane", "warp", *access.loops)), lanes)
+
+
+@lru_cache(maxsize=1 << 11)  # the same ones under every layout
+def _over_tid(text: str, free: frozenset[str], lanes: int) -> Node:
     tid, size = Var("tid"), Const(lanes)
-    free = frozenset(("tid", "lane", "warp", *access.loops))
     return substituted(parse(text, free), {"lane": Op("%", (tid, size)), "warp": Op("//", (tid, size))})
 
 

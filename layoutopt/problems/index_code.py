@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Final
 
@@ -197,6 +197,9 @@ def _operators(node: Node, inside: Mapping[str, int] = MappingProxyType({})) -> 
     return own + sum(_operators(part, inside) for part in parts(node))
 
 
+_known_operators = lru_cache(maxsize=1 << 11)(_operators)  # of indices, which are the same under every layout
+
+
 def _of_access(
     access: Access,
     lanes: LaneTrace,
@@ -216,7 +219,7 @@ def _of_access(
     index = {f"x{d}": over_tid(str(text), access, warp) for d, text in enumerate(access.index)}
     predicate = None if access.where is None else over_tid(access.where, access, warp)
     iterations = math.prod(access.loops.values())
-    inside = {name: _operators(node) for name, node in index.items()}
+    inside = {name: _known_operators(node) for name, node in index.items()}
     every = sum(_operators(node, inside) for node in (*spellings, predicate) if node is not None)
     too_long = every * (min(iterations, UNROLLED_WHOLE) + COMPARED) > share
     too_many = active.size > _MOST or too_long

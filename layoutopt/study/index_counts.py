@@ -21,16 +21,16 @@ class Indices:
         self._accesses = []
         for access in problem.accesses:
             ranges = expression_ranges(access, problem, gpu.lanes)
-            self._accesses.append((_index(access, frozenset(ranges)), ranges))
+            index = _index(access, frozenset(ranges))
+            self._accesses.append((index, ranges, sum(map(operations, index.values()))))
 
     def operations(self, k: int, formula: Node) -> int:
         """Operations from tid, lane, warp and loop variables to the element offset of access `k`."""
-        index, ranges = self._accesses[k]
-        address = substituted(formula, index)
-        plain = operations(address)
+        index, ranges, inside = self._accesses[k]
+        plain = operations(formula) + inside
         if plain * len(self._accesses) > _MOST_SIMPLIFIED:
             return plain
-        return operations(simplify(address, ranges))
+        return operations(simplify(substituted(formula, index), ranges))
 
 
 def _index(access: Access, names: frozenset[str]) -> dict[str, Node]:

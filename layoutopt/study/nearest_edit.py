@@ -76,7 +76,8 @@ def nearest_edit(
         node: element offset of `case.problem` over x0, x1, ...
         case: the tile and its accesses, with one width for each.
         budget: the time there is.
-        cost: of a formula and its byte offsets, by which kinds of edits are compared; excess where left out.
+        cost: of a formula and its byte offsets, by which kinds of edits are compared; excess where
+            left out, or no time is left.
     """
     large = is_large(case, node)
     if large and budget.spent:
@@ -90,6 +91,8 @@ def nearest_edit(
     ]
     if not best:
         return None
+    if budget.spent:
+        cost = None  # which may take as long for each as the counts of all
     prices = [
         found.excess if cost is None else cost(found.edit.node, case.table(found.edit.node)) for found in best
     ]
