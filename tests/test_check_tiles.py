@@ -62,6 +62,26 @@ def test_stages_that_share_bytes_or_begin_where_no_element_may():
     assert "a stage begins at byte 2" in misplaced.findings[0].message
 
 
+def test_where_the_file_does_not_say_a_tile_begins_where_its_elements_may():
+    """The elements of 12 bytes end at 108; accesses of 4 bytes would let those of 8 begin there."""
+    tiles = [
+        {
+            "name": name,
+            "shape": [9],
+            "element": {"bytes": size},
+            "published": {"offset": "x0", "bytes": 9 * size},
+        }
+        for name, size in (("A", 12), ("B", 8))
+    ]
+    reads = {"op": "load", "bytes": 4, "index": ["lane % 5"]}
+    accesses = [{**reads, "name": name, "tile": name} for name in "AB"]
+    data = {"name": "t", "target": "sm_90", "threads": 32, "tiles": tiles, "accesses": accesses}
+    bases = [part.base_bytes for part in check_tiles(tiles_from_data(data)).tiles]
+    assert bases == [0, 112]
+    given = check_tiles(tiles_from_data({**data, "layout": {"alignment_bytes": 4}}))
+    assert [part.base_bytes for part in given.tiles] == [0, 108]
+
+
 def test_the_block_has_a_budget():
     assert kinds(audited(layout={"max_bytes": 12544})) == []
     assert kinds(audited(layout={"max_bytes": 12543})) == ["budget"]

@@ -44,6 +44,19 @@ def test_rows_without_a_budget_are_those_of_arranging_each_family(name):
     assert [part.base_bytes for part in rows["published"].tiles] == [0, 2 * 1152]
 
 
+def test_elements_wider_than_their_accesses_are_aligned_where_the_tile_lies():
+    """Structures of 12 bytes end at 108, where no element of 8 bytes begins."""
+    tiles = [
+        {"name": "A", "shape": [9], "element": {"bytes": 12}},
+        {"name": "B", "shape": [5], "element": {"bytes": 8}},
+    ]
+    reads = {"op": "load", "bytes": 4, "index": ["lane % 5"]}
+    _, rows = compared(tiles=tiles, accesses=[{**reads, "name": n, "tile": n} for n in "AB"])
+    for row in rows.values():
+        assert [tile.base_bytes % 8 for tile in row.tiles if "B" in tile.tiles] == [0] * bool(row.tiles)
+        assert row.alignment_bytes in (None, 8)
+
+
 def test_what_the_hardware_dictates_keeps_to_the_budget():
     """Without a limit the bulk copies have pads between them; the row is what fits, in figures and layout."""
     copied = {"name": "fill", "tile": "A", "op": "cp.async.bulk", "bytes": 32}

@@ -123,7 +123,8 @@ def _placed(tile_set: TileSet, audits: Mapping[str, Audit]) -> Iterator[PlacedAu
     ends: dict[str, int] = {}
     for tile in tile_set.tiles:
         audit = audits[tile.name]
-        unit = audit.alignment_bytes
+        given = tile_set.problem(tile).layout.alignment_bytes
+        unit = max(audit.alignment_bytes, min(tile.element_alignment, given or tile.element_alignment))
         stage = tile.stage_bytes or -(-audit.declared_bytes // unit) * unit
         before = [end for name, end in ends.items() if _together(tile_set, name, tile.name)]
         base = tile.base_bytes if tile.base_bytes is not None else -(-max(before, default=0) // unit) * unit

@@ -183,9 +183,9 @@ class _TileComparer:
     ) -> tuple[int, list[tuple[int, int]]]:
         """As the file has it, or with so many stages of each tile."""
         units = list(zip(self.units, rows, stages or [None] * len(rows), strict=True))
-        alignments = [row.alignment_bytes or 1 for row in rows]
+        alignments = [_alignment(unit, row) for unit, row, _ in units]
         sizes = [
-            unit.bytes_at(_sizes(unit, row), row.alignment_bytes or 1, stages) for unit, row, stages in units
+            unit.bytes_at(_sizes(unit, row), _alignment(unit, row), stages) for unit, row, stages in units
         ]
         total, bases = pack(self.plan, sizes, alignments)
         steps = [rounded_up(row.bytes or 0, one) for row, one in zip(rows, alignments, strict=True)]
@@ -208,9 +208,10 @@ class _TileComparer:
         self, family: str, title: str, rows: Sequence[Row], places: tuple[int, list[tuple[int, int]]]
     ) -> BlockRow:
         total, placed = places
+        alignment = max(map(_alignment, self.units, rows))
         fits = occupancy(
             total,
-            max(row.alignment_bytes or 1 for row in rows),
+            alignment,
             self.tile_set.threads,
             self.gpu,
             self.tile_set.target,
@@ -230,7 +231,7 @@ class _TileComparer:
             self._each(rows, [row.label for row in rows]),
             total,
             max(self._declared(rows, placed), total),
-            max(row.alignment_bytes or 1 for row in rows),
+            alignment,
             wavefronts=sum(row.wavefronts or 0 for row in rows),
             ideal=sum(row.ideal or 0 for row in rows),
             excess=sum(row.excess or 0 for row in rows),
@@ -271,7 +272,7 @@ class _TileComparer:
         for unit, row, (base, step) in zip(self.units, rows, placed, strict=True):
             before = (unit.stages - 1) * step
             if unit.several_sizes:
-                before = unit.bytes_at(_sizes(unit, row), row.alignment_bytes or 1) - (row.bytes or 0)
+                before = unit.bytes_at(_sizes(unit, row), _alignment(unit, row)) - (row.bytes or 0)
             ends.append(base + before + (row.declared_bytes or 0))
         return max(ends)
 
@@ -330,6 +331,11 @@ def _sizes(unit: Unit, row: Row) -> tuple[int, ...]:
         return (row.bytes or 0,) * len(unit.copies)
     names = frozenset(f"x{d}" for d in range(len(unit.case.problem.tile.shape)))
     return unit.sizes(unit.case.table(parse(row.offset, names)))
+
+
+def _alignment(unit: Unit, row: Row) -> int:
+    """Of a base at which the row's layout has its counts, and elements are aligned."""
+    return max(row.alignment_bytes or 1, unit.least_alignment)
 
 
 def _status(rows: Sequence[Row]) -> str:
