@@ -158,7 +158,7 @@ def test_what_the_method_does_not_do_is_refused(tmp_path):
     layout = msgspec.structs.replace(problem.layout, minimise="instructions")
     with pytest.raises(ProblemFileError, match="instructions cannot come first"):
         solve(msgspec.structs.replace(problem, layout=layout), method="model")
-    with pytest.raises(ValueError, match="expected one of auto, model"):
+    with pytest.raises(ProblemFileError, match="expected one of auto, model"):
         solve(problem, method="modal")
     sets = next((ROOT / "problems").rglob("tile_sets/*.json"))
     done = layoutopt("solve", sets, "--method", "model")

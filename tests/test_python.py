@@ -4,6 +4,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import numpy as np
 import pytest
 from conftest import ROOT
@@ -169,18 +170,18 @@ def test_arguments_that_are_none_are_said():
         layoutopt.problem(tile={"shape": [8, 8], "element": "f32"}, accesses=[ROW_OF_8], threads=64),
     )
     result = layoutopt.solve(other)
-    with pytest.raises(LayoutError, match=r"made for a tile of shape \(8, 8\), not \(32, 32\)"):
+    with pytest.raises(ProblemFileError, match="the result is of 'tile', not of 'p'"):
         layoutopt.emit(problem, result)
     with pytest.raises(ProblemFileError, match=r"made for \(8, 8\), not for \(32, 32\)"):
         layoutopt.check(problem, result)
     with pytest.raises(ProblemFileError, match="expected an expression, a layout or a table, got 3"):
         layoutopt.check(problem, 3)
     for workers in (0, -1, "2"):
-        with pytest.raises(ProblemFileError, match="workers: expected 1 or more, got"):
+        with pytest.raises(ProblemFileError, match="workers: expected 1 to 1024, got"):
             layoutopt.solve(problem, workers=workers)
-        with pytest.raises(ProblemFileError, match="workers: expected 1 or more, got"):
+        with pytest.raises(ProblemFileError, match="workers: expected 1 to 1024, got"):
             layoutopt.sweep(problem, workers=workers)
-    with pytest.raises(ProblemFileError, match="time_limit: expected seconds, 0 or more, got '5'"):
+    with pytest.raises(ProblemFileError, match="time_limit: expected seconds, 0 or more, got str '5'"):
         layoutopt.solve(problem, time_limit="5")
 
 
@@ -218,3 +219,28 @@ def test_coordinates_are_integers(coordinate):
     layout = layoutopt.solve(layoutopt.problem(PLAIN), time_limit=1).layout
     with pytest.raises(LayoutError, match="expected integers as coordinates"):
         layout.byte_offset(coordinate, 0)
+
+
+def test_a_result_of_another_question_is_refused():
+    """Code and comparison would say of one problem what was counted for another."""
+    small, large = (layoutopt.load(f"transpose_{n}x32_f32") for n in (16, 32))
+    result = layoutopt.solve(small)
+    both = transpose()
+    one = layoutopt.solve(msgspec.structs.replace(both, accesses=both.accesses[:1]))
+    for problem, found in ((large, result), (both, one), (small, 1), (small, small)):
+        with pytest.raises(ProblemFileError, match=r"the result is of|are not those|expected the result"):
+            layoutopt.emit(problem, found)
+        with pytest.raises(ProblemFileError, match=r"the result is of|are not those|expected the result"):
+            layoutopt.compare(problem, known=found, time_limit=0)
+    assert layoutopt.emit(small, result) == layoutopt.emit(small)
+
+
+@pytest.mark.parametrize("given", [None, [], {}, np.zeros(2), "x" * 10_000])
+def test_names_that_are_none(given):
+    problem = layoutopt.load("transpose_16x32_f32")
+    with pytest.raises(ProblemFileError, match=r"^lang: expected one of cuda, .{,150}$"):
+        layoutopt.emit(problem, "x0*32 + x1", lang=given)
+    with pytest.raises(ProblemFileError, match=r"^method: expected one of auto, model, got .{,100}$"):
+        layoutopt.solve(problem, method=given)
+    with pytest.raises(ProblemFileError, match=r"^method: expected one of auto, model, got .{,100}$"):
+        layoutopt.sweep(problem, method=given)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from layoutopt.codegen import languages
 from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.escape import described
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Result
 from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Problem
+from layoutopt.study.claims import check_result
 from layoutopt.synthesis.solve import solve
 
 
@@ -31,10 +33,13 @@ def emit(
 
     Raises:
         LayoutError: there is no layout, or the language cannot express it.
-        ProblemFileError: there is no such language, or the problem contradicts itself.
+        ProblemFileError: there is no such language, the result is not one of this problem and device, or the
+            problem contradicts itself.
     """
-    if lang not in LANGUAGES:
-        raise ProblemFileError("lang", f"expected one of {', '.join(LANGUAGES)}, got {lang!r}")
+    if not isinstance(lang, str) or lang not in LANGUAGES:
+        raise ProblemFileError("lang", f"expected one of {', '.join(LANGUAGES)}, got {described(lang)}")
     gpu = target_of(problem, target)
+    if layout is not None and not isinstance(layout, str):
+        check_result(problem, gpu, layout)
     answer = layout if layout is not None else solve(problem, target=gpu, time_limit=time_limit)
     return languages.emit(lang, problem, gpu, answer)

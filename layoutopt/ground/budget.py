@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.escape import described
 
 T = TypeVar("T")
 
@@ -45,7 +46,7 @@ class Budget:
         """
         number = time_limit is None or isinstance(time_limit, (int, float))
         if not number or (time_limit is not None and not time_limit >= 0):
-            raise ProblemFileError("time_limit", f"expected seconds, 0 or more, got {time_limit!r}")
+            raise ProblemFileError("time_limit", f"expected seconds, 0 or more, got {described(time_limit)}")
         return cls(time_limit)
 
     def part(self, share: float) -> Budget:

@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget
+from layoutopt.ground.escape import described
 from layoutopt.layout.layout import Layout
-from layoutopt.problems.answer import Bound, Method, ModelGrowth
+from layoutopt.problems.answer import METHODS, Bound, Method, ModelGrowth
 
 IntArray = npt.NDArray[np.int64]
 Progress = Callable[[str], None]
@@ -21,6 +22,7 @@ Progress = Callable[[str], None]
 def _silent(_: str) -> None: ...
 
 
+MAX_WORKERS: Final = 1024
 STOPPED: Final = "stopped before the proof was complete"
 
 
@@ -41,10 +43,20 @@ def check_workers(workers: int) -> None:
     """Refuse what is no number of threads or processes.
 
     Raises:
-        ProblemFileError: it is below 1, or no integer.
+        ProblemFileError: it is below 1 or above `MAX_WORKERS`, or no integer.
     """
-    if not isinstance(workers, int) or workers < 1:
-        raise ProblemFileError("workers", f"expected 1 or more, got {workers!r}")
+    if isinstance(workers, bool) or not isinstance(workers, int) or not 1 <= workers <= MAX_WORKERS:
+        raise ProblemFileError("workers", f"expected 1 to {MAX_WORKERS}, got {described(workers)}")
+
+
+def check_method(method: Method) -> None:
+    """Refuse what is no method.
+
+    Raises:
+        ProblemFileError: there is none of that name.
+    """
+    if not isinstance(method, str) or method not in METHODS:
+        raise ProblemFileError("method", f"expected one of {', '.join(METHODS)}, got {described(method)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +81,7 @@ class Ask:
 
     def __post_init__(self) -> None:
         check_workers(self.workers)
+        check_method(self.method)
 
 
 @dataclass(frozen=True, slots=True)

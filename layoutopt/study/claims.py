@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from layoutopt.engine.claims import check_claims
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.escape import described
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Result
 from layoutopt.problems.lower import stored
@@ -12,12 +13,14 @@ from layoutopt.search.dictated import named_candidate
 
 
 def check_result(problem: Problem, gpu: Device, result: Result) -> None:
-    """Check that a result, read from a file, is one of this problem.
+    """Check that a result, read from a file or given by a caller, is one of this problem.
 
     Raises:
-        ProblemFileError: what `check_claims` names, or the layout or its alignment is not what
+        ProblemFileError: it is no result, what `check_claims` names, or its layout or alignment is not what
             `layout.must_be` asks for.
     """
+    if not isinstance(result, Result):
+        raise ProblemFileError("", f"expected the result of solve, got {described(result)}")
     check_claims(problem, gpu, result)
     if problem.layout.must_be is None or result.layout is None:
         return

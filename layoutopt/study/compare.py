@@ -72,7 +72,7 @@ def compare(
         known: the answer of `solve` to the problem, where it is known; everything is not searched again.
 
     Raises:
-        ProblemFileError: the problem contradicts itself.
+        ProblemFileError: the problem contradicts itself, or `known` is no answer to it.
     """
     gpu = target_of(problem, target)
     problem = with_known_lanes(problem, gpu, Budget.of_limit(time_limit), known)

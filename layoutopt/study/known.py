@@ -14,6 +14,7 @@ from layoutopt.problems.answer import Result
 from layoutopt.problems.free_lanes import is_free
 from layoutopt.problems.lower import assigned
 from layoutopt.problems.types import Problem
+from layoutopt.study.claims import check_result
 from layoutopt.synthesis.solve import solve
 
 
@@ -29,8 +30,10 @@ def with_known_lanes(
         known: the answer of `solve`, where it is known.
 
     Raises:
-        ProblemFileError: an access cannot be free.
+        ProblemFileError: an access cannot be free, or `known` is no answer to the problem.
     """
+    if known is not None:
+        check_result(problem, gpu, known)
     if not is_free(problem):
         return problem
     if known is None:

@@ -21,7 +21,7 @@ from layoutopt.problems.inputs import Input
 from layoutopt.problems.python import Source, checked, items
 from layoutopt.problems.templates import Value
 from layoutopt.problems.types import Problem
-from layoutopt.search.proposal import check_workers
+from layoutopt.search.proposal import check_method, check_workers
 from layoutopt.sweeps import cluster, local
 from layoutopt.sweeps.canonical import device_digest, digest, spelling_of
 from layoutopt.sweeps.rows import Answered, Tile, typed
@@ -126,12 +126,13 @@ def sweep(
 
     Raises:
         MachineError: the cluster is gone, or has another version of layoutopt.
-        ProblemFileError: the store cannot be written, or the time limit or `workers` is none. A problem that
-            is wrong is an answer.
+        ProblemFileError: the store cannot be written, or the time limit, `workers` or `method` is none. A
+            problem that is wrong is an answer.
     """
     begun = time.monotonic()
     Budget.of_limit(time_limit)  # refuses what is no time before anything is stored
     check_workers(1 if workers is None else workers)
+    check_method(method)
     done = Sweep(Store(Path(store) if store is not None else None, write=True))
     try:
         with done.store.asked() as asked:

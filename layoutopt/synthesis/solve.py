@@ -14,7 +14,7 @@ from layoutopt.engine.estimate import estimate
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
-from layoutopt.problems.answer import EVERY_LAYOUT, METHODS, Bound, Method, Proof, Result, Status
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Method, Proof, Result, Status
 from layoutopt.problems.free_lanes import is_free
 from layoutopt.problems.lower import assigned, chosen_widths, width_choices
 from layoutopt.problems.target import target_of
@@ -75,12 +75,9 @@ def solve(
             "auto": the same answer, by counting and spectra as far as they go.
 
     Raises:
-        ProblemFileError: the problem contradicts itself.
-        ValueError: there is no such method.
+        ProblemFileError: the problem contradicts itself, or an argument is none.
         VerificationError: the conflict engine does not confirm the model; nothing is returned.
     """
-    if method not in METHODS:
-        raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
     gpu = target_of(problem, target)
     ask = Ask(budget or Budget.of_limit(time_limit), conflict_free, workers, progress, method)
 
