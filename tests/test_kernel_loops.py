@@ -81,6 +81,17 @@ def test_a_loop_in_a_loop():
     assert tallies == [(2 * 1_000 * 500,) * 3 + (0,)]
 
 
+def test_a_loop_that_ends_where_numbers_are_equal_has_no_more_rounds():
+    """Later rounds are none, though the numbers differ in them, too."""
+    body = (
+        "popc.b32 %r5, %r3;\n mad.lo.u32 %r4, %r5, 128, %r2;\n and.b32 %r4, %r4, 0xffc;\n"
+        "st.shared.b32 [%r4], %r2;\n add.u32 %r3, %r3, 4;\n setp.ne.u32 %p0, %r3, 0x3ff;"
+    )
+    tallies, certain = counted(kernel("mov.u32 %r3, 3;", body), 0)
+    assert (tallies, certain) == counted(kernel("mov.u32 %r3, 3;", body), 0, every_round=True)
+    assert tallies[0][0] == 2 * 255
+
+
 def test_a_loop_that_cannot_be_counted_at_once_is_refused_by_its_length():
     body = (
         "popc.b32 %r5, %r3;\n mad.lo.u32 %r4, %r5, 128, %r2;\n and.b32 %r4, %r4, 0xffc;\n"

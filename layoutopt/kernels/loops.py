@@ -194,6 +194,8 @@ class Loops:
             seen.look = seen.rounds + FIRST_ROUND
         elif not early:
             if left * guess.steps > machine.steps_left:
+                left = min(left, _first_change(place, guess))
+            if left * guess.steps > machine.steps_left:
                 raise TooManySteps(machine.registers.named(machine.at), left * guess.steps)
             seen.look = 4 * seen.rounds
         if multiple is not None or not early:
@@ -382,6 +384,31 @@ class _Trial:
 
 def _after(value: Value, move: IntArray, periods: int) -> Value:
     return Value((value.bits.astype(np.int64) + move * periods).astype(np.uint64))
+
+
+def _first_change(place: _Place, guess: _Guess) -> int:
+    """The first period to come in which a comparison comes out otherwise, as far as is seen.
+
+    A loop that ends where numbers are equal ends there, whatever they are later.
+    """
+    most = _MOST_ROUNDS
+    for _ in range(_ATTEMPTS):
+        span = Span(most)
+        fork = place.fork(place.machine.recorder.trial(strict=False), guess)
+        for cell, move in guess.moves.items():
+            line = of_line(place.now[cell].bits.astype(np.int64), move, span, 64)
+            if line is not None:
+                fork.registers.put(cell, line)
+        try:
+            fork.go_on(place.start())
+        except (RoundsDone, Stopped, TooManySteps, ProblemFileError):
+            pass
+        finally:
+            place.machine.trials[0] -= fork.used
+        if span.compared <= most or span.wrapped > most:
+            return span.compared
+        most = span.wrapped - 1
+    return most
 
 
 def _periods_left(place: _Place, guess: _Guess) -> int:
