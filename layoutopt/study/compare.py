@@ -209,7 +209,8 @@ class Comparer:
         ask = Ask(self.budget.part(0.5), progress=self.progress, every_layout=not self.budget.spent)
         layout = msgspec.structs.replace(self.case.asked.layout, families=chosen)
         if self.widths is not None or not self.case.widths:
-            return solve_cases([self.case.constrained(layout)], ask)
+            # No row tells what the index of a proof costs.
+            return solve_cases([replace(self.case.constrained(layout), indexed=False)], ask)
         return solve_widths(msgspec.structs.replace(self.case.asked, layout=layout), self.gpu, ask)
 
     # Rows --------------------------------------------------------------------------------------
