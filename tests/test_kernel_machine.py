@@ -4,7 +4,9 @@ import dataclasses
 from functools import partial
 
 import numpy as np
+import pytest
 
+from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.operations import Operation
 from layoutopt.kernels import values
@@ -118,6 +120,20 @@ def test_too_many_blocks_beside_one_that_is_not_certain_have_no_worst_case():
     assert not found.bounded
     assert found.evaluated_blocks < 3_000_000
     assert any("blocks that may differ" in why for why in found.doubts)
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        (1 << 24 | 64, "of another block of the cluster"),
+        (1 << 18, "give the bytes"),
+        (0xFFFFFFF0, "give the"),
+    ],
+)
+def test_shared_memory_of_other_blocks_is_not_asked_of_the_launch(address, why):
+    p = program((LOAD, (values.constant(address),), ("x",)), (Exit(), (), ()))
+    with pytest.raises(ProblemFileError, match=why):
+        count(p, Launch(block=(32, 1, 1)))
 
 
 def test_divergent_groups_execute_apart_until_they_meet():

@@ -23,6 +23,9 @@ IntArray = npt.NDArray[np.int64]
 # Lanes that are off may have any address: so many bytes there are to look at for them.
 LEAST_BYTES: Final = 16
 MOST_COPIED_BYTES: Final = 16 << 20
+# Shared memory of the blocks of a cluster lies so far apart, of so many at most.
+CLUSTER_STEP: Final = 1 << 24
+MOST_CLUSTER: Final = 16
 
 
 class MemorySteps:
@@ -164,6 +167,12 @@ class MemorySteps:
         if used.size and int(np.bitwise_or.reduce(used)) & (action.width_bytes - 1):
             self._recorder.uncertain(index, f"{self._cells.named(index)} has a misaligned address")
         end = int(used.max()) + action.width_bytes if used.size else 0
+        if CLUSTER_STEP <= end - action.width_bytes < MOST_CLUSTER * CLUSTER_STEP:
+            named = self._cells.named(index)
+            raise ProblemFileError(
+                "",
+                f"{named} reaches shared memory of another block of the cluster, which is not known",
+            )
         if end > self._end:
             raise ProblemFileError(
                 "--shared",
