@@ -17,6 +17,7 @@ from layoutopt.kernels.files import programs
 from layoutopt.problems.array_file import header, read_offsets
 from layoutopt.problems.file import from_data
 from layoutopt.problems.result_file import layout_from_data, result_from_data
+from layoutopt.problems.trace import trace
 
 SM_90 = device("sm_90")
 RECORD = {"access": "a", "op": "ld.shared.b32", "warp": 0, "sequence": 0, "active": "0xffffffff"}
@@ -338,3 +339,11 @@ def test_results_that_contradict_their_layout(change, field):
     with pytest.raises(ProblemFileError) as caught:
         result_from_data({**RESULT, **change})
     assert caught.value.field == field
+
+
+def test_a_weight_of_hundreds_of_decimals_is_refused_in_a_line():
+    access = {"name": "a", "op": "load", "bytes": 4, "index": ["tid"], "weight": 5e-324}
+    data = {"name": "p", "tile": {"shape": [32], "element": "f32"}, "threads": 32, "accesses": [access]}
+    with pytest.raises(ProblemFileError, match="weights need a common denominator of 2000") as caught:
+        trace(from_data(data), SM_90)
+    assert len(str(caught.value)) < 150

@@ -434,6 +434,14 @@ def test_of_several_files_the_wrong_one_is_named(arguments, option, inputs):
     assert done.stderr == f"error: {option}: not UTF-8 text (byte 4)\n"
 
 
+def test_wrong_settings_of_matplotlib_are_one_line(tmp_path):
+    environment = ENVIRONMENT | {"MPLBACKEND": "nonsense"}
+    done = layoutopt("compare", PROBLEM, "--plot", tmp_path / "p.svg", environment=environment)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: --plot needs matplotlib (Key backend: 'nonsense'")
+
+
 def test_a_file_does_not_take_the_name_of_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for arguments in (

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from layoutopt.errors import ExpressionError, ProblemFileError
 from layoutopt.expressions.grammar import evaluate, parse
 from layoutopt.ground.budget import Budget
+from layoutopt.ground.escape import shown
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation, parse_operation
 from layoutopt.problems.types import Access, Problem, Tile
@@ -127,7 +128,7 @@ def trace(problem: Problem, device: Device, budget: Budget | None = None) -> Tra
     unit = math.lcm(*(w.denominator for _, w in parts if isinstance(w, Fraction)))
     if unit > MAX_WEIGHT:
         raise ProblemFileError(
-            "accesses", f"weights need a common denominator of {unit}; at most {MAX_WEIGHT}"
+            "accesses", f"weights need a common denominator of {shown(str(unit))}; at most {MAX_WEIGHT}"
         )
     warps = -(-problem.threads // device.lanes)
     accesses = []

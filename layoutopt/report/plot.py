@@ -23,6 +23,19 @@ _LABEL_CHARACTERS = 48
 _WRITTEN_CELLS = 400
 
 
+def _matplotlib() -> Any:
+    """The library, which does not import where its settings are wrong.
+
+    Raises:
+        ImportError: it is not installed, or its settings (MPLBACKEND, matplotlibrc) are wrong.
+    """
+    try:
+        import matplotlib
+    except ValueError as error:
+        raise ImportError(str(error)[:200]) from None
+    return matplotlib
+
+
 def chart(comparison: Comparison, kind: str) -> bytes:
     """Bytes against wavefronts, or, where the rows were run on a GPU, cycles; as an SVG or PNG file.
 
@@ -33,7 +46,7 @@ def chart(comparison: Comparison, kind: str) -> bytes:
     Raises:
         ImportError: matplotlib is not installed.
     """
-    import matplotlib
+    matplotlib = _matplotlib()
 
     # The figure is made without pyplot, so no display and no global state is touched.
     from matplotlib.figure import Figure
@@ -66,7 +79,7 @@ def heat_map(
     Raises:
         ImportError: matplotlib is not installed.
     """
-    import matplotlib
+    matplotlib = _matplotlib()
     from matplotlib.figure import Figure
 
     (x_name, xs), (y_name, ys) = across, down
