@@ -150,3 +150,27 @@ def test_forms_of_the_answer(form, tmp_path):
     else:
         rows = list(csv.DictReader(io.StringIO(answer.stdout)))
         assert rows[0]["wavefronts: columns B"] == "64"
+
+
+def test_tiles_lie_as_closely_as_where_they_are_solved():
+    """Bytes that begin within a word."""
+    accesses = [
+        {"name": name, "tile": name, "op": "load", "bytes": 1, "index": ["tid"]} for name in ("A", "B")
+    ]
+    tiles = [{"name": "A", "shape": [6], "element": "u8"}, {"name": "B", "shape": [5], "element": "u8"}]
+    tile_set = tiles_from_data({"name": "p", "tiles": tiles, "threads": 4, "accesses": accesses})
+    rows = {row.family: row for row in compare_tiles(tile_set).rows}
+    assert (rows["all"].bytes, rows["all"].status) == (arrange(tile_set).bytes, "optimal") == (11, "optimal")
+
+
+def test_a_row_that_loses_bytes_to_alignment_is_not_called_the_best():
+    """Two stages of 1,440 bytes; the swizzled one wants a base at a multiple of 128."""
+    index = {"rows": ["0", "tid % 40"], "columns": ["tid % 9", "tid // 9"]}
+    accesses = [{"name": k, "tile": "A", "op": "load", "bytes": 4, "index": index[k]} for k in index]
+    tiles = [{"name": "A", "shape": [9, 40], "element": "f32", "stages": 2}]
+    data = {"name": "p", "tiles": tiles, "threads": 32, "accesses": accesses}
+    tile_set = tiles_from_data(data | {"layout": {"families": ["none", "xor"]}})
+    rows = {row.family: row for row in compare_tiles(tile_set).rows}
+    assert (rows["all"].status, rows["all"].bytes) == ("feasible", 1536 + 1440)
+    assert "alignment" in rows["all"].reason
+    assert rows["none"].status == "optimal"  # the only one

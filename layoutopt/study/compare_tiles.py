@@ -28,7 +28,7 @@ from layoutopt.study.check_tiles import check_tiles
 from layoutopt.study.compare import ALL, Comparer
 from layoutopt.study.comparison import BlockRow, Comparison, Row, TileOfRow
 from layoutopt.synthesis.arrange import Arrangement, arrange
-from layoutopt.synthesis.fronts import Unit, plan_of, units_of
+from layoutopt.synthesis.fronts import Unit, own_alignment, plan_of, units_of
 from layoutopt.synthesis.packing import Plan, pack, rounded_up
 from layoutopt.synthesis.solve import solve
 from layoutopt.synthesis.tile_groups import within_room
@@ -41,6 +41,7 @@ _INSTEAD: Final = {
     "guess_xor": ("none",),
 }
 _MAX_STAGES: Final = 64  # as in a file
+_ALIGNED: Final = "bytes are lost to alignment, which other layouts of the tiles may not lose"
 
 
 def compare_tiles(
@@ -183,13 +184,23 @@ class _TileComparer:
     ) -> tuple[int, list[tuple[int, int]]]:
         """As the file has it, or with so many stages of each tile."""
         units = list(zip(self.units, rows, stages or [None] * len(rows), strict=True))
-        alignments = [_alignment(unit, row) for unit, row, _ in units]
+        alignments = [self._alignment(unit, row) for unit, row, _ in units]
         sizes = [
-            unit.bytes_at(_sizes(unit, row), _alignment(unit, row), stages) for unit, row, stages in units
+            unit.bytes_at(_sizes(unit, row), self._alignment(unit, row), stages)
+            for unit, row, stages in units
         ]
         total, bases = pack(self.plan, sizes, alignments)
         steps = [rounded_up(row.bytes or 0, one) for row, one in zip(rows, alignments, strict=True)]
         return total, [(bases[i], step) for i, step in enumerate(steps)]
+
+    def _alignment(self, unit: Unit, row: Row) -> int:
+        """The least of a base at which the row's layout has its counts, and elements are aligned."""
+        member = next(one for one in self.members if one.unit is unit)
+        formula = member.comparer.formulas.get(row.offset or "")
+        given = row.alignment_bytes or 1
+        if formula is None or member.dictated:
+            return max(given, unit.least_alignment)
+        return own_alignment(unit, formula, given)
 
     def _stages(self, rows: Sequence[Row]) -> int | None:
         """Stages that fit: of the tiles that have some, else of all."""
@@ -208,7 +219,15 @@ class _TileComparer:
         self, family: str, title: str, rows: Sequence[Row], places: tuple[int, list[tuple[int, int]]]
     ) -> BlockRow:
         total, placed = places
-        alignment = max(map(_alignment, self.units, rows))
+        status, reason = _status(rows), ""
+        sizes = [unit.bytes_at(_sizes(unit, row), 1) for unit, row in zip(self.units, rows, strict=True)]
+        if (
+            status == Status.OPTIMAL
+            and family != "none"
+            and pack(self.plan, sizes, [1] * len(sizes))[0] < total
+        ):
+            status, reason = str(Status.FEASIBLE), _ALIGNED
+        alignment = max(map(self._alignment, self.units, rows))
         fits = occupancy(
             total,
             alignment,
@@ -225,8 +244,8 @@ class _TileComparer:
         return BlockRow(
             family,
             title,
-            _status(rows),
-            "",
+            status,
+            reason,
             self._each(rows, [row.offset or "" for row in rows]),
             self._each(rows, [row.label for row in rows]),
             total,
@@ -272,7 +291,7 @@ class _TileComparer:
         for unit, row, (base, step) in zip(self.units, rows, placed, strict=True):
             before = (unit.stages - 1) * step
             if unit.several_sizes:
-                before = unit.bytes_at(_sizes(unit, row), _alignment(unit, row)) - (row.bytes or 0)
+                before = unit.bytes_at(_sizes(unit, row), self._alignment(unit, row)) - (row.bytes or 0)
             ends.append(base + before + (row.declared_bytes or 0))
         return max(ends)
 
@@ -331,11 +350,6 @@ def _sizes(unit: Unit, row: Row) -> tuple[int, ...]:
         return (row.bytes or 0,) * len(unit.copies)
     names = frozenset(f"x{d}" for d in range(len(unit.case.problem.tile.shape)))
     return unit.sizes(unit.case.table(parse(row.offset, names)))
-
-
-def _alignment(unit: Unit, row: Row) -> int:
-    """Of a base at which the row's layout has its counts, and elements are aligned."""
-    return max(row.alignment_bytes or 1, unit.least_alignment)
 
 
 def _status(rows: Sequence[Row]) -> str:

@@ -36,8 +36,10 @@ import numpy as np
 from layoutopt.engine.case import Case, case_of
 from layoutopt.engine.conflicts import IntArray
 from layoutopt.errors import ProblemFileError
+from layoutopt.expressions.grammar import Node
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
+from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Result, Status
 from layoutopt.problems.tile_set_file import fields_of
 from layoutopt.problems.types import NamedTile, Problem, TileSet
@@ -244,24 +246,31 @@ def _point(unit: Unit, result: Result, bound: Fraction) -> Point:
     assert result.weighted_excess is not None
     cost = result.proof.index_cost
     sizes = unit.sizes(unit.case.table(result.layout))
+    alignment = own_alignment(unit, result.layout, result.alignment_bytes or 1)
     excess, operations = exact(result.weighted_excess), cost.value if cost else 0
-    return Point(result.bytes, sizes, _own_alignment(unit, result), excess, bound, operations, result)
+    return Point(result.bytes, sizes, alignment, excess, bound, operations, result)
 
 
 def _rank(point: Point) -> tuple[Fraction, int, bool]:
     return point.excess, point.bytes, point.result.status is not Status.OPTIMAL
 
 
-def _own_alignment(unit: Unit, result: Result) -> int:
-    """The least alignment of its base at which this layout has its counts: less than a word, for some."""
-    assert result.layout is not None
-    assert result.alignment_bytes is not None
-    alignment = max(result.alignment_bytes, unit.least_alignment)
+def own_alignment(unit: Unit, layout: Layout | Node, alignment: int) -> int:
+    """The least alignment of its base at which a layout has its counts: less than a word, for some.
+
+    Args:
+        unit: what it is a layout of.
+        layout: the layout, or the formula of its elements.
+        alignment: at which it has its counts.
+    """
+    alignment = max(alignment, unit.least_alignment)
     if alignment > unit.plain_alignment:
         return alignment  # a swizzle's row of banks
+    counts = None
     while alignment > max(unit.least_alignment, unit.plain_alignment // _MOST_BASES):
+        counts = counts or unit.case.measure(layout)
         bases = range(alignment // 2, unit.plain_alignment, alignment)
-        if any(unit.case.measure(result.layout, base) != result.accesses for base in bases):
+        if any(unit.case.measure(layout, base) != counts for base in bases):
             break
         alignment //= 2
     return alignment
