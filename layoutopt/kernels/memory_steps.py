@@ -169,10 +169,7 @@ class MemorySteps:
         end = int(used.max()) + action.width_bytes if used.size else 0
         if CLUSTER_STEP <= end - action.width_bytes < MOST_CLUSTER * CLUSTER_STEP:
             named = self._cells.named(index)
-            raise ProblemFileError(
-                "",
-                f"{named} reaches shared memory of another block of the cluster, which is not known",
-            )
+            raise ProblemFileError("", f"{named} reaches shared memory of another block of the cluster")
         if end > self._end:
             raise ProblemFileError(
                 "--shared",
