@@ -63,6 +63,24 @@ def test_a_listing_is_checked():
     assert found["totals"]["bank_conflicts_ld"] == 31 * found["totals"]["executed_ld"]
 
 
+def test_eight_bytes_of_a_listing_may_be_two_parameters():
+    kernel = KERNELS / "transpose_ragged.sm_90.sass"
+    launch = (kernel, "--block", "32,8", "--grid", "2,2")
+    for small in ("2=50", "+16=50", "2=-1", "2=1.5"):
+        said = refused(*launch, "--arg", small)
+        assert "one value or two of 4 bytes" in said
+        assert "--arg +16=VALUE --arg +20=VALUE" in said
+    for both in (("+16=50", "+20=45"), ("2+0=50", "2+4=45"), (f"2={45 << 32 | 50}",)):
+        found = check(*launch, *(word for one in both for word in ("--arg", one)))
+        assert found["certain"]
+        # The wavefronts of an H200 for 50 columns and 45 rows: counters.json.
+        assert (found["totals"]["wavefronts_ld"], found["totals"]["wavefronts_st"]) == (2250, 90)
+    (missing,) = check(*launch)["unknown"][:1]
+    assert missing.endswith("--arg +16=VALUE --arg +20=VALUE, or --arg 2=pointer")
+    # An address is one value.
+    assert check(*launch, "--arg", "+16=50", "--arg", "+20=45", "--arg", "0=4096")["certain"]
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [

@@ -9,7 +9,7 @@ import pytest
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.operations import Operation
-from layoutopt.kernels import values
+from layoutopt.kernels import sass, values
 from layoutopt.kernels.arrays import used_arrays
 from layoutopt.kernels.evaluate import evaluate
 from layoutopt.kernels.launch import Launch
@@ -381,3 +381,38 @@ def test_copies_of_one_instruction_use_one_array():
         (0, 1312, (4, 5)),
         (8192, 63 * 32 + 4, (6,)),
     ]
+
+
+ADDS_FLOATS = """code for sm_90
+ Function : adds
+ /*0000*/ S2R R7, SR_TID.X ;
+ /*0010*/ LOP3.LUT R2, R7, 0xfffffffc, RZ, 0xc0, !PT ;
+ /*0020*/ LDS R4, [R2] ;
+ /*0030*/ FADD R5, R4, 2 ;
+ /*0040*/ ATOMS.CAST.SPIN R5, [R2], R4, R5 ;
+ /*0050*/ ISETP.EQ.U32.AND P0, PT, R5, 0x1, PT ;
+ /*0060*/ @!P0 BRA 0x20 ;
+ /*0070*/ EXIT ;
+"""
+
+
+def test_the_least_of_an_atomic_that_is_tried_again_has_no_conflicts():
+    """An H200 counts 2 a warp instruction, 4 of a warp of which 4 lanes each share a word, and no conflicts."""
+    (adds,) = sass.from_text(ADDS_FLOATS)
+    launch = Launch(block=(32, 1, 1), shared_bytes=32)
+    found = summary(evaluate(adds, launch, device("sm_90")))
+    (atomic,) = (access for access in found.accesses if access.counter == "atom")
+    assert not found.certain
+    assert found.totals["wavefronts_atom"] <= 2 * 4
+    assert found.totals["bank_conflicts_atom"] == 0
+    assert (atomic.best, atomic.data_dependent) == (found.totals["wavefronts_atom"], True)
+    # Served one by one, each of the 4 lanes of a word takes its time.
+    assert atomic.worst >= 2 * 4
+
+
+def test_an_atomic_at_an_unknown_address_may_have_no_conflicts():
+    atomic = Memory("atomic", "shared", 4, operation=Operation("atomic", 4), counter="atom", executed="atom")
+    p = program((Forget("clock"), (), ("x",)), (atomic, ("x",), ()), (Exit(), (), ()))
+    found = summary(evaluate(p, Launch(block=(32, 1, 1)), device("sm_90")))
+    assert found.totals["wavefronts_atom"] == 1
+    assert found.totals["wavefronts_worst_atom"] == 32

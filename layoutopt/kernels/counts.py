@@ -182,6 +182,8 @@ class Counter:
             rows, address, lanes = rows[sure], address[sure], lanes[sure]
         if self.traced:
             self._trace(index, rows, address, lanes)
+        if action.retried:
+            address, lanes = self._uncrowded(index, tally, action, address, lanes)
         if lanes.any():
             self._waiting.setdefault(index, []).append((address, lanes))
             self._rows[index] = self._rows.get(index, 0) + len(address)
@@ -189,10 +191,11 @@ class Counter:
                 self._count(index)
 
     def _anywhere(self, tally: Tally, action: Memory, address: IntArray, least: Bools, most: Bools) -> None:
-        """Bounds where addresses are unknown: all lanes at one; each at another word of one bank."""
+        """Bounds where addresses are unknown: no conflicts; each lane at another word of one bank."""
         assert action.operation is not None
+        # Without conflicts, also where lanes of one word have them.
         together = np.zeros(most.shape, np.int64)
-        tally.best += int(count_wavefronts(together, least, action.operation, self.gpu).wavefronts.sum())
+        tally.best += int(count_wavefronts(together, least, action.operation, self.gpu).phases.sum())
         row_bytes = self.gpu.banks * self.gpu.bank_bytes
         apart = np.broadcast_to(np.arange(most.shape[1]) * row_bytes * 2, most.shape)
         tally.worst += int(count_wavefronts(apart, most, action.operation, self.gpu).wavefronts.sum())
@@ -202,9 +205,29 @@ class Counter:
         assert action.operation is not None
         used = addressing_lanes(most, action.operation)
         address = np.where(used, address, 0)
-        tally.best += int(count_wavefronts(address, least, action.operation, self.gpu).wavefronts.sum())
+        counts = count_wavefronts(address, least, action.operation, self.gpu)
+        tally.best += int((counts.phases if action.retried else counts.wavefronts).sum())
         tally.worst += int(count_wavefronts(address, most, action.operation, self.gpu).wavefronts.sum())
         self._touched(tally, action, address[used])
+
+    def _uncrowded(
+        self, index: int, tally: Tally, action: Memory, address: IntArray, lanes: Bools
+    ) -> tuple[IntArray, Bools]:
+        """The executions without conflicts; of the others there are bounds: none, or as lanes one by one."""
+        assert action.operation is not None
+        counts = count_wavefronts(np.where(lanes, address, 0), lanes, action.operation, self.gpu)
+        crowded = counts.bank_conflicts > 0
+        if crowded.any():
+            tally.unknown += int(crowded.sum())
+            tally.best += int(counts.phases[crowded].sum())
+            tally.worst += int(counts.wavefronts[crowded].sum())
+            self._touched(tally, action, address[crowded][lanes[crowded]])
+            step = self.program.steps[index]
+            named = f"{step.text.split()[0]} at 0x{step.address:x}"
+            self.uncertain(
+                index, f"{named}: how many of the lanes that meet are served together is not known"
+            )
+        return address[~crowded], lanes[~crowded]
 
     def _touched(self, tally: Tally, action: Memory, touched: IntArray) -> None:
         assert action.operation is not None

@@ -273,6 +273,10 @@ def _not_given(program: Program, needed: Relevance, given: Arguments) -> Iterato
     for k in given.missing:
         begin = program.parameter_base + parameters[k].offset
         if not read.isdisjoint(range(begin, begin + parameters[k].size)):
-            size = parameters[k].size
+            size, at = parameters[k].size, parameters[k].offset
+            if not parameters[k].whole:
+                halves = f"--arg +{at}=VALUE --arg +{at + 4}=VALUE"
+                yield f"parameter {k} (8 bytes) is not given: {halves}, or --arg {k}=pointer"
+                continue
             pointer = ", or --arg {k}=pointer" if size == 8 else ""
             yield f"parameter {k} ({size} bytes) is not given: --arg {k}=VALUE{pointer.format(k=k)}"

@@ -131,7 +131,7 @@ def arguments(program: Program, launch: Launch) -> Arguments:
     launch = _with_members(parameters, launch)
     wide = {key for key, value in launch.arguments.items() if _is_wide(value)} | launch.buffers.keys()
     places = [(_place(key), 8 if key in wide else 4) for key in (*launch.arguments, *launch.buffers)]
-    parameters = _with_places(parameters, [(at, size) for at, size in places if at is not None])
+    parameters = _with_places(_halved(parameters, [at for at, _ in places]), places)
     size = max((p.offset + p.size for p in parameters), default=0)
     content, given = bytearray(size), np.zeros(size, bool)
     numbers = {_position(parameters, key, "--arg"): value for key, value in launch.arguments.items()}
@@ -182,10 +182,20 @@ def _place(key: str) -> int | None:
     return int(key[1:]) if key.startswith("+") and key[1:].isdecimal() and len(key) < 7 else None
 
 
-def _with_places(parameters: tuple[Parameter, ...], places: list[tuple[int, int]]) -> tuple[Parameter, ...]:
+def _with_places(
+    parameters: tuple[Parameter, ...], places: list[tuple[int | None, int]]
+) -> tuple[Parameter, ...]:
     """The parameters, with those at these offsets and of these bytes that are none of them yet."""
     known = {p.offset for p in parameters if p.size <= 8}
-    return (*parameters, *(Parameter(at, size) for at, size in dict(places).items() if at not in known))
+    others = {at: size for at, size in places if at is not None and at not in known}
+    return (*parameters, *(Parameter(at, size) for at, size in others.items()))
+
+
+def _halved(parameters: tuple[Parameter, ...], places: list[int | None]) -> tuple[Parameter, ...]:
+    """The parameters; those of 8 bytes that may be two are the first 4 of them where the others are given."""
+    return tuple(
+        replace(p, size=4, whole=True) if not p.whole and p.offset + 4 in places else p for p in parameters
+    )
 
 
 def _with_members(parameters: tuple[Parameter, ...], launch: Launch) -> Launch:
@@ -235,6 +245,14 @@ def _position(parameters: tuple[Parameter, ...], key: str, option: str) -> int:
 def _packed(value: int | float | str, parameter: Parameter, position: int) -> bytes:
     if isinstance(value, str):
         raise ProblemFileError("--arg", f"parameter {position}: expected a number or pointer, got {value!r}")
+    if not parameter.whole and not _is_wide(value):
+        at = parameter.offset
+        raise ProblemFileError(
+            "--arg",
+            f"parameter {position} is 8 bytes that are read together, one value or two of 4 bytes: give both "
+            f"halves, --arg +{at}=VALUE --arg +{at + 4}=VALUE (0 for the upper half of one value), "
+            "or check the cubin, which says",
+        )
     if isinstance(value, float):
         if parameter.size not in (4, 8):
             raise ProblemFileError("--arg", f"parameter {position} has {parameter.size} bytes: no float")

@@ -113,6 +113,8 @@ class Memory:
         combine: of an atomic: the new content out of the old and the sources.
         commutes: of an atomic: the order of its executions does not change what is left.
         doubled: of a compare-and-swap: wavefronts count twice, conflicts once.
+        retried: of a compare-and-swap in a loop of trying again (ATOMS.CAST): conflicts are not known, as
+            lanes of one word may be served together.
         read_only: memory that the kernel does not change.
         bank: of constant memory: which bank.
         places: so many sources, the first, make the address.
@@ -130,6 +132,7 @@ class Memory:
     combine: Callable[..., Value] | None = None
     commutes: bool = False
     doubled: bool = False
+    retried: bool = False
     read_only: bool = False
     bank: int = 0
     places: int = 1
@@ -294,12 +297,14 @@ class Parameter:
         size: in bytes.
         name: where known, else empty.
         pointer: whether it is a pointer; None where nobody says.
+        whole: it is one value; else it is 8 bytes that are read together, and may be two values of 4.
     """
 
     offset: int
     size: int
     name: str = ""
     pointer: bool | None = None
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,15 @@ from layoutopt.kernels import elf, sass_operations
 from layoutopt.kernels.arrays import declared
 from layoutopt.kernels.launch import bank_layout
 from layoutopt.kernels.names import demangled, is_pointer, parameter_types, type_size
-from layoutopt.kernels.program import Memory, Parameter, Program, Step
+from layoutopt.kernels.program import Exit, Jump, Leave, Memory, Parameter, Program, Step
 from layoutopt.kernels.sass_text import Function, functions
 
 # Architectures whose code is read; older ones have other instructions.
 OLDEST: Final = 70
 # What the system keeps of shared memory from compute capability 9.0 on.
 RESERVED_BYTES: Final = 0x400
+# Steps after a load of a parameter that are looked at for what it is.
+_MOST_FOLLOWED: Final = 1024
 
 
 def from_text(text: str, target: str | None = None, budget: Budget | None = None) -> tuple[Program, ...]:
@@ -141,24 +143,47 @@ def _read(steps: tuple[Step, ...], base: int) -> Iterator[Parameter]:
     """
     words: set[int] = set()
     pairs: set[int] = set()
-    for step in steps:
+    # An operand of 64 bits or an address is one value; what one load reads may be two of 4 bytes.
+    values: set[int] = set()
+    for k, step in enumerate(steps):
         if isinstance(step.action, Memory) and step.action.space == "constant" and step.action.bank == 0:
             at = _constant_place(step)
             if at is not None and at >= base:
                 starts = range(at, at + step.action.width_bytes, 8)
                 (pairs if step.action.width_bytes >= 8 else words).update(starts)
+                values.update(
+                    start
+                    for n, start in enumerate(starts)
+                    if start not in values and _is_one_value(steps, k, step.dests[2 * n : 2 * n + 2])
+                )
         cells = [s for s in step.sources if isinstance(s, str) and s.startswith("$c0.")]
         places = sorted(int(cell[4:]) for cell in cells if int(cell[4:]) >= base)
         paired = {p for p in places if p % 8 == 0 and p + 4 in places}
         pairs |= paired
+        values |= paired
         words |= {p for p in places if p not in paired and p - 4 not in paired}
     for at in sorted(words | pairs):
         if at % 8 == 0 and at in pairs and at not in words and at + 4 not in words:
-            yield Parameter(at - base, 8)
+            yield Parameter(at - base, 8, whole=at in values)
         elif at in words or at in pairs:
             yield Parameter(at - base, 4)
             if at in pairs and at + 4 not in words:
                 yield Parameter(at + 4 - base, 4)
+
+
+def _is_one_value(steps: tuple[Step, ...], load: int, cells: tuple[str, ...]) -> bool:
+    """Whether two registers that a step loads are surely used as one address, or one addend of 64 bits."""
+    for step in steps[load + 1 : load + 1 + _MOST_FOLLOWED]:
+        action = step.action
+        is_place = isinstance(action, Memory) and action.space in ("global", "generic")
+        if is_place and step.sources[:2] == cells:
+            return True
+        if step.sources[-2:] == cells and "IMAD.WIDE" in step.text:
+            return True
+        ends = isinstance(action, Jump | Leave | Exit) and step.guard is None
+        if ends or not set(cells).isdisjoint(step.dests):
+            return False
+    return False
 
 
 def _constant_place(step: Step) -> int | None:

@@ -143,6 +143,7 @@ def _atomic_shared(instruction: Instruction) -> Built:
         combine=None if combine is None else (lambda old, *parts: combine(old, *read(parts))),
         commutes=commutes,
         doubled=swaps,
+        retried=instruction.has("CAST"),
         places=len(place.operands),
         place=place.value,
     )
