@@ -9,6 +9,7 @@ from conftest import ROOT
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import device
+from layoutopt.kernels.apart import APART
 from layoutopt.kernels.arrays import used_arrays
 from layoutopt.kernels.evaluate import evaluate
 from layoutopt.kernels.launch import Launch
@@ -257,6 +258,48 @@ def test_lanes_leave_a_loop_one_by_one_and_go_on_together():
     )
     tallies = list(counted(body).tallies.values())
     assert [t.executions for t in tallies] == [31, 1]
+
+
+# Lane t goes t + 1 times around an inner loop, which lane 5 leaves for the end, in each of two rounds.
+LEFT_EARLY = (
+    "mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 2; mov.u32 %r3, 0; O: mov.u32 %r4, 0; I: add.s32 %r4, %r4, 1;"
+    "setp.gt.u32 %p1, %r4, %r1; @%p1 bra N; setp.eq.u32 %p2, %r4, 5; setp.eq.u32 %p3, %r1, {lane};"
+    "and.pred %p2, %p2, %p3; @%p2 bra E; bra I; N: st.shared.b32 [%r2], %r3; add.s32 %r3, %r3, 1;"
+    "setp.lt.u32 %p4, %r3, 2; @%p4 bra O; E: ret;"
+)
+
+
+def test_lanes_that_a_far_jump_keeps_apart_may_be_together():
+    """The inner loop has a way to the end: it is not known that lanes meet behind it, nor that they do not."""
+    evaluation = counted(LEFT_EARLY.format(lane=5))
+    (tally,) = evaluation.tallies.values()
+    assert list(evaluation.doubts) == [APART]
+    assert evaluation.bounded
+    # Two rounds of all lanes but one together; each of 31 lanes by itself.
+    assert (tally.wavefronts + tally.best, tally.wavefronts + tally.worst) == (2, 62)
+
+
+def test_lanes_that_come_to_one_place_by_two_conditions_may_be_together():
+    """ptxas lets lanes of `a || b` meet before what both lead to."""
+    evaluation = counted(
+        "mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 2; setp.lt.u32 %p1, %r1, 4; @%p1 bra Y; setp.lt.u32 %p2, %r1, 8;"
+        "@%p2 bra Y; bra M; Y: st.shared.b32 [%r2], %r1; M: ld.shared.b32 %r3, [%r2]; ret;"
+    )
+    bounds = [(t.wavefronts + t.best, t.wavefronts + t.worst) for _, t in sorted(evaluation.tallies.items())]
+    assert list(evaluation.doubts) == [APART]
+    assert bounds == [(1, 2), (1, 1)]
+
+
+def test_lanes_that_end_first_leave_the_others_together():
+    """A guard, then an access in a part of each round of a loop: nothing else is apart."""
+    evaluation = counted(
+        "mov.u32 %r1, %tid.x; setp.ge.u32 %p1, %r1, 20; @%p1 bra E; shl.b32 %r2, %r1, 2; mov.u32 %r3, 0;"
+        "L: setp.lt.u32 %p2, %r1, %r3; @%p2 bra N; st.shared.b32 [%r2], %r3; N: add.s32 %r3, %r3, 1;"
+        "setp.lt.u32 %p3, %r3, 4; @%p3 bra L; E: ret;"
+    )
+    (tally,) = evaluation.tallies.values()
+    assert evaluation.certain
+    assert (tally.executions, tally.wavefronts, tally.unknown) == (4, 4, 0)
 
 
 def test_additions_of_one_are_counters_where_their_address_is_of_shared_memory():

@@ -187,10 +187,10 @@ class Machine:
 
     def _release(self) -> None:
         """Let those go on for whom everybody has come."""
-        for group in self._meetings.complete(self._cells.live):
-            self._put(group)
-        for group in self._rejoins.complete(self._cells.live):
-            self._put(group)
+        for waiting in (self._meetings, self._rejoins):
+            for group in waiting.complete(self._cells.live):
+                self.memory.together(group)
+                self._put(group)
         for group, met in self._barriers.complete(self._cells.live):
             for block, warps in met:
                 self.memory.met(block, warps)
