@@ -7,13 +7,39 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.errors import ProblemFileError
 from layoutopt.kernels.values import Bits, Bools, Value, made
 
 IntArray = npt.NDArray[np.int64]
 
+# Shared memory of the blocks of a cluster lies so far apart, of so many at most.
+_CLUSTER_STEP: Final = 1 << 24
+_MOST_CLUSTER: Final = 16
 # Who wrote a byte, where it is no single warp.
 _NOBODY: Final = -1
 _SEVERAL: Final = -2
+
+
+def check_reach(named: str, last: int, width_bytes: int, end: int) -> None:
+    """Check that a step stays within a block's shared memory.
+
+    Args:
+        named: the step.
+        last: its highest address.
+        width_bytes: what it accesses there.
+        end: bytes that the block has.
+
+    Raises:
+        ProblemFileError: it does not.
+    """
+    if _CLUSTER_STEP <= last < _MOST_CLUSTER * _CLUSTER_STEP:
+        raise ProblemFileError("", f"{named} reaches shared memory of another block of the cluster")
+    if (reached := last + width_bytes) > end:
+        raise ProblemFileError(
+            "--shared",
+            f"{named} reaches byte {reached:,} of shared memory, and a block has {end:,}: "
+            "give the bytes of dynamic shared memory that the launch asks for",
+        )
 
 
 class Bytes:

@@ -8,29 +8,24 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from layoutopt.errors import ProblemFileError
 from layoutopt.kernels.apart import Apart
 from layoutopt.kernels.counts import Counter
 from layoutopt.kernels.groups import Group
 from layoutopt.kernels.launch import Arguments
-from layoutopt.kernels.memory import Bytes, Writers
+from layoutopt.kernels.memory import Bytes, Writers, check_reach
 from layoutopt.kernels.program import LOCAL_WINDOW, SHARED_WINDOW, STACK_BYTES, Memory, Step
 from layoutopt.kernels.registers import Registers
 from layoutopt.kernels.values import Bools, Value, extend, made, mask, unknown, whole
 
 IntArray = npt.NDArray[np.int64]
 
-
 # Lanes that are off may have any address: so many bytes there are to look at for them.
 LEAST_BYTES: Final = 16
 MOST_COPIED_BYTES: Final = 16 << 20
-# Shared memory of the blocks of a cluster lies so far apart, of so many at most.
-CLUSTER_STEP: Final = 1 << 24
-MOST_CLUSTER: Final = 16
 
 
 class MemorySteps:
-    """The memories of the blocks of a self._cells.
+    """The memories of the blocks of a launch.
 
     What they hold is only kept where something that matters is loaded from them.
     """
@@ -167,12 +162,8 @@ class MemorySteps:
         live = self._cells.live[group.rows]
         parted = self._apart is not None and not bool((group.lanes | ~live).all())
         self._recorder.access(index, group.rows, address, told, perhaps, nowhere, parted)
-        executing = lanes if unsure is None else lanes | unsure
-        if (
-            self._apart is not None
-            and action.operation is not None
-            and self._apart.execute(index, group, executing, live)
-        ):
+        some = lanes if unsure is None else lanes | unsure
+        if self._apart and action.operation and self._apart.execute(index, group, some, live):
             self._recorder.may_be_together(index)
         if action.operation is not None and (nowhere is not None or unsure is not None):
             what = "the address of" if nowhere is not None else "which lanes execute"
@@ -183,16 +174,8 @@ class MemorySteps:
         used = address[sure]
         if used.size and int(np.bitwise_or.reduce(used)) & (action.width_bytes - 1):
             self._recorder.uncertain(index, f"{self._cells.named(index)} has a misaligned address")
-        end = int(used.max()) + action.width_bytes if used.size else 0
-        if CLUSTER_STEP <= end - action.width_bytes < MOST_CLUSTER * CLUSTER_STEP:
-            named = self._cells.named(index)
-            raise ProblemFileError("", f"{named} reaches shared memory of another block of the cluster")
-        if end > self._end:
-            raise ProblemFileError(
-                "--shared",
-                f"{self._cells.named(index)} reaches byte {end:,} of shared memory, and a block has "
-                f"{self._end:,}: give the bytes of dynamic shared memory that the launch asks for",
-            )
+        if used.size:
+            check_reach(self._cells.named(index), int(used.max()), action.width_bytes, self._end)
 
     def _holds(self, space: str) -> bool:
         match space:
