@@ -295,6 +295,13 @@ def test_listing_asks_the_clock_and_leaves_the_first():
     assert not list(Budget(0).while_left(unpadded(late, 0)))
 
 
+def found_without_time(asked):
+    gpu = device("sm_90")
+    lanes = trace(asked, gpu)
+    how = {"conflict_free": False, "budget": Budget(0), "workers": 1, "progress": lambda _: None}
+    return search(asked, gpu, lanes, **how)
+
+
 @pytest.mark.parametrize("element", ["f32", {"bytes": 6}])
 @pytest.mark.parametrize("minimise", ["excess", "bytes", "instructions"])
 def test_whatever_the_time_there_is_a_plain_layout(minimise, element):
@@ -302,16 +309,7 @@ def test_whatever_the_time_there_is_a_plain_layout(minimise, element):
     tile = {"shape": [2] * 8, "element": element}
     layout = {"minimise": minimise, "max_bytes": 4096}
     found = problem({"name": "n", "tile": tile, "threads": 32, "accesses": [access], "layout": layout})
-    lanes = trace(found, device("sm_90"))
-    answer = search(
-        found,
-        device("sm_90"),
-        lanes,
-        conflict_free=False,
-        budget=Budget(0),
-        workers=1,
-        progress=lambda _: None,
-    )
+    answer = found_without_time(found)
     assert answer.layout is not None
     # Complete only where nothing of any kind can be better.
     assert not answer.complete or (answer.weighted_excess, answer.bytes) == (0, found.tile.bytes)
@@ -327,19 +325,9 @@ def test_without_time_to_count_two_layouts_it_is_the_padded_one(monkeypatch, ele
     data = {"name": "n", "threads": 96, "accesses": accesses}
     data["tile"] = {"shape": [96, 96], "element": element}
     found = problem(data)
-    lanes = trace(found, device("sm_90"))
     row_major = layoutopt.check(found, "x0*96 + x1").excess
     monkeypatch.setattr(layoutopt.ground.budget, "time", Ticks(1e-4))
-    answer = search(
-        found,
-        device("sm_90"),
-        lanes,
-        conflict_free=False,
-        budget=Budget(0),
-        workers=1,
-        progress=lambda _: None,
-    )
-    assert answer.weighted_excess < row_major
+    assert found_without_time(found).weighted_excess < row_major
 
 
 @pytest.mark.parametrize("tick", [1e-3, 1e-2, 3e-2])
