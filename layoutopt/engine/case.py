@@ -71,7 +71,8 @@ class Case:
         lanes: what the accesses of `lowered` touch, access by access; where lanes choose, in an iteration
             for each value.
         accesses: the same, each able to count; where lanes choose, over all their values.
-        indexed: whether the lanes are those of the accesses' expressions, so that there is index code.
+        indexed: whether results count index code; there is none of lanes that are not those of the
+            accesses' expressions.
     """
 
     asked: Problem
