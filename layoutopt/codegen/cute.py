@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.codegen.c_text import to_c
 from layoutopt.codegen.cute_atoms import atom_lines
@@ -13,11 +12,10 @@ from layoutopt.codegen.plan import Plan
 from layoutopt.errors import VerificationError
 from layoutopt.expressions.grammar import Var, evaluate
 from layoutopt.expressions.simplify import simplify
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.escape import comment
 from layoutopt.layout.formula import stages
 from layoutopt.layout.layout import Layout
-
-IntArray = npt.NDArray[np.int64]
 
 _SAMPLE = 2048  # elements
 

@@ -11,13 +11,11 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.codegen.plan import Plan
+from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.dictated import ATOM_ROWS, Mode, modes
 from layoutopt.problems.answer import MatrixDescriptor
-
-IntArray = npt.NDArray[np.int64]
 
 _NAMES: Final = {"none": "INTER", "32B": "SW32", "64B": "SW64", "128B": "SW128"}
 _TYPES: Final = {

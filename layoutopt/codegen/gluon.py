@@ -14,14 +14,12 @@ from itertools import permutations, product
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.codegen.plan import Plan
 from layoutopt.errors import LayoutError, ProblemFileError
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.escape import comment
 from layoutopt.imports.triton_shared import offsets as shared_offsets
-
-IntArray = npt.NDArray[np.int64]
 
 _TYPES: Final = {
     "i8": "int8", "u8": "uint8", "i16": "int16", "u16": "uint16", "i32": "int32", "u32": "uint32",

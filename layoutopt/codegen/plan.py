@@ -21,6 +21,7 @@ from layoutopt.expressions.grammar import (
     with_parts,
 )
 from layoutopt.expressions.simplify import Range
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.escape import identifier
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout
@@ -32,7 +33,6 @@ from layoutopt.problems.text import abridged, tables
 from layoutopt.problems.trace import LaneTrace, trace
 from layoutopt.problems.types import Access, Problem
 
-IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 Part = Literal["all", "offset", "access"]

@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from layoutopt.engine.conflicts import IntArray
 from layoutopt.errors import LayoutError
+from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.dictated import ATOM_ROWS, Engine, Mode, engine, modes
 from layoutopt.problems.answer import AccessReport, BulkCopy, Descriptor, MatrixDescriptor, TensorMap
 from layoutopt.problems.hardware_access import (

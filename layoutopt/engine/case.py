@@ -31,12 +31,13 @@ import msgspec
 import numpy as np
 
 from layoutopt.engine.by_hardware import check_direct_loads, described, descriptors
-from layoutopt.engine.conflicts import Counts, IntArray
+from layoutopt.engine.conflicts import Counts
 from layoutopt.engine.referee import CountedAccess, KnownLanes, check_table
 from layoutopt.engine.run_time_values import ChoiceTrace, choices, rounded_count
 from layoutopt.engine.witness import worst_instruction
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import Node
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import offset_expression

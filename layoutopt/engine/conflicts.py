@@ -34,10 +34,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device, PhaseRule
 from layoutopt.hardware.operations import Operation
 
-IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 UIntArray = npt.NDArray[Any]
 

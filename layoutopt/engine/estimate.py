@@ -31,8 +31,9 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from layoutopt.engine.case import Case
-from layoutopt.engine.conflicts import Counts, IntArray
+from layoutopt.engine.conflicts import Counts
 from layoutopt.expressions.grammar import Node, names
+from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import DEFAULT_TARGET, Device, Timing, device
 from layoutopt.hardware.occupancy import Occupancy, occupancy
 from layoutopt.layout.layout import Layout

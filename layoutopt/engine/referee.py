@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from layoutopt.engine.conflicts import Counts, IntArray, count_wavefronts
+from layoutopt.engine.conflicts import Counts, count_wavefronts
 from layoutopt.engine.run_time_values import ChoiceTrace
 from layoutopt.errors import LayoutError
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation

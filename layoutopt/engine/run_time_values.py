@@ -38,6 +38,7 @@ import numpy.typing as npt
 from layoutopt.engine.busiest_bank import expected_most
 from layoutopt.engine.conflicts import Counts, count_wavefronts
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, PhaseRule
 from layoutopt.hardware.operations import Operation
@@ -45,7 +46,6 @@ from layoutopt.problems.answer import AccessReport
 from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import Problem
 
-IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 # The standard error of an expectation is then below 1 % of a wavefront's standard deviation.

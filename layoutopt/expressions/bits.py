@@ -5,12 +5,10 @@ from __future__ import annotations
 from functools import reduce
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.expressions.grammar import Const, Node, Op
 from layoutopt.expressions.simplify import weighted_sum
-
-IntArray = npt.NDArray[np.int64]
+from layoutopt.ground.arrays import IntArray
 
 
 def moved_bits(variable: Node, values: IntArray) -> Node | None:

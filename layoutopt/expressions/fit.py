@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.expressions.grammar import (
     MAX_CHARACTERS,
@@ -25,8 +24,7 @@ from layoutopt.expressions.grammar import (
     to_text,
 )
 from layoutopt.expressions.simplify import simplify, sum_terms, weighted_sum
-
-IntArray = npt.NDArray[np.int64]
+from layoutopt.ground.arrays import IntArray
 
 MAX_CASES = 64
 

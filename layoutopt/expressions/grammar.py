@@ -28,8 +28,8 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from layoutopt.errors import ExpressionError
+from layoutopt.ground.arrays import IntArray
 
-IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 MAX_CHARACTERS: Final = 4000

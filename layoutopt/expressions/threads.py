@@ -19,8 +19,8 @@ import numpy.typing as npt
 from layoutopt.expressions.fit import MAX_CASES, fit, join
 from layoutopt.expressions.grammar import MAX_CHARACTERS, Const, Node, Op, Var, evaluate, substituted, to_text
 from layoutopt.expressions.simplify import simplify
+from layoutopt.ground.arrays import IntArray
 
-IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 View = dict[str, Node]
 

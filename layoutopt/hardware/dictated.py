@@ -16,14 +16,11 @@ from importlib import resources
 from typing import Final, Literal
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 
 from layoutopt.ground import json_data
+from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Confidence
-
-IntArray = npt.NDArray[np.int64]
 
 ATOM_ROWS: Final = 8  # rows of a core matrix, and of the pattern of every swizzle
 

@@ -14,14 +14,13 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 from msgspec import Meta, Struct
 
 from layoutopt.expressions.grammar import evaluate, parse
 from layoutopt.ground import json_data
+from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import device
 
-IntArray = npt.NDArray[np.int64]
 Count = Annotated[int, Meta(ge=1)]
 
 BITS: Final = {

@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.arrays import IntArray
 
-IntArray = npt.NDArray[np.int64]
 Tree = int | tuple["Tree", ...]
 
 _TOKEN: Final = re.compile(r"\s*(?:_?(\d+)|([(),]))")

@@ -24,12 +24,10 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.arrays import IntArray
 from layoutopt.imports.cute import MAX_VALUES, modes
-
-IntArray = npt.NDArray[np.int64]
 
 _TILER: Final = re.compile(r"Tiler_MN:\s*(\S[^\n]*)")
 _EXTENTS: Final = re.compile(r"\(?\s*_?\d{1,9}\s*(?:,\s*_?\d{1,9}\s*)*\)?\s*")

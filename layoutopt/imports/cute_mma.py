@@ -21,12 +21,10 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.arrays import IntArray
 from layoutopt.imports.cute import MAX_VALUES, modes
-
-IntArray = npt.NDArray[np.int64]
 
 # Which of M, N and K the two dimensions of an operand are.
 OPERANDS: Final = {"A": (0, 2), "B": (1, 2), "C": (0, 1)}

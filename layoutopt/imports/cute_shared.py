@@ -17,15 +17,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.fit import fit, join
 from layoutopt.expressions.grammar import Const, Node, Op, to_text
 from layoutopt.expressions.simplify import simplify
+from layoutopt.ground.arrays import IntArray
 from layoutopt.imports.cute import modes
-
-IntArray = npt.NDArray[np.int64]
 
 MAX_ELEMENTS: Final = 1 << 20
 _SWIZZLE: Final = re.compile(r"\s*(?:Sw?<|SW_)(\d{1,2})[,_](\d{1,2})[,_](-?\d{1,2})>?\s*o\s*(.*)", re.S)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-IntArray = npt.NDArray[np.int64]
+from layoutopt.ground.arrays import IntArray
+
 Vector = tuple[int, ...]
 
 PARTS: Final = ("register", "lane", "warp")

@@ -24,9 +24,9 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import to_text
 from layoutopt.expressions.threads import fit_threads, guard
 from layoutopt.ground import json_data
+from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.operations import Operation, parse_operation
 
-IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 LANES: Final = 32

@@ -16,15 +16,11 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.arrays import IntArray
 from layoutopt.imports.linear_bases import PARTS, Bases, Vector, combinations, fitted
 from layoutopt.imports.triton_amd import mfma, wmma
 from layoutopt.imports.triton_text import PrintedLayout, check_tile, parse, wrong
-
-IntArray = npt.NDArray[np.int64]
 
 MATRICES: Final = ("nvidia_mma", "amd_mfma", "amd_wmma")
 MAX_VALUES: Final = 1 << 22

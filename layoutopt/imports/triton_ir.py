@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import device
 from layoutopt.imports.triton import thread_values
 from layoutopt.imports.triton_moves import PACKED, Launch, Moved, access, addressed_pairs
@@ -28,7 +28,6 @@ from layoutopt.imports.triton_text import parse
 from layoutopt.imports.triton_views import Values, View, along, part, reshaped, transposed, whole
 from layoutopt.problems.types import ELEMENT_BYTES
 
-IntArray = npt.NDArray[np.int64]
 Extents = tuple[int, ...]
 
 MAX_ACCESSES: Final = 200

@@ -14,15 +14,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.operations import spelling
 from layoutopt.imports.triton_text import PrintedLayout
 from layoutopt.problems.thread_values import access_of, index_of, starts_of
-
-IntArray = npt.NDArray[np.int64]
 
 WIDTHS: Final = (16, 8, 4, 2, 1)
 MATRIX: Final = 8  # rows of a matrix that ldmatrix moves

@@ -15,15 +15,13 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.fit import fit, join
 from layoutopt.expressions.grammar import Const, Node, Op, evaluate, to_text
+from layoutopt.ground.arrays import IntArray
 from layoutopt.imports.linear_bases import Vector, combinations
 from layoutopt.imports.triton_text import PrintedLayout, check_tile, parse, wrong
-
-IntArray = npt.NDArray[np.int64]
 
 KINDS: Final = ("swizzled_shared", "padded_shared", "nvmma_shared", "amd_rotating_shared", "shared_linear")
 MAX_ELEMENTS: Final = 1 << 20

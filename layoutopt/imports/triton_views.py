@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.arrays import IntArray
 
-IntArray = npt.NDArray[np.int64]
 Extents = tuple[int, ...]
 
 MAX_ELEMENTS: Final = 1 << 20

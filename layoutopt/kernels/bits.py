@@ -13,12 +13,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels import lines
 from layoutopt.kernels.lines import Line, Span
 
 Bits = npt.NDArray[np.uint64]
 Bools = npt.NDArray[np.bool_]
-IntArray = npt.NDArray[np.int64]
 
 _ONE: Final = np.uint64(1)
 

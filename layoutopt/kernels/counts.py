@@ -9,16 +9,14 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.engine.conflicts import addressing_lanes, count_wavefronts
+from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device
 from layoutopt.kernels.apart import APART
 from layoutopt.kernels.program import Memory, Program
 from layoutopt.kernels.registers import Stopped
 from layoutopt.kernels.values import Bools
-
-IntArray = npt.NDArray[np.int64]
 
 BATCH_ROWS: Final = 4096
 # A doubt that leaves open how often anything behind it happens ends so.

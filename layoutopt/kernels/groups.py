@@ -9,11 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.values import Bits, Bools
-
-IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)

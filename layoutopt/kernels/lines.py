@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-IntArray = npt.NDArray[np.int64]
+from layoutopt.ground.arrays import IntArray
+
 Bools = npt.NDArray[np.bool_]
 
 # Rounds that one evaluation may stand for, and numbers that leave room for sums.

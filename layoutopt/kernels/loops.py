@@ -18,16 +18,15 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.bits import Value, of_line
 from layoutopt.kernels.counts import Counter
 from layoutopt.kernels.groups import Group
 from layoutopt.kernels.lines import Span
 from layoutopt.kernels.registers import Registers, Stopped
 
-IntArray = npt.NDArray[np.int64]
 Key = tuple[int, bytes, bytes]
 
 # Rounds or steps of a loop before anything is tried, and how many rounds are looked at then.

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Final, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget
@@ -45,8 +44,6 @@ from layoutopt.kernels.rejoin import Rejoins
 from layoutopt.kernels.relevance import Relevance, return_places
 from layoutopt.kernels.values import Bools, Value, unknown, whole
 from layoutopt.kernels.ways import MOST_WAYS, Turns, both_ways
-
-IntArray = npt.NDArray[np.int64]
 
 ASK_THE_CLOCK_EVERY: Final = 256
 

@@ -8,9 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.values import Bits, Bools, Value, made
-
-IntArray = npt.NDArray[np.int64]
 
 # Shared memory of the blocks of a cluster lies so far apart, of so many at most.
 _CLUSTER_STEP: Final = 1 << 24

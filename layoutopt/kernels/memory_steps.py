@@ -6,8 +6,8 @@ import copy
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.apart import Apart
 from layoutopt.kernels.counts import Counter
 from layoutopt.kernels.groups import Group
@@ -16,8 +16,6 @@ from layoutopt.kernels.memory import Bytes, Writers, check_reach
 from layoutopt.kernels.program import LOCAL_WINDOW, SHARED_WINDOW, STACK_BYTES, Memory, Step
 from layoutopt.kernels.registers import Registers
 from layoutopt.kernels.values import Bools, Value, extend, made, mask, unknown, whole
-
-IntArray = npt.NDArray[np.int64]
 
 # Lanes that are off may have any address: so many bytes there are to look at for them.
 LEAST_BYTES: Final = 16

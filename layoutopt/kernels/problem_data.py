@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.threads import fit_threads
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.escape import comment, shown
 from layoutopt.hardware.operations import Operation
 from layoutopt.kernels.arrays import UsedArray, moved_by_itself
@@ -30,7 +31,6 @@ from layoutopt.kernels.summary import op_text
 from layoutopt.problems.array_access import from_coordinates
 from layoutopt.problems.types import Problem, Tile
 
-IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 LANES: Final = 32

@@ -5,16 +5,14 @@ from __future__ import annotations
 import copy
 
 import numpy as np
-import numpy.typing as npt
 
+from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.groups import Group
 from layoutopt.kernels.launch import Arguments, Launch, constant_bank
 from layoutopt.kernels.lines import Line
 from layoutopt.kernels.memory import Bytes
 from layoutopt.kernels.program import Operand, Program, Step
 from layoutopt.kernels.values import Bools, Value, constant, known, made, of_lane, select, unknown, whole
-
-IntArray = npt.NDArray[np.int64]
 
 
 class Stopped(Exception):

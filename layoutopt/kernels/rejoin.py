@@ -7,12 +7,10 @@ a group, popped when all have come or exited. The lanes of a group have the same
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.groups import Group, lanes_of, masks
 from layoutopt.kernels.values import Bits, Bools
-
-IntArray = npt.NDArray[np.int64]
 
 
 class Rejoins:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.errors import LayoutError
+from layoutopt.ground.arrays import IntArray
 from layoutopt.layout.layout import Layout
-
-IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.counts import MOST_TRACED_ROWS, Execution
 from layoutopt.kernels.evaluate import Evaluation
 from layoutopt.kernels.program import Memory, Program
 
-IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 # Copies in bulk and TMA, between shared memory and elsewhere, in machine code and in PTX.

@@ -12,15 +12,16 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels import lines
 from layoutopt.kernels.bits import TRUE as TRUE
 from layoutopt.kernels.bits import ZERO as ZERO
 from layoutopt.kernels.bits import Bits as Bits
 from layoutopt.kernels.bits import Bools as Bools
-from layoutopt.kernels.bits import IntArray, downward, lowest, nothing, of_line, upward
 from layoutopt.kernels.bits import Value as Value
 from layoutopt.kernels.bits import constant as constant
 from layoutopt.kernels.bits import cut as cut
+from layoutopt.kernels.bits import downward, lowest, nothing, of_line, upward
 from layoutopt.kernels.bits import known as known
 from layoutopt.kernels.bits import made as made
 from layoutopt.kernels.bits import mask as mask

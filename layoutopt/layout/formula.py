@@ -26,7 +26,8 @@ from layoutopt.expressions.grammar import (
     with_parts,
 )
 from layoutopt.expressions.simplify import Range, simplify
-from layoutopt.layout.layout import Digit, IntArray, Layout, Target, tight_digits
+from layoutopt.ground.arrays import IntArray
+from layoutopt.layout.layout import Digit, Layout, Target, tight_digits
 from layoutopt.layout.spelled import spelled
 
 

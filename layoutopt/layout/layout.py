@@ -49,9 +49,8 @@ import numpy.typing as npt
 from msgspec import Meta, Struct
 
 from layoutopt.errors import LayoutError
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.escape import described
-
-IntArray = npt.NDArray[np.int64]
 
 # What a file may say: far beyond shared memory, and far from where integers of 64 bits wrap.
 MAX_BITS: Final = 40

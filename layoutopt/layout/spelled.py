@@ -12,15 +12,13 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.errors import ExpressionError
 from layoutopt.expressions.count import operations
 from layoutopt.expressions.fit import fit, grid
 from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, evaluate, parts
 from layoutopt.expressions.simplify import Range, simplify, weighted_sum
-
-IntArray = npt.NDArray[np.int64]
+from layoutopt.ground.arrays import IntArray
 
 # Longer formulas are no gain, and larger tables none over that of all offsets.
 _MOST_OPERATIONS, _MOST_ENTRIES = 24, 64

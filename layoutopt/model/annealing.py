@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.model.placement_model import PlacementModel
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 # Until numba is imported, and what it compiled is loaded; or compiled, once an installation.
 _LOAD_SECONDS, _COMPILE_SECONDS = 0.6, 3.0
 
-IntArray = npt.NDArray[np.int64]
 
 _SEED = 88172645463325252
 # Units looked at between two looks at the clock: some hundredths of a second.

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.ground.arrays import IntArray
 from layoutopt.model.phases import PhaseSet
 from layoutopt.problems.alignment import blocks
 from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import Tile
-
-IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

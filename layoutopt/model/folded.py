@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.model.chunks import FreePhase
 from layoutopt.model.cp_sat import Model, Outcome
-
-IntArray = npt.NDArray[np.int64]
 
 # Elements beyond the tile, of which a small table is kept.
 MOST_BEYOND = 64

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from layoutopt.ground.arrays import IntArray
 from layoutopt.model.linearisations import Linearisation
 from layoutopt.model.phases import PhaseSet
 from layoutopt.model.swizzle_rules import Masks
 from layoutopt.problems.types import Tile
-
-IntArray = npt.NDArray[np.int64]
 
 _MOST_PAIRS: Final = 1 << 20  # of words, at a time
 

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device, PhaseRule
 from layoutopt.problems.alignment import Blocks, blocks
 from layoutopt.problems.trace import LaneTrace, Trace
 from layoutopt.problems.types import Tile
-
-IntArray = npt.NDArray[np.int64]
 
 # Odd numbers for a sum by which equal rows are found; rows are then compared.
 _MULTIPLIERS = np.random.default_rng(1).integers(0, 1 << 63, 64).astype(np.uint64) << np.uint64(

@@ -24,8 +24,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.model.annealing import annealed, units_of
 from layoutopt.model.chunks import Chunks, bound_chunks, free_phases
@@ -36,8 +36,6 @@ from layoutopt.model.placement_model import PlacementModel, solved
 from layoutopt.model.turned import turned_lines
 from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import Tile
-
-IntArray = npt.NDArray[np.int64]
 
 # Deterministic time for the questions of one call, unless the caller says otherwise.
 EFFORT = 10.0

@@ -11,14 +11,12 @@ renamed banks               chunk k of the widest phase lies in one of the first
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.model.chunks import Chunks, FreePhase
 from layoutopt.model.cp_sat import Answer, Model, Outcome
 from layoutopt.problems.types import Tile
-
-IntArray = npt.NDArray[np.int64]
 
 # Booleans, and terms of the load constraints, beyond which no model is built.
 MAX_BOOLEANS = 1 << 17

@@ -18,12 +18,12 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.layout.layout import Digit
 from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import Problem
 
-IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 Piece = tuple[int, int, int]  # (dim, divide, size)

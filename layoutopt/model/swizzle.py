@@ -23,15 +23,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.model.cp_sat import Answer, Model, Outcome
 from layoutopt.model.linear_phases import Phases
 from layoutopt.model.swizzle_rules import Field, Masks, Rules
-
-IntArray = npt.NDArray[np.int64]
 
 # Operations per distinct shift amount: `^ ((v >> s) & m)`.
 SHIFT_OPERATIONS = 3

@@ -15,15 +15,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
+from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import PhaseRule
 from layoutopt.model.linearisations import Linearisation
 from layoutopt.model.phases import PhaseSet
 from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import Tile
-
-IntArray = npt.NDArray[np.int64]
 
 Masks = dict[int, int]  # target bit -> source mask, in bits of the word offset
 

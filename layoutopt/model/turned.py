@@ -13,12 +13,10 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.model.chunks import FreePhase
-
-IntArray = npt.NDArray[np.int64]
 
 _FIRST_PHASES = 4  # looked at for all turns at once, then four times as many for those that are left
 _MOST_ORDERS = 24  # of dimensions

@@ -40,10 +40,10 @@ from layoutopt.expressions.grammar import (
 )
 from layoutopt.expressions.instructions import instructions
 from layoutopt.expressions.simplify import Range, bounds, simplify
+from layoutopt.ground.arrays import IntArray
 from layoutopt.problems.address_cost import AddressCost, Form, Start
 from layoutopt.problems.types import Access
 
-IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 _MASK: Final = (1 << 32) - 1

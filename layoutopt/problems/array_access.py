@@ -21,13 +21,13 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import MAX_ENTRIES, Node, to_text
 from layoutopt.expressions.threads import fit_threads, guard
 from layoutopt.ground import json_data
+from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.operations import parse_operation
 from layoutopt.problems.thread_values import access_of
 from layoutopt.problems.trace import MAX_LANE_ACCESSES
 from layoutopt.problems.types import Access, Expression, Name, Problem
 
-IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 Vector = tuple[int, ...]
 

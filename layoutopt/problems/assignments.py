@@ -36,9 +36,10 @@ from layoutopt.expressions.grammar import (
     with_parts,
 )
 from layoutopt.expressions.simplify import Range, bounds, simplify
+from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.copy_access import part_of_number
-from layoutopt.problems.trace import IntArray, LaneTrace, trace
+from layoutopt.problems.trace import LaneTrace, trace
 from layoutopt.problems.types import Access, Order, Problem
 
 ROUND: Final = "i"

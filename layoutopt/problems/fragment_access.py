@@ -18,7 +18,8 @@ from layoutopt.errors import ExpressionError, ProblemFileError
 from layoutopt.expressions.fit import fit, join
 from layoutopt.expressions.grammar import Const, Node, Op, Var, evaluate, parse, substituted, to_text
 from layoutopt.expressions.simplify import simplify
-from layoutopt.hardware.fragments import Fragment, IntArray, fragment, fragments
+from layoutopt.ground.arrays import IntArray
+from layoutopt.hardware.fragments import Fragment, fragment, fragments
 from layoutopt.hardware.operations import Operation, parse_operation
 from layoutopt.problems.types import Access, Expression, Identifier, Name, Positive, Tile
 

@@ -11,10 +11,11 @@ import numpy as np
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import Const, Node, Op, Var, to_text
+from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.assignments import ROUND, STEP, Assignment, Work, merged, work_of, written_out
 from layoutopt.problems.lower import with_fixed_lanes
-from layoutopt.problems.trace import IntArray, LaneTrace, trace
+from layoutopt.problems.trace import LaneTrace, trace
 from layoutopt.problems.types import Access, Problem
 
 

@@ -21,11 +21,11 @@ from types import MappingProxyType
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.errors import VerificationError
 from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, evaluate, parts, substituted
 from layoutopt.expressions.simplify import Range, simplify
+from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation
 from layoutopt.layout.formula import flipped_spelling, has_xor
@@ -34,8 +34,6 @@ from layoutopt.problems.address_forms import COMPARED, FormSearch, over_tid
 from layoutopt.problems.alignment import base_alignment
 from layoutopt.problems.trace import LaneTrace, Trace, environment, expression_ranges
 from layoutopt.problems.types import Access, Problem
-
-IntArray = npt.NDArray[np.int64]
 
 MEASURE: Final = (
     "integer instructions of the addresses of all accesses, for one thread and one pass over their loops, "

@@ -26,7 +26,8 @@ import numpy as np
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import Const, Node, Op, Var, evaluate, parse, to_text, with_parts
 from layoutopt.expressions.simplify import simplify
-from layoutopt.layout.layout import IntArray, Layout
+from layoutopt.ground.arrays import IntArray
+from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import AccessReport, Result
 from layoutopt.problems.hardware_use import HardwareUse
 from layoutopt.problems.types import Access, Problem, Tile

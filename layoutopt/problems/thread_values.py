@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import Const, Node, Op, to_text
 from layoutopt.expressions.simplify import simplify
 from layoutopt.expressions.threads import fit_threads
-
-IntArray = npt.NDArray[np.int64]
+from layoutopt.ground.arrays import IntArray
 
 WIDTHS: Final = (16, 8, 4, 2, 1)
 ROW_BYTES: Final = 16  # of a matrix

@@ -17,13 +17,13 @@ import numpy.typing as npt
 
 from layoutopt.errors import ExpressionError, ProblemFileError
 from layoutopt.expressions.grammar import evaluate, parse
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.ground.escape import shown
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation, parse_operation
 from layoutopt.problems.types import Access, Problem, Tile
 
-IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 MAX_LANE_ACCESSES: Final = 1 << 24

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from layoutopt.errors import VerificationError
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
-from layoutopt.model.placement import FreeAssignment, IntArray
+from layoutopt.model.placement import FreeAssignment
 from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import Tile
 from layoutopt.proof.reasons import REASONS, Search, subject_of

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import PhaseRule
 from layoutopt.model.chunks import bound_chunks, free_phases
@@ -17,8 +17,6 @@ from layoutopt.model.placement import EFFORT
 from layoutopt.model.placement_model import PlacementModel, solved
 from layoutopt.problems.trace import LaneTrace, Trace
 from layoutopt.problems.types import Tile
-
-IntArray = npt.NDArray[np.int64]
 
 # Pairs of lanes in all instructions, and clauses on the banks of two words, beyond which no lane order is
 # looked for.

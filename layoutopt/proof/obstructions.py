@@ -27,13 +27,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, PhaseRule
 from layoutopt.problems.alignment import blocks
 from layoutopt.problems.trace import LaneTrace, Trace
 from layoutopt.problems.types import Tile
 
-IntArray = npt.NDArray[np.int64]
 UIntArray = npt.NDArray[np.uint64]
 
 # Sizes beyond which nothing is looked for.

@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.model.phases import phase_sets
-from layoutopt.model.placement import EFFORT, FreeAssignment, IntArray, free_assignment
+from layoutopt.model.placement import EFFORT, FreeAssignment, free_assignment
 from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import Problem, Tile
 from layoutopt.proof.obstructions import (

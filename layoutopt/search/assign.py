@@ -18,8 +18,9 @@ from typing import Final
 
 import numpy as np
 
-from layoutopt.engine.conflicts import Counts, IntArray, count_wavefronts
+from layoutopt.engine.conflicts import Counts, count_wavefronts
 from layoutopt.engine.referee import KnownLanes
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.assignments import Assignment, Digit, Twist, Work, coordinates, lanes_under

@@ -15,10 +15,10 @@ from typing import Final, NamedTuple
 
 from layoutopt.engine.by_hardware import descriptor, descriptors
 from layoutopt.engine.case import Case
-from layoutopt.engine.conflicts import IntArray
 from layoutopt.engine.run_time_values import rounded_count
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import parse
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.dictated import Mode, engine, modes
 from layoutopt.hardware.operations import is_direct_load

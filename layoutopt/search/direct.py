@@ -14,16 +14,14 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.operations import parse_operation
 from layoutopt.layout.layout import Digit, Layout, Target
 from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import Problem, Tile
 from layoutopt.search.as_table import MAX_LOOKUP
-
-IntArray = npt.NDArray[np.int64]
 
 SAID: Final = (
     "direct loads: orders, pages, rows in turn, as waves write, "

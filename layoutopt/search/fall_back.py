@@ -16,13 +16,13 @@ from typing import Final
 
 import numpy as np
 
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.model.linear_phases import phases_of
 from layoutopt.model.linearisations import Linearisation, unpadded
 from layoutopt.model.pads import padded
 from layoutopt.model.phases import PhaseSet
 from layoutopt.model.pitches import Pitches, fixed_order, in_order, linearisation, span_of
-from layoutopt.model.space import IntArray
 from layoutopt.search.found import Found
 from layoutopt.search.many_orders import counted_together
 from layoutopt.search.scene import Scene

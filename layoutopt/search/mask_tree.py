@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.model.linear_phases import Phases
 from layoutopt.model.swizzle_rules import Field, LastBlock, Masks, Rules
 
-IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 Lanes = npt.NDArray[Any]  # uint32 or uint64: a bit for each lane
 

@@ -17,12 +17,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.model.cp_sat import Outcome
 from layoutopt.model.layout_model import Choice
 from layoutopt.model.linear_phases import Phases, phases_of
 from layoutopt.model.linearisations import Linearisation
-from layoutopt.model.space import IntArray
 from layoutopt.model.swizzle_rules import rules, shortened
 from layoutopt.search.found import Found
 from layoutopt.search.joint import Growth, Listed, join

@@ -6,16 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.ground.escape import described
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import METHODS, Bound, Method, ModelGrowth
 
-IntArray = npt.NDArray[np.int64]
 Progress = Callable[[str], None]
 
 

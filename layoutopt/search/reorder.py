@@ -15,10 +15,11 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from layoutopt.engine.conflicts import IntArray, count_wavefronts
+from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.engine.referee import KnownLanes
 from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, substituted, to_text
 from layoutopt.expressions.simplify import simplify
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.trace import LaneTrace, expression_ranges

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from layoutopt.engine.referee import Referee
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import offset_expression
@@ -29,7 +30,7 @@ from layoutopt.model.pads import padded
 from layoutopt.model.phases import PhaseSet, counting_excess, phase_sets
 from layoutopt.model.pitches import by_span
 from layoutopt.model.placement import FreeAssignment, free_assignment, in_own_bytes, nearby
-from layoutopt.model.space import IntArray, space_of
+from layoutopt.model.space import space_of
 from layoutopt.model.swizzle import SHIFT_OPERATIONS, SwizzleModel
 from layoutopt.model.swizzle_rules import (
     Field,

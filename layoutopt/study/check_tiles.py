@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 
 from layoutopt.expressions.grammar import parse
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Result, Status
@@ -22,8 +22,6 @@ from layoutopt.problems.types import NamedTile, Problem, TileSet
 from layoutopt.study.check import Audit, check
 from layoutopt.study.findings import Finding
 from layoutopt.synthesis.tile_groups import groups, within_room
-
-IntArray = npt.NDArray[np.int64]
 
 TILE_SET_AUDIT_SCHEMA: Final = "layoutopt.tile_set_audit/1"
 

@@ -22,6 +22,7 @@ from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.count import operations
 from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, to_text
 from layoutopt.expressions.simplify import simplify
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.families import Family, comparison_rows
@@ -32,7 +33,7 @@ from layoutopt.model.space import Space, space_of
 from layoutopt.problems.answer import Estimate, Result, Status
 from layoutopt.problems.lower import chosen_widths, over_elements
 from layoutopt.problems.target import target_of
-from layoutopt.problems.trace import IntArray, Trace
+from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.search.dictated import ranked_candidates, reach
 from layoutopt.search.proposal import Ask

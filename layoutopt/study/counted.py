@@ -11,10 +11,10 @@ import math
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.expressions.count import operations
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import offset_expression
@@ -24,8 +24,6 @@ from layoutopt.model.pads import unswizzled
 from layoutopt.model.phases import merged
 from layoutopt.model.space import Space
 from layoutopt.problems.trace import Trace
-
-IntArray = npt.NDArray[np.int64]
 
 # Lane accesses counted in one go: the arrays of a batch stay in the cache.
 _BATCH_LANES = 1 << 18

@@ -11,8 +11,9 @@ from msgspec import Struct
 
 from layoutopt.engine.conflicts import Counts, count_wavefronts
 from layoutopt.engine.witness import witness, worst_instruction
+from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.operations import Operation
-from layoutopt.problems.trace import IntArray, LaneTrace
+from layoutopt.problems.trace import LaneTrace
 from layoutopt.problems.types import Access
 from layoutopt.study.in_use import InUse
 

@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from layoutopt.engine.conflicts import IntArray
 from layoutopt.engine.estimate import estimate
 from layoutopt.engine.run_time_values import rounded_count
 from layoutopt.expressions.grammar import Node, to_text
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Estimate, Result

@@ -13,13 +13,14 @@ from layoutopt.engine.case import Case, able_to_count, case_of
 from layoutopt.engine.conflicts import Counts
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import Node, evaluate, parse
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.alignment import base_alignment
 from layoutopt.problems.answer import Descriptor, Result
 from layoutopt.problems.lower import stored, with_loops
-from layoutopt.problems.trace import IntArray, LaneTrace, instruction_at, trace
+from layoutopt.problems.trace import LaneTrace, instruction_at, trace
 from layoutopt.problems.types import Problem
 from layoutopt.search.dictated import named_candidate
 

@@ -19,9 +19,9 @@ from layoutopt.engine.estimate import estimate
 from layoutopt.errors import ExpressionError, LayoutError
 from layoutopt.expressions.count import operations
 from layoutopt.expressions.grammar import Node
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.layout.formula import has_xor
-from layoutopt.problems.trace import IntArray
 from layoutopt.problems.types import Constraints, Tile
 from layoutopt.study.counted import Counter
 from layoutopt.study.edits import KINDS, Edit, edits, strides_obey, strides_of

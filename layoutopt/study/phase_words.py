@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from layoutopt.engine.case import Case
-from layoutopt.engine.conflicts import IntArray
 from layoutopt.engine.witness import PhaseWitness, witness
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import Node, to_text
+from layoutopt.ground.arrays import IntArray
 from layoutopt.layout.families import without_each_part
 from layoutopt.layout.layout import Layout, row_major
 from layoutopt.problems.answer import Result

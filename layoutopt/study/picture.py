@@ -16,8 +16,9 @@ from msgspec import Struct
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.engine.witness import Served, serve
 from layoutopt.errors import LayoutError, VerificationError
+from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device
-from layoutopt.problems.trace import IntArray, LaneTrace, instruction_at
+from layoutopt.problems.trace import LaneTrace, instruction_at
 from layoutopt.problems.types import Problem
 
 MAX_BYTES = 1 << 24

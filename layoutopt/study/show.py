@@ -13,6 +13,7 @@ from layoutopt.engine.witness import worst_instruction
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import parse, to_text
 from layoutopt.ground import json_data
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import element_expression, offset_expression
@@ -20,7 +21,7 @@ from layoutopt.layout.layout import row_major
 from layoutopt.problems import array_file
 from layoutopt.problems.lower import byte_table, chosen_widths
 from layoutopt.problems.result_file import layout_from_data
-from layoutopt.problems.trace import IntArray, Trace
+from layoutopt.problems.trace import Trace
 from layoutopt.problems.types import Problem
 from layoutopt.problems.words import lanes_text, widths_text
 from layoutopt.search.proposal import Ask

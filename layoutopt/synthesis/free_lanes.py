@@ -24,6 +24,7 @@ import numpy as np
 
 from layoutopt.engine.case import Case, case_of
 from layoutopt.errors import LayoutError
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import is_direct_load
@@ -40,7 +41,7 @@ from layoutopt.problems.free_lanes import (
     settled_with,
 )
 from layoutopt.problems.lower import assigned, chosen_widths, named_lanes, with_fixed_lanes
-from layoutopt.problems.trace import IntArray, trace
+from layoutopt.problems.trace import trace
 from layoutopt.problems.types import FAMILIES, Access, Problem
 from layoutopt.search.assign import Assigner, Covering, as_written
 from layoutopt.search.deal import Dealer, can_deal, whole_warps

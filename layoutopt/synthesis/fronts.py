@@ -34,9 +34,9 @@ import msgspec
 import numpy as np
 
 from layoutopt.engine.case import Case, case_of
-from layoutopt.engine.conflicts import IntArray
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import Node
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from layoutopt.engine.case import Case
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import VerificationError
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.model.phases import counting_excess, phase_sets
 from layoutopt.problems.alignment import Blocks, blocks
@@ -27,7 +28,6 @@ from layoutopt.problems.trace import Trace
 from layoutopt.search.proposal import Ask, Proposal
 
 BoolArray = npt.NDArray[np.bool_]
-IntArray = npt.NDArray[np.int64]
 
 # Warp instructions beyond which a sample is searched; how many it has, and how many join it in a round.
 MOST_TOGETHER: Final = 1 << 14

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from layoutopt.engine.case import Case, cases
-from layoutopt.engine.conflicts import IntArray
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.count import operations
 from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, substituted
 from layoutopt.expressions.simplify import Range, simplify
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import has_xor

@@ -1,0 +1,8 @@
+"""The types of arrays that the rooms pass on."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
