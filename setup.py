@@ -8,13 +8,13 @@ from setuptools.command.build_py import build_py
 
 
 class BuildWithCatalogue(build_py):
-    """Copies problems/ to layoutopt/problems/catalogue/; an editable install reads it where it is."""
+    """Copies problems/ to layoutopt/files/catalogue/; an editable install reads it where it is."""
 
     def run(self) -> None:
         """Build, then copy."""
         super().run()
         if not self.editable_mode:
-            place = Path(self.build_lib) / "layoutopt" / "problems" / "catalogue"
+            place = Path(self.build_lib) / "layoutopt" / "files" / "catalogue"
             shutil.copytree("problems", place, dirs_exist_ok=True)
 
 

@@ -39,12 +39,14 @@ if TYPE_CHECKING:
     from typing import Any
 
     from layoutopt.codegen.python import emit
+    from layoutopt.files.file import load
+    from layoutopt.files.python import load_all, problem
+    from layoutopt.files.tile_set_file import load_any
     from layoutopt.layout.layout import Layout
-    from layoutopt.problems.answer import Result, Status
-    from layoutopt.problems.file import load
-    from layoutopt.problems.python import load_all, problem
-    from layoutopt.problems.tile_set_file import load_any
-    from layoutopt.problems.types import Access, Problem, Tile, TileSet
+    from layoutopt.problem.answer import Result, Status
+    from layoutopt.problem.types import Access, Problem, Tile, TileSet
+    from layoutopt.search.arrange import Arrangement, arrange
+    from layoutopt.search.solve import solve
     from layoutopt.study.check import Audit, check
     from layoutopt.study.check_tiles import check_tiles
     from layoutopt.study.compare import compare
@@ -54,23 +56,21 @@ if TYPE_CHECKING:
     from layoutopt.study.explain_tiles import explain_tiles
     from layoutopt.study.explanation import Explanation
     from layoutopt.sweeps.sweep import Sweep, sweep
-    from layoutopt.synthesis.arrange import Arrangement, arrange
-    from layoutopt.synthesis.solve import solve
 
 _HOMES = {
-    "Access": "layoutopt.problems.types",
-    "Arrangement": "layoutopt.synthesis.arrange",
+    "Access": "layoutopt.problem.types",
+    "Arrangement": "layoutopt.search.arrange",
     "Audit": "layoutopt.study.check",
     "Comparison": "layoutopt.study.comparison",
     "Explanation": "layoutopt.study.explanation",
     "Layout": "layoutopt.layout.layout",
-    "Problem": "layoutopt.problems.python",
-    "Result": "layoutopt.problems.answer",
-    "Status": "layoutopt.problems.answer",
+    "Problem": "layoutopt.files.python",
+    "Result": "layoutopt.problem.answer",
+    "Status": "layoutopt.problem.answer",
     "Sweep": "layoutopt.sweeps.sweep",
-    "Tile": "layoutopt.problems.types",
-    "TileSet": "layoutopt.problems.types",
-    "arrange": "layoutopt.synthesis.arrange",
+    "Tile": "layoutopt.problem.types",
+    "TileSet": "layoutopt.problem.types",
+    "arrange": "layoutopt.search.arrange",
     "check": "layoutopt.study.check",
     "check_tiles": "layoutopt.study.check_tiles",
     "compare": "layoutopt.study.compare",
@@ -78,11 +78,11 @@ _HOMES = {
     "emit": "layoutopt.codegen.python",
     "explain": "layoutopt.study.explain",
     "explain_tiles": "layoutopt.study.explain_tiles",
-    "load": "layoutopt.problems.file",
-    "load_all": "layoutopt.problems.python",
-    "load_any": "layoutopt.problems.tile_set_file",
-    "problem": "layoutopt.problems.python",
-    "solve": "layoutopt.synthesis.solve",
+    "load": "layoutopt.files.file",
+    "load_all": "layoutopt.files.python",
+    "load_any": "layoutopt.files.tile_set_file",
+    "problem": "layoutopt.files.python",
+    "solve": "layoutopt.search.solve",
     "sweep": "layoutopt.sweeps.sweep",
 }
 

@@ -6,9 +6,9 @@ import sys
 
 from conftest import ROOT
 
-from layoutopt.problems.file import from_data
+from layoutopt.files.file import from_data
 from layoutopt.proof.certificates import certificate
-from layoutopt.synthesis.solve import solve
+from layoutopt.search.solve import solve
 
 SCRIPT = ROOT / "scripts" / "checkers" / "check_certificate.py"
 

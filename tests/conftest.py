@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from layoutopt.files.file import load
 from layoutopt.hardware.machine import find_tool
-from layoutopt.problems.file import load
-from layoutopt.synthesis.solve import solve
+from layoutopt.search.solve import solve
 
 ROOT = Path(__file__).parent.parent
 TILE_SETS = sorted((ROOT / "problems" / "tile_sets").glob("*.json"))

@@ -5,12 +5,12 @@ import shutil
 
 from conftest import PROBLEMS, answer_of
 
+from layoutopt.accesses.lower import assigned, chosen_widths, with_loops, with_widths
+from layoutopt.accesses.trace import trace
 from layoutopt.codegen.languages import emit, plan
+from layoutopt.files.file import from_data, load
 from layoutopt.hardware.devices import device
-from layoutopt.problems.file import from_data, load
-from layoutopt.problems.lower import assigned, chosen_widths, with_loops, with_widths
-from layoutopt.problems.trace import trace
-from layoutopt.synthesis.solve import solve
+from layoutopt.search.solve import solve
 
 GXX = shutil.which("g++") or shutil.which("c++")
 GCC = shutil.which("gcc") or shutil.which("cc")

@@ -4,8 +4,8 @@ import json
 
 from conftest import ROOT
 
-from layoutopt.problems.file import from_data
-from layoutopt.synthesis.solve import solve
+from layoutopt.files.file import from_data
+from layoutopt.search.solve import solve
 
 FILL = {"name": "fill", "op": "tma.load"}
 

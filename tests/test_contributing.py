@@ -16,10 +16,10 @@ from conftest import ROOT
 from layoutopt import check, solve
 from layoutopt.cli import commands, import_
 from layoutopt.codegen import registry
+from layoutopt.files.file import from_data
 from layoutopt.hardware import operations
 from layoutopt.hardware.devices import load_devices
-from layoutopt.problems.answer import Status
-from layoutopt.problems.file import from_data
+from layoutopt.problem.answer import Status
 from layoutopt.proof import every_layout, reasons
 
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
@@ -49,7 +49,9 @@ def gpu_of(tmp_path, *instructions):
 def test_what_it_names_is_there():
     named = re.findall(r"`((?:layoutopt|scripts|tests|docs|problems)/[\w./]*)`", TEXT)
     assert len(named) > 20
-    short = re.findall(r"`((?:hardware|engine|model|search|synthesis|proof|layout|cli)/\w+\.\w+)`", TEXT)
+    short = re.findall(
+        r"`((?:hardware|engine|model|search|proof|layout|cli|accesses|index|files|problem)/\w+\.\w+)`", TEXT
+    )
     for name in [*named, *(f"layoutopt/{name}" for name in short)]:
         assert (ROOT / name).exists(), name
     rooms = {
@@ -101,7 +103,7 @@ def streams(space, cuts):
 
 pads.PADDED["shear"] = streams
 from layoutopt import solve
-from layoutopt.problems.file import from_data
+from layoutopt.files.file import from_data
 result = solve(from_data(json.loads(sys.argv[1])))
 print(result.family, result.offset, result.excess, result.status)
 """

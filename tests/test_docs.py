@@ -14,7 +14,7 @@ from conftest import ROOT
 
 import layoutopt as layoutopt_package
 from layoutopt import load, solve
-from layoutopt.problems.file import from_data
+from layoutopt.files.file import from_data
 
 SPEC = importlib.util.spec_from_file_location("write_docs", ROOT / "scripts/docs/write_docs.py")
 write_docs = importlib.util.module_from_spec(SPEC)

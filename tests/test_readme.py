@@ -9,8 +9,8 @@ import sys
 from command import layoutopt
 from conftest import ROOT
 
-from layoutopt.problems.file import from_data
-from layoutopt.synthesis.solve import solve
+from layoutopt.files.file import from_data
+from layoutopt.search.solve import solve
 
 README = (ROOT / "README.md").read_text()
 

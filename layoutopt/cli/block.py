@@ -16,9 +16,9 @@ from layoutopt.cli.solve import CODES, arrange_interruptibly
 
 if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device
-    from layoutopt.problems.types import TileSet
+    from layoutopt.problem.types import TileSet
+    from layoutopt.search.arrange import Arrangement
     from layoutopt.study.block import Block
-    from layoutopt.synthesis.arrange import Arrangement
 
 
 class NoBlock(Exception):
@@ -31,7 +31,7 @@ class NoBlock(Exception):
 
 def tiles_in(raw: Any) -> bool:
     """Whether decoded data is a problem of several tiles, or the answer to one."""
-    from layoutopt.synthesis.arrange import ARRANGEMENT_SCHEMA
+    from layoutopt.search.arrange import ARRANGEMENT_SCHEMA
 
     return isinstance(raw, dict) and ("tiles" in raw or raw.get("schema") == ARRANGEMENT_SCHEMA)
 
@@ -59,11 +59,11 @@ def block_of(
     Raises:
         ProblemFileError: a file is wrong.
     """
+    from layoutopt.files.file import parsed, read
+    from layoutopt.files.tile_set_file import tiles_from_data
     from layoutopt.ground.json_data import named_by
-    from layoutopt.problems.file import parsed, read
-    from layoutopt.problems.tile_set_file import tiles_from_data
+    from layoutopt.search.arrange import ARRANGEMENT_SCHEMA
     from layoutopt.study.block import Block, block_in_use, read_block
-    from layoutopt.synthesis.arrange import ARRANGEMENT_SCHEMA
 
     answered = raw.get("schema") == ARRANGEMENT_SCHEMA
     if answered and problem is None:

@@ -15,7 +15,7 @@ from layoutopt.cli.output import say, say_json
 from layoutopt.cli.several import answer_each, problems_argument
 
 if TYPE_CHECKING:
-    from layoutopt.problems.templates import Value
+    from layoutopt.files.templates import Value
 
 
 @click.command("check")
@@ -91,24 +91,24 @@ def _audited(
     device_file: Path | None,
 ) -> int:
     """Audit the layout of one problem and print what comes out; the exit code."""
+    from layoutopt.files.array_file import read_offsets
+    from layoutopt.files.file import from_data
     from layoutopt.ground.budget import Budget
-    from layoutopt.problems.answer import Result, Status
-    from layoutopt.problems.array_file import read_offsets
-    from layoutopt.problems.file import from_data
-    from layoutopt.problems.types import Problem
+    from layoutopt.problem.answer import Result, Status
+    from layoutopt.problem.types import Problem
     from layoutopt.study.check import check
 
     # What is known only at run time is counted in any case, or there is no answer.
     budget, counting = Budget(time_limit), Budget(2 * time_limit + 1)
 
     def solver(changed: Problem) -> Result:
-        from layoutopt.synthesis.solve import solve
+        from layoutopt.search.solve import solve
 
         return solve(changed, budget=budget, target=gpu)
 
     seek = None if no_fix else solver
     if isinstance(data, dict) and "tiles" in data:
-        from layoutopt.problems.tile_set_file import tiles_from_data
+        from layoutopt.files.tile_set_file import tiles_from_data
         from layoutopt.report.tile_set_text import tile_set_audit_report
         from layoutopt.study.check_tiles import check_tiles
 

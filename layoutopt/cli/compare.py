@@ -20,8 +20,8 @@ from layoutopt.cli.output import end_progress, progress, say, say_json, terminal
 from layoutopt.cli.several import answer_each, problems_argument
 
 if TYPE_CHECKING:
-    from layoutopt.problems.templates import Value
-    from layoutopt.problems.types import Problem, TileSet
+    from layoutopt.files.templates import Value
+    from layoutopt.problem.types import Problem, TileSet
     from layoutopt.study.comparison import Comparison
     from layoutopt.sweeps.store import Store
 
@@ -103,8 +103,8 @@ def _compared(
     """Compare the layouts of one problem and print them; the exit code."""
     import msgspec
 
-    from layoutopt.problems.tile_set_file import any_from_data
-    from layoutopt.problems.types import TileSet
+    from layoutopt.files.tile_set_file import any_from_data
+    from layoutopt.problem.types import TileSet
     from layoutopt.study.compare import compare
 
     loaded = any_from_data(data)

@@ -87,7 +87,7 @@ def command(
       layoutopt solve P.json --json > R.json; layoutopt emit R.json --problem P.json -o tile.cuh
     """
     from layoutopt.cli.block import tiles_in
-    from layoutopt.problems.file import parsed, read
+    from layoutopt.files.file import parsed, read
 
     _check_options(lang, name, only, as_edit, self_test)
     raw = parsed(read(file))
@@ -189,8 +189,8 @@ def _sizes(
     raw: Any, lang: str, name: str | None, device_file: Path | None, time_limit: float
 ) -> tuple[str, dict[str, Any]] | None:
     """The header of a file that lists sizes, and its figures; None for other files."""
-    from layoutopt.problems.file import from_data
-    from layoutopt.problems.templates import expand, has_sizes
+    from layoutopt.files.file import from_data
+    from layoutopt.files.templates import expand, has_sizes
 
     if not has_sizes(raw):
         return None
@@ -200,7 +200,7 @@ def _sizes(
         raise click.UsageError(f"one header for many sizes is CUDA C++ or HIP; --lang {lang} has none")
     from layoutopt.expressions.grammar import to_text
     from layoutopt.ground.budget import Budget
-    from layoutopt.synthesis.sizes import common_formula
+    from layoutopt.search.sizes import common_formula
 
     budget = Budget.of_limit(time_limit)
     problems = [(instance.values, from_data(instance.data)) for instance in expand(raw)]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from layoutopt.problems.types import Problem
+    from layoutopt.problem.types import Problem
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -196,7 +196,7 @@ def _shared(
     **_: Any,
 ) -> int:
     """A layout of shared memory: its offset printed, its table written, or into a problem as published."""
-    from layoutopt.problems.array_file import offsets_file
+    from layoutopt.files.array_file import offsets_file
 
     if into is not None and output is not None:
         raise click.UsageError("--into adds to a file and -o writes a new one; use one of them")
@@ -240,8 +240,8 @@ def _thread_values(
     into: Path | None,
     output: Path | None,
 ) -> int:
+    from layoutopt.accesses.thread_values import access_of
     from layoutopt.hardware.devices import device
-    from layoutopt.problems.thread_values import access_of
 
     if into is not None and output is not None:
         raise click.UsageError("--into adds to a file and -o writes a new one; use one of them")
@@ -273,8 +273,8 @@ def _check_op(op: str) -> None:
 
 def _tile(tile: str, element: str) -> tuple[tuple[int, ...], int]:
     """The extents, and the bytes of an element, of a tile that a problem file may have."""
-    from layoutopt.problems.file import MAX_ELEMENTS
-    from layoutopt.problems.types import ELEMENT_BYTES
+    from layoutopt.files.file import MAX_ELEMENTS
+    from layoutopt.problem.types import ELEMENT_BYTES
 
     shape = extents(tile)
     assert shape is not None
@@ -287,8 +287,8 @@ def _tile(tile: str, element: str) -> tuple[tuple[int, ...], int]:
 
 def _same_tile(into: Path, tile: tuple[tuple[int, ...], str]) -> tuple[dict[str, Any], Problem]:
     """A problem file that has this tile, as data and as a problem."""
+    from layoutopt.files.file import MAX_FILE_BYTES, from_data, parsed
     from layoutopt.ground.json_data import named_by, read
-    from layoutopt.problems.file import MAX_FILE_BYTES, from_data, parsed
 
     shape, element = tile
     with named_by("--into"):
@@ -385,7 +385,7 @@ def _layout_in_use(
     from layoutopt.expressions.grammar import evaluate, parse
 
     if table is not None:
-        from layoutopt.problems.array_file import read_offsets
+        from layoutopt.files.array_file import read_offsets
 
         used = read_offsets(table, shape, "--table")
     else:
@@ -431,10 +431,10 @@ def _save(path: Path | None, data: dict[str, Any]) -> None:
 
 def _checked(data: dict[str, Any]) -> str:
     """The text of a problem file, once its accesses can be evaluated."""
+    from layoutopt.accesses.trace import trace as lanes_of
+    from layoutopt.files.file import from_data
     from layoutopt.hardware.devices import device
-    from layoutopt.problems.file import from_data
-    from layoutopt.problems.text import problem_text
-    from layoutopt.problems.trace import trace as lanes_of
+    from layoutopt.problem.text import problem_text
 
     problem = from_data(data)
     lanes_of(problem, device(problem.target))

@@ -40,11 +40,11 @@ def command(
     Example:
       layoutopt import kernel transpose.cu --block 32,8 --arg 2=1024 -o tiles
     """
+    from layoutopt.files.file import from_data
     from layoutopt.ground.escape import identifier
     from layoutopt.kernels.arrays import used_arrays
     from layoutopt.kernels.problem_data import array_problem
-    from layoutopt.problems.file import from_data
-    from layoutopt.problems.text import problem_text
+    from layoutopt.problem.text import problem_text
 
     options = LaunchOptions(**launch)
     sizes = extents(shape) if shape is not None else None

@@ -266,14 +266,14 @@ def check_kernels(
 
 def _fixes(evaluation: Evaluation, seconds: float) -> dict[str, dict[str, Any]]:
     """What to change of each array that has conflicts, found over all of its accesses; by name."""
+    from layoutopt.files.file import from_data
     from layoutopt.ground.budget import Budget
     from layoutopt.kernels.arrays import moved_by_itself, used_arrays
     from layoutopt.kernels.problem_data import array_problem
-    from layoutopt.problems.answer import Result
-    from layoutopt.problems.file import from_data
-    from layoutopt.problems.types import Problem
+    from layoutopt.problem.answer import Result
+    from layoutopt.problem.types import Problem
+    from layoutopt.search.solve import solve
     from layoutopt.study.check import check
-    from layoutopt.synthesis.solve import solve
 
     tallies = evaluation.tallies
     wanted = [

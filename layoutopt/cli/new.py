@@ -58,13 +58,13 @@ def command(
       layoutopt new hopper --tile 128x256 --element bf16 -o block.json
     """
     _check_meant(kind, mma, operand, stages)
+    from layoutopt.accesses.trace import trace
+    from layoutopt.files.block_starters import BLOCKS
+    from layoutopt.files.file import from_data
+    from layoutopt.files.starters import Options, starter
+    from layoutopt.files.tile_set_file import tiles_from_data
     from layoutopt.hardware.devices import device
-    from layoutopt.problems.block_starters import BLOCKS
-    from layoutopt.problems.file import from_data
-    from layoutopt.problems.starters import Options, starter
-    from layoutopt.problems.text import problem_text
-    from layoutopt.problems.tile_set_file import tiles_from_data
-    from layoutopt.problems.trace import trace
+    from layoutopt.problem.text import problem_text
 
     options = Options(name, extents(tile), element, threads, mma, operand.upper(), stages or 1, target)
     if kind in BLOCKS:

@@ -15,7 +15,7 @@ from layoutopt.cli.files import STANDARD_INPUT, InputPath
 
 if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device
-    from layoutopt.problems.types import Problem, TileSet
+    from layoutopt.problem.types import Problem, TileSet
     from layoutopt.sweeps.store import Store
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -29,8 +29,8 @@ class ProblemPath(InputPath):
 
     def files(self, value: Path) -> Iterable[Path]:
         """The file, which may be the catalogue's or standard input, or the files of a folder."""
-        from layoutopt.problems.catalogue import find
-        from layoutopt.problems.inputs import files
+        from layoutopt.files.catalogue import find
+        from layoutopt.files.inputs import files
 
         if str(value) == "-":
             return (STANDARD_INPUT,)
@@ -45,7 +45,7 @@ class ProblemPath(InputPath):
 
         Both as plain items: at the request to complete a file, bash drops the items beside it.
         """
-        from layoutopt.problems.catalogue import problems, short_names
+        from layoutopt.files.catalogue import problems, short_names
 
         names = [*short_names(), *(problems() if "/" in incomplete else ())]
         found = [name for name in dict.fromkeys(names) if name.startswith(incomplete)]

@@ -98,8 +98,8 @@ def command(
 
 
 def _layout(path: Path) -> Layout:
+    from layoutopt.files.result_file import result_from_data
     from layoutopt.ground import json_data
-    from layoutopt.problems.result_file import result_from_data
 
     with json_data.named_by("--result"):
         layout = result_from_data(json_data.parse(json_data.read(path, MAX_RESULT_BYTES))).layout

@@ -42,12 +42,12 @@ def command(problem: Path | None, expanded: bool, fragments: bool, as_json: bool
 
 
 def _print(problem: Path, expanded: bool, as_json: bool) -> None:
+    from layoutopt.files.file import from_data, read, written_out
+    from layoutopt.files.templates import single
+    from layoutopt.files.tile_set_file import tiles_from_data
+    from layoutopt.files.tile_set_file import written_out as tiles_written_out
     from layoutopt.ground.json_data import parse
-    from layoutopt.problems.file import from_data, read, written_out
-    from layoutopt.problems.templates import single
-    from layoutopt.problems.text import problem_text
-    from layoutopt.problems.tile_set_file import tiles_from_data
-    from layoutopt.problems.tile_set_file import written_out as tiles_written_out
+    from layoutopt.problem.text import problem_text
 
     text = read(problem)
     data = parse(text)
@@ -63,7 +63,7 @@ def _print(problem: Path, expanded: bool, as_json: bool) -> None:
 
 
 def _list(as_json: bool) -> None:
-    from layoutopt.problems.catalogue import short_names
+    from layoutopt.files.catalogue import short_names
 
     rows = [{"name": name, **_summary(path)} for name, path in short_names().items()]
     if as_json:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from layoutopt.codegen.plan import Plan
     from layoutopt.hardware.devices import Device
     from layoutopt.hardware.machine import Gpu, Run
-    from layoutopt.problems.answer import Result
-    from layoutopt.problems.types import Problem
+    from layoutopt.problem.answer import Result
+    from layoutopt.problem.types import Problem
     from layoutopt.study.block import Block
 
 
@@ -45,8 +45,8 @@ def command(
       layoutopt run problems/basics/gemm_a_128x64_f16.json --offset published
     """
     from layoutopt.cli.block import block_of, tiles_in
+    from layoutopt.files.file import parsed, read
     from layoutopt.hardware import machine
-    from layoutopt.problems.file import parsed, read
 
     raw = parsed(read(file))
     how = problem, offset, time_limit, workers, device_file

@@ -22,8 +22,8 @@ from layoutopt.cli.output import note, say
 from layoutopt.ground.escape import writable
 
 if TYPE_CHECKING:
-    from layoutopt.problems.inputs import Input
-    from layoutopt.problems.templates import Value
+    from layoutopt.files.inputs import Input
+    from layoutopt.files.templates import Value
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -49,7 +49,7 @@ def over_option(command: Command) -> Command:
 def _parameters(
     ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
 ) -> dict[str, tuple[Value, ...]]:
-    from layoutopt.problems.templates import value_of
+    from layoutopt.files.templates import value_of
 
     found: dict[str, tuple[Value, ...]] = {}
     for text in given:
@@ -74,7 +74,7 @@ def answer_each(
     """Answer every problem; the exit code.
 
     Args:
-        paths: what `layoutopt.problems.inputs.inputs` takes.
+        paths: what `layoutopt.files.inputs.inputs` takes.
         over: values of parameters.
         answer: prints the answer to the problem of decoded data; its exit code.
         as_json: answers are JSON lines, so that the summary goes to stderr.
@@ -85,7 +85,7 @@ def answer_each(
         click.UsageError: one of `one_only` has a value, and there are several problems.
         LayoutoptError: there is one problem, and it is wrong.
     """
-    from layoutopt.problems.inputs import inputs
+    from layoutopt.files.inputs import inputs
 
     found = inputs(paths, over, sys.stdin.buffer)
     needless = [option for option, value in (one_only or {}).items() if value]

@@ -25,14 +25,14 @@ from layoutopt.cli.options import (
 )
 from layoutopt.cli.output import note, say, say_json
 from layoutopt.cli.several import answer_each, problems_argument
-from layoutopt.problems.answer import METHODS, Method, Result, Status
-from layoutopt.problems.types import FAMILIES, OBJECTIVES, Objective, Problem, TileSet
+from layoutopt.problem.answer import METHODS, Method, Result, Status
+from layoutopt.problem.types import FAMILIES, OBJECTIVES, Objective, Problem, TileSet
 
 if TYPE_CHECKING:
+    from layoutopt.files.templates import Value
     from layoutopt.hardware.devices import Device
-    from layoutopt.problems.templates import Value
+    from layoutopt.search.arrange import Arrangement
     from layoutopt.sweeps.store import Store
-    from layoutopt.synthesis.arrange import Arrangement
 
 P = TypeVar("P", bound=Problem | TileSet)
 
@@ -129,7 +129,7 @@ def command(
         )
         return asked.answer(loaded)
 
-    from layoutopt.problems.tile_set_file import any_from_data
+    from layoutopt.files.tile_set_file import any_from_data
 
     one_only = {"--table": table, "--code": code, "--certificate": certificate}
     return answer_each(problems, over, answer, as_json=as_json, one_only=one_only, stopped=asked.stopped)
@@ -178,7 +178,7 @@ class Asked:
 
     def _arranged(self, tiles: TileSet, gpu: Device) -> int:
         if self.certificate is not None:
-            from layoutopt.synthesis.block_certificate import check_block_certifiable
+            from layoutopt.search.block_certificate import check_block_certifiable
 
             check_block_certifiable(tiles)
         if self.method != "auto":
@@ -229,7 +229,7 @@ def _finish(
         text = _code(loaded, result, gpu)
     outputs = {}
     if result.layout is not None and table is not None:
-        from layoutopt.problems.array_file import offsets_file
+        from layoutopt.files.array_file import offsets_file
 
         assert result.layout is not None
         outputs[table] = offsets_file(result.layout.table())
@@ -279,8 +279,8 @@ def _say_dictated(tiles: TileSet) -> None:
 
 def _constrained(problem: P, **given: Any) -> P:
     """`problem` under the constraints that are given; a tighter one in the file stays."""
-    from layoutopt.problems.file import check
-    from layoutopt.problems.tile_set_file import check_tiles
+    from layoutopt.files.file import check
+    from layoutopt.files.tile_set_file import check_tiles
 
     layout = problem.layout
     if given["max_bytes"] is not None and layout.max_bytes is not None:
@@ -308,7 +308,7 @@ def solve_interruptibly(
     stopped: threading.Event | None = None,
 ) -> Result:
     """Solve, so that Ctrl-C gives the best layout so far and sets `stopped`."""
-    from layoutopt.synthesis.solve import solve
+    from layoutopt.search.solve import solve
 
     work = partial(
         solve,
@@ -330,7 +330,7 @@ def arrange_interruptibly(
     stopped: threading.Event | None = None,
 ) -> Arrangement:
     """The same for several tiles."""
-    from layoutopt.synthesis.arrange import arrange
+    from layoutopt.search.arrange import arrange
 
     work = partial(arrange, tiles, target=gpu, workers=workers, conflict_free=conflict_free)
     return interruptibly(work, time_limit, stopped)

@@ -15,10 +15,10 @@ from layoutopt.cli.files import FileCommand, InputPath, OutputPath, TextOrFile, 
 from layoutopt.cli.options import ProblemPath, device_file_option, more_devices, time_limit_option
 from layoutopt.cli.output import end_progress, note, progress, say, say_json
 from layoutopt.cli.several import over_option
-from layoutopt.problems.answer import METHODS, Method
+from layoutopt.problem.answer import METHODS, Method
 
 if TYPE_CHECKING:
-    from layoutopt.problems.templates import Value
+    from layoutopt.files.templates import Value
     from layoutopt.sweeps.store import Store
     from layoutopt.sweeps.sweep import Progress, Sweep
 
@@ -112,7 +112,7 @@ def _swept(
     device_file: Path | None,
     asked: dict[str, Any],
 ) -> Sweep:
-    from layoutopt.problems.inputs import STANDARD_INPUT
+    from layoutopt.files.inputs import STANDARD_INPUT
     from layoutopt.sweeps.sweep import sweep
 
     if asked["scheduler"] is not None:  # what Dask logs of a scheduler that is gone is a line of ours

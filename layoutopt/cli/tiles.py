@@ -11,12 +11,12 @@ import click
 
 from layoutopt.cli.files import write_all
 from layoutopt.cli.output import say, say_json
-from layoutopt.problems.answer import Status
-from layoutopt.problems.types import TileSet
+from layoutopt.problem.answer import Status
+from layoutopt.problem.types import TileSet
 
 if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device
-    from layoutopt.synthesis.arrange import Arrangement
+    from layoutopt.search.arrange import Arrangement
 
 
 def finish(
@@ -40,7 +40,7 @@ def finish(
     if text is not None and code is not None:
         outputs[code] = text.encode()
     if certificate is not None:
-        from layoutopt.synthesis.block_certificate import block_certificate
+        from layoutopt.search.block_certificate import block_certificate
 
         outputs[certificate] = json.dumps(block_certificate(tile_set, gpu, arrangement)).encode() + b"\n"
     write_all(outputs)
@@ -61,7 +61,7 @@ def _npz(tile_set: TileSet, arrangement: Arrangement) -> bytes:
     """Byte offsets of each tile's first stage from the start of all of them, by the tile's name."""
     import numpy as np
 
-    from layoutopt.synthesis.tile_groups import groups
+    from layoutopt.search.tile_groups import groups
 
     tiles = {tile.name: tile for tile in tile_set.tiles}
     tables: dict[str, Any] = {}

@@ -11,7 +11,7 @@ from layoutopt.cli.output import note
 if TYPE_CHECKING:
     from layoutopt.codegen.plan import Plan
     from layoutopt.hardware.machine import Gpu
-    from layoutopt.problems.types import Problem
+    from layoutopt.problem.types import Problem
     from layoutopt.study.comparison import Comparison
 
 
@@ -65,10 +65,10 @@ def _counters(plan: Plan, read: dict[str, int]) -> dict[str, Any]:
 
 def plans_of(problem: Problem, comparison: Comparison, card: Gpu) -> dict[str, Plan]:
     """The code of every row that can be used, by its formula, each formula once."""
+    from layoutopt.accesses.lower import with_widths
     from layoutopt.codegen.languages import run_plan
     from layoutopt.errors import LayoutoptError
     from layoutopt.hardware.devices import device
-    from layoutopt.problems.lower import with_widths
 
     gpu = device(f"sm_{card.compute_capability.replace('.', '')}")
     problem = msgspec.structs.replace(with_widths(problem, comparison.widths), target=gpu.name)

@@ -11,8 +11,8 @@ from layoutopt.codegen.c_text import helpers, to_c
 from layoutopt.codegen.plan import BASE, AccessPlan, Plan
 from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, lookups, names, substituted
 from layoutopt.ground.escape import comment
-from layoutopt.problems.address_cost import UNROLLED
-from layoutopt.problems.text import abridged
+from layoutopt.index.address_cost import UNROLLED
+from layoutopt.problem.text import abridged
 
 
 @dataclass(frozen=True, slots=True)

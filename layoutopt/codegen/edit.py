@@ -15,6 +15,7 @@ from itertools import pairwise
 import numpy as np
 from msgspec import Struct
 
+from layoutopt.accesses.trace import environment, expression_ranges
 from layoutopt.codegen.c_text import to_c
 from layoutopt.codegen.cuda import element_type, raw_type
 from layoutopt.codegen.languages import plan
@@ -36,10 +37,9 @@ from layoutopt.expressions.grammar import (
 from layoutopt.expressions.simplify import Range, bounds, gathered, simplify, weighted_sum
 from layoutopt.ground.escape import comment
 from layoutopt.hardware.devices import Device
-from layoutopt.problems.address_forms import over_tid
-from layoutopt.problems.answer import Result
-from layoutopt.problems.trace import environment, expression_ranges
-from layoutopt.problems.types import KernelNames, Problem
+from layoutopt.index.address_forms import over_tid
+from layoutopt.problem.answer import Result
+from layoutopt.problem.types import KernelNames, Problem
 
 _PLAIN = frozenset(("+", "-", "*", "//", "%", "^", "&", "|", "<<", ">>"))
 

@@ -10,6 +10,16 @@ import msgspec
 import numpy as np
 
 from layoutopt import __version__
+from layoutopt.accesses.lower import (
+    assigned,
+    byte_table,
+    chosen_widths,
+    named_lanes,
+    over_bytes,
+    stored,
+    with_loops,
+    with_widths,
+)
 from layoutopt.codegen.plan import Part, Plan, make_plan
 from layoutopt.codegen.registry import LANGUAGES, Language
 from layoutopt.engine.case import case_of, case_under
@@ -29,20 +39,10 @@ from layoutopt.expressions.grammar import (
 from layoutopt.ground.escape import identifier
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import has_xor, offset_expression
-from layoutopt.problems.answer import AccessReport, Result, TensorMap
-from layoutopt.problems.lower import (
-    assigned,
-    byte_table,
-    chosen_widths,
-    named_lanes,
-    over_bytes,
-    stored,
-    with_loops,
-    with_widths,
-)
-from layoutopt.problems.types import Problem, Structure
+from layoutopt.problem.answer import AccessReport, Result, TensorMap
+from layoutopt.problem.types import Problem, Structure
 from layoutopt.search.dictated import named_candidate
-from layoutopt.synthesis.free_lanes import under_layout
+from layoutopt.search.free_lanes import under_layout
 
 
 def emit(

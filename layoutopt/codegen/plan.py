@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.accesses.trace import LaneTrace, trace
 from layoutopt.codegen.c_text import HELPERS
 from layoutopt.errors import VerificationError
 from layoutopt.expressions.grammar import (
@@ -24,14 +25,13 @@ from layoutopt.expressions.simplify import Range
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.escape import identifier
 from layoutopt.hardware.devices import Device
+from layoutopt.index.address_cost import Form
+from layoutopt.index.address_forms import over_tid
+from layoutopt.index.index_code import IndexCode, index_code
 from layoutopt.layout.layout import Layout
-from layoutopt.problems.address_cost import Form
-from layoutopt.problems.address_forms import over_tid
-from layoutopt.problems.answer import AccessReport, Descriptor, MatrixDescriptor, TensorMap
-from layoutopt.problems.index_code import IndexCode, index_code
-from layoutopt.problems.text import abridged, tables
-from layoutopt.problems.trace import LaneTrace, trace
-from layoutopt.problems.types import Access, Problem
+from layoutopt.problem.answer import AccessReport, Descriptor, MatrixDescriptor, TensorMap
+from layoutopt.problem.text import abridged, tables
+from layoutopt.problem.types import Access, Problem
 
 BoolArray = npt.NDArray[np.bool_]
 

@@ -18,7 +18,7 @@ from layoutopt.codegen.c_text import helpers, to_c
 from layoutopt.codegen.plan import AccessPlan, Plan
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import Const, Node, Op, Var, substituted
-from layoutopt.problems.address_forms import over_tid
+from layoutopt.index.address_forms import over_tid
 
 REPEATS: Final = 64
 MAX_SHARED_BYTES: Final = 227 << 10  # of one block on compute capability 9.0, CUDA programming guide

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from layoutopt import __version__
+from layoutopt.accesses.trace import environment
 from layoutopt.codegen.c_family import parameter
 from layoutopt.codegen.c_text import to_c
 from layoutopt.codegen.cuda import prologue
@@ -19,9 +20,8 @@ from layoutopt.errors import LayoutError, VerificationError
 from layoutopt.expressions.grammar import Const, Node, Op, Var, evaluate, parse, substituted, to_text
 from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.escape import comment, identifier
-from layoutopt.problems.trace import environment
-from layoutopt.problems.types import Access
-from layoutopt.synthesis.sizes import ELEMENT, CommonFormula, Size, formula_ranges
+from layoutopt.problem.types import Access
+from layoutopt.search.sizes import ELEMENT, CommonFormula, Size, formula_ranges
 
 # What the GPU's compiler defines, by language.
 MACROS: Final = {"cuda": "__CUDACC__", "hip": "__HIPCC__"}

@@ -30,22 +30,8 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from layoutopt.engine.by_hardware import check_direct_loads, described, descriptors
-from layoutopt.engine.conflicts import Counts
-from layoutopt.engine.referee import CountedAccess, KnownLanes, check_table
-from layoutopt.engine.run_time_values import ChoiceTrace, choices, rounded_count
-from layoutopt.engine.witness import worst_instruction
-from layoutopt.errors import LayoutError
-from layoutopt.expressions.grammar import Node
-from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.budget import Budget
-from layoutopt.hardware.devices import Device
-from layoutopt.layout.formula import offset_expression
-from layoutopt.layout.layout import Layout
-from layoutopt.problems.alignment import base_alignment
-from layoutopt.problems.answer import AccessReport
-from layoutopt.problems.index_code import IndexCode, index_code, least_instructions
-from layoutopt.problems.lower import (
+from layoutopt.accesses.alignment import base_alignment
+from layoutopt.accesses.lower import (
     Report,
     byte_table,
     bytes_formula,
@@ -56,8 +42,22 @@ from layoutopt.problems.lower import (
     with_loops,
     with_widths,
 )
-from layoutopt.problems.trace import LaneTrace, Trace, instruction_at, trace
-from layoutopt.problems.types import Constraints, Problem
+from layoutopt.accesses.trace import LaneTrace, Trace, instruction_at, trace
+from layoutopt.engine.by_hardware import check_direct_loads, described, descriptors
+from layoutopt.engine.conflicts import Counts
+from layoutopt.engine.referee import CountedAccess, KnownLanes, check_table
+from layoutopt.engine.run_time_values import ChoiceTrace, choices, rounded_count
+from layoutopt.engine.witness import worst_instruction
+from layoutopt.errors import LayoutError
+from layoutopt.expressions.grammar import Node
+from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.budget import Budget
+from layoutopt.hardware.devices import Device
+from layoutopt.index.index_code import IndexCode, index_code, least_instructions
+from layoutopt.layout.formula import offset_expression
+from layoutopt.layout.layout import Layout
+from layoutopt.problem.answer import AccessReport
+from layoutopt.problem.types import Constraints, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class Case:
         return least_instructions(with_loops(self.lowered), self.lanes)
 
     def alignment(self, swizzled: bool) -> int:
-        """Bytes of which the base must be a multiple: see `layoutopt.problems.alignment.base_alignment`."""
+        """Bytes of which the base must be a multiple: see `layoutopt.accesses.alignment.base_alignment`."""
         return base_alignment(self.lanes, self.device, swizzled=swizzled)
 
     def needed_alignment(self, layout: Layout, reports: Iterable[AccessReport]) -> int:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from layoutopt.accesses.free_lanes import check_lanes
+from layoutopt.accesses.lower import assigned, named_lanes
 from layoutopt.engine.case import case_of
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.hardware.devices import Device
-from layoutopt.problems.answer import Result
-from layoutopt.problems.free_lanes import check_lanes
-from layoutopt.problems.lower import assigned, named_lanes
-from layoutopt.problems.types import Problem
+from layoutopt.problem.answer import Result
+from layoutopt.problem.types import Problem
 
 _ROUNDING: Final = 1e-6  # of sums of weights and expectations
 

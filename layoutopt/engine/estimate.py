@@ -30,16 +30,16 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from layoutopt.accesses.trace import LaneTrace
 from layoutopt.engine.case import Case
 from layoutopt.engine.conflicts import Counts
 from layoutopt.expressions.grammar import Node, names
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import DEFAULT_TARGET, Device, Timing, device
 from layoutopt.hardware.occupancy import Occupancy, occupancy
+from layoutopt.index.index_code import IndexCode
 from layoutopt.layout.layout import Layout
-from layoutopt.problems.answer import Estimate
-from layoutopt.problems.index_code import IndexCode
-from layoutopt.problems.trace import LaneTrace
+from layoutopt.problem.answer import Estimate
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -29,12 +29,12 @@ from msgspec import Struct
 
 from layoutopt.engine.conflicts import CHUNK_INSTRUCTIONS, addressing_lanes, count_wavefronts
 from layoutopt.errors import ProblemFileError, VerificationError
+from layoutopt.files import array_file
 from layoutopt.ground import json_data
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.escape import shown
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation, parse_operation
-from layoutopt.problems import array_file
 
 BoolArray = npt.NDArray[np.bool_]
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from layoutopt.accesses.trace import LaneTrace, Trace
 from layoutopt.engine.conflicts import Counts, count_wavefronts
 from layoutopt.engine.run_time_values import ChoiceTrace
 from layoutopt.errors import LayoutError
@@ -17,8 +18,7 @@ from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation
 from layoutopt.layout.layout import Layout
-from layoutopt.problems.answer import AccessReport
-from layoutopt.problems.trace import LaneTrace, Trace
+from layoutopt.problem.answer import AccessReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ CountedAccess = KnownLanes | ChoiceTrace
 
 
 def check_table(table: IntArray, element_bytes: int, lanes: Trace, alignment: int = 1) -> None:
-    """Check that byte offsets are a layout (`layoutopt.problems.alignment`) of the tile.
+    """Check that byte offsets are a layout (`layoutopt.accesses.alignment`) of the tile.
 
     Args:
         table: byte offsets by row-major index, int64, shape (elements,).

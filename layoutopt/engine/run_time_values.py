@@ -35,6 +35,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.accesses.trace import Trace
 from layoutopt.engine.busiest_bank import expected_most
 from layoutopt.engine.conflicts import Counts, count_wavefronts
 from layoutopt.errors import ProblemFileError
@@ -42,9 +43,8 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, PhaseRule
 from layoutopt.hardware.operations import Operation
-from layoutopt.problems.answer import AccessReport
-from layoutopt.problems.trace import Trace
-from layoutopt.problems.types import Problem
+from layoutopt.problem.answer import AccessReport
+from layoutopt.problem.types import Problem
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -101,7 +101,7 @@ def choices(
 
     Args:
         problem: the problem.
-        looped: the trace of `layoutopt.problems.lower.with_loops(problem)`.
+        looped: the trace of `layoutopt.accesses.lower.with_loops(problem)`.
         device: its device.
         budget: the time there is; None for no limit.
 

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from layoutopt.accesses.thread_values import access_of, index_of, starts_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.operations import spelling
 from layoutopt.imports.triton_text import PrintedLayout
-from layoutopt.problems.thread_values import access_of, index_of, starts_of
 
 WIDTHS: Final = (16, 8, 4, 2, 1)
 MATRIX: Final = 8  # rows of a matrix that ldmatrix moves

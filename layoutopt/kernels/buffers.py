@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.files.array_file import header
 from layoutopt.ground.escape import shown
 from layoutopt.kernels.names import parameter_types
 from layoutopt.kernels.program import Program
-from layoutopt.problems.array_file import header
 
 MAX_BYTES: Final = 1 << 28
 # A fill has as many: what lies behind is unknown.

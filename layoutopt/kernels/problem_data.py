@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.accesses.array_access import from_coordinates
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.threads import fit_threads
 from layoutopt.ground.arrays import IntArray
@@ -28,8 +29,7 @@ from layoutopt.kernels.declarations import declared_shape
 from layoutopt.kernels.evaluate import Evaluation
 from layoutopt.kernels.program import Memory
 from layoutopt.kernels.summary import op_text
-from layoutopt.problems.array_access import from_coordinates
-from layoutopt.problems.types import Problem, Tile
+from layoutopt.problem.types import Problem, Tile
 
 BoolArray = npt.NDArray[np.bool_]
 

@@ -3,7 +3,7 @@
     x0*32 + (x1 ^ x0)      three operations
     x0*33 + x1             two
 
-What an index costs is another matter: `layoutopt.problems.index_code`. The formulas of all families
+What an index costs is another matter: `layoutopt.index.index_code`. The formulas of all families
 join k coordinates of two values or more with k - 1 operations, and all but one of what they join
 takes an operation of its own, for no two digits have stride 1 and a digit that is no whole coordinate takes a
 division or a remainder. A swizzle adds one XOR at least.

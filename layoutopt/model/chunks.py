@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.accesses.alignment import blocks
+from layoutopt.accesses.trace import Trace
 from layoutopt.ground.arrays import IntArray
 from layoutopt.model.phases import PhaseSet
-from layoutopt.problems.alignment import blocks
-from layoutopt.problems.trace import Trace
-from layoutopt.problems.types import Tile
+from layoutopt.problem.types import Tile
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class FreePhase:
 
 
 def bound_chunks(trace: Trace, tile: Tile, word_bytes: int, element_alignment: int | None = None) -> Chunks:
-    """Cut the tile into what every layout keeps whole (`layoutopt.problems.alignment.blocks`).
+    """Cut the tile into what every layout keeps whole (`layoutopt.accesses.alignment.blocks`).
 
     With an element alignment: what layouts keep that start every element at multiples of it.
     """

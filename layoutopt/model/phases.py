@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from layoutopt.accesses.alignment import Blocks, blocks
+from layoutopt.accesses.trace import LaneTrace, Trace
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device, PhaseRule
-from layoutopt.problems.alignment import Blocks, blocks
-from layoutopt.problems.trace import LaneTrace, Trace
-from layoutopt.problems.types import Tile
+from layoutopt.problem.types import Tile
 
 # Odd numbers for a sum by which equal rows are found; rows are then compared.
 _MULTIPLIERS = np.random.default_rng(1).integers(0, 1 << 63, 64).astype(np.uint64) << np.uint64(
@@ -35,7 +35,7 @@ class PhaseSet:
         weight: int64, shape (phases,): weighted number of times the phase is served, above 0.
         repeats: int64, shape (phases,): number of times, weights not applied but where they are 0.
         floor: int64, shape (phases,): wavefronts that the phase costs in every layout (see
-            `layoutopt.problems.alignment`), by counting.
+            `layoutopt.accesses.alignment`), by counting.
         rule: how it is served.
         width_bytes: bytes that each lane covers, at most one row of banks.
     """
@@ -148,7 +148,7 @@ def _unique_rows(rows: IntArray) -> tuple[IntArray, IntArray]:
 def _floor(elements: IntArray, rule: PhaseRule, width_bytes: int, size: int, held_by: Blocks) -> Any:
     """The counting bound, phase by phase.
 
-    An element keeps its place in its block (`layoutopt.problems.alignment`), so that in a block of 16 bytes
+    An element keeps its place in its block (`layoutopt.accesses.alignment`), so that in a block of 16 bytes
     it keeps its bank modulo 4 (of 4-byte banks). Words that share a place share banks / 4 banks; likewise
     at 8 bytes. Elements whose block is narrower than a word are assumed to share words perfectly.
     """

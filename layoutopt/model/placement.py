@@ -1,6 +1,6 @@
 """Free assignments: every chunk of the tile in any bank, no formula at all.
 
-What a layout of any kind can choose. What it keeps whole and aligned (`layoutopt.problems.alignment`) are
+What a layout of any kind can choose. What it keeps whole and aligned (`layoutopt.accesses.alignment`) are
 **chunks** of 4, 8 or 16 bytes. All that matters for conflicts is the **position** of each chunk, its
 address modulo one row of banks: any choice of positions is some layout, because rows of banks below one
 another give every chunk an address of its own. So the least excess over all positions is the least excess
@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from layoutopt.accesses.trace import Trace
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.model.annealing import annealed, units_of
@@ -34,8 +35,7 @@ from layoutopt.model.folded import folded
 from layoutopt.model.phases import PhaseSet
 from layoutopt.model.placement_model import PlacementModel, solved
 from layoutopt.model.turned import turned_lines
-from layoutopt.problems.trace import Trace
-from layoutopt.problems.types import Tile
+from layoutopt.problem.types import Tile
 
 # Deterministic time for the questions of one call, unless the caller says otherwise.
 EFFORT = 10.0

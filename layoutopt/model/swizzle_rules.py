@@ -16,12 +16,12 @@ from functools import lru_cache
 
 import numpy as np
 
+from layoutopt.accesses.trace import Trace
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import PhaseRule
 from layoutopt.model.linearisations import Linearisation
 from layoutopt.model.phases import PhaseSet
-from layoutopt.problems.trace import Trace
-from layoutopt.problems.types import Tile
+from layoutopt.problem.types import Tile
 
 Masks = dict[int, int]  # target bit -> source mask, in bits of the word offset
 

@@ -13,7 +13,7 @@
     questions  what only a solver answered, as a CP-SAT model and where possible as DIMACS CNF
     served     which lanes each access serves together: the hardware rule that all of it assumes
 
-It speaks of the problem in plainer words (`layoutopt.problems.lower`): of bytes where elements share them,
+It speaks of the problem in plainer words (`layoutopt.accesses.lower`): of bytes where elements share them,
 and of the widths chosen where the file leaves the choice. `served` says which those are.
 """
 
@@ -24,6 +24,8 @@ from typing import Any, Final
 
 import msgspec
 
+from layoutopt.accesses.lower import chosen_widths
+from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget
@@ -35,10 +37,8 @@ from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import FreeAssignment
 from layoutopt.model.swizzle import SwizzleModel
 from layoutopt.model.swizzle_rules import last_block, rules, swizzle_field
-from layoutopt.problems.answer import EVERY_LAYOUT, Result, Status
-from layoutopt.problems.lower import chosen_widths
-from layoutopt.problems.trace import Trace
-from layoutopt.problems.types import FAMILIES, Problem
+from layoutopt.problem.answer import EVERY_LAYOUT, Result, Status
+from layoutopt.problem.types import FAMILIES, Problem
 from layoutopt.proof.reason_data import question_data
 from layoutopt.proof.reasons import (
     BY_HAND,

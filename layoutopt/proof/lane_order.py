@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from layoutopt.accesses.trace import LaneTrace, Trace
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import PhaseRule
@@ -15,8 +16,7 @@ from layoutopt.model.chunks import bound_chunks, free_phases
 from layoutopt.model.phases import PhaseSet
 from layoutopt.model.placement import EFFORT
 from layoutopt.model.placement_model import PlacementModel, solved
-from layoutopt.problems.trace import LaneTrace, Trace
-from layoutopt.problems.types import Tile
+from layoutopt.problem.types import Tile
 
 # Pairs of lanes in all instructions, and clauses on the banks of two words, beyond which no lane order is
 # looked for.

@@ -1,7 +1,7 @@
 """Reasons why no layout of any kind is free of conflicts, each checkable by hand.
 
 All of them speak of **words** that must lie in different banks because some phase touches both. The
-layout is free to put a vector anywhere (aligned: `layoutopt.problems.alignment`), but a word keeps its
+layout is free to put a vector anywhere (aligned: `layoutopt.accesses.alignment`), but a word keeps its
 place inside its vector, so the words at one place of aligned vectors of k words share `banks / k` banks.
 A **view** is the words of one place:
 
@@ -27,12 +27,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.accesses.alignment import blocks
+from layoutopt.accesses.trace import LaneTrace, Trace
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, PhaseRule
-from layoutopt.problems.alignment import blocks
-from layoutopt.problems.trace import LaneTrace, Trace
-from layoutopt.problems.types import Tile
+from layoutopt.problem.types import Tile
 
 UIntArray = npt.NDArray[np.uint64]
 

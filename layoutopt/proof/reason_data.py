@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from layoutopt.accesses.trace import Trace, instruction_at
 from layoutopt.hardware.devices import Device
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import question
-from layoutopt.problems.trace import Trace, instruction_at
-from layoutopt.problems.types import Access, Problem
+from layoutopt.problem.types import Access, Problem
 from layoutopt.proof.cnf import dimacs
 from layoutopt.proof.obstructions import Board, Clique, Parity, Place, counting_excess
 from layoutopt.proof.packing import Packing

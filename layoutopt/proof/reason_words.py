@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from layoutopt.problems.trace import Trace
-from layoutopt.problems.words import listed
+from layoutopt.accesses.trace import Trace
+from layoutopt.problem.words import listed
 from layoutopt.proof.obstructions import Board, Parity
 from layoutopt.proof.packing import Packing
 

@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
+from layoutopt.accesses.trace import Trace
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import EFFORT, FreeAssignment, free_assignment
-from layoutopt.problems.trace import Trace
-from layoutopt.problems.types import Problem, Tile
+from layoutopt.problem.types import Problem, Tile
 from layoutopt.proof.obstructions import (
     MAX_PARITY_PHASES,
     Board,

@@ -5,16 +5,16 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Mapping
 
-from layoutopt.problems.answer import Status
-from layoutopt.problems.types import TileSet
-from layoutopt.problems.words import shape_text, tile_text
+from layoutopt.problem.answer import Status
+from layoutopt.problem.types import TileSet
+from layoutopt.problem.words import shape_text, tile_text
 from layoutopt.report.descriptor_text import cluster_lines, descriptor_lines
 from layoutopt.report.text import best_as, columns, explanation_report
+from layoutopt.search.arrange import Arrangement
+from layoutopt.search.tile_groups import alike, groups
 from layoutopt.study.block import own_answer
 from layoutopt.study.check_tiles import TileSetAudit
 from layoutopt.study.explain_tiles import TileSetExplanation
-from layoutopt.synthesis.arrange import Arrangement
-from layoutopt.synthesis.tile_groups import alike, groups
 
 
 def arrangement_report(tile_set: TileSet, arrangement: Arrangement) -> str:

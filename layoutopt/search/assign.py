@@ -1,7 +1,7 @@
 """The best assignment of threads to what an access covers, under a layout that is given.
 
 What a phase costs depends on what its lanes cover together, so only the fastest digits of the number of a
-unit (`layoutopt.problems.assignments`) matter: those of the lanes of a phase. They are chosen one by one,
+unit (`layoutopt.accesses.assignments`) matter: those of the lanes of a phase. They are chosen one by one,
 the cheapest first, and XORs of two after the plain ones; as soon as the lanes chosen so far conflict, the
 rest need not be looked at. What is left is counted by the conflict engine, every lane of it.
 
@@ -18,13 +18,13 @@ from typing import Final
 
 import numpy as np
 
+from layoutopt.accesses.assignments import Assignment, Digit, Twist, Work, coordinates, lanes_under
+from layoutopt.accesses.trace import LaneTrace
 from layoutopt.engine.conflicts import Counts, count_wavefronts
 from layoutopt.engine.referee import KnownLanes
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
-from layoutopt.problems.assignments import Assignment, Digit, Twist, Work, coordinates, lanes_under
-from layoutopt.problems.trace import LaneTrace
 
 # Partial choices looked at, and whole ones counted, for each amount of conflicts that is allowed.
 MAX_CHOICES: Final = 3000

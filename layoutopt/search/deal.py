@@ -21,6 +21,7 @@ from typing import Final
 
 import numpy as np
 
+from layoutopt.accesses.assignments import ROUND, Assignment
 from layoutopt.engine.conflicts import BoolArray, count_wavefronts
 from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, evaluate
 from layoutopt.ground.arrays import IntArray
@@ -28,7 +29,6 @@ from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation
 from layoutopt.model.cp_sat import Model
-from layoutopt.problems.assignments import ROUND, Assignment
 from layoutopt.search.assign import Assigner, Covering
 
 MAX_ENTRIES: Final = 2048  # of a table

@@ -13,21 +13,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from layoutopt.accesses.lower import byte_table
 from layoutopt.engine.by_hardware import descriptor, descriptors
 from layoutopt.engine.case import Case
 from layoutopt.engine.run_time_values import rounded_count
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import parse
+from layoutopt.files.file import check_dictated
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.dictated import Mode, engine, modes
 from layoutopt.hardware.operations import is_direct_load
 from layoutopt.layout.layout import MAX_BITS, Layout
-from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Descriptor, TensorMap
-from layoutopt.problems.file import check_dictated
-from layoutopt.problems.hardware_use import HardwareUse
-from layoutopt.problems.lower import byte_table
-from layoutopt.problems.types import Access, Problem
+from layoutopt.problem.answer import EVERY_LAYOUT, Bound, Descriptor, TensorMap
+from layoutopt.problem.hardware_use import HardwareUse
+from layoutopt.problem.types import Access, Problem
 from layoutopt.search.direct import NOT_ALL, SAID, direct_layouts, may_be_others
 from layoutopt.search.modes import in_mode, of_access
 from layoutopt.search.proposal import STOPPED, Ask, Proposal

@@ -15,12 +15,12 @@ from typing import Final
 
 import numpy as np
 
+from layoutopt.accesses.trace import Trace
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.operations import parse_operation
 from layoutopt.layout.layout import Digit, Layout, Target
-from layoutopt.problems.trace import Trace
-from layoutopt.problems.types import Problem, Tile
+from layoutopt.problem.types import Problem, Tile
 from layoutopt.search.as_table import MAX_LOOKUP
 
 SAID: Final = (

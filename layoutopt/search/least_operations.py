@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
+from layoutopt.accesses.lower import with_loops
 from layoutopt.ground.budget import OutOfTime
+from layoutopt.index.index_code import least_instructions
 from layoutopt.model.linear_phases import Phases, phases_of
 from layoutopt.model.linearisations import Linearisation, least_operations
 from layoutopt.model.swizzle import SHIFT_OPERATIONS
-from layoutopt.problems.index_code import least_instructions
-from layoutopt.problems.lower import with_loops
 from layoutopt.search.found import Found
 from layoutopt.search.proposal import Proposal
 from layoutopt.search.scene import GATHER_SHARE, Scene

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
+from layoutopt.accesses.trace import LaneTrace, expression_ranges
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.engine.referee import KnownLanes
 from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, substituted, to_text
@@ -22,8 +23,7 @@ from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
-from layoutopt.problems.trace import LaneTrace, expression_ranges
-from layoutopt.problems.types import Access, Problem
+from layoutopt.problem.types import Access, Problem
 
 MAX_CHOICES: Final = 3000
 MAX_COUNTED: Final = 64

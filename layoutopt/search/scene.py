@@ -9,11 +9,15 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from layoutopt.accesses.alignment import base_alignment, blocks
+from layoutopt.accesses.lower import with_loops
+from layoutopt.accesses.trace import Trace
 from layoutopt.engine.referee import Referee
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
+from layoutopt.index.index_code import index_code
 from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Layout, Target
 from layoutopt.model.bit_matrices import least_matrix_operations, matrices
@@ -43,12 +47,8 @@ from layoutopt.model.swizzle_rules import (
     shortened,
     swizzle_field,
 )
-from layoutopt.problems.alignment import base_alignment, blocks
-from layoutopt.problems.answer import EVERY_LAYOUT, Bound
-from layoutopt.problems.index_code import index_code
-from layoutopt.problems.lower import with_loops
-from layoutopt.problems.trace import Trace
-from layoutopt.problems.types import FAMILIES, Problem
+from layoutopt.problem.answer import EVERY_LAYOUT, Bound
+from layoutopt.problem.types import FAMILIES, Problem
 from layoutopt.search.as_table import as_table, stride_multiple, why_no_table
 from layoutopt.search.found import Found, Tally
 from layoutopt.search.proposal import STOPPED, Progress, Proposal, standing

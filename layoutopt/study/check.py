@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from layoutopt.accesses.free_lanes import free_accesses, is_free, naturally
+from layoutopt.accesses.lower import named_lanes, named_widths, width_choices
 from layoutopt.engine.conflicts import Counts
 from layoutopt.engine.referee import CountedAccess, KnownLanes
 from layoutopt.engine.run_time_values import rounded_count
@@ -15,17 +17,15 @@ from layoutopt.expressions.grammar import to_text
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.counters import counters
 from layoutopt.hardware.devices import Device
-from layoutopt.problems.answer import RESULT_SCHEMA, Descriptor, Estimate, Result, Status
-from layoutopt.problems.free_lanes import free_accesses, is_free, naturally
-from layoutopt.problems.lower import named_lanes, named_widths, width_choices
-from layoutopt.problems.target import target_of
-from layoutopt.problems.types import Problem
+from layoutopt.problem.answer import RESULT_SCHEMA, Descriptor, Estimate, Result, Status
+from layoutopt.problem.target import target_of
+from layoutopt.problem.types import Problem
+from layoutopt.search.free_lanes import under_layout
 from layoutopt.study import findings
 from layoutopt.study.findings import Finding
 from layoutopt.study.fix import EditedLayout, Timed, edit_finding, edited, fix
 from layoutopt.study.idle_xor import alignment_note, idle_xor
 from layoutopt.study.in_use import AnyLayout, InUse
-from layoutopt.synthesis.free_lanes import under_layout
 
 
 class AuditedAccess(Struct, frozen=True, omit_defaults=True, rename={"loops": "for"}):

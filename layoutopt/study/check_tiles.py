@@ -10,18 +10,18 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
+from layoutopt.accesses.lower import byte_table
 from layoutopt.expressions.grammar import parse
+from layoutopt.files.tile_set_file import fields_of
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
-from layoutopt.problems.answer import Result, Status
-from layoutopt.problems.lower import byte_table
-from layoutopt.problems.target import target_of
-from layoutopt.problems.tile_set_file import fields_of
-from layoutopt.problems.types import NamedTile, Problem, TileSet
+from layoutopt.problem.answer import Result, Status
+from layoutopt.problem.target import target_of
+from layoutopt.problem.types import NamedTile, Problem, TileSet
+from layoutopt.search.tile_groups import groups, within_room
 from layoutopt.study.check import Audit, check
 from layoutopt.study.findings import Finding
-from layoutopt.synthesis.tile_groups import groups, within_room
 
 TILE_SET_AUDIT_SCHEMA: Final = "layoutopt.tile_set_audit/1"
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from layoutopt.accesses.lower import stored
 from layoutopt.engine.claims import check_claims
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import described
 from layoutopt.hardware.devices import Device
-from layoutopt.problems.answer import Result
-from layoutopt.problems.lower import stored
-from layoutopt.problems.types import Problem
+from layoutopt.problem.answer import Result
+from layoutopt.problem.types import Problem
 from layoutopt.search.dictated import named_candidate
 
 

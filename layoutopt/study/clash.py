@@ -8,14 +8,14 @@ from typing import Final
 
 import msgspec
 
+from layoutopt.accesses.trace import trace
 from layoutopt.engine.case import Case
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget, OutOfTime
-from layoutopt.problems.trace import trace
-from layoutopt.problems.types import Access, Constraints
+from layoutopt.problem.types import Access, Constraints
 from layoutopt.proof.every_layout import every_layout
 from layoutopt.proof.reasons import BY_HAND, Search, subject_of
-from layoutopt.synthesis.solve import solve
+from layoutopt.search.solve import solve
 
 # Accesses beyond which no smallest clash is looked for: each is one question to the solver.
 MAX_CLASH: Final = 16

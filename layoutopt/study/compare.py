@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
+from layoutopt.accesses.lower import chosen_widths, over_elements
+from layoutopt.accesses.trace import Trace
 from layoutopt.engine.estimate import block_occupancy, estimate, timing_of
 from layoutopt.engine.witness import witness, worst_instruction
 from layoutopt.errors import LayoutError, ProblemFileError
@@ -30,14 +32,13 @@ from layoutopt.layout.formula import has_xor, offset_expression
 from layoutopt.layout.formula_length import formula_operations, least_formula_operations
 from layoutopt.layout.layout import Layout
 from layoutopt.model.space import Space, space_of
-from layoutopt.problems.answer import Estimate, Result, Status
-from layoutopt.problems.lower import chosen_widths, over_elements
-from layoutopt.problems.target import target_of
-from layoutopt.problems.trace import Trace
-from layoutopt.problems.types import FAMILIES, Problem
+from layoutopt.problem.answer import Estimate, Result, Status
+from layoutopt.problem.target import target_of
+from layoutopt.problem.types import FAMILIES, Problem
 from layoutopt.search.dictated import ranked_candidates, reach
 from layoutopt.search.proposal import Ask
 from layoutopt.search.scene import searched_families
+from layoutopt.search.solve import solve_cases, solve_widths
 from layoutopt.study.advice import mark_pareto, recommend, recommend_dictated
 from layoutopt.study.comparison import Comparison, Row, RowAccess, by_wavefronts
 from layoutopt.study.counted import COUNTED, Counter, best, plainly
@@ -45,7 +46,6 @@ from layoutopt.study.edits import strides_obey, strides_of
 from layoutopt.study.index_counts import Indices
 from layoutopt.study.known import known_case, with_known_lanes
 from layoutopt.study.nearest_edit import nearest_edit, time_of
-from layoutopt.synthesis.solve import solve_cases, solve_widths
 
 ALL: Final = "all"
 # What is in use, and what it is most likely to be replaced by.

@@ -15,23 +15,23 @@ import msgspec
 
 from layoutopt.engine.estimate import timing_of
 from layoutopt.expressions.grammar import parse
+from layoutopt.files.tile_set_file import fields_of
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.occupancy import occupancy
 from layoutopt.layout.families import comparison_rows
-from layoutopt.problems.answer import Status
-from layoutopt.problems.target import target_of
-from layoutopt.problems.tile_set_file import fields_of
-from layoutopt.problems.types import FAMILIES, TileSet
+from layoutopt.problem.answer import Status
+from layoutopt.problem.target import target_of
+from layoutopt.problem.types import FAMILIES, TileSet
+from layoutopt.search.arrange import Arrangement, arrange
+from layoutopt.search.fronts import Unit, own_alignment, plan_of, units_of
+from layoutopt.search.packing import Plan, pack, rounded_up
+from layoutopt.search.solve import solve
+from layoutopt.search.tile_groups import within_room
 from layoutopt.study.advice import mark_pareto, recommend, recommend_dictated
 from layoutopt.study.check_tiles import check_tiles
 from layoutopt.study.compare import ALL, Comparer
 from layoutopt.study.comparison import BlockRow, Comparison, Row, TileOfRow
-from layoutopt.synthesis.arrange import Arrangement, arrange
-from layoutopt.synthesis.fronts import Unit, own_alignment, plan_of, units_of
-from layoutopt.synthesis.packing import Plan, pack, rounded_up
-from layoutopt.synthesis.solve import solve
-from layoutopt.synthesis.tile_groups import within_room
 
 # What is taken of a tile that has no such row: its layout in use, or row-major.
 _INSTEAD: Final = {

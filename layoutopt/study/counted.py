@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from layoutopt.accesses.trace import Trace
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.expressions.count import operations
 from layoutopt.ground.arrays import IntArray
@@ -23,7 +24,6 @@ from layoutopt.model.linearisations import unpadded
 from layoutopt.model.pads import unswizzled
 from layoutopt.model.phases import merged
 from layoutopt.model.space import Space
-from layoutopt.problems.trace import Trace
 
 # Lane accesses counted in one go: the arrays of a batch stay in the cache.
 _BATCH_LANES = 1 << 18

@@ -7,25 +7,25 @@ from typing import Any, Final
 
 import msgspec
 
+from layoutopt.accesses.lower import chosen_widths
 from layoutopt.errors import ExpressionError, ProblemFileError
 from layoutopt.expressions.grammar import Node, parse, to_text
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.model.placement import FreeAssignment
-from layoutopt.problems.answer import Status
-from layoutopt.problems.lower import chosen_widths
-from layoutopt.problems.target import target_of
-from layoutopt.problems.types import Access, Problem
-from layoutopt.problems.words import lanes_text
+from layoutopt.problem.answer import Status
+from layoutopt.problem.target import target_of
+from layoutopt.problem.types import Access, Problem
+from layoutopt.problem.words import lanes_text
 from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, Search, subject_of
 from layoutopt.search.proposal import Ask, Progress
+from layoutopt.search.solve import solve, solve_cases
 from layoutopt.study.clash import QUESTION_SHARE, Clashes, names
 from layoutopt.study.explanation import ALLOWED, Explanation, Relaxation
 from layoutopt.study.known import known_case, with_known_lanes
 from layoutopt.study.nearest_edit import nearest_edit
 from layoutopt.study.phase_words import PhaseWords
 from layoutopt.study.relaxations import Relaxations
-from layoutopt.synthesis.solve import solve, solve_cases
 
 # Share of the time that the first search may use; the questions after it have the rest.
 _SEARCH_SHARE: Final = 0.5

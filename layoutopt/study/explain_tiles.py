@@ -9,19 +9,19 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from layoutopt.files.result_file import MAX_BYTES
+from layoutopt.files.tile_set_file import fields_of
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
-from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Status
-from layoutopt.problems.result_file import MAX_BYTES
-from layoutopt.problems.target import target_of
-from layoutopt.problems.tile_set_file import fields_of
-from layoutopt.problems.types import TileSet
+from layoutopt.problem.answer import EVERY_LAYOUT, Bound, Status
+from layoutopt.problem.target import target_of
+from layoutopt.problem.types import TileSet
+from layoutopt.search.arrange import Arrangement, PlacedTile, arrange
+from layoutopt.search.packing import Plan, pack
 from layoutopt.search.proposal import Progress
+from layoutopt.search.tile_groups import groups, within_room
 from layoutopt.study.explain import explain
 from layoutopt.study.explanation import ALLOWED, Explanation, Relaxation
-from layoutopt.synthesis.arrange import Arrangement, PlacedTile, arrange
-from layoutopt.synthesis.packing import Plan, pack
-from layoutopt.synthesis.tile_groups import groups, within_room
 
 TILE_SET_EXPLANATION_SCHEMA: Final = "layoutopt.tile_set_explanation/1"
 # Share of the time for the search over all tiles, and of what is left, for the same without the budget.

@@ -10,14 +10,14 @@ from typing import Final
 
 import msgspec
 
+from layoutopt.accesses.lower import assigned, chosen_widths
 from layoutopt.engine.case import Case, case_of
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
-from layoutopt.problems.answer import FasterLayout, Result
-from layoutopt.problems.lower import assigned, chosen_widths
-from layoutopt.problems.types import FAMILIES, Constraints, Problem
+from layoutopt.problem.answer import FasterLayout, Result
+from layoutopt.problem.types import FAMILIES, Constraints, Problem
 from layoutopt.search.proposal import Ask
-from layoutopt.synthesis.solve import estimated, solve_cases, solve_widths, with_estimate
+from layoutopt.search.solve import estimated, solve_cases, solve_widths, with_estimate
 
 _SHARE: Final = 0.2  # of the time left after the search, for estimates and what is faster
 _PADS: Final = ("none", "order", "pad")

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from layoutopt.accesses.trace import LaneTrace
 from layoutopt.engine.conflicts import Counts, count_wavefronts
 from layoutopt.engine.witness import witness, worst_instruction
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.operations import Operation
-from layoutopt.problems.trace import LaneTrace
-from layoutopt.problems.types import Access
+from layoutopt.problem.types import Access
 from layoutopt.study.in_use import InUse
 
 BoolArray = npt.NDArray[np.bool_]

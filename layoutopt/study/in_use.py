@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.accesses.alignment import base_alignment
+from layoutopt.accesses.lower import stored, with_loops
+from layoutopt.accesses.trace import LaneTrace, instruction_at, trace
 from layoutopt.engine.by_hardware import check_direct_loads, descriptors
 from layoutopt.engine.case import Case, able_to_count, case_of
 from layoutopt.engine.conflicts import Counts
@@ -17,11 +20,8 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout
-from layoutopt.problems.alignment import base_alignment
-from layoutopt.problems.answer import Descriptor, Result
-from layoutopt.problems.lower import stored, with_loops
-from layoutopt.problems.trace import LaneTrace, instruction_at, trace
-from layoutopt.problems.types import Problem
+from layoutopt.problem.answer import Descriptor, Result
+from layoutopt.problem.types import Problem
 from layoutopt.search.dictated import named_candidate
 
 AnyLayout = str | Layout | Result | npt.NDArray[np.integer[Any]]

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.files.python import problem
 from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.counts import Execution
 from layoutopt.kernels.evaluate import Evaluation
 from layoutopt.kernels.program import Array, Memory
-from layoutopt.problems.python import problem
-from layoutopt.problems.types import Problem
+from layoutopt.problem.types import Problem
 
 # Different warp instructions of an access that the question holds; more say nothing new of a regular kernel.
 MOST_ROWS: Final = 2048

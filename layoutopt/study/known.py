@@ -6,16 +6,16 @@ from collections.abc import Mapping
 
 import msgspec
 
+from layoutopt.accesses.free_lanes import is_free
+from layoutopt.accesses.lower import assigned
 from layoutopt.engine.case import Case, case_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
-from layoutopt.problems.answer import Result
-from layoutopt.problems.free_lanes import is_free
-from layoutopt.problems.lower import assigned
-from layoutopt.problems.types import Problem
+from layoutopt.problem.answer import Result
+from layoutopt.problem.types import Problem
+from layoutopt.search.solve import solve
 from layoutopt.study.claims import check_result
-from layoutopt.synthesis.solve import solve
 
 
 def with_known_lanes(

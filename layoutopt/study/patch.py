@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from layoutopt.errors import LayoutError, ProblemFileError, VerificationError
+from layoutopt.files.file import from_data
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.kernels.arrays import UsedArray
@@ -23,11 +24,10 @@ from layoutopt.kernels.ptx_program import program_of, shared_places, source_name
 from layoutopt.kernels.ptx_text import Function, Module, read_ptx
 from layoutopt.kernels.remap import Remap, remap_of
 from layoutopt.layout.layout import Layout
-from layoutopt.problems.answer import Result
-from layoutopt.problems.file import from_data
-from layoutopt.problems.types import Constraints, Problem
+from layoutopt.problem.answer import Result
+from layoutopt.problem.types import Constraints, Problem
+from layoutopt.search.solve import solve
 from layoutopt.study.kernel_problem import likely_shapes, problem_of
-from layoutopt.synthesis.solve import solve
 
 # What can be put into compiled code.
 FAMILIES: Final = ("none", "pad", "interval", "xor")

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from layoutopt.accesses.trace import LaneTrace
 from layoutopt.engine.case import Case
 from layoutopt.engine.witness import PhaseWitness, witness
 from layoutopt.errors import LayoutError
@@ -15,9 +16,8 @@ from layoutopt.expressions.grammar import Node, to_text
 from layoutopt.ground.arrays import IntArray
 from layoutopt.layout.families import without_each_part
 from layoutopt.layout.layout import Layout, row_major
-from layoutopt.problems.answer import Result
-from layoutopt.problems.trace import LaneTrace
-from layoutopt.problems.words import listed
+from layoutopt.problem.answer import Result
+from layoutopt.problem.words import listed
 
 # Wavefronts drawn of one phase.
 _SHOWN: Final = 8

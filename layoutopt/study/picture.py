@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from layoutopt.accesses.trace import LaneTrace, instruction_at
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.engine.witness import Served, serve
 from layoutopt.errors import LayoutError, VerificationError
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device
-from layoutopt.problems.trace import LaneTrace, instruction_at
-from layoutopt.problems.types import Problem
+from layoutopt.problem.types import Problem
 
 MAX_BYTES = 1 << 24
 """A picture has a line for every row of banks in the layout; nobody reads more."""

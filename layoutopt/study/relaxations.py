@@ -10,19 +10,19 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from layoutopt.accesses.trace import LaneTrace, Trace
 from layoutopt.engine.case import Case, case_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.operations import parse_operation
 from layoutopt.layout.layout import Layout
 from layoutopt.model.phases import phase_sets
-from layoutopt.problems.answer import Result
-from layoutopt.problems.trace import LaneTrace, Trace
-from layoutopt.problems.types import Access, GlobalSide
+from layoutopt.problem.answer import Result
+from layoutopt.problem.types import Access, GlobalSide
 from layoutopt.proof.lane_order import lane_order
 from layoutopt.search.proposal import Ask
+from layoutopt.search.solve import solve, solve_cases
 from layoutopt.study.clash import QUESTION_SHARE, Clashes, names
 from layoutopt.study.explanation import Relaxation
-from layoutopt.synthesis.solve import solve, solve_cases
 
 # Accesses of a clash beyond which no pairs are tried: each pair is a question or more to the solver.
 _MAX_PAIRED: Final = 4

@@ -8,26 +8,26 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from layoutopt.accesses.lower import byte_table, chosen_widths
+from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import Case
 from layoutopt.engine.witness import worst_instruction
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import parse, to_text
+from layoutopt.files import array_file
+from layoutopt.files.result_file import layout_from_data
 from layoutopt.ground import json_data
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import element_expression, offset_expression
 from layoutopt.layout.layout import row_major
-from layoutopt.problems import array_file
-from layoutopt.problems.lower import byte_table, chosen_widths
-from layoutopt.problems.result_file import layout_from_data
-from layoutopt.problems.trace import Trace
-from layoutopt.problems.types import Problem
-from layoutopt.problems.words import lanes_text, widths_text
+from layoutopt.problem.types import Problem
+from layoutopt.problem.words import lanes_text, widths_text
 from layoutopt.search.proposal import Ask
+from layoutopt.search.solve import solve, solve_cases
 from layoutopt.study.known import known_case, with_known_lanes
 from layoutopt.study.picture import Instruction, Picture, instruction, picture
-from layoutopt.synthesis.solve import solve, solve_cases
 
 MAX_FILE_BYTES = 1 << 26
 SOLVED = "solved"

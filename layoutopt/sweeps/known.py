@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from layoutopt.files.result_file import result_from_data
 from layoutopt.hardware.devices import Device
-from layoutopt.problems.answer import Method, Result
-from layoutopt.problems.result_file import result_from_data
-from layoutopt.problems.types import Problem, TileSet
+from layoutopt.problem.answer import Method, Result
+from layoutopt.problem.types import Problem, TileSet
+from layoutopt.search.arrange import Arrangement
 from layoutopt.study.claims import check_result
 from layoutopt.sweeps.canonical import device_digest, digest, spelling_of
 from layoutopt.sweeps.rows import spelled, typed
 from layoutopt.sweeps.store import Store
-from layoutopt.synthesis.arrange import Arrangement
 
 
 def known_result(

@@ -9,12 +9,12 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.files.templates import Value
 from layoutopt.ground import json_data
-from layoutopt.problems.answer import Result, Status
-from layoutopt.problems.templates import Value
+from layoutopt.problem.answer import Result, Status
+from layoutopt.search.arrange import Arrangement, arrangement_from_data
 from layoutopt.sweeps.canonical import Spelling, restored
 from layoutopt.sweeps.task import ERROR, LOST
-from layoutopt.synthesis.arrange import Arrangement, arrangement_from_data
 
 
 @dataclass(frozen=True, slots=True)

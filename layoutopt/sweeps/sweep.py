@@ -14,20 +14,20 @@ from typing import Final
 import msgspec
 
 from layoutopt.errors import LayoutoptError, ProblemFileError
+from layoutopt.files.inputs import Input
+from layoutopt.files.python import Source, checked, items
+from layoutopt.files.templates import Value
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, device
-from layoutopt.problems.answer import Method, Result
-from layoutopt.problems.inputs import Input
-from layoutopt.problems.python import Source, checked, items
-from layoutopt.problems.templates import Value
-from layoutopt.problems.types import Problem
+from layoutopt.problem.answer import Method, Result
+from layoutopt.problem.types import Problem
+from layoutopt.search.arrange import Arrangement
 from layoutopt.search.proposal import check_method, check_workers
 from layoutopt.sweeps import cluster, local
 from layoutopt.sweeps.canonical import device_digest, digest, spelling_of
 from layoutopt.sweeps.rows import Answered, Tile, typed
 from layoutopt.sweeps.store import Asked, Store
 from layoutopt.sweeps.task import LOST, Outcome, Task
-from layoutopt.synthesis.arrange import Arrangement
 
 _PIECE: Final = 500
 _READ_FIRST: Final = 40  # pieces

@@ -13,7 +13,7 @@ import sys
 import time
 
 from layoutopt import load, solve
-from layoutopt.problems.catalogue import of_one_tile
+from layoutopt.files.catalogue import of_one_tile
 
 IMPORTS = [sys.executable, "-c", "import ortools.sat.python.cp_model, numpy, click"]
 LAYOUTOPT = [sys.executable, "-c", "from layoutopt.cli import run; run()"]

@@ -19,9 +19,9 @@ MOST, SLACK_SECONDS = 1.2, 0.05
 WORKER = """
 import json, sys, time
 from layoutopt import solve
-from layoutopt.problems.tile_set_file import load_any
-from layoutopt.problems.types import TileSet
-from layoutopt.synthesis.arrange import arrange
+from layoutopt.files.tile_set_file import load_any
+from layoutopt.problem.types import TileSet
+from layoutopt.search.arrange import arrange
 for line in sys.stdin:
     path, limit = json.loads(line)
     problem = load_any(path)

@@ -24,7 +24,7 @@ import time
 import msgspec
 
 from layoutopt import check, load, solve
-from layoutopt.problems.catalogue import of_one_tile
+from layoutopt.files.catalogue import of_one_tile
 from layoutopt.study.compare import compare
 
 SOLVED = "{:<50} {:>5} {:>6}  {:>5} {:>6}  {:>5} {:>6}  {:>5} {:>6}  {:<9} {:>6}  {:<14} {:<12} {}"

@@ -15,8 +15,8 @@ import argparse
 from collections import Counter
 from pathlib import Path
 
-from layoutopt.problems.catalogue import of_one_tile
-from layoutopt.problems.file import load
+from layoutopt.files.catalogue import of_one_tile
+from layoutopt.files.file import load
 from layoutopt.study.compare import compare
 
 PAGE = Path(__file__).parents[2] / "docs/compare_and_show.md"

@@ -29,12 +29,12 @@ from layoutopt.codegen.c_text import to_c
 from layoutopt.codegen.languages import run_plan
 from layoutopt.codegen.plan import AccessPlan, Plan
 from layoutopt.expressions.grammar import Const, Op, Var, substituted
+from layoutopt.files.catalogue import of_one_tile
+from layoutopt.files.file import load
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.machine import find_tool
-from layoutopt.problems.address_forms import over_tid
-from layoutopt.problems.catalogue import of_one_tile
-from layoutopt.problems.file import load
-from layoutopt.synthesis.solve import solve
+from layoutopt.index.address_forms import over_tid
+from layoutopt.search.solve import solve
 
 ROOT = Path(__file__).parents[2]
 MAX_ITERATIONS = 64

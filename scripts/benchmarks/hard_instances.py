@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from layoutopt import Status
-from layoutopt.problems.file import from_data
-from layoutopt.synthesis.solve import solve
+from layoutopt.files.file import from_data
+from layoutopt.search.solve import solve
 
 BITS, DIMENSION = 14, 5
 

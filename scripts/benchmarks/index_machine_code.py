@@ -8,7 +8,7 @@ one pass over the access's loops with the emitted base and step. Counted are the
 the addresses of its shared-memory instructions depend on, followed back through the machine code; in a loop
 that the compiler kept, times its iterations. In no count are moves, constants, what decides whether an
 instruction is executed, reading `threadIdx` and finding where shared memory starts. Printed is how often
-the predicted number (`layoutopt.problems.index_code`) is within one of that, and how often it orders two
+the predicted number (`layoutopt.index.index_code`) is within one of that, and how often it orders two
 layouts of an access right that differ by two or more. Needs nvcc and cuobjdump.
 """
 
@@ -38,11 +38,11 @@ from layoutopt.codegen.plan import AccessPlan
 from layoutopt.codegen.selftest import access_instruction
 from layoutopt.errors import LayoutoptError
 from layoutopt.expressions.grammar import names, to_text
+from layoutopt.files.catalogue import of_one_tile
+from layoutopt.files.file import load
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.machine import find_tool
-from layoutopt.problems.catalogue import of_one_tile
-from layoutopt.problems.file import load
-from layoutopt.problems.types import Problem
+from layoutopt.problem.types import Problem
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "tests/data/h200_runs.json"

@@ -19,8 +19,8 @@ import time
 import msgspec
 
 from layoutopt import load, solve
-from layoutopt.problems.answer import METHODS, Status
-from layoutopt.problems.catalogue import of_one_tile
+from layoutopt.files.catalogue import of_one_tile
+from layoutopt.problem.answer import METHODS, Status
 from layoutopt.search import presolve
 
 PROVED = (Status.OPTIMAL, Status.INFEASIBLE)

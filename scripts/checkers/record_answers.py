@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from layoutopt.cli.commands import main as layoutopt
 from layoutopt.codegen.registry import LANGUAGES
-from layoutopt.problems.catalogue import problems
+from layoutopt.files.catalogue import problems
 
 LIMIT = "20"
 TIMES = re.compile(r'"seconds": ?[0-9.e-]+')

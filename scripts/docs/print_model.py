@@ -17,7 +17,7 @@ from layoutopt import load
 from layoutopt.hardware.devices import device, load_devices
 from layoutopt.model.layout_model import LayoutModel
 from layoutopt.model.readable import readable
-from layoutopt.synthesis.solve import solve
+from layoutopt.search.solve import solve
 
 
 def printed(problem, target):

@@ -22,11 +22,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from layoutopt.files.file import json_schema
 from layoutopt.hardware.devices import devices
 from layoutopt.hardware.dictated import engines, modes
 from layoutopt.hardware.fragments import fragments
 from layoutopt.hardware.operations import spelling
-from layoutopt.problems.file import json_schema
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from layoutopt.problems.file import json_schema
+from layoutopt.files.file import json_schema
 
 if __name__ == "__main__":
     argparse.ArgumentParser(description=__doc__).parse_args()

@@ -21,16 +21,16 @@ from pathlib import Path
 
 import numpy as np
 
+from layoutopt.accesses.trace import trace
 from layoutopt.codegen import c, cuda, numba
 from layoutopt.codegen.plan import Plan, make_plan
 from layoutopt.errors import LayoutoptError
+from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Digit, Layout, Target
-from layoutopt.problems.answer import AccessReport
-from layoutopt.problems.file import from_data
-from layoutopt.problems.trace import trace
-from layoutopt.problems.types import Problem
+from layoutopt.problem.answer import AccessReport
+from layoutopt.problem.types import Problem
 
 LANGUAGES = ("c", "cuda", "numba")
 

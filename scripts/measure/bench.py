@@ -28,7 +28,7 @@ import on_gpu
 
 if TYPE_CHECKING:
     from layoutopt.codegen.plan import Plan
-    from layoutopt.problems.types import Problem
+    from layoutopt.problem.types import Problem
 
 _RUNS = 2
 
@@ -43,8 +43,8 @@ class Bench(NamedTuple):
 
 
 def benches() -> Iterator[Bench]:
-    from layoutopt.problems.catalogue import of_one_tile
-    from layoutopt.problems.file import from_data, load
+    from layoutopt.files.catalogue import of_one_tile
+    from layoutopt.files.file import from_data, load
 
     yield Bench("GEMM f16", from_data(bench_gemm.PROBLEM), bench_gemm.WRITTEN, bench_gemm.program)
     for kind, data in (("f32", bench_transpose.F32), ("f16", bench_transpose.F16)):
@@ -66,8 +66,8 @@ def benches() -> Iterator[Bench]:
 def write(folder: Path) -> None:
     from layoutopt.codegen.languages import plan
     from layoutopt.hardware.devices import device
+    from layoutopt.search.solve import solve
     from layoutopt.study.compare import compare
-    from layoutopt.synthesis.solve import solve
 
     folder.mkdir(parents=True, exist_ok=True)
     gpu, entries = device("sm_90"), []

@@ -24,9 +24,9 @@ import numpy as np
 from layoutopt.engine.case import case_under
 from layoutopt.engine.estimate import Terms, terms, timing_of
 from layoutopt.expressions.grammar import parse
+from layoutopt.files.catalogue import of_one_tile
+from layoutopt.files.file import load
 from layoutopt.hardware.devices import Timing, device
-from layoutopt.problems.catalogue import of_one_tile
-from layoutopt.problems.file import load
 
 RECORD = Path(__file__).parents[2] / "tests/data/h200_times.json"
 # `line_together` is no term of a block alone: it is read off the copies of the record that ran together.

@@ -31,12 +31,12 @@ def write(folder: Path) -> None:
     from layoutopt.codegen.languages import run_plan
     from layoutopt.codegen.selftest import program
     from layoutopt.expressions.grammar import to_text
+    from layoutopt.files.catalogue import of_one_tile
+    from layoutopt.files.file import load
     from layoutopt.hardware.counters import counters
     from layoutopt.hardware.devices import device
     from layoutopt.layout.layout import Layout
-    from layoutopt.problems.catalogue import of_one_tile
-    from layoutopt.problems.file import load
-    from layoutopt.synthesis.solve import solve
+    from layoutopt.search.solve import solve
 
     folder.mkdir(parents=True, exist_ok=True)
     entries = []

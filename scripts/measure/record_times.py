@@ -31,9 +31,9 @@ _FAMILIES = ("published", "all", "pad", "xor", "none", "edit")
 def write(folder: Path) -> None:
     from layoutopt.codegen.languages import run_plan
     from layoutopt.codegen.passes import program
+    from layoutopt.files.catalogue import of_one_tile
+    from layoutopt.files.file import load
     from layoutopt.hardware.devices import device
-    from layoutopt.problems.catalogue import of_one_tile
-    from layoutopt.problems.file import load
     from layoutopt.study.compare import compare
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -20,10 +20,10 @@ from typing import Any
 from on_gpu import HOPPER_FLAGS, write_or_compare
 
 from layoutopt.codegen.languages import emit
+from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
-from layoutopt.problems.file import from_data
-from layoutopt.problems.types import ELEMENT_BYTES
-from layoutopt.synthesis.solve import solve
+from layoutopt.problem.types import ELEMENT_BYTES
+from layoutopt.search.solve import solve
 
 HERE = Path(__file__).parent
 TARGET = "sm_90a"

@@ -141,10 +141,10 @@ def effective(header: str) -> list[str]:
 def operand(element: str, letter: str) -> tuple[dict, str, str]:
     """The problem that `new gemm` writes, the offset of its layout and the emitted header."""
     from layoutopt.codegen.languages import emit
+    from layoutopt.files.file import from_data
+    from layoutopt.files.starters import Options, starter
     from layoutopt.hardware.devices import device
-    from layoutopt.problems.file import from_data
-    from layoutopt.problems.starters import Options, starter
-    from layoutopt.synthesis.solve import solve
+    from layoutopt.search.solve import solve
 
     data = starter("gemm", Options(element=element, operand=letter))
     problem = from_data(data)

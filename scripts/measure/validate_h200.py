@@ -21,15 +21,15 @@ from typing import Any
 import numpy as np
 from on_gpu import CONFLICTS_SUM, ELSEWHERE_SUM, RAW_PAGE, WAVEFRONTS_SUM, counted, run, write_or_compare
 
+from layoutopt.accesses.trace import trace
 from layoutopt.codegen.languages import emit
 from layoutopt.engine.case import case_of
+from layoutopt.files.file import from_data
 from layoutopt.hardware import machine
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.fragments import fragments
-from layoutopt.problems.file import from_data
-from layoutopt.problems.trace import trace
 from layoutopt.search import dictated
-from layoutopt.synthesis.solve import solve
+from layoutopt.search.solve import solve
 
 HERE = Path(__file__).parent
 METRICS = (CONFLICTS_SUM, WAVEFRONTS_SUM, ELSEWHERE_SUM)

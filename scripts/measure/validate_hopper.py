@@ -21,16 +21,16 @@ from typing import Any
 from on_gpu import CONFLICTS_SUM, HOPPER_FLAGS, RAW_PAGE, WAVEFRONTS_SUM, counted, write_or_compare
 
 from layoutopt import arrange
+from layoutopt.accesses.hardware_access import map_element
 from layoutopt.codegen.languages import emit
 from layoutopt.codegen.tiles import arrangement_code
+from layoutopt.files.file import from_data
+from layoutopt.files.tile_set_file import tiles_from_data
 from layoutopt.hardware import machine
 from layoutopt.hardware.devices import device
-from layoutopt.problems.answer import TensorMap
-from layoutopt.problems.file import from_data
-from layoutopt.problems.hardware_access import map_element
-from layoutopt.problems.tile_set_file import tiles_from_data
-from layoutopt.problems.types import ELEMENT_BYTES
-from layoutopt.synthesis.solve import solve
+from layoutopt.problem.answer import TensorMap
+from layoutopt.problem.types import ELEMENT_BYTES
+from layoutopt.search.solve import solve
 
 HERE = Path(__file__).parent
 TARGET = "sm_90a"

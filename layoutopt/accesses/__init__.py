@@ -1,0 +1,1 @@
+"""Which elements every lane of an access touches, from each way of saying it."""

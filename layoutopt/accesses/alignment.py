@@ -1,0 +1,85 @@
+"""Alignment: what every layout keeps, and so what bounds may assume. The one definition.
+
+A **layout** of a tile gives every element bytes of its own such that
+
+    - every element starts at a multiple of its alignment (`Tile.element_alignment`);
+    - every access of W bytes starts at a multiple of W in every lane (a matrix row: of 16);
+    - the elements that one access covers lie one after the other.
+
+Addresses count from a base that is aligned as the answer says. **Every layout** means each layout in this
+sense, and no other: a bound for every layout rests on nothing but these three. What they fix of an element
+is its **block**, aligned bytes in which its place is known:
+
+    an access of W bytes covers several elements        the W bytes that it covers
+    else: the element's alignment is A, the widest
+    access that starts there and stays inside has W     the first max(A, W) bytes of the element
+
+A structure of 16 bytes that 4-byte loads read has blocks of 16 bytes by default: 32 of them meet in a quarter
+of the banks in every layout. With `"align": 4` its blocks have 4 bytes, and may lie in any bank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from layoutopt.accesses.trace import Trace
+from layoutopt.ground.arrays import IntArray
+from layoutopt.hardware.devices import Device
+from layoutopt.problem.types import Tile
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """The block of every element; int64 arrays of shape (elements,).
+
+    Attributes:
+        width: bytes of the block, a power of two, also its alignment.
+        head: row-major index of the element at which the block starts.
+        place: byte of the block at which the element starts.
+    """
+
+    width: IntArray
+    head: IntArray
+    place: IntArray
+
+
+def blocks(trace: Trace, tile: Tile, element_alignment: int | None = None) -> Blocks:
+    """What every layout keeps of every element.
+
+    Args:
+        trace: the accesses.
+        tile: what they access, in whole bytes.
+        element_alignment: that of every element, where only layouts are meant that keep more than the tile's.
+    """
+    size, count = tile.element_bytes, tile.elements
+    least = element_alignment or tile.element_alignment
+    width = np.full(count, least, np.int64)
+    covered = np.ones(count, np.int64)  # elements of the block
+    for access in trace.accesses:
+        if access.width_elements == 1 and access.operation.width_bytes <= least:
+            continue  # it fixes no more than every element has
+        starts = access.starts
+        for k in range(access.width_elements):
+            held = starts + k
+            width[held] = np.maximum(width[held], access.operation.width_bytes)
+            covered[held] = np.maximum(covered[held], access.width_elements)
+    element = np.arange(count)
+    # Accesses of several elements start at multiples of their own width along the last dimension.
+    before = element % tile.shape[-1] % covered
+    return Blocks(width, element - before, before * size)
+
+
+def base_alignment(trace: Trace, device: Device, *, swizzled: bool) -> int:
+    """The least alignment of the base in bytes at which every access is aligned and every count holds.
+
+    The counts hold where whole words stay whole: moved by words, they only change banks together. A swizzle
+    is given the row of banks that it permutes, so that it may be applied to addresses, too.
+    """
+    accesses = trace.taking_part or trace.accesses
+    rules = [device.rule(access.operation) for access in accesses]
+    widest = max(access.operation.width_bytes for access in accesses)
+    word = max(rule.bank_bytes * rule.row_words for rule in rules)
+    row = max(rule.banks * rule.bank_bytes for rule in rules) if swizzled else 1
+    return max(widest, word, row)

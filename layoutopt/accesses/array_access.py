@@ -1,0 +1,269 @@
+"""Accesses given as arrays, for programs: coordinates of every lane, or the bases of a linear layout.
+
+    {"name": "rows", "op": "store", "bytes": 4,
+     "coordinates": [[[0, 0], [0, 1], ...], ...], "active": [[1, 1, ...], ...]}
+    {"name": "A", "op": "load",
+     "bases": {"register": [[0, 1], [0, 2]], "lane": [[0, 4], ...], "warp": [[16, 0]]}}
+
+Both become ordinary accesses: a formula where one gives the same numbers, else a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Meta, Struct
+
+from layoutopt.accesses.thread_values import access_of
+from layoutopt.accesses.trace import MAX_LANE_ACCESSES
+from layoutopt.errors import ProblemFileError
+from layoutopt.expressions.grammar import MAX_ENTRIES, Node, to_text
+from layoutopt.expressions.threads import fit_threads, guard
+from layoutopt.ground import json_data
+from layoutopt.ground.arrays import IntArray
+from layoutopt.hardware.devices import device
+from layoutopt.hardware.operations import parse_operation
+from layoutopt.problem.types import Access, Expression, Name, Problem
+
+BoolArray = npt.NDArray[np.bool_]
+Vector = tuple[int, ...]
+
+MAX_BASES: Final = 22
+# Looking for a formula takes time that grows with the table.
+_MAX_FITTED: Final = 1 << 18
+
+
+class ArrayAccess(Struct, frozen=True, forbid_unknown_fields=True):
+    """An access by the coordinates that every lane touches."""
+
+    name: Name
+    op: Annotated[str, Meta(description="As for other accesses")]
+    coordinates: Annotated[
+        tuple[tuple[tuple[int, ...], ...], ...],
+        Meta(
+            description="Of the first element that a lane touches: by warp instruction, lane and dimension; "
+            "instructions by iteration, then by warp, so that the first ones are those of warps 0, 1, ..."
+        ),
+    ]
+    active: Annotated[
+        tuple[tuple[int | bool, ...], ...] | None,
+        Meta(description="By warp instruction and lane; 0: the lane does not take part. All, if left out"),
+    ] = None
+    bytes: Annotated[int | None, Meta(description="As for other accesses")] = None
+    weight: Annotated[int | float | Expression, Meta(description="As for other accesses")] = 1
+    notes: str | None = None
+
+
+class Bases(Struct, frozen=True, forbid_unknown_fields=True):
+    """A linear layout: what each bit of a register, lane or warp adds to the coordinates, by XOR."""
+
+    register: tuple[Vector, ...] = ()
+    lane: tuple[Vector, ...] = ()
+    warp: tuple[Vector, ...] = ()
+
+
+class BasesAccess(Struct, frozen=True, forbid_unknown_fields=True):
+    """An access in which every thread moves all values that a linear layout gives it, the widest first."""
+
+    name: Name
+    op: Annotated[str, Meta(description="load, store or cp.async")]
+    bases: Annotated[Bases, Meta(description="Vectors in the tile, as Triton prints linear layouts")]
+    bytes: Annotated[int | None, Meta(description="That a thread moves at once; the most possible")] = None
+    weight: Annotated[int | float | Expression, Meta(description="As for other accesses")] = 1
+    notes: str | None = None
+
+
+def from_coordinates(data: Mapping[str, Any], place: str, head: Problem) -> Access:
+    """An access by coordinates, as an ordinary one.
+
+    Args:
+        data: fields of an `ArrayAccess`; arrays may be NumPy's.
+        place: path of the access, for errors.
+        head: a problem with the tile, the threads and the target.
+
+    Raises:
+        ProblemFileError: a field is wrong.
+    """
+    coordinates = _integers(data["coordinates"], f"{place}.coordinates", 3)
+    rest = {key: value for key, value in data.items() if key not in ("coordinates", "active")}
+    known = json_data.convert({**rest, "coordinates": ()}, ArrayAccess, place)
+    try:
+        operation = parse_operation(known.op, known.bytes)
+    except ValueError as error:
+        raise ProblemFileError(f"{place}.op", str(error)) from None
+    shape, lanes = head.tile.shape, coordinates.shape[1]
+    _check_lanes(lanes, head.target, f"{place}.coordinates")
+    if coordinates.shape[2] != len(shape):
+        raise ProblemFileError(
+            f"{place}.coordinates",
+            f"expected {len(shape)} coordinates for each lane, got {coordinates.shape[2]}",
+        )
+    warps = -(-head.threads // lanes)
+    # A lane beyond the last thread of the block takes part in nothing.
+    there = np.arange(warps * lanes).reshape(warps, lanes) < head.threads
+    there = there[np.arange(len(coordinates)) % warps]
+    active = _active(data.get("active"), f"{place}.active", there)
+    addressed = 8 * operation.matrices or lanes
+    known_at = active & (np.arange(lanes) < addressed)
+    _check_inside(coordinates, known_at, shape, f"{place}.coordinates")
+    trips = -(-len(coordinates) // warps)
+    if trips * warps * lanes > MAX_LANE_ACCESSES:
+        raise ProblemFileError(f"{place}.coordinates", f"more than {MAX_LANE_ACCESSES} lane accesses")
+    threads = _Threads(head.threads, lanes, warps, trips, addressed)
+    matters, taking = threads.table(known_at), threads.table(active)
+    if not matters.any():
+        raise ProblemFileError(f"{place}.active", "no lane with an address takes part")
+    index = tuple(
+        threads.formula(threads.table(coordinates[..., d]), matters, f"{place}.coordinates")
+        for d in range(len(shape))
+    )
+    return Access(
+        name=known.name,
+        op=known.op,
+        index=index,
+        bytes=known.bytes,
+        loops={"i": trips} if trips > 1 else {},
+        where=None if taking.all() else threads.condition(taking, f"{place}.active"),
+        weight=known.weight,
+        notes=known.notes,
+    )
+
+
+def from_bases(data: Mapping[str, Any], place: str, head: Problem) -> Access:
+    """An access by the bases of a linear layout, as an ordinary one.
+
+    Args:
+        data: fields of a `BasesAccess`.
+        place: path of the access, for errors.
+        head: a problem with the tile, the threads and the target.
+
+    Raises:
+        ProblemFileError: a field is wrong, or the layout does not go with the tile or the threads.
+    """
+    known = json_data.convert(data, BasesAccess, place)
+    tile = head.tile
+    parts = {part: getattr(known.bases, part) for part in ("register", "lane", "warp")}
+    if sum(map(len, parts.values())) > MAX_BASES:
+        raise ProblemFileError(f"{place}.bases", f"at most {MAX_BASES} vectors")
+    for part, vectors in parts.items():
+        for k, vector in enumerate(vectors):
+            if len(vector) != len(tile.shape) or min(vector) < 0:
+                raise ProblemFileError(
+                    f"{place}.bases.{part}[{k}]",
+                    f"expected {len(tile.shape)} numbers of at least 0, got {list(vector)}",
+                )
+    registers, lane, warp = (_combinations(vectors, len(tile.shape)) for vectors in parts.values())
+    _check_lanes(len(lane), head.target, f"{place}.bases.lane")
+    if len(lane) * len(warp) != head.threads:
+        raise ProblemFileError(
+            f"{place}.bases.warp", f"the block has {head.threads} threads, not {len(lane)} x {len(warp)}"
+        )
+    values = (warp[:, None] ^ lane[None, :]).reshape(-1, 1, len(tile.shape)) ^ registers[None, :]
+    if (values >= np.array(tile.shape)).any():
+        raise ProblemFileError(f"{place}.bases", f"the layout leaves the tile {list(tile.shape)}")
+    if known.op not in ("load", "store", "cp.async"):
+        raise ProblemFileError(f"{place}.op", f"expected load, store or cp.async, got {known.op!r}")
+    found = access_of(
+        values,
+        tile.shape,
+        tile.element_bytes,
+        known.name,
+        known.op,
+        known.bytes,
+        lanes=len(lane),
+        bytes_field=f"{place}.bytes",
+    )
+    return json_data.convert({**found, "weight": known.weight, "notes": known.notes}, Access, place)
+
+
+class _Threads:
+    """Arrays by warp instruction as tables over the threads and iterations of a block."""
+
+    def __init__(self, threads: int, lanes: int, warps: int, trips: int, addressed: int) -> None:
+        self.threads, self.lanes, self.warps, self.trips, self.addressed = (
+            threads, lanes, warps, trips, addressed,
+        )  # fmt: skip
+
+    def table(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Shape (threads, iterations); 0 where there is no instruction."""
+        whole = np.zeros((self.trips * self.warps, self.lanes), rows.dtype)
+        whole[: len(rows)] = rows
+        return whole.reshape(self.trips, -1).T[: self.threads]
+
+    def formula(self, table: IntArray, matters: BoolArray, place: str) -> str:
+        """A text with the values of the table where they matter."""
+        values = np.where(matters, table, 0)
+        node: Node | None = None
+        if values.size <= _MAX_FITTED:
+            node = fit_threads(np.ascontiguousarray(values), self.lanes, matters, self.addressed)
+        return to_text(node) if node is not None else self._table(values, place)
+
+    def condition(self, taking: BoolArray, place: str) -> str:
+        """A text that is not 0 for threads that take part."""
+        node = guard(np.ascontiguousarray(taking), self.lanes) if taking.size <= _MAX_FITTED else None
+        return to_text(node) if node is not None else self._table(taking.astype(np.int64), place)
+
+    def _table(self, values: IntArray, place: str) -> str:
+        if values.size > MAX_ENTRIES:
+            raise ProblemFileError(
+                place, f"no formula gives them, and a table has at most {MAX_ENTRIES:,} entries"
+            )
+        at = f"tid + {self.threads}*i" if self.trips > 1 else "tid"
+        return f"{values.T.ravel().tolist()}[{at}]"
+
+
+def _integers(raw: Any, place: str, dims: int) -> IntArray:
+    """An array of integers."""
+    try:
+        array = np.asarray(raw)
+    except ValueError:  # rows of different lengths
+        array = np.zeros(0)
+    if array.dtype.kind not in "biu" or array.ndim != dims or not array.size:
+        given = f"{array.dtype} of shape {array.shape}" if array.size else "none, or rows of other lengths"
+        what = "(instructions, lanes, dimensions)" if dims == 3 else "(instructions, lanes)"
+        raise ProblemFileError(place, f"expected integers of shape {what}, got {given}")
+    if array.dtype.kind == "u" and array.max() > np.iinfo(np.int64).max:
+        raise ProblemFileError(place, "expected integers of 64 bits with a sign")
+    return array.astype(np.int64)
+
+
+def _active(raw: Any, place: str, there: BoolArray) -> BoolArray:
+    if raw is None:
+        return there
+    active: BoolArray = _integers(raw, place, 2) != 0
+    if active.shape != there.shape:
+        raise ProblemFileError(place, f"expected shape {there.shape}, as of coordinates, got {active.shape}")
+    if (active & ~there).any():
+        row, lane = (int(k) for k in np.argwhere(active & ~there)[0])
+        raise ProblemFileError(f"{place}[{row}][{lane}]", "the block has no such thread")
+    return active
+
+
+def _check_lanes(lanes: int, target: str, place: str) -> None:
+    try:
+        expected = device(target).lanes
+    except ProblemFileError:
+        return  # a device that only the caller knows
+    if lanes != expected:
+        raise ProblemFileError(place, f"expected {expected} lanes on {target}, got {lanes}")
+
+
+def _check_inside(coordinates: IntArray, known: BoolArray, shape: tuple[int, ...], place: str) -> None:
+    outside = ((coordinates < 0) | (coordinates >= np.array(shape))) & known[..., None]
+    if outside.any():
+        row, lane, d = (int(k) for k in np.argwhere(outside)[0])
+        raise ProblemFileError(
+            f"{place}[{row}][{lane}][{d}]",
+            f"x{d} must lie in 0..{shape[d] - 1}, not {int(coordinates[row, lane, d])}",
+        )
+
+
+def _combinations(vectors: tuple[Vector, ...], rank: int) -> IntArray:
+    """XORs of the vectors, by the number whose bits choose them; int64, shape (2**vectors, rank)."""
+    total = np.zeros((1, rank), np.int64)
+    for vector in vectors:
+        total = np.concatenate([total, total ^ np.array(vector, np.int64)])
+    return total

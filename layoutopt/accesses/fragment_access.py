@@ -1,0 +1,411 @@
+"""Accesses that name a matrix fragment, as ordinary ones.
+
+An instruction delivers bytes of shared memory to fixed lanes and registers, so not every instruction
+can load every fragment from every tile. Each expansion is therefore compared, at every lane, warp,
+iteration and register, with the table of the fragment.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Annotated, Final, Literal
+
+import numpy as np
+from msgspec import Meta, Struct, field
+
+from layoutopt.errors import ExpressionError, ProblemFileError
+from layoutopt.expressions.fit import fit, join
+from layoutopt.expressions.grammar import Const, Node, Op, Var, evaluate, parse, substituted, to_text
+from layoutopt.expressions.simplify import simplify
+from layoutopt.ground.arrays import IntArray
+from layoutopt.hardware.fragments import Fragment, fragment, fragments
+from layoutopt.hardware.operations import Operation, parse_operation
+from layoutopt.problem.types import Access, Expression, Identifier, Name, Positive, Tile
+
+COORDINATES: Final = ("m", "n", "k")
+# Tile elements that may hold several elements of a fragment.
+CONTAINERS: Final = ("i8", "u8", "b8", "u16", "b16", "i32", "u32", "b32", "f16x2", "bf16x2", "b64", "b128")
+MAX_PLACES: Final = 1 << 22
+TR_LANES: Final = 16  # lanes between which AMD's ds_read_b64_tr_b16, b8 and b4 exchange elements
+
+
+class FragmentAccess(Struct, frozen=True, forbid_unknown_fields=True, rename={"loops": "for"}):
+    """A matrix fragment, moved between shared memory and registers by every warp."""
+
+    name: Name
+    op: Annotated[str, Meta(description="ldmatrix.x4, stmatrix.x2.trans, load, store, ...")]
+    fragment: Annotated[str, Meta(description="Such as mma.m16n8k16.A.f16")]
+    bytes: Annotated[int | None, Meta(description="Width of a load or store")] = None
+    warps: (
+        Annotated[
+            tuple[Positive, ...],
+            Meta(
+                min_length=2,
+                max_length=3,
+                description="Warps along m, n and, if given, k; the number of a warp counts along m first",
+            ),
+        ]
+        | None
+    ) = None
+    first_warp: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(description="The first warp that takes part, where only those of warps do; they follow it"),
+    ] = None
+    repeat: Annotated[
+        dict[Literal["m", "n", "k"], Positive],
+        Meta(description="Instructions of one warp along each coordinate, side by side"),
+    ] = field(default_factory=dict)
+    index: Annotated[
+        tuple[Expression | int, ...] | None,
+        Meta(description="Coordinates in the tile, over m, n, k beside tid, lane, warp and loop variables"),
+    ] = None
+    loops: Annotated[dict[Identifier, Positive], Meta(description="Further loop variables")] = field(
+        default_factory=dict
+    )
+    where: Annotated[Expression | None, Meta(description="Lanes for which this is 0 do not take part")] = None
+    weight: Annotated[int | float | Expression, Meta(description="As for other accesses")] = 1
+    notes: str | None = None
+
+
+def _find(name: str, place: str) -> Fragment:
+    try:
+        return fragment(name)
+    except KeyError:
+        pass
+    import difflib
+
+    near = difflib.get_close_matches(name, fragments(), n=3, cutoff=0.5)
+    hint = f"; did you mean {' or '.join(near)}?" if near else "; `layoutopt problems --fragments` lists them"
+    raise ProblemFileError(f"{place}.fragment", f"unknown fragment {name!r}{hint}")
+
+
+def _packed(whole: Fragment, tile: Tile, place: str) -> Fragment:
+    """The fragment in tile elements: one of them may hold several of its own, and results are converted."""
+    bits = tile.element_bits
+    if bits == whole.bits:
+        return whole
+    p = bits // whole.bits
+    named = tile.element if isinstance(tile.element, str) else None
+    contained = bits % whole.bits == 0 and (named is None or named in CONTAINERS)
+    if whole.is_result and not contained:
+        return replace(whole, bits=bits)  # converted in registers: every value stays where it is
+    if not contained:
+        raise ProblemFileError(
+            f"{place}.fragment", f"{whole.name} has elements of {whole.bits} bits, the tile of {bits}"
+        )
+    for c, table in whole.at.items():
+        first = table[:, :, ::p]
+        steps = np.arange(p)
+        grouped = table.reshape(*table.shape[:2], -1, p) if whole.values % p == 0 else None
+        others = [
+            t.reshape(*t.shape[:2], -1, p) for d, t in whole.at.items() if d != c and grouped is not None
+        ]
+        if (
+            grouped is not None
+            and (grouped == first[..., None] + steps).all()
+            and not (first % p).any()
+            and all((t == t[..., :1]).all() for t in others)
+        ):
+            at = {d: t[:, :, ::p] // (p if d == c else 1) for d, t in whole.at.items()}
+            extent = {d: e // (p if d == c else 1) for d, e in whole.extent.items()}
+            return replace(whole, bits=bits, extent=extent, at=at)
+    raise ProblemFileError(
+        f"{place}.fragment",
+        f"{whole.name}: no lane holds {p} consecutive elements, which one {bits}-bit element of the tile is",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """One access to a fragment, its fields checked.
+
+    Attributes:
+        held: the fragment, in tile elements.
+        at: int64, shape (lanes, warps, values), by coordinate: what one or more repetitions hold.
+        operation: the instruction.
+        moved: values that it moves for a lane.
+        pieces: how many of it move all values.
+        stride: from one repetition to the next, by coordinate.
+        groups: by what the group number is divided, and how many groups lie along the coordinate.
+        repeat: repetitions that remain as loops.
+        turn: what is added to a warp, modulo all that take part, so that the first of them is 0.
+        taking: the warps that take part; None for all.
+    """
+
+    held: Fragment
+    at: dict[str, IntArray]
+    operation: Operation
+    moved: int
+    pieces: int
+    stride: dict[str, int]
+    groups: dict[str, tuple[int, int]]
+    repeat: dict[str, int]
+    turn: int
+    taking: range | None
+
+    def where(self, given: str | None, warps: int) -> str | None:
+        """The predicate of an access that says `given`, in a block of so many warps."""
+        if self.taking is None:
+            return given
+        above = f"warp >= {self.taking.start}" if self.taking.start else ""
+        below = f"warp < {self.taking.stop}" if self.taking.stop < warps else ""
+        parts = [part for part in (above, below, given) if part]
+        return " & ".join(f"({part})" for part in parts) if len(parts) > 1 else "".join(parts) or None
+
+    def addressed(self) -> tuple[IntArray, IntArray]:
+        """The lane that holds the first element at each lane's address, and which value it is.
+
+        A row of an 8x8 matrix is 16 bytes; lane 8 * j + r gives the address of row r of matrix j.
+        Lane l receives bytes 4 * (l % 4) .. of row l // 4, or with .trans elements l // 4 of rows
+        2 * (l % 4) and the next (PTX ISA, ldmatrix and stmatrix). Of AMD's ds_read_b64_tr_b16, b8 and b4,
+        16 lanes address as many rows of 16 elements as 64 bits hold elements, 64 bits each, and lane l
+        receives column l % 16 (AMD CDNA4 ISA, 11.4; HIP documentation, CDNA4 MFMA transpose load intrinsics;
+        b16: Triton, chooseDsReadTrLayout; b8: HipKittens' loads of columns).
+
+        Returns:
+            int64 arrays of shape (lanes, pieces).
+        """
+        lane = np.arange(self.held.lanes)[:, None]
+        piece = np.arange(self.pieces)[None, :]
+        if self.operation.kind == "load.tr":
+            holder, row = self._transposed(lane)
+            return holder + 0 * piece, self.moved * piece + row
+        if not self.operation.matrices:
+            return lane + 0 * piece, self.moved * piece + 0 * lane
+        first, row = self._matrix(lane, piece)
+        if self.operation.transposed:
+            return row // 2 + 0 * piece, first + row % 2
+        return 4 * row + 0 * piece, first
+
+    def covered(self, lane: IntArray, piece: IntArray, element: int) -> tuple[IntArray, IntArray]:
+        """As `addressed`, for the element `element` places after the one at the address."""
+        if self.operation.kind == "load.tr":
+            holder, row = self._transposed(lane)
+            return holder + element, self.moved * piece + row
+        if not self.operation.matrices:
+            return lane, self.moved * piece + element
+        first, row = self._matrix(lane, piece)
+        if self.operation.transposed:
+            return 4 * element + row // 2, first + row % 2
+        register = self.moved // self.operation.matrices
+        return 4 * row + element // register, first + element % register
+
+    def _transposed(self, lane: IntArray) -> tuple[IntArray, IntArray]:
+        """The lane that receives the first element at each lane's address, and the row that it lies in."""
+        across = TR_LANES // self.moved
+        return lane // TR_LANES * TR_LANES + lane % across * self.moved, lane % TR_LANES // across
+
+    def _matrix(self, lane: IntArray, piece: IntArray) -> tuple[IntArray, IntArray]:
+        matrices = self.operation.matrices
+        register = self.moved // matrices
+        return piece * self.moved + lane // 8 % matrices * register, lane % 8
+
+    def steps(self) -> dict[str, str]:
+        """The loop variable of every coordinate that has one."""
+        return {c: f"{c}_step" for c, count in self.repeat.items() if count > 1}
+
+
+def written_out(access: FragmentAccess, place: str, tile: Tile, threads: int) -> Access:
+    """The fragment as an ordinary access, checked at every register."""
+    move = _move(access, place, tile, threads)
+    held = move.held
+    new = {name: move.repeat[c] for c, name in move.steps().items()}
+    if move.pieces > 1:
+        new["piece"] = move.pieces
+    for name in access.loops:
+        if name in new or name in COORDINATES or name in ("tid", "lane", "warp"):
+            raise ProblemFileError(f"{place}.for", f"{name!r} is reserved; choose another variable")
+    loops = {**access.loops, **new}
+
+    texts = access.index if access.index is not None else tuple(held.extent)
+    if len(texts) != len(tile.shape):
+        hint = f' (without "index" it is {", ".join(held.extent)})' if access.index is None else ""
+        raise ProblemFileError(
+            f"{place}.index", f"expected one expression for each of {len(tile.shape)} dimensions{hint}"
+        )
+    variables = frozenset({*held.extent, "tid", "lane", "warp", *access.loops})
+    index = []
+    for d, text in enumerate(texts):
+        try:
+            index.append(parse(str(text), variables))
+        except ExpressionError as error:
+            raise ExpressionError(error.reason, error.position, f"{place}.index[{d}]") from None
+    _verify(move, index, access, place, threads)
+
+    coordinates = {c: _coordinate(move, c, place) for c in held.extent}
+    ranges = {
+        "tid": (0, threads - 1),
+        "lane": (0, held.lanes - 1),
+        "warp": (0, threads // held.lanes - 1),
+        **{name: (0, trips - 1) for name, trips in loops.items()},
+    }
+    written = tuple(to_text(simplify(substituted(node, coordinates), ranges)) for node in index)
+    return Access(
+        name=access.name,
+        op=access.op,
+        index=written,
+        bytes=access.bytes,
+        loops=loops,
+        where=move.where(access.where, threads // held.lanes),
+        weight=access.weight,
+        notes=access.notes,
+    )
+
+
+def _move(access: FragmentAccess, place: str, tile: Tile, threads: int) -> _Move:
+    held = _packed(_find(access.fragment, place), tile, place)
+    try:
+        operation = parse_operation(access.op, access.bytes)
+    except ValueError as error:
+        raise ProblemFileError(f"{place}.op", str(error)) from None
+    repeat: dict[str, int] = {str(coordinate): count for coordinate, count in access.repeat.items()}
+    for c in repeat:
+        if c not in held.extent:
+            known = " and ".join(held.extent)
+            raise ProblemFileError(f"{place}.repeat", f"{access.fragment} has {known}, not {c}")
+    bits = tile.element_bits
+    if operation.kind == "load.tr" and not access.op.endswith(f"b64_tr_b{bits}"):
+        raise ProblemFileError(
+            f"{place}.op",
+            f"ds_read_b64_tr_b16, b8 and b4 move fragments of as many bits; the tile's elements have {bits}, "
+            f"and the op is {access.op}",
+        )
+    span_bits = 8 * (4 * operation.matrices or operation.width_bytes)
+    if span_bits % bits or (operation.matrices and bits > 32) or (operation.transposed and bits != 16):
+        raise ProblemFileError(f"{place}.op", f"{access.op} does not move elements of {bits} bits")
+    moved = span_bits // bits
+    at, stride = held.at, dict(held.extent)
+    if moved > held.values:
+        c = next(iter(repeat), "")
+        more = moved // held.values
+        if not c or moved % held.values or repeat[c] % more:
+            given = f"{c} is repeated {repeat[c]} times" if c else "nothing is repeated"
+            raise ProblemFileError(
+                f"{place}.repeat",
+                f"{access.op} moves {moved} values a lane and {held.name} has {held.values}: the first "
+                f"coordinate of repeat must be repeated a multiple of {more} times, but {given}",
+            )
+        shift = {d: held.extent[c] if d == c else 0 for d in at}
+        at = {d: np.concatenate([t + shift[d] * u for u in range(more)], axis=2) for d, t in at.items()}
+        stride[c] *= more
+        repeat[c] //= more
+    values = next(iter(at.values())).shape[2]
+    if values % moved:
+        raise ProblemFileError(
+            f"{place}.op", f"{access.op} moves {moved} values a lane, but a lane holds {values}"
+        )
+    groups = _groups(access, place, held, threads)
+    taking: range | None = None
+    turn = 0
+    if access.first_warp is not None:
+        count = held.warps * math.prod(size for _, size in groups.values())
+        taking, turn = range(access.first_warp, access.first_warp + count), -access.first_warp % count
+    return _Move(held, at, operation, moved, values // moved, stride, groups, repeat, turn, taking)
+
+
+def _groups(access: FragmentAccess, place: str, held: Fragment, threads: int) -> dict[str, tuple[int, int]]:
+    unit = held.lanes * held.warps
+    first = access.first_warp
+    if threads % unit and first is None:
+        raise ProblemFileError("threads", f"{held.name} needs whole groups of {unit} threads, not {threads}")
+    count = threads // unit
+    if access.warps is None and count > 1 and first is None:
+        what = "warps" if held.warps == 1 else f"groups of {held.warps} warps"
+        raise ProblemFileError(
+            f"{place}.warps", f'the block has {count} {what}: say how they lie, such as "warps": [{count}, 1]'
+        )
+    along = access.warps or (1, 1)
+    said = " x ".join(map(str, along))
+    if first is not None:
+        last = first + held.warps * math.prod(along)
+        if first % held.warps:
+            raise ProblemFileError(
+                f"{place}.first_warp",
+                f"groups of {held.warps} warps begin at a multiple of that, not at {first}",
+            )
+        if last > threads // held.lanes:
+            raise ProblemFileError(
+                f"{place}.warps",
+                f"{said} from warp {first} on end at {last}, and there are {count * held.warps} warps",
+            )
+    elif math.prod(along) != count:
+        hint = "; first_warp says which, where not all take part" if math.prod(along) < count else ""
+        raise ProblemFileError(f"{place}.warps", f"{said} is not {count}, which {threads} threads make{hint}")
+    groups, divide = {}, 1
+    for c, size in zip(COORDINATES, along, strict=False):
+        groups[c] = (divide, size)
+        divide *= size
+    return groups
+
+
+def _coordinate(move: _Move, c: str, place: str) -> Node:
+    """Coordinate `c` of the element at a lane's address, over lane, warp and the loops."""
+    held = move.held
+    holder, value = move.addressed()
+    table = move.at[c][holder[:, :, None], np.arange(held.warps)[None, None, :], value[:, :, None]]
+    node = fit(table, {"lane": held.lanes, "piece": move.pieces, "warp": held.warps})
+    if node is None:
+        raise ProblemFileError(f"{place}.fragment", f"no formula gives coordinate {c} of {held.name}")
+    warp: Node = Op("+", (Var("warp"), Const(move.turn))) if move.turn else Var("warp")
+    if held.warps > 1:  # groups begin at a multiple of their warps
+        node = substituted(node, {"warp": Op("%", (Var("warp"), Const(held.warps)))})
+    terms = [node]
+    divide, count = move.groups.get(c, (1, 1))
+    if count > 1:
+        group = Op("%", (Op("//", (warp, Const(held.warps * divide))), Const(count)))
+        terms.insert(0, Op("*", (Const(move.stride[c] * move.repeat.get(c, 1)), group)))
+    if c in move.steps():
+        terms.append(Op("*", (Const(move.stride[c]), Var(move.steps()[c]))))
+    return join("+", terms)
+
+
+def _verify(move: _Move, index: list[Node], access: FragmentAccess, place: str, threads: int) -> None:
+    """Compare where every register's element lies in the tile with where the instruction takes it from."""
+    held = move.held
+    loops = [*access.loops.items(), *((name, move.repeat[c]) for c, name in move.steps().items())]
+    extents = (held.lanes, threads // held.lanes, move.pieces, *(trips for _, trips in loops))
+    if math.prod(extents) * move.moved > MAX_PLACES:
+        raise ProblemFileError(
+            f"{place}.for", f"more than {MAX_PLACES} elements are moved; shorten the loops"
+        )
+    lane, warp, piece, *rest = np.indices(extents, dtype=np.int64, sparse=True)
+    variables = {"lane": lane, "warp": warp, "tid": warp * held.lanes + lane}
+    variables |= dict(zip((name for name, _ in loops), rest, strict=True))
+
+    def place_of(holder: IntArray, value: IntArray) -> list[IntArray]:
+        env = dict(variables)
+        for c in held.extent:
+            divide, count = move.groups.get(c, (1, 1))
+            group = (warp + move.turn) // held.warps // divide % count
+            step = variables.get(f"{c}_step", np.zeros(1, np.int64))
+            env[c] = move.at[c][holder, warp % held.warps, value] + move.stride[c] * (
+                move.repeat.get(c, 1) * group + step
+            )
+        try:
+            return [np.broadcast_to(evaluate(node, env), extents) for node in index]
+        except ExpressionError as error:
+            raise ExpressionError(error.reason, None, f"{place}.index") from None
+
+    holder, value = move.addressed()
+    base = place_of(holder[lane, piece], value[lane, piece])
+    elements = (16 if move.operation.matrices else move.operation.width_bytes) * 8 // held.bits
+    for e in range(1, elements):
+        _compare(place_of(*move.covered(lane, piece, e)), [*base[:-1], base[-1] + e], access, place)
+
+
+def _compare(held: list[IntArray], taken: list[IntArray], access: FragmentAccess, place: str) -> None:
+    wrong = np.any([a != b for a, b in zip(held, taken, strict=True)], axis=0)
+    if wrong.any():
+        at = int(wrong.ravel().argmax())
+        has = ", ".join(str(int(a.ravel()[at])) for a in held)
+        gets = ", ".join(str(int(a.ravel()[at])) for a in taken)
+        other = access.op.removesuffix(".trans") if access.op.endswith(".trans") else f"{access.op}.trans"
+        advice = (
+            f"{other}, another index order, or narrower loads" if "matrix" in access.op else "fewer bytes"
+        )
+        raise ProblemFileError(
+            f"{place}.op",
+            f"{access.op} cannot move {access.fragment} with this index: a register holds the element at "
+            f"({has}), the instruction moves the one at ({gets}); try {advice}",
+        )

@@ -1,0 +1,173 @@
+"""Accesses whose lanes are free: which they are, and whether lanes that were chosen do what is asked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from layoutopt.accesses.assignments import ROUND, STEP, Assignment, Work, merged, work_of, written_out
+from layoutopt.accesses.lower import with_fixed_lanes
+from layoutopt.accesses.trace import LaneTrace, trace
+from layoutopt.errors import ProblemFileError
+from layoutopt.expressions.grammar import Const, Node, Op, Var, to_text
+from layoutopt.ground.arrays import IntArray
+from layoutopt.hardware.devices import Device
+from layoutopt.problem.types import Access, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class FreeAccess:
+    """An access whose lanes are free: what it covers, and its lanes as the file has them."""
+
+    number: int
+    work: Work
+    lanes: LaneTrace
+
+
+def is_free(problem: Problem) -> bool:
+    """Whether some access leaves its lanes or values open."""
+    return any(access.is_free for access in problem.accesses)
+
+
+def free_accesses(problem: Problem, gpu: Device) -> tuple[FreeAccess, ...]:
+    """The accesses of a problem whose lanes are free, and what they cover.
+
+    Raises:
+        ProblemFileError: an access cannot be free.
+    """
+    return tuple(
+        FreeAccess(k, *work_of(problem, k, gpu))
+        for k, a in enumerate(problem.accesses)
+        if a.lanes is not None
+    )
+
+
+def naturally(problem: Problem, free: Sequence[FreeAccess]) -> Problem:
+    """The problem with consecutive threads at consecutive pieces, in the order of global memory."""
+    return settled_with(problem, {one.number: one.work.natural for one in free}, free)
+
+
+def settled_with(problem: Problem, found: Mapping[int, Assignment], free: Sequence[FreeAccess]) -> Problem:
+    """The problem with these assignments, by number of the access, written out."""
+    accesses = list(map(with_fixed_lanes, problem.accesses))
+    for one in free:
+        access = problem.accesses[one.number]
+        accesses[one.number] = written_out(one.work, found[one.number], access, problem.threads)
+    return msgspec.structs.replace(problem, accesses=tuple(accesses))
+
+
+def check_lanes(problem: Problem, chosen: Problem, gpu: Device) -> None:
+    """Check that lanes that were chosen cover what the problem asks for, by whole segments.
+
+    Args:
+        problem: some of whose accesses are free.
+        chosen: the same with fixed lanes.
+        gpu: its device.
+
+    Raises:
+        ProblemFileError: they do not.
+    """
+    works = {one.number: one.work for one in free_accesses(problem, gpu)}
+    for k, (source, access) in enumerate(zip(problem.accesses, chosen.accesses, strict=True)):
+        if not source.is_free:
+            continue
+        alone = [msgspec.structs.replace(problem, accesses=(a,)) for a in (with_fixed_lanes(source), access)]
+        before, after = (trace(one, gpu).accesses[0] for one in alone)
+        if k in works:
+            _check_covered(works[k], access, before, after, problem.tile.shape, gpu.lanes)
+        else:
+            _check_reordered(access, before, after)
+
+
+def _check_reordered(access: Access, before: LaneTrace, after: LaneTrace) -> None:
+    rounds = math.prod(access.loops.values())
+    had, has = (np.where(t.active, t.element, -1).reshape(rounds, -1) for t in (before, after))
+    if not np.array_equal(np.sort(had, axis=0), np.sort(has, axis=0)):
+        raise ProblemFileError(
+            "index", f"of access {access.name!r} gives threads other pieces than the file's"
+        )
+
+
+def _check_covered(
+    work: Work, access: Access, before: LaneTrace, after: LaneTrace, shape: Sequence[int], warp: int
+) -> None:
+    if not np.array_equal(np.sort(after.element[after.active]), np.sort(before.element[before.active])):
+        raise ProblemFileError("index", f"of access {access.name!r} does not cover what the file's does")
+    rounds = math.prod(access.loops.values())
+    team = slice(work.first, work.first + work.threads)
+    element, active = (values.reshape(rounds, -1)[:, team] for values in (after.element, after.active))
+    if active.sum() != after.active.sum():
+        raise ProblemFileError("index", f"of access {access.name!r} takes threads that the file's does not")
+    size = work.segment
+    if size == 1 or work.threads % size or math.prod(work.extents) % size:
+        return
+    unit = _units(work, np.where(active, element, -1), shape)
+    warps = np.broadcast_to((np.arange(work.threads) + work.first) // warp, unit.shape)
+    if not (_in_turn(unit, size) or _in_warps(unit, size, warps)):
+        raise ProblemFileError(
+            "index", f"of access {access.name!r} does not cover whole segments of {size} units"
+        )
+
+
+def _units(work: Work, element: IntArray, shape: Sequence[int]) -> IntArray:
+    """Numbers of units in the order of global memory; -1 for no element."""
+    number = np.zeros(element.shape, np.int64)
+    places = np.unravel_index(np.maximum(element, 0), tuple(shape))
+    for d in work.order:
+        number = number * work.extents[d] + (places[d] - work.origin[d]) // work.unit[d]
+    return np.where(element < 0, -1, number)
+
+
+def _in_turn(unit: IntArray, size: int) -> bool:
+    """Whether neighbours, `size` at a time, cover a segment or nothing."""
+    groups = np.sort(unit.reshape(-1, size), axis=1)
+    whole = (groups[:, :1] % size == 0) & (groups == groups[:, :1] + np.arange(size))
+    return bool((whole | (groups < 0)).all())
+
+
+def _in_warps(unit: IntArray, size: int, warps: IntArray) -> bool:
+    """Whether every instruction covers whole segments."""
+    rows = np.broadcast_to(np.arange(len(unit))[:, None], unit.shape)
+    met = np.stack([rows, warps, unit // size], axis=-1)[unit >= 0]
+    return bool((np.unique(met, axis=0, return_counts=True)[1] == size).all())
+
+
+def segments_alone(work: Work, access: Access, threads: int, lanes: int) -> Access:
+    """An access that covers the same, one segment by each warp and iteration: a part of every assignment.
+
+    Args:
+        work: what is covered; a segment is at most a warp, and no slot is idle.
+        access: with free lanes.
+        threads: of the block.
+        lanes: of a warp.
+    """
+    warps = max(1, threads // lanes)
+    segments = work.units // work.segment
+    group = Op("+", (Var("warp"), Op("*", (Const(warps), Var(ROUND)))))
+    number: Node = Op("+", (Op("*", (group, Const(work.segment))), Var("lane")))
+    nodes: list[Node] = [Const(0) for _ in work.extents]
+    inner = 1
+    for digit in merged(work.natural.digits):
+        part: Node = Op("%", (Op("//", (number, Const(inner))), Const(digit.size)))
+        nodes[digit.dim] = Op("+", (nodes[digit.dim], Op("*", (Const(digit.stride), part))))
+        inner *= digit.size
+    index: list[Node] = [
+        Op("+", (Const(a), Op("*", (Const(u), node))))
+        for a, u, node in zip(work.origin, work.unit, nodes, strict=True)
+    ]
+    fast = work.order[-1]
+    index[fast] = Op("+", (index[fast], Op("*", (Const(work.stride), Var(STEP)))))
+    return msgspec.structs.replace(
+        access,
+        index=tuple(map(to_text, index)),
+        loops={ROUND: -(-segments // warps), STEP: work.steps},
+        where=f"lane < {work.segment} and warp < {warps} and {to_text(group)} < {segments}",
+        lanes=None,
+        values=None,
+        global_=None,
+        order=None,
+    )

@@ -1,0 +1,251 @@
+"""Problems in plainer words: what the file may say, as what the search and the emitters know.
+
+Elements of less than a byte move together with those that share their byte: an access starts at a
+whole byte and covers whole bytes, so that a tile of them is a tile of bytes.
+
+    128x64 of 4 bits, index [row, 32*k]   ->   128x32 bytes, index [row, (32*k) // 2]
+
+Values known only at run time become loops where all that matters is which elements an access touches:
+
+    "any": {"bin": 256}   ->   "for": {"bin": 256}
+
+A width that may change becomes one problem for each choice, where a narrower access is executed more often:
+
+    "bytes": [16, 8], index [row, 4*k] of f32   ->   "bytes": 8, index [row, 4*k + 2*part], "for": {"part": 2}
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeVar
+
+import msgspec
+import numpy as np
+
+from layoutopt.errors import LayoutError, ProblemFileError
+from layoutopt.expressions.grammar import Const, Node, Op, Var, evaluate, parse, to_text, with_parts
+from layoutopt.expressions.simplify import simplify
+from layoutopt.ground.arrays import IntArray
+from layoutopt.layout.layout import Layout
+from layoutopt.problem.answer import AccessReport, Result
+from layoutopt.problem.hardware_use import HardwareUse
+from layoutopt.problem.types import Access, Problem, Tile
+
+replace = msgspec.structs.replace
+
+Report = TypeVar("Report", bound=msgspec.Struct)  # of one access, with a field `bytes`
+
+MAX_WIDTH_CHOICES: Final = 16
+
+
+def stored(problem: Problem) -> Problem:
+    """The problem over the bytes that packed elements share; itself where elements are whole bytes.
+
+    The accesses must start at whole bytes, which `layoutopt.accesses.trace.trace` checks.
+    """
+    packed = problem.tile.packed
+    if packed == 1:
+        return problem
+    accesses = tuple(
+        replace(a, index=(*a.index[:-1], f"({a.index[-1]}) // {packed}"), hardware=_over_bytes(a, packed))
+        for a in problem.accesses
+    )
+    published = problem.published
+    if published is not None:
+        published = replace(published, offset=over_bytes(published.offset, problem.tile))
+    layout = problem.layout
+    if layout.offset is not None:
+        layout = replace(layout, offset=over_bytes(layout.offset, problem.tile))
+    return replace(problem, tile=problem.tile.storage, accesses=accesses, published=published, layout=layout)
+
+
+def _over_bytes(access: Access, packed: int) -> HardwareUse | None:
+    """What the hardware asks for, its box over the bytes of packed elements."""
+    use = access.hardware
+    if use is None or use.box is None:
+        return use
+    return replace(use, box=(*use.box[:-1], use.box[-1] // packed))
+
+
+def over_bytes(offset: str, tile: Tile) -> str:
+    """An offset of packed elements as the offset of the bytes that hold them."""
+    return to_text(bytes_formula(parse(offset, frozenset(f"x{d}" for d in range(len(tile.shape)))), tile))
+
+
+def bytes_formula(offset: Node, tile: Tile) -> Node:
+    """The same of a formula that is read already; itself where elements are whole bytes."""
+    if tile.packed == 1:
+        return offset
+    last = Var(f"x{len(tile.shape) - 1}")
+    first = Op("*", (last, Const(tile.packed)))
+
+    def moved(node: Node) -> Node:
+        return first if node == last else with_parts(node, moved)
+
+    return Op("//", (moved(offset), Const(tile.packed)))
+
+
+def byte_table(offset: Node, tile: Tile) -> IntArray:
+    """Byte offset of each element, or of each byte of packed ones, by row-major index.
+
+    Args:
+        offset: of an element, in elements, over x0, x1, ...
+        tile: what is laid out.
+
+    Raises:
+        ExpressionError: the formula cannot be evaluated.
+        LayoutError: elements that share a byte do not stay together.
+    """
+    grids = {f"x{d}": g for d, g in enumerate(np.indices(tile.shape, dtype=np.int64, sparse=True))}
+    offsets = np.broadcast_to(evaluate(offset, grids), tile.shape).reshape(-1, tile.packed)
+    units = offsets[:, 0] // tile.packed
+    if (offsets != units[:, None] * tile.packed + np.arange(tile.packed)).any():
+        raise LayoutError(f"the {tile.packed} elements of a byte do not stay together")
+    table: IntArray = units * tile.storage.element_bytes
+    return table
+
+
+def over_elements(offset: Node, tile: Tile) -> Node:
+    """The offset of packed elements, from that of the bytes that hold them (over the bytes' coordinates).
+
+    An element's place in its byte is added where the last coordinate stands alone, if it does:
+
+        x0*64 + (x1 ^ x0 % 4 * 16)   ->   x0*128 + (x1 ^ x0 % 4 * 32)
+    """
+    if tile.packed == 1:
+        return offset
+    ranges = {f"x{d}": (0, extent - 1) for d, extent in enumerate(tile.shape)}
+    last, packed = Var(f"x{len(tile.shape) - 1}"), Const(tile.packed)
+
+    def moved(node: Node) -> Node:
+        return Op("//", (last, packed)) if node == last else with_parts(node, moved)
+
+    def scaled(node: Node) -> tuple[Node, bool]:
+        """`node` times `packed`, and whether the place in the byte is added already."""
+        match node:
+            case Var() if node == last:
+                return last, True
+            case Op("%", (Var() as inner, Const(size))) if inner == last:
+                return Op("%", (last, Const(size * tile.packed))), True
+            case Op("+" | "^" as symbol, (a, b)):
+                left, added = scaled(a)
+                right, more = (Op("*", (moved(b), packed)), False) if added else scaled(b)
+                return Op(symbol, (left, right)), added or more
+        return Op("*", (moved(node), packed)), False
+
+    whole, added = scaled(offset)
+    return simplify(whole if added else Op("+", (whole, Op("%", (last, packed)))), ranges)
+
+
+def width_choices(problem: Problem) -> list[Problem]:
+    """The problem under every choice of its widths, the widest first.
+
+    Raises:
+        ProblemFileError: a list of widths makes no sense, or there are too many choices.
+    """
+    lists = {
+        a.name: sorted(set(a.bytes), reverse=True) for a in problem.accesses if isinstance(a.bytes, tuple)
+    }
+    total = 1
+    for widths in lists.values():
+        total *= len(widths)
+    if total > MAX_WIDTH_CHOICES:
+        raise ProblemFileError(
+            "accesses", f"{total} choices of widths are too many; at most {MAX_WIDTH_CHOICES} are compared"
+        )
+    chosen = itertools.product(*lists.values())
+    return [with_widths(problem, dict(zip(lists, widths, strict=True))) for widths in chosen]
+
+
+def with_widths(problem: Problem, widths: Mapping[str, int]) -> Problem:
+    """The problem with widths by access name where the file gives a list, the widest where left out.
+
+    Raises:
+        ProblemFileError: a width is not in the list, does not divide the widest, or tears elements.
+    """
+    accesses = tuple(
+        _with_width(access, widths.get(access.name), problem.tile, f"accesses[{i}].bytes")
+        for i, access in enumerate(problem.accesses)
+    )
+    return replace(problem, accesses=accesses)
+
+
+def named_widths(reports: Iterable[Report], problem: Problem, chosen: Problem) -> tuple[Report, ...]:
+    """The reports with the widths of `chosen` where `problem` leaves the choice."""
+    return tuple(
+        replace(report, bytes=access.bytes) if isinstance(source.bytes, tuple) else report
+        for report, source, access in zip(reports, problem.accesses, chosen.accesses, strict=True)
+    )
+
+
+def chosen_widths(problem: Problem, result: Result) -> dict[str, int]:
+    """Bytes of every access whose width the file leaves open: as `result` has it, else the widest."""
+    taken = {report.name: report.bytes for report in result.accesses}
+    return {a.name: taken.get(a.name) or max(a.bytes) for a in problem.accesses if isinstance(a.bytes, tuple)}
+
+
+def _with_width(access: Access, width: int | None, tile: Tile, field: str) -> Access:
+    if not isinstance(access.bytes, tuple):
+        return access
+    widest = max(access.bytes)
+    width = widest if width is None else width
+    if width not in access.bytes:
+        raise ProblemFileError(field, f"expected a choice out of {list(access.bytes)}, got {width}")
+    if width == widest:
+        return replace(access, bytes=width)
+    if width < 1 or widest % width or 8 * width % tile.element_bits:
+        raise ProblemFileError(
+            field, f"{width} bytes must divide {widest} and hold whole elements of {tile.element_bits} bits"
+        )
+    part = "part"
+    while part in access.loops or part in access.any:
+        part += "_"
+    step = 8 * width // tile.element_bits
+    index = (*access.index[:-1], f"({access.index[-1]}) + {step}*{part}")
+    return replace(access, bytes=width, index=index, loops={**access.loops, part: widest // width})
+
+
+def assigned(problem: Problem, result: Result) -> Problem:
+    """The problem with the lanes that a result has chosen; itself where it leaves none free."""
+    if not any(a.is_free for a in problem.accesses):
+        return problem
+    found = {report.name: report for report in result.accesses}
+    return replace(problem, accesses=tuple(_with_lanes(a, found.get(a.name)) for a in problem.accesses))
+
+
+def with_fixed_lanes(access: Access) -> Access:
+    """The access with the lanes that its index gives, none of them free."""
+    return replace(access, lanes=None, values=None, global_=None, order=None)
+
+
+def _with_lanes(access: Access, report: AccessReport | None) -> Access:
+    if not access.is_free:
+        return access
+    access = with_fixed_lanes(access)
+    if report is None or report.index is None:
+        return access
+    return replace(access, index=report.index, loops=report.loops or {}, where=report.where)
+
+
+def named_lanes(reports: Iterable[Report], problem: Problem, chosen: Problem) -> tuple[Report, ...]:
+    """The reports with the lanes of `chosen` where `problem` leaves them free."""
+    return tuple(
+        replace(report, index=tuple(map(str, access.index)), loops=access.loops, where=access.where)
+        if source.is_free
+        else report
+        for report, source, access in zip(reports, problem.accesses, chosen.accesses, strict=True)
+    )
+
+
+def with_loops(problem: Problem) -> Problem:
+    """The problem with loops over all values where lanes choose; only which elements it touches is right."""
+    if not any(a.any for a in problem.accesses):
+        return problem
+    accesses = tuple(replace(a, loops={**a.loops, **a.any}, any={}) for a in problem.accesses)
+    return replace(problem, accesses=accesses)
+
+
+def unstored(layout: Layout, problem: Problem) -> Layout:
+    """A layout of `stored(problem)` as a layout of the problem's own elements."""
+    return replace(layout, shape=problem.tile.shape, packed=problem.tile.packed)

@@ -1,0 +1,369 @@
+"""Accesses to lanes: which element every lane of every warp instruction touches.
+
+Both the model and the conflict engine start from these arrays; what they do with them is their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from layoutopt.errors import ExpressionError, ProblemFileError
+from layoutopt.expressions.grammar import evaluate, parse
+from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.budget import Budget
+from layoutopt.ground.escape import shown
+from layoutopt.hardware.devices import Device
+from layoutopt.hardware.operations import Operation, parse_operation
+from layoutopt.problem.types import Access, Problem, Tile
+
+BoolArray = npt.NDArray[np.bool_]
+
+MAX_LANE_ACCESSES: Final = 1 << 24
+MAX_WEIGHT: Final = 1_000_000
+# Expressions are evaluated for so many lanes together: the arrays of a step then stay in the cache.
+_LANES_AT_A_TIME: Final = 1 << 16
+
+
+@dataclass(frozen=True)
+class LaneTrace:
+    """Every warp instruction of one access.
+
+    Instructions are ordered by iteration (the last loop variable fastest), then by warp.
+
+    Attributes:
+        name: the access.
+        op: as spelled in the file.
+        operation: what the spelling means.
+        element: int64, shape (instructions, lanes): row-major index, in the tile, of the first
+            element that the lane touches. 0 where inactive.
+        active: bool, same shape.
+        weight: int64, shape (instructions,), in units of `Trace.weight_unit`.
+        width_elements: elements that one lane covers, along the last dimension.
+    """
+
+    name: str
+    op: str
+    operation: Operation
+    element: IntArray
+    active: BoolArray
+    weight: IntArray
+    width_elements: int
+
+    @cached_property
+    def starts(self) -> IntArray:
+        """The elements that are the first of some active lane, rising and each once; not to be written to."""
+        used = self.element[self.active]
+        marked = np.zeros(int(used.max(initial=-1)) + 1, bool)
+        marked[used] = True
+        starts = np.flatnonzero(marked)
+        starts.flags.writeable = False
+        return starts
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """All accesses of a problem; a weight of 1 in the file is `weight_unit` here."""
+
+    accesses: tuple[LaneTrace, ...]
+    weight_unit: int
+
+    @property
+    def taking_part(self) -> tuple[LaneTrace, ...]:
+        """The accesses with an active lane: no other binds a layout."""
+        return tuple(access for access in self.accesses if access.active.any())
+
+    @property
+    def excess(self) -> str:
+        """What sums over instructions are called: by weights, or as they are."""
+        weighs = any((access.weight != self.weight_unit).any() for access in self.accesses)
+        return "weighted excess wavefronts" if weighs else "excess wavefronts"
+
+    @property
+    def has_idle(self) -> bool:
+        """Whether some instruction that touches the tile weighs nothing."""
+        return any(((a.weight == 0) & a.active.any(axis=1)).any() for a in self.accesses)
+
+    def with_idle(self) -> Trace:
+        """The same where what weighs nothing weighs a little."""
+        accesses = tuple(replace(a, weight=np.maximum(a.weight, 1)) for a in self.accesses)
+        return replace(self, accesses=accesses)
+
+
+def trace(problem: Problem, device: Device, budget: Budget | None = None) -> Trace:
+    """Evaluate every access of `problem` over all its threads and iterations.
+
+    Args:
+        problem: whose accesses.
+        device: its device.
+        budget: the time there is; None for no limit.
+
+    Raises:
+        OutOfTime: the time was over before the end.
+        ProblemFileError: an op, width, expression or coordinate is wrong; index errors name the
+            access, the thread and the iteration.
+    """
+    total = 0
+    parts = []
+    for i, access in enumerate(problem.accesses):
+        if isinstance(access.bytes, tuple):
+            raise ProblemFileError(f"accesses[{i}].bytes", "a choice of widths is not supported here")
+        if access.any:
+            raise ProblemFileError(
+                f"accesses[{i}].any", "values known only at run time are not supported here"
+            )
+        total += math.prod(access.loops.values()) * -(-problem.threads // device.lanes) * device.lanes
+        if total > MAX_LANE_ACCESSES:
+            raise ProblemFileError(
+                f"accesses[{i}].for", f"more than {MAX_LANE_ACCESSES} lane accesses in all; shorten the loops"
+            )
+        parts.append(_trace_access(access, i, problem, device, budget or Budget()))
+    unit = math.lcm(*(w.denominator for _, w in parts if isinstance(w, Fraction)))
+    if unit > MAX_WEIGHT:
+        raise ProblemFileError(
+            "accesses", f"weights need a common denominator of {shown(str(unit))}; at most {MAX_WEIGHT}"
+        )
+    warps = -(-problem.threads // device.lanes)
+    accesses = []
+    for part, weight in parts:
+        if isinstance(weight, Fraction):
+            scaled = np.full(len(part.element), int(weight * unit), np.int64)
+        else:
+            scaled = np.repeat(weight * unit, warps)
+        accesses.append(
+            LaneTrace(
+                part.name, part.op, part.operation, part.element, part.active, scaled, part.width_elements
+            )
+        )
+    return Trace(tuple(accesses), unit)
+
+
+def expression_ranges(access: Access, problem: Problem, lanes: int) -> dict[str, tuple[int, int]]:
+    """The range, ends included, of every variable that the access's expressions may use."""
+    return {
+        "tid": (0, problem.threads - 1),
+        "lane": (0, min(problem.threads, lanes) - 1),
+        "warp": (0, (problem.threads - 1) // lanes),
+        **{name: (0, trips - 1) for name, trips in access.loops.items()},
+    }
+
+
+def environment(
+    access: Access, threads: int, lanes: int, iterations: range | None = None
+) -> dict[str, IntArray]:
+    """Values of every variable that the access's expressions may use.
+
+    Args:
+        access: whose loops.
+        threads: of the block.
+        lanes: of a warp.
+        iterations: consecutive ones; None for all.
+
+    Returns:
+        int64 arrays that broadcast to shape (iterations, threads); the last loop variable is fastest.
+
+    Raises:
+        ProblemFileError: the loops run too often.
+    """
+    tid = np.arange(threads, dtype=np.int64)[None, :]
+    total = math.prod(access.loops.values())
+    if total > MAX_LANE_ACCESSES:
+        raise ProblemFileError("", f"the loops of access {access.name!r} run {total} times; too often")
+    rest = np.arange(total, dtype=np.int64) if iterations is None else np.array(iterations, np.int64)
+    loops = {}
+    for name, trips in reversed(access.loops.items()):
+        rest, loops[name] = np.divmod(rest[:, None] if rest.ndim == 1 else rest, max(1, trips))
+    values = {name: loops[name] for name in access.loops}
+    return {"tid": tid, "lane": tid % lanes, "warp": tid // lanes, **values}
+
+
+def _trace_access(
+    access: Access, i: int, problem: Problem, device: Device, budget: Budget
+) -> tuple[LaneTrace, IntArray | Fraction]:
+    """The trace without its weights; and they, by iteration where they differ."""
+    field = f"accesses[{i}]"
+    tile = problem.tile
+    if access.hardware is not None:
+        return _of_hardware(access, field, problem, device)
+    operation = _operation(access, field, tile, device)
+    covered = max(1, 8 * operation.width_bytes // tile.element_bits)
+    iterations = math.prod(access.loops.values())
+    warps = -(-problem.threads // device.lanes)
+    element = np.zeros((iterations, warps * device.lanes), np.int64)
+    mask = np.zeros(element.shape, bool)
+    step = max(1, _LANES_AT_A_TIME // problem.threads)
+    for start in range(0, iterations, step):
+        budget.check()
+        piece = range(start, min(iterations, start + step))
+        flat, active = _piece(access, field, problem, device, operation, covered, piece)
+        element[piece.start : piece.stop, : problem.threads] = flat
+        mask[piece.start : piece.stop, : problem.threads] = active
+    rows = (-1, device.lanes)
+    lane_trace = LaneTrace(
+        access.name,
+        access.op,
+        operation,
+        element.reshape(rows),
+        mask.reshape(rows),
+        np.zeros(0, np.int64),
+        covered,
+    )
+    return lane_trace, _weights(access, f"{field}.weight", iterations, budget)
+
+
+def _of_hardware(access: Access, field: str, problem: Problem, device: Device) -> tuple[LaneTrace, Fraction]:
+    """What no lane executes, on a device that has it."""
+    assert access.hardware is not None
+    operation = Operation(access.hardware.engine, 16)
+    _check_served(operation, field, device)
+    none = np.zeros((-(-problem.threads // device.lanes), device.lanes), np.int64)
+    return LaneTrace(access.name, access.op, operation, none, none != 0, none[:, 0], 1), Fraction(1)
+
+
+def _check_served(operation: Operation, field: str, device: Device) -> None:
+    try:
+        device.rule(operation)
+    except ProblemFileError as error:
+        raise ProblemFileError(f"{field}.op", error.reason) from None
+
+
+def _operation(access: Access, field: str, tile: Tile, device: Device) -> Operation:
+    """What the access's op means, on a device that serves it, for elements of this size."""
+    try:
+        operation = parse_operation(access.op, access.single_width)
+    except ValueError as error:
+        raise ProblemFileError(f"{field}.op", str(error)) from None
+    _check_served(operation, field, device)
+    width = operation.width_bytes
+    if width & (width - 1):
+        raise ProblemFileError(f"{field}.bytes", f"no layout is searched for accesses of {width} bytes")
+    if 8 * width > tile.element_bits and 8 * width % tile.element_bits:
+        raise ProblemFileError(
+            f"{field}.bytes", f"{width} bytes are no whole number of {tile.element_bytes}-byte elements"
+        )
+    return operation
+
+
+def _piece(
+    access: Access,
+    field: str,
+    problem: Problem,
+    device: Device,
+    operation: Operation,
+    covered: int,
+    iterations: range,
+) -> tuple[IntArray, BoolArray]:
+    """Elements and activity of all threads in some iterations, both of shape (iterations, threads)."""
+    tile = problem.tile
+    env = environment(access, problem.threads, device.lanes, iterations)
+    loops = {name: env[name] for name in access.loops}
+    shape = (len(iterations), problem.threads)
+
+    def spot(position: int) -> str:
+        iteration, thread = divmod(position, problem.threads)
+        values = "".join(f", {name} = {int(v[iteration, 0])}" for name, v in loops.items())
+        return f"access {access.name!r}, thread {thread}{values}"
+
+    active = np.ones(shape, bool)
+    if access.where is not None:
+        value = _evaluate(access.where, f"{field}.where", env, None, spot)
+        active = np.broadcast_to(value != 0, shape).copy()
+    if operation.matrices:
+        _check_whole_warps(active, f"{field}.where", access, problem, device, operation, spot)
+        active &= env["lane"] < 8 * operation.matrices
+
+    flat = np.zeros(shape, np.int64)
+    for d, text in enumerate(access.index):
+        place = f"{field}.index[{d}]"
+        value = np.broadcast_to(_evaluate(str(text), place, env, active, spot), shape)
+        span = covered if d == len(tile.shape) - 1 else 1
+        if span > 1 and (bad := active & (value % span != 0)).any():
+            at = int(bad.argmax())
+            raise ProblemFileError(
+                place,
+                f"a {operation.width_bytes}-byte access starts at a multiple of {span} elements, "
+                f"not at {int(value.flat[at])} ({spot(at)})",
+            )
+        if (bad := active & ((value < 0) | (value > tile.shape[d] - span))).any():
+            at = int(bad.argmax())
+            raise ProblemFileError(place, _outside(int(value.flat[at]), d, span, tile, spot(at)))
+        flat = flat * tile.shape[d] + value
+    return np.where(active, flat, 0), active
+
+
+def _evaluate(
+    text: str, field: str, env: dict[str, IntArray], where: BoolArray | None, spot: Callable[[int], str]
+) -> IntArray:
+    try:
+        node = parse(text, frozenset(env))
+        return evaluate(node, env, where)
+    except ExpressionError as error:
+        place = f" ({spot(error.position)})" if error.position is not None else ""
+        raise ExpressionError(error.reason + place, error.position, field) from None
+
+
+def _outside(value: int, dim: int, span: int, tile: Tile, spot: str) -> str:
+    what = f"{value}" if span == 1 else f"{value}..{value + span - 1}"
+    return f"x{dim} must lie in 0..{tile.shape[dim] - 1}, not {what} ({spot})"
+
+
+def _check_whole_warps(
+    active: BoolArray,
+    field: str,
+    access: Access,
+    problem: Problem,
+    device: Device,
+    operation: Operation,
+    spot: Callable[[int], str],
+) -> None:
+    """Matrix instructions are executed by whole warps, or not at all."""
+    if problem.threads % device.lanes:
+        raise ProblemFileError(
+            "threads", f"{access.op} needs whole warps of {device.lanes}, not {problem.threads} threads"
+        )
+    warps = active.reshape(-1, device.lanes)
+    torn = warps.any(axis=1) & ~warps.all(axis=1)
+    if torn.any():
+        at = int(torn.argmax()) * device.lanes
+        raise ProblemFileError(
+            field, f"{access.op} is executed by all lanes of a warp or by none ({spot(at)})"
+        )
+
+
+def _weights(access: Access, field: str, iterations: int, budget: Budget) -> IntArray | Fraction:
+    """One weight for all, or one by iteration."""
+    if not isinstance(access.weight, str):
+        weight = Fraction(str(access.weight))
+        if not 0 <= weight <= MAX_WEIGHT:
+            raise ProblemFileError(field, f"a weight lies in 0..{MAX_WEIGHT}")
+        return weight
+    weights = np.zeros(iterations, np.int64)
+    for start in range(0, iterations, _LANES_AT_A_TIME):
+        budget.check()
+        piece = range(start, min(iterations, start + _LANES_AT_A_TIME))
+        env = environment(access, 1, 1, piece)
+        loops = {name: env[name] for name in access.loops}
+        try:
+            values = evaluate(parse(access.weight, frozenset(loops)), loops)
+        except ExpressionError as error:
+            raise ExpressionError(error.reason, error.position, field) from None
+        weights[piece.start : piece.stop] = np.broadcast_to(values, (len(piece), 1))[:, 0]
+    if ((weights < 0) | (weights > MAX_WEIGHT)).any():
+        raise ProblemFileError(field, f"a weight lies in 0..{MAX_WEIGHT}")
+    return weights
+
+
+def instruction_at(access: Access, row: int, warps: int) -> tuple[int, dict[str, int]]:
+    """Warp and loop variables of a row of an access's trace."""
+    rest, warp = divmod(row, warps)
+    values = {}
+    for name, trips in reversed(access.loops.items()):
+        rest, values[name] = divmod(rest, trips)
+    return warp, dict(reversed(values.items()))

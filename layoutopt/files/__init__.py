@@ -1,0 +1,1 @@
+"""Problem and result files, templates, starters and the catalogue."""

@@ -1,0 +1,1 @@
+"""The code that computes an index, and its one cost."""

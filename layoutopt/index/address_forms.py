@@ -1,0 +1,355 @@
+"""The cheapest way to compute an access's address: a base for the thread, and what its loops change.
+
+An expert computes an access's address once for each thread and lets the iterations change it by
+constants: an added constant is free (it goes into the instruction), an XOR costs one operation. For
+an access with loops v1, v2, ... this module finds
+
+    address(tid, v1, v2, ...) = (base(tid) ^ flips(v1, v2, ...)) + steps(v1, v2, ...)
+
+A loop variable with a power of two of iterations is taken apart into bits, since a swizzle may flip
+some and leave the others to addition. Each bit adds a constant, or else XORs one, or else the variable
+stays inside the base. That is decided on the numbers, for every thread and iteration, so it holds for
+pads, rotations and any formula. Several spellings of the address and of the base are tried, and ranked by
+the instructions that a compiler makes of them; each must equal the layout's table to count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache, reduce
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from layoutopt.errors import ExpressionError
+from layoutopt.expressions.bits import bit_sums, moved_bits
+from layoutopt.expressions.count import operations
+from layoutopt.expressions.grammar import (
+    Const,
+    Node,
+    Op,
+    Var,
+    evaluate,
+    names,
+    parse,
+    parts,
+    substituted,
+    to_text,
+)
+from layoutopt.expressions.instructions import instructions
+from layoutopt.expressions.simplify import Range, bounds, simplify
+from layoutopt.ground.arrays import IntArray
+from layoutopt.index.address_cost import AddressCost, Form, Start
+from layoutopt.problem.types import Access
+
+BoolArray = npt.NDArray[np.bool_]
+
+_MASK: Final = (1 << 32) - 1
+_MAX_CHAIN: Final = 64  # constants that no formula gives, as a chain of comparisons
+_CHEAP: Final = 4  # instructions of a pass that are few enough to look no further
+COMPARED: Final = 16  # iterations by which forms are compared
+_KEPT: Final = 1 << 20  # values of an expression that are kept for when it is met again
+_Rank = tuple[int, int, int, int]
+
+
+def over_tid(text: str, access: Access, lanes: int) -> Node:
+    """An expression of an access, with `lane` and `warp` in terms of `tid`; a warp has `lanes` lanes."""
+    return _over_tid(text, frozenset(("tid", "lane", "warp", *access.loops)), lanes)
+
+
+@lru_cache(maxsize=1 << 11)  # the same ones under every layout
+def _over_tid(text: str, free: frozenset[str], lanes: int) -> Node:
+    tid, size = Var("tid"), Const(lanes)
+    return substituted(parse(text, free), {"lane": Op("%", (tid, size)), "warp": Op("//", (tid, size))})
+
+
+class FormSearch:
+    """The forms of one access.
+
+    Args:
+        access: the access.
+        env: `tid`, `lane`, `warp` and the loop variables, int64, that broadcast to (iterations, threads).
+        active: which threads take part, bool, shape (iterations, threads).
+        wanted: the address, int64, shape (iterations, threads); anything where a thread is not active.
+        ranges: of `tid` and the loop variables.
+        predicate: what `active` was computed from; None where all threads take part.
+        start: how a form's addresses come by the tile's start.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        env: Mapping[str, IntArray],
+        active: BoolArray,
+        wanted: IntArray,
+        ranges: Mapping[str, Range],
+        predicate: Node | None,
+        start: Callable[[Form], Start] = lambda _: "free",
+    ) -> None:
+        self.loops = access.loops
+        self.env = env
+        self.active = active
+        self.all_active = bool(active.all())
+        self._known: dict[tuple[Node, bool], IntArray] = {}
+        self._ranked: set[Form] = set()
+        self.wanted = wanted
+        self.ranges = ranges
+        apart = set() if predicate is None else names(predicate) & set(access.loops)
+        self.cost = AddressCost(access.loops, ranges, apart, start)
+
+    def cheapest(self, addresses: Sequence[Node]) -> Form | None:
+        """The cheapest form of any of these spellings of the address; None if none is right."""
+        best = self._best(simplify(address, self.ranges) for address in addresses)
+        if best is None or best[0][0] > _CHEAP:
+            from layoutopt.expressions.expand import expanded  # only where it may help
+
+            best = self._best([expanded(address, self.ranges) for address in addresses], best)
+        return None if best is None else best[1]
+
+    def right(self, address: Node) -> bool:
+        """Whether an expression points where the access must, at every active thread and iteration."""
+        values = self._values(address)
+        return values is not None and bool(((values == self.wanted) | ~self.active).all())
+
+    def _best(
+        self, addresses: Iterable[Node], best: tuple[_Rank, Form] | None = None
+    ) -> tuple[_Rank, Form] | None:
+        """The better of `best` and the best form of right addresses; of equal ones, the first."""
+        right = [address for address in dict.fromkeys(addresses) if self.right(address)]
+        for form in dict.fromkeys(form for address in right for form in self._forms(address)):
+            if form in self._ranked:
+                continue
+            self._ranked.add(form)
+            # With more in its base, a form must cost less.
+            most = math.inf if best is None else best[0][0] - (len(form.inside) > best[0][1])
+            cost = sum(self.cost.of(form, most, COMPARED))
+            if cost <= most:
+                rank = self._rank(form, cost)
+                best = (rank, form) if best is None or rank < best[0] else best
+        return best
+
+    def _values(self, node: Node, everywhere: bool = False) -> IntArray | None:
+        """Of every thread and iteration, arbitrary where not active; None where one has no value."""
+        everywhere = everywhere or self.all_active
+        if (node, everywhere) in self._known:
+            return self._known[node, everywhere]
+        try:
+            values = evaluate(node, self.env, None if everywhere else self.active)
+        except ExpressionError:
+            return None
+        found = np.broadcast_to(values, self.active.shape)
+        if found.size <= _KEPT:
+            self._known[node, everywhere] = found
+        return found
+
+    def _forms(self, address: Node) -> Iterator[Form]:
+        """The loop variables taken out of `address` as far as XOR and addition allow, and left in it."""
+        # Inactive threads compute the base too, so it must have a value for all of them.
+        everywhere = self._values(address, everywhere=True)
+        if everywhere is None:
+            yield self._whole(address)
+            return
+        found = self._hoisted(address, everywhere)
+        if found is not None:
+            yield found
+        for node in dict.fromkeys((_cheapest(address, self.ranges), address)):
+            yield self._whole(node)
+
+    def _whole(self, node: Node) -> Form:
+        return Form(node, Const(0), Const(0), tuple(self.loops), 0, self._positive(node))
+
+    def as_it_is(self, node: Node) -> Form:
+        """The form with every loop variable in its base, of which nothing is known at all iterations."""
+        return Form(node, Const(0), Const(0), tuple(self.loops), 0, frozenset())
+
+    def _hoisted(self, address: Node, everywhere: IntArray) -> Form | None:
+        """The form with as few loop variables in the base as can be; None where that is no other form.
+
+        `everywhere`: the address of every thread and iteration.
+        """
+        loops = [v for v, trips in self.loops.items() if trips > 1]
+        if not loops or not self.active.any():
+            return None
+        axes = [(v, size) for v in loops for size in _digits(self.loops[v])]
+        grid = (*(size for _, size in axes), self.active.shape[1])
+        residue, mask = everywhere.reshape(grid), self.active.reshape(grid)
+        added: dict[int, IntArray] = {}
+        for axis in range(len(axes)):
+            change = _constant(residue - _first(residue, axis), mask, axis)
+            if change is not None:
+                added[axis] = change
+                residue = residue - _along(change, axis, residue.ndim)
+        flipped: dict[int, IntArray] = {}
+        for axis in range(len(axes)):
+            if axis not in added:
+                change = _constant(residue ^ _first(residue, axis), mask, axis)
+                if change is not None:
+                    flipped[axis] = change & _MASK
+                    residue = residue ^ _along(change, axis, residue.ndim)
+        _free_bits(added, flipped, residue, mask)
+        inside = tuple(
+            v
+            for v in loops
+            if any(w == v and k not in added and k not in flipped for k, (w, _) in enumerate(axes))
+        )
+        if len(inside) == len(self.loops):
+            return None
+        steps, flips, bits = [], [], 0
+        for v in loops:
+            if v in inside:
+                continue
+            mine = [k for k, (w, _) in enumerate(axes) if w == v]
+            step = _table([added.get(k) for k in mine], [axes[k][1] for k in mine], np.add)
+            flip = _table([flipped.get(k) for k in mine], [axes[k][1] for k in mine], np.bitwise_xor)
+            steps.append(_formula(v, step, address, self.ranges))
+            flips.append(_formula(v, flip, address, self.ranges))
+            bits |= int(np.bitwise_or.reduce(flip))
+        if any(node is None for node in (*steps, *flips)):
+            return None
+        zero: dict[str, Node] = {v: Const(0) for v in self.loops if v not in inside}
+        free = {v: r for v, r in self.ranges.items() if v not in zero}
+        base = _cheapest(simplify(substituted(address, zero), self.ranges), free)
+        found = Form(base, _joined("^", flips), _joined("+", steps), inside, bits, self._positive(base))
+        values = self._values(found.address, everywhere=True)
+        if values is None or (values & _MASK != self.wanted & _MASK)[self.active].any():
+            return None
+        return found
+
+    def _positive(self, node: Node) -> frozenset[Node]:
+        """The dividends in `node` whose ranges allow negative values that no active thread computes."""
+        found = frozenset[Node]().union(*map(self._positive, parts(node)))
+        if isinstance(node, Op) and node.symbol in ("//", "%"):
+            dividend = node.args[0]
+            if (
+                bounds(dividend, self.ranges)[0] < 0
+                and self.active.any()
+                and self.never_negative((dividend,))
+            ):
+                found |= {dividend}
+        return found
+
+    def never_negative(self, nodes: Iterable[Node]) -> bool:
+        """Whether no active thread computes a negative value for one of them."""
+        values = [self._values(node) for node in nodes]
+        return all(v is not None and v[self.active].min(initial=0) >= 0 for v in values)
+
+    def _rank(self, form: Form, cost: int) -> _Rank:
+        """Instructions of a pass; what stays in the base; then what is short.
+
+        A base that holds no loop variable is computed once even where a compiler does not unroll.
+        """
+        whole = instructions([form.address], self.ranges, form.positive)
+        return cost, len(form.inside), whole, len(to_text(form.address))
+
+
+def _free_bits(
+    added: dict[int, IntArray], flipped: dict[int, IntArray], base: IntArray, mask: BoolArray
+) -> None:
+    """Let bits that one axis alone flips, and that no base holds, be added: that costs nothing."""
+    held = int(np.bitwise_or.reduce(base[mask] & _MASK))
+    for axis, change in flipped.items():
+        others = [int(np.bitwise_or.reduce(c)) for k, c in flipped.items() if k != axis]
+        kept = reduce(lambda a, b: a | b, others, held)
+        free = change & ~kept
+        if free.any():
+            added[axis] = added.get(axis, 0) + free
+            flipped[axis] = change & kept
+
+
+def _digits(trips: int) -> list[int]:
+    """The sizes of the axes that a loop of `trips` becomes, most significant first."""
+    return [2] * (trips.bit_length() - 1) if trips & (trips - 1) == 0 else [trips]
+
+
+def _first(values: IntArray, axis: int) -> IntArray:
+    return np.take(values, [0], axis)
+
+
+def _along(values: IntArray, axis: int, dims: int) -> IntArray:
+    return values.reshape([-1 if d == axis else 1 for d in range(dims)])
+
+
+def _constant(change: IntArray, mask: BoolArray, axis: int) -> IntArray | None:
+    """`change` for each position on `axis` where, over active positions, it depends on nothing else."""
+    rows = np.moveaxis(change, axis, 0).reshape(change.shape[axis], -1)
+    live = np.moveaxis(mask, axis, 0).reshape(rows.shape)
+    at = live.argmax(axis=1) if rows.size else np.zeros(len(rows), np.int64)
+    found: IntArray = rows[np.arange(len(rows)), at]
+    return None if ((rows != found[:, None]) & live).any() else found
+
+
+def _table(parts: Sequence[IntArray | None], sizes: Sequence[int], join: np.ufunc) -> IntArray:
+    """What a variable contributes at each of its values, from what its digits do."""
+    values = np.zeros(1, np.int64)
+    for part, size in zip(parts, sizes, strict=True):
+        mine = np.zeros(size, np.int64) if part is None else part
+        values = join(values[:, None], mine[None, :]).ravel()
+    return values
+
+
+def _joined(symbol: str, nodes: Sequence[Node | None]) -> Node:
+    parts = [node for node in nodes if node is not None and node != Const(0)]
+    return reduce(lambda a, b: Op(symbol, (a, b)), parts) if parts else Const(0)
+
+
+def _formula(variable: str, values: IntArray, address: Node, ranges: Mapping[str, Range]) -> Node | None:
+    """`values[variable]` as an expression: a product, moved bits, the address's own form, or a chain."""
+    v, n = Var(variable), len(values)
+    every = {variable: np.arange(n, dtype=np.int64)}
+    if (values == values[-1] // max(n - 1, 1) * every[variable]).all():
+        step = int(values[-1]) // max(n - 1, 1)
+        return simplify(Op("*", (v, Const(step))), {variable: (0, n - 1)})
+    forms = [*bit_sums(v, values), *(f for f in (moved_bits(v, values),) if f is not None)]
+    forms = [f for f in forms if (np.broadcast_to(evaluate(f, every), n) == values).all()]
+    if forms:
+        return min(forms, key=lambda form: instructions([form], {variable: (0, n - 1)}))
+    others: dict[str, Node] = {w: Const(0) for w in names(address) if w != variable}
+    own = simplify(substituted(address, others), {variable: (0, n - 1)})
+    own = simplify(
+        Op("-", (own, Const(int(evaluate(own, {variable: np.zeros(1, np.int64)}).ravel()[0])))), ranges
+    )
+    if instructions([own], ranges) <= n and (np.broadcast_to(evaluate(own, every), n) == values).all():
+        return own
+    if n > _MAX_CHAIN:
+        return None
+    chain: Node = Const(int(values[-1]))
+    for k in range(n - 2, -1, -1):
+        chain = Op("if", (Const(int(values[k])), Op("==", (v, Const(k))), chain))
+    return chain
+
+
+def _cheapest(node: Node, ranges: Mapping[str, Range]) -> Node:
+    """The cheapest form of a base: as given, or bits of `tid` moved or added up."""
+    if names(node) != {"tid"}:
+        return node  # what depends on loops has no other form
+    env = {"tid": np.arange(ranges["tid"][1] + 1, dtype=np.int64)}
+    values = evaluate(node, env)
+    masked = _has_masks(node)
+    # Neither a constant nor `tid` and a constant takes at least one instruction.
+    takes_one = len(values) > 1 and values[1] - values[0] not in (0, 1)
+    if takes_one and not masked and operations(node) == instructions([node], ranges) == 1:
+        return node
+    candidates = []
+    if values.min() >= 0:
+        # First, since compilers keep constants that are added to bits apart, but not those in a sum of bits.
+        moved = moved_bits(Var("tid"), values ^ values[0])
+        if moved is not None:
+            start = int(values[0])
+            candidates.append(moved if start == 0 else Op("^", (moved, Const(start))))
+        candidates += bit_sums(Var("tid"), values)
+    candidates.insert(0 if not candidates or not masked else len(candidates), node)
+    right = [c for c in candidates if _same(c, env, values)]
+    return min(right, key=lambda form: (instructions([form], ranges), operations(form)))
+
+
+def _has_masks(node: Node) -> bool:
+    return isinstance(node, Op) and (node.symbol in ("&", "%") or any(map(_has_masks, node.args)))
+
+
+def _same(node: Node, env: Mapping[str, IntArray], values: IntArray) -> bool:
+    try:
+        return bool((np.broadcast_to(evaluate(node, env), values.shape) == values).all())
+    except ExpressionError:
+        return False

@@ -1,0 +1,256 @@
+"""The index code of accesses: how each address is computed, and what that costs. The one definition.
+
+An address is a base, computed once for a thread, and what the access's loops change of it; see
+`layoutopt.index.address_forms`. Its cost is counted in integer instructions as NVIDIA's compiler selects
+them (`layoutopt.expressions.instructions`), for one thread and one pass over the access's loops:
+
+    base = tid*132, address = base + 4*i          one instruction: the addend goes into the instruction
+    base = tid*128, address = base ^ 4*i          one, and one for each i but 0
+
+The cost depends on the table of offsets and its formula alone, so that it is the same wherever a layout
+comes from. `scripts/benchmarks/index_machine_code.py` compares it with machine code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+
+from layoutopt.accesses.alignment import base_alignment
+from layoutopt.accesses.trace import LaneTrace, Trace, environment, expression_ranges
+from layoutopt.errors import VerificationError
+from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, evaluate, parts, substituted
+from layoutopt.expressions.simplify import Range, simplify
+from layoutopt.ground.arrays import IntArray
+from layoutopt.hardware.devices import Device
+from layoutopt.hardware.operations import Operation
+from layoutopt.index.address_cost import UNROLLED_WHOLE, Form, Start
+from layoutopt.index.address_forms import COMPARED, FormSearch, over_tid
+from layoutopt.layout.formula import flipped_spelling, has_xor
+from layoutopt.problem.types import Access, Problem
+
+MEASURE: Final = (
+    "integer instructions of the addresses of all accesses, for one thread and one pass over their loops, "
+    "as NVIDIA's compiler selects them"
+)
+_MOST_CODES: Final = 256  # of the accesses asked for last, since the same are asked for more than once
+_MANY: Final = 1 << 18  # lane accesses, of which forms are sought for some threads, and checked for all
+_MOST: Final = 1 << 22  # lane accesses, beyond which the address as it is is checked at some iterations
+# Operators of all accesses in every iteration that is looked at, of which forms are sought: each takes 15 us.
+# Where there are more, addresses that are longer than their share are taken as they are.
+_MOST_OPERATORS: Final = 1 << 16
+_DIFFERS: Final = "the address of access {!r} does not equal the table"
+_codes: dict[tuple[object, ...], IndexCode] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Instructions:
+    """Integer instructions of one access's addresses, for one thread and one pass over its loops.
+
+    Attributes:
+        once: what no loop of the access changes.
+        looped: of all iterations together, after that.
+        iterations: of one pass.
+    """
+
+    once: int
+    looped: int
+    iterations: int
+
+    @property
+    def total(self) -> int:
+        """Of the whole pass."""
+        return self.once + self.looped
+
+    @property
+    def per_iteration(self) -> float:
+        """Of one iteration, on average, beside what is computed once."""
+        return self.looped / self.iterations
+
+
+@dataclass(frozen=True, slots=True)
+class IndexCode:
+    """How one access computes its addresses, relative to the start of the tile.
+
+    Attributes:
+        form: base, flips and steps.
+        active: the predicate over `tid` and loop variables, or None.
+        ranges: of `tid` and the loop variables.
+        start: what adds the tile's start to the address.
+        instructions: what the form costs; the predicate is not counted.
+    """
+
+    form: Form
+    active: Node | None
+    ranges: dict[str, Range]
+    start: Start
+    instructions: Instructions
+
+
+def index_code(
+    problem: Problem,
+    device: Device,
+    lanes: Trace,
+    offset: Node,
+    table: IntArray,
+    unit_bytes: int = 1,
+) -> tuple[IndexCode, ...]:
+    """The cheapest index code found for every access of a layout.
+
+    Args:
+        problem: of whole bytes, one width for each access, no values known only at run time.
+        device: its device.
+        lanes: what its accesses touch.
+        offset: element offset over x0, x1, ...
+        table: the layout: byte offsets, int64, in the shape of the tile or by row-major index.
+        unit_bytes: unit of the addresses; it divides every one of them.
+
+    Raises:
+        VerificationError: an address would not equal the table. Our bug.
+    """
+    scale = problem.tile.storage.element_bytes // unit_bytes
+    spellings: list[Node] = [Op("*", (offset, Const(scale)))]
+    flipped = flipped_spelling(offset, problem.tile.shape, scale)
+    if flipped is not None:
+        spellings.append(flipped)
+    alignment = base_alignment(lanes, device, swizzled=has_xor(offset)) // unit_bytes
+    share = _MOST_OPERATORS // max(1, len(problem.accesses))
+    found = []
+    for access, part in zip(problem.accesses, lanes.accesses, strict=True):
+        loops = tuple(access.loops.items())
+        places = access.index, access.where, loops, problem.threads, part.element.shape[1]
+        key = *places, part.operation, tuple(spellings), unit_bytes, alignment, share
+        if key not in _codes:
+            if len(_codes) >= _MOST_CODES:
+                del _codes[next(iter(_codes))]
+            _codes[key] = _of_access(access, part, problem, spellings, table, unit_bytes, alignment, share)
+        found.append(_codes[key])
+    return tuple(found)
+
+
+def least_instructions(problem: Problem, lanes: Trace) -> int:
+    """A bound on the instructions of all accesses that no layout undercuts.
+
+    Threads that meet different elements in one iteration need different addresses, and what is no constant
+    takes an instruction; all but `tid` itself, where the access's alignment leaves it that.
+
+    Args:
+        problem: as for `index_code`.
+        lanes: what its accesses touch.
+    """
+    least = problem.tile.element_alignment
+    pairs = zip(problem.accesses, lanes.accesses, strict=True)
+    return sum(_varies(part, math.prod(access.loops.values()), least) for access, part in pairs)
+
+
+def _varies(lanes: LaneTrace, iterations: int, least: int) -> bool:
+    """Whether threads need addresses that are neither a constant nor their number and a constant."""
+    active, element = lanes.active.reshape(iterations, -1), lanes.element.reshape(iterations, -1)
+    beyond = np.iinfo(np.int64).max
+    lowest = np.where(active, element, beyond).min(axis=1)
+    differ = np.where(active, element, -1).max(axis=1) > lowest
+    # Whether the numbers of a row's threads are apart by multiples of the alignment.
+    unit = max(least, lanes.operation.width_bytes)
+    place = np.arange(active.shape[1]) % unit
+    apart = np.where(active, place, -1).max(axis=1) > np.where(active, place, unit).min(axis=1)
+    return bool((differ & apart).any())
+
+
+def _some_threads(threads: int) -> IntArray:
+    """Threads of every bit of their number, and others here and there."""
+    bits = 1 << np.arange(max(1, threads.bit_length()))
+    found = np.concatenate([[0], bits, threads - 1 - bits, np.arange(0, threads, max(1, threads // 13))])
+    return np.unique(found[(found >= 0) & (found < threads)])
+
+
+def _some_iterations(iterations: int, threads: int) -> IntArray:
+    """As many iterations as have forms sought for some threads, from the first to the last."""
+    return np.unique(np.linspace(0, iterations - 1, max(2, _MANY // threads)).astype(np.int64))
+
+
+def _start(form: Form, operation: Operation, alignment: int) -> Start:
+    """What adds the tile's start, which is a multiple of `alignment`.
+
+    Loads, stores and matrix instructions add a uniform register by themselves, but matrix instructions are
+    given bases that hold the start, for GPUs whose do not; flips may be applied to such a base where they lie
+    below the alignment.
+    """
+    flipped = form.has_step and form.flips != Const(0)
+    if operation.does.by_pointer or (operation.matrices and not flipped):
+        return "free"
+    if form.has_step and form.flip_bits < alignment:
+        return "first"
+    return "free" if operation.matrices else "last"
+
+
+def _operators(node: Node, inside: Mapping[str, int] = MappingProxyType({})) -> int:
+    """How many operators an expression has, with as many in place of the variables that `inside` names."""
+    own = inside.get(node.name, 0) if isinstance(node, Var) else isinstance(node, Op | Lookup)
+    return own + sum(_operators(part, inside) for part in parts(node))
+
+
+_known_operators = lru_cache(maxsize=1 << 11)(_operators)  # of indices, which are the same under every layout
+
+
+def _of_access(
+    access: Access,
+    lanes: LaneTrace,
+    problem: Problem,
+    spellings: Sequence[Node],
+    table: IntArray,
+    unit: int,
+    alignment: int,
+    share: int,
+) -> IndexCode:
+    warp = lanes.element.shape[1]
+    env = environment(access, problem.threads, warp)
+    shape = np.broadcast_shapes(*(values.shape for values in env.values()))
+    # The trace pads the last warp; beyond the last thread nothing is active.
+    active = lanes.active.reshape(shape[0], -1)[:, : problem.threads]
+    element = lanes.element.reshape(shape[0], -1)[:, : problem.threads]
+    index = {f"x{d}": over_tid(str(text), access, warp) for d, text in enumerate(access.index)}
+    predicate = None if access.where is None else over_tid(access.where, access, warp)
+    iterations = math.prod(access.loops.values())
+    inside = {name: _known_operators(node) for name, node in index.items()}
+    every = sum(_operators(node, inside) for node in (*spellings, predicate) if node is not None)
+    too_long = every * (min(iterations, UNROLLED_WHOLE) + COMPARED) > share
+    too_many = active.size > _MOST or too_long
+    if too_many:
+        rows = _some_iterations(shape[0], problem.threads)
+        env = {name: values if values.shape[0] == 1 else values[rows] for name, values in env.items()}
+        active, element = active[rows], element[rows]
+    wanted = np.where(active, table.ravel()[element] // unit, 0)
+    ranges = expression_ranges(access, problem, warp)
+    ranges = {"tid": ranges["tid"], **{v: ranges[v] for v in access.loops}}
+
+    start = partial(_start, operation=lanes.operation, alignment=alignment)
+    addresses = [substituted(spelling, index) for spelling in spellings]
+    if too_long:
+        at = {name: evaluate(node, env, active) for name, node in index.items()}
+        if ((evaluate(spellings[0], at, active) != wanted) & active).any():
+            raise VerificationError(_DIFFERS.format(access.name))
+        whole = Form(addresses[0], Const(0), Const(0), tuple(access.loops), 0, frozenset())
+        cost = Instructions(0, _operators(spellings[0], inside) * iterations, iterations)
+        return IndexCode(whole, predicate, ranges, start(whole), cost)
+    if predicate is not None:
+        predicate = simplify(predicate, ranges)
+    search = FormSearch(access, env, active, wanted, ranges, predicate, start)
+    # What some iterations show of dividends and constants need not hold for the others.
+    form = search.as_it_is(simplify(addresses[0], ranges)) if too_many else None
+    if not too_many and active.size > _MANY:
+        few = _some_threads(problem.threads)
+        some = {name: values if values.shape[1] == 1 else values[:, few] for name, values in env.items()}
+        part = FormSearch(access, some, active[:, few], wanted[:, few], ranges, predicate, start)
+        form = part.cheapest(addresses)
+    if form is None or not (search.never_negative(form.positive) and search.right(form.address)):
+        form = None if too_many else search.cheapest(addresses)
+        if form is None or not search.right(form.address):
+            raise VerificationError(_DIFFERS.format(access.name))
+    cost = Instructions(*search.cost.of(form), iterations)
+    return IndexCode(form, predicate, ranges, start(form), cost)

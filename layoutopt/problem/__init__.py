@@ -1,0 +1,1 @@
+"""The problem's types, what is answered, and their words."""

@@ -1,0 +1,352 @@
+"""What is answered: a status, a layout, what each access costs and what is proved."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Any, Final, Literal, get_args
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import Meta, Struct
+
+from layoutopt.errors import LayoutError
+from layoutopt.layout.layout import Layout
+from layoutopt.problem.types import Name
+
+Method = Literal["auto", "model"]
+METHODS: Final[tuple[Method, ...]] = get_args(Method)
+
+RESULT_SCHEMA: Final = "layoutopt.result/1"
+# The scope of what holds for every placement of the elements that keeps their alignment and every access
+# whole and aligned.
+EVERY_LAYOUT: Final = "every layout"
+
+
+class Status(enum.StrEnum):
+    """How much a result claims.
+
+    optimal: excess and bytes are proved, in the scope that the proof names.
+    feasible: found and verified, not proved.
+    infeasible: proved that the constraints cannot be met.
+    unknown: the limit came before an answer.
+    """
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"
+
+
+class TensorMap(Struct, frozen=True, omit_defaults=True, tag="tensor map", tag_field="kind"):
+    """How TMA reaches a tile: the arguments of cuTensorMapEncodeTiled that the layout decides.
+
+    Attributes:
+        mode: `none`, `32B`, `64B` or `128B`.
+        swizzle, code: CUtensorMapSwizzle, as a name and as a number.
+        data_type: CUtensorMapDataType.
+        boxes: copies that move the tile.
+        box: extents of one, in elements of the tile, in its order of dimensions.
+        box_dim: the same as boxDim, innermost first, in elements of the data type.
+        order: dimensions from slowest to fastest.
+        box_offsets: byte offset of every box, row-major over the dimensions in `order`.
+        alignment_bytes: of the tile's base.
+        multicast: blocks of the cluster that copy as many of the boxes each, to all of them.
+    """
+
+    mode: str
+    swizzle: str
+    code: int
+    data_type: str
+    boxes: int
+    box: tuple[int, ...]
+    box_dim: tuple[int, ...]
+    order: tuple[int, ...]
+    box_offsets: tuple[int, ...]
+    alignment_bytes: int
+    multicast: int = 1
+
+    @property
+    def instructions(self) -> int:
+        """Instructions that move the tile."""
+        return self.boxes
+
+
+class MatrixDescriptor(Struct, frozen=True, tag="matrix descriptor", tag_field="kind"):
+    """How wgmma or tcgen05 reads a tile: its matrix descriptor but for the start address.
+
+    Attributes:
+        mode: `none`, `32B`, `64B` or `128B`.
+        code: the field of the swizzle.
+        major: `K` or `MN`, whichever is contiguous.
+        k_dim: the tile's dimension that is K.
+        instructions: that read the tile once; of tcgen05, of one CTA.
+        shape: of what one reads: rows (M or N), then elements of K.
+        leading_byte_offset, stride_byte_offset: the fields, before they are divided by 16.
+        base_offset: the field; 0, as every pattern begins at its alignment.
+        descriptor: the 64 bits in hexadecimal, start address 0.
+        starts: byte offset of what each instruction reads: row-major over matrices, rows and K.
+        alignment_bytes: of the tile's base.
+    """
+
+    mode: str
+    code: int
+    major: str
+    k_dim: int
+    instructions: int
+    shape: tuple[int, int]
+    leading_byte_offset: int
+    stride_byte_offset: int
+    base_offset: int
+    descriptor: str
+    starts: tuple[int, ...]
+    alignment_bytes: int
+
+
+class BulkCopy(Struct, frozen=True, tag="bulk copy", tag_field="kind"):
+    """How cp.async.bulk reaches a tile.
+
+    Attributes:
+        bytes: of one copy.
+        copies: that move the tile.
+        starts: byte offset of each, row-major.
+        alignment_bytes: of the tile's base.
+    """
+
+    bytes: int
+    copies: int
+    starts: tuple[int, ...]
+    alignment_bytes: int
+
+    @property
+    def instructions(self) -> int:
+        """Instructions that move the tile."""
+        return self.copies
+
+
+Descriptor = TensorMap | MatrixDescriptor | BulkCopy
+
+
+class AccessReport(Struct, frozen=True, omit_defaults=True, rename={"loops": "for"}):
+    """What one access costs, summed over its warp instructions (weights not applied).
+
+    Attributes:
+        any_is: "worst" or "uniform" where lanes choose at run time: the counts are then the worst
+            over all values, or expectations.
+        bytes: the width chosen, where the file leaves the choice.
+        descriptor: how the hardware does it by itself, where no lane executes it.
+        index: coordinates over tid and the loop variables, chosen where the file leaves lanes or values free.
+        loops: the loop variables of `index` and their trip counts.
+        where: which lanes take part in `index`; None for all.
+    """
+
+    name: Name
+    op: Name
+    wavefronts: int | float
+    ideal: int | float
+    excess: int | float
+    bank_conflicts: int | float
+    any_is: str | None = None
+    bytes: int | None = None
+    descriptor: Descriptor | None = None
+    index: tuple[str, ...] | None = None
+    loops: dict[str, int] | None = None
+    where: str | None = None
+
+
+class Bound(Struct, frozen=True):
+    """A proved lower bound and the set of layouts it holds for."""
+
+    lower_bound: int | float
+    scope: Annotated[str, Meta(max_length=1000)]
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether it holds for every layout, and not for some families only."""
+        return self.scope == EVERY_LAYOUT
+
+
+class IndexCost(Struct, frozen=True):
+    """The third objective: `value` in the unit `measure`, least possible where `proved`."""
+
+    value: int
+    proved: bool
+    measure: str
+
+
+class Proof(Struct, frozen=True):
+    """What is proved.
+
+    Attributes:
+        excess: of all accesses, weights not applied: a bound on the result's `excess`.
+        bytes: of every layout with this (weighted) excess.
+        index_cost: the third objective.
+        weighted_excess: the first objective, where accesses have weights; else it is `excess`.
+        every_layout: what holds of the (weighted) excess of every layout, where `excess` says more
+            but of some families only.
+        evidence: what a bound on every layout's excess rests on; empty for a bound of 0 and for bounds on
+            some families only.
+    """
+
+    excess: Bound
+    bytes: Bound
+    index_cost: IndexCost | None = None
+    weighted_excess: Bound | None = None
+    every_layout: Bound | None = None
+    evidence: str = ""
+
+    @property
+    def objective(self) -> Bound:
+        """What is proved of the first objective: the weighted excess, which is the excess without weights."""
+        return self.weighted_excess or self.excess
+
+
+class Estimate(Struct, frozen=True):
+    """What a layout takes.
+
+    Attributes:
+        cycles: of one pass of a block through all accesses, weights applied.
+        instructions: integer instructions of the index code, all accesses, one pass of a thread.
+        blocks_per_sm: blocks that fit on a multiprocessor; None where the chip's limits are not known.
+        time: cycles of a multiprocessor for one pass of one block, where as many run as fit.
+        borrowed: the device whose measurements were used, where the problem's has none; else None.
+    """
+
+    cycles: float
+    instructions: int
+    blocks_per_sm: int | None
+    time: float
+    borrowed: str | None = None
+
+
+class FasterLayout(Struct, frozen=True):
+    """A layout that is estimated faster than the answer, which costs more wavefronts or bytes.
+
+    Attributes:
+        offset: element offset over x0, x1, ...
+        bytes: to the end of the last element.
+        cycles: estimated, of one pass of a block.
+        text: what it costs and saves, in one sentence.
+    """
+
+    offset: str
+    bytes: int
+    cycles: float
+    text: str
+
+
+class ModelGrowth(Struct, frozen=True):
+    """What it took one model to decide pads, order and XOR masks.
+
+    Attributes:
+        rounds: how often it was solved.
+        written_out: linearisations whose constraints it had in the end; all others it knew by their bytes.
+        rejected: proposals that the conflict engine did not confirm, or that needed writing out first.
+        variables: of the last round.
+        constraints: of the last round.
+        batches: models asked for the least excess over some linearisations, where none reaches the floor.
+        trees: linearisations of which a search tree was asked that.
+        branches: of the solver, over all models.
+        conflicts: of the solver.
+        effort: of the solver, in its deterministic time.
+        written: element offsets before the swizzle, of the first that were written out.
+        proposed: the same, of the first proposals that were rejected.
+    """
+
+    rounds: int
+    written_out: int
+    rejected: int
+    variables: int
+    constraints: int
+    batches: int = 0
+    trees: int = 0
+    branches: int = 0
+    conflicts: int = 0
+    effort: float = 0.0
+    written: tuple[str, ...] = ()
+    proposed: tuple[str, ...] = ()
+
+
+class Result(Struct, frozen=True, rename={"schema_": "schema"}):
+    """The answer to a problem. Without a layout (infeasible, unknown) the layout's fields are null.
+
+    Attributes:
+        method: how layouts were sought, "auto" or "model".
+        decided_by: what decided that nothing is better: "counting" (bounds, or every layout was counted),
+            "walsh" (spectra refuted every smaller swizzle), "tree" (branch and bound over masks refuted at
+            least one), "cp-sat" (it did), "placement" (CP-SAT over all placements), "clique", "packing",
+            "parity", or "hardware" (it dictates the layout); null where nothing did.
+        estimate: of the time that the layout takes, where that was asked for.
+        faster: a layout that is estimated faster on as many blocks, where one was found.
+        model: what `method` "model" took, where that was asked.
+    """
+
+    problem: Name
+    target: Name
+    status: Status
+    proof: Proof
+    reason: str
+    layout: Layout | None = None
+    family: str | None = None
+    offset: str | None = None
+    bytes: int | None = None
+    declared_bytes: int | None = None
+    alignment_bytes: int | None = None
+    excess: int | float | None = None
+    weighted_excess: float | None = None
+    accesses: tuple[AccessReport, ...] = ()
+    method: Method = "auto"
+    decided_by: str | None = None
+    model: ModelGrowth | None = None
+    estimate: Estimate | None = None
+    faster: FasterLayout | None = None
+    schema_: str = RESULT_SCHEMA
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as JSON-ready data, the schema first."""
+        data: dict[str, Any] = msgspec.to_builtins(self)
+        return {"schema": data.pop("schema"), **data}
+
+    def table(self) -> npt.NDArray[np.int64]:
+        """Byte offset of every element, int64, in the shape of the tile.
+
+        Raises:
+            LayoutError: there is no layout.
+        """
+        return self._found().table()
+
+    def to_sympy(self) -> Any:
+        """The element offset as a sympy expression over the integers x0, x1, ...
+
+        Bit operations are functions that come out as numbers once their arguments are numbers.
+
+        Raises:
+            LayoutError: there is no layout.
+        """
+        from layoutopt.expressions.sympy_form import as_sympy
+        from layoutopt.layout.formula import element_expression
+
+        return as_sympy(element_expression(self._found()))
+
+    def _found(self) -> Layout:
+        if self.layout is None:
+            raise LayoutError(f"there is no layout: {self.status}, {self.reason}")
+        return self.layout
+
+    def _repr_html_(self) -> str:
+        """The answer in a line, its proof, and what each access costs."""
+        from layoutopt.problem.html import escape, table, titled
+
+        if self.layout is None:
+            return titled(self.problem, f"{self.status}: {self.reason}")
+        head = f"{self.status}: {self.excess} excess wavefronts, {self.bytes:,} bytes, {self.target}"
+        proof = (
+            f"excess at least {self.proof.excess.lower_bound} in {self.proof.excess.scope}; "
+            f"bytes at least {self.proof.bytes.lower_bound:,} in {self.proof.bytes.scope}"
+        )
+        rows = [(a.name, a.op, str(a.wavefronts), str(a.ideal), str(a.bank_conflicts)) for a in self.accesses]
+        return (
+            titled(self.problem, head)
+            + f"<div><code>offset = {escape(self.offset or '')}</code></div><div>{escape(proof)}</div>"
+            + table(("access", "op", "wavefronts", "ideal", "bank conflicts"), rows)
+        )

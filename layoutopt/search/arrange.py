@@ -1,0 +1,392 @@
+"""Several tiles in one block of memory: one layout for each, within a common budget.
+
+Each tile is an ordinary problem with a front of layouts (`layoutopt.search.fronts`), of less excess in
+more bytes. The answer is one layout of each, packed (`layoutopt.search.packing`), and counted again where
+it lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from layoutopt.errors import ProblemFileError, VerificationError
+from layoutopt.files.result_file import MAX_BYTES, result_from_data
+from layoutopt.files.tile_set_file import fields_of
+from layoutopt.ground import json_data
+from layoutopt.ground.budget import Budget
+from layoutopt.hardware.devices import Device
+from layoutopt.index.index_code import MEASURE
+from layoutopt.model.swizzle_rules import left_out
+from layoutopt.problem.answer import EVERY_LAYOUT, Bound, IndexCost, Proof, Result, Status
+from layoutopt.problem.target import target_of
+from layoutopt.problem.types import Problem, TileSet
+from layoutopt.search.dictated import side_by_side
+from layoutopt.search.fronts import Choice, Point, Unit, explore, plan_of, units_of
+from layoutopt.search.packing import Plan, least, pack, rounded_up
+from layoutopt.search.proposal import STOPPED, Ask
+from layoutopt.search.scene import searched_families
+from layoutopt.search.solve import solve_cases
+from layoutopt.search.tile_groups import within_room
+
+ARRANGEMENT_SCHEMA: Final = "layoutopt.arrangement/1"
+
+
+# Of the time, for a search without a budget, where the file has none and a block of the GPU has one.
+_UNBOUNDED_SHARE: Final = 0.75
+_WITHIN_WORDS: Final = (
+    "no combination was found, and where in a bank word tiles may begin is not all searched"
+)
+
+
+class Place(Struct, frozen=True):
+    """Where a tile lies.
+
+    Attributes:
+        base_bytes: where its first stage begins.
+        stages: how many there are.
+        stage_bytes: from one to the next.
+        bytes: of one.
+    """
+
+    tile: str
+    base_bytes: int
+    stages: int
+    stage_bytes: int
+    bytes: int
+
+    @property
+    def starts(self) -> range:
+        """Where each stage begins."""
+        return range(self.base_bytes, self.base_bytes + self.stages * self.stage_bytes, self.stage_bytes)
+
+    @property
+    def end(self) -> int:
+        """Where the last stage ends."""
+        return self.starts[-1] + self.bytes
+
+
+class PlacedTile(Struct, frozen=True):
+    """A layout and where it lies.
+
+    Attributes:
+        tiles: names of the tiles that it serves: one, or all that share it. The layout is in the
+            coordinates of the largest, in the smallest elements.
+        base_bytes: where its first stage begins.
+        stages: how many copies there are, of all tiles that lie side by side.
+        stage_bytes: from one copy to the next, of the largest tile.
+        result: the layout of one copy, with what is proved of it alone.
+        bases_bytes: where the first stage of each of `tiles` begins.
+        places: the same with the stages and bytes of each.
+    """
+
+    tiles: tuple[str, ...]
+    base_bytes: int
+    stages: int
+    stage_bytes: int
+    result: Result
+    bases_bytes: tuple[int, ...]
+    places: tuple[Place, ...]
+
+
+class Arrangement(Struct, frozen=True, rename={"schema_": "schema"}):
+    """The answer to a problem of several tiles. Without layouts, `bytes` and what follows from them are null.
+
+    Attributes:
+        tiles: in the order of the file.
+        bytes: of all tiles and stages, alignment included.
+        max_bytes: the budget: the file's, else what a block of the GPU has; None where that is not known.
+        alignment_bytes: of the base of the whole.
+        excess: one pass over every access, one stage.
+        proof: of all tiles together.
+    """
+
+    problem: str
+    target: str
+    status: Status
+    proof: Proof
+    reason: str
+    tiles: tuple[PlacedTile, ...] = ()
+    bytes: int | None = None
+    max_bytes: int | None = None
+    alignment_bytes: int | None = None
+    excess: int | float | None = None
+    weighted_excess: float | None = None
+    schema_: str = ARRANGEMENT_SCHEMA
+
+    def to_json(self) -> dict[str, Any]:
+        """The arrangement as JSON-ready data, the schema first."""
+        data: dict[str, Any] = msgspec.to_builtins(self)
+        return {"schema": data.pop("schema"), **data}
+
+
+def arrangement_from_data(raw: Any) -> Arrangement:
+    """An arrangement from decoded JSON data, as `solve --json` prints it.
+
+    Raises:
+        ProblemFileError: the data is no arrangement, or says of a layout what does not hold.
+    """
+    if not isinstance(raw, dict) or raw.get("schema") != ARRANGEMENT_SCHEMA:
+        raise ProblemFileError("schema", f"expected {ARRANGEMENT_SCHEMA!r}, as `solve --json` prints")
+    arrangement = json_data.convert(raw, Arrangement)
+    if bool(arrangement.tiles) != (arrangement.status in (Status.OPTIMAL, Status.FEASIBLE)):
+        beside = "tiles" if arrangement.tiles else "no tiles"
+        raise ProblemFileError("status", f"{arrangement.status}, and {beside} beside it")
+    if not arrangement.tiles and (arrangement.bytes, arrangement.excess) != (None, None):
+        raise ProblemFileError("tiles", "there are none, and bytes or an excess of them")
+    placed = []
+    for k, (part, own) in enumerate(zip(arrangement.tiles, raw.get("tiles", ()), strict=True)):
+        try:
+            part = msgspec.structs.replace(part, result=result_from_data(own["result"]))
+        except ProblemFileError as error:
+            raise ProblemFileError(f"tiles[{k}].result.{error.field}", error.reason) from None
+        _check_place(part, f"tiles[{k}]")
+        placed.append(part)
+    if placed:
+        end = max(place.end for part in placed for place in part.places)
+        alignment = arrangement.alignment_bytes or 0
+        if arrangement.bytes != end:
+            raise ProblemFileError("bytes", f"the tiles end at byte {end}, not {arrangement.bytes}")
+        if any(alignment % (part.result.alignment_bytes or 1) for part in placed) or alignment < 1:
+            raise ProblemFileError(
+                "alignment_bytes", f"expected a multiple of those of the tiles, got {alignment}"
+            )
+    return msgspec.structs.replace(arrangement, tiles=tuple(placed))
+
+
+def _check_place(part: PlacedTile, field: str) -> None:
+    if part.result.layout is None:
+        raise ProblemFileError(f"{field}.result.layout", "expected a layout")
+    if part.tiles != tuple(place.tile for place in part.places) or not part.tiles:
+        raise ProblemFileError(f"{field}.places", f"expected one of each of {', '.join(part.tiles)}")
+    for k, place in enumerate(part.places):
+        for name in ("base_bytes", "stages", "stage_bytes", "bytes"):
+            least, given = 0 if name == "base_bytes" else 1, getattr(place, name)
+            if not least <= given <= MAX_BYTES:
+                raise ProblemFileError(
+                    f"{field}.places[{k}].{name}", f"expected {least} to {MAX_BYTES}, got {given}"
+                )
+        if place.stages > 1 and place.stage_bytes < place.bytes:
+            raise ProblemFileError(
+                f"{field}.places[{k}].stage_bytes",
+                f"one stage takes {place.bytes} bytes, the next begins after {place.stage_bytes}",
+            )
+    bases = tuple(place.base_bytes for place in part.places)
+    for name, expected in (
+        ("base_bytes", bases[0]),
+        ("bases_bytes", bases),
+        ("stage_bytes", max(place.stage_bytes for place in part.places)),
+    ):
+        if getattr(part, name) != expected:
+            raise ProblemFileError(f"{field}.{name}", f"expected {expected}, as `places` has it")
+
+
+def arrange(
+    tile_set: TileSet,
+    *,
+    time_limit: float | None = None,
+    workers: int = 1,
+    conflict_free: bool = False,
+    target: Device | str | None = None,
+    budget: Budget | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Arrangement:
+    """Layouts of least weighted excess in all, then fewest bytes, each verified where it lies.
+
+    Args:
+        tile_set: what to solve; without `layout.max_bytes`, within what a block of the GPU has.
+        time_limit: seconds; None for no limit. The best combination so far is the answer when it ends.
+        workers: solver threads. The answer does not depend on it unless the time runs out.
+        conflict_free: make any excess infeasible.
+        target: the device or its name, where it is not the one the problem names.
+        budget: replaces `time_limit`, for callers that stop the search from another thread.
+        progress: called with a line of text from time to time.
+
+    Raises:
+        ProblemFileError: the problem contradicts itself.
+        VerificationError: the conflict engine does not confirm the model; nothing is returned.
+    """
+    gpu = target_of(tile_set, target, TileSet)
+    bounded, time = within_room(tile_set, gpu), budget or Budget.of_limit(time_limit)
+    units = units_of(tile_set, gpu)
+    plan = plan_of(tile_set, units)
+    asked, limit = tile_set.layout.max_bytes, bounded.layout.max_bytes
+    elements = least(plan, [unit.elements_bytes for unit in units])
+    if limit is not None and elements > limit:
+        most = f"layout.max_bytes is {limit}" if asked else f"a block of {tile_set.target} has {limit}"
+        reason = f"the elements alone need {elements} bytes; {most} ({EVERY_LAYOUT})"
+        nothing = Proof(Bound(0, EVERY_LAYOUT), Bound(elements, EVERY_LAYOUT))
+        return Arrangement(tile_set.name, gpu.name, Status.INFEASIBLE, nothing, reason, max_bytes=limit)
+
+    def best(whole: TileSet, units: Sequence[Unit], time: Budget) -> Arrangement:
+        def solver(unit: Unit, share: float, problem: Problem) -> Result:
+            name = unit.tiles[0].name
+            with fields_of(whole, *unit.tiles):
+                ask = Ask(time.part(share), conflict_free, workers, lambda text: progress(f"{name}: {text}"))
+                return solve_cases([unit.case.constrained(problem.layout)], ask)
+
+        choice = explore(units, plan, whole.layout.max_bytes, solver, time)
+        return _arrangement(whole, gpu, units, plan, choice, elements, time.spent)
+
+    if asked is None:
+        # What fits without being told to has the stronger proof.
+        free = best(tile_set, units, time if limit is None else time.part(_UNBOUNDED_SHARE))
+        if limit is None or free.bytes is None or free.bytes <= limit:
+            return msgspec.structs.replace(free, max_bytes=limit)
+        units = units_of(tile_set, gpu)
+    return best(bounded, units, time)
+
+
+def _arrangement(
+    tile_set: TileSet,
+    gpu: Device,
+    units: Sequence[Unit],
+    plan: Plan,
+    choice: Choice,
+    elements: int,
+    out_of_time: bool,
+) -> Arrangement:
+    limit = tile_set.layout.max_bytes
+    scope = _scope(units, limit)
+    floor = sum((unit.front.floor for unit in units), Fraction(0))
+    if choice.points is None or choice.found is None:
+        return _nothing(tile_set, gpu, units, choice.bound is None, elements, out_of_time)
+    points = choice.points
+    total, bases = pack(
+        plan,
+        [unit.bytes_at(p.sizes, p.alignment) for unit, p in zip(units, points, strict=True)],
+        [p.alignment for p in points],
+    )
+    assert choice.bound is not None
+    excess = choice.found[0]
+    bound = min(choice.bound[0], excess)
+    excess_proved = bound == excess
+    least_bytes = min(choice.bound[2], total) if excess_proved else elements
+    complete = excess_proved and least_bytes == total
+    placed = tuple(_placed(unit, p, bases[i]) for i, (unit, p) in enumerate(zip(units, points, strict=True)))
+    for unit, part in zip(units, placed, strict=True):
+        _verify(unit, part)
+    return Arrangement(
+        problem=tile_set.name,
+        target=gpu.name,
+        status=Status.OPTIMAL if complete else Status.FEASIBLE,
+        proof=_proof(
+            units,
+            points,
+            Bound(_number(bound), EVERY_LAYOUT if bound <= floor else scope),
+            Bound(least_bytes, EVERY_LAYOUT if least_bytes == elements else scope),
+            complete
+            and not plan.times
+            and total == sum(unit.bytes_at(p.sizes, 1) for unit, p in zip(units, points, strict=True)),
+        ),
+        reason="" if complete else _open(units, points),
+        tiles=placed,
+        bytes=total,
+        max_bytes=limit,
+        alignment_bytes=max(max(p.alignment, p.result.alignment_bytes or 1) for p in points),
+        excess=sum(p.result.excess or 0 for p in points),
+        weighted_excess=float(excess),
+    )
+
+
+def _open(units: Sequence[Unit], points: Sequence[Point]) -> str:
+    """Why the proof is not complete."""
+    if any(unit.several_sizes for unit in units) and all(
+        point.result.status is Status.OPTIMAL for point in points
+    ):
+        return "of tiles of several sizes that share a layout, only the bytes of the largest are proved least"
+    return STOPPED
+
+
+def _placed(unit: Unit, point: Point, base: int) -> PlacedTile:
+    """The tiles of a unit: in the same bytes, or one behind the other."""
+    together = len(unit.copies) < len(unit.tiles)
+    places, at = [], base
+    for k, tile in enumerate(unit.tiles):
+        size = point.sizes[0 if together else k]
+        place = Place(tile.name, at, tile.stages, rounded_up(size, point.alignment), size)
+        places.append(place)
+        at += 0 if together else place.stages * place.stage_bytes
+    whole = max(place.stage_bytes for place in places)
+    bases = tuple(place.base_bytes for place in places)
+    names = tuple(tile.name for tile in unit.tiles)
+    return PlacedTile(names, base, unit.stages, whole, point.result, bases, tuple(places))
+
+
+def _nothing(
+    tile_set: TileSet,
+    gpu: Device,
+    units: Sequence[Unit],
+    infeasible: bool,
+    elements: int,
+    out_of_time: bool,
+) -> Arrangement:
+    """No combination was found: why, tile by tile where a tile alone has no layout."""
+    limit = tile_set.layout.max_bytes
+    reasons = [
+        f"tile {unit.tiles[0].name!r}: {unit.front.reason}"
+        for unit in units
+        if unit.front.reason and not unit.front.points
+    ]
+    if not reasons and infeasible:
+        reasons = [f"no combination of layouts keeps to the constraints ({_scope(units, limit)})"]
+    stopped = out_of_time or any(unit.front.stuck for unit in units)
+    return Arrangement(
+        tile_set.name,
+        gpu.name,
+        Status.INFEASIBLE if infeasible else Status.UNKNOWN,
+        Proof(Bound(0, EVERY_LAYOUT), Bound(elements, EVERY_LAYOUT)),
+        "; ".join(reasons) or ("out of time" if stopped else _WITHIN_WORDS),
+        max_bytes=limit,
+    )
+
+
+def _scope(units: Sequence[Unit], limit: int | None) -> str:
+    searched = [searched_families(unit.case.lowered) for unit in units]
+    if any(unit.case.problem.is_dictated for unit in units):
+        listed = dict.fromkeys(side_by_side(unit.case.problem) for unit in units)
+        scope = "the layouts that each tile may have" + "".join(listed)
+    elif all(families == searched[0] for families in searched):
+        scope = "families " + ", ".join(searched[0])
+        used = {u.case.device.rule(a.operation) for u in units for a in u.case.lanes.accesses}
+        if {"xor", "matrix"} & set(searched[0]):
+            sizes = dict.fromkeys(unit.case.lowered.tile.element_bytes for unit in units)
+            scope += "".join(dict.fromkeys(left_out(used, size) for size in sizes))
+    else:
+        scope = "the families of each tile"
+    return scope if limit is None else f"{scope} within {limit} bytes"
+
+
+def _proof(units: Sequence[Unit], points: Sequence[Point], excess: Bound, size: Bound, exact: bool) -> Proof:
+    """Bounds of the whole. The index cost is proved only where no byte is lost to alignment or overlay.
+
+    Where some are, a tile could be larger, and cheaper to index, for nothing.
+    """
+    costs = [p.result.proof.index_cost for p in points]
+    known = [cost for cost in costs if cost is not None]  # the hardware dictates the others
+    proved = exact and len(known) == len(costs) and all(cost.proved for cost in known)
+    cost = IndexCost(sum(c.value for c in known), proved, MEASURE) if known else None
+    if all(p.result.proof.weighted_excess is None for p in points):
+        return Proof(excess, size, cost)
+    # Of the plain excess, only what no layout at all avoids is known.
+    plain = [unit.front.points[0].result.proof.excess if unit.front.points else None for unit in units]
+    floor = sum(b.lower_bound for b in plain if b is not None and b.everywhere)
+    return Proof(Bound(floor, EVERY_LAYOUT), size, cost, excess)
+
+
+def _number(value: Fraction) -> int | float:
+    return int(value) if value.denominator == 1 else float(value)
+
+
+def _verify(unit: Unit, part: PlacedTile) -> None:
+    """Count every access again where its tile lies, in each stage."""
+    assert part.result.layout is not None
+    for base in sorted({start for place in part.places for start in place.starts}):
+        if unit.case.measure(part.result.layout, base) != part.result.accesses:
+            raise VerificationError(
+                f"tile {part.tiles[0]!r}: the accesses cost another number of wavefronts at byte {base}"
+            )

@@ -1,0 +1,96 @@
+"""The certificate of several tiles: where each lies, and of each layout what holds of every layout.
+
+`scripts/checkers/check_certificate.py` checks the certificate of each tile, that the tiles keep to their
+bytes, and what of the rest is arithmetic. That no other combination is better where the budget, or a family,
+leaves conflicts or unused bytes rests on layoutopt's search, and the certificate says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from layoutopt.files.tile_set_file import fields_of
+from layoutopt.hardware.devices import Device
+from layoutopt.problem.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
+from layoutopt.problem.types import Problem, TileSet
+from layoutopt.proof.certificates import ARITHMETIC, BY_SEARCH, certificate, check_certifiable
+from layoutopt.search.arrange import Arrangement
+from layoutopt.search.tile_groups import groups
+
+BLOCK_CERTIFICATE_SCHEMA: Final = "layoutopt.block_certificate/1"
+
+
+def check_block_certifiable(tile_set: TileSet) -> None:
+    """Check that there are certificates for answers to these tiles.
+
+    Raises:
+        ProblemFileError: some lanes choose at run time.
+    """
+    for tiles, problem in groups(tile_set):
+        with fields_of(tile_set, *tiles):
+            check_certifiable(problem)
+
+
+def block_certificate(tile_set: TileSet, gpu: Device, arrangement: Arrangement) -> dict[str, Any]:
+    """What supports `arrangement`, as JSON-ready data.
+
+    Args:
+        tile_set: what was solved.
+        gpu: for which device.
+        arrangement: the answer.
+
+    Raises:
+        ProblemFileError: some lanes choose at run time, which certificates do not cover.
+    """
+    check_block_certifiable(tile_set)
+    proof = arrangement.proof
+    parts: list[dict[str, Any]] = []
+    for (tiles, problem), part in zip(groups(tile_set), arrangement.tiles, strict=False):
+        own = certificate(problem, gpu, _everywhere(problem, part.result))
+        # As the file has them: what several sizes leave out is no constraint of its.
+        own["constraints"]["families"] = msgspec.to_builtins(tile_set.problem(tiles[0]).layout.families)
+        parts.append(
+            {
+                "tiles": part.tiles,
+                "base_bytes": part.base_bytes,
+                "bases_bytes": part.bases_bytes,
+                "stages": part.stages,
+                "stage_bytes": part.stage_bytes,
+                "places": [msgspec.to_builtins(place) for place in part.places],
+                "certificate": own,
+            }
+        )
+    certain = sum(part["certificate"]["bound"]["excess"] for part in parts)
+    everywhere = bool(parts) and certain >= proof.objective.lower_bound
+    rests_on = {own["bound"]["rests_on"] for part in parts if (own := part["certificate"])["bound"]["excess"]}
+    by_hand = everywhere and rests_on <= {ARITHMETIC}
+    return {
+        "schema": BLOCK_CERTIFICATE_SCHEMA,
+        "problem": tile_set.name,
+        "target": tile_set.target,
+        "status": str(arrangement.status),
+        "reason": arrangement.reason,
+        "max_bytes": arrangement.max_bytes,
+        "bytes": arrangement.bytes,
+        "excess": arrangement.weighted_excess,
+        "bound": {
+            "excess": certain if everywhere else proof.objective.lower_bound,
+            "scope": EVERY_LAYOUT if everywhere else proof.objective.scope,
+            "rests_on": ARITHMETIC if by_hand else BY_SEARCH,
+        },
+        "bytes_bound": {"at_least": proof.bytes.lower_bound, "scope": proof.bytes.scope},
+        "tiles": parts,
+    }
+
+
+def _everywhere(problem: Problem, result: Result) -> Result:
+    """The result with what is known of every layout: it was sought for one point of the tile's front."""
+    bound = result.proof.objective
+    bound = bound if bound.everywhere else Bound(0, EVERY_LAYOUT)
+    size = Bound(problem.tile.bytes, EVERY_LAYOUT)
+    best = bound.lower_bound == result.weighted_excess and size.lower_bound == result.bytes
+    proof = Proof(bound, size, None, bound, None, result.proof.evidence if bound.lower_bound else "")
+    status = Status.OPTIMAL if best else Status.FEASIBLE
+    return msgspec.structs.replace(result, status=status, proof=proof)

@@ -1,0 +1,444 @@
+"""Layout and lanes together, where accesses leave open which thread handles which piece.
+
+What every assignment has in common is that consecutive threads cover segments of global memory. So:
+
+    relaxed     the problem in which a free access is its segments alone: no assignment costs less
+    assigned    the best assignment of each free access under the layout of the relaxed problem
+    verified    that assignment written out, and counted as any other access is
+
+Where the two meet, nothing is better, whatever the threads do. Else other layouts are tried: linear ones,
+which every assignment completes, and those that are best for an assignment that is fixed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from layoutopt.accesses.assignments import Assignment, with_idle_slots
+from layoutopt.accesses.free_lanes import (
+    FreeAccess,
+    check_lanes,
+    free_accesses,
+    is_free,
+    naturally,
+    segments_alone,
+    settled_with,
+)
+from layoutopt.accesses.lower import assigned, chosen_widths, named_lanes, with_fixed_lanes
+from layoutopt.accesses.trace import trace
+from layoutopt.engine.case import Case, case_of
+from layoutopt.errors import LayoutError
+from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.budget import Budget, OutOfTime
+from layoutopt.hardware.devices import Device
+from layoutopt.hardware.operations import is_direct_load
+from layoutopt.layout.layout import Layout
+from layoutopt.problem.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
+from layoutopt.problem.types import FAMILIES, Access, Problem
+from layoutopt.search.assign import Assigner, Covering, as_written
+from layoutopt.search.deal import Dealer, can_deal, whole_warps
+from layoutopt.search.proposal import Ask, Proposal
+from layoutopt.search.reorder import Reorderer, reordered
+from layoutopt.search.verify import verified
+
+Solver = Callable[[Problem, Ask, Device], Result]
+
+_RELAXED_SHARE: Final = 0.5
+_LINEAR: Final = ("none", "order", "xor")
+_NOT_ALL: Final = (
+    "assignments that are bits of threads and iterations in any order, XORs of two, and other places in a "
+    "warp were searched under a few layouts"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """An answer, and what it is compared by."""
+
+    result: Result
+    rank: tuple[float, ...]
+    complete: bool
+
+
+def solve_free(problem: Problem, gpu: Device, ask: Ask, solver: Solver) -> Result:
+    """The best layout and lanes, verified; proved where no assignment can do better.
+
+    Args:
+        problem: some of whose accesses are free.
+        gpu: its device.
+        ask: as for every search.
+        solver: answers problems whose lanes are fixed.
+
+    Raises:
+        OutOfTime: the time was over before there was a layout.
+        ProblemFileError: an access cannot be free.
+    """
+    return _Joint(problem, gpu, ask, solver).run()
+
+
+class _Joint:
+    def __init__(self, problem: Problem, gpu: Device, ask: Ask, solver: Solver) -> None:
+        self.problem, self.gpu, self.solver = problem, gpu, solver
+        self.conflict_free = ask.conflict_free
+        self.ask = replace(ask, conflict_free=False)
+        self.free = free_accesses(problem, gpu)
+        self.dealt = frozenset(f.number for f in self.free if can_deal(gpu, f.lanes.operation))
+        self.together = self._together()
+        self.scale = math.lcm(*(self._sharing(free) or 1 for free in self.free))
+
+    def run(self) -> Result:
+        try:
+            relaxed = self._solved(self._relaxed(), self.together)
+        except OutOfTime:  # its share was too short to begin
+            relaxed = self.solver(self._relaxed(), self.ask, self.together)
+        if relaxed.layout is None:
+            return self._nothing(relaxed)
+        floor = self._floor(relaxed)
+        try:
+            best = self._found(relaxed, floor)
+        except LayoutError:  # lanes of a direct load that stand otherwise than those that are natural
+            relaxed = self._solved(self._natural)
+            if relaxed.layout is None:
+                return self._nothing(relaxed)
+            best = self._found(relaxed, floor)
+        with contextlib.suppress(OutOfTime):
+            for problem, gpu in self.ask.budget.while_left(self._others(best)):
+                if best.complete or self._hopeless(best.result):
+                    break
+                result = self._solved(problem, gpu)
+                if result.layout is not None:
+                    with contextlib.suppress(LayoutError):  # lanes of a direct load do not write side by side
+                        best = min(best, self._found(result, floor), key=lambda f: f.rank)
+        result = best.result
+        if self.conflict_free and result.excess:
+            return self._refused(result)
+        return result
+
+    def _nothing(self, relaxed: Result) -> Result:
+        """No layout serves the relaxed problem: infeasible, but where direct loads stand as they are."""
+        most, status, reason = self.problem.layout.max_bytes, relaxed.status, relaxed.reason
+        if self._has_direct_loads and (most is None or most >= self.problem.tile.bytes):
+            status, reason = Status.UNKNOWN, f"{_NOT_ALL}; {reason}"
+        return msgspec.structs.replace(
+            relaxed, problem=self.problem.name, accesses=(), status=status, reason=reason
+        )
+
+    @property
+    def _has_direct_loads(self) -> bool:
+        return any(is_direct_load(self.problem.accesses[free.number].op) for free in self.free)
+
+    def _floor(self, relaxed: Result) -> Result | None:
+        """What bounds every assignment: the relaxed problem, or a laxer one where lanes change places.
+
+        None where direct loads are free: the relaxed problem has their lanes write as they stand.
+        """
+        if self._has_direct_loads:
+            return None
+        weighs = any(self._moves(free) and self._sharing(free) for free in self.free)
+        proof = relaxed.proof
+        if not weighs or not (
+            proof.objective.lower_bound or proof.bytes.lower_bound > self.problem.tile.bytes
+        ):
+            return relaxed
+        with contextlib.suppress(OutOfTime):
+            return self._solved(self._relaxed(dealt=True), self.together)
+        return None
+
+    def _solved(self, problem: Problem, gpu: Device | None = None) -> Result:
+        budget = self.ask.budget.part(_RELAXED_SHARE)
+        return self.solver(problem, replace(self.ask, budget=budget), gpu or self.gpu)
+
+    def _together(self) -> Device:
+        """The device, if the lanes that may change places were served in any order, and no others."""
+        gpu = self.gpu
+        for free in self.free:
+            if free.number in self.dealt:
+                gpu = whole_warps(gpu, free.lanes.operation)
+        fixed = (a for k, a in enumerate(self.problem.accesses) if k not in self.dealt and a.hardware is None)
+        lanes = trace(
+            msgspec.structs.replace(self.problem, accesses=tuple(map(with_fixed_lanes, fixed))), gpu
+        )
+        same = all(gpu.rule(a.operation) == self.gpu.rule(a.operation) for a in lanes.accesses)
+        return gpu if same else self.gpu
+
+    def _hopeless(self, result: Result) -> bool:
+        """Whether conflicts are not allowed, and are proved not to be avoidable."""
+        return self.conflict_free and result.proof.objective.lower_bound > 0
+
+    def _refused(self, result: Result) -> Result:
+        """The same without a layout, where conflicts are not allowed."""
+        bound, never = result.proof.objective, self._hopeless(result)
+        return Result(
+            result.problem,
+            result.target,
+            Status.INFEASIBLE if never else Status.UNKNOWN,
+            result.proof,
+            f"at least {bound.lower_bound} excess wavefronts in {bound.scope}, however threads are assigned"
+            if never
+            else f"no layout without conflicts was found; {_NOT_ALL}",
+        )
+
+    # What is asked of the solver ---------------------------------------------------------------
+
+    def _sharing(self, free: FreeAccess) -> int | None:
+        """Segments that share a phase; None where nothing is known of a segment by itself."""
+        if self._is_warp(free):
+            return 1
+        rule = self.gpu.rule(free.lanes.operation)
+        phase, segment = len(rule.phases[0]), free.work.segment
+        words = max(1, free.lanes.operation.width_bytes // rule.bank_bytes)
+        bound = segment > 1 and phase % segment == 0 and phase * words <= rule.banks
+        whole = free.work.units % segment == 0 and self.problem.threads >= segment
+        return phase // segment if bound and whole and not free.work.first else None
+
+    def _is_warp(self, free: FreeAccess) -> bool:
+        """Whether each instruction is a segment, and is counted as one."""
+        work, warp = free.work, self.gpu.lanes
+        whole = work.segment == warp and not (work.first or work.threads % warp or work.units % warp)
+        return whole and free.number in self.dealt and self.together is not self.gpu
+
+    def _moves(self, free: FreeAccess) -> bool:
+        """Whether pieces of a segment may go to several phases."""
+        return free.number in self.dealt and not self._is_warp(free)
+
+    def _relaxed(self, *, dealt: bool = False) -> Problem:
+        """Each free access as its segments alone, which weigh as much as their share of a phase.
+
+        Where lanes of a warp may change places, its segments need not stay in one phase: `dealt`, those weigh
+        nothing.
+        """
+        accesses = [self._weighted(a, Fraction(self.scale)) for a in self.problem.accesses]
+        for number, access in enumerate(self.problem.accesses):
+            if access.is_free:
+                accesses[number] = msgspec.structs.replace(with_fixed_lanes(access), weight=0)
+        for free in self.free:
+            access = self.problem.accesses[free.number]
+            sharing = self._sharing(free)
+            if sharing is not None and not is_direct_load(access.op) and not (dealt and self._moves(free)):
+                alone = segments_alone(free.work, access, self.problem.threads, self.gpu.lanes)
+                accesses[free.number] = self._weighted(alone, Fraction(self.scale, sharing))
+        return msgspec.structs.replace(self.problem, accesses=tuple(accesses))
+
+    @staticmethod
+    def _weighted(access: Access, factor: Fraction) -> Access:
+        """The access with its weight times a whole number."""
+        weight = access.weight
+        if isinstance(weight, str):
+            return msgspec.structs.replace(access, weight=f"({weight})*{factor}")
+        scaled = Fraction(str(weight)) * factor
+        whole = int(scaled) if scaled.denominator == 1 else float(scaled)
+        return msgspec.structs.replace(access, weight=whole)
+
+    @property
+    def _natural(self) -> Problem:
+        return naturally(self.problem, self.free)
+
+    def _others(self, best: _Found) -> Iterator[tuple[Problem, Device]]:
+        """Problems whose layouts may do better than what is found, and the device."""
+        if (past_registers := self._as_stores()) is not None:
+            yield past_registers, self.gpu
+        yield self._natural, self.gpu
+        if self.together is not self.gpu:
+            yield self._natural, self.together
+        idle = [next(iter(_with_idle(free, self.gpu)), free) for free in self.free]
+        if idle != list(self.free):
+            yield naturally(self.problem, idle), self.gpu
+        relaxed, families = self._relaxed(), self.problem.layout.families or FAMILIES
+        linear = tuple(f for f in _LINEAR if f in families)
+        if linear and set(linear) != set(families) and not relaxed.is_dictated:
+            layout = msgspec.structs.replace(relaxed.layout, families=linear)
+            yield msgspec.structs.replace(relaxed, layout=layout), self.gpu
+        yield assigned(self.problem, best.result), self.gpu
+
+    def _as_stores(self) -> Problem | None:
+        """Where direct loads are free: XORs of the tile's bytes, which threads may write in turn."""
+        accesses = list(self._relaxed().accesses)
+        for free in self.free:
+            access, width = accesses[free.number], free.lanes.operation.width_bytes
+            if is_direct_load(access.op):
+                accesses[free.number] = msgspec.structs.replace(access, op="store", bytes=width)
+        whole = msgspec.structs.replace(self.problem, accesses=tuple(accesses))
+        if whole.is_dictated or not self.problem.is_dictated:
+            return None
+        layout = msgspec.structs.replace(whole.layout, families=("none", "xor"))
+        return msgspec.structs.replace(whole, layout=layout)
+
+    # What is made of an answer -----------------------------------------------------------------
+
+    def _found(self, result: Result, floor: Result | None) -> _Found:
+        """The layout of a result with the best assignment of each free access, verified.
+
+        Raises:
+            LayoutError: the layout does not serve the accesses under any assignment that was found.
+        """
+        assert result.layout is not None
+        widths = chosen_widths(self.problem, result)
+        table = case_of(self._natural, self.gpu, widths).table(result.layout)
+        table = np.repeat(table, self.problem.tile.packed)
+        settled = under_table(self.problem, self.free, self.gpu, table, self.ask.budget)
+        check_lanes(self.problem, settled, self.gpu)
+        case = case_of(settled, self.gpu, widths)
+        layout = case.as_bytes(result.layout)
+        counts = case.count(case.table(layout))
+        excess = case.weighted_excess(counts)
+        case.check(case.table(layout))
+        proposal = self._proposal(case, layout, excess, result, floor)
+        answer = verified(case, proposal)
+        reports = named_lanes(answer.result.accesses, self.problem, settled)
+        shown = msgspec.structs.replace(answer.result, accesses=reports, method=self.ask.method)
+        wavefronts, size = answer.wavefronts, proposal.bytes
+        cost = answer.result.proof.index_cost
+        rank = {
+            "bytes": (size, wavefronts),
+            "instructions": (cost.value if cost is not None else 0, wavefronts, size),
+        }.get(self.problem.layout.minimise, (wavefronts, size))
+        return _Found(shown, rank, proposal.complete)
+
+    def _proposal(
+        self, case: Case, layout: Layout, excess: float, result: Result, floor: Result | None
+    ) -> Proposal:
+        """What holds of a layout under lanes that are chosen, by what bounds every assignment."""
+        # What is proved of another order of objectives is no bound on each of them.
+        plainly = floor is not None and self.problem.layout.minimise == "excess"
+        unit = case.lanes.weight_unit
+        everything = Bound(0, EVERY_LAYOUT)
+        proof = floor.proof if floor is not None else Proof(everything, everything)
+        bound = proof.objective if plainly else everything
+        shared = Fraction(str(bound.lower_bound)) * unit / self.scale
+        least = math.ceil(shared)
+        met = excess == least
+        size = case.size(case.table(layout))
+        proved = floor is not None and floor.status is Status.OPTIMAL
+        # Where segments would have less than whole wavefronts, smaller layouts may have as few as this one.
+        decided = plainly and excess == shared and proved
+        size_bound = proof.bytes if decided else Bound(self.problem.tile.bytes, EVERY_LAYOUT)
+        counted = self.problem.layout.minimise in ("excess", "bytes")  # which no time or code decides
+        complete = met and size == size_bound.lower_bound and counted
+        cost = result.proof.index_cost
+        every = proof.every_layout
+        known = None
+        if bound.everywhere and least:
+            known = least, proof.evidence
+        elif every is not None:
+            known = math.ceil(Fraction(str(every.lower_bound)) * unit / self.scale), proof.evidence
+        reason = _NOT_ALL if floor is None or (proved and not complete) else floor.reason
+        if complete and floor is None:
+            reason = ""
+        return Proposal(
+            layout=layout,
+            family=result.family or "",
+            weighted_excess=excess,
+            bytes=size,
+            operations=cost.value if cost is not None else None,
+            operations_proved=False,
+            excess_bound=Bound(least, bound.scope),
+            plain_floor=0,
+            bytes_bound=size_bound,
+            complete=complete,
+            reason=reason,
+            every_layout=known,
+            # As whoever dictates the layout needs it, whose lanes are not free.
+            alignment_bytes=result.alignment_bytes if self.problem.is_dictated else None,
+            decided_by=(floor.decided_by if floor is not None else None) or "",
+        )
+
+
+def under_layout(problem: Problem, gpu: Device, table: IntArray, budget: Budget | None = None) -> Problem:
+    """The problem with the best lanes that are found under a layout that is given; itself where none is free.
+
+    Args:
+        problem: some of whose accesses may be free.
+        gpu: its device.
+        table: byte offset of the element, or of the byte that holds it, by row-major index, int64.
+        budget: the time there is; None for no limit.
+
+    Raises:
+        ProblemFileError: an access cannot be free.
+    """
+    if not is_free(problem):
+        return problem
+    free = free_accesses(problem, gpu)
+    if table.min() < 0:  # no layout, as whoever asks will find
+        return naturally(problem, free)
+    chosen = under_table(problem, free, gpu, table, budget or Budget())
+    check_lanes(problem, chosen, gpu)
+    return chosen
+
+
+def under_table(
+    problem: Problem, free: Sequence[FreeAccess], gpu: Device, table: IntArray, budget: Budget
+) -> Problem:
+    """The problem with the best lanes that are found for each free access under a layout.
+
+    Args:
+        problem: some of whose accesses are free.
+        free: of them, those whose lanes are.
+        gpu: its device.
+        table: byte offset of the element, or of the byte that holds it, by row-major index, int64.
+        budget: the time there is.
+    """
+    found, chosen = {}, []
+    for one in free:
+        cost, assignment = _best(problem, one, gpu, table, budget)
+        direct = is_direct_load(problem.accesses[one.number].op)
+        for other in () if direct else _with_idle(one, gpu):
+            least, another = _best(problem, other, gpu, table, budget)
+            if least < cost:
+                cost, one, assignment = least, other, another
+        chosen.append(one)
+        found[one.number] = assignment
+    free = chosen
+    settled = settled_with(problem, found, free)
+    accesses = list(settled.accesses)
+    steps = {one.number: one.work.step_loop for one in free}
+    for k, access in enumerate(problem.accesses):
+        if access.values is not None:
+            own = steps.get(k)
+            loops = list(accesses[k].loops)[::-1] if k not in steps else [own] if own else []
+            accesses[k] = _reordered(settled, accesses[k], loops, gpu, table, budget)
+    return msgspec.structs.replace(settled, accesses=tuple(accesses))
+
+
+def _with_idle(free: FreeAccess, gpu: Device) -> list[FreeAccess]:
+    """The access with slots that have nothing to do, where those keep segments out of two warps."""
+    work = with_idle_slots(free.work, gpu.lanes)
+    return [] if work is None else [replace(free, work=work)]
+
+
+def _best(
+    problem: Problem, free: FreeAccess, gpu: Device, table: IntArray, budget: Budget
+) -> tuple[int, Assignment]:
+    """The fewest wavefronts that are found, and the assignment."""
+    # Where instructions come first, none of them is to look anything up.
+    tables = problem.layout.minimise in ("excess", "bytes")
+    covering = Covering(free.work, free.lanes, problem.tile.shape, table)
+    dealer = Dealer(covering, gpu, budget, tables)
+    if is_direct_load(problem.accesses[free.number].op):
+        written = as_written(covering) or free.work.natural
+        return dealer.cost(written), written
+    excess, found = Assigner(covering, gpu, budget).run()
+    if excess and can_deal(gpu, free.lanes.operation):
+        found = dealer.run(found)
+    return dealer.cost(found), found
+
+
+def _reordered(
+    problem: Problem, access: Access, loops: Sequence[str], gpu: Device, table: IntArray, budget: Budget
+) -> Access:
+    """The access with the best order that is found for one of its loops."""
+    lanes = trace(msgspec.structs.replace(problem, accesses=(access,)), gpu, budget).accesses[0]
+    best = None
+    for loop in loops:
+        if access.loops[loop] > 1:
+            found = Reorderer(lanes, access.loops, loop, gpu, table, budget).run()
+            if best is None or found[0] < best[0]:
+                best = found
+    return access if best is None else reordered(access, best[1], problem, gpu.lanes)

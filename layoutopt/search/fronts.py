@@ -1,0 +1,441 @@
+"""Fronts: for each tile, layouts of falling bytes and rising excess, explored as far as they matter.
+
+Each tile is an ordinary problem. Its **front** is the least excess that it can have as its bytes
+shrink: solved without a limit, then below the bytes of that answer, and so on. A combination takes
+one point of each front; its bytes are those of the tightest packing (`layoutopt.search.packing`). The best
+combination has the least weighted excess within the budget, then the fewest bytes.
+
+Fronts are explored only as far as they matter. What is not yet explored of a front is an option as
+well, with bounds instead of values: no smaller than the elements, no better than the point before
+it. While the best combination contains such an option, it is explored; once it contains none, no
+combination is better. For two tiles and a budget of 9 bytes:
+
+    tile A  excess 0 in 6 bytes, then unexplored: more than 0 in 4 or 5
+    tile B  excess 0 in 5 bytes, then unexplored: more than 0 in 4
+
+No pair of known points fits. A's unexplored part with B's known point might (4 + 5): it is explored.
+
+Accesses narrower than a bank word have the same counts at every base of whole words, and some layouts at
+finer bases, too: those may begin there. A swizzled layout wants a base aligned to a row of banks. Where
+alignment costs bytes, a larger layout without swizzle may take less in all; each tile therefore has a
+second front, of layouts that need the alignment of their accesses only, explored where a swizzled layout of
+that alignment would win.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import partial
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from layoutopt.engine.case import Case, case_of
+from layoutopt.errors import ProblemFileError
+from layoutopt.expressions.grammar import Node
+from layoutopt.files.tile_set_file import fields_of
+from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.budget import Budget
+from layoutopt.hardware.devices import Device
+from layoutopt.layout.layout import Layout
+from layoutopt.problem.answer import Result, Status
+from layoutopt.problem.types import NamedTile, Problem, TileSet
+from layoutopt.search.packing import Plan, least, pack, rounded_up
+from layoutopt.search.tile_groups import alike, groups, side_by_side
+
+# Bases in a word at which a layout is counted, to place it at less than whole words.
+_MOST_BASES: Final = 4
+
+
+@dataclass(slots=True)
+class Unit:
+    """What gets one layout: a tile, or the tiles that share it.
+
+    Attributes:
+        tiles: the first gives the coordinates.
+        case: all accesses, in these coordinates.
+        plain_alignment: of a base at which any layout without a swizzle has its counts.
+        least_alignment: what every base needs: that of the elements, as far as the file's bases have it,
+            and the widest access.
+        stages: copies of the layout, of all its tiles where they lie side by side.
+        copies: of each tile, where they lie side by side, else of all: stages, and elements of `case`.
+        front: layouts of any kind.
+        plain: layouts that need the plain alignment only, once they matter.
+    """
+
+    tiles: tuple[NamedTile, ...]
+    case: Case
+    plain_alignment: int
+    least_alignment: int
+    stages: int
+    copies: tuple[tuple[int, int], ...]
+    front: Front = field(init=False)
+    plain: Front | None = None
+
+    @property
+    def several_sizes(self) -> bool:
+        """Whether tiles of several sizes lie side by side."""
+        return len({count for _, count in self.copies}) > 1
+
+    @property
+    def elements_bytes(self) -> int:
+        """Bytes of the elements of all stages."""
+        return self.bytes_at(self._elements(), 1)
+
+    def _elements(self) -> tuple[int, ...]:
+        return tuple(count * self.case.lowered.tile.element_bytes for _, count in self.copies)
+
+    def sizes(self, table: IntArray) -> tuple[int, ...]:
+        """Bytes of one stage of each of `copies`, under byte offsets by row-major index."""
+        return tuple(self.case.size(table[:count]) for _, count in self.copies)
+
+    def least_sizes(self, point: Point) -> tuple[int, ...]:
+        """Bytes of one stage of each of `copies` at least, of a layout with those of `point` or more."""
+        everything, problem = self.case.lowered.tile.bytes, self.case.problem
+        alone = {"none", "order", "pad"}  # whose bytes rise with the one pitch of a matrix, in every tile
+        rows = all(alike(tile, problem.tile) for tile in self.tiles) and len(problem.tile.shape) == 2
+        if rows and problem.layout.families is not None and {*problem.layout.families} <= alone:
+            return point.sizes
+        return tuple(point.bytes if size == everything else size for size in self._elements())
+
+    def bytes_at(self, sizes: Sequence[int], alignment: int, stages: int | None = None) -> int:
+        """Bytes of all stages, (so many, where given), one of each of `copies` taking so many."""
+        steps = [rounded_up(size, alignment) for size in sizes]
+        counts = [count if stages is None else stages for count, _ in self.copies]
+        return sum(n * step for n, step in zip(counts, steps, strict=True)) - steps[-1] + sizes[-1]
+
+    def room(self, all_stages: int) -> int:
+        """Bytes that the layout may take at most, where so many are there for all stages."""
+        everything = self.case.lowered.tile.bytes
+        copies = list(zip(self.copies, self._elements(), strict=True))
+        smaller = sum(stages * size for (stages, _), size in copies if size < everything)
+        return (all_stages - smaller) // sum(stages for (stages, _), size in copies if size == everything)
+
+
+def units_of(tile_set: TileSet, gpu: Device) -> tuple[Unit, ...]:
+    """What gets one layout, in the order of the file.
+
+    Raises:
+        ProblemFileError: a tile's accesses contradict it; the field is that of the file of all tiles.
+    """
+    units = []
+    for group, problem in groups(tile_set):
+        for tile in group[1:]:  # in its own coordinates, where an index outside the tile shows
+            with fields_of(tile_set, tile):
+                own = case_of(tile_set.problem(tile), gpu)
+                if tile.element_bits != group[0].element_bits:
+                    _check_touched(own)
+        with fields_of(tile_set, *group):
+            case = case_of(problem, gpu)
+        given = problem.layout.alignment_bytes
+        elements = min(case.problem.tile.element_alignment, given or 16)
+        widest = max(access.operation.width_bytes for access in case.accesses)
+        plain = max(case.alignment(swizzled=False), elements)
+        unit_bytes = case.lowered.tile.element_bytes
+        if side_by_side(tile_set):
+            copies = tuple((tile.stages, tile.bytes // unit_bytes) for tile in group)
+        else:
+            copies = ((group[0].stages, case.lowered.tile.elements),)
+        stages = sum(count for count, _ in copies)
+        units.append(Unit(group, case, plain, max(widest, elements), stages, copies))
+    return tuple(units)
+
+
+def _check_touched(case: Case) -> None:
+    """Check that accesses keep every element whole, where the layout is sought over smaller ones."""
+    touched = np.zeros(case.lowered.tile.elements, bool)
+    for access in case.lanes.accesses:
+        first = access.element[access.active]
+        for k in range(access.width_elements):
+            touched[first + k] = True
+    if not touched.all():
+        at = case.coordinates(int(np.argmin(touched)))
+        raise ProblemFileError(
+            "accesses",
+            f"none touches element {at}; same_layout with smaller elements needs one there",
+        )
+
+
+def plan_of(tile_set: TileSet, units: Sequence[Unit]) -> Plan:
+    """Which units live when."""
+    number = {tile.name: i for i, unit in enumerate(units) for tile in unit.tiles}
+    if tile_set.same_layout and not side_by_side(tile_set):
+        return Plan(tuple(range(len(units))))
+    times = tuple(tuple(dict.fromkeys(number[name] for name in time)) for time in tile_set.overlay)
+    named = {i for time in times for i in time}
+    return Plan(tuple(i for i in range(len(units)) if i not in named), times)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A layout of a front.
+
+    Attributes:
+        bytes: of one stage. Every smaller layout belongs to a later point.
+        sizes: of one stage of each of the unit's copies.
+        alignment: of the base.
+        excess: weighted.
+        bound: proved lower bound of the weighted excess in as many bytes as the point was solved for.
+        operations: index cost.
+        result: the answer.
+    """
+
+    bytes: int
+    sizes: tuple[int, ...]
+    alignment: int
+    excess: Fraction
+    bound: Fraction
+    operations: int
+    result: Result
+
+
+@dataclass(slots=True)
+class Front:
+    """Points of falling bytes, and what is known of the layouts that are smaller still.
+
+    Attributes:
+        problem: whose layouts.
+        points: so far.
+        rest: lower bound of the excess in fewer bytes, and 1 where it is exceeded; None: nothing is smaller.
+        stuck: the time ran out over what is smaller.
+        had_seconds: that there were for the last point; None without a limit.
+        floor: lower bound of the weighted excess of every layout of any kind.
+    """
+
+    problem: Problem
+    points: list[Point] = field(default_factory=list)
+    rest: tuple[Fraction, int] | None = (Fraction(0), 0)
+    stuck: bool = False
+    had_seconds: float | None = None
+    floor: Fraction = Fraction(0)
+    reason: str = ""
+
+    def explore(self, unit: Unit, solver: Callable[[Problem], Result], *, again: bool = False) -> None:
+        """Find the next point; or the last one `again`, with more time, of which the better stays."""
+        before = self.points[:-1] if again else self.points
+        known = self.points[-1].bound if again else self.rest[0] if self.rest is not None else Fraction(0)
+        layout = self.problem.layout
+        if before:
+            layout = msgspec.structs.replace(layout, max_bytes=before[-1].bytes - 1)
+        result = solver(msgspec.structs.replace(self.problem, layout=layout))
+        proved = result.proof.objective
+        bound = max(exact(proved.lower_bound), known)
+        if proved.everywhere:
+            self.floor = max(self.floor, exact(proved.lower_bound))
+        if result.layout is None:
+            if not again:
+                self.reason = result.reason
+                self.stuck = result.status is not Status.INFEASIBLE
+                self.rest = (bound, 0) if self.stuck else None
+            return
+        point = _point(unit, result, bound)
+        if again:
+            point = min(replace(self.points[-1], bound=bound), point, key=_rank)
+        self.points = [*before, point]
+        self.rest = (bound, int(point.result.status is Status.OPTIMAL))
+        if point.bytes <= self.problem.tile.bytes:
+            self.rest = None
+
+
+def _point(unit: Unit, result: Result, bound: Fraction) -> Point:
+    assert result.layout is not None
+    assert result.bytes is not None
+    assert result.weighted_excess is not None
+    cost = result.proof.index_cost
+    sizes = unit.sizes(unit.case.table(result.layout))
+    alignment = own_alignment(unit, result.layout, result.alignment_bytes or 1)
+    excess, operations = exact(result.weighted_excess), cost.value if cost else 0
+    return Point(result.bytes, sizes, alignment, excess, bound, operations, result)
+
+
+def _rank(point: Point) -> tuple[Fraction, int, bool]:
+    return point.excess, point.bytes, point.result.status is not Status.OPTIMAL
+
+
+def own_alignment(unit: Unit, layout: Layout | Node, alignment: int) -> int:
+    """The least alignment of its base at which a layout has its counts: less than a word, for some.
+
+    Args:
+        unit: what it is a layout of.
+        layout: the layout, or the formula of its elements.
+        alignment: at which it has its counts.
+    """
+    alignment = max(alignment, unit.least_alignment)
+    if alignment > unit.plain_alignment:
+        return alignment  # a swizzle's row of banks
+    counts = None
+    while alignment > max(unit.least_alignment, unit.plain_alignment // _MOST_BASES):
+        counts = counts or unit.case.measure(layout)
+        bases = range(alignment // 2, unit.plain_alignment, alignment)
+        if any(unit.case.measure(layout, base) != counts for base in bases):
+            break
+        alignment //= 2
+    return alignment
+
+
+def exact(value: float) -> Fraction:
+    """The decimal number that a weight was given as: sums of them then compare exactly."""
+    return Fraction(str(value))
+
+
+Key = tuple[Fraction, int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What one unit may contribute to a combination.
+
+    Attributes:
+        size: bytes of all stages.
+        alignment: of the base.
+        excess: weighted, or a lower bound.
+        more: 1 where the excess is more than that, by an unknown amount.
+        operations: index cost.
+        point: the layout; None where there is only a bound.
+        front: what to explore to learn more; None for the front of plain layouts not begun.
+    """
+
+    size: int
+    alignment: int
+    excess: Fraction
+    more: int
+    operations: int
+    point: Point | None
+    front: Front | None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The best combination of known points; and of options when bounds stand for what is unknown."""
+
+    points: tuple[Point, ...] | None
+    found: Key | None
+    bound: Key | None
+
+
+def _options(unit: Unit, optimistic: bool) -> Iterator[Option]:
+    """Points, and what is not known; with `optimistic`, bounds in place of points that are not proved."""
+    alignment = unit.least_alignment if optimistic else unit.plain_alignment
+    for front in (unit.front, unit.plain):
+        if front is None:
+            continue
+        for p in front.points:
+            excess = p.bound if optimistic else p.excess
+            promised = unit.least_sizes(p)
+            size = unit.bytes_at(promised if optimistic else p.sizes, p.alignment)
+            yield Option(size, p.alignment, excess, 0, p.operations, p, front)
+            searched = unit.plain is not None and p.alignment > unit.plain_alignment
+            if p.alignment > alignment and not searched:
+                size = unit.bytes_at(promised, alignment)
+                yield Option(size, alignment, excess, 0, 0, None, None)
+        if front.rest is not None and (optimistic or not front.stuck):
+            yield Option(unit.elements_bytes, unit.least_alignment, *front.rest, 0, None, front)
+
+
+def explore(
+    units: Sequence[Unit],
+    plan: Plan,
+    limit: int | None,
+    solver: Callable[[Unit, float, Problem], Result],
+    time: Budget,
+) -> Choice:
+    """Explore fronts until the best combination is known."""
+    elements = [unit.elements_bytes for unit in units]
+    for i, unit in enumerate(units):
+        unit.front = Front(_within(unit, _room(i, unit, plan, elements, limit)))
+    while not time.spent:
+        chosen = _best(plan, [list(_options(unit, False)) for unit in units], limit)
+        if chosen is None:
+            break
+        options = list(zip(units, chosen[1], strict=True))
+        unknown = [(unit, o) for unit, o in options if o.point is None]
+        cut_short = [(unit, o) for unit, o in options if _may_be_better(o, time)]
+        if not unknown and not cut_short:
+            break
+        # The smallest first: what it leaves of its time is for the others.
+        smallest_first = sorted(unknown or cut_short, key=lambda pair: pair[0].case.lowered.tile.elements)
+        for k, (unit, option) in enumerate(smallest_first):
+            front = option.front
+            if front is None:
+                layout = msgspec.structs.replace(
+                    unit.front.problem.layout, alignment_bytes=unit.plain_alignment
+                )
+                unit.plain = front = Front(msgspec.structs.replace(unit.front.problem, layout=layout))
+            # All that is left for first points and for those known, half of it for later ones.
+            share = (0.5 if unknown and front.points else 1.0) / (len(smallest_first) - k)
+            front.had_seconds = None if time.seconds is None else time.seconds * share
+            front.explore(unit, partial(solver, unit, share), again=not unknown)
+    known = [[o for o in _options(unit, False) if o.point is not None] for unit in units]
+    best = _best(plan, known, limit)
+    bound = _best(plan, [list(_options(unit, True)) for unit in units], limit)
+    points = None if best is None else tuple(o.point for o in best[1] if o.point is not None)
+    return Choice(points, best and best[0], bound and bound[0])
+
+
+def _may_be_better(option: Option, time: Budget) -> bool:
+    """Whether a point was cut short by the clock and there is now more time for it than there was."""
+    front, point = option.front, option.point
+    if front is None or point is None or point is not front.points[-1] or not time.ran_out:
+        return False
+    if point.result.status is Status.OPTIMAL or time.seconds is None or front.had_seconds is None:
+        return False
+    return time.seconds > front.had_seconds
+
+
+def _room(i: int, unit: Unit, plan: Plan, elements: Sequence[int], limit: int | None) -> int | None:
+    """Bytes that a stage may take at most if every other tile takes no more than its elements."""
+    if limit is None:
+        return None
+    others = [0 if k == i else size for k, size in enumerate(elements)]
+    mine = tuple(time for time in plan.times if i in time)
+    return unit.room(limit - least(Plan(plan.always, mine or plan.times), others))
+
+
+def _within(unit: Unit, room: int | None) -> Problem:
+    layout = unit.case.problem.layout
+    limits = [size for size in (layout.max_bytes, room) if size is not None]
+    changed = msgspec.structs.replace(layout, max_bytes=min(limits, default=None))
+    return msgspec.structs.replace(unit.case.problem, layout=changed)
+
+
+def _best(
+    plan: Plan, options: Sequence[Sequence[Option]], limit: int | None
+) -> tuple[Key, tuple[Option, ...]] | None:
+    """The combination of least excess within the limit, then bytes, then unknowns, then index cost."""
+    ordered = [sorted(mine, key=lambda o: (o.excess, o.more, o.size, o.operations)) for mine in options]
+    if not all(ordered):
+        return None
+    smallest = [min(o.size for o in mine) for mine in ordered]
+    # Least excess of the units from i on; sums of pairs, compared as pairs.
+    least_excess = [(Fraction(0), 0)]
+    for mine in reversed(ordered):
+        least_excess.insert(0, (least_excess[0][0] + mine[0].excess, least_excess[0][1] + mine[0].more))
+    best: tuple[Key, tuple[Option, ...]] | None = None
+
+    def extend(chosen: tuple[Option, ...], excess: Fraction, more: int) -> None:
+        nonlocal best
+        i = len(chosen)
+        sizes = [*(o.size for o in chosen), *smallest[i:]]
+        lower = least(plan, sizes)
+        if limit is not None and lower > limit:
+            return
+        promise = (excess + least_excess[i][0], more + least_excess[i][1], lower)
+        if best is not None and promise > best[0][:3]:
+            return
+        if i < len(ordered):
+            for option in ordered[i]:
+                extend((*chosen, option), excess + option.excess, more + option.more)
+            return
+        size, _ = pack(plan, sizes, [o.alignment for o in chosen])
+        if limit is not None and size > limit:
+            return
+        unknown = sum(o.point is None for o in chosen)
+        key = (excess, more, size, unknown, sum(o.operations for o in chosen))
+        if best is None or key < best[0]:
+            best = key, chosen
+
+    extend((), Fraction(0), 0)
+    return best

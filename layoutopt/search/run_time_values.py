@@ -1,0 +1,85 @@
+"""Layouts where the cost depends on values known only at run time: the engine decides between them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from typing import Final
+
+from layoutopt.engine.case import Case
+from layoutopt.engine.run_time_values import ChoiceTrace
+from layoutopt.ground.budget import Budget, OutOfTime
+from layoutopt.layout.layout import Layout
+from layoutopt.problem.answer import EVERY_LAYOUT, Bound
+from layoutopt.search.proposal import Ask, Proposal
+from layoutopt.search.search import plain_layouts
+
+# Layouts compared: at most so many, and so many that this many choices are counted in all.
+_MOST_PLAIN_LAYOUTS: Final = 1000
+_CHOICES_COUNTED: Final = 30_000_000
+_NEEDED_S: Final = 0.5  # for the first of them, without which there is no answer
+_NOT_ALL: Final = "over values, only layouts without a swizzle were compared with the model's"
+
+
+def over_values(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
+    """The best of the model's proposal and the plain layouts, by what the engine counts over values.
+
+    The excess over values is at least 0 and that of the other accesses at least what the model proved,
+    so their sum is a bound; a layout that meets it cannot be smaller than the model's bound on bytes.
+
+    Raises:
+        OutOfTime: counting the model's proposal takes longer than there is time.
+    """
+    if proposal.layout is None:
+        return proposal
+    bound = proposal.excess_bound.lower_bound
+    least_bytes = proposal.bytes_bound.lower_bound
+    needed = ask.budget.at_least(_NEEDED_S)
+    best = _judged(case, proposal, proposal.layout, proposal.family, proposal.operations or 0, needed)
+    plain = plain_layouts(case.lowered, case.device, case.certain, ask.budget)
+    for layout, family, operations in islice(plain, _most(case)):
+        if ask.budget.spent or (best.weighted_excess <= bound and best.bytes <= least_bytes):
+            break
+        size = case.size(case.table(layout))
+        if best.weighted_excess <= bound and (size, operations) >= (best.bytes, best.operations or 0):
+            continue
+        try:
+            judged = _judged(case, proposal, layout, family, operations, ask.budget)
+        except OutOfTime:
+            break
+        best = min(best, judged, key=_rank)
+    reached = best.weighted_excess <= bound
+    bytes_bound = proposal.bytes_bound if reached else Bound(case.lowered.tile.bytes, EVERY_LAYOUT)
+    complete = reached and best.bytes == bytes_bound.lower_bound
+    if ask.conflict_free and best.weighted_excess > 0:
+        reason = "no layout without excess over all values was found"
+        return replace(best, layout=None, complete=False, reason=reason)
+    return replace(
+        best,
+        bytes_bound=bytes_bound,
+        operations_proved=complete and best.layout == proposal.layout and proposal.operations_proved,
+        complete=complete,
+        reason="" if complete else _NOT_ALL,
+    )
+
+
+def _most(case: Case) -> int:
+    """How many layouts are compared."""
+    work = sum(access.rows.size for access in case.accesses if isinstance(access, ChoiceTrace))
+    return max(32, min(_MOST_PLAIN_LAYOUTS, _CHOICES_COUNTED // max(1, work)))
+
+
+def _judged(
+    case: Case, proposal: Proposal, layout: Layout, family: str, operations: int, budget: Budget
+) -> Proposal:
+    """The layout in the proposal's place, with what the engine counts."""
+    table = case.table(layout)
+    excess = case.weighted_excess(case.count(table, budget))
+    size = case.size(table)
+    return replace(
+        proposal, layout=layout, family=family, operations=operations, bytes=size, weighted_excess=excess
+    )
+
+
+def _rank(proposal: Proposal) -> tuple[float, int, int]:
+    return proposal.weighted_excess, proposal.bytes, proposal.operations or 0

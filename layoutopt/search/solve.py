@@ -1,0 +1,398 @@
+"""Propose, improve, verify, keep the best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from layoutopt.accesses.free_lanes import is_free
+from layoutopt.accesses.lower import assigned, chosen_widths, width_choices
+from layoutopt.accesses.trace import Trace
+from layoutopt.engine.case import Case, case_of, cases
+from layoutopt.engine.estimate import estimate
+from layoutopt.errors import ProblemFileError
+from layoutopt.ground.budget import Budget, OutOfTime
+from layoutopt.hardware.devices import Device
+from layoutopt.problem.answer import EVERY_LAYOUT, Bound, Method, Proof, Result, Status
+from layoutopt.problem.target import target_of
+from layoutopt.problem.types import FAMILIES, Constraints, Problem
+from layoutopt.search import dictated, tables
+from layoutopt.search.as_table import why_no_table
+from layoutopt.search.free_lanes import solve_free
+from layoutopt.search.periodic import with_period
+from layoutopt.search.proposal import STOPPED, Ask, Progress, Proposal
+from layoutopt.search.run_time_values import over_values
+from layoutopt.search.sample import by_sample, is_large
+from layoutopt.search.search import search
+from layoutopt.search.verify import Answer, verified
+
+# Share of the time limit that the search over the families may use; proofs for every layout get the rest.
+_SEARCH_SHARE: Final = 0.75
+# Families that are searched for themselves where time comes first: row-major, which belongs to every family,
+# and pads before all families, the others after them; and shares of the time left.
+_ROW_MAJOR: Final = ("none",)
+_CHEAP_TO_INDEX: Final = (
+    ("none", "pad"),
+    ("none", "order"),
+    ("none", "order", "pad"),
+    ("none", "xor"),
+    ("none", "interval"),
+    ("none", "order", "split"),
+)
+_FIRST_SHARE, _ALL_SHARE = 0.2, 0.5
+# Share of the time left that one choice of widths has at least.
+_WIDTHS_SHARE: Final = 0.5
+_WIDTHS_LEFT: Final = "another choice of widths was not searched to the end"
+
+
+def solve(
+    problem: Problem,
+    *,
+    time_limit: float | None = None,
+    workers: int = 1,
+    conflict_free: bool = False,
+    target: Device | str | None = None,
+    budget: Budget | None = None,
+    progress: Progress = lambda _: None,
+    method: Method = "auto",
+) -> Result:
+    """The layout of least weighted excess, then bytes, then index cost, verified by the engine.
+
+    Args:
+        problem: what to solve.
+        time_limit: seconds; None for no limit. The best layout so far is the answer when it ends.
+        workers: solver threads. The answer does not depend on it unless the time runs out.
+        conflict_free: make any excess infeasible.
+        target: the device or its name, where it is not the one the problem names.
+        budget: replaces `time_limit`, for callers that stop the search from another thread.
+        progress: called with a line of text from time to time.
+        method: "model": one CP-SAT model decides pads, order and XOR masks, and refutes what is smaller;
+            "auto": the same answer, by counting and spectra as far as they go.
+
+    Raises:
+        ProblemFileError: the problem contradicts itself, or an argument is none.
+        VerificationError: the conflict engine does not confirm the model; nothing is returned.
+    """
+    gpu = target_of(problem, target)
+    ask = Ask(budget or Budget.of_limit(time_limit), conflict_free, workers, progress, method)
+
+    try:
+        found = solve_free(problem, gpu, ask, _fixed) if is_free(problem) else _fixed(problem, ask, gpu)
+        return msgspec.structs.replace(found, reason=_what_ended(found, ask.budget))
+    except OutOfTime:
+        proof = Proof(Bound(0, EVERY_LAYOUT), Bound(problem.tile.bytes, EVERY_LAYOUT))
+        return Result(problem.name, gpu.name, Status.UNKNOWN, proof, "out of time")
+
+
+def _fixed(problem: Problem, ask: Ask, gpu: Device) -> Result:
+    """The answer to a problem whose lanes are fixed."""
+    if problem.layout.minimise == "time":
+        return _of_least_time(problem, gpu, ask)
+    if problem.layout.minimise == "instructions" and not problem.is_dictated:
+        return _of_fewest_instructions(problem, gpu, ask)
+    return solve_widths(problem, gpu, ask)
+
+
+def _what_ended(result: Result, budget: Budget) -> str:
+    """The reason of the result; where a search was cut short, with what ended it."""
+    if result.status is not Status.FEASIBLE:
+        return result.reason
+    if budget.stopped:
+        by = "by request"
+    else:
+        by = "by the time limit" if budget.ran_out else "by the solver's effort: more time changes nothing"
+    return result.reason.replace(STOPPED, f"{STOPPED}, {by}")
+
+
+def solve_widths(problem: Problem, gpu: Device, ask: Ask) -> Result:
+    """The best answer over every choice of widths that the problem leaves open; raises as `solve_cases`."""
+    return solve_cases(cases(problem, gpu, ask.budget), ask, len(width_choices(problem)))
+
+
+def solve_cases(found: Iterable[Case], ask: Ask, choices: int = 1) -> Result:
+    """The same for cases that the caller has: so many choices of widths, or one with other constraints.
+
+    Raises:
+        OutOfTime: the time was over before the first case was there.
+        ProblemFileError: a case contradicts itself.
+        VerificationError: the conflict engine does not confirm the model; nothing is returned.
+    """
+    answers = []
+    all_there = True
+    try:
+        for k, case in enumerate(found):
+            check_solvable(case)
+            # The widest, which come first, have more; what one leaves is for those that follow.
+            share = max(_WIDTHS_SHARE, 1 / max(1, choices - k))
+            mine = ask if share == 1 else replace(ask, budget=ask.budget.part(share))
+            proposal = source_of(case)(case, mine)
+            proposal = improved(case, proposal, mine)
+            answers.append(verified(case, proposal, conflict_free=ask.conflict_free))
+    except OutOfTime:
+        if not answers:
+            raise
+        all_there = False
+    return msgspec.structs.replace(best(answers, all_there), method=ask.method)
+
+
+def _of_least_time(problem: Problem, gpu: Device, ask: Ask) -> Result:
+    """Of the best layouts of several choices of families, the one of least estimated time.
+
+    Raises:
+        OutOfTime: the time was over before the first was there.
+        ProblemFileError: values are known only at run time, or one model decides.
+    """
+    if any(access.any for access in problem.accesses):
+        raise ProblemFileError(
+            "layout.minimise", "time cannot come first where values are known only at run time"
+        )
+    if ask.method == "model":
+        raise ProblemFileError("layout.minimise", "time cannot come first with the method 'model'")
+    under = _Under(problem, gpu, ask.budget)
+    each = [(all_of_them, under.estimated(result)) for all_of_them, result in _best_of_each(under, ask)]
+    found = [(a, r) for a, r in each if r.layout is not None and r.estimate is not None]
+    if not found:
+        return under.solve(msgspec.structs.replace(problem.layout, minimise="excess"), ask)
+    _, least = min(
+        found, key=lambda ar: (_time(ar[1]), ar[1].weighted_excess or 0, ar[1].bytes or 0, not ar[0])
+    )
+    reason = "least estimated time of the best layouts of several choices of families; an estimate, no proof"
+    return msgspec.structs.replace(least, status=Status.FEASIBLE, reason=reason, decided_by=None)
+
+
+def _of_fewest_instructions(problem: Problem, gpu: Device, ask: Ask) -> Result:
+    """The plainest formula, or the best layout of few families where that takes fewer instructions.
+
+    Raises:
+        OutOfTime: the time was over before the first was there.
+        ProblemFileError: values are known only at run time, or one model decides.
+    """
+    first = replace(ask, budget=ask.budget.part(_ALL_SHARE))
+    under = _Under(problem, gpu, first.budget)
+    plainest = under.solve(problem.layout, first)
+    cost = plainest.proof.index_cost
+    if plainest.layout is None or cost is None or plainest.status is Status.OPTIMAL:
+        return plainest
+    found = [plainest]
+    with suppress(OutOfTime):
+        found += (r for _, r in _best_of_each(under, ask) if r.layout is not None)
+    least = min(found, key=_instructions)
+    if least is plainest:
+        return plainest
+    return msgspec.structs.replace(least, status=Status.FEASIBLE, reason=plainest.reason, decided_by=None)
+
+
+def _instructions(result: Result) -> tuple[float, ...]:
+    cost = result.proof.index_cost
+    return cost.value if cost is not None else 0, result.weighted_excess or 0, result.bytes or 0
+
+
+def _time(result: Result) -> tuple[bool, float, float]:
+    """What fits on the device comes first."""
+    took = result.estimate
+    return (took.blocks_per_sm == 0, took.time, took.cycles) if took is not None else (False, 0.0, 0.0)
+
+
+class _Under:
+    """The answers to a problem under one constraint after another, traced once where no width is open.
+
+    Raises:
+        OutOfTime: the time was over before the first was there.
+    """
+
+    def __init__(self, problem: Problem, gpu: Device, budget: Budget) -> None:
+        self.problem, self.gpu = problem, gpu
+        several = len(width_choices(problem)) > 1
+        self._case = None if several else case_of(problem, gpu, budget=budget)
+
+    def solve(self, layout: Constraints, ask: Ask) -> Result:
+        """The answer under these."""
+        if self._case is not None:
+            return solve_cases([self._case.constrained(layout)], ask)
+        return solve_widths(msgspec.structs.replace(self.problem, layout=layout), self.gpu, ask)
+
+    def estimated(self, result: Result) -> Result:
+        """The result with the estimated time of its layout, if it has one."""
+        if self._case is None or result.layout is None:
+            return with_estimate(self.problem, result, self.gpu)
+        return estimated(self._case, result)
+
+
+def _best_of_each(under: _Under, ask: Ask) -> Iterator[tuple[bool, Result]]:
+    """Whether of all families, and the best layout: of all, and of choices of few whose index code is cheap.
+
+    Row-major and the pads come first: they take little and may be what comes out, for which a search over
+    everything may leave no time.
+
+    Raises:
+        OutOfTime: the time was over before the first was there.
+    """
+    layout = under.problem.layout
+    allowed = layout.families or FAMILIES
+    choices = [layout.families]
+    if not under.problem.is_dictated:
+        pads, *others = (tuple(f for f in families if f in allowed) for families in _CHEAP_TO_INDEX)
+        choices = [f for f in dict.fromkeys([_ROW_MAJOR, pads, layout.families, *others]) if f != ()]
+    for k, families in enumerate(choices):
+        if k and ask.budget.spent:
+            return
+        all_of_them, first = families == layout.families, k < choices.index(layout.families)
+        share = _ALL_SHARE if all_of_them else _FIRST_SHARE if first else 1 / (1 + len(choices) - k)
+        part = replace(ask, budget=ask.budget.part(share), every_layout=ask.every_layout and all_of_them)
+        constraints = msgspec.structs.replace(layout, families=families, minimise="excess")
+        try:
+            yield all_of_them, under.solve(constraints, part)
+        except OutOfTime:
+            if k == 0:
+                raise
+            return
+
+
+def with_estimate(problem: Problem, result: Result, gpu: Device) -> Result:
+    """The result with the estimated time of its layout, where it has one and no lane chooses at run time."""
+    if result.layout is None or any(access.any for access in problem.accesses):
+        return result
+    return estimated(case_of(assigned(problem, result), gpu, chosen_widths(problem, result)), result)
+
+
+def estimated(case: Case, result: Result) -> Result:
+    """The same for a result of one case that has a layout."""
+    assert result.layout is not None
+    took = estimate(case, result.layout, case.count(case.table(result.layout)))
+    return msgspec.structs.replace(result, estimate=took)
+
+
+def check_solvable(case: Case) -> None:
+    """Check that there is something to solve.
+
+    Raises:
+        ProblemFileError: the layout is fixed, or nothing is accessed.
+    """
+    if case.asked.layout.offset is not None:
+        raise ProblemFileError(
+            "layout.offset",
+            "fixes the layout, so there is nothing to solve; `layoutopt check` audits it, or remove it",
+        )
+    if not case.asked.is_dictated and not any(access.active.any() for access in case.lanes.accesses):
+        raise ProblemFileError("accesses", "no access has an active lane")
+
+
+def source_of(case: Case) -> Callable[[Case, Ask], Proposal]:
+    """Who proposes: the hardware, where it dictates the layout, or the search over formulas."""
+    return dictated.propose if case.lowered.is_dictated else formulas
+
+
+def formulas(case: Case, ask: Ask) -> Proposal:
+    """The best formula, by what is certain: the model counts no lanes that choose at run time.
+
+    Raises:
+        ProblemFileError: instructions come first where values are known only at run time.
+    """
+    problem = case.lowered
+    if case.chooses and problem.layout.minimise == "instructions":
+        raise ProblemFileError(
+            "layout.minimise", "instructions cannot come first where values are known only at run time"
+        )
+    if ask.method == "model" and problem.layout.minimise == "instructions":
+        raise ProblemFileError("layout.minimise", "instructions cannot come first with the method 'model'")
+    if tables.are_sought(case):  # afterwards
+        families = tuple(f for f in problem.layout.families or () if f != "table")
+        problem = tables.within(problem, families or ("none",))
+
+    def searched(counted: Trace | None = None) -> Proposal:
+        return search(
+            problem,
+            case.device,
+            case.certain,
+            conflict_free=ask.conflict_free,
+            budget=ask.budget.part(_SEARCH_SHARE),
+            workers=ask.workers,
+            progress=ask.progress,
+            counted=counted,
+            method=ask.method,
+        )
+
+    return by_sample(case, ask, searched) if is_large(case) else searched()
+
+
+def improved(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
+    """The proposal, or a better one, by what its source does not see."""
+    layout = case.lowered.layout
+    if case.lowered.is_dictated:
+        return proposal  # every layout there may be was counted
+    if is_large(case) and not case.chooses:
+        return proposal  # what holds for every layout is asked of all instructions together
+    if case.chooses:
+        proposal = over_values(case, proposal, ask)
+    elif tables.are_sought(case) or (proposal.layout is None and not why_no_table(case.lowered)):
+        return tables.not_refuted(case, tables.with_tables(case, proposal, ask), ask)
+    elif ask.every_layout:
+        proposal = tables.of_every_layout(case, with_period(case, proposal, ask), ask)
+    if "table" in (layout.families or ()) and proposal.family != "table":
+        reasons = proposal.reason, f"no table was searched: {tables.why_none_is_searched(case)}"
+        proposal = replace(proposal, reason="; ".join(filter(None, reasons)))
+    return tables.not_refuted(case, proposal, ask)
+
+
+def best(answers: Sequence[Answer], all_there: bool = True) -> Result:
+    """The best of one answer for each choice of widths: optimal if all are there and none can do better.
+
+    By weighted wavefronts, bytes and index cost, in the order that is asked for. Excess would not do:
+    16 bytes in two wavefronts more than ideal and 8 bytes in none may cost the same.
+    """
+    found = [answer for answer in answers if answer.result.layout is not None]
+    unknown = [answer.result for answer in answers if answer.result.status is Status.UNKNOWN]
+    proofs = [answer.result.proof for answer in answers]
+    if not found:
+        result = (unknown or [answer.result for answer in answers])[0]
+        result = msgspec.structs.replace(result, proof=_of_all_widths(result.proof, proofs, all_there))
+        if all_there or unknown:
+            return result
+        return msgspec.structs.replace(result, status=Status.UNKNOWN, reason=_WIDTHS_LEFT, decided_by=None)
+    least = min(found, key=_rank)
+    if all_there and not unknown and all(a is least or _decided(a, least) for a in found):
+        return least.result
+    result = least.result
+    reason = result.reason or _WIDTHS_LEFT
+    proof = _of_all_widths(result.proof, proofs, all_there)
+    proof = msgspec.structs.replace(proof, bytes=Bound(least.elements_bytes, EVERY_LAYOUT))
+    return msgspec.structs.replace(
+        result, status=Status.FEASIBLE, reason=reason, decided_by=None, proof=proof
+    )
+
+
+def _of_all_widths(proof: Proof, proofs: Sequence[Proof], all_there: bool) -> Proof:
+    """The proof of one choice of widths, where another may be better: what holds of every choice."""
+    needed = min(other.excess.lower_bound for other in proofs) if all_there else 0
+    weighted = min(other.objective.lower_bound for other in proofs) if all_there else 0
+    if needed == proof.excess.lower_bound and weighted == proof.objective.lower_bound:
+        return proof
+    scope = next((o.objective.scope for o in proofs if not o.objective.everywhere), EVERY_LAYOUT)
+    return msgspec.structs.replace(
+        proof,
+        excess=Bound(needed, scope if needed else EVERY_LAYOUT),
+        weighted_excess=proof.weighted_excess and Bound(weighted, scope if weighted else EVERY_LAYOUT),
+        every_layout=None,
+        evidence="",
+    )
+
+
+def _rank(answer: Answer) -> tuple[float, ...]:
+    size, proof, wavefronts = answer.result.bytes or 0, answer.result.proof, answer.wavefronts
+    cost = proof.index_cost.value if proof.index_cost else 0
+    if answer.minimise == "bytes":
+        return size, wavefronts, cost
+    return (cost, wavefronts, size) if answer.minimise == "instructions" else (wavefronts, size, cost)
+
+
+def _decided(answer: Answer, least: Answer) -> bool:
+    """Whether nothing with the widths of `answer` can be better than `least`."""
+    result = answer.result
+    if result.status is Status.OPTIMAL:
+        return True
+    saved = (result.weighted_excess or 0) - result.proof.objective.lower_bound
+    return answer.minimise == "excess" and answer.wavefronts - saved > least.wavefronts

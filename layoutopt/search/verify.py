@@ -1,0 +1,131 @@
+"""From what was promised to a result: the conflict engine confirms it, or nothing is returned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from layoutopt.engine.case import Case
+from layoutopt.engine.conflicts import Counts
+from layoutopt.engine.run_time_values import rounded_count
+from layoutopt.errors import LayoutError, VerificationError
+from layoutopt.expressions.grammar import to_text
+from layoutopt.index.index_code import MEASURE
+from layoutopt.layout.formula import element_expression
+from layoutopt.layout.layout import Layout
+from layoutopt.problem.answer import EVERY_LAYOUT, Bound, IndexCost, Proof, Result, Status
+from layoutopt.problem.types import Objective
+from layoutopt.proof.reasons import COUNTING
+from layoutopt.search.proposal import Proposal
+
+_WEIGHTLESS: Final = "conflicts remain in accesses of weight 0, which are not part of what is searched"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A result that the conflict engine confirms.
+
+    Attributes:
+        result: the result.
+        wavefronts: of its layout, weighted; 0 without one.
+        minimise: what comes first.
+        elements_bytes: of the elements, which no layout undercuts.
+    """
+
+    result: Result
+    wavefronts: float
+    minimise: Objective
+    elements_bytes: int
+
+
+def verified(case: Case, proposal: Proposal, *, conflict_free: bool = False) -> Answer:
+    """The proposal as a result, with what the conflict engine counts at every lane. The only way to one.
+
+    With `conflict_free`, a layout with conflicts is none: those of accesses of weight 0, at which the search
+    does not look, leave the question open.
+
+    Raises:
+        VerificationError: the layout does not hold the tile, or costs other than was promised.
+    """
+    name, target, proof = case.asked.name, case.device.name, _proof(case, proposal)
+    layout, elements = proposal.layout, case.lowered.tile.bytes
+    decided_by = proposal.decided_by if proposal.complete else None
+    if layout is None:
+        status = Status.INFEASIBLE if proposal.complete else Status.UNKNOWN
+        result = Result(
+            name, target, status, proof, proposal.reason, decided_by=decided_by, model=proposal.model
+        )
+        return Answer(result, 0, case.asked.layout.minimise, elements)
+    counts = _counts(case, layout, proposal)
+    reports = case.described(case.reports(counts), case.table(layout))
+    if conflict_free and any(report.excess for report in reports):
+        unknown = Result(name, target, Status.UNKNOWN, proof, _WEIGHTLESS)
+        return Answer(unknown, 0, case.asked.layout.minimise, elements)
+    shown = case.as_elements(layout)
+    own = case.needed_alignment(layout, reports)
+    result = Result(
+        problem=name,
+        target=target,
+        status=Status.OPTIMAL if proposal.complete else Status.FEASIBLE,
+        proof=proof,
+        reason=proposal.reason,
+        layout=shown,
+        family=proposal.family,
+        offset=to_text(element_expression(shown)),
+        bytes=proposal.bytes,
+        declared_bytes=max(layout.declared_bytes, proposal.bytes),
+        alignment_bytes=max(proposal.alignment_bytes or 1, own),
+        excess=rounded_count(sum(r.excess for r in reports)),
+        weighted_excess=proposal.weighted_excess / case.lanes.weight_unit,
+        accesses=reports,
+        decided_by=decided_by,
+        model=proposal.model,
+    )
+    wavefronts = round(case.weighted_wavefronts(counts) / case.lanes.weight_unit, 6)
+    return Answer(result, wavefronts, case.asked.layout.minimise, elements)
+
+
+def _counts(case: Case, layout: Layout, proposal: Proposal) -> Sequence[Counts]:
+    """What the engine counts, where all that was promised holds."""
+    table = case.table(layout)
+    try:
+        case.check(table)
+    except LayoutError as error:
+        raise VerificationError(f"the model proposed a layout that does not hold the tile: {error}") from None
+    if (size := case.size(table)) != proposal.bytes:
+        raise VerificationError(f"the model promised {proposal.bytes} bytes, the layout takes {size}")
+    if (most := case.lowered.layout.max_bytes) is not None and size > most:
+        raise VerificationError(f"the model proposed {size} bytes, of which max_bytes allows {most}")
+    counts = case.count(table)
+    if (weighted := case.weighted_excess(counts)) != proposal.weighted_excess:
+        raise VerificationError(
+            f"the model promised a weighted excess of {proposal.weighted_excess}, "
+            f"the engine counts {weighted}"
+        )
+    return counts
+
+
+def _proof(case: Case, proposal: Proposal) -> Proof:
+    """The bounds, with and without weights."""
+    bound, scope = proposal.excess_bound.lower_bound, proposal.excess_bound.scope
+    weights = np.concatenate([a.weight for a in case.lanes.accesses])
+    # Each excess wavefront weighs at most the largest weight.
+    least = max(proposal.plain_floor, -(-bound // int(weights.max(initial=1))))
+    plain = Bound(least, scope if least > proposal.plain_floor else EVERY_LAYOUT)
+    weighted = Bound(case.in_weights(bound), scope) if case.has_weights else None
+    cost = None
+    if proposal.layout is not None and proposal.operations is not None and case.indexed:
+        value = sum(code.instructions.total for code in case.index_code(proposal.layout))
+        cost = IndexCost(value, value <= case.least_instructions, MEASURE)
+    # The search itself proves of every layout what counting gives.
+    wider, evidence = None, COUNTING.evidence if bound and scope == EVERY_LAYOUT else ""
+    if proposal.every_layout is not None:
+        known, rests_on = proposal.every_layout
+        if scope != EVERY_LAYOUT or known >= bound:
+            evidence = rests_on
+        if scope != EVERY_LAYOUT:
+            wider = Bound(case.in_weights(known), EVERY_LAYOUT)
+    return Proof(proposal.plain_bound or plain, proposal.bytes_bound, cost, weighted, wider, evidence)

@@ -1,0 +1,447 @@
+"""Fragments against the piecewise tables of the PTX ISA, and named accesses against plain loops."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from layoutopt.accesses.trace import trace
+from layoutopt.errors import ProblemFileError
+from layoutopt.expressions.fit import fit
+from layoutopt.expressions.grammar import evaluate
+from layoutopt.expressions.threads import fit_threads
+from layoutopt.files.file import from_data, written_out
+from layoutopt.hardware.devices import device
+from layoutopt.hardware.fragments import fragments
+from layoutopt.imports.triton import thread_values
+
+FRAGMENTS = fragments()
+
+
+def problem(*accesses, shape=(128, 64), element="f16", threads=256, **more):
+    data = {"schema": "layoutopt.problem/1", "name": "p", "tile": {"shape": list(shape), "element": element}}
+    return data | {"threads": threads, "accesses": list(accesses)} | more
+
+
+def lanes_of(data):
+    """Tile coordinates of every lane: (instructions, lanes, dimensions) and the active mask."""
+    loaded = from_data(data)
+    access = trace(loaded, device(loaded.target)).accesses[0]
+    return np.stack(np.unravel_index(access.element, loaded.tile.shape), axis=-1), access.active
+
+
+# The PTX ISA's own words for some fragments, as it states them: by cases over i.
+# fmt: off
+PTX = {
+    "mma.m16n8k8.A.f16": lambda g, t, i: (g if i < 2 else g + 8, t * 2 + (i & 1)),
+    "mma.m16n8k8.B.bf16": lambda g, t, i: (t * 2 + i, g),
+    "mma.m16n8k8.A.tf32": lambda g, t, i: (g if i in (0, 2) else g + 8, t if i < 2 else t + 4),
+    "mma.m16n8k8.B.tf32": lambda g, t, i: (t if i == 0 else t + 4, g),
+    "mma.m16n8k8.C.f32": lambda g, t, i: (g if i < 2 else g + 8, t * 2 + (i & 1)),
+    "mma.m16n8k16.A.f16": lambda g, t, i: (g if 0 <= i < 2 or 4 <= i < 6 else g + 8, t * 2 + (i & 1) + (0 if i < 4 else 8)),
+    "mma.m16n8k16.B.f16": lambda g, t, i: (t * 2 + (i & 1) + (0 if i < 2 else 8), g),
+    "mma.m16n8k16.A.f64": lambda g, t, i: (g if i % 2 == 0 else g + 8, i * 2 + t if i % 2 == 0 else i * 2 - 2 + t),
+    "mma.m16n8k16.B.f64": lambda g, t, i: (t + i * 4, g),
+    "mma.m16n8k16.A.s8": lambda g, t, i: (g if i < 4 else g + 8, t * 4 + (i & 3)),
+    "mma.m16n8k32.A.s8": lambda g, t, i: (g if 0 <= i < 4 or 8 <= i < 12 else g + 8, t * 4 + (i & 3) + (0 if i < 8 else 16)),
+    "mma.m16n8k32.B.e4m3": lambda g, t, i: (t * 4 + (i & 3) + (0 if i < 4 else 16), g),
+    "mma.m16n8k32.A.s4": lambda g, t, i: (g if i < 8 else g + 8, t * 8 + (i & 7)),
+    "mma.m16n8k64.A.u4": lambda g, t, i: (g if 0 <= i < 8 or 16 <= i < 24 else g + 8, t * 8 + (i & 7) + (0 if i < 16 else 32)),
+    "mma.m16n8k64.B.s4": lambda g, t, i: (t * 8 + (i & 7) + (0 if i < 8 else 32), g),
+    "mma.m16n8k256.A.b1": lambda g, t, i: (g if 0 <= i < 32 or 64 <= i < 96 else g + 8, t * 32 + (i & 31) + (0 if i < 64 else 128)),
+    "mma.m8n8k4.A.f64": lambda g, t, i: (g, t),
+    "mma.m8n8k4.C.f64": lambda g, t, i: (g, t * 2 + i),
+    "mma.m8n8k16.B.s8": lambda g, t, i: (t * 4 + i, g),
+    "mma.m16n8k4.A.tf32": lambda g, t, i: (g if i == 0 else g + 8, t),
+}
+# fmt: on
+
+
+@pytest.mark.parametrize("name", PTX)
+def test_fragment_is_what_the_ptx_isa_says(name):
+    held = FRAGMENTS[name]
+    first, second = held.at.values()
+    for lane, i in itertools.product(range(32), range(held.values)):
+        assert (first[lane, 0, i], second[lane, 0, i]) == PTX[name](lane // 4, lane % 4, i)
+
+
+@pytest.mark.parametrize("name", FRAGMENTS)
+def test_every_element_is_held_once(name):
+    """Each element of the operand by exactly one register; by one of each quad pair where there are four."""
+    held = FRAGMENTS[name]
+    first, second = held.at.values()
+    places = np.ravel_multi_index((first, second), tuple(held.extent.values()))
+    copies = 4 if "quad pair" in held.note and held.bits != 64 else held.copies
+    assert (np.bincount(places.ravel(), minlength=np.prod(list(held.extent.values()))) == copies).all()
+    assert held.source
+
+
+def test_fragment_is_the_hand_written_access():
+    named = {"name": "A", "op": "ldmatrix.x4", "fragment": "mma.m16n8k16.A.f16", "warps": [4, 2], "repeat": {"m": 2, "k": 4}}  # fmt: skip
+    by_hand = {
+        "name": "A",
+        "op": "ldmatrix.x4",
+        "index": ["32*(warp % 4) + lane % 16 + 16*m", "8*(lane // 16) + 16*k"],
+        "for": {"m": 2, "k": 4},
+    }
+    got, want = lanes_of(problem(named)), lanes_of(problem(by_hand))
+    assert (got[0] == want[0]).all()
+    assert (got[1] == want[1]).all()
+
+
+@pytest.mark.parametrize("op", ["ldmatrix.x1", "ldmatrix.x2", "ldmatrix.x4"])
+@pytest.mark.parametrize("name", ["mma.m16n8k16.A.f16", "mma.m16n8k8.A.tf32", "mma.m16n8k32.A.s8"])
+def test_ldmatrix_delivers_the_fragment(op, name):
+    """Play ldmatrix, a 16-byte row for each address, and look into the registers."""
+    held = FRAGMENTS[name]
+    element = {16: "f16", 32: "f32", 8: "i8"}[held.bits]
+    shape = tuple(held.extent.values())
+    access = {"name": "A", "op": op, "fragment": name}
+    loaded = from_data(problem(access, shape=shape, element=element, threads=32))
+    lanes = trace(loaded, device("sm_90")).accesses[0]
+    matrices = int(op[-1])
+    per_register = 32 // held.bits
+    received = [[] for _ in range(32)]
+    for addresses in lanes.element:
+        for j in range(matrices):
+            for lane in range(32):
+                start = addresses[8 * j + lane // 4] + lane % 4 * per_register
+                received[lane] += range(start, start + per_register)
+    assert sorted(lanes.active.sum(axis=1)) == [8 * matrices] * len(lanes.element)
+    places = np.ravel_multi_index([t[:, 0] for t in held.at.values()], shape)
+    assert received == places.tolist()
+
+
+def test_ldmatrix_trans_delivers_rows_of_b():
+    held = FRAGMENTS["mma.m16n8k16.B.f16"]
+    access = {"name": "B", "op": "ldmatrix.x2.trans", "fragment": held.name}
+    loaded = from_data(problem(access, shape=(16, 8), threads=32))
+    (addresses,) = trace(loaded, device("sm_90")).accesses[0].element
+    for lane in range(32):
+        for j, e in itertools.product(range(2), range(2)):
+            got = addresses[8 * j + 2 * (lane % 4) + e] + lane // 4
+            want = held.at["k"][lane, 0, 2 * j + e] * 8 + held.at["n"][lane, 0, 2 * j + e]
+            assert got == want
+
+
+@pytest.mark.parametrize(
+    ("bits", "name", "element"),
+    [
+        (16, "mfma.32x32x16.B.f16", "f16"),
+        (8, "mfma.32x32x64.B.e4m3", "e4m3"),
+        (8, "mfma.16x16x128.B.e5m2", "e5m2"),
+        (4, "mfma.32x32x64.B.e2m1", "e2m1"),
+        (4, "mfma.16x16x128.B.e2m1", "e2m1"),
+    ],
+)
+def test_transposing_loads_of_amd_deliver_columns(bits, name, element):
+    """Play ds_read_b64_tr: of 16 lanes, each addresses 64 bits in rows of 16 elements, lane l gets column l."""
+    held = FRAGMENTS[name]
+    rows = 64 // bits
+    access = {"name": "B", "op": f"ds_read_b64_tr_b{bits}", "fragment": held.name}
+    shape = tuple(held.extent.values())
+    loaded = from_data(problem(access, shape=shape, element=element, threads=64, target="gfx950"))
+    pieces = trace(loaded, device("gfx950")).accesses[0].element
+    across = 16 // rows
+    for piece, lane, j in itertools.product(range(held.values // rows), range(64), range(rows)):
+        got = pieces[piece, lane // 16 * 16 + across * j + lane % 16 // rows] + lane % rows
+        place = held.at["k"][lane, 0, rows * piece + j], held.at["n"][lane, 0, rows * piece + j]
+        assert got == place[0] * shape[1] + place[1]
+
+
+def test_transposing_loads_that_cannot_deliver_a_fragment():
+    access = {"name": "B", "op": "ds_read_b64_tr_b16", "fragment": "mfma.32x32x16.B.f16"}
+    for other, error in (
+        ({"index": ["n", "k"]}, "cannot move"),
+        ({"op": "ds_read_b64_tr_b8"}, "elements have 16"),
+        ({"op": "ds_read_b96_tr_b6"}, "elements have 16"),
+    ):
+        with pytest.raises(ProblemFileError, match=error):
+            from_data(problem({**access, **other}, shape=(32, 32), threads=64, target="gfx950"))
+
+
+@pytest.mark.parametrize(("name", "side"), [("mfma.xf32.32x32x4", 32), ("mfma.xf32.16x16x8", 16)])
+def test_xf32_is_what_the_matrix_instruction_calculator_prints(name, side):
+    # A[0][0..3] is v0{0} v1{0} v0{32} v1{32}, and v0{0} v1{0} v0{16} v1{16}.
+    held = FRAGMENTS[f"{name}.A.xf32"]
+    assert {(int(held.at["k"][lane, 0, i]), lane, i) for lane in (0, side) for i in (0, 1)} == {
+        (0, 0, 0), (1, 0, 1), (2, side, 0), (3, side, 1),
+    }  # fmt: skip
+    assert (held.at["m"][:, 0, 0] == np.arange(64) % side).all()
+
+
+@pytest.mark.parametrize("operand", ["A", "B"])
+@pytest.mark.parametrize("shape", [[32, 32, 64], [16, 16, 128]])
+def test_f8f6f4_is_what_triton_gives_its_operands(shape, operand):
+    held = FRAGMENTS[f"mfma.{'x'.join(map(str, shape))}.{operand}.e4m3"]
+    parent = (
+        f"#ttg.amd_mfma<{{version = 4, warpsPerCTA = [1, 1], instrShape = {shape}, isTransposed = true}}>"
+    )
+    text = f"#ttg.dot_op<{{opIdx = {'AB'.index(operand)}, parent = {parent}, kWidth = 16}}>"
+    got = thread_values(text, tuple(held.extent.values()), 64)
+    assert (got == np.stack([at[:, 0] for at in held.at.values()], axis=-1)).all()
+
+
+@pytest.mark.parametrize(("name", "version", "k_width"), [("wmma", 1, 16), ("wmma.gfx12", 2, 8)])
+def test_wmma_is_as_triton_lays_it(name, version, k_width):
+    parent = f"#ttg.amd_wmma<{{version = {version}, ctaLayout = {{warp = []}}, isTranspose = false}}>"
+    for operand, text in (
+        ("C.f32", parent),
+        ("A.f16", f"#ttg.dot_op<{{opIdx = 0, parent = {parent}, kWidth = {k_width}}}>"),
+        ("B.f16", f"#ttg.dot_op<{{opIdx = 1, parent = {parent}, kWidth = {k_width}}}>"),
+    ):
+        held = FRAGMENTS[f"{name}.16x16x16.{operand}"]
+        table = thread_values(text, (16, 16), 32)
+        assert (np.stack([t[:, 0] for t in held.at.values()], axis=-1) == table).all()
+
+
+def loadable():
+    for name, held in FRAGMENTS.items():
+        element = {8: "i8", 16: "f16", 32: "f32", 64: "f64"}.get(held.bits, "u8")
+        yield pytest.param(name, element, id=name)
+
+
+@pytest.mark.parametrize(("name", "element"), list(loadable()))
+def test_direct_loads_touch_the_fragment(name, element):
+    """Element by element (packed ones together), the loads of all lanes are the fragment's table."""
+    held = FRAGMENTS[name]
+    p = max(1, 8 // held.bits)
+    packed = next(c for c in ("k", "n", "m") if c in held.extent)  # below a byte, elements run along k
+    shape = [e // (p if c == packed else 1) for c, e in held.extent.items()]
+    target = "sm_90" if held.lanes == 32 else "gfx942"
+    access = {"name": "x", "op": "load", "bytes": max(1, held.bits // 8), "fragment": name}
+    data = problem(access, shape=shape, element=element, threads=held.lanes * held.warps, target=target)
+    coordinates, _ = lanes_of(data)
+    got = coordinates.reshape(-1, held.warps, held.lanes, 2).transpose(2, 1, 0, 3)
+    for d, (c, table) in enumerate(held.at.items()):
+        assert (got[..., d] == table[:, :, ::p] // (p if c == packed else 1)).all()
+
+
+def test_index_maps_coordinates_into_the_tile():
+    """Two stages, B stored by its columns, four instructions of n at once through x4."""
+    access = {
+        "name": "B",
+        "op": "ldmatrix.x4",
+        "fragment": "mma.m16n8k16.B.f16",
+        "warps": [2, 2],
+        "repeat": {"n": 4, "k": 2},
+        "index": ["s", "n", "k"],
+        "for": {"s": 2},
+    }
+    data = problem(access, shape=(2, 64, 32), threads=128)
+    (written,) = written_out(data)["accesses"]
+    assert written["for"] == {"s": 2, "n_step": 2, "k_step": 2}
+    coordinates, _ = lanes_of(data)
+    assert coordinates[..., 0].max() == 1
+    rows = coordinates[0, :, 1]
+    assert rows.tolist() == [*range(8), *range(8), *range(8, 16), *range(8, 16)]
+    # All warps together touch the whole tile, in rows of 16 bytes.
+    touched = {(s, n, k + e) for s, n, k in coordinates.reshape(-1, 3).tolist() for e in range(8)}
+    assert len(touched) == 2 * 64 * 32
+
+
+@pytest.mark.parametrize(
+    ("shape", "element", "threads", "copy"),
+    [
+        ((128, 64), "f16", 256, {"bytes": 16}),
+        ((3, 64, 32), "f16", 128, {"bytes": 16}),
+        ((3, 5, 24), "f32", 64, {"bytes": 8}),
+        ((48, 80), "f32", 128, {"bytes": 4, "threads": 96}),
+        ((16, 96), "f32", 128, {"bytes": 16}),
+        ((64, 96), "f32", 64, {"bytes": 4, "order": [1, 0]}),
+        ((7,), "f64", 32, {"bytes": 8}),
+        ((4, 8, 16, 8), "i8", 1024, {"bytes": 4}),
+    ],
+)
+def test_copy_touches_every_piece_once_in_order(shape, element, threads, copy):
+    data = problem(
+        {"name": "fill", "op": "store", "copy": copy}, shape=shape, element=element, threads=threads
+    )
+    loaded = from_data(data)
+    access = trace(loaded, device("sm_90")).accesses[0]
+    vector = copy["bytes"] // loaded.tile.element_bytes
+    order = copy.get("order", list(range(len(shape))))
+    want = np.arange(loaded.tile.elements).reshape(shape).transpose(order).ravel()[::vector]
+    warps = -(-threads // 32)
+    element, active = (a.reshape(-1, warps * 32)[:, :threads] for a in (access.element, access.active))
+    assert element[active].tolist() == want.tolist()
+    workers = copy.get("threads", threads)
+    assert not active[:, workers:].any()
+
+
+WRONG = {
+    "unknown fragment": (
+        {"fragment": "mma.m16n8k16.A.f17"},
+        "accesses[0].fragment: unknown fragment 'mma.m16n8k16.A.f17'; did you mean mma.m16n8k16.A.f16",
+    ),
+    "unknown field": ({"warp": [1, 1]}, "accesses[0]: object contains unknown field `warp`"),
+    "warps missing": ({"warps": None}, "accesses[0].warps: the block has 8 warps"),
+    "warps too few": ({"warps": [2, 2]}, "accesses[0].warps: 2 x 2 is not 8, which 256 threads make"),
+    "wrong coordinate": ({"repeat": {"n": 2}}, "accesses[0].repeat: mma.m16n8k16.A.f16 has m and k, not n"),
+    "wrong direction": ({"op": "ldmatrix.x4.trans"}, "accesses[0].op: ldmatrix.x4.trans cannot move"),
+    "wide load": ({"op": "load", "bytes": 8}, "accesses[0].op: load cannot move"),
+    "torn repeats": (
+        {"op": "load", "bytes": 16, "fragment": "mma.m16n8k8.B.f16", "repeat": {"k": 3}},
+        "accesses[0].repeat: load moves 8 values a lane and mma.m16n8k8.B.f16 has 2: the first coordinate of repeat must be repeated a multiple of 4 times, but k is repeated 3 times",
+    ),
+    "rank": ({"index": ["m"]}, "accesses[0].index: expected one expression for each of 2 dimensions"),
+    "name in index": ({"index": ["m", "n"]}, "accesses[0].index[1]: unknown name 'n'"),
+    "element": ({"fragment": "mma.m16n8k32.A.s8"}, "has elements of 8 bits, the tile of 16"),
+    "reserved loop": ({"for": {"m": 2}}, "accesses[0].for: 'm' is reserved"),
+    "op": ({"op": "ldmatrix"}, "accesses[0].op: unknown op 'ldmatrix'"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_errors_name_the_field(case):
+    change, message = WRONG[case]
+    access = {"name": "A", "op": "ldmatrix.x4", "fragment": "mma.m16n8k16.A.f16", "warps": [4, 2]} | change
+    access = {k: v for k, v in access.items() if v is not None}
+    with pytest.raises(ProblemFileError) as caught:
+        from_data(problem(access))
+    assert message in str(caught.value)
+
+
+def test_copy_errors():
+    for copy, message in (
+        ({"bytes": 3}, "accesses[0].copy.bytes: invalid enum value 3"),
+        ({"bytes": 1}, "accesses[0].copy.bytes: 1 bytes are no whole number of 16-bit elements"),
+        ({"bytes": 16, "order": [1, 0]}, "must lie along the last dimension"),
+        ({"bytes": 16, "threads": 512}, "accesses[0].copy.threads: the block has 256 threads, not 512"),
+    ):
+        with pytest.raises(ProblemFileError) as caught:
+            from_data(problem({"name": "fill", "op": "store", "copy": copy}))
+        assert message in str(caught.value)
+
+
+def test_errors_elsewhere_come_first():
+    data = problem({"name": "fill", "op": "store", "copy": {"bytes": 16}}, element="f17")
+    with pytest.raises(ProblemFileError, match=r"tile\.element: unknown type"):
+        from_data(data)
+    del data["threads"]
+    with pytest.raises(ProblemFileError, match="threads"):
+        from_data(data)
+
+
+def test_written_out_is_an_ordinary_problem():
+    data = problem(
+        {"name": "fill", "op": "cp.async", "copy": {"bytes": 16}},
+        {
+            "name": "A",
+            "op": "ldmatrix.x4",
+            "fragment": "mma.m16n8k16.A.f16",
+            "warps": [4, 2],
+            "repeat": {"m": 2, "k": 4},
+        },
+    )
+    plain = json.loads(json.dumps(written_out(data)))
+    assert from_data(plain) == from_data(data)
+    assert plain["accesses"][0] == {"name": "fill", "op": "cp.async", "bytes": 16, "for": {"i": 4}, "index": ["tid // 8 + i*32", "tid % 8 * 8"]}  # fmt: skip
+
+
+@given(st.lists(st.tuples(st.sampled_from([1, 2, 3, 4, 5, 8]), st.integers(0, 9)), min_size=1, max_size=5), st.integers(0, 5))  # fmt: skip
+def test_fit_finds_mixed_radix_digits(digits, constant):
+    """A sum of digits of a lane and of a loop variable is found again, value by value."""
+    size = int(np.prod([s for s, _ in digits]))
+    v, table, rest = np.arange(size), np.full(size, constant), np.arange(size)
+    for radix, stride in digits:
+        table = table + rest % radix * stride
+        rest = rest // radix
+    both = table[:, None] + 7 * np.arange(4)[None, :]
+    node = fit(both, {"lane": size, "i": 4})
+    assert node is not None
+    assert (evaluate(node, {"lane": v[:, None], "i": np.arange(4)[None, :]}) == both).all()
+
+
+@given(st.lists(st.integers(0, 63), min_size=7, max_size=7))
+def test_fit_finds_xor_bases(bases):
+    tid = np.arange(128)
+    table = np.zeros(128, np.int64)
+    for b, basis in enumerate(bases):
+        table ^= (tid >> b & 1) * basis
+    node = fit_threads(table[:, None], 32, np.ones((128, 1), bool))
+    assert node is not None
+    env = {"tid": tid, "lane": tid % 32, "warp": tid // 32}
+    assert (evaluate(node, env) == table).all()
+
+
+def test_fit_gives_up_rather_than_guess():
+    noise = np.random.default_rng(1).integers(0, 1 << 20, (32, 8))
+    assert fit(noise, {"lane": 32, "i": 8}) is None
+    few = np.array([5, 5, 5, 9, 9, 1, 1, 1])
+    node = fit(few, {"lane": 8})
+    assert node is not None
+    assert evaluate(node, {"lane": np.arange(8)}).tolist() == few.tolist()
+
+
+@pytest.mark.parametrize(("op", "fill"), [("ldmatrix.x4", {}), ("load", {"bytes": 4})])
+def test_packed_elements_move_as_the_bytes_that_hold_them(op, fill):
+    """Two s4 of a fragment are a byte: byte k // 2 of the one tile begins where element k of the other does."""
+    access = {"name": "A", "op": op, **fill, "fragment": "mma.m16n8k64.A.s4", "repeat": {"m": 2, "k": 2}}
+    elements, byte = (
+        {"name": "t", "tile": {"shape": shape, "element": element}, "threads": 32, "accesses": [access]}
+        for shape, element in (([32, 128], "s4"), ([32, 64], "b8"))
+    )
+    packed, whole = (trace(from_data(data), device("sm_90")).accesses[0] for data in (elements, byte))
+    assert packed.element.tolist() == (2 * whole.element).tolist()
+    assert packed.active.tolist() == whole.active.tolist()
+
+
+@pytest.mark.parametrize("first", [0, 4, 8])
+def test_some_warps_of_a_block_take_part(first):
+    """Two warpgroups of four: what two alone would do, at the warps that are named."""
+    access = {"name": "a", "op": "stmatrix.x4", "fragment": "wgmma.m64n8k16.C.f16", "repeat": {"n": 8}}
+    alone, _ = lanes_of(problem({**access, "warps": [2, 1]}))
+    some, active = lanes_of(problem({**access, "warps": [2, 1], "first_warp": first}, threads=512))
+    taking = active.all(axis=1)
+    assert taking.sum() == len(alone)
+    assert (some[taking] == alone).all()
+    assert not active[~taking].any()
+    (warps,) = np.nonzero(taking.reshape(-1, 16).all(axis=0))
+    assert list(warps) == list(range(first, first + 8))
+
+
+def test_some_warps_and_a_predicate_of_the_file():
+    access = {"name": "a", "op": "load", "bytes": 4, "fragment": "mma.m16n8k16.A.f16", "first_warp": 1}
+    data = written_out(problem({**access, "where": "lane < 8"}, shape=(16, 16), threads=96))
+    assert data["accesses"][0]["where"] == "(warp >= 1) & (warp < 2) & (lane < 8)"
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"first_warp": 2}, "first_warp: groups of 4 warps begin at a multiple of that, not at 2"),
+        ({"first_warp": 8}, "warps: 2 x 1 from warp 8 on end at 16, and there are 12"),
+        ({}, "warps: 2 x 1 is not 3, which 384 threads make; first_warp says which"),
+    ],
+)
+def test_warps_that_there_are_not(fields, error):
+    access = {"name": "a", "op": "stmatrix.x4", "fragment": "wgmma.m64n8k16.C.f16", "repeat": {"n": 2}}
+    with pytest.raises(ProblemFileError, match=error):
+        written_out(problem({**access, "warps": [2, 1], **fields}, threads=384))
+
+
+@pytest.mark.parametrize(
+    ("element", "op"),
+    [
+        ("bf16", {"op": "stmatrix.x4"}),
+        ("e4m3", {"op": "store", "bytes": 2}),
+        ("f64", {"op": "store", "bytes": 16}),
+    ],
+)
+def test_results_are_converted_before_they_are_stored(element, op):
+    """Accumulators of 32 bits in a tile of another element lie where those of 16 bits lie in one of 16."""
+    access = {"name": "a", "fragment": "wgmma.m64n8k16.C.f32", "repeat": {"n": 2}, **op}
+    data = written_out(problem(access, shape=(64, 16), element=element, threads=128))
+    sixteen = {"name": "a", "fragment": "wgmma.m64n8k16.C.f16", "repeat": {"n": 2}, **op}
+    if element == "bf16":
+        assert data["accesses"] == written_out(problem(sixteen, shape=(64, 16), threads=128))["accesses"]
+        return
+    rows, columns = np.moveaxis(lanes_of(data)[0][..., :2], -1, 0)
+    lane, warp = np.arange(32), np.arange(len(rows)) % 4
+    assert (rows % 8 == lane // 4).all()
+    assert (rows // 16 == warp[:, None]).all()
+    assert (columns % 8 == lane % 4 * 2).all()

@@ -1,0 +1,349 @@
+"""Files that are cut, too large, or say of themselves what does not hold: one line, and nothing is loaded."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+
+from layoutopt.accesses.trace import trace
+from layoutopt.engine.records import count_lines
+from layoutopt.errors import ExpressionError, ProblemFileError
+from layoutopt.expressions.grammar import parse
+from layoutopt.files.array_file import header, read_offsets
+from layoutopt.files.file import from_data
+from layoutopt.files.result_file import layout_from_data, result_from_data
+from layoutopt.ground import json_data
+from layoutopt.hardware.devices import device
+from layoutopt.imports import triton
+from layoutopt.imports.trace import accesses
+from layoutopt.kernels.files import programs
+
+SM_90 = device("sm_90")
+RECORD = {"access": "a", "op": "ld.shared.b32", "warp": 0, "sequence": 0, "active": "0xffffffff"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"a": [1, 1e400]}', "a[1]: a number has at most 64 bits; given 1e400"),
+        ('{"a": {"b": 18446744073709551616}}', "a.b: a number has at most 64 bits"),
+        ('{"a": ' + "7" * 5000 + "}", "a: a number has at most 64 bits; given 777"),
+        ('{"a": "\\ud800"}', "a: half of a surrogate pair"),
+        ('{"\\udfff": 1}', "half of a surrogate pair"),
+        ('{"a": "\\ud83d"}', "a: half of a surrogate pair"),
+        ('{"a": NaN}', "NaN is not a JSON number"),
+        ("[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_json_that_is_not_read(text, message):
+    with pytest.raises(ProblemFileError) as caught:
+        json_data.parse(text.encode())
+    assert str(caught.value).startswith(message) or message in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+def test_whole_pairs_and_64_bits_are_read():
+    text = '{"\\ud83d\\ude00": [18446744073709551615, -9223372036854775808, 1e300, "\\\\ud800"]}'
+    assert json_data.parse(text.encode()) == {"😀": [(1 << 64) - 1, -(1 << 63), 1e300, "\\ud800"]}
+
+
+def test_a_file_beyond_its_bound_is_refused_not_cut(tmp_path):
+    path = tmp_path / "long"
+    path.write_bytes(b"x" * 11)
+    assert json_data.read(path, 11) == b"x" * 11
+    with pytest.raises(ProblemFileError, match="has more than 10 bytes"):
+        json_data.read(path, 10)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "DistributedLinearLayout(reg_bases=[" + "[0,1]," * 60 + "], warp_bases=[], "
+        "lane_bases=[[0,1],[0,2],[0,4],[1,0],[2,0]])",
+        "DotOperandLayout(operand_index=0, k_width=1180591620717411303424, parent="
+        "NVMMADistributedLayout(version=[2, 0], warps_per_cta=[1, 1], instr_shape=[16, 8]))",
+        "NVMMADistributedLayout(version=[], warps_per_cta=[1, 1], instr_shape=[16, 8])",
+        "BlockedLayout(CTAsPerCGA=3)",
+        "BlockedLayout(a=" + "x" + ".a" * 900 + ")",
+        "BlockedLayout(a=1 + 0x" + "f" * 4000 + ")",
+    ],
+)
+def test_layouts_of_triton_without_end(text):
+    with pytest.raises(ProblemFileError, match="not a Triton layout"):
+        triton.thread_values(text, (16, 16))
+
+
+@pytest.mark.parametrize(
+    "text", ["x0" + ".a" * 1900, "x0 ** 0x" + "f" * 3900, "-" * 3000 + "x0", "f(" * 1000]
+)
+def test_expressions_without_end(text):
+    with pytest.raises(ExpressionError):
+        parse(text, frozenset(["x0"]))
+
+
+PROBLEM = {
+    "name": "t",
+    "tile": {"shape": [8, 8], "element": "f32"},
+    "threads": 32,
+    "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["lane // 8", "lane % 8"]}],
+}
+
+
+@pytest.mark.parametrize("name", ["abc\n", "\n", "a\x1b[31m", ""])
+def test_names_are_one_line(name):
+    with pytest.raises(ProblemFileError, match="name"):
+        from_data({**PROBLEM, "name": name})
+    with pytest.raises(ProblemFileError, match="accesses"):
+        from_data({**PROBLEM, "accesses": [{**PROBLEM["accesses"][0], "for": {f"i{name}\n": 2}}]})
+
+
+def test_unknown_fields_are_shown_short_and_visible():
+    for field in ("\x1b]0;pwned\x07", "f" * 200_000, "x - at `$.y[0]`"):
+        with pytest.raises(ProblemFileError, match="unknown field") as caught:
+            from_data({**PROBLEM, field: 1})
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"op": "load", "byte_address"', "line 2: not JSON"),
+        (b"[" * 100_000, "line 2: not JSON that layoutopt reads: nested too deeply"),
+        (b'{"op": "load", "x": %s}' % (b"7" * 5000), "line 2, x: a number has at most 64 bits"),
+        (b'{"op": "load", "bytes": 1e400}', "line 2, bytes: a number has at most 64 bits"),
+        (b'"\\ud800"', "line 2: "),
+    ],
+)
+def test_records_have_the_errors_of_one_parser(line, message):
+    good = json.dumps({"op": "ld.shared.b32", "byte_address": [4 * k for k in range(32)]}).encode()
+    with pytest.raises(ProblemFileError) as caught:
+        list(count_lines(io.BytesIO(good + b"\n" + line + b"\n").read1, SM_90))
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sequence": -5}, "line 1, sequence: "),
+        ({"byte_address": [1 << 70] + [0] * 31}, "line 1, byte_address[0]: "),
+        ({"byte_address": [1 << 63] + [0] * 31}, "line 1, byte_address[0]: "),
+        ({"sequence": 1 << 40}, "line 1: sequence"),
+        ({"active": "0x" + "f" * 5000}, "line 1, active: "),
+    ],
+)
+def test_traces_out_of_range(change, message):
+    record = {**RECORD, "byte_address": [4 * k for k in range(32)], **change}
+    with pytest.raises(ProblemFileError) as caught:
+        accesses([json.dumps(record).encode()], 4 * np.arange(64), 4, 32)
+    assert str(caught.value).startswith(message)
+
+
+def npy(head, payload=b"", version=(1, 0)):
+    length = len(head).to_bytes(2, "little")
+    return b"\x93NUMPY" + bytes(version) + length + head.encode() + payload
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"PK\x03\x04 no archive",
+        b"\x93NUMPY",
+        b"\x93NUMPY\x01\x00\xff\xff{",
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (2, 2)}", bytes(31)),
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (2, 2)}", bytes(33)),
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000, 32)}"),
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (-2, -2)}", bytes(32)),
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (2, '2')}", bytes(32)),
+        npy("{'descr': '<f8', 'fortran_order': False, 'shape': (2, 2)}", bytes(32)),
+        npy("{'descr': '|O', 'fortran_order': False, 'shape': (2, 2)}", bytes(32)),
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (2, 2)", bytes(32)),
+        npy("{'descr': '<i8'", bytes(32)),
+        npy("'", bytes(32)),
+        npy("(" * 5000, bytes(32)),
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (2, 2)}", bytes(32), (9, 0)),
+    ],
+)
+def test_npy_files_that_hold_no_offsets(data, tmp_path):
+    path = tmp_path / "t.npy"
+    path.write_bytes(data)
+    with pytest.raises(ProblemFileError, match="--table: "):
+        read_offsets(path, (2, 2), "--table")
+
+
+def test_the_header_is_checked_before_memory_is_asked_for(tmp_path):
+    path = tmp_path / "sparse.npy"
+    with path.open("wb") as file:
+        shape = (1 << 27, 32)
+        np.lib.format.write_array_header_1_0(file, {"descr": "<i8", "fortran_order": False, "shape": shape})
+        file.truncate(file.tell() + (1 << 27) * 32 * 8)
+    assert header(path).shape == shape
+    with pytest.raises(ProblemFileError, match=r"expected integers of shape \(2, 2\)"):
+        read_offsets(path, (2, 2), "--table")
+
+
+def test_a_listing_of_empty_lines_is_none(tmp_path):
+    """What tells PTX from machine code looks at each line once."""
+    path = tmp_path / "empty.sass"
+    path.write_bytes(b"\n" * 500_000)
+    with pytest.raises(ProblemFileError, match="no machine code"):
+        programs(path)
+
+
+def test_more_dimensions_than_an_array_has(tmp_path):
+    path = tmp_path / "t.npy"
+    path.write_bytes(npy(f"{{'descr': '<i8', 'fortran_order': False, 'shape': ({'1, ' * 65})}}", bytes(8)))
+    with pytest.raises(ProblemFileError, match=r"--data: .*header cannot be read"):
+        header(path, "--data")
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_offsets_are_read_in_both_orders(order, tmp_path):
+    table = np.asarray(np.arange(6, dtype=np.int32).reshape(2, 3), order=order)
+    np.save(tmp_path / "t.npy", table)
+    assert read_offsets(tmp_path / "t.npy", (2, 3), "--table").tolist() == [[0, 1, 2], [3, 4, 5]]
+    np.save(tmp_path / "t.npy", table.astype(np.uint64) << 60)
+    with pytest.raises(ProblemFileError, match="at most"):
+        read_offsets(tmp_path / "t.npy", (2, 3), "--table")
+
+
+LAYOUT = {
+    "shape": [4, 8],
+    "element_bytes": 4,
+    "digits": [
+        {"dim": 0, "divide": 1, "size": 4, "stride": 8},
+        {"dim": 1, "divide": 1, "size": 8, "stride": 1},
+    ],
+}
+
+
+def with_stride(stride):
+    return {**LAYOUT, "digits": [{**LAYOUT["digits"][0], "stride": stride}, LAYOUT["digits"][1]]}
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        None,
+        [],
+        with_stride(0),
+        with_stride(-8),
+        with_stride(7),
+        with_stride(1 << 63),
+        with_stride(1 << 39),
+        {**LAYOUT, "shape": []},
+        {**LAYOUT, "shape": [4]},
+        {**LAYOUT, "shape": [1 << 20, 1 << 20]},
+        {**LAYOUT, "shape": [1 << 40, 1]},
+        {**LAYOUT, "shape": [4, 9]},
+        {**LAYOUT, "digits": []},
+        {**LAYOUT, "digits": [{"dim": 7, "divide": 1, "size": 4, "stride": 8}, *LAYOUT["digits"]]},
+        {**LAYOUT, "element_bytes": 0},
+        {**LAYOUT, "element_bytes": 1 << 62},
+        {**LAYOUT, "packed": 0},
+        {**LAYOUT, "packed": 3},
+        {**LAYOUT, "interval": [1, 1 << 40]},
+        {**LAYOUT, "interval": [0, 1]},
+        {**LAYOUT, "swizzle": [{"bit": 1 << 60, "mask": 1}]},
+        {**LAYOUT, "swizzle": [{"bit": 2, "mask": 1}]},
+        {**LAYOUT, "digits": [], "lookup": [0] * 32},
+        {**LAYOUT, "digits": [], "lookup": list(range(31))},
+        {**LAYOUT, "digits": [], "lookup": [*range(31), 1 << 62]},
+    ],
+)
+def test_layouts_that_are_none(layout):
+    with pytest.raises(ProblemFileError, match="layout"):
+        layout_from_data(layout)
+
+
+RESULT = {
+    "schema": "layoutopt.result/1",
+    "problem": "t",
+    "target": "sm_90",
+    "status": "feasible",
+    "proof": {
+        "excess": {"lower_bound": 0, "scope": "every layout"},
+        "bytes": {"lower_bound": 128, "scope": "every layout"},
+    },
+    "reason": "",
+    "layout": LAYOUT,
+    "offset": "x0*8 + x1",
+    "bytes": 128,
+    "declared_bytes": 128,
+    "alignment_bytes": 4,
+    "excess": 0,
+    "accesses": [{"name": "a", "op": "load", "wavefronts": 1, "ideal": 1, "excess": 0, "bank_conflicts": 0}],
+}
+
+
+def test_a_result_that_agrees_with_its_layout():
+    assert result_from_data(RESULT).layout == layout_from_data(LAYOUT)
+    other_words = {**RESULT, "offset": "8*x0 + (x1 ^ 0)"}
+    assert result_from_data(other_words).offset == "8*x0 + (x1 ^ 0)"
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"bytes": 17}, "bytes"),
+        ({"bytes": None}, "bytes"),
+        ({"declared_bytes": 4096}, "declared_bytes"),
+        ({"alignment_bytes": 3}, "alignment_bytes"),
+        ({"alignment_bytes": 0}, "alignment_bytes"),
+        ({"excess": 5}, "excess"),
+        ({"offset": "x0*9 + x1"}, "offset"),
+        ({"offset": "x0 int evil = 1; //"}, "offset"),
+        ({"offset": None}, "offset"),
+        ({"status": "infeasible"}, "status"),
+        (
+            {"proof": {**RESULT["proof"], "excess": {"lower_bound": 9, "scope": "every layout"}}},
+            "proof.excess.lower_bound",
+        ),
+        (
+            {"proof": {**RESULT["proof"], "bytes": {"lower_bound": 129, "scope": "every layout"}}},
+            "proof.bytes.lower_bound",
+        ),
+        (
+            {"proof": {**RESULT["proof"], "bytes": {"lower_bound": 128, "scope": "x" * 2000}}},
+            "proof.bytes.scope",
+        ),
+        ({"layout": None}, "status"),
+        ({"layout": None, "status": "unknown"}, "excess"),
+        ({"status": "optimal", "weighted_excess": 2.5}, "status"),
+        (
+            {
+                "status": "optimal",
+                "proof": {**RESULT["proof"], "bytes": {"lower_bound": 127, "scope": "none"}},
+            },
+            "status",
+        ),
+        (
+            {"proof": {**RESULT["proof"], "bytes": {"lower_bound": -1, "scope": "every layout"}}},
+            "proof.bytes.lower_bound",
+        ),
+        (
+            {
+                "weighted_excess": 1,
+                "proof": {**RESULT["proof"], "weighted_excess": {"lower_bound": 2, "scope": "x"}},
+            },
+            "proof.weighted_excess.lower_bound",
+        ),
+        ({"accesses": [{**RESULT["accesses"][0], "bank_conflicts": -1}]}, "accesses[0].bank_conflicts"),
+        ({"schema": "layoutopt.result/2"}, "schema"),
+        ({"problem": "a\n#define evil"}, "problem"),
+    ],
+)
+def test_results_that_contradict_their_layout(change, field):
+    with pytest.raises(ProblemFileError) as caught:
+        result_from_data({**RESULT, **change})
+    assert caught.value.field == field
+
+
+def test_a_weight_of_hundreds_of_decimals_is_refused_in_a_line():
+    access = {"name": "a", "op": "load", "bytes": 4, "index": ["tid"], "weight": 5e-324}
+    data = {"name": "p", "tile": {"shape": [32], "element": "f32"}, "threads": 32, "accesses": [access]}
+    with pytest.raises(ProblemFileError, match="weights need a common denominator of 2000") as caught:
+        trace(from_data(data), SM_90)
+    assert len(str(caught.value)) < 150

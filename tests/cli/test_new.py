@@ -1,0 +1,341 @@
+"""From nothing to a problem that solves: `new`, `problems`, names of the catalogue, completion."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from command import COMMAND, ENVIRONMENT, layoutopt
+from conftest import PROBLEMS, ROOT, TILE_SETS
+
+from layoutopt import arrange, load_any
+from layoutopt.accesses.trace import trace
+from layoutopt.cli.new import KINDS as OFFERED
+from layoutopt.files.block_starters import BLOCKS
+from layoutopt.files.catalogue import find, problems, short_names
+from layoutopt.files.file import from_data, load
+from layoutopt.files.starters import KINDS, Options, starter
+from layoutopt.hardware.devices import device
+from layoutopt.hardware.fragments import executes, fragments
+from layoutopt.search.solve import solve
+
+TILE_ELEMENT = {"s8": "i8", "s32": "i32"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_solves_as_it_is(kind, tmp_path):
+    path = tmp_path / "tile.json"
+    done = layoutopt("new", kind, "-o", path)
+    assert (done.returncode, done.stdout) == (0, "")
+    problem = load(path)
+    assert problem.notes
+    assert all(access.notes for access in problem.accesses)
+    result = solve(problem, time_limit=30)
+    assert (result.status, result.excess) == ("optimal", 0)
+    assert layoutopt("new", kind, "-o", path).returncode == 2, "an existing file is not replaced"
+
+
+@pytest.mark.parametrize(
+    ("options", "stages", "threads", "bytes_"),
+    [
+        ((), 6, 384, 229376),
+        (("--tile", "64x256", "--element", "e4m3"), 4, 256, 196608),
+        (("--tile", "256x128", "--element", "bf16", "--stages", "3"), 3, 384, 212992),
+        (("--tile", "192x96", "--element", "f32"), 5, 256, 221184),
+    ],
+)
+def test_a_hopper_block_solves_as_it_is(options, stages, threads, bytes_, tmp_path):
+    path = tmp_path / "block.json"
+    assert layoutopt("new", "hopper", *options, "-o", path).returncode == 0
+    tiles = load_any(path)
+    assert (tiles.tiles[0].stages, tiles.threads) == (stages, threads)
+    found = arrange(tiles)
+    assert (found.status, found.excess, found.bytes) == ("optimal", 0, bytes_)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (("--target", "sm_80"), "--target: sm_80 has no wgmma"),
+        (("--element", "f64"), "--element: wgmma multiplies f16"),
+        (("--tile", "100x128"), "--tile: M a multiple of 64"),
+        (("--tile", "256x256"), "--stages: 1 stages fit"),
+        (("--threads", "256"), "--threads: 2 warpgroups of consumers and a producer are 384 threads"),
+    ],
+)
+def test_a_hopper_block_that_there_is_not(options, error):
+    more = ("--stages", "2") if "256x256" in options else ()
+    done = layoutopt("new", "hopper", *options, *more)
+    assert (done.returncode, error in done.stderr) == (2, True), done.stderr
+
+
+def shapes():
+    """Every mma shape with each of its elements, on the first target that has it, if that is after sm_90."""
+    for name, held in fragments().items():
+        match = re.fullmatch(r"mma\.(\w+)\.([ABC])\.(\w+)", name)
+        if match and held.matrices == 1:
+            target = "sm_120" if held.since == "sm_120" else "sm_90"
+            yield match[1], match[2], TILE_ELEMENT.get(match[3], match[3]), target
+
+
+@pytest.mark.parametrize(("mma", "operand", "element", "target"), list(shapes()))
+def test_gemm_of_every_mma_shape_is_conflict_free(mma, operand, element, target):
+    depth = int(mma.rpartition("k")[2]) if operand != "C" else 32
+    options = Options(mma=mma, operand=operand, element=element, tile=(64, max(32, depth)), target=target)
+    result = solve(from_data(starter("gemm", options)), time_limit=30)
+    assert (result.status, result.excess) == ("optimal", 0)
+
+
+@pytest.mark.filterwarnings("ignore::layoutopt.errors.DisputedRuleWarning")
+def test_gemm_of_every_shape_of_amd_is_a_problem():
+    for name, held in fragments().items():
+        match = re.fullmatch(r"(mfma\.\w+|wmma\.[\w.]+)\.([ABC])\.(\w+)", name)
+        if match:
+            element, target = TILE_ELEMENT.get(match[3], match[3]), held.since
+            target = {"gfx940": "gfx942", "gfx1200": "gfx1201"}.get(target, target)
+            options = Options(mma=match[1], operand=match[2], element=element, target=target)
+            data = starter("gemm", options)
+            accesses = trace(from_data(data), device(target)).accesses
+            assert {"fragment": held.name}.items() <= data["accesses"][match[2] != "C"].items()
+            assert len(accesses) == 2
+
+
+@pytest.mark.filterwarnings("ignore::layoutopt.errors.DisputedRuleWarning")
+@pytest.mark.parametrize(
+    ("target", "element", "operand", "name", "op"),
+    [
+        ("sm_90", "f16", "A", "mma.m16n8k16.A.f16", "ldmatrix.x4"),
+        ("turing", "f16", "A", "mma.m16n8k8.A.f16", "ldmatrix.x4"),
+        ("sm_75", "f32", "C", "mma.m16n8k8.C.f32", "store"),
+        ("sm_75", "i8", "B", "mma.m8n8k16.B.s8", "ldmatrix.x4"),
+        ("sm_75", "s4", "A", "mma.m8n8k32.A.s4", "ldmatrix.x4"),
+        ("sm_80", "f16", "C", "mma.m16n8k16.C.f16", "store"),
+        ("sm_90", "f16", "C", "mma.m16n8k16.C.f16", "stmatrix.x4"),
+        ("ada", "e4m3", "A", "mma.m16n8k32.A.e4m3", "ldmatrix.x4"),
+        ("rtx50", "e2m1", "A", "mma.m16n8k64.A.e2m1", "ldmatrix.x4"),
+        ("sm_90", "f64", "A", "mma.m8n8k4.A.f64", "load"),
+        ("gfx90a", "bf16", "A", "mfma.32x32x8.A.bf16", "load"),
+        ("mi300x", "f16", "A", "mfma.32x32x8.A.f16", "load"),
+        ("gfx942", "f32", "B", "mfma.32x32x2.B.f32", "load"),
+        ("gfx942", "f32", "C", "mfma.32x32x8.C.f32", "store"),
+        ("gfx950", "f16", "A", "mfma.32x32x16.A.f16", "load"),
+        ("gfx908", "bf16", "B", "mfma.32x32x4.B.bf16", "load"),
+        ("gfx90a", "i8", "A", "mfma.32x32x8.A.s8", "load"),
+        ("gfx950", "i8", "A", "mfma.32x32x32.A.s8", "load"),
+        ("rx7900", "f16", "A", "wmma.16x16x16.A.f16", "load"),
+        ("gfx1200", "e4m3", "B", "wmma.gfx12.16x16x16.B.e4m3", "load"),
+        ("gfx1201", "f32", "C", "wmma.gfx12.16x16x16.C.f32", "store"),
+    ],
+)
+def test_gemm_takes_an_instruction_that_the_target_executes(target, element, operand, name, op):
+    data = starter("gemm", Options(target=target, element=element, operand=operand))
+    access = data["accesses"][operand != "C"]
+    assert (access["fragment"], access["op"]) == (name, op)
+    assert executes(fragments()[name], target)
+    trace(from_data(data), device(target))
+
+
+@pytest.mark.filterwarnings("ignore::layoutopt.errors.DisputedRuleWarning")
+@pytest.mark.parametrize(
+    ("target", "keys", "values"),
+    [
+        ("sm_90", {"op": "ldmatrix.x4"}, {"op": "ldmatrix.x4.trans"}),
+        ("gfx942", {"op": "load", "bytes": 8}, {"op": "load", "bytes": 2}),
+        ("gfx950", {"op": "load", "bytes": 16}, {"op": "ds_read_b64_tr_b16"}),
+        ("gfx1100", {"op": "load", "bytes": 16}, {"op": "load", "bytes": 2}),
+    ],
+)
+def test_attention_reads_as_the_target_can(target, keys, values):
+    data = starter("attention", Options(target=target))
+    _, k, v = data["accesses"]
+    assert keys.items() <= k.items()
+    assert values.items() <= v.items()
+    trace(from_data(data), device(target))
+
+
+@pytest.mark.parametrize("kind", ["gemm", "attention"])
+def test_a_start_for_amd_has_no_conflicts(kind):
+    """Where nothing copies past the registers, the fill binds no more bytes than the fragments need."""
+    data = starter(kind, Options(target="gfx942"))
+    assert data["accesses"][0] | {"op": "store", "copy": {"bytes": 8}} == data["accesses"][0]
+    assert solve(from_data(data), time_limit=30).excess == 0
+
+
+PRODUCTS = json.loads((ROOT / "tests/data/h200_gemm.json").read_text())["products"]
+
+
+@pytest.mark.parametrize("product", PRODUCTS, ids=[p["element"] for p in PRODUCTS])
+def test_the_products_of_an_h200_were_of_these_problems(product):
+    """What was multiplied there is what `new` writes and `solve` answers today; a wrong fragment showed."""
+    assert (product["product"], product["product_wrong"]) == ("right", 0)
+    assert product["control"] == "WRONG"
+    assert product["control_wrong"] > product["elements"] // 2
+    for operand, entry in product["operands"].items():
+        data = starter("gemm", Options(element=product["element"], operand=operand))
+        assert data == entry["problem"]
+        assert solve(from_data(data), time_limit=30).offset == entry["offset"]
+
+
+def test_kinds_offered_are_the_kinds_there_are():
+    assert (*KINDS, *BLOCKS) == OFFERED
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["transpose", "--mma", "m16n8k16"], "--mma goes with"),
+        (["gemm", "--tile", "100x64"], "--tile: expected a multiple of 16 along m"),
+        (["gemm", "--tile", "abc"], "expected extents such as 128x64"),
+        (["gemm", "--tile", "8x8x8"], "--tile: expected 2 extents"),
+        (["gemm", "--threads", "100"], "--threads: "),
+        (["gemm", "--mma", "m16n8k9"], "--mma: 'm16n8k9' does not take f16 as operand A; mma.m16n8k8"),
+        (["gemm", "--element", "c128"], "--element: no matrix instruction takes c128"),
+        (
+            ["gemm", "--target", "sm_80", "--mma", "wgmma.m64n8k16"],
+            "--mma: sm_80 does not execute wgmma.m64n8k16",
+        ),
+        (["gemm", "--target", "b200", "--mma", "wgmma.m64n8k16"], "(it is of sm_90)"),
+        (["gemm", "--target", "sm_90", "--mma", "mfma.32x32x8"], "(it is of gfx908 to gfx950)"),
+        (["gemm", "--target", "sm_75", "--mma", "m16n8k16"], "(it is of sm_80 and later)"),
+        (
+            ["gemm", "--target", "a100", "--element", "e4m3"],
+            "--target: a100 has no matrix instruction with e4m3",
+        ),
+        (["gemm", "--target", "sm_70"], "--target: mma.m8n8k4 with f16 computes 4 matrices at once"),
+        (
+            ["gemm", "--mma", "m8n8k4"],
+            "--mma: mma.m8n8k4 with f16 computes 4 matrices at once, and where each",
+        ),
+        (["gemm", "--mma", "m8n8k4", "--operand", "C"], '"fragment": "mma.m8n8k4.C.f32"'),
+        (["attention", "--target", "gfx906"], "--target: gfx906 has no matrix instruction with f16"),
+        (["attention", "--target", "gfx942", "--threads", "96"], "--threads: "),
+        (["attention", "--element", "s4"], "across its rows by 2-byte elements, not s4"),
+        (["transpose", "--element", "s4"], "--element: s4 elements share bytes"),
+        (["stencil", "--stages", "2"], "--stages goes with gemm and hopper"),
+        (["gemm", "--target", "sm_1"], "sm_1"),
+        (["knapsack"], "knapsack"),
+    ],
+)
+def test_options_that_fit_no_kernel(arguments, message, tmp_path):
+    done = layoutopt("new", *arguments, "-o", tmp_path / "tile.json")
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_pipeline_stages_are_a_dimension():
+    data = json.loads(layoutopt("new", "gemm", "--stages", 3, "--operand", "B").stdout)
+    assert data["tile"]["shape"] == [3, 128, 64]
+    assert data["accesses"][1]["index"] == ["stage", "n", "k"]
+
+
+def test_catalogue_is_listed_and_found_by_name():
+    assert set(problems().values()) == {*PROBLEMS, *TILE_SETS}
+    listed = layoutopt("problems").stdout.splitlines()
+    assert [line.split()[0] for line in listed] == list(short_names())
+    assert find("basics/transpose_32x32_f32") == find("transpose_32x32_f32")
+    data = json.loads(layoutopt("problems", "--json").stdout)
+    assert {row["name"] for row in data["problems"]} == set(short_names())
+
+
+def test_solve_finds_a_problem_by_name(tmp_path):
+    done = layoutopt("solve", "transpose_32x32_f32", "--json", cwd=tmp_path)
+    assert json.loads(done.stdout)["offset"] == "x0*32 + (x1 ^ x0)"
+    done = layoutopt("solve", "transpose_32x32_f23", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "did you mean transpose_32x32_f32" in done.stderr
+
+
+def test_problems_of_several_tiles_are_in_the_catalogue(tmp_path):
+    name = "shoc_fft512_two_passes_f32"
+    done = layoutopt("solve", name, "--json", cwd=tmp_path)
+    assert (done.returncode, json.loads(done.stdout)["bytes"]) == (0, 2048), done.stderr
+    assert layoutopt("problems", name).stdout == (ROOT / f"problems/tile_sets/{name}.json").read_text()
+    assert json.loads(layoutopt("problems", name, "--expanded", "--json").stdout)["overlay"]
+    assert (
+        "first: x0*68 + x1; second: x0*72 + x1*8 + x2 has no bank conflicts"
+        in layoutopt("compare", name).stdout
+    )
+
+
+def test_a_file_comes_before_a_name(tmp_path):
+    (tmp_path / "transpose_32x32_f32").write_text("{}")
+    assert layoutopt("solve", "transpose_32x32_f32", cwd=tmp_path).returncode == 2
+
+
+def test_problems_prints_a_problem_as_written_and_expanded(tmp_path):
+    name = "basics/transpose_32x32_f32"
+    assert layoutopt("problems", name).stdout == (ROOT / f"problems/{name}.json").read_text()
+    path = tmp_path / "a.json"
+    layoutopt("new", "gemm", "-o", path)
+    done = layoutopt("problems", path, "--expanded")
+    assert done.returncode == 0
+    assert "fragment" not in json.dumps([sorted(a) for a in json.loads(done.stdout)["accesses"]])
+    assert from_data(json.loads(done.stdout)) == load(path)
+    assert json.loads(layoutopt("problems", path, "--expanded", "--json").stdout) == json.loads(done.stdout)
+
+
+def test_fragments_are_listed():
+    lines = layoutopt("problems", "--fragments").stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == list(fragments())
+    assert (
+        len(json.loads(layoutopt("problems", "--fragments", "--json").stdout)["fragments"]) == len(lines) - 1
+    )
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_names_of_problems(shell):
+    words = {
+        "COMP_WORDS": "layoutopt solve transpose_16",
+        "COMP_CWORD": "2" if shell != "fish" else "transpose_16",
+    }
+    program = [*COMMAND[:2], "import sys; sys.argv[0] = 'layoutopt'; " + COMMAND[2]]
+    done = subprocess.run(
+        program,
+        env={**ENVIRONMENT, **words, "_LAYOUTOPT_COMPLETE": f"{shell}_complete"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "transpose_16x32_f32" in done.stdout
+    script = subprocess.run(
+        program,
+        env={**ENVIRONMENT, "_LAYOUTOPT_COMPLETE": f"{shell}_source"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "_LAYOUTOPT_COMPLETE" in script.stdout or "Bash" in script.stderr
+
+
+def test_a_wheel_holds_the_catalogue(tmp_path):
+    """What `pip install .` installs; built without a network by the setuptools that is here."""
+    pytest.importorskip("setuptools", minversion="77")
+    build = "import setuptools.build_meta as b, sys; b.build_wheel(sys.argv[1])"
+    copy = tmp_path / "source"
+    copy.mkdir()
+    for name in (
+        "layoutopt",
+        "problems",
+        "pyproject.toml",
+        "setup.py",
+        "MANIFEST.in",
+        "README.md",
+        "LICENSE",
+    ):
+        (copy / name).symlink_to(ROOT / name)
+    subprocess.run(
+        [sys.executable, "-c", build, tmp_path],
+        cwd=copy,
+        capture_output=True,
+        check=True,
+        env=dict(os.environ),
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {f"layoutopt/files/catalogue/{name}.json" for name in problems()} <= names
+    assert "layoutopt/hardware/fragments.json" in names

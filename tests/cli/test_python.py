@@ -1,0 +1,246 @@
+"""What Python callers get: problems from dicts and arrays, functions with typed results."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import numpy as np
+import pytest
+from conftest import ROOT
+
+import layoutopt
+from layoutopt.errors import LayoutError, ProblemFileError
+
+ROWS = {"name": "rows", "op": "store", "bytes": 4, "index": ("i", "lane"), "for": {"i": np.int64(32)}}
+ROW_OF_8 = {"name": "row", "op": "store", "bytes": 4, "index": ["tid // 8", "tid % 8"]}
+PLAIN = {"tile": {"shape": [8, 8], "element": "f32"}, "threads": 64, "accesses": [ROW_OF_8]}
+COLUMNS = np.stack(np.broadcast_arrays(np.arange(32)[None, :], np.arange(32)[:, None]), axis=-1)
+
+
+def transpose(**more):
+    columns = {
+        "name": "columns",
+        "op": "load",
+        "bytes": 4,
+        "coordinates": COLUMNS,
+        "active": np.ones((32, 32), bool),
+    }
+    return layoutopt.problem(
+        {"name": "p", "tile": {"shape": (np.int32(32), 32), "element": "f32"}, "accesses": (ROWS, columns)},
+        threads=32,
+        **more,
+    )
+
+
+def test_a_problem_from_dicts_arrays_and_keywords():
+    problem = transpose(target="sm_80", name="mine")
+    assert isinstance(problem, layoutopt.Problem)
+    assert (problem.name, problem.target, problem.tile.shape) == ("mine", "sm_80", (32, 32))
+    assert problem.accesses[1].index == ("lane", "i")
+    typed = layoutopt.problem(tile=problem.tile, threads=32, accesses=problem.accesses, target="sm_80")
+    assert typed.name == "tile"
+    assert typed.accesses == problem.accesses
+    with pytest.raises(ProblemFileError, match="thread"):
+        layoutopt.problem(tile=problem.tile, thread=32, accesses=[])
+
+
+def test_the_type_takes_keywords():
+    made = layoutopt.Problem(
+        name="p", tile={"shape": (32, 32), "element": "f32"}, threads=32, accesses=[ROWS]
+    )
+    assert isinstance(made, layoutopt.Problem)
+    assert not isinstance(ROWS, layoutopt.Problem)
+    assert made == layoutopt.Problem(
+        {"name": "p", "tile": made.tile, "threads": 32, "accesses": made.accesses}
+    )
+    with pytest.raises(ProblemFileError, match="thread"):
+        layoutopt.Problem(name="p", thread=1)
+
+
+def test_functions_give_typed_results():
+    problem = transpose()
+    result = layoutopt.solve(problem)
+    assert isinstance(result, layoutopt.Result)
+    assert result.to_json()["status"] == "optimal"
+    assert (result.table() == result.layout.byte_offset(*np.indices((32, 32)))).all()
+    assert isinstance(layoutopt.check(problem, result.layout), layoutopt.Audit)
+    assert isinstance(layoutopt.compare(problem), layoutopt.Comparison)
+    assert layoutopt.explain(problem, time_limit=10).conflict_free is True
+    assert "p_offset_bytes" in layoutopt.emit(problem, result)
+    assert layoutopt.emit(problem, lang="c") == layoutopt.emit(problem, result, lang="c")
+    assert "x0 * 33 + x1" in layoutopt.emit(problem, "x0*33 + x1", lang="c")
+    with pytest.raises(ProblemFileError, match="lang: expected one of cuda"):
+        layoutopt.emit(problem, lang="fortran")
+
+
+def test_formulas_for_sympy_are_numbers_where_their_arguments_are():
+    result = layoutopt.solve(transpose())
+    formula = result.to_sympy()
+    assert {str(symbol) for symbol in formula.free_symbols} == {"x0", "x1"}
+    for point in ((0, 0), (3, 5), (31, 30)):
+        assert formula.subs({"x0": point[0], "x1": point[1]}) * 4 == result.table()[point]
+    infeasible = layoutopt.solve(transpose(layout={"max_bytes": 8}))
+    with pytest.raises(LayoutError, match="there is no layout: infeasible"):
+        infeasible.table()
+
+
+def test_load_all_takes_files_dicts_and_templates(tmp_path):
+    template = {
+        "params": {"N": [8, 16]},
+        "tile": {"shape": ["N", 32], "element": "f32"},
+        "threads": 32,
+        "accesses": [ROWS | {"for": {"i": "N"}}],
+    }
+    found = layoutopt.load_all(template, "transpose_16x32_f32", transpose())
+    assert [p.tile.shape for p in found] == [(8, 32), (16, 32), (16, 32), (32, 32)]
+    assert [p.name for p in found[:2]] == ["tile N=8", "tile N=16"]
+    assert len(layoutopt.load_all(template, over={"N": [4]})) == 1
+    with pytest.raises(ProblemFileError, match="no file and no problem"):
+        layoutopt.load_all("no such problem")
+
+
+def test_the_first_problems_may_be_loaded_by_several_threads():
+    code = """
+import sys, threading
+from layoutopt.files.python import problem
+sys.setswitchinterval(1e-6)
+start = threading.Barrier(6)
+access = {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": 8}}
+def load():
+    start.wait()
+    problem({"name": "p", "tile": {"shape": [8, 32], "element": "f32"}, "threads": 32, "accesses": [access]})
+threads = [threading.Thread(target=load) for _ in range(6)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_threads_do_not_disturb_each_other():
+    names = ["transpose_16x32_f32", "transpose_32x32_f32", "gemm_a_128x32_f16", "transpose_16x32_f32"]
+
+    def answer(name):
+        return layoutopt.solve(layoutopt.load(name)).to_json()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(answer, names)) == list(map(answer, names))
+
+
+def test_import_loads_nothing():
+    code = "import sys; before = set(sys.modules); import layoutopt; print(sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert set(eval(done.stdout)) <= {"layoutopt", "__future__"}
+
+
+def test_the_page_for_compiler_authors_runs(capsys):
+    page = (ROOT / "docs" / "compiler-authors.md").read_text()
+    space = {}
+    for block in page.split("```python\n")[1:]:
+        exec(block.split("```")[0], space)
+        assert space["result"].excess == 0
+    printed = capsys.readouterr().out
+    assert "optimal" in printed
+    assert "smem_a" in printed
+
+
+def test_what_is_no_problem_is_said():
+    one = transpose()
+    several = layoutopt.load_any("hopper_gemm_128x128x64_f16")
+    for function in (layoutopt.solve, layoutopt.compare, layoutopt.explain, layoutopt.emit):
+        with pytest.raises(ProblemFileError, match=r"expected a problem of one tile .*, got str 'tile.json'"):
+            function("tile.json")
+        with pytest.raises(ProblemFileError, match="got a tile set, which arrange"):
+            function(several)
+    for function in (layoutopt.arrange, layoutopt.compare_tiles, layoutopt.explain_tiles):
+        with pytest.raises(ProblemFileError, match="got a problem of one tile, which solve"):
+            function(one)
+
+
+def test_a_target_may_be_a_name():
+    assert layoutopt.solve(transpose(), target="sm_70").target == "sm_70"
+    with pytest.raises(ProblemFileError, match="unknown target 'sm_7'"):
+        layoutopt.solve(transpose(), target="sm_7")
+
+
+def test_arguments_that_are_none_are_said():
+    problem, other = (
+        transpose(),
+        layoutopt.problem(tile={"shape": [8, 8], "element": "f32"}, accesses=[ROW_OF_8], threads=64),
+    )
+    result = layoutopt.solve(other)
+    with pytest.raises(ProblemFileError, match="the result is of 'tile', not of 'p'"):
+        layoutopt.emit(problem, result)
+    with pytest.raises(ProblemFileError, match=r"made for \(8, 8\), not for \(32, 32\)"):
+        layoutopt.check(problem, result)
+    with pytest.raises(ProblemFileError, match="expected an expression, a layout or a table, got 3"):
+        layoutopt.check(problem, 3)
+    for workers in (0, -1, "2"):
+        with pytest.raises(ProblemFileError, match="workers: expected 1 to 1024, got"):
+            layoutopt.solve(problem, workers=workers)
+        with pytest.raises(ProblemFileError, match="workers: expected 1 to 1024, got"):
+            layoutopt.sweep(problem, workers=workers)
+    with pytest.raises(ProblemFileError, match="time_limit: expected seconds, 0 or more, got str '5'"):
+        layoutopt.solve(problem, time_limit="5")
+
+
+def test_a_result_is_checked_as_it_is():
+    problem = transpose()
+    result = layoutopt.solve(problem)
+    assert layoutopt.check(problem, result).excess == result.excess == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: layoutopt.load(None), "expected the name of a file, got NoneType 'None'"),
+        (lambda: layoutopt.load_all(3), "expected a file, a folder, a stream of bytes, a dict or a problem"),
+        (lambda: layoutopt.load_all(PLAIN, over={"M": "64"}), "--over M: expected a list of values, got str"),
+        (lambda: layoutopt.load_all(PLAIN, over={1: [2]}), "--over 1: expected the name of a parameter"),
+        (lambda: layoutopt.load_all(PLAIN, over=[1]), "over: expected lists of values by name, got list"),
+        (lambda: layoutopt.problem([1]), "expected a dict of the fields of a problem, got list"),
+        (lambda: layoutopt.problem(PLAIN, name=b"x"), "name: expected `str`, got `bytes`"),
+        (lambda: layoutopt.problem(PLAIN, name="\ud800"), "half of a surrogate pair is no character"),
+        (
+            lambda: layoutopt.solve(layoutopt.problem(PLAIN), target=3),
+            "target: expected a device or its name",
+        ),
+    ],
+)
+def test_what_is_something_else_is_said(call, message):
+    with pytest.raises(ProblemFileError) as error:
+        call()
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("coordinate", [0.5, "x", None, [0, [1]], 1 << 70])
+def test_coordinates_are_integers(coordinate):
+    layout = layoutopt.solve(layoutopt.problem(PLAIN), time_limit=1).layout
+    with pytest.raises(LayoutError, match="expected integers as coordinates"):
+        layout.byte_offset(coordinate, 0)
+
+
+def test_a_result_of_another_question_is_refused():
+    """Code and comparison would say of one problem what was counted for another."""
+    small, large = (layoutopt.load(f"transpose_{n}x32_f32") for n in (16, 32))
+    result = layoutopt.solve(small)
+    both = transpose()
+    one = layoutopt.solve(msgspec.structs.replace(both, accesses=both.accesses[:1]))
+    for problem, found in ((large, result), (both, one), (small, 1), (small, small)):
+        with pytest.raises(ProblemFileError, match=r"the result is of|are not those|expected the result"):
+            layoutopt.emit(problem, found)
+        with pytest.raises(ProblemFileError, match=r"the result is of|are not those|expected the result"):
+            layoutopt.compare(problem, known=found, time_limit=0)
+    assert layoutopt.emit(small, result) == layoutopt.emit(small)
+
+
+@pytest.mark.parametrize("given", [None, [], {}, np.zeros(2), "x" * 10_000])
+def test_names_that_are_none(given):
+    problem = layoutopt.load("transpose_16x32_f32")
+    with pytest.raises(ProblemFileError, match=r"^lang: expected one of cuda, .{,150}$"):
+        layoutopt.emit(problem, "x0*32 + x1", lang=given)
+    with pytest.raises(ProblemFileError, match=r"^method: expected one of auto, model, got .{,100}$"):
+        layoutopt.solve(problem, method=given)
+    with pytest.raises(ProblemFileError, match=r"^method: expected one of auto, model, got .{,100}$"):
+        layoutopt.sweep(problem, method=given)

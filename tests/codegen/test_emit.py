@@ -1,0 +1,409 @@
+"""Emitted code equals the table at every coordinate, and every access at every thread and iteration."""
+
+import itertools
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import PROBLEMS, ROOT
+from emit_programs import GCC, GXX, SOLVED, code, expected, same, solved, tabled, visits
+
+from layoutopt.codegen.c_text import to_c
+from layoutopt.codegen.cute import swizzle_of
+from layoutopt.codegen.languages import emit, plan
+from layoutopt.codegen.registry import LANGUAGES
+from layoutopt.codegen.selftest import program
+from layoutopt.engine.case import case_of
+from layoutopt.errors import LayoutError, ProblemFileError
+from layoutopt.expressions.bits import moved_bits
+from layoutopt.expressions.grammar import Const, Op, Var, evaluate, parse, to_text
+from layoutopt.expressions.instructions import instructions
+from layoutopt.expressions.simplify import simplify
+from layoutopt.files.file import from_data, load
+from layoutopt.ground.escape import comment, identifier
+from layoutopt.hardware.devices import device
+from layoutopt.layout.formula import flipped_spelling, offset_expression
+from layoutopt.layout.layout import Digit, Layout, Target
+from layoutopt.problem.answer import Bound, Proof, Result, Status
+from layoutopt.problem.types import Problem
+from layoutopt.search.solve import solve
+
+CPP = [GXX, "-std=c++14", "-Wall", "-Wextra", "-Werror"]
+C = [GCC, "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic"]
+needs_compiler = pytest.mark.skipif(GXX is None or GCC is None, reason="no C or C++ compiler on this machine")
+
+
+def run(command, language, cases, tmp_path):
+    """Compile the code of all `cases` (problem, device, answer) into one program, and compare what it prints."""
+    headers, functions = [], []
+    for k, case in enumerate(cases):
+        headers.append(code(language, *case).replace("#pragma once", ""))
+        functions += [f"static void visit_{k}(void) {{", *visits(*case, "put"), "}"]
+    source = tmp_path / (
+        "check.c" if language == "c" else "check.cu" if "nvcc" in command[0] else "check.cpp"
+    )
+    source.write_text(
+        "\n".join(["#include <stdio.h>", *headers])
+        + "\nstatic void put(uint32_t v) { fwrite(&v, 4, 1, stdout); }\n"
+        + "\n".join(functions)
+        + f"\nint main(void) {{ {' '.join(f'visit_{k}();' for k in range(len(cases)))} return 0; }}\n"
+    )
+    subprocess.run([*command, "-o", str(tmp_path / "check"), str(source)], check=True, cwd=tmp_path)
+    out = subprocess.run([tmp_path / "check"], check=True, capture_output=True).stdout
+    values = np.frombuffer(out, "<u4").tolist()
+    for case in cases:
+        wanted = expected(*case)
+        same(values[: len(wanted)], wanted)
+        del values[: len(wanted)]
+    assert not values
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("language", "command"), [("cuda", CPP), ("hip", CPP), ("c", C)], ids=["cuda", "hip", "c"]
+)
+def test_host_compiled_code_equals_the_table(language, command, tmp_path):
+    quiet = ["-Wno-unused-function"] if language == "c" else []
+    # On the host HIP's text is CUDA's but for its guards.
+    paths = SOLVED[::6] if language == "hip" else SOLVED
+    run([*command, *quiet], language, [solved(path) for path in paths], tmp_path)
+
+
+@needs_compiler
+@pytest.mark.parametrize(("language", "command"), [("cuda", CPP), ("c", C)], ids=["cuda", "c"])
+def test_a_table_of_offsets(language, command, tmp_path):
+    run([*command, "-Wno-unused-function"], language, [tabled()], tmp_path)
+
+
+@needs_compiler
+def test_code_of_published_layouts_equals_their_formula(tmp_path):
+    cases = [solved(path) for path in SOLVED]
+    run(
+        CPP,
+        "cuda",
+        [(p, gpu, p.published.offset) for p, gpu, _ in cases if p.published is not None],
+        tmp_path,
+    )
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("name", ["transpose_32x32_f32", "flash_attention_tile_k_d112", "gemm_a_128x64_f16"])
+def test_nvcc_compiles_the_code_for_host_and_device(name, tmp_path):
+    (path,) = [p for p in PROBLEMS if p.stem == name]
+    command = ["nvcc", "-std=c++17", "-arch=sm_90", "-Werror", "all-warnings", "-diag-suppress", "177"]
+    run(command, "cuda", [solved(path)], tmp_path)
+
+
+@pytest.mark.nvcc
+def test_nvcc_compiles_a_table_of_offsets(tmp_path):
+    command = ["nvcc", "-std=c++17", "-arch=sm_90", "-Werror", "all-warnings", "-diag-suppress", "177"]
+    run(command, "cuda", [tabled()], tmp_path)
+
+
+AWKWARD = {
+    "name": "3-D tile/with an awkward \\ name\\",
+    "tile": {"shape": [3, 10, 7], "element": {"bytes": 12}},
+    "threads": 70,
+    "accesses": [
+        {"name": "int", "op": "load", "bytes": 4, "index": ["for_", "tid // 7", "6 - tid % 7"], "for": {"for_": 3}},
+        {"name": "bytes", "op": "load", "bytes": 4, "index": ["abs // 2 - 1 if abs > 1 else 0", "max(tid % 5 - 1, 0)", "min(tid, 6)"], "for": {"abs": 5}},
+        {"name": "bytes ", "op": "store", "bytes": 4, "index": ["(tid - 9) // 3 % 3", "(tid - 40) % 10", "(~tid & 3) ^ 1"], "where": "not (tid < 3 or tid == 5)"},
+        {"name": "offset", "op": "load", "bytes": 4, "index": ["tid // 40", "-tid // 8 + 9", "(tid * tid - 7) % 7"]},
+        {"name": "offset_bytes", "op": "load", "bytes": 4, "index": ["tid % 3", "0", "0"]},
+        {"name": "late", "op": "load", "bytes": 4, "index": ["m - tid", "tid", "0"], "for": {"m": 3}, "where": "0 <= tid <= m"},
+    ],
+}  # fmt: skip
+
+
+@needs_compiler
+@pytest.mark.parametrize(("language", "command"), [("cuda", CPP), ("c", C)], ids=["cuda", "c"])
+def test_awkward_expressions_and_names(language, command, tmp_path):
+    problem = from_data(AWKWARD)
+    gpu = device(problem.target)
+    run(command, language, [(problem, gpu, solve(problem, time_limit=20))], tmp_path)
+
+
+REMAINDERS = {
+    "name": "remainders, precedence and size",
+    "tile": {"shape": [8, 64], "element": "f32"},
+    "threads": 64,
+    "accesses": [
+        {"name": "three", "op": "load", "bytes": 4, "index": ["(3*lane) % 4", "tid"]},
+        {"name": "modulus", "op": "load", "bytes": 4, "index": ["tid % 2", "(2*tid) % 64"]},
+        {"name": "square", "op": "load", "bytes": 4, "index": ["tid*(3*tid % 8) % 8", "(tid*2654435761) % 64"]},
+        {"name": "compare", "op": "load", "bytes": 4, "index": ["((tid & 3) < 2) + (tid ^ 1 if (lane ^ 3) < 16 else 7) % 4", "(tid | 1) if tid % 4 == 3 else tid"]},
+        {"name": "wide", "op": "load", "bytes": 4, "index": ["(tid << 33) // 4294967296 % 8", "(tid*tid*1000003 - 5) % 64"]},
+        {"name": "loop", "op": "load", "bytes": 4, "index": ["(5*i + 3*tid) % 8", "(7*(i ^ tid % 3) + 6*tid) % 64"], "for": {"i": 6}},
+    ],
+}  # fmt: skip
+
+
+@needs_compiler
+@pytest.mark.parametrize(("language", "command"), [("cuda", CPP), ("c", C)], ids=["cuda", "c"])
+def test_remainders_precedence_and_wide_steps(language, command, tmp_path):
+    problem = from_data(REMAINDERS)
+    run(command, language, [(problem, device(problem.target), solve(problem, time_limit=5))], tmp_path)
+
+
+def nested(symbol, depth=24):
+    """Operands that stand inside one another, each of which C names more than once."""
+    text = "tid - 40"
+    for k in range(depth // 2 if symbol in "//%" else depth):
+        inner = f"({text}) ^ {k}"
+        if symbol in ("min", "max"):
+            text = f"{symbol}({inner}, (i - tid*{k + 3}) % {997 + k})"
+        else:
+            text = f"(({inner})*3 - {k + 300}) {symbol} {3 if symbol == '//' else 997 + k}"
+    return f"({text} + i) % 1024"
+
+
+def nested_problem(*symbols):
+    accesses = [
+        {"name": f"a{k}", "op": "load", "bytes": 4, "index": [nested(symbol)], "for": {"i": 3}}
+        for k, symbol in enumerate(symbols)
+    ]
+    flat = ", ".join(f"(tid*{2 * k + 3} + i) % {1000 + k}" for k in range(60))
+    accesses.append({**accesses[0], "name": "lesser", "index": [f"min({flat})"]})
+    return from_data(
+        {
+            "name": "inside",
+            "tile": {"shape": [1024], "element": "f32"},
+            "threads": 64,
+            "accesses": accesses,
+        }
+    )
+
+
+@needs_compiler
+@pytest.mark.parametrize(("language", "command"), [("cuda", CPP), ("c", C)], ids=["cuda", "c"])
+def test_long_operands_that_c_would_repeat_are_a_functions(language, command, tmp_path):
+    """Written out, each inside the other two or four times, they would be gigabytes."""
+    problem = nested_problem("min", "max", "//", "%")
+    gpu = device(problem.target)
+    case = problem, gpu, "x0"
+    assert len(code(language, *case)) < 1 << 16
+    run(command, language, [case], tmp_path)
+
+
+def test_where_no_function_can_take_long_operands_they_are_refused():
+    problem = nested_problem("min")
+    assert len(program(plan(problem, device(problem.target), "x0"))) < 1 << 17
+    with pytest.raises(LayoutError, match="'min' are too long for C in one expression"):
+        to_c(parse(nested("min"), frozenset(("tid", "i"))), {"tid": (0, 63), "i": (0, 2)})
+
+
+def test_a_comment_holds_nothing_that_a_compiler_or_reader_could_miss():
+    text = comment("a\\\n??/ \u202eb\u200b c\\")
+    assert text == "a/ ? b c/"
+
+
+def layouts():
+    """Layouts of every shape of formula: owned digits, carries, gaps, scattered masks, split targets."""
+    yield Layout((8, 8), 4, (Digit(0, 1, 8, 8), Digit(1, 1, 8, 1)), (Target(0, 8), Target(1, 16 | 32)))
+    yield Layout((8, 8), 4, (Digit(0, 1, 8, 9), Digit(1, 1, 8, 1)), (Target(0, 8), Target(2, 16 | 64)))
+    yield Layout((7, 6), 2, (Digit(1, 1, 6, 16), Digit(0, 1, 7, 2)), (Target(1, 32), Target(2, 64)))
+    yield Layout(
+        (4, 12), 4, (Digit(1, 4, 3, 16), Digit(0, 1, 4, 4), Digit(1, 1, 4, 1)), (Target(2, 16), Target(3, 32))
+    )
+    yield Layout((33,), 4, (Digit(0, 1, 33, 1),), (Target(0, 32),))
+    yield Layout((3, 4, 5), 8, (Digit(2, 1, 5, 12), Digit(0, 1, 3, 4), Digit(1, 1, 4, 1)))
+    yield Layout(
+        (16, 16),
+        4,
+        (Digit(0, 1, 16, 16), Digit(1, 1, 16, 1)),
+        (Target(0, 0b10100000), Target(1, 0b01000000), Target(3, 0b10010000)),
+    )
+    yield Layout((5, 7), 4, (Digit(0, 1, 5, 7), Digit(1, 1, 7, 1)), (), 3)
+    yield Layout(
+        (2, 5, 4), 4, (Digit(0, 1, 2, 20), Digit(1, 1, 5, 4), Digit(2, 1, 4, 1)), (Target(0, 8 | 16),), 1
+    )
+    yield Layout((6, 8), 2, (Digit(1, 1, 8, 6), Digit(0, 1, 6, 1)), (Target(1, 4),), 5)
+    yield Layout((5, 12), 4, (Digit(0, 1, 5, 12), Digit(1, 1, 12, 1)), interval=(8, 1))
+    yield Layout((4, 6, 5), 8, (Digit(1, 1, 6, 20), Digit(0, 1, 4, 5), Digit(2, 1, 5, 1)), interval=(16, 3))
+    yield Layout((1, 1), 4, (Digit(0, 1, 1, 1), Digit(1, 1, 1, 1)))
+    yield Layout((6, 64), 4, (Digit(0, 1, 6, 96), Digit(1, 1, 64, 1)), (Target(0, 96), Target(4, 128)))
+
+
+@pytest.mark.parametrize("layout", list(layouts()))
+def test_formula_equals_the_layout(layout):
+    text = to_text(offset_expression(layout))
+    grids = {f"x{d}": g for d, g in enumerate(np.indices(layout.shape))}
+    values = evaluate(parse(text, frozenset(grids)), grids)
+    assert (np.broadcast_to(values, layout.shape) * layout.element_bytes == layout.table()).all(), text
+
+
+def test_golden_code(request):
+    """From a literal layout, never from the solver, whose ties may move between versions."""
+    problem: Problem = from_data(
+        {
+            "name": "golden", "tile": {"shape": [32, 64], "element": "f16"}, "threads": 128,
+            "accesses": [
+                {"name": "fill", "op": "cp.async", "bytes": 16, "index": ["tid // 8 + 16*i", "8*(tid % 8)"], "for": {"i": 2}},
+                {"name": "read", "op": "ldmatrix.x4", "index": ["16*(warp % 2) + lane % 16", "8*(lane // 16) + 16*k"], "for": {"k": 4}},
+            ],
+        }
+    )  # fmt: skip
+    layout = Layout(
+        (32, 64), 2, (Digit(0, 1, 32, 64), Digit(1, 1, 64, 1)), tuple(Target(b, 8 << b) for b in (3, 4, 5))
+    )
+    gpu = device("sm_90")
+    scope = "every layout"
+    result = Result(
+        "golden", "sm_90", Status.OPTIMAL, Proof(Bound(0, scope), Bound(4096, scope)), "", layout, "xor",
+        to_text(offset_expression(layout)), 4096, 4096, 128, 0, 0.0, case_of(problem, gpu).measure(layout),
+    )  # fmt: skip
+    code = re.sub(r"layoutopt \d\S+", "layoutopt VERSION", emit("cuda", problem, gpu, result))
+    path = request.path.parent / "golden" / "gemm.cuh"
+    assert code == path.read_text(), (
+        "to refresh: write the new text to the golden file and read the difference"
+    )
+
+
+def test_identifiers():
+    assert identifier("transpose 32x32") == "transpose_32x32"
+    assert identifier("3-D") == "t3_D"
+    assert identifier("Ω") == "tile"
+    assert all(identifier(a + b).isidentifier() for a, b in itertools.product("a1-é ", "_ /.z"))
+
+
+def test_the_expert_form_of_a_gemm_tile():
+    """A base for each thread; rows of fragments are immediates, steps along k are one XOR."""
+    (path,) = [p for p in PROBLEMS if p.stem == "gemm_a_128x64_f16"]
+    fill, fragments = plan(*solved(path)).accesses
+    assert (to_text(fill.form.flips), to_text(fill.form.steps)) == ("0", "i*4096")
+    assert (to_text(fragments.form.flips), to_text(fragments.form.steps)) == ("k*32", "m*2048")
+    assert fragments.hoisting == "an iteration costs one XOR and an immediate"
+
+
+def accesses_of(index, trips, shape=(64, 64), offset="x0*64 + (x1 ^ x0 % 8 * 8)", **more):
+    problem = from_data(
+        {
+            "name": "t", "tile": {"shape": list(shape), "element": "f32"}, "threads": 32,
+            "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": index, "for": trips, **more}],
+        }
+    )  # fmt: skip
+    return plan(problem, device("sm_90"), offset).accesses[0]
+
+
+@pytest.mark.parametrize(
+    ("index", "offset", "flips", "steps"),
+    [
+        (["tid", "i"], "x0*65 + x1", "0", "i*4"),  # a pad adds
+        (["tid", "i"], "x0*64 + (x1 ^ x0 % 8 * 8)", "(i & 56)*4", "(i & 7)*4"),  # the swizzled bits XOR
+        (
+            ["i", "tid"],
+            "x0*64 + (x1 ^ x0 % 8 * 8)",
+            "i % 4 * 32",
+            "i*256 + i % 8 // 4 * 128",
+        ),  # a flipped bit no base holds adds
+        (["tid", "63 - i"], "x0*65 + x1", "0", "i*-4"),  # downwards
+    ],
+)
+def test_what_iterations_cost(index, offset, flips, steps):
+    access = accesses_of(index, {"i": 64}, offset=offset)
+    found = to_text(access.form.flips), to_text(access.form.steps)
+    values = {"i": np.arange(64)}
+    for text, want in zip(found, (flips, steps), strict=True):
+        name = frozenset(("i",))
+        assert (evaluate(parse(text, name), values) == evaluate(parse(want, name), values)).all(), found
+    assert not access.form.inside
+
+
+def test_instructions_that_a_compiler_makes():
+    ranges = {"t": (0, 255), "s": (-9, 9)}
+    for text, count in [
+        ("t*4 + 60", 1),
+        ("t*36 + t // 8*4", 3),  # a product each, added for nothing, and a shift
+        ("(t*16) ^ (t*2 & 112)", 3),  # LOP3 masks and flips at once
+        ("t // 3", 2),
+        ("s // 3", 5),
+        ("t + (t + 0)*0", 0),
+    ]:
+        node = simplify(parse(text, frozenset(ranges)), ranges)
+        assert instructions([node], ranges) == count, text
+    shared = [parse(f"t*36 + {k}", frozenset(ranges)) for k in range(9)]
+    assert instructions(shared, ranges) == 1
+    dividend = parse("s + 1", frozenset(ranges))
+    assert instructions([Op("//", (dividend, Const(3)))], ranges, [dividend]) == 3
+
+
+def test_the_cheapest_form_is_taken():
+    """A pad without masks, a swizzle of the whole offset, quotient and remainder put together again."""
+    padded = accesses_of(["tid // 4", "tid % 4 * 8"], {}, offset="x0*72 + x1")
+    assert to_text(padded.form.address) == "tid*32 + (tid & 28)*40"
+    row = accesses_of(["(9*tid + 1) // 64", "(9*tid + 1) % 64"], {}, offset="x0*64 + x1")
+    assert to_text(row.form.address) == "tid*36 + 4"
+    swizzle = Layout(
+        (64, 64), 4, (Digit(0, 1, 64, 68), Digit(1, 1, 64, 1)), tuple(Target(b, 32 << b) for b in range(3))
+    )
+    flipped = flipped_spelling(offset_expression(swizzle), (64, 64), 4)
+    assert to_text(flipped) == "(x0*68 + x1)*4 ^ (x0*68 + x1)*4 // 32 & 28"
+    assert flipped_spelling(offset_expression(swizzle), (64, 64), 3) is None
+
+
+def test_a_dividend_that_no_active_thread_makes_negative_is_not_corrected():
+    """Diagonals: the predicate keeps m - tid from falling below 0, its range alone does not."""
+    problem = load(ROOT / "problems/dynamic_programming/rodinia_needleman_wunsch_32_i32.json")
+    code = emit("cuda", problem, device("sm_90"), "x0 % 3*363 + x0 // 3*33 + x1")
+    assert "(m - tid) / 3" in code
+    assert "% 3 < 0" not in code
+
+
+def test_what_cannot_be_hoisted_says_so():
+    access = accesses_of(["tid", "(tid*i) % 64"], {"i": 4})
+    assert access.form.inside == ("i",)
+    assert access.hoisting == "computed anew for each i"
+
+
+def test_moved_bits_share_shifts_and_masks():
+    tid = Var("tid")
+    values = np.arange(32)
+    assert to_text(moved_bits(tid, values * 128 ^ values * 4)) == "tid*132"
+    assert to_text(moved_bits(tid, (values & 7) * 16 ^ values * 128)) == "tid*128 ^ (tid & 7)*16"
+    assert moved_bits(tid, values * 3) is None
+    assert moved_bits(tid, values * 0) == Const(0)
+
+
+def test_one_alignment_in_the_answer_and_in_the_code():
+    (path,) = [p for p in PROBLEMS if p.stem == "gemm_a_128x64_f16"]
+    problem, gpu, result = solved(path)
+    assert plan(problem, gpu, result).alignment_bytes == result.alignment_bytes == 128
+    assert plan(problem, gpu, result.offset).alignment_bytes == 128
+    assert plan(problem, gpu, "x0*72 + x1").alignment_bytes == 16
+
+
+def test_a_formula_that_does_not_hold_the_tile_is_refused():
+    with pytest.raises(LayoutError, match="elements overlap"):
+        accesses_of(["tid", "tid"], {}, offset="x0*32 + x1")
+    with pytest.raises(ProblemFileError, match="offset: unknown name"):
+        accesses_of(["tid", "tid"], {}, offset="y")
+
+
+def test_random_problems(tmp_path):
+    """A few; `scripts/fuzz/fuzz_emit.py` does 2,000."""
+    if GXX is None or GCC is None:
+        pytest.skip("no C or C++ compiler on this machine")
+    command = [sys.executable, str(ROOT / "scripts/fuzz/fuzz_emit.py"), "--count", "25", "--seed", "7"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert "25 problems" in done.stdout
+
+
+def test_every_language_stands_in_one_table():
+    import importlib
+
+    folder = {path.stem for path in (ROOT / "layoutopt" / "codegen").glob("*.py")}
+    for name, language in LANGUAGES.items():
+        assert name == language.name
+        assert name in folder
+        assert callable(importlib.import_module(language.module).emit)
+        assert language.suffix.startswith(".")
+
+
+def test_a_swizzle_of_a_large_tile_is_told_by_a_few_elements():
+    """More than a thousand swizzles were compared with the whole table."""
+    rows = (Digit(0, 1, 1024, 1024), Digit(1, 1, 1024, 1))
+    assert swizzle_of(Layout((1024, 1024), 1, rows, (Target(2, 1024), Target(5, 1 << 19)))) is None
+    assert swizzle_of(Layout((1024, 1024), 1, rows, (Target(2, 1 << 18), Target(3, 1 << 19)))) == (2, 2, 16)

@@ -1,0 +1,406 @@
+"""Each target's own tools read what is emitted for it, and find the table at every coordinate.
+
+The tools are optional (`pip install -e '.[languages]'`): a test says what it misses when it is skipped.
+Gluon's and CuTe's layouts are evaluated by Triton's and CUTLASS's Python packages, OpenCL C runs on
+whatever platform there is (PoCL on a CPU), Numba's functions run in its CUDA simulator.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT, problem_id
+from emit_programs import FORMULAS, GXX, SOLVED, calls, code, expected, same, solved, tabled, visits
+
+from layoutopt.codegen.cute import swizzle_of
+from layoutopt.codegen.languages import plan
+from layoutopt.errors import LayoutError
+from layoutopt.files.file import from_data
+from layoutopt.hardware.devices import device
+from layoutopt.layout.layout import Digit, Layout, Target
+from layoutopt.search.solve import solve
+
+pytestmark = pytest.mark.tools
+every_problem = pytest.mark.parametrize("path", FORMULAS, ids=problem_id)
+
+
+def offsets(problem, gpu, answer):
+    """Element offsets in the shape of the tile."""
+    return plan(problem, gpu, answer).table // problem.tile.element_bytes
+
+
+@every_problem
+def test_cute_in_its_python(path):
+    pycute = pytest.importorskip(
+        "pycute", reason="CUTLASS's Python package (nvidia-cutlass) is not installed"
+    )
+    problem, gpu, result = solved(path)
+    text = code("cute", problem, gpu, result)
+    shape, stride = layout_type(text)
+    linear = pycute.Layout(shape, stride)
+    places = np.array([linear(*x) if len(x) > 1 else linear(x[0]) for x in np.ndindex(problem.tile.shape)])
+    if match := re.search(r"Swizzle<(\d+), (\d+), (\d+)>, cute::Int<0>", text):
+        swizzle = pycute.Swizzle(*map(int, match.groups()))
+        places = np.array([swizzle(int(p)) for p in places])
+    elif "struct" in text:
+        assert swizzle_of(result.layout) is None
+        pytest.skip("a functor: compiled by test_cute_compiled")
+    assert (places.reshape(problem.tile.shape) == offsets(problem, gpu, result)).all()
+
+
+def layout_type(text):
+    """`cute::Layout<Shape, Stride>` in `text` as two nested tuples."""
+    start = text.index("cute::Layout<")
+    depth, end = 1, start + len("cute::Layout<")
+    while depth:
+        depth += (text[end] == "<") - (text[end] == ">")
+        end += 1
+    inner = re.sub(r"cute::Int<(\d+)>", r"\1", text[start:end])
+    inner = re.sub(r"cute::\w+<", "(", inner).replace(">", ",)")
+    return eval(inner)
+
+
+def cute_headers():
+    """CUTLASS's and CUDA's headers, from packages or the toolkit."""
+    library = pytest.importorskip(
+        "cutlass_library", reason="CUTLASS's headers (nvidia-cutlass) are not installed"
+    )
+    found = [Path(library.__file__).parent / "source" / "include"]
+    nvcc = shutil.which("nvcc")
+    roots = [Path(p) / "nvidia" / "cu13" / "include" for p in sys.path]
+    roots += sorted(Path("/usr/local").glob("cuda*/include")) if nvcc else []
+    parts = ("cuda_runtime_api.h", "crt", "cccl")
+    root = next((r for r in roots if all((r / part).exists() for part in parts)), None)
+    if root is None:
+        pytest.skip(
+            "CUDA's headers (nvidia-cuda-runtime, nvidia-cuda-crt, nvidia-cuda-cccl) are not installed"
+        )
+    return [*found, root, root / "cccl"]
+
+
+@pytest.mark.skipif(GXX is None, reason="no C++ compiler on this machine")
+def test_cute_compiled(tmp_path):
+    """All problems in one program: CuTe's headers take seconds to read."""
+    include = [f"-I{path}" for path in cute_headers()]
+    lines, wanted = [], []
+    with open(tmp_path / "check.cpp", "w") as file:
+        file.write("#include <cstdio>\n")
+        for path in FORMULAS:
+            problem, gpu, result = solved(path)
+            file.write(code("cute", problem, gpu, result).replace("#pragma once", ""))
+            shape = problem.tile.shape
+            nest = "".join(f"for (int x{d} = 0; x{d} < {n}; ++x{d}) " for d, n in enumerate(shape))
+            coordinates = ", ".join(f"x{d}" for d in range(len(shape)))
+            name = plan(problem, gpu, result).name
+            lines.append(f"{nest}put({name}_layout{{}}({coordinates}));")
+            wanted.append(offsets(problem, gpu, result).ravel())
+        body = "\n".join(lines)
+        file.write(f"static void put(int v) {{ fwrite(&v, 4, 1, stdout); }}\nint main() {{\n{body}\n}}\n")
+    command = [GXX, "-std=c++17", "-w", *include, "-o", tmp_path / "check", tmp_path / "check.cpp"]
+    subprocess.run(command, check=True)
+    out = subprocess.run([tmp_path / "check"], check=True, capture_output=True).stdout
+    assert (np.frombuffer(out, "<i4") == np.concatenate(wanted)).all()
+
+
+def test_a_swizzle_is_claimed_only_where_it_is_one():
+    rows = (Digit(0, 1, 32, 32), Digit(1, 1, 32, 1))
+    assert swizzle_of(Layout((32, 32), 4, rows, tuple(Target(b, 32 << b) for b in range(5)))) == (5, 0, 5)
+    assert swizzle_of(Layout((32, 32), 4, rows, (Target(0, 32), Target(2, 256)))) is None
+    assert swizzle_of(Layout((32, 32), 4, rows, (Target(0, 32 | 64),))) is None
+
+
+@every_problem
+def test_gluon_in_triton(path):
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from triton._C.libtriton.linear_layout import LinearLayout
+    from triton.experimental.gluon import language as gl
+
+    problem, gpu, result = solved(path)
+    try:
+        text = code("gluon", problem, gpu, result)
+    except LayoutError:
+        odd = any(n & (n - 1) for n in problem.tile.shape)
+        assert odd or result.layout.turn or not result.layout.swizzle
+        return
+    space = {}
+    exec(text, space)
+    (made,) = [value for name, value in space.items() if name.endswith("_layout")]
+    want, shape = offsets(problem, gpu, result), problem.tile.shape
+    if isinstance(made, gl.SwizzledSharedLayout):
+        # Triton's definition: include/triton/Dialect/TritonGPU/IR/TritonGPUAttrDefs.td, swizzled_shared
+        fast, slow = made.order[0], made.order[1] if len(shape) > 1 else None
+        x = np.indices(shape)
+        phase = x[slow] // made.per_phase % made.max_phase
+        x[fast] = (x[fast] // made.vec ^ phase) * made.vec + x[fast] % made.vec
+        place, stride = np.zeros(shape, int), 1
+        for d in made.order:
+            place, stride = place + x[d] * stride, stride * shape[d]
+        assert (place == want).all()
+        return
+    dims = [f"dim{d}" for d in range(len(shape))]
+    linear = LinearLayout.from_bases([("offset", made.offset_bases)], dims, list(shape), True)
+    for rank in range(want.size):
+        at = linear.apply({"offset": rank})
+        place = rank
+        if isinstance(made, gl.PaddedSharedLayout):
+            place += sum(rank // interval * pad for interval, pad in made.interval_padding_pairs)
+        assert want[tuple(at[d] for d in dims)] == place
+
+
+def test_gluon_says_what_it_cannot_express():
+    problem, gpu, _ = solved(next(p for p in SOLVED if p.stem == "transpose_32x32_f32"))
+    with pytest.raises(LayoutError, match="neither; --lang cuda"):
+        code("gluon", problem, gpu, "x0*32 + (x1 + 3*x0) % 32")
+
+
+@pytest.mark.parametrize("language", ["cute", "gluon", "tilelang", "numba"])
+def test_tables_and_packed_elements_are_refused(language):
+    packed = solved(next(p for p in SOLVED if p.stem == "s4_a_128x128_s4"))
+    for case in (packed, tabled()):
+        with pytest.raises(LayoutError, match="cuda, hip, opencl, c can"):
+            code(language, *case)
+
+
+@every_problem
+def test_tilelang_offsets(path):
+    """The offset as integers, and through TileLang's own layout where that is installed."""
+    problem, gpu, result = solved(path)
+    space = {}
+    exec(code("tilelang", problem, gpu, result), space)
+    (offset,) = [value for name, value in space.items() if name.endswith("_offset")]
+    grids = np.indices(problem.tile.shape)
+    want = offsets(problem, gpu, result)
+    assert (np.broadcast_to(offset(*grids), want.shape) == want).all()
+
+
+@every_problem
+def test_tilelang_layout(path):
+    pytest.importorskip("tilelang", reason="TileLang is not installed")
+    problem, gpu, result = solved(path)
+    space = {}
+    exec(code("tilelang", problem, gpu, result), space)
+    (make,) = [value for name, value in space.items() if name.endswith("_layout")]
+    layout, want = make(), offsets(problem, gpu, result)
+    rng = np.random.default_rng(1)
+    for at in {
+        *map(tuple, rng.integers(0, want.shape, (60, want.ndim)).tolist()),
+        tuple(n - 1 for n in want.shape),
+    }:
+        assert int(layout.map_forward_index(list(at))[0]) == want[at]
+
+
+OWN = [
+    ((16, 64), "f16", "128B", "make_full_bank_swizzled_layout"),
+    ((24, 128), "f16", "128B", "make_full_bank_swizzled_layout"),
+    ((16, 64), "f16", "64B", "make_half_bank_swizzled_layout"),
+    ((8, 32), "f32", "32B", "make_quarter_bank_swizzled_layout"),
+    ((16, 64), "e4m3", "64B", "make_half_bank_swizzled_layout"),
+    ((2, 8, 64), "f16", "128B", "make_full_bank_swizzled_layout"),
+    ((16, 64), "f16", "none", "make_linear_layout"),
+]
+
+
+def filled_by_tma(shape, element, mode):
+    """A tile that TMA fills in a mode, its code and its offsets."""
+    fill = {"name": "fill", "op": "tma.load", "mode": mode}
+    data = {
+        "name": "t",
+        "tile": {"shape": list(shape), "element": element},
+        "threads": 32,
+        "accesses": [fill],
+    }
+    problem = from_data(data)
+    result = solve(problem)
+    return code("tilelang", problem, device("sm_90"), result), offsets(problem, device("sm_90"), result)
+
+
+@pytest.mark.parametrize(("shape", "element", "mode", "made"), OWN)
+def test_tilelang_names_its_own_layouts_where_tma_fills_the_tile(shape, element, mode, made):
+    text, want = filled_by_tma(shape, element, mode)
+    assert f"return {made}(tile)" in text
+    tilelang = pytest.importorskip("tilelang", reason="TileLang is not installed")
+    space = {}
+    exec(text, space)
+    types = {"f16": "float16", "f32": "float32", "e4m3": "float8_e4m3"}
+    layout = space["t_layout"](tilelang.tvm.tirx.decl_buffer(shape, types[element]))
+    extents = [int(n) for n in layout.get_output_shape()]
+    for at in np.ndindex(*shape):
+        place = [int(x) for x in layout.map_forward_index(list(at))]
+        assert np.ravel_multi_index(place, extents) == want[at]
+
+
+def test_tilelang_says_where_none_of_its_layouts_is_the_one():
+    text, _ = filled_by_tma((2, 8, 128), "f16", "128B")  # pages of both matrices, one after another
+    assert "None of TileLang's own layouts" in text
+    assert "return Layout([2, 8, 128], t_offset)" in text
+
+
+def test_tilelang_refuses_what_its_index_expressions_lack():
+    problem = from_data(
+        {
+            "name": "t", "tile": {"shape": [4], "element": "f32"}, "threads": 4,
+            "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["tid"]}],
+        }
+    )  # fmt: skip
+    with pytest.raises(LayoutError, match="have no max, min"):
+        code("tilelang", problem, device("sm_90"), "max(min(x0, 5), 0)")
+
+
+NUMBA = """
+import sys, json
+import numpy as np
+from numba import cuda
+job = json.load(open(sys.argv[1]))
+for entry in job:
+    space = {}
+    exec(entry["code"], space)
+    f = space[entry["offset"]]
+    shape, trips_of = entry["shape"], entry["calls"]
+    total = int(np.prod(shape)) + sum(entry["threads"] * int(np.prod(t)) for _, _, t in trips_of)
+    out = np.zeros(total, np.int64)
+
+    @cuda.jit
+    def kernel(out):
+        at = 0
+        for x in np.ndindex(*shape):
+            out[at] = f(*x)
+            at += 1
+        for name, active, trips in trips_of:
+            for iteration in np.ndindex(*trips):
+                for tid in range(entry["threads"]):
+                    on = active is None or space[active](tid, *iteration)
+                    out[at] = space[name](tid, *iteration) if on else -1
+                    at += 1
+
+    kernel[1, 1](out)
+    np.save(entry["out"], out)
+"""
+
+
+def test_numba_in_its_simulator(tmp_path):
+    pytest.importorskip("numba", reason="Numba is not installed")
+    import json
+
+    jobs = []
+    for k, path in enumerate(FORMULAS):
+        problem, gpu, result = solved(path)
+        if problem.tile.elements > 600:
+            continue  # the simulator takes a microsecond times a hundred for each call
+        planned = plan(problem, gpu, result)
+        jobs.append(
+            {
+                "path": str(path), "code": code("numba", problem, gpu, result), "offset": f"{planned.name}_offset",
+                "shape": problem.tile.shape, "threads": problem.threads,
+                "calls": calls(problem, gpu, result), "out": str(tmp_path / f"{k}.npy"),
+            }
+        )  # fmt: skip
+    assert len(jobs) > 15
+    (tmp_path / "jobs.json").write_text(json.dumps(jobs))
+    (tmp_path / "simulate.py").write_text(NUMBA)
+    command = [sys.executable, "-W", "ignore", str(tmp_path / "simulate.py"), str(tmp_path / "jobs.json")]
+    subprocess.run(command, check=True, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"})
+    for job in jobs:
+        problem, gpu, result = solved(Path(job["path"]))
+        size = problem.tile.element_bytes
+        found = [0xFFFFFFFF if v < 0 else v * size for v in np.load(job["out"]).tolist()]
+        same(found, expected(problem, gpu, result))
+
+
+@every_problem
+def test_numba_functions_as_plain_python(path, monkeypatch):
+    """Without Numba: the same functions, undecorated."""
+    stub = types.ModuleType("numba")
+    stub.cuda = types.SimpleNamespace(jit=lambda **_: lambda f: f)
+    monkeypatch.setitem(sys.modules, "numba", stub)
+    problem, gpu, result = solved(path)
+    space, size = {}, problem.tile.element_bytes
+    exec(code("numba", problem, gpu, result), space)
+    name = plan(problem, gpu, result).name
+
+    def values(function, grids):
+        """Of all arguments at once; one by one where the function holds a condition."""
+        try:
+            found = space[function](*grids)
+        except ValueError:
+            found = [space[function](*map(int, x)) for x in zip(*(g.ravel() for g in grids), strict=True)]
+        return np.broadcast_to(np.reshape(found, -1 if np.size(found) > 1 else 1), grids[0].size)
+
+    found = list(values(f"{name}_offset", np.indices(problem.tile.shape)) * size)
+    for function, active, trips in calls(problem, gpu, result):
+        *iterations, tid = np.indices((*trips, problem.threads))
+        address = values(function, [tid, *iterations]) * size
+        on = values(active, [tid, *iterations]) if active is not None else True
+        found += list(np.where(on, address, 0xFFFFFFFF))
+    same(list(map(int, found)), expected(problem, gpu, result))
+
+
+@pytest.fixture(scope="module")
+def opencl():
+    cl = pytest.importorskip("pyopencl", reason="pyopencl is not installed")
+    try:
+        context = cl.Context([cl.get_platforms()[0].get_devices()[0]])
+    except (cl.LogicError, IndexError):
+        pytest.skip("no OpenCL platform on this machine (Debian's pocl-opencl-icd is one)")
+    try:
+        cl.Program(context, "__kernel void nothing(__global uint *out) { out[0] = 1; }").build()
+    except cl.RuntimeError as error:
+        pytest.skip(f"this machine's OpenCL platform compiles nothing: {str(error).splitlines()[-1]}")
+    return cl, context
+
+
+@every_problem
+@pytest.mark.filterwarnings("ignore")
+def test_opencl_runs(path, opencl):
+    cl, context = opencl
+    problem, gpu, result = solved(path)
+    if "cl_khr_fp64" not in context.devices[0].extensions and problem.tile.element == "f64":
+        pytest.skip("this OpenCL device has no double")
+    # Only the lane's own pointer functions use types; the addresses are what is compared.
+    body = "\n".join(visits(problem, gpu, result, "PUT", "uint"))
+    wanted = expected(problem, gpu, result)
+    text = (
+        f"{code('opencl', problem, gpu, result)}\n#define PUT(v) out[at++] = (v)\n"
+        f"__kernel void check(__global uint *out) {{ uint at = 0;\n{body}\n}}\n"
+    )
+    program = cl.Program(context, text).build()
+    queue = cl.CommandQueue(context)
+    out = np.zeros(len(wanted), np.uint32)
+    buffer = cl.Buffer(context, cl.mem_flags.WRITE_ONLY, out.nbytes)
+    program.check(queue, (1,), (1,), buffer)
+    cl.enqueue_copy(queue, out, buffer)
+    same(out.tolist(), wanted)
+
+
+def test_hip_is_read_by_a_compiler_for_amd(tmp_path):
+    clang = shutil.which("hipcc") or shutil.which("clang++")
+    if clang is None:
+        pytest.skip("neither hipcc nor clang++ is on this machine: HIP is compiled for the host only")
+    problem, gpu, result = solved(ROOT / "problems/basics/gemm_a_128x64_f16.json")
+    (tmp_path / "hip").mkdir()
+    # Stand-ins for HIP's headers, which a bare clang has not: only what the emitted text uses.
+    (tmp_path / "hip/hip_runtime.h").write_text(
+        "#define __device__ __attribute__((device))\n#define __host__ __attribute__((host))\n"
+        "#define __forceinline__ inline __attribute__((always_inline))\n"
+        "struct alignas(16) uint4 { unsigned x, y, z, w; };\n"
+    )
+    (tmp_path / "hip/hip_fp16.h").write_text("typedef _Float16 __half;\n")
+    (tmp_path / "tile.hip").write_text(code("hip", problem, gpu, result))
+    # What clang 14 knows, too: what is emitted depends on no processor.
+    flags = ["-x", "hip", "--cuda-device-only", "--offload-arch=gfx90a", "-nogpuinc", "-nogpulib"]
+    command = [
+        clang,
+        *flags,
+        "-D__HIPCC__",
+        f"-I{tmp_path}",
+        "-std=c++17",
+        "-fsyntax-only",
+        str(tmp_path / "tile.hip"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

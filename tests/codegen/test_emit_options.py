@@ -1,0 +1,107 @@
+"""What is printed of a layout's code, under which names and with which types."""
+
+import json
+import shutil
+import subprocess
+
+import pytest
+from command import layoutopt
+
+from layoutopt.codegen.languages import emit, run_plan
+from layoutopt.errors import LayoutError
+from layoutopt.files.file import from_data
+from layoutopt.hardware.devices import device
+
+GPU = device("sm_90")
+
+
+def problem(element="f32", width=4, **more):
+    return from_data(
+        {
+            "name": "a tile",
+            "tile": {"shape": [32, 32], "element": element},
+            "threads": 256,
+            "accesses": [
+                {"name": "rows", "op": "store", "bytes": width, "index": ["warp + 8*i", "lane"], "for": {"i": 4}}
+            ],
+            **more,
+        }
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("language", ["cuda", "hip", "opencl", "c", "numba"])
+def test_a_name_and_a_part(language):
+    whole = emit(language, problem(), GPU, "x0*33 + x1", name="stage")
+    offset = emit(language, problem(), GPU, "x0*33 + x1", name="stage", only="offset")
+    access = emit(language, problem(), GPU, "x0*33 + x1", name="stage", only="access")
+    assert "a_tile_" not in whole
+    assert "stage_offset" in offset
+    assert "stage_rows" not in offset
+    assert "stage_rows_base" in access
+    assert "stage_offset" not in access.replace("smem[stage_offset(...)]", "")
+    assert len(offset) + len(access) > len(whole) > max(len(offset), len(access))
+
+
+def test_a_layout_object_has_no_accesses():
+    assert emit("cute", problem(), GPU, "x0*33 + x1", only="offset")
+    with pytest.raises(LayoutError, match="cute has no code for accesses"):
+        emit("cute", problem(), GPU, "x0*33 + x1", only="access")
+
+
+@pytest.mark.parametrize("part", ["all", "offset", "access"])
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler on this machine")
+def test_every_part_compiles(part, tmp_path):
+    header = tmp_path / "tile.hpp"
+    code = emit("cuda", problem(), GPU, "x0*32 + (x1 ^ x0)", only=part)
+    header.write_text(code.replace("#pragma once\n", ""))
+    command = ["g++", "-std=c++14", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-x", "c++", header]
+    assert subprocess.run(command, capture_output=True, text=True).stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("element", "kind"),
+    [
+        ("float4", "float4"),
+        ("uint4", "uint4"),
+        ({"bytes": 16, "type": "my::Particle"}, "my::Particle"),
+        ({"bytes": 16}, "uint4"),
+    ],
+)
+def test_structures_keep_their_type(element, kind):
+    code = emit("cuda", problem(element, 16), GPU, "x0*33 + x1")
+    assert f"__forceinline__ {kind}* a_tile_rows(" in code
+    assert ('static_assert(sizeof(my::Particle) == 16, "my::Particle");' in code) == ("my::" in kind)
+    # A program of its own cannot know the kernel's types.
+    assert "my::" not in emit(
+        "cuda", run_plan(problem(element, 16), GPU, "x0*33 + x1").problem, GPU, "x0*33 + x1"
+    )
+
+
+def test_the_command_takes_names_that_all_languages_take():
+    run = layoutopt(
+        "emit", "transpose_32x32_f32", "--offset", "published", "--name", "stage", "--only", "offset"
+    )
+    assert run.returncode == 0
+    assert "stage_offset_bytes" in run.stdout
+    wrong = layoutopt("emit", "transpose_32x32_f32", "--name", "a b")
+    assert wrong.returncode == 2
+    assert "a letter, then letters, digits and single underscores" in wrong.stderr
+
+
+def test_a_predicate_that_no_loop_changes_stands_around_the_loops():
+    accesses = [
+        {"name": "a", "op": "load", "bytes": 4, "index": ["warp + 8*i", "lane"], "for": {"i": 4}, "where": "tid < 128"},
+        {"name": "b", "op": "load", "bytes": 4, "index": ["warp + 8*i", "lane"], "for": {"i": 4}, "where": "tid > i"},
+    ]  # fmt: skip
+    code = emit("cuda", problem(accesses=accesses), GPU, "x0*33 + x1")
+    assert "    if (a_tile_a_active(tid, 0)) {\n        #pragma unroll" in code
+    assert "        if (a_tile_b_active(tid, i)) body(" in code
+
+
+def test_the_code_says_what_its_index_code_costs():
+    code = emit("cuda", problem(), GPU, "x0*33 + x1")
+    assert "// index instructions: 3 once, 0 in 4 iterations" in code
+    run = layoutopt("emit", "transpose_32x32_f32", "--offset", "published", "--json")
+    data = json.loads(run.stdout)
+    assert data["instructions"] == sum(access["once"] + access["looped"] for access in data["accesses"])
+    assert [access["name"] for access in data["accesses"]] == ["rows", "columns"]

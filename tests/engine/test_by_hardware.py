@@ -1,0 +1,403 @@
+"""What the hardware reads and writes by itself: TMA, matrix descriptors, bulk copies."""
+
+import json
+import re
+
+import jsonschema
+import msgspec
+import numpy as np
+import pytest
+from hardware_tiles import FILL, MEASURED, OWN_ROW, ROWS, data, of, solved
+
+from layoutopt import arrange, check, compare, load_all
+from layoutopt.codegen.languages import emit
+from layoutopt.errors import ProblemFileError
+from layoutopt.files.file import from_data, json_schema
+from layoutopt.files.tile_set_file import tiles_from_data
+from layoutopt.hardware.devices import device
+from layoutopt.report.text import report
+from layoutopt.report.tile_set_text import arrangement_report
+from layoutopt.search.solve import solve
+
+TILES = {"name": "t", "threads": 32, "tiles": [{"name": "A", "shape": [8, 64], "element": "f16"}]}
+
+
+def test_a_load_by_itself_is_a_tile():
+    problem, result = solved({**FILL, "mode": "128B"})
+    assert (str(result.status), result.excess, result.bytes, result.alignment_bytes) == (
+        "optimal",
+        0,
+        16384,
+        1024,
+    )
+    assert result.decided_by == "hardware"
+    found = of(result, "fill")
+    assert (found.boxes, found.box, found.box_dim, found.code) == (1, (128, 64), (64, 128), 3)
+    assert found.data_type == "CU_TENSOR_MAP_DATA_TYPE_FLOAT16"
+    assert "fill: 1 box of 128x64, boxDim {64, 128}, CU_TENSOR_MAP_SWIZZLE_128B" in report(problem, result)
+    assert (result.accesses[0].wavefronts, result.accesses[0].ideal) == (0, 0)
+
+
+@pytest.mark.parametrize(("mode", "alignment", "boxes"), [("none", 128, 8), ("32B", 256, 4), ("64B", 512, 2)])
+def test_a_mode_is_pinned_and_says_its_alignment(mode, alignment, boxes):
+    _, result = solved({**FILL, "mode": mode}, OWN_ROW)
+    assert (result.alignment_bytes, of(result, "fill").mode, of(result, "fill").boxes) == (
+        alignment,
+        mode,
+        boxes,
+    )
+
+
+def test_fewest_boxes_before_the_cheapest_swizzle():
+    """Modes of 32 and of 128 bytes keep the rows apart; one takes eight boxes and the other two."""
+    _, result = solved(FILL, {**OWN_ROW, "index": ["tid % 64", "8*i"], "for": {"i": 16}}, shape=(64, 128))
+    found = of(result, "fill")
+    assert (result.excess, found.mode, found.boxes, found.box) == (0, "128B", 2, (64, 64))
+    assert found.box_offsets == (0, 8192)
+
+
+def test_modes_that_fit_are_not_said_to_be_too_large():
+    """Of a mode, boxes with short rows take more bytes than the limit; those of whole rows do not."""
+    _, result = solved(FILL, OWN_ROW, layout={"max_bytes": 16384})
+    assert "128B" in result.reason
+    assert "max_bytes" not in result.reason
+
+
+def test_rows_shorter_than_a_span_may_have_fewer_conflicts():
+    """Boxes of 16-byte rows, each in a span of 64: the only ones that eight lanes in four rows write whole."""
+    store = {"name": "w", "op": "store", "bytes": 16, "index": ["(tid*8 // 16) % 16", "tid*8 % 16"]}
+    _, result = solved({**FILL, "mode": "64B"}, store, shape=(16, 16), threads=64)
+    assert (result.weighted_excess, result.bytes, of(result, "fill").box) == (0, 2048, (4, 8))
+
+
+def test_a_transposed_global_tensor_must_be_asked_for():
+    columns = {"name": "columns", "op": "load", "bytes": 2, "index": ["tid", "i"], "for": {"i": 64}}
+    _, result = solved(FILL, columns)
+    assert of(result, "fill").order == (0, 1)
+    assert all("x1 contiguous" in part for part in result.reason.split("; "))
+    _, turned = solved({**FILL, "order": [1, 0]}, columns)
+    assert (turned.excess, of(turned, "fill").box_dim) == (0, (128, 64))
+    by_mode = from_data(data(columns, layout={"must_be": "tma", "order": [1, 0]}))
+    assert "x0 contiguous" in solve(by_mode).family
+    assert "x1 contiguous" in solve(from_data(data(columns, layout={"must_be": "tma"}))).family
+
+
+def test_tma_and_wgmma_meet():
+    _, result = solved(FILL, {"name": "A", "op": "wgmma.A"}, shape=(128, 128))
+    found = of(result, "A")
+    assert (of(result, "fill").mode, found.mode, found.major, found.shape) == ("128B", "128B", "K", (64, 16))
+    assert (found.leading_byte_offset, found.stride_byte_offset, found.code) == (16, 1024, 1)
+    assert found.descriptor == "0x4000004000010000"
+    page = 128 * 128
+    assert found.starts == tuple(m * 8192 + k % 4 * 32 + k // 4 * page for m in range(2) for k in range(8))
+
+
+@pytest.mark.parametrize(
+    ("mode", "leading", "stride", "starts"),
+    [
+        # bf16 tiles of 64 k rows, 128 n: canonical MN-major layouts of the PTX ISA
+        ("128B", 64 * 128, 1024, (0, 2048, 4096, 6144)),
+        ("64B", 64 * 64, 512, (0, 1024, 2048, 3072)),
+        ("32B", 64 * 32, 256, (0, 512, 1024, 1536)),
+    ],
+)
+def test_mn_major_descriptors(mode, leading, stride, starts):
+    operand = {"name": "B", "op": "wgmma.B", "major": "MN", "mode": mode}
+    _, result = solved(FILL, operand, shape=(64, 128), element="bf16")
+    found = of(result, "B")
+    assert (found.leading_byte_offset, found.stride_byte_offset, found.starts) == (leading, stride, starts)
+
+
+@pytest.mark.parametrize("with_tma", [True, False])
+def test_rows_of_a_matrix_may_be_several_dimensions(with_tma):
+    """Pixels of an implicit product: 8 x 16 of them are the 128 rows of A."""
+    operand = {"name": "A", "op": "wgmma.A", "mn": [0, 1]}
+    _, result = solved(*([FILL] if with_tma else []), {**operand, "mode": "128B"}, shape=(8, 16, 64))
+    _, flat = solved(*([FILL] if with_tma else []), {"name": "A", "op": "wgmma.A", "mode": "128B"})
+    assert (result.table().reshape(128, 64) == flat.table()).all()
+    assert msgspec.structs.replace(of(result, "A"), k_dim=1) == of(flat, "A")
+    _, sparse = solved({"name": "B", "op": "wgmma.B", "mn": [0, 2], "k": 1, "mode": "64B"}, shape=(4, 32, 64))
+    assert (sparse.status, of(sparse, "B").shape) == ("optimal", (256, 16))
+
+
+def test_rows_that_are_too_few_name_the_field():
+    with pytest.raises(ProblemFileError, match=r"accesses\[0\]\.op: x1 has 16 rows \(mn names more dim"):
+        from_data(data({"name": "A", "op": "wgmma.A"}, shape=(8, 16, 64)))
+    for mn in ([2, 0], [0, 0], [5], []):
+        with pytest.raises(ProblemFileError, match=r"accesses\[0\]\.mn: expected some of the dim"):
+            from_data(data({"name": "A", "op": "wgmma.A", "mn": mn}, shape=(8, 16, 64)))
+
+
+@pytest.mark.parametrize(("element", "rows"), [("e4m3", 40), ("i8", 8), ("u8", 8)])
+def test_integers_of_8_bits_have_fewer_shapes(element, rows):
+    """ptxas knows m64n40k32 of e4m3, and not of s8 or u8."""
+    asked = {"name": "n", "tile": {"shape": [120, 32], "element": element}, "threads": 128}
+    operand = {"name": "b", "op": "wgmma.B"}
+    problem = from_data(asked | {"accesses": [operand]})
+    assert of(solve(problem), "b").shape == ({8: 24, 40: 120}[rows], 32)
+    asked["tile"]["shape"][0] = 40
+    assert of(solve(from_data(asked | {"accesses": [operand]})), "b").shape == (rows, 32)
+    if rows == 8:
+        with pytest.raises(ProblemFileError, match="not 40"):
+            from_data(asked | {"accesses": [operand | {"rows": 40}]})
+
+
+def test_an_offset_that_a_descriptor_cannot_hold_is_no_layout():
+    """14 bits of 16 bytes: columns 256 KiB apart are out of reach, as are those that come before."""
+    far = {"name": "f", "tile": {"shape": [8, 32], "element": "f16"}, "threads": 128}
+    problem = from_data(far | {"accesses": [{"name": "b", "op": "wgmma.B", "mode": "none"}]})
+    for apart in (1 << 17, -64):
+        found = check(problem, f"x1 // 8 * {apart} + x0*8 + x1 % 8 + {max(0, -3 * apart)}")
+        assert [finding.kind for finding in found.findings][:1] == ["unreached"]
+
+
+def test_without_a_swizzle_core_matrices_lie_apart():
+    _, result = solved({**FILL, "mode": "none"}, {"name": "B", "op": "wgmma.B"}, element="bf16")
+    fill, found = of(result, "fill"), of(result, "B")
+    assert (fill.boxes, fill.box) == (8, (128, 8))
+    assert (found.leading_byte_offset, found.stride_byte_offset) == (128 * 16, 128)
+
+
+def test_tcgen05_descriptors():
+    problem, result = solved(
+        FILL, {"name": "A", "op": "tcgen05.A"}, target="sm_100a", element="e4m3", shape=(128, 128)
+    )
+    found = of(result, "A")
+    assert (found.shape, found.code, found.descriptor) == ((128, 32), 2, "0x4000404000010000")
+    assert "tcgen05 by vendor document, not run" in report(problem, result)
+    assert "not run" not in report(*solved(FILL))
+
+
+def test_bulk_copies_take_pads():
+    columns = {"name": "columns", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 32}}
+    _, result = solved(
+        {"name": "row", "op": "cp.async.bulk", "bytes": 128}, columns, shape=(128, 32), element="f32"
+    )
+    assert (result.offset, result.bytes, result.excess) == ("x0*36 + x1", 127 * 144 + 128, 32 * 4 * 3)
+    found = of(result, "row")
+    assert (found.copies, found.starts[1], found.alignment_bytes) == (128, 144, 16)
+    _, two = solved({"name": "copies", "op": "cp.async.bulk", "bytes": 256}, ROWS)
+    assert (of(two, "copies").copies, two.bytes) == (64, 16384)
+
+
+def test_what_the_hardware_cannot_reach_is_said():
+    _, torn = solved({**FILL, "mode": "128B"}, {"name": "A", "op": "wgmma.A", "mode": "64B"})
+    assert str(torn.status) == "infeasible"
+    problem = from_data(data(FILL, ROWS))
+    audit = check(problem, "x0*72 + x1")
+    (finding,) = [f for f in audit.findings if f.kind == "unreached"]
+    assert "no tensor map of mode none, 32B, 64B, 128B" in finding.message
+    assert str(audit.status) == "infeasible"
+    sound = check(problem, "x0*64 + (x1 ^ x0 % 8 * 8)")
+    assert sound.accesses[0].descriptor.mode == "128B"
+    assert sound.alignment_bytes == 1024
+    assert not [f for f in sound.findings if f.kind in ("unreached", "idle_xor")]
+    other = check(from_data(data({**FILL, "mode": "64B"})), "x0*64 + (x1 ^ x0 % 8 * 8)")
+    assert {f.kind for f in other.findings} & {"unreached", "idle_xor", "alignment"} == {"unreached"}
+
+
+@pytest.mark.parametrize(
+    ("access", "field", "reason"),
+    [
+        ({**FILL, "box": [128]}, "box", "one extent for each of 2"),
+        ({**FILL, "box": [100, 64]}, r"box\[0\]", "100 does not divide the tile's 128"),
+        ({**FILL, "box": [128, 4]}, r"box\[1\]", "multiple of 16 bytes, not 8"),
+        ({**FILL, "box": [128, 64], "mode": "64B"}, r"box\[1\]", "at most the 64 bytes of mode 64B, not 128"),
+        ({**FILL, "mode": "256B"}, "mode", "none, 32B, 64B, 128B, not '256B'$"),
+        ({**FILL, "mode": "128B_ATOM_32B"}, "mode", "refuses them on an H200"),
+        ({**FILL, "order": [0, 0]}, "order", r"each of 0\.\.1 once"),
+        ({**FILL, "major": "K"}, "major", "no such field; it has box, element, mode, order"),
+        ({**FILL, "index": ["0", "0"]}, "", "unknown field `index`"),
+        ({**FILL, "element": "f128"}, "element", "has no 'f128'"),
+        ({"name": "a", "op": "wgmma.A", "rows": 128}, "rows", "has 64, not 128"),
+        ({**FILL, "multicast": 2}, "multicast", r"what divides block.cluster \(not given\), got 2"),
+        ({**FILL, "op": "tma.store", "multicast": 2}, "multicast", "tma.load has"),
+        ({**FILL, "box": [128, 64], "multicast": 2}, "multicast", "2 blocks cannot share 1 boxes evenly"),
+        ({**FILL, "multicast": 3}, "multicast", "3 blocks cannot share 128x64 elements evenly"),
+        ({"name": "a", "op": "cp.async.bulk"}, "bytes", "needs the bytes"),
+        ({"name": "a", "op": "cp.async.bulk", "bytes": 24}, "bytes", "multiple of 16"),
+        ({"name": "a", "op": "cp.async.bulk", "bytes": 96}, "bytes", "do not cover rows"),
+        ({"name": "a", "op": "tcgen05.A"}, "op", "sm_90 has no tcgen05; sm_100 has"),
+    ],
+)
+def test_errors_name_the_field(access, field, reason):
+    place = r"accesses\[1\]" + (rf"\.{field}" if field else "")
+    with pytest.raises(ProblemFileError, match=place + ".*" + reason):
+        solve(from_data(data(ROWS, access)))
+
+
+@pytest.mark.parametrize(
+    ("op", "why"),
+    [
+        ("tma.load.im2col", "lie as those of tma.load, pixels by channels"),
+        ("cp.async.bulk.tensor.2d", "here it is tma.load or tma.store"),
+        ("ld.shared::cluster.b32", "another block's banks"),
+        ("wgmma.sp.A", "sparse"),
+        ("wgmma.D", "it is none of tma.load, tma.store, wgmma.A"),
+        ("TMA.load", "it is none of tma.load"),
+    ],
+)
+def test_what_is_not_declared_is_refused_by_name(op, why):
+    with pytest.raises(
+        ProblemFileError, match=rf"accesses\[0\]\.op: '{re.escape(op)}' is not declared: .*{why}"
+    ):
+        from_data(data({"name": "a", "op": op}))
+    tiles = {**TILES, "accesses": [{"name": "a", "tile": "A", "op": op}]}
+    with pytest.raises(ProblemFileError, match=r"accesses\[0\]\.op: "):
+        tiles_from_data(tiles)
+
+
+def test_other_gpus_have_none():
+    with pytest.raises(ProblemFileError, match=r"accesses\[0\]\.op: sm_80 has no tma; sm_90, sm_100 have"):
+        solve(from_data(data(FILL, target="sm_80")))
+    with pytest.raises(ProblemFileError, match=r"accesses\[0\]\.op: sm_120 has no tcgen05"):
+        from_data(data({"name": "A", "op": "tcgen05.A"}, target="sm_120"))
+    with pytest.raises(ProblemFileError, match=r"K-major; MN-major needs 2"):
+        from_data(data({"name": "A", "op": "wgmma.A", "major": "MN"}, element="e4m3"))
+    with pytest.raises(ProblemFileError, match=r"layout\.families: an access of the hardware by itself"):
+        from_data(data(FILL, layout={"families": ["pad"]}))
+
+
+def test_boxes_of_at_most_256():
+    _, result = solved(FILL, shape=(512, 64))
+    assert (of(result, "fill").boxes, of(result, "fill").box) == (2, (256, 64))
+
+
+def test_blocks_of_a_cluster_share_a_tile():
+    shared = {**FILL, "multicast": 4}
+    problem, result = solved(shared, {"name": "A", "op": "wgmma.A"}, ROWS, block={"cluster": 8})
+    found = of(result, "fill")
+    assert (found.multicast, found.boxes, found.box, found.mode) == (4, 4, (32, 64), "128B")
+    assert "1 box by each of 4 blocks of the cluster to all of them" in report(problem, result)
+    text = emit("cuda", problem, device("sm_90"), result)
+    assert "block_cluster = 8;" in text
+    assert ".multicast::cluster [%0], [%1, {%4, %5}], [%2], %3;" in text
+    (alone,) = solved(FILL)[1].accesses
+    assert "multicast" not in json.dumps(msgspec.to_builtins(alone))
+
+
+@pytest.mark.parametrize(
+    ("target", "cluster", "said"), [("sm_80", 2, "sm_80 has no"), ("sm_90", 17, "1 to 16")]
+)
+def test_clusters_that_there_are_not(target, cluster, said):
+    with pytest.raises(ProblemFileError, match=r"block\.cluster: .*" + said):
+        from_data(data(ROWS, target=target, block={"cluster": cluster}))
+
+
+def test_rows_shorter_than_the_span_leave_it_unfilled():
+    """What an H200 did with 16 rows of 64 bytes in mode 128B: rows 128 bytes apart, chunks flipped."""
+    box = {"box": [16, 32], "mode": "128B"}
+    _, result = solved({**FILL, **box}, shape=(16, 32))
+    table = result.table() // 2
+    words = {int(offset): 32 * row + column for (row, column), offset in np.ndenumerate(table)}
+    seen = MEASURED["short rows"]  # 2-byte words by place, the elements numbered row by row
+    assert [words.get(at, 0xFFFF) for at in range(len(seen))] == seen
+    assert (result.bytes, of(result, "fill").boxes) == (2048, 1)
+
+
+def test_rows_that_divide_an_extent_of_no_whole_spans():
+    """96 elements are 192 bytes, one and a half spans of 128: two boxes of 48, each row in a span of its own."""
+    _, result = solved({**FILL, "mode": "128B"}, shape=(64, 96))
+    found = of(result, "fill")
+    assert (str(result.status), found.boxes, found.box, result.bytes) == ("optimal", 2, (64, 48), 16384)
+    _, result = solved({**FILL, "mode": "128B"}, shape=(64, 100))
+    assert result.status == "infeasible", "200 bytes are no whole number of rows of 16-byte chunks"
+
+
+def test_the_published_layout_breaks_ties():
+    published = {"offset": "x0*64 + (x1 ^ x0 % 8 * 8)", "bytes": 16384}
+    assert of(solved(FILL, ROWS)[1], "fill").mode == "none"
+    assert of(solved(FILL, ROWS, published=published)[1], "fill").mode == "128B"
+
+
+def test_packed_elements():
+    _, result = solved({**FILL, "box": [128, 128], "mode": "64B"}, shape=(128, 128), element="e2m1")
+    found = of(result, "fill")
+    assert (found.box, found.box_dim, found.data_type) == (
+        (128, 128), (64, 128), "CU_TENSOR_MAP_DATA_TYPE_UINT8",
+    )  # fmt: skip
+
+
+def test_a_problem_survives_its_data():
+    problem = from_data(data({**FILL, "box": [128, 64]}, ROWS))
+    assert from_data(msgspec.to_builtins(problem)) == problem
+
+
+def test_tile_sets_hold_them_and_fragments():
+    tiles = tiles_from_data(
+        {
+            "name": "gemm",
+            "target": "sm_90",
+            "threads": 128,
+            "tiles": [
+                {"name": "A", "shape": [128, 64], "element": "f16", "stages": 2},
+                {"name": "D", "shape": [64, 64], "element": "f16"},
+            ],
+            "accesses": [
+                {"tile": "A", **FILL},
+                {"tile": "A", "name": "operand", "op": "wgmma.A"},
+                {"tile": "D", "name": "out", "op": "stmatrix.x4", "fragment": "wgmma.m64n8k16.C.f16",
+                 "repeat": {"n": 8}},
+                {"tile": "D", "name": "store", "op": "tma.store"},
+            ],
+            "layout": {"families": ["none", "pad"], "max_bytes": 65536},
+        }
+    )  # fmt: skip
+    found = arrange(tiles)
+    assert (str(found.status), found.excess, found.bytes, found.alignment_bytes) == (
+        "optimal",
+        0,
+        40960,
+        1024,
+    )
+    text = arrangement_report(tiles, found)
+    assert "operand: K-major, mode 128B (code 1)" in text
+    assert "store: 1 box of 64x64" in text
+    jsonschema.validate({**TILES, "accesses": [{"tile": "A", **FILL}]}, json_schema())
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**TILES, "accesses": [FILL]}, json_schema())
+    with pytest.raises(ProblemFileError, match=r"accesses\[1\]\.box\[0\]"):
+        tiles_from_data({**TILES, "accesses": [{"tile": "A", **ROWS}, {"tile": "A", **FILL, "box": [3, 64]}]})
+
+
+def test_the_layouts_that_the_hardware_knows_are_compared():
+    published = {"offset": "x0*72 + x1", "bytes": 18432}
+    for asked in (
+        data(FILL, OWN_ROW, published=published),
+        data(OWN_ROW, published=published, layout={"must_be": "tma"}),
+    ):
+        rows = {row.family: row for row in compare(from_data(asked)).rows}
+        assert {"tma.none", "tma.128B", "tma.64B", "tma.32B", "all", "published"} <= {*rows}
+        assert (rows["tma.128B"].excess, rows["tma.128B"].alignment_bytes, rows["all"].excess) == (0, 1024, 0)
+        assert str(rows["published"].status) == "infeasible"
+
+
+def test_compare_ranks_modes_as_solve_does():
+    asked = data(FILL, OWN_ROW)
+    comparison = compare(from_data(asked))
+    titles = [row.title for row in comparison.rows]
+    # Pages of 16 bytes have no conflicts either, in eight boxes; one box of whole rows has many.
+    assert titles[:4] == [
+        f"tma.{mode}, x1 contiguous, {boxes}"
+        for mode, boxes in (("128B", "1 box"), ("64B", "2 boxes"), ("32B", "4 boxes"), ("none", "8 boxes"))
+    ]
+    assert "tma.none, x1 contiguous, 1 box" in titles
+    assert comparison.recommendation.family == "tma.128B"
+    assert comparison.recommendation.offset == solve(from_data(asked)).offset
+
+
+def test_a_mode_in_use_is_kept_where_none_is_better_and_else_replaced():
+    narrow = "x1 // 32 * 4096 + x0*32 + (x1 % 32 ^ x0 // 2 % 4 * 8)"
+    for mode, offset, kept in (("128B", "x0*64 + (x1 ^ x0 % 8 * 8)", True), ("64B", narrow, False)):
+        asked = data(FILL, OWN_ROW, published={"offset": offset, "bytes": 16384})
+        taken = compare(from_data(asked)).recommendation
+        assert taken.keep is kept, mode
+        assert kept or "same bytes" in taken.text
+        assert kept or "1 fewer instruction of the hardware" in taken.text
+
+
+def test_templates_may_say_boxes():
+    asked = data({**FILL, "box": ["M // 2", "K"]}, shape=("M", "K"), params={"M": [64, 128], "K": 64})
+    asked["name"] = "block {M}"
+    boxes = [of(solve(problem), "fill").box for problem in load_all(asked)]
+    assert boxes == [(32, 64), (64, 64)]

@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from plain_count import plain_count
+
+from layoutopt.engine.conflicts import CHUNK_INSTRUCTIONS, count_wavefronts
+from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS, counters
+from layoutopt.hardware.devices import Device, PhaseRule, device, devices
+from layoutopt.hardware.operations import Operation, parse_operation
+
+pytestmark = pytest.mark.filterwarnings("ignore::layoutopt.errors.DisputedRuleWarning")
+
+DATA = Path(__file__).parents[1] / "data"
+LANES = np.arange(32)
+SM_90 = device("sm_90")
+LOAD_4, LOAD_8, LOAD_16 = Operation("load", 4), Operation("load", 8), Operation("load", 16)
+
+
+def count(address, operation, gpu=SM_90, active=None):
+    """(wavefronts, bank conflicts) of one instruction; addresses in units of the access width."""
+    row = np.asarray(address, np.int64).reshape(1, -1) * operation.width_bytes
+    mask = np.ones(row.shape, bool) if active is None else np.asarray(active, bool).reshape(1, -1)
+    counts = count_wavefronts(row, mask, operation, gpu)
+    return int(counts.wavefronts[0]), int(counts.bank_conflicts[0])
+
+
+def profiled():
+    paths = sorted(DATA.glob("h200_*.jsonl.gz"))
+    assert paths
+    for path in paths:
+        groups = defaultdict(list)
+        with gzip.open(path, "rt") as file:
+            for line in file:
+                record = json.loads(line)
+                groups[record.get("ptx", record["op"])].append(record)
+        for op, records in groups.items():
+            yield pytest.param(records, id=f"{path.name.split('.')[0]}-{op}")
+
+
+@pytest.mark.parametrize("records", list(profiled()))
+def test_equals_the_profiler(records):
+    address = np.array([r["byte_address"] for r in records])
+    active = np.array([[int(r["active"], 16) >> lane & 1 for lane in range(32)] for r in records], bool)
+    operation = parse_operation(records[0]["op"], records[0].get("bytes"))
+    counts = count_wavefronts(address, active, operation, SM_90)
+    assert counts.wavefronts.tolist() == [r["wavefronts"] for r in records]
+    # Some records of cp.async have no conflict counter.
+    assert counts.bank_conflicts.tolist() == [
+        r.get("bank_conflicts", int(engine)) for r, engine in zip(records, counts.bank_conflicts, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(("name", "records"), [("h200_wavefronts", 2082), ("h200_more", 1632)])
+def test_profiled_records_are_all_there(name, records):
+    with gzip.open(DATA / f"{name}.jsonl.gz", "rt") as file:
+        assert sum(1 for _ in file) == records
+
+
+@pytest.mark.parametrize(
+    ("op", "kind"),
+    [
+        ("red.shared.add.u32", "reduce"),
+        ("red.relaxed.cta.shared::cta.add.u32", "reduce"),
+        ("red.shared.add.s32", "atomic"),
+        ("red.shared.max.u32", "atomic"),
+        ("atom.shared.add.u32", "atomic"),
+        ("atom.shared.exch.b32", "atomic"),
+    ],
+)
+def test_only_counting_reductions_merge_equal_addresses(op, kind):
+    assert parse_operation(op, None).kind == kind
+
+
+def test_compare_and_swap_has_no_rule():
+    with pytest.raises(ValueError, match="a compare-and-swap takes twice"):
+        parse_operation("atom.shared.cas.b32", None)
+
+
+def counter_splits():
+    """Each record's op, and its (wavefront, conflict) counters: totals and parts that are not zero."""
+    data = json.loads((DATA / "h200_counter_split.json").read_text())
+    for record in data["records"]:
+        sums = {"data_pipe_lsu_wavefronts": {}, "data_bank_conflicts_pipe_lsu": {}}
+        for name, value in zip(data["moved"], record["counters"], strict=True):
+            what, shared, part = name.removeprefix("l1tex__").removesuffix(".sum").partition("_mem_shared")
+            if what in sums and shared and value and not part.startswith("_cmd"):
+                sums[what][part.strip("_")] = value
+        yield record, *sums.values()
+
+
+def test_sub_counters_of_each_op():
+    for record, wavefronts, conflicts in counter_splits():
+        op, _, constant = record["op"].partition(" of ")
+        operation = Operation("atomic", 4) if constant or ".cas." in op else parse_operation(op, None)
+        own = wavefronts[""] - wavefronts.pop("op_misc", 0)
+        predicted = counters(device("sm_90"), operation, own, conflicts.get("", 0))
+        if record["family"] == "nobody" or operation.kind == "cp.async.cg":
+            assert own == 0
+            assert not any(predicted.values())
+            continue
+        for base, measured in ((WAVEFRONTS, wavefronts), (BANK_CONFLICTS, conflicts)):
+            parts = {
+                name: value for name, value in predicted.items() if name.startswith(f"{base}_") and value
+            }
+            assert parts == {f"{base}_{part}": value for part, value in measured.items() if part}, record
+
+
+def test_equals_the_profiler_where_counters_are_split():
+    for record, wavefronts, conflicts in counter_splits():
+        op, _, constant = record["op"].partition(" of ")
+        if ".cas." in op or ".cg." in op:
+            continue
+        operation = Operation("atomic", 4) if constant else parse_operation(op, None)
+        address = np.array([record["byte_address"]])
+        active = np.array([[int(record["active"], 16) >> lane & 1 for lane in range(32)]], bool)
+        counts = count_wavefronts(address, active, operation, SM_90)
+        assert counts.wavefronts[0] == wavefronts[""] - wavefronts["op_misc"], record
+        assert counts.bank_conflicts[0] == conflicts.get("", 0), record
+
+
+@pytest.mark.parametrize(
+    ("word", "wavefronts", "conflicts"),
+    [
+        (LANES, 1, 0),
+        (2 * LANES, 2, 1),
+        (32 * LANES, 32, 31),
+        (0 * LANES + 7, 1, 0),
+        *((stride * LANES, 1, 0) for stride in (3, 5, 17, 31, 33, 127)),
+    ],
+)
+def test_strides_of_4_byte_loads(word, wavefronts, conflicts):
+    assert count(word, LOAD_4) == (wavefronts, conflicts)
+
+
+def test_column_of_int():
+    a100 = device("sm_80")
+    assert count(32 * LANES, LOAD_4, a100) == (32, 31)
+    assert count(16 * LANES, LOAD_8, a100) == (32, 30)  # two columns fused: not 62
+
+
+def test_8_byte_loads():
+    assert count(LANES, LOAD_8) == (2, 0)
+    assert count(LANES // 2, LOAD_8) == (1, 0)
+
+
+def test_16_byte_loads():
+    one_quarter_of_each_half = (LANES < 8) | ((LANES >= 16) & (LANES < 24))
+    assert count(LANES, LOAD_16, active=one_quarter_of_each_half) == (2, 0)
+    partners_inactive = (LANES < 16) & (LANES % 2 == 0)
+    assert count(LANES // 2, LOAD_16, active=partners_inactive) == (1, 0)
+    assert count(LANES // 2, LOAD_16) == (2, 0)
+    halves_differ = np.where(LANES < 16, LANES // 2, 8 + LANES // 4 * 2 + LANES % 2)
+    assert count(halves_differ, LOAD_16) == (4, 0)
+    two_way = np.tile(np.repeat([0, 8, 1, 9], 4), 2)
+    assert count(two_way, LOAD_16) == (4, 2)
+
+
+def test_stores_never_merge():
+    assert count(LANES // 2, Operation("store", 8)) == (2, 0)
+    assert count(LANES // 2, Operation("store", 16)) == (4, 0)
+
+
+def test_columns_of_tiles():
+    assert count(33 * LANES, LOAD_4) == (1, 0)
+    sm_10 = device("sm_10")
+    assert count(np.tile(16 * np.arange(16), 2), LOAD_4, sm_10) == (32, 30)
+    assert count(np.tile(17 * np.arange(16), 2), LOAD_4, sm_10) == (2, 0)
+    for pitch, ways in ((32, 16), (33, 2), (34, 1)):
+        assert count(pitch * (LANES % 16) + LANES // 16, LOAD_4) == (ways, ways - 1)
+
+
+def test_atomics_and_async_copies_serialise_equal_addresses():
+    assert count(0 * LANES, Operation("atomic", 4)) == (32, 31)
+    assert count(0 * LANES, Operation("reduce", 4)) == (1, 0)
+    assert count(0 * LANES, Operation("cp.async.ca", 16)) == (32, 28)
+
+
+def test_matrix_rows_count_whether_their_lanes_are_predicated_off_or_not():
+    one_lane = LANES == 31
+    assert count(8 * LANES, Operation("ldmatrix", 16, 1), active=one_lane) == (8, 7)
+    assert count(8 * LANES, Operation("ldmatrix", 16, 4), active=LANES < 0) == (0, 0)
+
+
+def test_worst_cases_of_cdna3():
+    """The published peaks of the bank-conflict counter."""
+    lanes = np.arange(64) * 64
+    for width, peak in ((4, 62), (8, 60), (16, 56)):
+        assert count(lanes, Operation("load", width), device("gfx942"))[1] == peak
+
+
+def operations(gpu: Device):
+    for kind, width in gpu.rules:
+        for matrices in (1, 2, 4) if kind.endswith("matrix") else (0,):
+            yield Operation(kind, width, matrices)
+
+
+def random_rows(rng: np.random.Generator, operation: Operation, lanes: int, rows: int):
+    """Addresses and masks with equal lanes, pairs that merge, strides, and memory of any size."""
+    place = np.arange(lanes)
+    unit = rng.integers(0, rng.choice([2, 6, 20, 64, 500, 5000, 1 << 40], (rows, 1)), (rows, lanes))
+    stride = rng.integers(0, 70, (rows, 1)) * place + rng.integers(0, 9, (rows, 1)) * (place // 8)
+    unit = np.where(rng.random((rows, 1)) < 0.4, stride, unit)
+    bit = rng.choice([0, 0, 1, 2], rows)
+    unit = np.take_along_axis(unit, place & ~bit[:, None], axis=1)
+    broken = rng.random(rows) < 0.1
+    unit[broken, rng.integers(lanes)] += 1
+    active = rng.random((rows, lanes)) < rng.choice([0, 0.05, 0.5, 0.95, 1, 1, 1], (rows, 1))
+    address = unit * operation.width_bytes
+    if not operation.matrices:
+        address = np.where(active, address, rng.choice([-1, 0, 3, 1 << 50], (rows, lanes)))
+    return address, active
+
+
+@pytest.mark.parametrize("gpu", devices(), ids=lambda gpu: gpu.name)
+def test_agrees_with_plain_loops(gpu):
+    rng = np.random.default_rng(20240601)
+    wanted = 110_000 // len(devices())
+    every = list(operations(gpu))
+    phases = 0
+    for operation in every:
+        per_row = len(gpu.rule(operation).phases)
+        rows = -(-wanted // len(every) // per_row)
+        phases += rows * per_row
+        address, active = random_rows(rng, operation, gpu.lanes, rows)
+        counts = count_wavefronts(address, active, operation, gpu)
+        found = zip(counts.wavefronts.tolist(), counts.ideal.tolist(), counts.phases.tolist(), strict=True)
+        for row, (where, mask, got) in enumerate(zip(address.tolist(), active.tolist(), found, strict=True)):
+            assert got == plain_count(where, mask, operation, gpu), (operation, row)
+    assert phases >= wanted
+
+
+@pytest.mark.parametrize("width", [8, 12, 16])
+def test_vectors_that_are_not_aligned(width):
+    """The rules still apply, word by word, where a layout tears alignment."""
+    rng = np.random.default_rng(5)
+    rule = PhaseRule(phases=tuple(tuple(range(p, p + 8)) for p in range(0, 32, 8)), banks=32, bank_bytes=4)
+    gpu = Device("x", "x", 32, 32, 4, {("load", width): rule})
+    operation = Operation("load", width)
+    address = rng.integers(0, 300, (200, 32)) * 4
+    active = rng.random(address.shape) < 0.8
+    counts = count_wavefronts(address, active, operation, gpu)
+    for row in range(200):
+        wavefronts, ideal, phases = plain_count(address[row].tolist(), active[row].tolist(), operation, gpu)
+        assert (counts.wavefronts[row], counts.ideal[row], counts.phases[row]) == (wavefronts, ideal, phases)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_rows_do_not_depend_on_their_neighbours(order):
+    rng = np.random.default_rng(6)
+    rows = CHUNK_INSTRUCTIONS + 17
+    address = np.asarray(rng.integers(0, 4096, (rows, 32)) * 4, order=order)
+    active = np.asarray(rng.random((rows, 32)) < 0.9, order=order)
+    counts = count_wavefronts(address, active, LOAD_4, SM_90)
+    for row in (0, 1, CHUNK_INSTRUCTIONS - 1, CHUNK_INSTRUCTIONS, rows - 1):
+        alone = count_wavefronts(address[row : row + 1], active[row : row + 1], LOAD_4, SM_90)
+        assert alone.wavefronts[0] == counts.wavefronts[row]
+
+
+def test_nothing_to_count():
+    counts = count_wavefronts(np.zeros((0, 32), np.int64), np.zeros((0, 32), bool), LOAD_16, SM_90)
+    assert len(counts.wavefronts) == len(counts.bank_conflicts) == 0
+
+
+def test_wrong_number_of_lanes():
+    with pytest.raises(ValueError, match=r"expected shape \(instructions, 32\), got \(1, 31\)"):
+        count_wavefronts(np.zeros((1, 31), np.int64), np.ones((1, 31), bool), LOAD_4, SM_90)

@@ -1,0 +1,301 @@
+"""Lanes that choose at run time, against every combination of their choices."""
+
+import itertools
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import toy
+from plain_count import plain_count
+
+from layoutopt.accesses.lower import with_loops
+from layoutopt.accesses.trace import trace
+from layoutopt.engine.run_time_values import choices, count_choices, matching
+from layoutopt.errors import ProblemFileError
+from layoutopt.files.file import from_data
+from layoutopt.ground.budget import Budget, OutOfTime
+from layoutopt.hardware.devices import PhaseRule, device
+from layoutopt.problem.answer import Status
+from layoutopt.search.solve import solve
+from layoutopt.study.check import check
+
+
+def toy_device(lanes, banks):
+    """Loads of 1, 4 and 8 bytes, the latter with the merge rule; atomics; split 16-byte loads."""
+    base = toy.toy_device(lanes, banks)
+    whole, halves = base.rules["load", 4], base.rules["load", 8]
+    quarters = PhaseRule(tuple((k, k + 1) for k in range(0, lanes, 2)), banks, 4, merges_pairs=True)
+    rules = {
+        **base.rules,
+        ("load", 1): whole,
+        ("load", 8): quarters if lanes > 4 else replace(halves, merges_pairs=True),
+        ("store", 16): PhaseRule(whole.phases, banks, 4, split_words=True, extra_wavefronts=1),
+    }
+    return replace(base, rules=rules)
+
+
+def access_problem(index, op, width, values, *, columns, element="u32", any_is="worst", threads=4, **more):
+    return from_data(
+        {
+            "schema": "layoutopt.problem/1", "name": "choices", "threads": threads,
+            "tile": {"shape": [columns], "element": element},
+            "accesses": [
+                {"name": "a", "op": op, "bytes": width, "index": [index], "any": {"v": values},
+                 "any_is": any_is, **more}
+            ],
+        }
+    )  # fmt: skip
+
+
+def counted(problem, gpu, table):
+    looped = trace(with_loops(problem), gpu)
+    choice = choices(problem, looped, gpu)["a"]
+    return choice, count_choices(table, choice)
+
+
+def every_outcome(choice, row, table, gpu):
+    """Wavefronts of one instruction for every combination of its lanes' values."""
+    elements = choice.rows[choice.row[row]]
+    for values in itertools.product(range(elements.shape[1]), repeat=gpu.lanes):
+        chosen = [int(elements[lane, v]) for lane, v in enumerate(values)]
+        active = [e >= 0 for e in chosen]
+        address = [int(table[e]) if e >= 0 else 0 for e in chosen]
+        yield plain_count(address, active, choice.operation, gpu)
+
+
+KINDS = [("load", 4, 1), ("load", 8, 2), ("atomic", 4, 1), ("load", 1, 1), ("store", 16, 4)]
+
+
+def random_choice(seed, any_is):
+    rng = random.Random(seed)
+    # The engine merges phases of eight lanes or more.
+    op, width, per = rng.choice([k for k in KINDS if k[1] != 8 or any_is == "worst"])
+    element = "u8" if width == 1 else "u32"
+    values, units = rng.randint(2, 3), rng.randint(3, 8)
+    a, b, c = (rng.randint(0, units) for _ in range(3))
+    index = f"({a}*v + {b}*lane + {c}*(v*lane // 2)) % {units} * {per}"
+    where = {"where": rng.choice(["1", "lane < 3", "v + lane != 1"])}
+    banks = rng.choice([4, 8]) if width == 16 else rng.choice([2, 4])
+    gpu = toy_device(4, banks)
+    problem = access_problem(
+        index, op, width, values, columns=units * per, element=element, any_is=any_is, **where
+    )
+    size = 1 if width == 1 else 4
+    order = rng.sample(range(2 * units), units)  # any placement of the units
+    table = np.array([(order[e // per] * per + e % per) * size for e in range(units * per)], np.int64)
+    return problem, gpu, table
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_the_worst_case_is_the_worst_of_all_outcomes(block):
+    for seed in range(40 * block, 40 * block + 40):
+        problem, gpu, table = random_choice(seed, "worst")
+        choice, counts = counted(problem, gpu, table)
+        worst = max(w for w, _, _ in every_outcome(choice, 0, table, gpu))
+        if choice.operation.width_bytes == 8:  # the merge rule may hold for every worst choice of few values
+            assert counts.wavefronts[0] >= worst, (seed, problem.accesses)
+        else:
+            assert counts.wavefronts.tolist() == [worst], (seed, problem.accesses)
+        assert counts.ideal[0] <= worst, (seed, problem.accesses)
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_no_placement_undercuts_the_ideal(block):
+    for seed in range(20 * block, 20 * block + 20):
+        problem, gpu, table = random_choice(seed, "worst")
+        choice, counts = counted(problem, gpu, table)
+        size = problem.tile.element_bytes
+        per = choice.operation.width_bytes // size
+        units = problem.tile.elements // per
+        rng = random.Random(seed)
+        for _ in range(30):
+            order = rng.sample(range(2 * units), units)
+            other = np.array([(order[e // per] * per + e % per) * size for e in range(units * per)])
+            worst = max(w for w, _, _ in every_outcome(choice, 0, other, gpu))
+            assert counts.ideal[0] <= worst, (seed, problem.accesses)
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_the_expectation_is_the_mean_of_all_outcomes(block):
+    for seed in range(30 * block, 30 * block + 30):
+        problem, gpu, table = random_choice(seed, "uniform")
+        choice, counts = counted(problem, gpu, table)
+        outcomes = np.array(list(every_outcome(choice, 0, table, gpu)))
+        # A mean of 16,384 samples, unless all lanes choose alike.
+        slack = 5 * outcomes[:, 0].std() / 128 + 1e-9
+        assert abs(counts.wavefronts[0] - outcomes[:, 0].mean()) <= slack, (seed, problem.accesses)
+        assert counts.ideal[0] <= counts.wavefronts[0] + 1e-9
+
+
+@pytest.mark.parametrize(("op", "kind"), [("load", "words"), ("atomic", "lanes")])
+@pytest.mark.parametrize("spread", [[0, 1, 2, 3, 4, 5], [0, 2, 4, 1, 6, 3], [0, 2, 4, 6, 8, 10]])
+def test_the_expectation_is_exact_where_lanes_choose_alike(op, kind, spread):
+    gpu = toy_device(4, 2)
+    problem = access_problem("v", op, 4, 6, columns=6, any_is="uniform")
+    table = 4 * np.array(spread)
+    choice, counts = counted(problem, gpu, table)
+    outcomes = np.array(list(every_outcome(choice, 0, table, gpu)))
+    assert counts.wavefronts[0] == pytest.approx(outcomes[:, 0].mean(), rel=1e-12)
+    even = np.array(list(every_outcome(choice, 0, 4 * np.arange(6), gpu)))
+    assert counts.ideal[0] == pytest.approx(even[:, 0].mean(), rel=1e-12)
+
+
+def test_words_of_several_chances_in_one_bank():
+    gpu = toy_device(4, 2)
+    problem = access_problem("min(v, 3)", "load", 4, 6, columns=6, any_is="uniform")
+    table = 8 * np.arange(6)
+    choice, counts = counted(problem, gpu, table)
+    outcomes = np.array(list(every_outcome(choice, 0, table, gpu)))
+    assert counts.wavefronts[0] == pytest.approx(outcomes[:, 0].mean(), rel=1e-12)
+
+
+def test_the_samples_of_many_instructions_are_shared_out():
+    """Half as many of each, with a seed of its own, and the mean is as good."""
+    gpu = toy_device(4, 2)
+    problem = access_problem(
+        "(v + i // 2 * tid) % 256", "load", 4, 4, columns=256, any_is="uniform", **{"for": {"i": 256}}
+    )
+    choice, counts = counted(problem, gpu, 4 * np.arange(256))
+    assert len(choice.rows) == 128
+    outcomes = [list(every_outcome(choice, row, 4 * np.arange(256), gpu)) for row in range(0, 256, 16)]
+    means = np.array([[w for w, _, _ in one] for one in outcomes]).mean(axis=1)
+    assert np.abs(counts.wavefronts[::16] - means).max() < 0.06
+    assert abs((counts.wavefronts[::16] - means).mean()) < 0.015
+
+
+def test_a_time_limit_ends_the_counting_of_choices():
+    problem = access_problem("(v + i) % 64", "load", 4, 4, columns=64, **{"for": {"i": 64}})
+    gpu = device("sm_90")
+    looped = trace(with_loops(problem), gpu)
+    with pytest.raises(OutOfTime):
+        choices(problem, looped, gpu, Budget(0))
+    choice = choices(problem, looped, gpu)["a"]
+    with pytest.raises(OutOfTime):
+        choice.count(4 * np.arange(64), Budget(0))
+
+
+def test_too_many_different_instructions_are_refused():
+    problem = access_problem("(v + i) % 20000", "load", 4, 2, columns=20000, **{"for": {"i": 20000}})
+    gpu = toy_device(4, 2)
+    with pytest.raises(ProblemFileError, match=r"accesses\[0\].any: 20,000 instructions choose"):
+        choices(problem, trace(with_loops(problem), gpu), gpu)
+
+
+def test_matching():
+    assert matching([range(2)] * 3 + [range(3)]) == 3
+    assert matching([[0], [0], [0, 1]]) == 2
+    assert matching([[0, 1], [0], [1, 2]]) == 3
+    assert matching([]) == 0
+
+
+def histogram(any_is="worst", pitch=None):
+    return from_data(
+        {
+            "schema": "layoutopt.problem/1", "name": "histogram", "threads": 64,
+            "tile": {"shape": [2, 256], "element": "u32"},
+            "accesses": [
+                {"name": "count", "op": "reduce", "bytes": 4, "index": ["warp", "bin"],
+                 "any": {"bin": 256}, "any_is": any_is},
+                {"name": "merge", "op": "load", "bytes": 4, "index": ["i", "tid + 64*j"],
+                 "for": {"i": 2, "j": 4}},
+            ],
+        }
+    )  # fmt: skip
+
+
+def test_a_histogram_of_256_bins_is_at_least_eight_ways_and_reaches_it():
+    result = solve(histogram())
+    assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 2048)
+    count, merge = result.accesses
+    assert (count.wavefronts, count.ideal, count.bank_conflicts, count.any_is) == (16, 16, 14, "worst")
+    assert (merge.wavefronts, merge.any_is) == (16, None)
+    assert (result.proof.excess.lower_bound, result.proof.excess.scope) == (0, "every layout")
+    # Every second word, in half of the banks: 16 bins in each.
+    assert check(histogram(), "x0*512 + x1*2").accesses[0].wavefronts == 32
+
+
+def test_an_expected_histogram_is_that_of_words_spread_evenly():
+    result = solve(histogram("uniform"))
+    assert (result.status, result.excess, result.accesses[0].any_is) == (Status.OPTIMAL, 0, "uniform")
+    rng = np.random.default_rng(1)
+    drawn = rng.integers(256, size=(20000, 32))
+    loads = [max(np.bincount(np.unique(row) % 32)) for row in drawn]
+    assert result.accesses[0].wavefronts == pytest.approx(2 * np.mean(loads), rel=0.01)
+
+
+def test_one_value_is_no_choice():
+    gpu = device("sm_90")
+    data = {
+        "schema": "layoutopt.problem/1", "name": "one", "threads": 32, "tile": {"shape": [32, 32], "element": "f32"},
+        "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["lane", "3"]}],
+    }  # fmt: skip
+    plain = check(from_data(data), "x0*32 + x1", target=gpu).accesses[0]
+    data["accesses"][0]["any"] = {"v": 1}
+    assert check(from_data(data), "x0*32 + x1", target=gpu).accesses[0].wavefronts == plain.wavefronts == 32
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"any": {"tid": 4}}, r"accesses\[0\].any: 'tid' is reserved"),
+        ({"for": {"bin": 2}}, r"accesses\[0\].any: 'bin' is a variable of `for`, too"),
+        ({"weight": "bin"}, r"accesses\[0\].weight: a weight cannot depend on values of `any`"),
+        ({"any": {"bin": 300}}, r"accesses\[0\].index\[0\]: x0 must lie in 0..255, not 256"),
+        ({"any_is": "mean"}, r"accesses\[0\].any_is: "),
+        ({"layout": {"minimise": "instructions"}}, r"layout.minimise: instructions cannot come first"),
+    ],
+)
+def test_wrong_choices_are_refused(changes, message):
+    access = {"name": "a", "op": "load", "bytes": 4, "index": ["bin"], "any": {"bin": 256}}
+    data = {
+        "schema": "layoutopt.problem/1", "name": "wrong", "threads": 32,
+        "tile": {"shape": [256], "element": "u32"}, "layout": changes.pop("layout", {}),
+        "accesses": [{**access, **changes}],
+    }  # fmt: skip
+    with pytest.raises(ProblemFileError, match=message):
+        solve(from_data(data))
+
+
+def test_a_choice_that_may_meet_a_known_phase_does_not_count_again():
+    """The worst over values counts once, whatever of the values makes the phases of another access."""
+    accesses = [
+        {"name": "a", "op": "load", "bytes": 4, "index": ["(tid + 4*v) % 16"], "any": {"v": 4}},
+        {"name": "b", "op": "load", "bytes": 4, "index": ["(tid + 4*j) % 16"], "for": {"j": 4}},
+    ]
+    tile = {"shape": [16], "element": "u64"}
+    data = {"name": "c", "tile": tile, "threads": 4, "accesses": accesses}
+    found = solve(from_data(data), target=toy.toy_device(4, 4))
+    assert (found.accesses[1].excess, found.proof.excess.lower_bound) == (4, 4)
+
+
+def test_words_of_a_row_that_share_a_bank_are_one():
+    """Kepler serves two words of an aligned row of 64 from one bank at once: row-major needs no more."""
+    access = {"name": "a", "op": "load", "bytes": 4, "index": ["(tid + 2*v) % 64"], "any": {"v": 32}}
+    data = {
+        "name": "r",
+        "target": "sm_30",
+        "tile": {"shape": [64], "element": "f32"},
+        "threads": 32,
+        "accesses": [access],
+    }
+    found = solve(from_data(data))
+    (report,) = found.accesses
+    assert (report.wavefronts, report.ideal, found.excess) == (1, 1, 0)
+    assert found.status is Status.OPTIMAL
+
+
+def test_wide_elements_of_one_group_that_share_a_bank_are_one():
+    """60 elements of 3 words: 20 in a group of 64 words, two of them in each of ten banks."""
+    problem = access_problem("v", "load", 4, 60, columns=60, element={"bytes": 12}, threads=32)
+    starts = [64 * g + g + 32 * half + 3 * k for g in range(3) for half in range(2) for k in range(10)]
+    report = check(problem, 4 * np.array(starts), target=device("sm_30")).accesses[0]
+    assert (report.wavefronts, report.ideal) == (1, 1)
+
+
+def test_phases_merge_where_addresses_cannot_differ_not_where_words_cannot():
+    """Both values are in one group of words, but neighbours may choose different ones."""
+    rule = PhaseRule(tuple((k, k + 1) for k in range(0, 8, 2)), 1, 4, merges_pairs=True, row_words=8)
+    gpu = replace(toy_device(8, 1), rules={("load", 4): rule})
+    _, counts = counted(access_problem("v", "load", 4, 2, columns=2), gpu, np.array([0, 4]))
+    assert counts.wavefronts.tolist() == [2]

@@ -1,0 +1,217 @@
+"""Problem files: what is read, and one clear line for what is wrong."""
+
+import json
+
+import jsonschema
+import pytest
+from click.testing import CliRunner
+from conftest import PROBLEMS, ROOT, problem_id
+
+from layoutopt.accesses.trace import trace
+from layoutopt.cli.commands import main
+from layoutopt.errors import LayoutoptError, ProblemFileError
+from layoutopt.files.file import decode, json_schema, load
+from layoutopt.hardware.devices import device
+from layoutopt.hardware.operations import Operation, parse_operation
+
+ROWS = {"name": "rows", "op": "store", "bytes": 4, "index": ["tid // 8", "tid % 8"]}
+
+
+def with_access(**changes):
+    return {"accesses": [{**ROWS, **changes}]}
+
+
+# What is changed, and what the one line must say: the field, what was required, what was given.
+BROKEN = {
+    "wrong type of extent": ({"tile": {"shape": ["8", 8], "element": "f32"}}, "tile.shape[0]: expected `int`"),
+    "extent of zero": ({"tile": {"shape": [0, 8], "element": "f32"}}, "tile.shape[0]: expected `int` >= 1"),
+    "no extents": ({"tile": {"shape": [], "element": "f32"}}, "tile.shape: expected `array` of length >= 1"),
+    "unknown element": ({"tile": {"shape": [8, 8], "element": "f33"}}, "tile.element: unknown type 'f33'"),
+    "element of 17 bytes": ({"tile": {"shape": [8, 8], "element": {"bytes": 17}}}, "tile.element.bytes: expected"),
+    "huge tile": ({"tile": {"shape": [1 << 20, 1 << 20], "element": "f32"}}, "tile.shape: at most"),
+    "a billion threads": ({"threads": 10**9}, "threads: expected `int` <= 1024, given 1000000000"),
+    "no threads": ({"threads": None}, "missing required field `threads`"),
+    "fractional threads": ({"threads": 32.5}, "threads: expected `int`, got `float`"),
+    "unknown target": ({"target": "sm_77"}, "target: unknown target 'sm_77'"),
+    "unknown field": ({"thread": 64}, "unknown field `thread`"),
+    "other schema": ({"schema": "layoutopt.problem/2"}, "schema: invalid enum value"),
+    "no accesses": ({"accesses": []}, "accesses: expected `array` of length >= 1"),
+    "unknown field of an access": (with_access(wieght=2), "accesses[0]: object contains unknown field `wieght`"),
+    "unknown op": (with_access(op="laod"), "accesses[0].op: unknown op 'laod'"),
+    "no width": (with_access(bytes=None), "accesses[0].op: 'store' needs a width"),
+    "odd width": (with_access(bytes=3), "accesses[0].op: 'store' is 1 or 2 or 4 or 8 or 16 bytes wide, not 3"),
+    "width stated twice": (with_access(op="st.shared.v2.b32", bytes=4), "is 8 bytes wide, but bytes is 4"),
+    "op that the target lacks": ({"target": "sm_70", **with_access(op="ldmatrix.x4", bytes=None)}, "sm_70 has no ldmatrix; sm_75, "),
+    "misaligned width": (with_access(bytes=16), "accesses[0].index[1]: a 16-byte access starts at a multiple of 4"),
+    "width of no whole elements": (
+        {"tile": {"shape": [8, 8], "element": {"bytes": 12}}, **with_access(bytes=16)},
+        "16 bytes are no whole number of 12-byte elements",
+    ),
+    "too few coordinates": (with_access(index=["tid"]), "accesses[0].index: expected one expression for each of 2"),
+    "outside the tile": (
+        with_access(index=["tid // 8 + i", "tid % 8"], **{"for": {"i": 2}}),
+        "accesses[0].index[0]: x0 must lie in 0..7, not 8 (access 'rows', thread 56, i = 1)",
+    ),
+    "negative coordinate": (with_access(index=["tid // 8", "tid % 8 - 1"]), "x1 must lie in 0..7, not -1 (access 'rows', thread 0)"),
+    "division by zero": (with_access(index=["tid // (tid % 8)", "0"]), "division by zero in 'tid // (tid % 8)' (access 'rows', thread 0)"),
+    "syntax error": (with_access(index=["tid //", "0"]), "accesses[0].index[0]: 'tid //' is not an expression"),
+    "unknown variable": (with_access(index=["k", "0"]), "accesses[0].index[0]: unknown name 'k'"),
+    "deeply nested": (with_access(index=["-" * 300 + "tid", "0"]), "accesses[0].index[0]:"),
+    "overflow": (with_access(index=["tid << 62 << 62", "0"]), "value beyond 2**62"),
+    "python in an expression": (with_access(index=["__import__('os').getpid()", "0"]), "is not allowed"),
+    "duplicate names": ({"accesses": [ROWS, ROWS]}, "accesses[1].name: 'rows' is already the name of accesses[0]"),
+    "reserved variable": (with_access(**{"for": {"tid": 2}}), "accesses[0].for: 'tid' is reserved"),
+    "bad variable": (with_access(**{"for": {"a b": 2}}), "accesses[0].for"),
+    "endless loop": (with_access(**{"for": {"i": 10**6, "j": 10**6}}), "accesses[0].for: more than"),
+    "negative weight": (with_access(weight=-1), "accesses[0].weight: a weight lies in"),
+    "weight over threads": (with_access(weight="tid"), "accesses[0].weight: unknown name 'tid'"),
+    "part of a warp in ldmatrix": (
+        {"tile": {"shape": [8, 8], "element": "f16"}, **with_access(op="ldmatrix.x1", bytes=None, index=["tid % 8", "0"], where="tid < 8")},
+        "accesses[0].where: ldmatrix.x1 is executed by all lanes of a warp or by none",
+    ),
+    "nobody home": (with_access(where="tid < 0"), "no access has an active lane"),
+    "unknown family": ({"layout": {"families": ["xro"]}}, "layout.families[0]: invalid enum value 'xro'"),
+    "wrong order": ({"layout": {"order": [0, 0]}}, "layout.order: expected each of 0..1 once"),
+    "pitch multiple beyond any memory": (
+        {"layout": {"pitch_multiple_bytes": 10**30}},
+        "layout.pitch_multiple_bytes: a number has at most 64 bits; given 1000000000000000000000000000000",
+    ),
+    "alignment too small": (
+        {"layout": {"alignment_bytes": 8}, **with_access(bytes=16, index=["tid // 8", "4*(tid % 2)"])},
+        "layout.alignment_bytes: the 16-byte accesses need 16, not 8",
+    ),
+    "a layout to audit": ({"layout": {"offset": "x0*8 + x1"}}, "layout.offset: fixes the layout"),
+}  # fmt: skip
+
+TEXTS = {
+    "empty": (b"", "not JSON"),
+    "truncated": (b'{"name": "a", "tile": {"shape": [8', "not JSON"),
+    "not an object": (b"[1, 2]", "expected `object`"),
+    "not a number": (b'{"threads": NaN}', "NaN is not a JSON number"),
+    "infinity": (b'{"threads": -Infinity}', "-Infinity is not a JSON number"),
+    "key twice": (b'{"name": "a", "name": "b"}', "the key 'name' stands twice"),
+    "binary": (b"\xff\xfe\x00", "not UTF-8"),
+    "very deep": (b"[" * 100_000, "nested too deeply"),
+    "huge integer": (b'{"threads": ' + b"9" * 5000 + b"}", "threads: a number has at most 64 bits"),
+}
+
+
+def refuse(path, message, tmp_path):
+    out = [tmp_path / "out.npy", tmp_path / "out.cuh"]
+    result = CliRunner().invoke(main, ["solve", str(path), "--table", str(out[0]), "--code", str(out[1])])
+    error = result.exception
+    assert isinstance(error, LayoutoptError), result.output
+    assert message.lower() in str(error).lower()
+    assert result.stdout == ""
+    assert not any(o.exists() for o in out)
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_broken_problems(case, problem_file, tmp_path):
+    changes, message = BROKEN[case]
+    refuse(problem_file(**changes), message, tmp_path)
+
+
+@pytest.mark.parametrize("case", TEXTS)
+def test_broken_texts(case, tmp_path):
+    text, message = TEXTS[case]
+    path = tmp_path / "broken.json"
+    path.write_bytes(text)
+    refuse(path, message, tmp_path)
+
+
+def test_missing_file(tmp_path):
+    refuse(tmp_path / "none.json", "cannot read", tmp_path)
+
+
+@pytest.mark.parametrize("path", PROBLEMS, ids=problem_id)
+def test_catalogue_files_are_problems_of_the_published_schema(path):
+    problem = load(path)
+    assert problem.notes, "every file says what it is"
+    jsonschema.validate(json.loads(path.read_text()), json_schema())
+
+
+def test_schema_file_is_in_step_with_the_types():
+    published = json.loads((ROOT / "problems" / "problem.schema.json").read_text())
+    assert published == json_schema(), "run scripts/docs/write_schema.py"
+
+
+def test_everything_optional_is_read(problem_file):
+    problem = load(
+        problem_file(
+            target="h100",
+            notes="what it is",
+            known_optimum={"excess": 0, "bytes": 256},
+            published={"offset": "x0*9 + x1", "bytes": 288, "kind": "pad", "source": "a book"},
+            layout={
+                "families": ["none", "pad"],
+                "max_bytes": 512,
+                "pitch_multiple_bytes": 8,
+                "order": [1, 0],
+            },
+            tile={"shape": [8, 8], "element": {"bytes": 4}},
+            accesses=[
+                {
+                    "name": "a",
+                    "op": "ld.shared.v2.b32",
+                    "index": ["tid // 8", "2*(tid % 4)"],
+                    "where": "tid % 8 < 4",
+                },
+                {
+                    "name": "b",
+                    "op": "load",
+                    "bytes": 4,
+                    "index": [0, "i"],
+                    "for": {"i": 8},
+                    "weight": "8 - i",
+                },
+                {"name": "c", "op": "load", "bytes": 4, "index": [0, "min(tid, 7)"], "weight": 0.5},
+            ],
+        )
+    )
+    lanes = trace(problem, device(problem.target))
+    assert lanes.weight_unit == 2
+    a, b, c = lanes.accesses
+    assert a.active.sum() == 32
+    assert b.weight.tolist() == [w for i in range(8) for w in [2 * (8 - i)] * 2]
+    assert set(c.weight.tolist()) == {1}
+    assert a.element[0, :4].tolist() == [0, 2, 4, 6]
+
+
+def test_partial_last_warp(problem_file):
+    problem = load(problem_file(threads=40, accesses=[{**ROWS, "index": ["tid // 8", "tid % 8"]}]))
+    (access,) = trace(problem, device("sm_90")).accesses
+    assert access.active.tolist() == [[True] * 32, [True] * 8 + [False] * 24]
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "operation"),
+    [
+        ("load", 16, Operation("load", 16)),
+        ("ld.shared.b32", None, Operation("load", 4)),
+        ("ld.shared.v4.b32", None, Operation("load", 16)),
+        ("ld.shared.v2.f64", None, Operation("load", 16)),
+        ("ld.shared::cta.u8", None, Operation("load", 1)),
+        ("st.shared.v2.b32", 8, Operation("store", 8)),
+        ("ldmatrix.x4.trans", None, Operation("ldmatrix", 16, 4, True)),
+        ("ldmatrix.sync.aligned.m8n8.x2.shared.b16", None, Operation("ldmatrix", 16, 2)),
+        ("stmatrix.x1", None, Operation("stmatrix", 16, 1)),
+        ("cp.async", 16, Operation("cp.async.cg", 16)),
+        ("cp.async", 4, Operation("cp.async.ca", 4)),
+        ("cp.async.ca.16", None, Operation("cp.async.ca", 16)),
+        ("cp.async.cg.shared.global", 16, Operation("cp.async.cg", 16)),
+        ("atom.shared.add.u32", None, Operation("atomic", 4)),
+        ("red.shared.add.u32", None, Operation("reduce", 4)),
+        ("atomic", 4, Operation("atomic", 4)),
+    ],
+)
+def test_op_spellings(text, width, operation):
+    assert parse_operation(text, width) == operation
+
+
+def test_errors_carry_their_field(problem_file):
+    with pytest.raises(ProblemFileError) as caught:
+        load(problem_file(threads=0))
+    assert caught.value.field == "threads"
+    with pytest.raises(ProblemFileError):
+        decode(b'{"a": 1}')

@@ -1,0 +1,603 @@
+"""Imports against the peers' own evaluation, and from their text to a problem that solves."""
+
+import gzip
+import json
+import subprocess
+
+import numpy as np
+import pytest
+from command import layoutopt
+from conftest import ROOT
+
+from layoutopt.accesses.thread_values import access_of
+from layoutopt.accesses.trace import trace
+from layoutopt.errors import ProblemFileError
+from layoutopt.expressions.grammar import evaluate, parse, to_text
+from layoutopt.expressions.threads import fit_threads, guard
+from layoutopt.files.file import from_data
+from layoutopt.hardware.devices import device
+from layoutopt.imports import cute, cute_copy, cute_mma, cute_shared, triton, triton_shared
+
+with gzip.open(ROOT / "tests/data/peer_layouts.jsonl.gz", "rt") as file:
+    ROWS = [json.loads(line) for line in file]
+TRITON = [row for row in ROWS if "bases" in row]
+CUTE = [row for row in ROWS if "table" in row]
+SHARED = [row for row in ROWS if "offset" in row or "offsets" in row]
+
+
+def xor_of(bases, number, rank):
+    place = np.zeros(rank, np.int64)
+    for bit, basis in enumerate(bases):
+        if number >> bit & 1:
+            place ^= np.array(basis)
+    return place
+
+
+def test_there_are_hundreds_of_each():
+    assert (len(TRITON), len(CUTE), len(SHARED)) == (350, 200, 450)
+
+
+def lanes_of(row):
+    return 1 << len(row["bases"]["lane"]) if "bases" in row else 32
+
+
+@pytest.mark.parametrize("row", TRITON, ids=lambda row: row["text"][:60])
+def test_triton_layout_is_what_triton_says(row):
+    got = triton.thread_values(row["text"], row["tile"], lanes_of(row))
+    bases, rank = row["bases"], len(row["tile"])
+    registers = [xor_of(bases["register"], r, rank) for r in range(1 << len(bases["register"]))]
+    lanes = [xor_of(bases["lane"], r, rank) for r in range(1 << len(bases["lane"]))]
+    warps = [xor_of(bases["warp"], r, rank) for r in range(1 << len(bases["warp"]))]
+    want = np.array([[w ^ x ^ r for r in registers] for w in warps for x in lanes])
+    assert got.shape == want.shape
+    assert (got == want).all()
+
+
+@pytest.mark.parametrize("row", CUTE, ids=lambda row: row["text"])
+def test_cute_layout_is_what_pycute_says(row):
+    got = cute.thread_values(row["text"], row["tile"])
+    want = np.array(row["table"])
+    rows = row["tile"][0]
+    assert (got[..., 0] == want % rows).all()
+    assert (got[..., 1] == want // rows).all()
+
+
+@pytest.mark.parametrize("row", SHARED, ids=lambda row: row["text"][:60])
+def test_shared_layout_is_what_its_peer_says(row):
+    if "offsets" in row:
+        got, formula = cute_shared.offsets(row["text"], row["tile"], 2)
+        want = np.array(row["offsets"])
+    else:
+        got, formula = triton_shared.offsets(row["text"], row["tile"])
+        want = np.full(row["tile"], -1)
+        offset = np.arange(want.size)
+        place = np.zeros((want.size, want.ndim), np.int64)
+        for bit, basis in enumerate(row["offset"]):
+            place ^= (offset >> bit & 1)[:, None] * np.array(basis)
+        want[tuple(place.T)] = offset + sum(offset // interval * pad for interval, pad in row["pads"])
+    assert (got == want).all()
+    grids = dict(zip(("x0", "x1", "x2"), np.indices(row["tile"]), strict=False))
+    assert (evaluate(parse(formula, frozenset(grids)), grids) == want).all()
+
+
+# Of a matrix with few rows or columns: Triton 3.9's bases of registers, lanes and warps.
+NARROW = [
+    ("instrShape = [4, 64, 16], isTransposed = true", None, (8, 256),
+     [[0, 1], [0, 2], [0, 128]], [[1, 0], [2, 0], [0, 4], [0, 8], [0, 16], [0, 32]], [[0, 64], [4, 0]]),
+    ("instrShape = [4, 64, 16], isTransposed = false", None, (8, 256),
+     [[1, 0], [2, 0], [0, 128]], [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [0, 32]], [[0, 64], [4, 0]]),
+    ("instrShape = [64, 4, 16], isTransposed = true", None, (256, 8),
+     [[0, 1], [0, 2], [128, 0]], [[1, 0], [2, 0], [4, 0], [8, 0], [16, 0], [32, 0]], [[0, 4], [64, 0]]),
+    ("instrShape = [4, 64, 16], isTransposed = true", 0, (8, 128),
+     [[0, 1], [0, 2], [0, 64]], [[1, 0], [2, 0], [0, 4], [0, 8], [0, 16], [0, 32]], [[0, 0], [4, 0]]),
+    ("instrShape = [4, 64, 16], isTransposed = true", 1, (16, 128),
+     [[1, 0], [2, 0], [4, 0], [8, 0]], [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [0, 32]], [[0, 64], [0, 0]]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "operand", "tile", "registers", "lanes", "warps"), NARROW)
+def test_mfma_of_few_rows_or_columns(fields, operand, tile, registers, lanes, warps):
+    text = f"#ttg.amd_mfma<{{version = 3, warpsPerCTA = [2, 2], {fields}}}>"
+    if operand is not None:
+        text = f"#ttg.dot_op<{{opIdx = {operand}, parent = {text}, kWidth = 4}}>"
+    got = triton.thread_values(text, tile, 64)
+    for thread, register in ((0, 1), (0, len(got[0]) - 1), (37, 2), (255, 3), (130, 0)):
+        want = xor_of(lanes, thread % 64, 2) ^ xor_of(warps, thread // 64, 2) ^ xor_of(registers, register, 2)
+        assert (got[thread, register] == want).all()
+
+
+def test_boxes_of_8_byte_elements():
+    text = "#ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 64}>"
+    row, column = np.indices((8, 32))
+    want = column // 16 * 128 + row * 16 + (column // 2 % 8 ^ row) * 2 + column % 2
+    assert (triton_shared.offsets(text, (8, 32))[0] == want).all()
+
+
+def test_gaps_between_4_bit_elements_are_refused_by_name():
+    text = "NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8, rank=2, fp4_padded=True)"
+    with pytest.raises(ProblemFileError, match="fp4_padded"):
+        triton_shared.offsets(text, (8, 128))
+
+
+@pytest.mark.parametrize("row", [row for row in [*TRITON, *CUTE][::5] if lanes_of(row) == 32],
+                         ids=lambda row: row["text"][:60])  # fmt: skip
+def test_access_touches_what_the_table_says(row):
+    module = triton if row in TRITON else cute
+    table = module.thread_values(row["text"], row["tile"])
+    access = access_of(table, row["tile"], 2, "x", "load", None)
+    data = {
+        "name": "p",
+        "tile": {"shape": row["tile"], "element": "f16"},
+        "threads": len(table),
+        "accesses": [access],
+    }
+    loaded = from_data(data)
+    (lanes,) = trace(loaded, device("sm_90")).accesses
+    threads = lanes.element.reshape(-1, -(-len(table) // 32) * 32)[:, : len(table)]
+    got = (threads[..., None] + np.arange(lanes.width_elements)).transpose(1, 0, 2).reshape(len(table), -1)
+    flat = np.ravel_multi_index(tuple(np.moveaxis(table, -1, 0)), row["tile"])
+    assert [set(a) for a in got.tolist()] == [set(b) for b in flat.tolist()]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(("counts", "bases"), [([2, 2], [[0, 1], [1, 0]]), ([4, 1], [[1, 0], [2, 0]])])
+@pytest.mark.parametrize("around", ["{}", "#ttg.dot_op<{{opIdx = 1, parent = {}, kWidth = 16}}>"])
+def test_warps_of_wmma_as_triton_prints_them_before_and_since_3_5(version, counts, bases, around):
+    """Before: Triton 3.4, lib/Dialect/TritonGPU/IR/LinearLayoutConversions.cpp (warps along the columns first)."""
+    before, since = (
+        f"#ttg.amd_wmma<{{version = {version}, isTranspose = false, {warps}}}>"
+        for warps in (f"warpsPerCTA = {counts}", f"ctaLayout = {{warp = {bases}}}")
+    )
+    got = triton.thread_values(around.format(before), (64, 64))
+    assert len(got) == 128
+    assert (got == triton.thread_values(around.format(since), (64, 64))).all()
+
+
+def test_compiler_text_and_gluon_text_are_the_same():
+    compiler = """
+        #mma = #ttg.nvidia_mma<{versionMajor = 2, versionMinor = 0, warpsPerCTA = [2, 2], instrShape = [16, 8]}>
+        #ttg.dot_op<{opIdx = 0, parent = #mma, kWidth = 2}>
+    """
+    gluon = (
+        "DotOperandLayout(operand_index=0, parent=NVMMADistributedLayout(version=[2, 0], warps_per_cta=[2, 2], "
+        "instr_shape=[16, 8], cga_layout=[]), k_width=2)"
+    )
+    assert (triton.thread_values(compiler, (64, 64)) == triton.thread_values(gluon, (64, 64))).all()
+    linear = "#ttg.linear<{register = [[0, 1], [8, 0]], lane = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], warp = [], block = []}>"
+    assert (triton.thread_values(linear, (16, 8)) == triton.thread_values(
+        "NVMMADistributedLayout(version=[2, 0], warps_per_cta=[1, 1], instr_shape=[16, 8])", (16, 8))).all()  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("((4,8),(2,2))", "expected shape:stride"),
+        ("((4,8),(2,2)):((32,1),(16))", "shape and stride are not alike"),
+        ("(4,8),(2):(1,2)", "where an integer is expected"),
+        ("((4,8,(2,2)):((32,1),(16,8))", "parentheses do not match"),
+        ("((4,x),2):((32,1),2)", "is no integer, comma"),
+        ("(4,8,2):(1,2,3)", "expected two modes"),
+        ("(" * 50 + ":1", "nested too deeply"),
+        ("(99999999,999999999):(1,1)", "more than"),
+        ("((4,8),4):((32,1),1000)", "--tile"),
+        ("(4 8):(1,2)", "a comma is missing"),
+        ("(4,0):(1,2)", "extent of 0"),
+    ],
+)
+def test_wrong_cute_text(text, reason):
+    with pytest.raises(ProblemFileError) as caught:
+        cute.thread_values(text, (16, 8))
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "no text"),
+        ("hello", "cannot read 'hello'"),
+        ("BlockedLayout(size_per_thread=[1, 8])", "blocked without threads_per_warp, warps_per_cta, order"),
+        ("#ttg.amd_wmma<{version = 2, warpsPerCTA = [2, 2]}>", "amd_wmma without isTranspose"),
+        ("#ttg.amd_wmma<{version = 2, isTranspose = true}>", "amd_wmma without warpsPerCTA or ctaLayout"),
+        ("#ttg.amd_wmma<{version = 2, isTranspose = true, warpsPerCTA = [2, 1], ctaLayout = {warp = [[1, 0]]}}>", "warpsPerCTA and ctaLayout"),
+        ("AMDWMMALayout(version=2, transposed=True)", "without warps_per_cta or warp_bases"),
+        ("#ttg.amd_mfma<{version = 3, instrShape = [16, 16, 16]}>", "amd_mfma without warpsPerCTA, isTransposed"),
+        ("#ttg.nvidia_mma<{}>", "nvidia_mma without versionMajor, warpsPerCTA, instrShape"),
+        ("#ttg.dot_op<{opIdx = 0, parent = #ttg.nvidia_mma<{instrShape = [16, 8]}>, kWidth = 2}>", "nvidia_mma without versionMajor, warpsPerCTA"),
+        ("#ttg.blocked<{sizePerThread = [1, 1], threadsPerWarp = [4, 8], warpsPerCTA = [1, 1], order = [1, 0], bogus = 3}>", "blocked with unknown bogus (known: sizePerThread, "),
+        ("#ttg.amd_wmma<{version = 1, bogus = 7, ctaLayout = {warp = [], odd = []}}>", "without isTranspose and with unknown bogus, odd"),
+        ("#ttg.amd_wmma<{version = 1, versionMajor = 2}>", "has a field twice"),
+        ("BlockedLayout(size_per_thread=[1, 1], threads_per_warp=[4, 8], warps_per_cta=[4, 1], order=[1, 0], ctas_per_cga=[2, 1])", "several blocks"),
+        ("#ttg.foo<{}>", "shared_linear"),
+        ("BlockedLayout(size_per_thread=[1, 3], threads_per_warp=[4, 8], warps_per_cta=[4, 1], order=[1, 0])", "powers of two"),
+        ("BlockedLayout(size_per_thread=[1], threads_per_warp=[32], warps_per_cta=[4], order=[0])", "1 entries for a tile of 2"),
+        ("BlockedLayout(size_per_thread=[1, 1], threads_per_warp=[8, 8], warps_per_cta=[4, 1], order=[1, 0])", "its warps have 64 threads, those of the target 32"),
+        ("DistributedLinearLayout(reg_bases=[[0, 1]], lane_bases=[[1, 0], [2, 0]], warp_bases=[])", "its warps have 4 threads, those of the target 32"),
+        ("#ttg.shared<{vec = 1}>", "none of blocked"),
+        ("DotOperandLayout(operand_index=0, parent=3, k_width=2)", "parent of dot_op is no layout"),
+        ("BlockedLayout(__import__('os'))", "cannot read"),
+        ("BlockedLayout(size_per_thread=[1, 1], threads_per_warp=[4, 8], warps_per_cta=[4, 1], order=[1, 0], cga_layout=[[1, 0]])", "several blocks"),
+    ],
+)  # fmt: skip
+def test_wrong_triton_text(text, reason):
+    with pytest.raises(ProblemFileError) as caught:
+        triton.thread_values(text, (16, 16))
+    assert reason in str(caught.value)
+
+
+MEASURED = json.loads((ROOT / "tests/data/h200_fragments.json").read_text())
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """A trace recorded on an H200, unpacked."""
+
+    def unpack(name):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_bytes(gzip.decompress((ROOT / f"tests/data/trace_{name}.jsonl.gz").read_bytes()))
+        return path
+
+    return unpack
+
+
+TRACES = {
+    "transpose_none": ("32x32", "f32", 256, "x0*32 + x1", "transpose<32, 0>", "transpose<0, 0>"),
+    "transpose_pad": ("32x32", "f32", 256, "x0*33 + x1", "transpose<33, 0>", "transpose<0, 0>"),
+    "gemm_none": ("64x64", "f16", 128, "x0*64 + x1", "gemm<0, 0>", "gemm<1, 0>"),
+}
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_recorded_trace_becomes_the_problem_that_the_profiler_saw(name, recorded, tmp_path):
+    """Imported, checked (as the profiler counted the kernel in use) and solved (as it counted the one solved)."""
+    tile, element, threads, offset, before, after = TRACES[name]
+    path = tmp_path / "tile.json"
+    done = layoutopt("import", "trace", recorded(name), "--tile", tile, "--element", element, "--threads", threads,
+                     "--offset", offset, "-o", path)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    audit = json.loads(layoutopt("check", path, "--no-fix", "--json").stdout)
+    for field in ("bank_conflicts", "wavefronts"):
+        assert sum(a[field] for a in audit["accesses"]) == MEASURED["kernels"][before][field]
+    result = json.loads(layoutopt("solve", path, "--json").stdout)
+    for field in ("bank_conflicts", "wavefronts"):
+        assert sum(a[field] for a in result["accesses"]) == MEASURED["kernels"][after][field]
+    assert layoutopt("count", recorded(name)).returncode == 0
+
+
+def record(**changes):
+    line = {"access": "a", "op": "ld.shared.b32", "warp": 0, "sequence": 0, "active": "0xffffffff"}
+    line |= {"byte_address": [4 * lane for lane in range(32)]} | changes
+    return json.dumps(line)
+
+
+def import_lines(tmp_path, *lines, threads=32, offset="x0*8 + x1", tile="8x8"):
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    return layoutopt(
+        "import", "trace", path, "--tile", tile, "--element", "f32", "--threads", threads, "--offset", offset
+    )
+
+
+def test_lanes_that_take_no_part(tmp_path):
+    """A block of 40 threads, of which the last 24 lanes do not exist, reads 40 words."""
+    lines = [
+        record(warp=0),
+        record(warp=1, active="0x000000ff", byte_address=[4 * (32 + k) if k < 8 else 0 for k in range(32)]),
+    ]
+    done = import_lines(tmp_path, *lines, threads=40)
+    (access,) = json.loads(done.stdout)["accesses"]
+    assert access == {"name": "a", "op": "ld.shared.b32", "index": ["tid // 8", "tid % 8"]}
+    # The same of a block of 64, where the condition has to be in the problem.
+    (access,) = json.loads(import_lines(tmp_path, *lines, threads=64).stdout)["accesses"]
+    loaded = from_data(json.loads(import_lines(tmp_path, *lines, threads=64).stdout))
+    (lanes,) = trace(loaded, device("sm_90")).accesses
+    assert lanes.element[lanes.active].tolist() == list(range(40))
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["{"], "line 1: "),
+        ([record(byte_address=[0] * 31)], "line 1: byte_address must have 32 entries, not 31"),
+        ([record(byte_address=[2] * 32)], "line 1, byte_address[0]: byte 2 is where no 4-byte element"),
+        ([record(byte_address=[1000] * 32)], "line 1, byte_address[0]: byte 1000"),
+        ([record(warp=3)], "line 1: warp 3 is not in a block of 32 threads"),
+        ([record(), record()], "line 2: warp 0 has sequence 0 of 'a' twice"),
+        ([record(), record(op="st.shared.b32", sequence=1)], "line 2, op: site 'a' was 'ld.shared.b32'"),
+        ([record(op="ld.global")], "line 1, op: unknown op"),
+        ([record(active="x")], "line 1, active: "),
+        ([record(active="0x0")], "no lane with an address takes part in 'a'"),
+        ([record(sequence=10**9)], "sequence numbers reach 1000000000"),
+        ([""], "no records"),
+    ],
+)
+def test_wrong_traces(lines, message, tmp_path):
+    done = import_lines(tmp_path, *lines)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_traces_that_would_take_days_are_refused(tmp_path):
+    many = import_lines(tmp_path, *[record(access=f"s{k}") for k in range(300)])
+    assert (many.returncode, "line 257, access: more than 256 sites" in many.stderr) == (2, True)
+    late = [record(access=f"s{k}", sequence=600_000) for k in range(2)]
+    assert "line 2: sequence numbers reach 600000; too many" in import_lines(tmp_path, *late).stderr
+    large = import_lines(tmp_path, record(), tile="40000x40000", offset="x0*40000 + x1")
+    assert (large.returncode, "--tile: at most 2097152 elements" in large.stderr) == (2, True)
+
+
+def test_irregular_addresses_are_no_problem_but_can_be_counted(tmp_path):
+    noise = np.random.default_rng(3).integers(0, 256, (40, 32)) * 4
+    lines = [record(sequence=i, byte_address=row.tolist()) for i, row in enumerate(noise)]
+    done = import_lines(tmp_path, *lines, tile="16x16", offset="x0*16 + x1")
+    assert done.returncode == 2
+    assert "are none of the formulas that are tried" in done.stderr
+
+
+def test_the_layout_in_use_must_be_one(tmp_path):
+    assert "puts two elements in one place" in import_lines(tmp_path, record(), offset="x0*4 + x1").stderr
+    np.save(tmp_path / "table.npy", np.arange(64).reshape(8, 8) * 4)
+    path = tmp_path / "t.jsonl"
+    arguments = ("import", "trace", path, "--tile", "8x8", "--element", "f32", "--threads", 32)
+    assert layoutopt(*arguments, "--table", tmp_path / "table.npy").returncode == 0
+    assert "the layout in use is needed" in layoutopt(*arguments).stderr
+    both = layoutopt(*arguments, "--table", tmp_path / "table.npy", "--offset", "x0*8 + x1")
+    assert (both.returncode, both.stdout) == (2, "")
+    assert "--offset and --table both give the layout in use" in both.stderr
+
+
+def test_two_layouts_into_one_problem(tmp_path):
+    path = tmp_path / "tile.json"
+    blocked = (
+        "BlockedLayout(size_per_thread=[1, 8], threads_per_warp=[4, 8], warps_per_cta=[4, 1], order=[1, 0])"
+    )
+    mma = "NVMMADistributedLayout(version=[2, 0], warps_per_cta=[2, 2], instr_shape=[16, 8])"
+    common = ("--tile", "128x64", "--element", "f16")
+    assert layoutopt("import", "triton", blocked, *common, "--name", "fill", "-o", path).returncode == 0
+    done = layoutopt("import", "triton", mma, *common, "--op", "load", "--name", "C", "--into", path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(layoutopt("solve", path, "--json").stdout)
+    assert [a["name"] for a in result["accesses"]] == ["fill", "C"]
+    assert result["excess"] == 0
+    again = layoutopt("import", "triton", mma, *common, "--name", "C", "--into", path)
+    assert again.returncode == 2
+    other = layoutopt("import", "triton", mma, "--tile", "64x64", "--element", "f16", "--into", path)
+    assert "has another tile" in other.stderr
+
+
+def test_a_shared_layout_becomes_the_published_one(tmp_path):
+    path, table = tmp_path / "tile.json", tmp_path / "offsets.npy"
+    common = ("--tile", "128x64", "--element", "f16")
+    rows = (
+        "BlockedLayout(size_per_thread=[1, 8], threads_per_warp=[4, 8], warps_per_cta=[4, 1], order=[1, 0])"
+    )
+    swizzled = "#ttg.swizzled_shared<{vec = 8, perPhase = 1, maxPhase = 8, order = [1, 0]}>"
+    atom = "Sw<3,4,3> o smem_ptr[16b](unset) o ((_8,_16),(_64,_1)):((_64,_512),(_1,_0))"
+    layoutopt("import", "triton", rows, *common, "-o", path)
+    printed = layoutopt("import", "cute", atom, *common).stdout.strip()
+    assert layoutopt("import", "triton", swizzled, *common, "--into", path).returncode == 0
+    published = json.loads(path.read_text())["published"]
+    checked = [json.loads(layoutopt("check", path, "--json", "--no-fix", *more).stdout)
+               for more in ((), ("--offset", printed))]  # fmt: skip
+    assert published["bytes"] == 16384
+    assert [c["accesses"][0]["wavefronts"] for c in checked] == [128, 128]
+    assert layoutopt("import", "cute", atom, *common, "-o", table).returncode == 0
+    assert layoutopt("check", path, "--table", table, "--no-fix").returncode == 0
+    again = layoutopt("import", "cute", atom, *common, "--into", path)
+    assert (again.returncode, "has a published layout already" in again.stderr) == (2, True)
+
+
+def test_waves_of_64(tmp_path):
+    text = "#ttg.amd_mfma<{version = 3, warpsPerCTA = [4, 1], instrShape = [32, 32, 8], isTransposed = true}>"
+    common = ("import", "triton", text, "--tile", "128x64", "--element", "f32")
+    problem = json.loads(layoutopt(*common, "--target", "gfx942").stdout)
+    assert (problem["threads"], problem["accesses"][0]["bytes"]) == (256, 16)
+    assert "its warps have 64 threads, those of the target 32" in layoutopt(*common).stderr
+
+
+with gzip.open(ROOT / "tests/data/cute_tiled_mma.json.gz", "rt") as file:
+    TILED_MMA = json.load(file)
+
+
+@pytest.mark.parametrize("row", TILED_MMA, ids=lambda row: row["operand"])
+def test_a_printed_tiled_mma_is_what_cute_says(row):
+    got = cute_mma.thread_values(row["text"], row["tile"], row["operand"])
+    assert (np.ravel_multi_index(tuple(np.moveaxis(got, -1, 0)), tuple(row["tile"])) == row["table"]).all()
+
+
+def test_a_tiled_mma_becomes_an_access(tmp_path):
+    text, path = TILED_MMA[0]["text"], tmp_path / "mma.txt"
+    path.write_text(text)
+    common = ("import", "cute", f"@{path}", "--element", "f16", "--op", "load")
+    done = layoutopt(*common, "--tile", "64x32", "--operand", "A")
+    problem = json.loads(done.stdout)
+    assert (problem["threads"], problem["accesses"][0]["bytes"]) == (128, 4)
+    assert "operand A repeats every 32x16" in layoutopt(*common, "--tile", "40x32", "--operand", "A").stderr
+    assert "is one: say --operand" in layoutopt(*common, "--tile", "64x32").stderr
+    plain = layoutopt("import", "cute", "(8,8):(8,1)", "--element", "f16", "--tile", "8x8", "--operand", "A")
+    assert (plain.returncode, "is none: leave out" in plain.stderr) == (2, True)
+    for line, error in (("LayoutA_TV", "a line LayoutA_TV"), ("Shape_MNK", "a line Shape_MNK")):
+        with pytest.raises(ProblemFileError, match=error):
+            cute_mma.thread_values(text.replace(line, "x"), (64, 32), "A")
+    moved = text.replace("(_,_,_)", "(_,(_2,_4):(_4,_1),_)")
+    with pytest.raises(ProblemFileError, match="moves elements"):
+        cute_mma.thread_values(moved, (64, 32), "A")
+
+
+ATOM = "Copy_Atom\n  ThrID: {}:_1\n  ValLayoutSrc: {}\n  ValLayoutDst: {}\n  ValLayoutRef: {}\n  ValueType: 16b\n"
+# make_tiled_copy(Copy_Atom<UniversalCopy<uint128_t>, half_t>, Layout<Shape<_16, _8>, Stride<_8, _1>>, ...)
+VECTORS = (
+    "TiledCopy\n  Tiler_MN:       (_16,_64)\n  TiledLayout_TV: ((_8,_16),_8):((_128,_1),_16)\n"
+    + ATOM.format("_1", *["(_1,_8):(_0,_1)"] * 3)
+)
+# make_tiled_copy_A(Copy_Atom<SM75_U32x4_LDSM_N, half_t>, a TiledMMA of 2 x 2 warps)
+MATRICES = (
+    "TiledCopy\n  Tiler_MN:       (_32,_16)\n  TiledLayout_TV: "
+    "((_4,_8,_2,_2),((_2,_2,_2),(_1,_1))):((_64,_1,_16,_0),((_32,_8,_256),(_0,_0)))\n"
+    + ATOM.format("_32", "(_32,_8):(_8,_1)", *["(_32,(_2,_4)):(_2,(_1,_64))"] * 2)
+)
+
+
+def test_a_printed_tiled_copy_is_repeated_over_the_tile():
+    got, op = cute_copy.thread_values(VECTORS, (32, 128), "cp.async")
+    assert (op, got.shape) == ("cp.async", (128, 32, 2))
+    # Thread 9 moves eight elements of row 1 from column 8 on, and the same 64 columns and 16 rows further.
+    assert got[9, :8].tolist() == [[1, 8 + k] for k in range(8)]
+    assert sorted(map(tuple, got[9, ::8].tolist())) == [(1, 8), (1, 72), (17, 8), (17, 72)]
+    assert len(np.unique(got.reshape(-1, 2), axis=0)) == 32 * 128
+
+
+def test_a_tiled_copy_of_matrices_addresses_their_rows(tmp_path):
+    path = tmp_path / "copy.json"
+    command = ("import", "cute", MATRICES, "--tile", "64x64", "--element", "f16")
+    done = layoutopt(*command, "--op", "load", "-o", path)
+    assert done.returncode == 0, done.stderr
+    (access,) = json.loads(path.read_text())["accesses"]
+    assert (access["op"], access["index"]) == (
+        "ldmatrix.x4",
+        ["lane % 16 + warp % 2 * 16 + i // 4 * 32", "lane // 16 * 8 + i % 4 * 16"],
+    )
+    wrong = layoutopt(*command)
+    assert (wrong.returncode, "the Copy_Atom loads matrices: load is expected" in wrong.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (VECTORS, "repeats every 16x64 elements"),
+        (VECTORS.replace("(_16,_64)", "(_16:_2,_64)"), "read where it is extents"),
+        (VECTORS.replace("  Tiler_MN:       (_16,_64)\n", ""), "read where it is extents"),
+        (VECTORS.replace("(_16,_64)", "(_8,_24)"), "of its tiler"),
+        (
+            MATRICES.replace("Src: (_32,_8):(_8,_1)", "Src: (_32,_8):(_8,_9)").replace("_16)\n", "_24)\n"),
+            "Copy_Atom",
+        ),
+    ],
+)
+def test_wrong_tiled_copies(text, reason):
+    with pytest.raises(ProblemFileError) as caught:
+        cute_copy.thread_values(text, (24, 24) if reason.startswith("repeats") else (32, 48), "load")
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "reason"),
+    [
+        ("cute", "Sw<3,3,3> o (8,64):(64,1)", "expected Sw<B,M,S> o _0"),
+        ("cute", "S<3,4,3> o 0 o (8,64):(64,1)", "counts bytes of a pointer, or elements of the layout"),
+        ("cute", "Sw<9,3,3> o _0 o (8,64):(64,1)", "no swizzle that is read here"),
+        ("cute", "Sw<3,4,3> o smem_ptr[32b](unset) o (8,64):(64,1)", "elements of 32 bits, not of 16"),
+        ("cute", "Sw<3,3,3> o _0 o (8,32):(64,1)", "8x32 elements"),
+        ("cute", "Sw<3,3,3> o 0 o (8,64):(64,2)", "puts (0, 32) and (1, 0) in one place, 64 elements in"),
+        ("cute", "(8,64):(0,1)", "puts (0, 0) and (1, 0) in one place"),
+        ("triton", "#ttg.swizzled_shared<{vec = 3, perPhase = 1, maxPhase = 8, order = [1, 0]}>", "vec is a power of two"),
+        ("triton", "#ttg.swizzled_shared<{vec = 8, perPhase = 1, maxPhase = 8, order = [1, 1]}>", "no order of 2"),
+        ("triton", "#ttg.nvmma_shared<{swizzlingByteWidth = 48, transposed = false, elementBitWidth = 16}>", "is read for"),
+        ("triton", "#ttg.shared_linear<{offset = [[0, 1], [0, 1]]}, alignment = 16>", "2 bases"),
+        ("triton", "#ttg.padded_shared<[3:+4] {order = [1, 0], shape = [8, 64]}>", "intervals and pads"),
+    ],
+)  # fmt: skip
+def test_wrong_shared_text(module, text, reason):
+    with pytest.raises(ProblemFileError) as caught:
+        cute_shared.offsets(text, (8, 64), 2) if module == "cute" else triton_shared.offsets(text, (8, 64))
+    assert reason in str(caught.value)
+
+
+def test_order_turns_the_tile(tmp_path):
+    """Column-major pieces of a CuTe tile are wide only in a tile that has its dimensions turned."""
+    layout = "(32,8):(8,1)"
+    wide = json.loads(
+        layoutopt("import", "cute", layout, "--tile", "16x16", "--element", "f16", "--order", "1,0").stdout
+    )
+    assert wide["accesses"][0]["bytes"] == 16
+    narrow = json.loads(layoutopt("import", "cute", layout, "--tile", "16x16", "--element", "f16").stdout)
+    assert narrow["accesses"][0]["bytes"] == 2
+    refused = layoutopt("import", "cute", layout, "--tile", "16x16", "--element", "f16", "--bytes", 16)
+    assert "do not lie 16 bytes together" in refused.stderr
+
+
+def test_header_is_printed():
+    done = layoutopt("import", "trace", "--header")
+    assert done.stdout == (ROOT / "layoutopt/imports/layoutopt_record.cuh").read_text()
+
+
+@pytest.mark.nvcc
+def test_header_compiles_in_a_kernel(tmp_path):
+    (tmp_path / "layoutopt_record.cuh").write_text(layoutopt("import", "trace", "--header").stdout)
+    (tmp_path / "kernel.cu").write_text(
+        """
+#include "layoutopt_record.cuh"
+__global__ void kernel(float* out) {
+    __shared__ float tile[32][33];
+    if (threadIdx.x < 20) {
+        LAYOUTOPT_RECORD("rows", "st.shared.b32", tile, &tile[0][threadIdx.x]);
+        tile[0][threadIdx.x] = 1;
+    }
+    out[threadIdx.x] = tile[0][0];
+}
+int main() { return layoutopt_record::dump("trace.jsonl") ? 0 : 1; }
+"""
+    )
+    command = ["nvcc", "-std=c++17", "-arch=sm_90", "-Werror", "all-warnings", "-c", "kernel.cu"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("threads", "trips", "index", "where"),
+    [
+        (96, 10, ["(tid + i*96) // 40", "(tid + i*96) % 40"], None),
+        (128, 8, ["(tid + i*128) // 40", "(tid + i*128) % 40"], "tid + i*128 < 960"),
+        (96, 3, ["tid // 10 + i*8", "tid % 10 * 4"], "tid < 80"),
+        (96, 12, ["(tid + i*80) // 40", "(tid + i*80) % 40"], "tid < 80 and tid + i*80 < 950"),
+        (160, 5, ["tid // 32 + i*5", "tid % 32"], "tid + i*160 < 768"),
+        (160, 1, ["23 - tid % 24", "tid*7 % 40"], None),
+        (64, 1, ["tid % 10", "17"], "tid < 10"),
+        (64, 1, ["tid // 20", "tid % 20"], "tid >= 20 and tid < 55"),
+        (128, 1, ["tid // 8", "tid % 8 // 2"], "tid % 4 == 0"),
+        (64, 18, ["tid // 16 + i // 6", "tid % 16 + i % 3"], None),
+        (64, 9, ["(tid + i // 3 * 64) // 34 + i % 3", "(tid + i // 3 * 64) % 34"], "tid + i // 3 * 64 < 170"),
+        (64, 5, ["(tid + i*64 + 69) // 34", "(tid + i*64 + 1) % 34"], "tid + i*64 < 271"),
+        (32, 8, ["i", "(lane + i) % 32"], None),
+        (128, 4, ["warp % 4 + i*4", "(lane + warp*8) % 32"], "lane < 24"),
+        (64, 1, ["tid + 1", "tid // 2"], "tid < 9 or tid >= 20 and tid < 30"),
+    ],
+)
+def test_formulas_of_threads_and_iterations_are_found_again(threads, trips, index, where):
+    """By values where threads take part, and by length: a list of cases is no formula that one can read."""
+    tid = np.arange(threads, dtype=np.int64)[:, None]
+    env = {"tid": tid, "lane": tid % 32, "warp": tid // 32, "i": np.arange(trips, dtype=np.int64)[None, :]}
+
+    def values(text):
+        return np.broadcast_to(evaluate(parse(text, frozenset(env)), env), (threads, trips))
+
+    taking = values(where or "1") != 0
+    found = guard(taking, 32) if where else None
+    assert (found is None) == (where is None)
+    if where:
+        assert (values(to_text(found)) != 0).tolist() == taking.tolist()
+        assert len(to_text(found)) <= len(where)
+    for text in index:
+        node = fit_threads(np.where(taking, values(text), 0), 32, taking)
+        assert node is not None, text
+        assert values(to_text(node))[taking].tolist() == values(text)[taking].tolist()
+        assert len(to_text(node)) <= len(text) + 8
+
+
+def test_a_copy_of_part_of_the_threads_comes_back_from_its_trace(tmp_path):
+    data = {
+        "name": "t", "tile": {"shape": [24, 40], "element": "f32"}, "threads": 128,
+        "accesses": [{"name": "fill", "op": "store", "copy": {"bytes": 4, "threads": 100}}],
+    }  # fmt: skip
+    problem = from_data(data)
+    (lanes,) = trace(problem, device("sm_90")).accesses
+    lines = []
+    for number, (element, active) in enumerate(zip(lanes.element, lanes.active, strict=True)):
+        if active.any():
+            sequence, warp = divmod(number, 4)
+            mask = sum(1 << lane for lane in range(32) if active[lane])
+            at = record(op="st.shared.b32", warp=warp, sequence=sequence, active=hex(mask))
+            lines.append(json.dumps(json.loads(at) | {"byte_address": (element * 4).tolist()}))
+    done = import_lines(tmp_path, *lines, tile="24x40", threads=128, offset="x0*40 + x1")
+    (access,) = json.loads(done.stdout)["accesses"]
+    assert access["index"] == ["(tid + i*100) // 40", "(tid + i*100) % 40"]
+    assert access["where"] == "tid < 100 and tid + i*100 < 960"

@@ -1,0 +1,418 @@
+"""Triton's GPU IR as problems: buffers, what moves to and from them, and the layouts that Triton chose."""
+
+import json
+
+import pytest
+from command import layoutopt
+
+from layoutopt.errors import ProblemFileError
+from layoutopt.files.file import from_data
+from layoutopt.imports.triton_ir import problems
+from layoutopt.search.solve import solve
+from layoutopt.study.check import check
+
+HEAD = """
+#blocked = #ttg.blocked<{sizePerThread = [1, 8], threadsPerWarp = [8, 4], warpsPerCTA = [4, 1], order = [1, 0]}>
+#mma = #ttg.nvidia_mma<{versionMajor = 2, versionMinor = 0, warpsPerCTA = [2, 2], instrShape = [16, 8]}>
+#shared = #ttg.swizzled_shared<{vec = 8, perPhase = 2, maxPhase = 4, order = [1, 0]}>
+#shared1 = #ttg.swizzled_shared<{vec = 8, perPhase = 2, maxPhase = 4, order = [0, 1]}>
+#plain = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [1, 0]}>
+#smem = #ttg.shared_memory
+module attributes {"ttg.num-warps" = 4 : i32, ttg.target = "cuda:80", "ttg.threads-per-warp" = 32 : i32} {
+  tt.func public @kernel(%p: !tt.ptr<f16>) {
+"""
+A = "!ttg.memdesc<128x32xf16, #shared, #smem, mutable>"
+PIPELINE = (
+    HEAD
+    + f"""
+    %a = ttg.local_alloc : () -> !ttg.memdesc<3x128x32xf16, #shared, #smem, mutable> loc(#loc1)
+    %a0 = ttg.memdesc_index %a[%c0] : !ttg.memdesc<3x128x32xf16, #shared, #smem, mutable> -> {A}
+    %t = ttg.async_copy_global_to_local %p0, %a0 mask %m : tensor<128x32x!tt.ptr<f16>, #blocked> -> <128x32xf16, #shared, #smem, mutable>
+    scf.for %i = %c0 to %n step %c1 {{
+      %s = ttg.memdesc_subslice %a0[0, 16] : {A} -> !ttg.memdesc<128x16xf16, #shared, #smem, mutable, 128x32>
+      %v = ttg.local_load %s token %t : !ttg.memdesc<128x16xf16, #shared, #smem, mutable, 128x32> -> tensor<128x16xf16, #ttg.dot_op<{{opIdx = 0, parent = #mma, kWidth = 2}}>>
+    }}
+  }}
+}}
+"""
+)
+
+
+def test_a_pipeline_is_a_tile_with_its_copies_and_matrix_loads():
+    (data,) = problems(PIPELINE)
+    assert (data["name"], data["target"], data["threads"]) == ("kernel a", "sm_80", 128)
+    assert data["tile"] == {"shape": [128, 32], "element": "f16"}
+    copy, load = data["accesses"]
+    assert (copy["op"], copy["bytes"]) == ("cp.async", 16)
+    assert load["op"] == "ldmatrix.x4"
+    assert load["index"][1].endswith("+ 16")  # the slice starts there
+    audit = check(from_data(data), data["published"]["offset"])
+    assert [(a.wavefronts, a.ideal) for a in audit.accesses] == [(64, 64), (64, 64)]
+
+
+def test_without_a_swizzle_triton_would_have_conflicts():
+    (data,) = problems(PIPELINE.replace("#shared,", "#plain,"))
+    audit = check(from_data(data), data["published"]["offset"])
+    assert data["accesses"][0]["bytes"] == 16
+    assert audit.excess > 0
+
+
+def test_what_registers_and_layout_keep_together_is_moved_at_once():
+    text = (
+        HEAD
+        + """
+    %a = ttg.local_alloc %v : (tensor<128x32xf16, #blocked>) -> !ttg.memdesc<128x32xf16, #four, #smem>
+    %w = ttg.local_load %a : !ttg.memdesc<128x32xf16, #four, #smem> -> tensor<128x32xf16, #blocked>
+    """
+    )
+    four = "#four = #ttg.swizzled_shared<{vec = 4, perPhase = 2, maxPhase = 8, order = [1, 0]}>\n"
+    (data,) = problems(four + text)
+    assert [(a["op"], a["bytes"]) for a in data["accesses"]] == [("store", 8), ("load", 8)]
+
+
+def test_the_contiguous_dimension_comes_last():
+    text = (
+        HEAD
+        + """
+    %a = ttg.local_alloc %v : (tensor<128x32xf16, #blocked>) -> !ttg.memdesc<128x32xf16, #shared1, #smem>
+    """
+    )
+    (data,) = problems(text)
+    assert data["tile"]["shape"] == [32, 128]
+    assert data["accesses"][0]["bytes"] == 2
+    assert check(from_data(data), data["published"]["offset"]).bytes == 8192
+
+
+def test_a_transposed_view_is_the_same_buffer():
+    text = (
+        HEAD
+        + """
+    %a = ttg.local_alloc %v : (tensor<128x32xf16, #blocked>) -> !ttg.memdesc<128x32xf16, #shared, #smem>
+    %t = ttg.memdesc_trans %a {order = array<i32: 1, 0>} : !ttg.memdesc<128x32xf16, #shared, #smem> -> !ttg.memdesc<32x128xf16, #shared1, #smem>
+    %w = ttg.local_load %t : !ttg.memdesc<32x128xf16, #shared1, #smem> -> tensor<32x128xf16, #ttg.dot_op<{opIdx = 1, parent = #mma, kWidth = 2}>>
+    """
+    )
+    (data,) = problems(text)
+    assert [a["op"] for a in data["accesses"]] == ["store", "ldmatrix.x4"]
+    assert check(from_data(data), data["published"]["offset"]).excess == 0
+
+
+HOPPER = (
+    """
+#blocked = #ttg.blocked<{sizePerThread = [1, 8], threadsPerWarp = [4, 8], warpsPerCTA = [4, 1], order = [1, 0]}>
+#mma = #ttg.nvidia_mma<{versionMajor = 3, versionMinor = 0, warpsPerCTA = [4, 1], instrShape = [16, 64, 16]}>
+#nv = #ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 16}>
+#turned = #ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = true, elementBitWidth = 16}>
+#bars = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>
+#smem = #ttg.shared_memory
+module attributes {"ttg.num-warps" = 4 : i32, ttg.target = "cuda:90", "ttg.threads-per-warp" = 32 : i32} {
+  tt.func public @kernel(%p: !tt.ptr<f16>) {
+    %a = ttg.local_alloc : () -> !ttg.memdesc<2x128x64xf16, #nv, #smem, mutable>
+    %b = ttg.local_alloc : () -> !ttg.memdesc<2x64x64xf16, #nv, #smem, mutable>
+    %a0 = ttg.memdesc_index %a[%c0] : !ttg.memdesc<2x128x64xf16, #nv, #smem, mutable> -> !ttg.memdesc<128x64xf16, #nv, #smem, mutable>
+    ttng.async_tma_copy_global_to_local %d[%x, %k] %a0, %bar, %true : !tt.tensordesc<128x64xf16, #nv>, !ttg.memdesc<1xi64, #bars, #smem, mutable> -> !ttg.memdesc<128x64xf16, #nv, #smem, mutable>
+    %b0 = ttg.memdesc_index %b[%c0] : !ttg.memdesc<2x64x64xf16, #nv, #smem, mutable> -> !ttg.memdesc<64x64xf16, #nv, #smem, mutable>
+    ttng.async_tma_copy_global_to_local %e[%y, %k] %b0, %bar, %true : !tt.tensordesc<64x64xf16, #nv>, !ttg.memdesc<1xi64, #bars, #smem, mutable> -> !ttg.memdesc<64x64xf16, #nv, #smem, mutable>
+    %t = ttg.memdesc_trans %b0 {order = array<i32: 1, 0>} : !ttg.memdesc<64x64xf16, #nv, #smem, mutable> -> !ttg.memdesc<64x64xf16, #turned, #smem, mutable>
+    %acc = ttng.warp_group_dot %a0, %t, %acc0 {isAsync = true} : !ttg.memdesc<128x64xf16, #nv, #smem, mutable> * !ttg.memdesc<64x64xf16, #turned, #smem, mutable> -> tensor<128x64xf32, #mma>
+    %w:3 = ttng.warp_group_dot_wait %acc, %a0, %t {pendings = 0 : i32} : tensor<128x64xf32, #mma>, !ttg.memdesc<128x64xf16, #nv, #smem, mutable>, !ttg.memdesc<64x64xf16, #turned, #smem, mutable>
+    %o = ttg.local_alloc %r : (tensor<128x64xf16, #mma>) -> !ttg.memdesc<128x64xf16, #nv, #smem>
+    ttng.async_tma_copy_local_to_global %f[%x, %y] %o : !tt.tensordesc<128x64xf16, #nv>, !ttg.memdesc<128x64xf16, #nv, #smem>
+"""
+)  # fmt: skip
+
+
+def test_what_the_hardware_does_by_itself_is_an_access():
+    a, b, o = problems(HOPPER)
+    # The result leaves through a buffer of its own, though it has A's type.
+    assert [x["op"] for x in a["accesses"]] == ["tma.load", "wgmma.A"]
+    assert [x["op"] for x in o["accesses"]] == ["stmatrix.x4", "tma.store"]
+    # The second operand is read through its transpose: K is the contiguous dimension there, too.
+    assert b["accesses"] == [{"name": op, "op": op} for op in ("tma.load", "wgmma.B")]
+    for data in (a, b, o):
+        problem = from_data(data)
+        audit = check(problem, data["published"]["offset"])
+        modes = {x.descriptor.mode for x in audit.accesses if x.descriptor is not None}
+        assert (modes, audit.excess, "layout" in data) == ({"128B"}, 0, False)
+
+
+def test_an_operand_across_its_rows_is_mn_major():
+    direct = HOPPER.replace("* !ttg.memdesc<64x64xf16, #turned", "* !ttg.memdesc<64x64xf16, #nv")
+    direct = direct.replace("%a0, %t, %acc0", "%a0, %b0, %acc0")
+    _, b, _ = problems(direct)
+    assert b["accesses"][1] == {"name": "wgmma.B", "op": "wgmma.B", "major": "MN"}
+    registers = HOPPER.replace("%a0, %t, %acc0", "%ra, %t, %acc0").replace(
+        ": !ttg.memdesc<128x64xf16, #nv, #smem, mutable> * ",
+        ": tensor<128x64xf16, #ttg.dot_op<{opIdx = 0, parent = #mma, kWidth = 2}>> * ",
+    )
+    a, b, _ = problems(registers)
+    assert [x["op"] for x in a["accesses"]] == ["tma.load"]
+    assert [x["op"] for x in b["accesses"]] == ["tma.load", "wgmma.B"]
+
+
+def test_blackwell_reads_both_operands_from_shared_memory():
+    text = HOPPER.replace("cuda:90", "cuda:100").replace("ttng.warp_group_dot ", "ttng.tc_gen5_mma ")
+    text = text.replace("mutable> * !ttg", "mutable>, !ttg")
+    a, b, _ = problems(text)
+    assert [x["op"] for x in a["accesses"]] == ["tma.load", "tcgen05.A"]
+    assert [x["op"] for x in b["accesses"]] == ["tma.load", "tcgen05.B"]
+
+
+def test_a_buffer_may_be_read_by_its_rows_and_across_them():
+    second = "    %o2 = ttng.warp_group_dot %a0, %b0, %acc0 : !ttg.memdesc<128x64xf16, #nv, #smem, mutable> * !ttg.memdesc<64x64xf16, #nv, #smem, mutable> -> tensor<128x64xf32, #mma>\n"
+    _, b, _ = problems(HOPPER + second)
+    assert b["accesses"][1:] == [
+        {"name": "wgmma.B", "op": "wgmma.B"},
+        {"name": "wgmma.B 1", "op": "wgmma.B", "major": "MN"},
+    ]
+    assert check(from_data(b), b["published"]["offset"]).excess == 0
+
+
+def test_any_registers_that_hold_matrices_are_loaded_as_such():
+    """The second operand of Q K^T, as a linear layout: what an mma.m16n8k16 holds of it, transposed."""
+    linear = "#linear = #ttg.linear<{register = [[0, 1], [0, 8], [0, 16], [8, 0], [16, 0]], lane = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], warp = [[0, 0], [0, 0]], block = []}>\n"
+    load = """
+    %a = ttg.local_alloc : () -> !ttg.memdesc<32x32xf16, #shared, #smem, mutable>
+    %v = ttg.local_load %a : !ttg.memdesc<32x32xf16, #shared, #smem, mutable> -> tensor<32x32xf16, #linear>
+"""
+    (data,) = problems(linear + HEAD + load)
+    assert data["accesses"][0]["op"] == "ldmatrix.x4"
+    assert check(from_data(data), data["published"]["offset"]).excess == 0
+    across = linear.replace(
+        "[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]", "[0, 1], [0, 2], [0, 4], [2, 0], [4, 0]"
+    )
+    (data,) = problems(across.replace("register = [[0, 1]", "register = [[1, 0]") + HEAD + load)
+    assert data["accesses"][0]["op"] == "load"  # lanes in another order
+
+
+def test_an_operand_without_matrix_instructions():
+    text = HEAD.replace("#mma", "#b = #ttg.blocked<{sizePerThread = [1, 2], threadsPerWarp = [2, 16], warpsPerCTA = [4, 1], order = [1, 0]}>\n#mma", 1)  # fmt: skip
+    load = """
+    %a = ttg.local_alloc : () -> !ttg.memdesc<8x32xf32, #plain, #smem, mutable>
+    %v = ttg.local_load %a : !ttg.memdesc<8x32xf32, #plain, #smem, mutable> -> tensor<8x32xf32, #ttg.dot_op<{opIdx = 1, parent = #b}>>
+"""
+    (data,) = problems(text + load)
+    (access,) = data["accesses"]
+    # Every row of the column pairs that a lane multiplies; half of the lanes hold the same.
+    assert (access["bytes"], access["index"], access["for"]) == (8, ["i", "tid % 16 * 2"], {"i": 8})
+
+
+CDNA4 = """
+#blocked = #ttg.blocked<{sizePerThread = [1, 8], threadsPerWarp = [8, 8], warpsPerCTA = [4, 1], order = [1, 0]}>
+#mma = #ttg.amd_mfma<{version = 4, warpsPerCTA = [2, 2], instrShape = [32, 32, 16], isTransposed = true}>
+#flip = #ttg.swizzled_shared<{vec = 8, perPhase = 1, maxPhase = 8, order = [1, 0]}>
+#smem = #ttg.shared_memory
+module attributes {"ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx950", "ttg.threads-per-warp" = 64 : i32} {
+  tt.func public @kernel(%p: !tt.ptr<f16>) {
+    %b = ttg.local_alloc : () -> !ttg.memdesc<64x64xf16, #flip, #smem, mutable>
+    %t = OPERATION -> <64x64xf16, #flip, #smem, mutable>
+    %v = ttg.local_load %b token %t : !ttg.memdesc<64x64xf16, #flip, #smem, mutable> -> tensor<64x64xf16, #ttg.dot_op<{opIdx = 1, parent = #mma, kWidth = 8}>>
+"""
+
+
+@pytest.mark.filterwarnings("ignore::layoutopt.errors.DisputedRuleWarning")
+@pytest.mark.parametrize(
+    "operation",
+    [
+        "ttg.async_copy_global_to_local %p0, %b {contiguity = 8 : i32} : tensor<64x64x!tt.ptr<f16>, #blocked>",
+        "amdg.buffer_load_to_local %p0[%off] into %b : <f16>[tensor<64x64xi32, #blocked>] ",
+    ],
+)
+def test_copies_past_the_registers_and_transposing_loads_of_cdna4(operation):
+    (data,) = problems(CDNA4.replace("OPERATION", operation))
+    copy, load = data["accesses"]
+    # Side by side in shared memory, so that each lane fetches what the swizzle puts at its place.
+    assert (copy["op"], load["op"]) == ("buffer_load_dwordx4.lds", "ds_read_b64_tr_b16")
+    audit = check(from_data(data), data["published"]["offset"])
+    assert [(x.wavefronts, x.ideal) for x in audit.accesses] == [(64, 64), (128, 64)]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("module {}", "the module's attributes lack target, warps, lanes"),
+        (HEAD.replace("per-warp\" = 32", "per-warp\" = 64"), "warps of 64 threads"),
+        (HEAD + "%a = ttg.local_alloc : () -> !ttg.memdesc<8x8xf16, #gone, #smem>\n", "cannot read"),
+        (HEAD + "%a = ttg.local_alloc : () -> !ttg.memdesc<8x8xi7, #shared, #smem>\n", "unknown element 'i7'"),
+        (HEAD + "%a = ttg.memdesc_subslice %b[%c, 0] : !ttg.memdesc<8x8xf16, #shared>\n", "no constant"),
+        (PIPELINE.replace("ptr<f16>, #blocked>", "ptr<f16>>"), "a shape and a layout, got the type '128x32x!tt.ptr"),
+    ],
+)  # fmt: skip
+def test_wrong_ir_names_the_line(text, reason):
+    with pytest.raises(ProblemFileError) as caught:
+        list(problems(text))
+    assert reason in str(caught.value)
+
+
+def test_import_writes_a_folder_that_check_takes(tmp_path):
+    (tmp_path / "kernel.ttgir").write_text(PIPELINE)
+    done = layoutopt("import", "ttgir", tmp_path / "kernel.ttgir", "-o", tmp_path / "tiles")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(layoutopt("check", tmp_path / "tiles", "--json", "--no-fix").stdout)["excess"] == 0
+    (tmp_path / "empty.ttgir").write_text(HEAD)
+    empty = layoutopt("import", "ttgir", tmp_path / "empty.ttgir", "-o", tmp_path / "none")
+    assert (empty.returncode, (tmp_path / "none").exists()) == (2, False)
+
+
+def test_a_slice_that_leaves_its_buffer_is_an_error():
+    with pytest.raises(ProblemFileError, match="leaves its buffer of 128x32 elements"):
+        list(problems(PIPELINE.replace("%a0[0, 16]", "%a0[0, 24]")))
+
+
+ROWS_AND_COLUMNS = (
+    HEAD.replace("#mma", "#down = #ttg.blocked<{sizePerThread = [8, 1], threadsPerWarp = [8, 4], warpsPerCTA = [1, 4], order = [0, 1]}>\n#mma", 1)
+    + """
+    %0 = ttg.local_alloc : () -> !ttg.memdesc<3x64x32xf16, #shared, #smem, mutable>
+    %1 = ttg.local_alloc : () -> !ttg.memdesc<64x32xf16, #shared, #smem, mutable>
+    %c2_i32 = arith.constant 2 : i32
+    %2 = ttg.memdesc_index %0[%c2_i32] : !ttg.memdesc<3x64x32xf16, #shared, #smem, mutable> -> !ttg.memdesc<64x32xf16, #shared, #smem, mutable>
+"""
+)  # fmt: skip
+BUFFER, ROWS, COLUMNS = "!ttg.memdesc<64x32xf16, #shared, #smem, mutable>", "tensor<64x32xf16, #blocked>", "tensor<64x32xf16, #down>"  # fmt: skip
+STORE = f"ttg.local_store %v, NAME : {ROWS} -> {BUFFER}\n"
+LOAD = f"%w = ttg.local_load NAME : {BUFFER} -> {COLUMNS}\n"
+
+
+def reached(text):
+    """What happens to each buffer of a kernel that has two of one type."""
+    return {
+        data["name"].split()[1]: [x["name"].split()[0] for x in data["accesses"]]
+        for data in problems(ROWS_AND_COLUMNS + text)
+    }
+
+
+def test_buffers_of_one_type_are_two():
+    assert reached(STORE.replace("NAME", "%1") + LOAD.replace("NAME", "%2")) == {
+        "0": ["load"],
+        "1": ["store"],
+    }
+    assert reached(STORE.replace("NAME", "%1") + LOAD.replace("NAME", "%1")) == {"1": ["store", "load"]}
+
+
+@pytest.mark.parametrize(
+    ("body", "want"),
+    [
+        ("%f = scf.for %i = %x to %y step %z iter_args(%b = %2) -> (T)  : i32 {\nLOAD\nscf.yield %b : T\n}", {"0": ["load"]}),
+        ("%f:2 = scf.for %i = %x to %y step %z iter_args(%a = %2, %b = %1) -> (T, T)  : i32 {\nLOAD\nscf.yield %b, %a : T, T\n}", {"0": ["load"], "1": ["load"]}),
+        ("%f:2 = scf.for %i = %x to %y step %z iter_args(%n = %k, %a = %1) -> (i32, T)  : i32 {\nscf.yield %n, %a : i32, T\n}\nLOAD(%f#1)", {"1": ["load"]}),
+        ("%b = scf.if %c -> (T) {\nscf.yield %1 : T\n} else {\nscf.yield %2 : T\n}\nLOAD", {"0": ["load"], "1": ["load"]}),
+        ("scf.if %c {\n%b = ttg.local_alloc : () -> T\nLOAD\n} else {\n%b = ttg.memdesc_trans %1 {order = array<i32: 0, 1>} : T -> T\nLOAD\n}", {"b": ["load"], "1": ["load"]}),
+        ("%f = scf.while (%a = %1) : (T) -> (T) {\nscf.condition(%c) %a : T\n} do {\n^bb0(%b: T):\nLOAD\nscf.yield %b : T\n}\nLOAD(%f)", {"1": ["load"]}),
+        ("ttg.warp_specialize(%x, %2)\ndefault {\n}\npartition0(%a: i32, %b: T) num_warps(4) {\nLOAD\n}", {"0": ["load"]}),
+        ("%b = arith.select %c, %1, %2 : T\nLOAD", {"0": ["load"], "1": ["load"]}),
+        ("%r = ttg.memdesc_reshape %1 : T -> !ttg.memdesc<2048xf16, #shared, #smem, mutable>\n%b = ttg.memdesc_reshape %r : !ttg.memdesc<2048xf16, #shared, #smem, mutable> -> T\nLOAD", {"1": ["load"]}),
+        ("%b = ttg.memdesc_subview %0[%c2_i32, %c2_i32, %c2_i32] : !ttg.memdesc<3x64x32xf16, #shared, #smem, mutable> -> T\nLOAD", None),
+        ("%z = arith.constant 0 : i32\n%b = ttg.memdesc_subview %0[%any, %z, %z] : !ttg.memdesc<3x64x32xf16, #shared, #smem, mutable> -> T\nLOAD", {"0": ["load"]}),
+        ("}\ntt.func @callee(%b: T, %p: !tt.ptr<f16>) {\nLOAD\n}", {"b": ["load"]}),
+    ],
+)  # fmt: skip
+def test_buffers_are_followed_through_loops_branches_and_views(body, want):
+    loaded = body.replace("LOAD(%f#1)", LOAD.replace("NAME", "%f#1")).replace(
+        "LOAD(%f)", LOAD.replace("NAME", "%f")
+    )
+    text = (
+        loaded.replace("LOAD", LOAD.replace("NAME", "%b"))
+        .replace(" T", f" {BUFFER}")
+        .replace("(T", f"({BUFFER}")
+        + "\n"
+    )
+    if want is None:
+        with pytest.raises(ProblemFileError, match="leaves its buffer"):
+            reached(text)
+    else:
+        assert reached(text) == want
+
+
+def test_a_value_that_is_not_followed_is_no_buffer_of_its_type():
+    with pytest.raises(ProblemFileError, match="line 16: cannot tell which buffer %b is"):
+        reached(LOAD.replace("NAME", "%b"))
+
+
+SPECIALISED = (
+    HOPPER[: HOPPER.index("    %a0 =")]
+    + """
+    ttg.warp_specialize(%a, %b) attributes {requestedRegisters = array<i32: 24>}
+    default {
+      ttg.local_use %a : !ttg.memdesc<2x128x64xf16, #nv, #smem, mutable>
+      ttg.warp_yield loc(#loc27)
+    }
+    partition0(%c: !ttg.memdesc<2x128x64xf16, #nv, #smem, mutable> loc("c"(#loc8)), %d: !ttg.memdesc<2x64x64xf16, #nv, #smem, mutable> loc(callsite("d"(#loc9) at "(f)"(#loc1)))) num_warps(1) {
+      %s = ttg.memdesc_index %d[%i] : !ttg.memdesc<2x64x64xf16, #nv, #smem, mutable> -> !ttg.memdesc<64x64xf16, #nv, #smem, mutable>
+      ttng.async_tma_gather %e[%rows, %k] %s, %bar, %true : !tt.tensordesc<1x64xf16, #nv>, tensor<64xi32, #ttg.slice<{dim = 0, parent = #blocked}>>, i32, !ttg.memdesc<1xi64, #bars, #smem, mutable>, !ttg.memdesc<64x64xf16, #nv, #smem, mutable>, i1
+      %v = ttg.local_load %s : !ttg.memdesc<64x64xf16, #nv, #smem, mutable> -> tensor<64x64xf16, #one>
+      ttg.warp_return loc(#loc27)
+    }
+"""
+)  # fmt: skip
+SPECIALISED = SPECIALISED.replace(
+    "#smem =",
+    "#one = #ttg.blocked<{sizePerThread = [1, 8], threadsPerWarp = [4, 8], warpsPerCTA = [1, 1], order = [1, 0]}>\n"
+    "#smem =",
+    1,
+)
+
+
+def test_partitions_have_warps_of_their_own_and_rows_are_gathered_by_tma():
+    left_out = []
+    (data,) = problems(SPECIALISED, left_out.append)
+    load, gather = data["accesses"]
+    assert (data["name"], data["threads"], load["where"]) == ("kernel b", 128, "tid < 32")
+    assert gather["op"] == "tma.load"
+    assert "gather4" in gather["notes"]
+    audit = check(from_data(data), data["published"]["offset"])
+    assert [x.wavefronts for x in audit.accesses] == [64, 0]
+    # What is not read is left out by name; without anybody to tell, it is an error.
+    assert left_out == ["kernel a: line 16: local_use is not read"]
+    with pytest.raises(ProblemFileError, match="line 16: local_use is not read"):
+        list(problems(SPECIALISED))
+
+
+@pytest.mark.filterwarnings("ignore::layoutopt.errors.DisputedRuleWarning")
+def test_operands_of_8_bits_are_read_across_their_rows():
+    text = CDNA4.replace("f16", "f8E4M3FN").replace("16]", "64]").replace("kWidth = 8", "kWidth = 16")
+    text = text.replace("vec = 8", "vec = 16")
+    copy = "ttg.async_copy_global_to_local %p0, %b : tensor<64x64x!tt.ptr<f8E4M3FN>, #blocked>"
+    (data,) = problems(text.replace("OPERATION", copy))
+    load = data["accesses"][1]
+    # Lane l of 16 addresses 8 columns of row l // 2.
+    assert load["op"] == "ds_read_b64_tr_b8"
+    assert load["index"][0].startswith("lane // 32 * 16 + lane // 2 % 8")
+
+
+@pytest.mark.filterwarnings("ignore::layoutopt.errors.DisputedRuleWarning")
+def test_packed_pairs_are_read_across_their_rows():
+    """As Triton 3.9 reads e2m1 that is packed along N: its swizzle serves the 16 rows of a group at once."""
+    text = CDNA4.replace("instrShape = [32, 32, 16]", "instrShape = [32, 32, 64]")
+    text = text.replace("vec = 8, perPhase = 1, maxPhase = 8", "vec = 16, perPhase = 4, maxPhase = 4")
+    text = text.replace(
+        "sizePerThread = [1, 8], threadsPerWarp = [8, 8]", "sizePerThread = [1, 16], threadsPerWarp = [16, 4]"
+    )
+    text = text.replace(
+        "OPERATION", "ttg.async_copy_global_to_local %p0, %b : tensor<256x64x!tt.ptr<i8>, #blocked>"
+    )
+    text = text.replace("64x64xf16, #flip", "256x64xi8, #flip").replace(
+        "ttg.local_load %b token %t", "amdg.local_load_packed_transposed %b"
+    )
+    text = text.replace(
+        "tensor<64x64xf16, #ttg.dot_op<{opIdx = 1, parent = #mma, kWidth = 8}",
+        "tensor<128x128xi8, #ttg.dot_op<{opIdx = 1, parent = #mma, kWidth = 16}",
+    )
+    (data,) = problems(text)
+    load = data["accesses"][1]
+    assert (load["op"], load["for"]) == ("ds_read_b64_tr_b4", {"i": 16})
+    assert load["index"][0].startswith("lane // 32 * 32 + lane % 16")
+    audit = check(from_data(data), data["published"]["offset"])
+    assert [(x.wavefronts, x.ideal) for x in audit.accesses][1] == (128, 128)
+    result = solve(from_data(data))
+    assert (result.excess, result.bytes) == (0, 16384)
+
+
+def test_a_file_has_so_many_layouts_and_buffers():
+    alias = next(line for line in SPECIALISED.splitlines() if line.startswith("#"))
+    names = "".join(f"{alias.replace('#', f'#n{k}_', 1)}\n" for k in range(257))
+    with pytest.raises(ProblemFileError, match="at most 256 layouts with a name, given"):
+        list(problems(names + SPECIALISED))
+    (line,) = [line for line in CDNA4.splitlines() if "local_alloc" in line]
+    buffers = "\n".join(line.replace("=", f"_{k} =", 1).replace(f" _{k}", f"_{k}", 1) for k in range(257))
+    with pytest.raises(ProblemFileError, match="more than 256 buffers"):
+        list(problems(CDNA4.replace(line, buffers)))

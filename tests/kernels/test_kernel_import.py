@@ -1,0 +1,134 @@
+"""Arrays of kernels as problems: their accesses cost what the evaluation of the kernel counted."""
+
+import dataclasses
+import json
+from types import SimpleNamespace
+
+import pytest
+from command import layoutopt
+from conftest import ROOT
+from test_kernel_counters import LAUNCHES, RECORDS, evaluation
+
+from layoutopt.cli.kernel import _advice
+from layoutopt.files.file import from_data
+from layoutopt.kernels.arrays import used_arrays
+from layoutopt.kernels.problem_data import array_problem
+from layoutopt.kernels.program import Place
+from layoutopt.study.check import check
+from layoutopt.study.findings import Finding
+
+# One block, or blocks that are all the same; the long loop has more executions than are kept.
+WHOLE = sorted(
+    name
+    for name, launch in LAUNCHES.items()
+    if name in RECORDS and launch.grid == (1, 1, 1) and name != "long_loop"
+)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_problems_cost_what_the_kernel_does(name):
+    found = evaluation(name)
+    for used in used_arrays(found):
+        tallies = [found.tallies[k] for k in used.steps]
+        if any(tally.unknown for tally in tallies):
+            continue
+        problem = from_data(array_problem(found, used))
+        weights = {access.name: access.weight for access in problem.accesses}
+        audit = check(problem)
+        assert sum(a.wavefronts * weights[a.name] for a in audit.accesses) == sum(
+            t.wavefronts for t in tallies
+        )
+        assert audit.bytes <= used.array.size
+
+
+def test_accesses_become_formulas():
+    found = evaluation("transpose_plain")
+    (used,) = used_arrays(found)
+    data = array_problem(found, used)
+    assert data["tile"] == {"shape": [32, 32], "element": "f32"}
+    assert data["published"]["offset"] == "x0*32 + x1"
+    assert {tuple(access["index"]) for access in data["accesses"]} <= {
+        ("warp + i*8", "lane"),
+        ("lane", "warp + i*8"),
+        *((f"warp + {8 * k}" if k else "warp", "lane") for k in range(4)),
+        *(("lane", f"warp + {8 * k}" if k else "warp") for k in range(4)),
+    }
+
+
+def test_a_pad_is_not_part_of_the_tile():
+    found = evaluation("transpose_padded")
+    (used,) = used_arrays(found)
+    data = (
+        array_problem(found, used, (32, 33)) if used.array.size == 32 * 33 * 4 else array_problem(found, used)
+    )
+    assert data["tile"]["shape"] == [32, 32]
+    assert data["published"]["offset"] == "x0*33 + x1"
+
+
+def test_a_shape_that_the_bytes_contradict_is_refused():
+    found = evaluation("transpose_plain")
+    (used,) = used_arrays(found)
+    with pytest.raises(Exception, match="--shape"):
+        array_problem(found, used, (31, 7))
+
+
+def test_arrays_are_told_apart_by_their_bytes():
+    found = evaluation("gemm_tiled")
+    arrays = used_arrays(found)
+    assert len(arrays) == 2
+    assert arrays[0].array.start + arrays[0].array.size <= arrays[1].array.start
+    assert dataclasses.is_dataclass(arrays[0])
+
+
+@pytest.mark.parametrize(
+    ("kinds", "excess", "said"),
+    [
+        (("edit", "fix"), 8, "the fix"),
+        (("conflict", "keep"), 8, "the keep; layoutopt patch tries"),
+        (("conflict",), 8, "no layout with fewer conflicts was found"),
+        ((), 0, "its first block has no conflicts"),
+    ],
+)
+def test_what_is_said_of_a_fix(kinds, excess, said):
+    findings = [Finding(kind, f"the {kind}") for kind in kinds]
+    assert said in _advice(SimpleNamespace(findings=findings, excess=excess))["message"]
+
+
+@pytest.mark.parametrize("form", ["ptx", "sm_90.sass"])
+def test_no_fix_of_an_array_that_a_bulk_copy_fills(form, tmp_path):
+    kernel = ROOT / "tests/data/kernels" / f"bulk_copy.{form}"
+    checked = layoutopt("check", kernel, "--block", "64")
+    assert "no fix is sought" in checked.stdout
+    layoutopt("import", "kernel", kernel, "--block", "64", "-o", tmp_path)
+    (path,) = tmp_path.glob("*.json")
+    assert "fills it as it lies" in json.loads(path.read_text())["notes"]
+
+
+def test_names_of_files_and_arrays_become_names_of_problems():
+    """However long, and whatever is in them."""
+    found = evaluation("transpose_plain")
+    (used,) = used_arrays(found)
+    place = Place("/src/\x1b[31m\u202e" + "n" * 240 + ".cu", 7)
+    steps = [dataclasses.replace(step, place=place) for step in found.program.steps]
+    found = dataclasses.replace(found, program=dataclasses.replace(found.program, steps=steps))
+    used = dataclasses.replace(used, array=dataclasses.replace(used.array, name="a<\x07>" + "b" * 300))
+    problem = from_data(array_problem(found, used, (32, 32)))
+    names = [problem.name, *(access.name for access in problem.accesses)]
+    assert all(name.isprintable() and len(name) <= 200 for name in names)
+
+
+def test_arrays_that_nothing_is_known_of_are_one_error(tmp_path):
+    kernel = tmp_path / "k.ptx"
+    stores = "".join(f"mov.u32 %r1, {array}; @%p1 st.shared.u32 [%r1], %r2;\n" for array in "ab")
+    kernel.write_text(
+        ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k()\n{\n"
+        ".reg .b32 %r<3>; .reg .pred %p<2>; .shared .align 4 .b8 a[128]; .shared .align 4 .b8 b[128];\n"
+        f"mov.u32 %r2, %ctaid.x; setp.eq.u32 %p1, %r2, 1;\n{stores}ret;\n}}\n"
+    )
+    done = layoutopt("import", "kernel", kernel, "--block", "32", "--grid", "2", "-o", tmp_path / "o")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: nothing is known of any array: a: the first block accesses none of it; "
+        "b: the first block accesses none of it\n"
+    )
+    assert not (tmp_path / "o").exists()

@@ -1,0 +1,158 @@
+"""The list of families: one meaning each, and one place to add one."""
+
+import subprocess
+import sys
+
+import pytest
+
+from layoutopt.accesses.trace import trace
+from layoutopt.files.file import from_data, load
+from layoutopt.hardware.devices import device
+from layoutopt.layout.families import FAMILIES, NAMES, comparison_rows
+from layoutopt.model.pads import PADDED, padded
+from layoutopt.model.space import space_of
+from layoutopt.search.solve import solve
+from layoutopt.study.compare import compare
+
+# A new family needs its record, and a stream of its candidates: an odd pitch, of the kind (pitch | 1).
+TOY = """
+from dataclasses import replace
+from layoutopt.layout import families
+
+toy = families.Family(
+    name="odd", heading="an odd pitch", adds="rows at an odd pitch", bytes="a word a row", index="none",
+    row="odd", title="odd pitch", label=lambda layout: f"pitch {layout.pitch}",
+)
+families.FAMILIES = (*families.FAMILIES, toy)
+families.NAMES = (*families.NAMES, "odd")
+
+from layoutopt.model import linearisations, pads
+
+def odd_pitches(space, cuts):
+    for plain in linearisations.unpadded(replace(space, families=frozenset(("none",))), 0):
+        outer, inner = plain.digits
+        outer = type(outer)(outer.dim, outer.divide, outer.size, outer.stride | 1)
+        span = (outer.size - 1) * outer.stride + inner.size
+        candidate = replace(plain, digits=(outer, inner), span=span, family="odd", may_swizzle=False)
+        yield (span, plain.operations), lambda: iter([candidate])
+
+pads.PADDED["odd"] = odd_pitches
+
+# Nothing else is told of it.
+import json, sys
+import layoutopt
+from click.testing import CliRunner
+from layoutopt.cli.commands import main
+
+path = sys.argv[1]
+problem = layoutopt.load(path)
+assert problem.layout.families == ("none", "odd")
+result = layoutopt.solve(problem)
+assert (result.family, result.offset, result.excess) == ("odd", "x0*9 + x1", 0)
+rows = json.loads(CliRunner().invoke(main, ["compare", path, "--json"]).output)["rows"]
+assert [(r["title"], r["label"], r["offset"], r["excess"]) for r in rows if r["family"] == "odd"] == [
+    ("odd pitch", "pitch 9", "x0*9 + x1", 0)
+]
+explained = CliRunner().invoke(main, ["explain", path]).output
+assert "Without the pad" in explained, explained
+emitted = CliRunner().invoke(main, ["emit", path, "--lang", "cute"]).output
+assert "cute::Stride<cute::Int<9>, cute::Int<1>>" in emitted, emitted
+helped = CliRunner().invoke(main, ["solve", "--help"]).output
+assert "odd" in helped
+"""
+SQUARE = [
+    {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": 8}},
+    {"name": "columns", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 8}},
+]
+
+
+def test_a_new_family_is_a_record_and_its_candidates(problem_file):
+    path = problem_file(
+        tile={"shape": [8, 8], "element": "f32"},
+        threads=8,
+        accesses=SQUARE,
+        layout={"families": ["none", "pad"]},
+    )
+    path.write_text(path.read_text().replace('"pad"', '"odd"'))
+    done = subprocess.run(
+        [sys.executable, "-c", TOY, str(path)], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_family_with_pads_is_in_the_list():
+    assert set(PADDED) < {family.name for family in FAMILIES}
+    for name, families in comparison_rows().items():
+        assert len({family.title for family in families}) == 1, name
+
+
+def test_interval_pads_are_a_row_of_their_own(problem_file):
+    """Whatever other families the problem allows."""
+    accesses = [
+        {"name": "r", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": 32}},
+        {"name": "c", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 32}},
+    ]
+    problem = load(
+        problem_file(
+            tile={"shape": [32, 32], "element": "f32"},
+            threads=32,
+            accesses=accesses,
+            layout={"families": ["none", "interval"]},
+        )
+    )
+    rows = {row.family: row for row in compare(problem).rows}
+    assert (rows["interval"].excess, rows["interval"].bytes) == (0, 4220)
+    assert rows["interval"].label == "1 after every 32"
+    assert rows["interval"].offset == "x0*33 + x1"
+    assert rows["pad"].wavefronts is None
+
+
+@pytest.mark.parametrize("shape", [(6, 20), (48,), (5, 4, 6)])
+def test_an_interval_is_the_same_to_solve_and_to_compare(problem_file, shape):
+    """Lengths that are no power of two: both look at the same pads."""
+    index = (
+        ["tid // 20", "tid % 20"]
+        if len(shape) == 2
+        else ["tid"]
+        if len(shape) == 1
+        else ["tid % 5", "0", "i"]
+    )
+    access = {"name": "r", "op": "load", "bytes": 4, "index": index, "for": {"i": 6}}
+    stride = {"name": "s", "op": "load", "bytes": 4, "index": [f"tid % {n}" for n in shape]}
+    problem = load(
+        problem_file(
+            tile={"shape": list(shape), "element": "f32"},
+            threads=32,
+            accesses=[access, stride],
+            layout={"families": ["none", "interval"]},
+        )
+    )
+    result = solve(problem)
+    row = next(row for row in compare(problem).rows if row.family == "interval")
+    assert (row.excess, row.bytes) == (result.excess, result.bytes)
+
+
+def test_the_lengths_of_interval_pads(problem_file):
+    problem = load(
+        problem_file(
+            tile={"shape": [6, 20], "element": "f32"}, threads=16, accesses=[SQUARE[0] | {"for": {"i": 6}}]
+        )
+    )
+    lanes = trace(problem, device("sm_90"))
+    for families, lengths in (
+        (("interval",), {2, 4, 5, 8, 10, 16, 20, 32, 40, 60, 64}),
+        # Pads of whole rows are searched as such, and pads beside a cut.
+        (("interval", "pad"), {2, 4, 5, 8, 10, 16, 32, 40, 60, 64}),
+        (("interval", "pad", "split"), {2, 4, 8, 16, 32, 64}),
+    ):
+        found = {c.interval[0] for c in padded(space_of(problem, lanes, 128, families))} - {0}
+        assert found == lengths
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_row_major_belongs_to_every_family(name):
+    rows = {"name": "a", "op": "load", "bytes": 4, "index": ["i", "tid"], "for": {"i": 4}}
+    data = {"name": "r", "target": "sm_90", "tile": {"shape": [4, 32], "element": "f32"}, "threads": 32}
+    data |= {"accesses": [rows], "layout": {"families": [name]}}
+    found = solve(from_data(data))
+    assert (found.family, found.excess, found.offset) == ("none", 0, "x0*32 + x1")

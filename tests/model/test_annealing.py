@@ -1,0 +1,180 @@
+"""Local search for tables: never worse than its start, the same every time, and good where formulas are not."""
+
+import errno
+import sys
+import types
+
+import numpy as np
+import pytest
+from test_free import weighted_excess
+
+from layoutopt.accesses.trace import trace
+from layoutopt.files.file import from_data
+from layoutopt.ground.budget import Budget
+from layoutopt.hardware.devices import device
+from layoutopt.model import annealing
+from layoutopt.model.annealing import Units, annealed
+from layoutopt.model.phases import phase_sets
+from layoutopt.model.placement import nearby
+
+
+def units(phases, banks, chunks=None, *, times=None, weight=None, shape=None):
+    """Phases over chunks of one size, each a unit of its own."""
+    chunks = chunks or 1 + max(map(max, phases))
+    shape = shape or (chunks,)
+    at = sorted((c, p, (times or {}).get((p, c), 1)) for p, phase in enumerate(phases) for c in phase)
+    at = np.array(at).reshape(-1, 3)
+    counted = [sum((times or {}).get((p, c), 1) for c in phase) for p, phase in enumerate(phases)]
+    return Units(
+        first=np.searchsorted(at[:, 0], np.arange(chunks + 1)),
+        phase=at[:, 1],
+        times=at[:, 2],
+        kind=np.zeros(len(at), np.int64),
+        bank=np.arange(banks)[None],
+        positions=np.full(chunks, banks),
+        wide=np.ones(chunks, np.int64),
+        weight=np.array(weight or [1] * len(phases)),
+        least=np.array([-(-n // banks) for n in counted]),
+        columns=banks,
+        rooms=chunks,
+        chains=True,
+        coordinates=np.indices(shape).reshape(len(shape), -1).T,
+    )
+
+
+def excess(given, position):
+    """By plain loops."""
+    total = 0
+    for p, least in enumerate(given.least):
+        load = {}
+        for c in range(len(given.positions)):
+            for j in range(given.first[c], given.first[c + 1]):
+                if given.phase[j] == p:
+                    bank = given.bank[given.kind[j], position[c]]
+                    load[bank] = load.get(bank, 0) + given.times[j]
+        total += given.weight[p] * max(0, max(load.values()) - least)
+    return total
+
+
+def lines(n, *steps):
+    """Rows of an n x n square, and lines that go so many columns to the right from row to row."""
+    square = np.arange(n * n).reshape(n, n)
+    turned = [square[np.arange(n), (np.arange(n) * step + start) % n] for step in steps for start in range(n)]
+    return [line.tolist() for line in [*square, *turned]]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_never_worse_and_always_the_same(seed):
+    rng = np.random.default_rng(seed)
+    phases = [rng.choice(40, rng.integers(2, 9), replace=False).tolist() for _ in range(12)]
+    times = {(p, c): int(rng.integers(1, 3)) for p, phase in enumerate(phases) for c in phase if seed % 2}
+    given = units(phases, 8, 40, times=times, weight=rng.integers(1, 5, 12).tolist())
+    start = rng.integers(8, size=40)
+    found = annealed(given, start, 0, 2, Budget())
+    assert (found == annealed(given, start, 0, 2, Budget())).all()
+    assert excess(given, found) <= excess(given, start)
+    assert (annealed(given, start, 0, 0, Budget()) == start).all()
+
+
+def test_rows_and_columns_of_a_square():
+    given = units(lines(8, 0), 8, shape=(8, 8))
+    found = annealed(given, np.zeros(64, np.int64), 0, 6, Budget())
+    assert excess(given, found) == 0
+    assert (np.bincount(found) == 8).all()
+
+
+def test_what_has_no_conflict_keeps_none_while_columns_are_evened_out():
+    """Rows without conflicts, in as many columns as there are: all but one column is too high."""
+    given = units(lines(8), 16)
+    start = np.tile(np.arange(8), 8)
+    found = annealed(given, start, 0, 6, Budget())
+    assert excess(given, found) == 0
+    assert (np.bincount(found, minlength=16) == 4).all()
+
+
+def test_without_time_the_start_is_the_answer():
+    budget = Budget()
+    budget.stop()
+    given = units(lines(4, 0), 4)
+    assert (annealed(given, np.zeros(16, np.int64), 0, 6, budget) == 0).all()
+
+
+@pytest.mark.parametrize("seconds", [60.0, 0.0])
+def test_nothing_is_compiled_that_the_time_does_not_last_for(monkeypatch, seconds):
+    given = units(lines(4, 0), 4)
+    monkeypatch.setattr("layoutopt.model.annealing._seconds_to_compile", lambda: seconds)
+    found = annealed(given, np.zeros(16, np.int64), 0, 6, Budget(30))
+    assert bool(found.any()) == (not seconds)
+
+
+@pytest.mark.parametrize(("signatures", "ready"), [([], False), (["known"], True)])
+def test_what_is_imported_alone_is_still_to_be_compiled(monkeypatch, signatures, ready):
+    module = types.SimpleNamespace(anneal=types.SimpleNamespace(signatures=signatures))
+    monkeypatch.setitem(sys.modules, "layoutopt.model.compiled", module)
+    assert (annealing._seconds_to_compile() == 0) == ready
+
+
+def test_without_a_compiler_nothing_is_annealed(monkeypatch):
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    given = units(lines(4, 0), 4)
+    assert not annealed(given, np.zeros(16, np.int64), 0, 6, Budget(30)).any()
+
+
+def stencil(name, taps):
+    """A block of 8x4x8 with a halo of one, filled cyclically: a warp is a plane of 4 rows of 8."""
+    fill = {
+        "name": "fill", "op": "store", "bytes": 4, "for": {"c": 3}, "where": "tid + 256*c < 600",
+        "index": ["(tid + 256*c)//60", "(tid + 256*c)//10%6", "(tid + 256*c)%10"],
+    }  # fmt: skip
+    tile = {"shape": [10, 6, 10], "element": "f32"}
+    return from_data({"name": name, "tile": tile, "threads": 256, "accesses": [fill, *taps]})
+
+
+def test_a_stencil_of_seven_points_has_few_conflicts():
+    """From row-major, in which 58 wavefronts are too many."""
+
+    def tap(name, index, loop):
+        return {"name": name, "op": "load", "bytes": 4, "index": index, "for": loop}
+
+    taps = [
+        tap("z", ["tid//32 + 2*h", "tid//8%4 + 1", "tid%8 + 1"], {"h": 2}),
+        tap("y", ["tid//32 + 1", "tid//8%4 + 2*h", "tid%8 + 1"], {"h": 2}),
+        tap("x", ["tid//32 + 1", "tid//8%4 + 1", "tid%8 + c"], {"c": 3}),
+    ]
+    problem, gpu = stencil("seven", taps), device("sm_90")
+    lanes = trace(problem, gpu)
+    found = nearby(phase_sets(lanes, problem.tile, gpu), lanes, problem.tile, budget=Budget())
+    assert found.excess <= 17
+    assert weighted_excess(found.table, lanes, gpu) == found.excess
+
+
+def doubled(numbers):
+    return numbers + numbers
+
+
+def test_a_cache_that_is_damaged_or_full_costs_no_answer(tmp_path, monkeypatch):
+    from numba.core import caching, config
+
+    from layoutopt.model.compiled import whole
+
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    ones = np.ones(3, np.int32)
+    assert whole(doubled)(ones).tolist() == [2, 2, 2]
+    kept = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    assert [path.suffix for path in kept] == [".nbc", ".nbi"]
+    for damaged in kept:
+        for data in (b"", damaged.read_bytes()[:30], b"no pickle"):
+            damaged.write_bytes(data)
+            function = whole(doubled)
+            assert function(ones).tolist() == [2, 2, 2]
+            assert function.stats.cache_misses
+            again = whole(doubled)
+            assert again(ones).tolist() == [2, 2, 2]
+            assert again.stats.cache_hits  # what was damaged is there anew
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    kept[1].unlink()
+    monkeypatch.setattr(caching.IndexDataCacheFile, "_save_index", full)
+    assert whole(doubled)(ones).tolist() == [2, 2, 2]

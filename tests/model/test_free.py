@@ -1,0 +1,424 @@
+"""Free assignments against enumeration of every placement of tiny tiles, by plain loops."""
+
+import itertools
+import json
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import toy
+from conftest import ROOT
+from test_brute_force import random_case
+
+from layoutopt.accesses.trace import trace
+from layoutopt.engine.conflicts import count_wavefronts
+from layoutopt.files.file import from_data, load
+from layoutopt.ground.budget import Budget
+from layoutopt.hardware.devices import device, load_devices
+from layoutopt.model.phases import phase_sets
+from layoutopt.model.placement import EFFORT, free_assignment
+from layoutopt.problem.answer import Status
+from layoutopt.proof import reasons
+from layoutopt.search.solve import solve
+
+
+def free(problem, gpu, **options):
+    lanes = trace(problem, gpu)
+    sets = phase_sets(lanes, problem.tile, gpu)
+    return lanes, free_assignment(sets, lanes, problem.tile, budget=Budget(), **options)
+
+
+def weighted_excess(table, lanes, gpu):
+    """By the conflict engine."""
+    flat, total = table.ravel(), 0
+    for access in lanes.accesses:
+        counts = count_wavefronts(flat[access.element], access.active, access.operation, gpu)
+        total += int(((counts.wavefronts - counts.ideal) * access.weight).sum())
+    return total
+
+
+def every_placement(elements, accesses, lanes, banks):
+    """Least excess over all banks of all words, and the fewest words of storage at that excess.
+
+    Words that no access touches fill what is left. `accesses` are as in `toy`.
+    """
+    pairs = {
+        e for (_, width, rows), _ in accesses if width == 8 for row in rows for e in row if e is not None
+    }
+    touched = {e for (_, _, rows), _ in accesses for row in rows for e in row if e is not None}
+    heads = sorted((touched | pairs) - {e + 1 for e in pairs})
+    choices = [range(0, banks, 2) if e in pairs else range(banks) for e in heads]
+    best = None
+    for chosen in itertools.product(*choices):
+        table, height = {}, [0] * banks
+        for row, (e, bank) in enumerate(zip(heads, chosen, strict=True)):
+            for k in range(2 if e in pairs else 1):
+                table[e + k] = row * banks + bank + k
+                height[bank + k] += 1
+        need = max((n - 1) * banks + b + 1 for b, n in enumerate(height) if n)
+        value = toy.excess(accesses, lanes, table, banks), max(elements, need)
+        best = value if best is None else min(best, value)
+    return best
+
+
+def tiny(seed, most=1 << 16):
+    """A random case whose placements can be enumerated; None for the others."""
+    data, plain, lanes, banks, _ = random_case(seed)
+    elements = int(np.prod(data["tile"]["shape"]))
+    return (data, plain, lanes, banks, elements) if banks**elements <= most else None
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_least_excess_and_bytes_of_every_placement(block):
+    seen = 0
+    for seed in range(1000 + block * 60, 1060 + block * 60):
+        case = tiny(seed)
+        if case is None:
+            continue
+        data, plain, lanes, banks, elements = case
+        if all(e is None for (_, _, rows), _ in plain for row in rows for e in row):
+            continue
+        problem, gpu = from_data(data), toy.toy_device(lanes, banks)
+        traced, found = free(problem, gpu)
+        least, size = every_placement(elements, plain, lanes, banks)
+        assert (found.bound, found.excess) == (least, least), (seed, data)
+        assert found.bytes_bound <= 4 * size <= found.bytes, (seed, data)
+        assert weighted_excess(found.table, traced, gpu) == least, (seed, data)
+        assert len(np.unique(found.table)) == elements
+        seen += 1
+    assert seen > 10
+
+
+def test_a_tile_that_only_a_table_serves():
+    problem = load(ROOT / "problems/spectral_elements/libceed_interp2d_p5q6_f64.json")
+    gpu = device(problem.target)
+    lanes, found = free(problem, gpu)
+    assert (found.bound, found.excess) == (0, 0)
+    assert (found.bytes, found.bytes_bound, found.complete) == (2304, 2304, True)
+    assert weighted_excess(found.table, lanes, gpu) == 0
+    assert sorted(found.table.ravel()) == list(range(0, 2304, 8))
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_wrapped_diagonals_of_even_squares(n):
+    accesses = [
+        {"name": name, "op": "load", "bytes": 4, "index": index, "for": {"i": n}}
+        for name, index in [
+            ("rows", ["i", "tid"]), ("columns", ["tid", "i"]), ("diagonals", ["tid", f"(tid + i) % {n}"]),
+        ]
+    ]  # fmt: skip
+    problem = from_data(
+        {"name": "d", "tile": {"shape": [n, n], "element": "f32"}, "threads": n, "accesses": accesses}
+    )
+    _, found = free(problem, toy.toy_device(n, n))
+    assert (found.bound, found.excess) == (2, 2)
+
+
+def test_wide_vectors_fix_the_places_of_their_words():
+    """Four-byte columns of 16-byte vectors: each phase meets one place of 32 vectors, on 8 groups."""
+    problem = load(ROOT / "problems/transposes/leimao_vectorised_swizzled_f32.json")
+    lanes, found = free(problem, device(problem.target))
+    assert (found.bound, found.excess, found.bytes) == (384, 384, 16384)
+    for access in lanes.accesses:
+        starts = found.table.ravel()[access.element[access.active]]
+        assert not (starts % access.operation.width_bytes).any()
+
+
+def test_narrow_elements_share_words():
+    """Bytes with no wide access may share words in any way: the bound leaves them out."""
+    data = {
+        "name": "bytes", "tile": {"shape": [64, 64], "element": "i8"}, "threads": 32,
+        "accesses": [
+            {"name": "rows", "op": "store", "bytes": 1, "index": ["i", "tid"], "for": {"i": 64}},
+            {"name": "columns", "op": "load", "bytes": 1, "index": ["tid", "i"], "for": {"i": 64}},
+        ],
+    }  # fmt: skip
+    problem, gpu = from_data(data), device("sm_90")
+    lanes, found = free(problem, gpu)
+    assert found.bound == found.excess == weighted_excess(found.table, lanes, gpu) == 0
+    assert found.bytes >= found.bytes_bound == 4096
+    assert len(np.unique(found.table)) == 4096
+
+
+def test_narrow_elements_that_no_wide_access_binds_count_in_the_floor_alone():
+    """A phase whose floor exceeds the units left: two firm words and six loose halves, on two banks."""
+    data = {
+        "name": "mixed", "tile": {"shape": [10], "element": {"bytes": 2}}, "threads": 8,
+        "accesses": [
+            {"name": "halves", "op": "load", "bytes": 2, "index": ["(tid + i) % 10"], "for": {"i": 2}},
+            {"name": "words", "op": "atomic", "bytes": 4, "index": ["2*tid"], "where": "tid < 2"},
+        ],
+    }  # fmt: skip
+    narrow = toy.toy_device(8, 2)
+    rules = {**narrow.rules, ("load", 2): narrow.rules["load", 4]}
+    problem, gpu = from_data(data), replace(narrow, rules=rules)
+    lanes, found = free(problem, gpu)
+    assert found.bound <= found.excess == weighted_excess(found.table, lanes, gpu)
+
+
+def test_a_hint_and_a_size_limit_are_kept():
+    rng = random.Random(5)
+    problem = load(ROOT / "problems/basics/transpose_16x16_f32_sm_10.json")
+    gpu = device(problem.target)
+    table = np.arange(256).reshape(16, 16)
+    rng.shuffle(order := list(range(16)))
+    hint = (table[:, 0:1] + (np.arange(16) + np.array(order)[:, None]) % 16) * 4
+    _, found = free(problem, gpu, hint=hint, max_bytes=1024)
+    assert (found.excess, found.bytes) == (0, 1024)
+
+
+def test_not_for_elements_of_odd_sizes():
+    problem = load(ROOT / "problems/basics/transpose_32x32_f32.json")
+    data = {
+        "name": "twelve", "tile": {"shape": [8], "element": {"bytes": 12}}, "threads": 8,
+        "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["tid"]}],
+    }  # fmt: skip
+    assert free(from_data(data), device(problem.target))[1] is None
+
+
+def rows_columns_diagonals(n, m, **layout):
+    last = n - 1
+    accesses = [
+        {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": n}},
+        {"name": "columns", "op": "load", "bytes": 4, "index": [f"min(tid, {last})", "i"], "for": {"i": m}},
+        {
+            "name": "diagonals", "op": "load", "bytes": 4,
+            "index": [f"min(tid, {last})", f"(tid + i) % {m}"], "for": {"i": m},
+        },
+    ]  # fmt: skip
+    tile = {"shape": [n, m], "element": "f32"}
+    return from_data({"name": "t", "tile": tile, "threads": m, "accesses": accesses, "layout": layout})
+
+
+@pytest.mark.parametrize("families", [["none", "pad", "table"], ["table"]])
+def test_a_table_that_is_asked_for_holds_what_formulas_of_any_family_give(families):
+    """Rotated lines have no excess; a table holds what they give."""
+    problem = rows_columns_diagonals(15, 16, families=families)
+    result = solve(problem, target=toy.toy_device(16, 16))
+    assert (result.family, result.excess, result.bytes) == ("table", 0, 15 * 16 * 4)
+    assert (result.proof.excess.scope, result.proof.bytes.scope) == ("every layout", "every layout")
+    assert result.status is Status.OPTIMAL
+
+
+def test_a_table_that_was_not_searched_to_the_end_is_not_proved_away():
+    result = solve(rows_columns_diagonals(31, 32, families=["none", "pad", "table"]), time_limit=1e-3)
+    # On a busy machine not even the accesses are evaluated in a millisecond.
+    assert result.status in (Status.FEASIBLE, Status.UNKNOWN)
+    left = ("tables of offsets were not searched to the end", "stopped before the proof", "out of time")
+    assert any(words in result.reason for words in left)
+    assert result.decided_by is None
+
+
+def test_a_table_too_large_to_be_asked_for_is_named():
+    result = solve(rows_columns_diagonals(256, 32, families=["none", "pad", "table"]), time_limit=5)
+    assert result.proof.bytes.scope in ("families none, pad", "every layout")
+    assert result.reason.endswith(
+        "no table was searched: a table has at most 4,096 elements, the tile has 8,192"
+    )
+
+
+def test_a_table_without_conflicts_is_found_where_any_conflict_is_infeasible():
+    result = solve(
+        rows_columns_diagonals(7, 8, families=["none", "table"]),
+        target=toy.toy_device(8, 8),
+        conflict_free=True,
+    )
+    assert (result.family, result.excess, result.status) == ("table", 0, Status.OPTIMAL)
+    everything = rows_columns_diagonals(7, 8)
+    assert solve(everything, target=toy.toy_device(8, 8), conflict_free=True).excess == 0
+
+
+@pytest.mark.parametrize("families", [None, ["none", "table"]])
+def test_a_table_keeps_to_the_bytes_there_are(families):
+    """Three words that never meet share the bank that three others leave them: 36 bytes."""
+    data = {
+        "name": "t", "tile": {"shape": [6], "element": "f32"}, "threads": 4,
+        "accesses": [
+            {"name": "a", "op": "load", "bytes": 4, "index": ["i if tid == 0 else tid + 2"], "for": {"i": 3}}
+        ],
+    }  # fmt: skip
+    gpu = toy.toy_device(4, 4)
+    assert (solve(from_data(data), target=gpu).excess, solve(from_data(data), target=gpu).bytes) == (0, 36)
+    data["layout"] = {"max_bytes": 24} | ({"families": families} if families else {})
+    bound = solve(from_data(data), target=gpu)
+    assert (bound.bytes, bound.excess) == (24, 1)
+
+
+def test_no_table_evades_a_pitch_or_an_order():
+    """Rows of 128 bytes that a pitch multiple of 256 bytes spreads."""
+    data = {
+        "name": "t", "tile": {"shape": [8, 32], "element": "f32"}, "threads": 32,
+        "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["i", "tid"], "for": {"i": 8}}],
+        "layout": {"pitch_multiple_bytes": 256},
+    }  # fmt: skip
+    result = solve(from_data(data))
+    assert (result.family, result.bytes, result.layout.digits[0].stride) == ("pad", 1920, 64)
+    assert (result.proof.bytes.lower_bound, result.proof.bytes.scope[:8]) == (1920, "families")
+    data["layout"]["families"] = ["none", "pad", "table"]
+    assert "no table was searched: a table has no pitch" in solve(from_data(data)).reason
+    for families in (["interval"], ["rotate"], ["matrix"], ["table"], ["none", "split"]):
+        data["layout"]["families"] = families
+        assert solve(from_data(data)).status is Status.INFEASIBLE
+    data["layout"] = {"families": ["none", "table"], "order": [0, 1]}
+    data["accesses"][0]["index"] = ["tid % 8", "i"]
+    assert solve(from_data(data)).layout.lookup == ()
+
+
+@pytest.mark.parametrize(("families", "briefly"), [(None, False), (["none", "pad"], True)])
+def test_what_cannot_change_the_answer_is_asked_briefly(families, briefly, monkeypatch):
+    """Without tables among the families, what a table would give is worth a second at most."""
+    efforts = []
+
+    def free_assignment(*arguments, effort, **options):
+        efforts.append(effort)
+
+    monkeypatch.setattr(reasons, "free_assignment", free_assignment)
+    layout = {"families": families} if families else {}
+    result = solve(rows_columns_diagonals(10, 8, **layout), target=toy.toy_device(8, 8))
+    assert result.excess
+    (effort,) = efforts
+    assert effort == (0.5 if briefly else EFFORT)
+
+
+def test_a_better_table_is_named_in_the_unit_of_what_was_found():
+    """A ring of five words, each pair met with two more, over four banks: one pair must share, a light one."""
+    accesses = [
+        {"name": f"a{k}", "op": "load", "bytes": 4, "weight": 2 if k else 3,
+         "index": [f"{k} if tid == 0 else ({(k + 1) % 5} if tid == 1 else tid + 3)"]}
+        for k in range(5)
+    ]  # fmt: skip
+    tile = {"shape": [7], "element": "f32"}
+    data = {
+        "name": "ring",
+        "tile": tile,
+        "threads": 4,
+        "accesses": accesses,
+        "layout": {"families": ["none"]},
+    }
+    result = solve(from_data(data), target=toy.toy_device(4, 4))
+    assert (result.excess, result.weighted_excess) == (4, 9)
+    assert result.reason == "a table of offsets would have 2 weighted excess in 36 bytes"
+
+
+def test_a_table_fits_where_no_formula_does():
+    """Nine f32 a row, read in pairs: every formula needs a pad; a table keeps the pairs together in any order."""
+    data = {
+        "name": "pairs", "tile": {"shape": [4, 9], "element": "f32"}, "threads": 32,
+        "accesses": [
+            {"name": "pairs", "op": "load", "bytes": 8, "index": ["tid // 4 % 4", "2*(tid % 4)"]},
+            {"name": "words", "op": "load", "bytes": 4, "index": ["tid % 4", "tid // 4 % 9"]},
+        ],
+        "layout": {"max_bytes": 144},
+    }  # fmt: skip
+    result = solve(from_data(data))
+    assert (result.status is not Status.INFEASIBLE, result.bytes, result.family) == (True, 144, "table")
+    data["layout"]["families"] = ["none", "order", "pad"]
+    assert solve(from_data(data)).status is Status.INFEASIBLE
+    data["layout"] = {"max_bytes": 143}
+    assert solve(from_data(data)).status is Status.INFEASIBLE
+
+
+def test_a_last_word_that_is_not_full_lies_last():
+    """Bytes in rows of seven, of which a store takes four: 35 bytes are nine words, one of them of three."""
+    data = {
+        "name": "rows", "tile": {"shape": [5, 7], "element": "u8"}, "threads": 8,
+        "accesses": [
+            {"name": "rows", "op": "store", "bytes": 4, "where": "tid < 1", "index": ["i", "0"], "for": {"i": 5}},
+            {"name": "pairs", "op": "load", "bytes": 2, "where": "tid < 3", "index": ["2 + tid", "4"]},
+        ],
+        "layout": {"max_bytes": 35},
+    }  # fmt: skip
+    result = solve(from_data(data))
+    assert (result.status, result.bytes, result.excess) == (Status.OPTIMAL, 35, 0)
+    data["layout"] = {"max_bytes": 34}
+    assert solve(from_data(data)).status is Status.INFEASIBLE
+
+
+def test_fewest_bytes_first_means_those_of_a_table_too():
+    """Pairs begin rows of three: a table without conflicts takes 40 bytes, the smallest table 36."""
+    data = {
+        "name": "rows", "tile": {"shape": [3, 3], "element": "f32"}, "threads": 8,
+        "accesses": [
+            {"name": "pairs", "op": "load", "bytes": 8, "index": ["tid % 3", "0"], "where": "tid < 3"},
+            {"name": "words", "op": "load", "bytes": 4,
+             "index": ["[3, 0, 8, 0, 2, 3, 0, 0][tid] // 3", "[3, 0, 8, 0, 2, 3, 0, 0][tid] % 3"]},
+        ],
+        "layout": {"minimise": "bytes"},
+    }  # fmt: skip
+    for families in ({}, {"families": ["none", "pad", "table"]}):
+        data["layout"] = {"minimise": "bytes", **families}
+        result = solve(from_data(data), target=toy.toy_device(8, 4))
+        assert (result.bytes, result.excess) == (36, 1)
+    data["layout"] = {"minimise": "bytes"}
+    result = solve(from_data(data), target=toy.toy_device(8, 4), conflict_free=True)
+    assert (result.bytes, result.excess) == (40, 0)
+
+
+def test_a_table_saves_bytes_where_elements_have_a_low_alignment():
+    """Whether 28 bytes are the fewest is not known, for elements may start anywhere; no formula takes so few."""
+    data = {
+        "name": "low", "tile": {"shape": [2, 3], "element": {"bytes": 4, "align": 1}}, "threads": 8,
+        "accesses": [
+            {"name": "words", "op": "load", "bytes": 4, "where": "tid < 3", "index": ["i", "tid % 3"], "for": {"i": 2}},
+            {"name": "pairs", "op": "store", "bytes": 8, "where": "tid < 2", "index": ["tid % 2", "0"]},
+        ],
+    }  # fmt: skip
+    result = solve(from_data(data), target=toy.toy_device(8, 4))
+    assert (result.bytes, result.excess, result.family) == (28, 0, "table")
+    assert (result.status, result.proof.bytes.lower_bound) == (Status.FEASIBLE, 24)
+
+
+def test_infeasible_means_that_tables_were_refuted_too():
+    """A tile too large for tables: formulas give nothing, but that is not said of every layout."""
+    data = {
+        "name": "pairs", "tile": {"shape": [576, 9], "element": "f32"}, "threads": 32,
+        "accesses": [
+            {"name": "pairs", "op": "load", "bytes": 8, "index": ["tid + 32*r", "2*i"], "for": {"i": 4, "r": 18}}
+        ],
+        "layout": {"max_bytes": 576 * 36},
+    }  # fmt: skip
+    result = solve(from_data(data))
+    assert result.status is Status.UNKNOWN
+    assert "a table has at most 4,096 elements, the tile has 5,184" in result.reason
+    data["layout"]["order"] = [0, 1]  # tables have none
+    assert solve(from_data(data)).status is Status.INFEASIBLE
+
+
+def test_nothing_counts_and_no_time_is_left():
+    """An access of weight 0 binds what stays whole, and costs nothing wherever it lies."""
+    problem = from_data(
+        {
+            "name": "weightless", "tile": {"shape": [16, 31], "element": "i8"}, "threads": 32,
+            "accesses": [{"name": "a", "op": "cp.async", "bytes": 4, "index": ["tid // 4 % 16", "4*(tid % 7)"], "weight": 0}],
+        }
+    )  # fmt: skip
+    gpu = device("sm_90")
+    lanes = trace(problem, gpu)
+    sets = phase_sets(lanes, problem.tile, gpu)
+    found = free_assignment(sets, lanes, problem.tile, budget=Budget(0.0))
+    assert found is None or found.excess in (0, None)
+
+
+def test_narrow_elements_leave_no_bound_below_zero(tmp_path):
+    """Sixteen bytes that may share words or not: the bound of every layout was -10, and nothing was optimal."""
+    about = {"confidence": "inferred", "source": "made up"}
+    rule = {"ops": ["load", "store"], "bytes": [1, 4], "phase": 16, **about}
+    gpu = {"name": "toy0", "title": "toy", "aliases": [], "lanes": 16, "banks": 4, "bank_bytes": 4}
+    path = tmp_path / "devices.json"
+    path.write_text(
+        json.dumps({"schema": "layoutopt.devices/1", "devices": [{**gpu, "instructions": [rule]}]})
+    )
+    data = {
+        "name": "n", "target": "toy0", "threads": 64, "tile": {"shape": [4, 6], "element": "i8"},
+        "accesses": [
+            {"name": "a0", "op": "store", "bytes": 4, "index": ["tid % 4", "0"]},
+            {"name": "a1", "op": "store", "bytes": 1,
+             "index": ["(2*tid + 16*kk) % 4", "(tid + 16*kk) // 4 % 6"], "for": {"kk": 4}},
+            {"name": "a2", "op": "load", "bytes": 4, "index": ["(lane + i) % 4", "0"], "for": {"i": 4}, "weight": 2.5},
+        ],
+    }  # fmt: skip
+    (toy0,) = load_devices(path)
+    result = solve(from_data(data), target=toy0, time_limit=20)
+    assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 24)
+    assert result.proof.objective.lower_bound == 0

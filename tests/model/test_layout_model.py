@@ -1,0 +1,259 @@
+"""The model of pitches, order and masks, against every layout of tiny tiles and rule by rule."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import toy
+from test_brute_force import random_case
+
+from layoutopt.accesses.trace import trace
+from layoutopt.files.file import from_data
+from layoutopt.ground.budget import Budget, OutOfTime
+from layoutopt.layout.layout import Digit
+from layoutopt.model.cp_sat import Model, Outcome
+from layoutopt.model.layout_model import LayoutModel
+from layoutopt.model.linear_phases import phases_of
+from layoutopt.model.phases import phase_sets
+from layoutopt.model.pitches import PitchVariables, by_span, linearisation, pitches_of
+from layoutopt.model.readable import readable
+from layoutopt.model.space import Space
+from layoutopt.model.swizzle_rules import swizzle_field
+from layoutopt.search.joint import Growth
+
+FAMILIES = [
+    ["none", "xor"],
+    ["order", "pad", "xor"],
+    ["pad", "xor"],
+    ["order", "pad"],
+    ["none", "order"],
+    ["pad"],
+]
+
+
+def space(shape, **changes):
+    given = {"vector": 1, "starts": (), "period": 4, "stride_multiple": 1, "order": None}
+    return Space(shape, **{**given, "families": frozenset({"order", "pad", "xor"}), **changes})
+
+
+def asked(data, lanes, banks):
+    """Space, swizzle field, phases and tile of a problem on a toy device."""
+    problem, device = from_data(data), toy.toy_device(lanes, banks)
+    lanes_touched = trace(problem, device)
+    sets = phase_sets(lanes_touched, problem.tile, device)
+    families = frozenset(problem.layout.families)
+    wide = [a for a in lanes_touched.accesses if a.width_elements > 1 and a.active.any()]
+    starts = [
+        (a.width_elements, np.array(np.unravel_index(np.unique(a.element[a.active]), problem.tile.shape)))
+        for a in wide
+    ]
+    vector = max(a.width_elements for a in lanes_touched.accesses)
+    bounds = space(problem.tile.shape, vector=vector, starts=tuple(starts), period=banks, families=families)
+    field = swizzle_field(sets, problem.tile, lanes_touched) if sets and "xor" in families else None
+    return bounds, field, sets, problem.tile
+
+
+def grown(bounds, field, sets, tile, most):
+    """A model that counts what it proposes itself."""
+
+    def holds(choice):
+        phases = phases_of(choice.candidate, sets, tile)
+        return bool((phases.costs(choice.masks) <= phases.ideal).all())
+
+    return Growth(
+        bounds,
+        field,
+        sets,
+        tile,
+        most,
+        ideal=True,
+        holds=holds,
+        judge=None,
+        budget=Budget(None),
+        progress=lambda _: None,
+    )
+
+
+def swizzled(table, masks):
+    return [toy.apply(masks, v) for v in table]
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_smallest_layout_without_conflicts_of_tiny_tiles(block):
+    reached = 0
+    for seed in range(7000 + 25 * block, 7025 + 25 * block):
+        data, plain, lanes, banks, _ = random_case(seed)
+        families = FAMILIES[seed % len(FAMILIES)]
+        data["layout"]["families"] = families
+        shape = tuple(data["tile"]["shape"])
+        best = toy.best(shape, plain, lanes, banks, families)
+        bounds, field, sets, tile = asked(data, lanes, banks)
+        most = best[1] if best is not None and best[0] == 0 else 2 * tile.elements + banks
+        growth = grown(bounds, field, sets, tile, most)
+        growth.run()
+        found = growth.best
+        if best is not None and best[0] == 0:
+            reached += 1
+            assert found is not None, seed
+            assert found.candidate.span == best[1], seed
+        if found is not None:
+            offsets = swizzled(found.candidate.table(shape).tolist(), found.masks)
+            assert len(set(offsets)) == math.prod(shape), seed
+            assert max(offsets) + 1 == found.candidate.span, seed
+            assert toy.sound(offsets, plain), seed
+            assert toy.excess(plain, lanes, offsets, banks) == 0, seed
+    assert reached > 5
+
+
+def solved(given, most):
+    """All pitches of a space by rising span, one solution of the model after the other."""
+    model = Model()
+    pitches = PitchVariables(model, given, most)
+    model.clause([pitches.plain])
+    model.minimise(pitches.span_terms)
+    while (answer := model.solve(Budget(None))).outcome is Outcome.OPTIMAL:
+        candidate = pitches.linearisation(answer.values)
+        pitches.forbid(candidate)
+        yield candidate
+
+
+SPACES = [
+    space((3, 4)),
+    space((2, 2, 3)),
+    space((5,)),
+    space((1, 4, 2)),
+    space((3, 4), order=(1, 0)),
+    space((2, 3), families=frozenset({"pad"})),
+    space((2, 3, 2), families=frozenset({"order"})),
+    space((3, 4), stride_multiple=5, families=frozenset({"order", "pad"})),
+    space((3, 4), stride_multiple=6, families=frozenset({"order"})),
+    space((4, 4), vector=2, starts=((2, np.array([[0, 1], [0, 2]])),)),
+    space((1, 1), order=(0, 1)),
+    # Strides that are even in sum only: pitches of 3 and 1, not of 3 and 2.
+    space((3, 3), starts=((2, np.array([[0, 1], [0, 1]])),)),
+    space((2, 3, 2), starts=((4, np.array([[1], [2], [1]])),)),
+    space((1, 3, 2), starts=((4, np.array([[0], [1], [1]])),)),
+    space((3, 4), vector=2, starts=((2, np.array([[1], [0]])),)),
+    space((5, 5), vector=2, starts=((2, np.array([[1, 3], [2, 0]])),)),
+]
+
+
+@pytest.mark.parametrize("given", SPACES)
+def test_pitches_come_by_rising_span_and_none_is_left_out(given):
+    """As solutions of the model, and listed: the same."""
+    most = math.prod(given.shape) + 6
+    found = list(by_span(given, most))
+    assert [c.span for c in found] == sorted(c.span for c in found)
+    assert len(set(found)) == len(found)
+    by_model = list(solved(given, most))
+    assert [c.span for c in by_model] == [c.span for c in found]
+    assert set(by_model) == set(found)
+    if given.stride_multiple == 1 and given.order is None and "pad" in given.families and not given.starts:
+        dims = len(given.shape)
+        wanted = {p for p in nested(given.shape, most) if all(pads(p, given.shape, 4))}
+        natural = {p for p in wanted if "order" in given.families or list(p) == sorted(p, reverse=True)}
+        assert {pitches_of(c, dims) for c in found} == natural
+
+
+def nested(shape, most):
+    """Pitches under which every dimension lies inside or around every other, one of them at pitch 1."""
+    dims = [d for d, extent in enumerate(shape) if extent > 1]
+    for pitches in np.ndindex(*(most + 1 if extent > 1 else 1 for extent in shape)):
+        span = 1 + sum((shape[d] - 1) * pitches[d] for d in dims)
+        apart = all(
+            pitches[b] >= shape[a] * pitches[a] or pitches[a] >= shape[b] * pitches[b]
+            for a in dims
+            for b in dims
+            if a < b
+        )
+        if (
+            apart
+            and span <= most
+            and [pitches[d] for d in dims].count(1) == 1
+            and all(pitches[d] for d in dims)
+        ):
+            yield pitches
+
+
+def pads(pitches, shape, period):
+    """For each dimension, whether it follows the one inside it by less than a period."""
+    order = sorted((pitch, d) for d, pitch in enumerate(pitches) if pitch)
+    for (inner, a), (pitch, _) in itertools.pairwise(order):
+        yield pitch - inner * shape[a] < period
+
+
+def test_rules_on_pitches():
+    def first(given):
+        return pitches_of(next(by_span(given, 20)), 2)
+
+    assert first(space((3, 4), order=(1, 0))) == (1, 3)
+    assert first(space((3, 4), families=frozenset({"pad"}))) == (4, 1)
+    assert first(space((3, 4), stride_multiple=5, families=frozenset({"pad"}))) == (5, 1)
+    vectors = space((4, 4), vector=2, starts=((2, np.array([[0, 1], [0, 2]])),))
+    assert [pitches_of(c, 2) for c in by_span(vectors, 30)] == [(4, 1), (6, 1)]
+
+
+def test_pitches_as_digits():
+    assert linearisation((1, 3), space((3, 4))).digits == (Digit(1, 1, 4, 3), Digit(0, 1, 3, 1))
+    assert linearisation((5, 1), space((3, 4))).family == "pad"
+    assert linearisation((4, 0, 1), space((2, 1, 4))).table((2, 1, 4)).tolist() == list(range(8))
+    assert linearisation((8, 4, 0, 1, 0), space((4, 2, 1, 4, 1))).family == "none"
+
+
+def transposed():
+    """A 4x4 tile of words, written by rows and read by columns, on a device of 4 lanes and 4 banks."""
+    access = {"op": "store", "bytes": 4, "for": {"i": 4}}
+    return {
+        "schema": "layoutopt.problem/1", "name": "toy", "tile": {"shape": [4, 4], "element": "f32"}, "threads": 4,
+        "layout": {"families": ["order", "pad", "xor"]},
+        "accesses": [
+            {**access, "name": "rows", "index": ["i", "tid"]},
+            {**access, "name": "columns", "op": "load", "index": ["tid", "i"]},
+        ],
+    }  # fmt: skip
+
+
+def test_a_model_in_words():
+    model = LayoutModel(*asked(transposed(), 4, 4), 16, ideal=True)
+    _, first = model.solve(Budget(None))
+    model.write_out(first.candidate)
+    model.solve(Budget(None))
+    parts = readable(model.asked, model.answer)
+    sizes = sum(len(parts[kind]) for kind in ("integers", "0 or 1")), len(parts["constraints"])
+    assert sizes == model.asked.size
+    said = set(parts["constraints"])
+    assert {"mask_0_2 or mask_1_2 or e_4", "parity_0_12 = mask_0_3 xor mask_0_2"} <= said
+    assert {
+        "at_0_4 => pitch_0 = 4",
+        "not at_0_4 => pitch_0 in 0..3, 5..",
+        "at most one of e_4, y_4_1",
+    } <= said
+    assert parts["minimise"][0].startswith("67108864 used + ")
+    assert "used = 16" in parts["solution, and 0 for all others"]
+
+
+def test_what_is_written_out_binds_the_masks():
+    model = LayoutModel(*asked(transposed(), 4, 4), 16, ideal=True)
+    _, first = model.solve(Budget(None))
+    assert (pitches_of(first.candidate, 2), first.masks, first.written) == ((4, 1), {}, False)
+    model.write_out(first.candidate)
+    while not (second := model.solve(Budget(None))[1]).written:
+        model.write_out(second.candidate)
+    assert second.candidate.span == 16
+    # Both bits of the bank are flipped, so that the columns differ.
+    assert set(second.masks) == {0, 1}
+
+
+def test_constraints_are_made_when_there_is_something_to_solve():
+    model = LayoutModel(*asked(transposed(), 4, 4), 16, ideal=True)
+    _, first = model.solve(Budget(None))
+    made = model.model.size
+    model.write_out(first.candidate)
+    model.forbid(first.candidate)
+    assert (model.model.size, list(model.written)) == (made, [first.candidate])
+    assert model.solve(Budget(None))[1].candidate != first.candidate
+    assert model.model.size > made
+    model.write_out(model.solve(Budget(None))[1].candidate)
+    with pytest.raises(OutOfTime):
+        model.solve(Budget(0))

@@ -1,0 +1,335 @@
+"""Elements narrower than a bank word: exact counts, the same minimum as exhaustive search, packing."""
+
+import json
+import random
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+import toy
+from conftest import ROOT
+
+from layoutopt import load
+from layoutopt.accesses.lower import byte_table, over_elements, stored
+from layoutopt.codegen.languages import emit, plan
+from layoutopt.errors import LayoutError, ProblemFileError
+from layoutopt.expressions.grammar import evaluate, parse
+from layoutopt.files.file import from_data
+from layoutopt.ground.budget import Budget
+from layoutopt.hardware.devices import device
+from layoutopt.layout.formula import element_expression, offset_expression
+from layoutopt.layout.layout import Digit, Layout, Target
+from layoutopt.problem.answer import Status
+from layoutopt.problem.types import Published, Tile
+from layoutopt.report.banks_text import report
+from layoutopt.search.solve import solve
+from layoutopt.study.check import check
+from layoutopt.study.compare import compare
+from layoutopt.study.explain import explain
+from layoutopt.study.show import views
+
+BITS = {"s4": 4, "u2": 2, "b1": 1, "u8": 8, "f16": 16}
+
+
+def narrow_device(lanes, banks):
+    """Accesses of up to one 4-byte word, served by all lanes at once."""
+    device = toy.toy_device(lanes, banks)
+    rules = {(kind, width): device.rules["load", 4] for kind in ("load", "store") for width in (1, 2, 4)}
+    return replace(device, rules=rules)
+
+
+def random_case(seed):
+    """A problem, its accesses as rows of first elements, and the sizes of the toy."""
+    rng = random.Random(seed)
+    element = rng.choice(["u8", "f16", "f16", "s4"])
+    bits = BITS[element]
+    shape = rng.choice([(4, 8), (3, 8), (2, 16), (5, 8), (2, 24)])
+    lanes, banks = rng.choice([(4, 4), (4, 4), (2, 2), (2, 4)])
+    families = rng.choice(
+        [["none", "xor"], ["none", "pad"], ["none", "order", "xor"], ["none", "pad", "xor"]]
+    )
+    wide = rng.choice([max(8, bits), max(8, bits), 32])
+    described, plain = [], []
+    for k in range(rng.randint(1, 2)):
+        width = rng.choice([max(8, bits), wide])
+        covered = width // bits
+        places = shape[0] * shape[1] // covered
+        step, shift = rng.randint(1, places), rng.randint(0, places)
+        flat = f"({step}*tid + {shift}) % {places} * {covered}"
+        described.append(
+            {"name": f"a{k}", "op": "load", "bytes": width // 8,
+             "index": [f"{flat} // {shape[1]}", f"{flat} % {shape[1]}"]}
+        )  # fmt: skip
+        plain.append((covered, [eval(flat, {"tid": t}) for t in range(lanes)]))
+    problem = {
+        "schema": "layoutopt.problem/1", "name": f"narrow {seed}", "threads": lanes,
+        "tile": {"shape": shape, "element": element}, "accesses": described,
+        "layout": {"families": families},
+    }  # fmt: skip
+    return problem, plain, lanes, banks, families
+
+
+def cost(table, plain, bits, banks):
+    """Excess: wavefronts beyond what the same words would take if spread evenly."""
+    total = 0
+    for _, starts in plain:
+        words = {table[e] * bits // 32 for e in starts}
+        load = [sum(w % banks == b for w in words) for b in range(banks)]
+        total += max(load) - -(-len(words) // banks)
+    return total
+
+
+def sound(table, plain, bits):
+    """Does every access cover neighbours, aligned?"""
+    return all(
+        table[e] % covered == 0 and [table[e + k] for k in range(covered)] == [*range(table[e], table[e] + covered)]
+        for covered, starts in plain
+        for e in starts
+    )  # fmt: skip
+
+
+def exhaustive(problem, plain, banks, families):
+    """Least excess, then least bytes, over every layout of the families, XORs down to whole words."""
+    bits, shape = BITS[problem["tile"]["element"]], problem["tile"]["shape"]
+    unit = max(8, bits)  # what moves on its own
+    per_unit, per_word = unit // bits, 32 // unit
+    shape = (shape[0], shape[1] // per_unit)
+    units = [(c // per_unit, [e // per_unit for e in starts]) for c, starts in plain]
+    vector = max(c for c, _ in units)
+    wide = {e for c, starts in units if c == vector > 1 for e in starts}
+    found = None
+    for table, span, swizzled in toy.linearisations(shape, vector, banks * per_word, families, wide):
+        for swizzle in (
+            toy.swizzles((span - 1) // per_word + 1, banks, max(1, vector // per_word)) if swizzled else [{}]
+        ):
+            moved = [toy.apply(swizzle, v // per_word) * per_word + v % per_word for v in table]
+            if sound(moved, units, unit):
+                value = cost(moved, units, unit, banks), (max(moved) + 1) * unit // 8
+                found = value if found is None else min(found, value)
+    return found
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_same_minimum_as_exhaustive_search(block):
+    # With no more lanes than banks, as on NVIDIA, the ideal does not depend on how words are shared.
+    for seed in range(block * 30, block * 30 + 30):
+        data, plain, lanes, banks, families = random_case(seed)
+        result = solve(from_data(data), target=narrow_device(lanes, banks))
+        expected = exhaustive(data, plain, banks, families)
+        if expected is None:
+            assert result.status is Status.INFEASIBLE, (seed, data)
+            continue
+        assert result.status is Status.OPTIMAL, (seed, data)
+        assert (result.excess, result.bytes) == expected, (seed, data, result)
+
+
+def problem(element, shape, *accesses, threads=32, **more):
+    return from_data(
+        {
+            "schema": "layoutopt.problem/1", "name": "narrow", "threads": threads,
+            "tile": {"shape": shape, "element": element},
+            "accesses": [
+                {"name": f"a{k}", "op": op, "bytes": width, "index": index}
+                for k, (op, width, index) in enumerate(accesses)
+            ],
+            **more,
+        }
+    )  # fmt: skip
+
+
+def test_two_lanes_in_one_word_do_not_conflict():
+    # Two halves a word: 32 lanes of a row touch 16 words.
+    row = problem("f16", [4, 64], ("load", 2, ["0", "tid"]))
+    assert check(row, "x0*64 + x1").accesses[0].wavefronts == 1
+    # 64 elements apart, a pair of neighbours is one word again: 16 words, all in bank 0.
+    pairs = problem("f16", [16, 64], ("load", 2, ["tid // 2", "tid % 2"]))
+    assert check(pairs, "x0*64 + x1").accesses[0].wavefronts == 16
+
+
+def test_an_xor_that_reaches_inside_a_word_may_conflict():
+    # Bit 0 of x1 flips bit 5 of the offset: the halves of one word lie in words of banks 0 and 16.
+    tile = problem("f16", [2, 64], ("load", 2, ["tid // 16", "tid % 16"]))
+    assert check(tile, "x0*64 + x1").accesses[0].excess == 1
+    assert check(tile, "(x0*64 + x1) ^ x0*32").accesses[0].excess == 0
+    inside = check(tile, "(x0*64 + x1) ^ x1 % 2 * 32")
+    words = {(((x0 * 64 + x1) ^ x1 % 2 * 32) // 2) for x0 in range(2) for x1 in range(16)}
+    assert inside.accesses[0].wavefronts == max(sum(w % 32 == b for w in words) for b in range(32)) == 2
+
+
+@pytest.mark.parametrize(
+    ("element", "shape", "message"),
+    [
+        (
+            "s4",
+            [8, 7],
+            "tile.shape[1]: 2 s4 elements share a byte, so that the last extent is a multiple of 2",
+        ),
+        ("b1", [12], "tile.shape[0]: 8 b1 elements share a byte"),
+        ("s3", [8, 8], "tile.element: unknown type 's3'"),
+    ],
+)
+def test_what_a_packed_tile_needs(element, shape, message):
+    with pytest.raises(ProblemFileError, match="^" + message.replace("[", r"\[").replace("]", r"\]")):
+        problem(element, shape, ("load", 1, ["0"] * len(shape)))
+
+
+def test_an_access_inside_a_byte_is_refused_and_named():
+    with pytest.raises(ProblemFileError, match=r"accesses\[0\].index\[1\]: a 1-byte access starts at a multiple of "
+                       r"2 elements, not at 3 \(access 'a0', thread 1\)"):  # fmt: skip
+        solve(problem("s4", [8, 64], ("load", 1, ["0", "2*tid + tid % 2"])))
+
+
+def layouts():
+    """Packed layouts of all forms: 4x16 elements in 4x8 bytes, and 4x32 in 4x8."""
+    rows = (Digit(0, 1, 4, 8), Digit(1, 1, 8, 1))
+    for per_byte in (2, 4):
+        shape = (4, 8 * per_byte)
+        yield Layout(shape, 1, rows, packed=per_byte)
+        yield Layout(shape, 1, rows, (Target(2, 8), Target(0, 24)), packed=per_byte)
+        yield Layout(shape, 1, rows, turn=3, packed=per_byte)
+        yield Layout(shape, 1, (Digit(1, 1, 8, 5), Digit(0, 1, 4, 1)), packed=per_byte)
+        yield Layout(shape, 1, (Digit(1, 4, 2, 16), Digit(0, 1, 4, 4), Digit(1, 1, 4, 1)), packed=per_byte)
+
+
+@pytest.mark.parametrize("layout", [*layouts()])
+def test_packed_offsets_tables_and_expressions_agree(layout):
+    x0, x1 = np.indices(layout.shape)
+    offsets = layout.element_offset(x0, x1)
+    assert len(np.unique(offsets)) == offsets.size  # no two elements in one place
+    assert (offsets % layout.packed == x1 % layout.packed).all()  # neighbours share their byte
+    assert (layout.table() == offsets // layout.packed).all()
+    grid = {"x0": x0, "x1": x1}
+    assert (evaluate(element_expression(layout), grid) == offsets).all()
+    assert (evaluate(offset_expression(layout), grid) == layout.table()).all()
+
+
+def test_check_reads_packed_layouts_as_expression_layout_and_table():
+    tile = load_s4()
+    result = solve(tile)
+    assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, tile.tile.bytes)
+    for form in (result.offset, result.layout, result.layout.table()):
+        audit = check(tile, form)
+        assert (audit.excess, audit.bytes) == (0, tile.tile.bytes), form
+        assert not [f for f in audit.findings if f.kind in ("overlap", "torn", "misaligned")], form
+    kinds = {f.kind for f in check(tile, f"({result.offset}) ^ 1").findings}
+    assert kinds >= {"torn"}  # the halves of every byte are exchanged
+    clash = result.layout.table()
+    clash[0, 2:4] = clash[0, 0]
+    (overlap,) = [f for f in check(tile, clash).findings if f.kind == "overlap"]
+    assert overlap.details["elements"] == 2
+
+
+def load_s4():
+    (path,) = (ROOT / "problems").rglob("s4_*128x128*.json")
+    return load(path)
+
+
+def test_packed_tiles_are_explained_compared_and_drawn_as_bytes():
+    problem = msgspec.structs.replace(
+        load(ROOT / "problems" / "cutlass" / "s4_a_128x128_s4.json"),
+        published=Published("x0*128 + (x1 ^ x0 % 2 * 32)", 8192),
+    )
+    bytes_alone = stored(problem)
+    assert bytes_alone.tile.shape == (128, 64)
+    offset = evaluate(parse(bytes_alone.published.offset, frozenset(("x0", "x1"))), {
+        "x0": np.arange(128)[:, None], "x1": np.arange(64)[None, :]
+    })  # fmt: skip
+    elements = evaluate(parse(problem.published.offset, frozenset(("x0", "x1"))), {
+        "x0": np.arange(128)[:, None], "x1": np.arange(128)[None, :]
+    })  # fmt: skip
+    assert (offset == elements[:, ::2] // 2).all()
+    assert explain(problem, budget=Budget(20)).conflict_free
+    rows = {row.family: row for row in compare(problem, time_limit=5).rows}
+    in_use = check(problem, problem.published.offset)
+    assert rows["published"].excess == sum(a.excess for a in in_use.accesses)
+
+
+@pytest.mark.parametrize("element", ["s4", "b2"])
+@pytest.mark.parametrize(
+    "offset",
+    ["x0*64 + x1", "x0*64 + (x1 ^ x0 // 2 % 4 * 16)", "x1*64 + x0", "x1 // 8 * 512 + x0*8 + x1 % 8",
+     "x0*64 + x1 ^ (x0*64 + x1) // 8 * 16", "(x0*72 + (x1 % 8 ^ x0)) * 2 + x1 // 8"],
+)  # fmt: skip
+def test_offsets_of_bytes_as_offsets_of_elements(element, offset):
+    tile = Tile((16, 64), element)
+    names = frozenset(("x0", "x1"))
+    x0, x1 = np.indices(tile.shape)
+    over = over_elements(parse(offset, names), tile)
+    of_bytes = evaluate(parse(offset, names), {"x0": x0, "x1": x1 // tile.packed})
+    expected = of_bytes * tile.packed + x1 % tile.packed
+    assert (evaluate(over, {"x0": x0, "x1": x1}) == expected).all()
+    assert (byte_table(over, tile) == of_bytes[:, :: tile.packed].ravel()).all()
+
+
+S4 = {
+    "name": "s4", "target": "sm_80", "tile": {"shape": [64, 128], "element": "s4"}, "threads": 128,
+    "accesses": [
+        {"name": "fill", "op": "cp.async", "bytes": 16, "index": ["tid // 4 + 32*i", "32*(tid % 4)"], "for": {"i": 2}},
+        {"name": "frag", "op": "ldmatrix.x4", "index": ["16*warp + lane % 16", "32*(lane // 16) + 64*k"],
+         "for": {"k": 2}},
+    ],
+}  # fmt: skip
+
+
+def test_every_command_shows_formulas_in_elements():
+    tile = from_data(S4)
+    offset = solve(tile).offset
+    assert offset == "x0*128 + (x1 ^ x0 // 2 % 4 * 32)"
+    assert explain(tile, budget=Budget(20)).offset == offset
+    compared = compare(tile, time_limit=5)
+    rows = {row.family: row for row in compared.rows}
+    assert (rows["all"].offset, rows["none"].offset, rows["guess_pad"].title) == (
+        offset,
+        "x0*128 + x1",
+        "pad 32",
+    )
+    for row in compared.rows:
+        audit = check(tile, row.offset)
+        assert (audit.excess, audit.bytes) == (row.excess, row.bytes), row.family
+    assert "x0*128" in compared.recommendation.text
+
+
+def test_pictures_of_packed_tiles_are_over_elements(tmp_path):
+    tile = from_data(S4)
+    result, table = solve(tile), tmp_path / "table.npy"
+    np.save(table, result.layout.table())
+    file = tmp_path / "result.json"
+    file.write_text(json.dumps(result.to_json()))
+    for before in ("none", str(table), str(file)):
+        chosen = {"access": "frag", "warp": 1, "iteration": {}, "time_limit": 5}
+        seen = views(tile, device(tile.target), before=before, **chosen)
+        assert seen.layouts[-1].offset == result.offset
+        drawn = seen.pictures()[-1]
+        assert drawn.lines[0].cells[1].coordinates == (0, 8)  # four bytes of two elements
+        touched = {c.coordinates for line in drawn.lines for c in line.cells if c.lanes}
+        assert {row for row, _ in touched} == set(range(16, 32))
+        if before != "none":
+            assert (seen.layouts[0].table == seen.layouts[1].table).all()
+        assert "64x128 s4" in report(seen, 100, None, colour=False)
+    assert seen.layouts[0].offset == result.offset
+
+
+def test_bytes_torn_by_a_formula_are_named():
+    tile = msgspec.structs.replace(from_data(S4), published=Published("x0*128 + (x1 ^ 1)", 4096))
+    (row,) = [row for row in compare(tile, time_limit=5).rows if row.family == "published"]
+    assert (row.status, row.reason) == (Status.INFEASIBLE, "the 2 elements of a byte do not stay together")
+
+
+def test_code_of_a_formula_counts_what_check_counts():
+    """Packed elements at a pitch in use: the address of an element is that of its byte."""
+    text = "x0*144 + x1"
+    asked = from_data(
+        {
+            "schema": "layoutopt.problem/1", "name": "pitch", "threads": 32,
+            "tile": {"shape": [8, 128], "element": "i4"},
+            "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["tid // 4", "8*(tid % 4)"]}],
+        }
+    )  # fmt: skip
+    planned = plan(asked, device("sm_90"), text)
+    audit = check(asked, text)
+    assert [a.report.wavefronts for a in planned.accesses] == [a.wavefronts for a in audit.accesses]
+    x0, x1 = np.indices((8, 128))
+    assert (planned.table == (x0 * 144 + x1) // 2).all()
+    with pytest.raises(LayoutError, match="gluon cannot express elements of less than a byte"):
+        emit("gluon", asked, device("sm_90"), text)

@@ -1,0 +1,140 @@
+"""Rules of the swizzle model, one by one: every swizzle is fixed in turn, and the model asked whether it may be."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from layoutopt.ground.budget import Budget
+from layoutopt.layout.layout import Digit
+from layoutopt.model.cp_sat import Outcome
+from layoutopt.model.linear_phases import Phases
+from layoutopt.model.linearisations import Linearisation
+from layoutopt.model.swizzle import SwizzleModel
+from layoutopt.model.swizzle_rules import Field, Rules, rules, textbook
+from layoutopt.problem.types import Tile
+
+FREE = Rules(range(2), (), None)
+# Four banks, eight words of source: bits 0 and 1 are flipped by bits 2 to 4.
+FIELD = Field(range(2), 2, 4, range(0), ())
+MASKS = [{0: low << 2, 1: high << 2} for low in range(8) for high in range(8)]
+
+
+def phases(*words, weight=None, chunk_bits=0):
+    """Phases of words on four banks."""
+    lanes = max(map(len, words))
+    rows = np.array([[*sorted(w), *[-1] * (lanes - len(w))] for w in words])
+    each = np.ones(len(words), np.int64)
+    weight = each if weight is None else np.array(weight)
+    return Phases(rows, chunk_bits * each, 2 * each, weight, each, each)
+
+
+def moved(word, masks):
+    """A word under a swizzle, by its definition."""
+    return word ^ sum(((word & mask).bit_count() % 2) << bit for bit, mask in masks.items())
+
+
+def plain_costs(given, masks):
+    """Wavefronts of each phase: the fullest bank."""
+    banks = [[moved(w, masks) % 4 for w in given.held(k)] for k in range(len(given))]
+    return [max(map(row.count, row)) for row in banks]
+
+
+def fixed(model, masks):
+    """The model with every mask bit that it has fixed."""
+    for (target, source), bit in model._bits.items():
+        on = masks.get(target, 0) >> source & 1
+        model._model.clause([bit if on else -bit - 1])
+    return model
+
+
+def allowed(model, masks):
+    return fixed(model, masks)._model.solve(Budget()).outcome is not Outcome.INFEASIBLE
+
+
+COLUMNS = phases((0, 4, 8, 12), (0, 5, 10, 15), (1, 2, 16, 19), (3, 7))
+
+
+@pytest.mark.parametrize("ceilings", [(1, 1, 1, 1), (2, 1, 4, 2), (1, 2, 2, 1), (3, 3, 3, 3)])
+def test_no_phase_costs_more_than_its_ceiling(ceilings):
+    verdicts = set()
+    for masks in MASKS:
+        model = SwizzleModel(COLUMNS, FIELD, FREE)
+        model._hold(np.array(ceilings))
+        holds = all(cost <= most for cost, most in zip(plain_costs(COLUMNS, masks), ceilings, strict=True))
+        assert allowed(model, masks) == holds, masks
+        verdicts.add(holds)
+    assert verdicts == {True, False}
+
+
+def test_the_excess_is_what_counting_finds():
+    given = phases((0, 4, 8, 12), (0, 5, 10, 15), (1, 2, 16, 19), weight=(3, 1, 5))
+    for masks in MASKS[::3]:
+        costs = plain_costs(given, masks)
+        assert given.costs(masks).tolist() == costs
+        excess = sum(w * (cost - 1) for w, cost in zip((3, 1, 5), costs, strict=True))
+        assert given.excess(masks) == excess
+        model = SwizzleModel(given, FIELD, FREE)
+        model._loads(model._phases[0])  # so that there are bits to fix
+        for phase in model._phases[1:]:
+            model._loads(phase)
+        assert fixed(model, masks).solve_index_cost(excess, Budget(), None).outcome is Outcome.OPTIMAL
+        if excess:
+            model = SwizzleModel(given, FIELD, FREE)
+            for phase in model._phases:
+                model._loads(phase)
+            tight = fixed(model, masks).solve_index_cost(excess - 1, Budget(), None)
+            assert tight.outcome is Outcome.INFEASIBLE
+
+
+def test_vectors_stay_whole():
+    """Bit 0 lies inside vectors of two words: it may not be flipped where such a vector starts."""
+    given = Rules(range(2), ((0, (0b00100, 0b11000)),), None)
+    for masks in MASKS:
+        model = SwizzleModel(COLUMNS, FIELD, given)
+        for phase in model._phases:
+            model._loads(phase)
+        whole = all((masks[0] & start).bit_count() % 2 == 0 for start in (0b00100, 0b11000))
+        assert allowed(model, masks) == whole, masks
+
+
+def test_the_last_block_is_flipped_only_as_it_may_be():
+    given = Rules(range(2), (), (0b10100, frozenset((0, 2))))
+    for masks in MASKS:
+        model = SwizzleModel(COLUMNS, FIELD, given)
+        for phase in model._phases:
+            model._loads(phase)
+        flips = sum(((masks[bit] & 0b10100).bit_count() % 2) << bit for bit in (0, 1))
+        assert allowed(model, masks) == (flips in (0, 2)), masks
+
+
+def row_major(rows, columns):
+    digits = (Digit(0, 1, rows, columns), Digit(1, 1, columns, 1))
+    return Linearisation(digits, rows * columns, 3, "none", True)
+
+
+@pytest.mark.parametrize(("rows", "vector_rows"), [(6, ()), (8, (0, 1)), (7, (0, 2)), (5, (0, 1, 2, 3, 4))])
+def test_rules_are_those_of_the_tile(rows, vector_rows):
+    """Rows of four words, some read as vectors of two: whole vectors, and no more bytes than without."""
+    candidate, tile = row_major(rows, 4), Tile((rows, 4), "f32")
+    starts = np.array([4 * row + 2 * half for row in vector_rows for half in (0, 1)], np.int64)
+    field = Field(range(2), 2, 4, range(0), ((1, starts),) if vector_rows else ())
+    given = rules(candidate, field, tile)
+    found = list(textbook(field, given, 4 * rows - 1))
+    top = (4 * rows - 1).bit_length()
+    sources = range(1 << top - 2)
+    for low, high in itertools.product(sources, sources):
+        masks = {0: low << 2, 1: high << 2}
+        table = [moved(word, masks) for word in range(4 * rows)]
+        whole = all(table[s] % 2 == 0 and table[s + 1] == table[s] + 1 for s in starts.tolist())
+        model = SwizzleModel(phases(range(4 * rows)), field, given)
+        model._loads(model._phases[0])
+        kept = {bit: mask for bit, mask in masks.items() if bit in given.targets}
+        if kept == {bit: mask for bit, mask in masks.items() if mask or bit in given.targets}:
+            assert allowed(model, masks) == (whole and max(table) < 4 * rows), masks
+        else:
+            assert not whole
+        if masks in found:
+            assert whole
+            assert max(table) < 4 * rows
+    assert found

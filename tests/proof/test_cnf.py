@@ -1,0 +1,119 @@
+"""CNF of the parity form and of free assignments, given to a SAT solver that knows nothing of CP-SAT."""
+
+import random
+
+import numpy as np
+import pytest
+import toy
+from conftest import ROOT
+from pysat.solvers import Solver
+from test_brute_force import random_case
+from test_free import every_placement
+
+from layoutopt.accesses.trace import trace
+from layoutopt.files.file import from_data, load
+from layoutopt.ground.budget import Budget
+from layoutopt.hardware.devices import device
+from layoutopt.model.cp_sat import Model, Outcome
+from layoutopt.model.phases import phase_sets
+from layoutopt.model.placement import question
+from layoutopt.proof.certificates import row_major_question
+from layoutopt.proof.cnf import dimacs
+from layoutopt.proof.every_layout import every_layout
+from layoutopt.search.solve import solve
+
+
+def satisfiable(cnf):
+    """The verdict of CaDiCaL, and its model as a dictionary."""
+    lines = [line for line in cnf.splitlines() if line[0] != "c"]
+    variables, clauses = map(int, lines[0].split()[2:])
+    assert clauses == len(lines) - 1
+    given = [list(map(int, line.split()[:-1])) for line in lines[1:]]
+    assert all(1 <= abs(literal) <= variables for clause in given for literal in clause)
+    with Solver("cadical153", bootstrap_with=given) as solver:
+        return solver.solve()
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_row_major_xor_agrees_with_a_sat_solver(block):
+    """The same verdict as CP-SAT on 200 instances, some of each kind."""
+    verdicts = []
+    for seed in range(7000 + block * 140, 7140 + block * 140):
+        data, _, lanes, banks, _ = random_case(seed)
+        data["layout"] = {"families": ["none", "xor"]}
+        problem, gpu = from_data(data), toy.toy_device(lanes, banks)
+        text = row_major_question(problem, gpu, trace(problem, gpu))
+        if text is None:
+            continue
+        cnf = dimacs(text)
+        if cnf is None:
+            continue
+        result = solve(problem, target=gpu, conflict_free=True)
+        assert satisfiable(cnf) == (result.layout is not None), (seed, data)
+        verdicts.append(result.layout is not None)
+    assert len(verdicts) >= 50
+    assert 3 < sum(verdicts) < len(verdicts) - 3
+
+
+def random_meetings(seed):
+    """Phases of two to four of six words, on four banks: `data` and the accesses in the form of `toy`."""
+    rng = random.Random(seed)
+    rows = [rng.sample(range(6), rng.randint(2, 4)) for _ in range(rng.randint(3, 9))]
+    accesses, plain = [], []
+    for k, row in enumerate(rows):
+        text = str(row[-1])
+        for lane, word in enumerate(row[:-1]):
+            text = f"{word} if tid == {lane} else ({text})"
+        accesses.append(
+            {"name": f"a{k}", "op": "load", "bytes": 4, "index": [text], "where": f"tid < {len(row)}"}
+        )
+        plain.append((("load", 4, [[*row, *[None] * (4 - len(row))]]), 1))
+    data = {"name": "m", "tile": {"shape": [6], "element": "f32"}, "threads": 4, "accesses": accesses}
+    return data, plain
+
+
+def test_free_assignments_agree_with_enumeration_and_a_sat_solver():
+    verdicts = []
+    for seed in range(100):
+        data, plain = random_meetings(seed)
+        problem, gpu = from_data(data), toy.toy_device(4, 4)
+        lane_trace = trace(problem, gpu)
+        sets = phase_sets(lane_trace, problem.tile, gpu)
+        general = every_layout(problem.tile, gpu, lane_trace, enough=None, budget=Budget())
+        least = general.bound
+        assert general.free.excess == least, seed
+        assert satisfiable(dimacs(question(sets, lane_trace, problem.tile, None))) == (least == 0), seed
+        if seed < 30:
+            assert every_placement(6, plain, 4, 4)[0] == least, seed
+        verdicts.append(least == 0)
+    assert 20 < sum(verdicts) < 80
+
+
+def test_a_sat_solver_refutes_a_swizzle_of_rows_columns_and_diagonals():
+    problem = load(ROOT / "problems/basics/diagonals_32x32_f32.json")
+    gpu = device("sm_90")
+    text = row_major_question(problem, gpu, trace(problem, gpu))
+    assert not satisfiable(dimacs(text, "no swizzle"))
+
+
+@pytest.mark.parametrize("count", range(1, 12))
+def test_at_most_one_of_any_size(count):
+    for forced in (0, 1, 2):
+        model = Model()
+        literals = [model.boolean() for _ in range(count)]
+        model.at_most_one(literals)
+        chosen = np.random.default_rng(count).permutation(count)[:forced]
+        for k in chosen:
+            model.clause([literals[k]])
+        assert satisfiable(dimacs(model.to_text())) == (len(chosen) < 2)
+        assert (model.solve(Budget()).outcome is not Outcome.INFEASIBLE) == (len(chosen) < 2)
+
+
+def test_sums_are_refused():
+    model = Model()
+    literals = [model.boolean() for _ in range(4)]
+    model.at_most([(literal, 1) for literal in literals], 2)
+    assert dimacs(model.to_text()) is None
+    wide = Model()
+    wide.integer(0, 5)
+    assert dimacs(wide.to_text()) is None

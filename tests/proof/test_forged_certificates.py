@@ -1,0 +1,224 @@
+"""Every field of a certificate changed, one at a time: nothing that is false is confirmed."""
+
+import copy
+import json
+import sys
+
+import pytest
+import toy
+from conftest import ROOT
+from hardware_tiles import FILL, data
+from test_block_certificates import BLOCK, block_certificate_of
+
+from layoutopt.files.file import from_data
+from layoutopt.hardware.devices import device
+from layoutopt.problem.types import VECTOR_TYPES
+from layoutopt.proof.certificates import certificate
+from layoutopt.search.solve import solve
+
+sys.path.insert(0, str(ROOT / "scripts" / "checkers"))
+import check_certificate
+
+DIAGONALS = {
+    "name": "d", "target": "toy", "threads": 8, "tile": {"shape": [8, 8], "element": "f32"},
+    "accesses": [
+        {"name": name, "op": "load", "bytes": 4, "index": index, "for": {"i": 8}}
+        for name, index in (("rows", ["i", "tid"]), ("columns", ["tid", "i"]), ("diagonals", ["tid", "(tid + i) % 8"]))
+    ],
+}  # fmt: skip
+SPELT = {
+    "name": "s", "target": "H100", "threads": 32, "tile": {"shape": [16, 16], "element": "f32"},
+    "accesses": [
+        {"name": "l", "op": "ld.shared.v4.b32", "index": ["lane // 4 + 8*i", "lane % 4 * 4"], "for": {"i": 2}},
+        {"name": "m", "op": "ldmatrix.x2", "index": ["lane", "0"]},
+        {"name": "a", "op": "atomic", "bytes": 4, "index": ["lane % 16", "0"], "weight": 0.5},
+    ],
+}  # fmt: skip
+TWO = {
+    **BLOCK,
+    "tiles": [{**BLOCK["tiles"][0], "shape": [8, 4]}, {**BLOCK["tiles"][2], "shape": [4, 8]}],
+    "accesses": [
+        {**BLOCK["accesses"][0], "index": ["lane % 8", "i"], "for": {"i": 4}},
+        {**BLOCK["accesses"][2], "index": ["i", "lane % 8"], "for": {"i": 4}},
+    ],
+    "overlay": [],
+}
+
+# What may be any number, or be in any order: nothing is claimed by it. Of a GPU that the script does not know,
+# how it serves accesses is the certificate's word.
+FREE = {"weight_unit", "questions", "reason", "source"}
+
+
+@pytest.fixture
+def verdict(tmp_path, monkeypatch, capsys):
+    """What the script says: its exit code."""
+
+    def said(problem, given):
+        paths = tmp_path / "problem.json", tmp_path / "certificate.json"
+        for path, content in zip(paths, (problem, given), strict=True):
+            path.write_text(json.dumps(content))
+        monkeypatch.setattr(sys, "argv", ["check_certificate.py", *map(str, paths)])
+        try:
+            code = check_certificate.main()
+        except SystemExit as wrong:
+            code = 1 if isinstance(wrong.code, str) else wrong.code
+        capsys.readouterr()
+        return code
+
+    return said
+
+
+def certified(problem, gpu, **options):
+    return json.loads(
+        json.dumps(certificate(from_data(problem), gpu, solve(from_data(problem), target=gpu, **options)))
+    )
+
+
+def fields(value, path=()):
+    """Paths of all fields; of lists those of the first and the last."""
+    yield path, value
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in inner:
+        if key not in FREE and (not isinstance(key, int) or key in (0, len(value) - 1)):
+            yield from fields(item, (*path, key))
+
+
+def changes(value):
+    if isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int | float):
+        yield from (value + 1, value - 1)
+    elif isinstance(value, list) and value:
+        yield from ([], value[1:] + value[:1] + value[:1])
+    elif isinstance(value, str | dict) and value:
+        yield type(value)()
+
+
+def forged(given):
+    """The path of a field, and the certificate with another value there."""
+    for path, value in fields(given):
+        for other in changes(value) if path else ():
+            change = copy.deepcopy(given)
+            holder = change
+            for key in path[:-1]:
+                holder = holder[key]
+            holder[path[-1]] = other
+            yield path, other, change
+
+
+def confirmed(problem, given, verdict):
+    """Changes that the script confirms as it confirms the certificate."""
+    assert verdict(problem, given) == 0
+    return {(path, str(other)) for path, other, change in forged(given) if verdict(problem, change) == 0}
+
+
+def weaker(given, path, other):
+    """Whether what is changed claims less than the certificate does, or the same in other words."""
+    *above, last = path
+    if "constraints" in path or last in ("clique", "packing", "parity"):
+        return True  # left out: as the script assumes them; or not needed for the bound
+    if last == "at_least" or (last == "excess" and "layout" not in above):
+        value = given
+        for key in path:
+            value = value[key]
+        return float(other) < value
+    return False
+
+
+@pytest.mark.parametrize("element", ["float3", "double2", "ushort4", "short2", "uchar2"])
+def test_elements_of_vector_types_are_known(element, verdict):
+    problem = {**SPELT, "tile": {"shape": [32, 4], "element": element}, "accesses": [
+        {"name": "a", "op": "load", "bytes": min(4, VECTOR_TYPES[element]), "index": ["tid", "1"]}
+    ]}  # fmt: skip
+    assert verdict(problem, certified(problem, device("H100"))) == 0
+
+
+@pytest.mark.parametrize("op", ["cp.async", "cp.async.ca", "cp.async.cg", "cp.async.ca.shared.global.16"])
+def test_the_two_copies_of_16_bytes_are_told_apart(op, verdict):
+    problem = {**SPELT, "tile": {"shape": [32, 4], "element": "f32"}, "accesses": [
+        {"name": "a", "op": op, "bytes": 16, "index": ["lane // 2 * 2", "0"]}
+    ]}  # fmt: skip
+    assert verdict(problem, certified(problem, device("H100"))) == 0
+
+
+def test_of_a_known_gpu_no_field_can_be_changed(verdict):
+    given = certified(SPELT, device("h100"))
+    given["target"] = "H100"
+    assert {c for c in confirmed(SPELT, given, verdict) if not weaker(given, *c)} == set()
+
+
+def test_of_what_the_hardware_moves_no_field_can_be_changed(verdict):
+    problem = data(FILL, {"name": "a", "op": "wgmma.A"}, shape=(64, 16))
+    given = certified(problem, device("sm_90"), time_limit=5)
+    assert {c for c in confirmed(problem, given, verdict) if not weaker(given, *c)} == set()
+
+
+def test_of_several_tiles_no_field_can_be_changed(verdict, tmp_path):
+    given = block_certificate_of(TWO, tmp_path)
+    assert {c for c in confirmed(TWO, given, verdict) if not weaker(given, *c)} == set()
+
+
+def test_of_a_parity_no_field_can_be_changed(verdict):
+    gpu = toy.toy_device(8, 8)
+    given = certified(DIAGONALS, gpu, conflict_free=True, time_limit=20)
+    assert given["parity"] is not None
+    found = {
+        (path, other)
+        for path, other in confirmed(DIAGONALS, given, verdict)
+        if not weaker(given, path, other)
+    }
+    assert {path[0] for path, _ in found} <= {"served", "parity"}
+    # A lane named twice is one, and a combination left out or put twice may leave as good a reason.
+    assert {path[1] for path, _ in found if path[0] == "parity"} <= {"combinations", "phases"}
+
+
+@pytest.mark.parametrize(
+    "combinations",
+    [
+        [],
+        [{"modulus": 8, "weights": []}],
+        [{"modulus": 0.5, "weights": [0.25]}],
+        [{"modulus": 1, "weights": [1]}],
+    ],
+)
+def test_a_parity_needs_weights_that_contradict(combinations, verdict):
+    """One phase that fills all banks, and no reason why it should have a conflict."""
+    problem = {**DIAGONALS, "accesses": DIAGONALS["accesses"][:1]}
+    gpu = toy.toy_device(8, 8)
+    given = certified(problem, gpu)
+    phase = {"access": "rows", "warp": 0, "iteration": {"i": 0}, "lanes": [*range(8)]}
+    reason = {
+        "vector_bytes": 4,
+        "place": 0,
+        "banks": 8,
+        "excess": 1,
+        "phases": [phase],
+        "combinations": combinations,
+    }
+    refuted = {
+        "refuted": "a layout without conflicts",
+        "max_bytes": None,
+        "reason": "",
+        "rests_on": "arithmetic",
+    }
+    bound = {**given["bound"], "excess": 1}
+    false = {
+        **given,
+        "status": "infeasible",
+        "layout": None,
+        "infeasible": refuted,
+        "bound": bound,
+        "parity": reason,
+    }
+    assert verdict(problem, given) == 0
+    assert verdict(problem, false) == 1
+
+
+def test_tiles_that_share_a_layout_stay_together(verdict, tmp_path):
+    given = block_certificate_of(TWO, tmp_path)
+    shared = {
+        **TWO,
+        "tiles": [TWO["tiles"][0], {**TWO["tiles"][1], "shape": [8, 4]}],
+        "same_layout": [["A", "C"]],
+    }
+    assert verdict(shared, given) == 1

@@ -1,0 +1,277 @@
+"""Cliques, counting and parity: never claimed where a placement exists, and found where they should be."""
+
+import itertools
+import random
+from dataclasses import replace
+
+import pytest
+import toy
+from conftest import ROOT
+from test_free import every_placement, tiny
+
+from layoutopt.accesses.trace import trace
+from layoutopt.files.file import from_data, load
+from layoutopt.ground.budget import Budget
+from layoutopt.hardware.devices import device
+from layoutopt.proof.every_layout import every_layout
+from layoutopt.proof.obstructions import _combination, board, counting_excess, find_clique, find_parity
+from layoutopt.proof.packing import find_packing
+from layoutopt.proof.reasons import CLIQUE, COUNTING, PACKING, PARITY, Search, subject_of
+
+BASICS = ROOT / "problems" / "basics"
+
+
+def words_problem(elements, threads, indices, trips):
+    """Loads of single words of a line."""
+    accesses = [
+        {"name": f"a{k}", "op": "load", "bytes": 4, "index": [text], "for": {"c": trips}}
+        for k, text in enumerate(indices)
+    ]
+    return from_data(
+        {"name": "words", "tile": {"shape": [elements], "element": "f32"}, "threads": threads, "accesses": accesses}
+    )  # fmt: skip
+
+
+def on_board(problem, gpu):
+    lanes = trace(problem, gpu)
+    return lanes, board(lanes, problem.tile, gpu)
+
+
+@pytest.mark.parametrize("block", range(5))
+def test_never_more_than_the_best_placement(block):
+    """Every bound against enumeration of all banks of all words."""
+    seen = reasons = 0
+    for seed in range(5000 + block * 100, 5100 + block * 100):
+        case = tiny(seed, 1 << 13)
+        if case is None:
+            continue
+        data, plain, lanes, banks, elements = case
+        if all(e is None for (_, _, rows), _ in plain for row in rows for e in row):
+            continue
+        least, _ = every_placement(elements, plain, lanes, banks)
+        _, found = on_board(from_data(data), toy.toy_device(lanes, banks))
+        floor = counting_excess(found)
+        clique, parity, packing = find_clique(found), find_parity(found), find_packing(found, Budget())
+        for more in (clique, parity, packing):
+            assert floor + (more.excess if more else 0) <= least, (seed, data)
+        seen += 1
+        reasons += clique is not None or parity is not None or floor > 0
+    assert seen > 15
+    assert reasons
+
+
+def test_three_lines_of_a_plane():
+    problem = words_problem(4, 2, ["(tid * 1) ^ c", "(tid * 2) ^ c", "(tid * 3) ^ c"], 4)
+    _, found = on_board(problem, toy.toy_device(2, 2))
+    clique = find_clique(found)
+    assert len(clique.words) == 3
+    assert clique.excess == 2  # each pair of words meets in two of the four translates
+    for (u, v), i in clique.meetings.items():
+        assert {u, v} <= set(found.phases[i].words)
+
+
+@pytest.mark.parametrize("n", [4, 8, 12, 32])
+def test_wrapped_diagonals_of_squares_that_four_divides_leave_two(n):
+    """The layout of docs/proofs.md: every word in one bank, and two diagonals meet some banks twice."""
+    half, bank = n // 2, {}
+    for a, e, x in itertools.product(range(0, n, 2), (0, 1), range(n)):
+        bank[(x + a) % n, (2 * x + a + (x >= half) + e * half) % n] = a + e
+    assert len(bank) == n * n
+    excess = {}
+    for k, r in itertools.product(range(n), repeat=2):
+        for line, word in {"row": (k, r), "column": (r, k), "diagonal": (r, (r + k) % n)}.items():
+            held = excess.setdefault((line, k), [0] * n)
+            held[bank[word]] += 1
+    assert {line: max(held) for line, held in excess.items() if max(held) > 1} == {
+        ("diagonal", 0): 2,
+        ("diagonal", half): 2,
+    }
+
+
+@pytest.mark.parametrize("n", [2, 4, 8, 16, 32])
+def test_wrapped_diagonals_of_even_squares(n):
+    """No clique of more than n words exists for n > 2; the parity gives the theorem and two wavefronts."""
+    _, found = on_board(_diagonals(n), toy.toy_device(n, n))
+    parity = find_parity(found)
+    assert parity.excess == 2
+    for modulus, weight in parity.combinations:
+        assert n % modulus == 0
+        total = {}
+        for i, y in weight.items():
+            for w in found.phases[i].words:
+                total[w] = total.get(w, 0) + y
+        assert not any(value % modulus for value in total.values())
+        assert sum(weight.values()) % modulus
+    assert not set.intersection(*(set(weight) for _, weight in parity.combinations))
+    if n > 2:
+        assert find_clique(found) is None
+
+
+@pytest.mark.parametrize("n", [1, 3, 5, 7])
+def test_odd_squares_have_a_layout(n):
+    """Knight's moves: bank = row + 2 column serves rows, columns and diagonals where n is prime to 6.
+
+    For n = 3 the diagonals of one kind are served by row + 2 column, too: 1 - 2 = -1 is a unit.
+    """
+    banks = 1 << (n - 1).bit_length()
+    gpu = toy.toy_device(n, banks) if n > 1 else toy.toy_device(2, 2)
+    _, found = on_board(_diagonals(n), gpu)
+    assert (find_clique(found), find_parity(found), counting_excess(found)) == (None, None, 0)
+
+
+def _diagonals(n):
+    accesses = [
+        {"name": name, "op": "load", "bytes": 4, "index": index, "for": {"i": n}}
+        for name, index in [
+            ("rows", ["i", "tid"]), ("columns", ["tid", "i"]), ("diagonals", ["tid", f"(tid + i) % {n}"]),
+        ]
+    ]  # fmt: skip
+    return from_data(
+        {"name": "d", "tile": {"shape": [n, n], "element": "f32"}, "threads": n, "accesses": accesses}
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["transposes/leimao_vectorised_swizzled_f32", "bitsandbytes/gemm4bit_b_128x64_bf16"]
+)
+def test_counting_of_narrow_accesses_to_wide_vectors(name):
+    problem = load(ROOT / "problems" / f"{name}.json")
+    lanes, found = on_board(problem, device(problem.target))
+    assert counting_excess(found) == 384 * lanes.weight_unit
+
+
+def test_every_phase_meets_its_own_words_once():
+    problem = load(BASICS / "gemm_a_128x64_f16.json")
+    _, found = on_board(problem, device("sm_90"))
+    assert set(found.vector_words.values()) == {4}
+    assert set(found.place.values()) == {0, 1, 2, 3}
+    assert sum(p.weight for p in found.phases) == 8 * 4 * 4 + 8 * 8 * 4  # 16-byte fills, matrices
+    assert (find_clique(found), find_parity(found)) == (None, None)
+
+
+def test_elements_of_odd_sizes_are_not_covered():
+    data = {
+        "name": "twelve", "tile": {"shape": [8], "element": {"bytes": 12}}, "threads": 8,
+        "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["tid"]}],
+    }  # fmt: skip
+    assert on_board(from_data(data), device("sm_90"))[1] is None
+
+
+def random_phases(seed):
+    """Loads of two to `banks` words of a few; half of the cases near what the banks can bear."""
+    rng = random.Random(seed)
+    banks, words = rng.choice([(2, 4), (2, 5), (4, 6), (4, 7)])
+    count = rng.randint(1, 6) if banks == 2 else rng.randint(3, 12)
+    return banks, words, [rng.sample(range(words), rng.randint(2, banks)) for _ in range(count)]
+
+
+def placeable(banks, words, phases):
+    """Exhaustive search over all bank assignments, left at the first conflict."""
+    meet = {frozenset(p) for phase in phases for p in itertools.combinations(phase, 2)}
+
+    def extend(bank):
+        if len(bank) == words:
+            return True
+        n = len(bank)
+        return any(
+            all(bank[m] != b for m in range(n) if frozenset((m, n)) in meet) and extend([*bank, b])
+            for b in range(banks)
+        )
+
+    return extend([])
+
+
+def test_500_impossible_cases_and_no_possible_one():
+    """Conflict-free or not in every layout: the verdict of an exhaustive search, each time."""
+    impossible = possible = 0
+    for seed in itertools.count():
+        banks, words, phases = random_phases(seed)
+        accesses = [
+            {
+                "name": f"a{k}", "op": "load", "bytes": 4, "where": f"tid < {len(phase)}",
+                "index": [" + ".join(f"{word}*(tid == {lane})" for lane, word in enumerate(phase))],
+            }
+            for k, phase in enumerate(phases)
+        ]  # fmt: skip
+        data = {
+            "name": "m",
+            "tile": {"shape": [words], "element": "f32"},
+            "threads": banks,
+            "accesses": accesses,
+        }
+        problem, gpu = from_data(data), toy.toy_device(banks, banks)
+        lanes = trace(problem, gpu)
+        general = every_layout(problem.tile, gpu, lanes, enough=1, budget=Budget())
+        expected = placeable(banks, words, phases)
+        assert (general.bound == 0) == expected, (seed, phases)
+        possible, impossible = possible + expected, impossible + (not expected)
+        if impossible == 500:
+            break
+    assert possible > 200
+
+
+def test_reasons_check_themselves():
+    """What a reason finds passes its check; the same with one word, weight or wavefront changed does not."""
+    lines, squares = (
+        words_problem(4, 2, ["(tid * 1) ^ c", "(tid * 2) ^ c", "(tid * 3) ^ c"], 4),
+        _diagonals(8),
+    )
+    search = Search(Budget())
+    for reason, problem, gpu in (
+        (CLIQUE, lines, toy.toy_device(2, 2)),
+        (PARITY, squares, toy.toy_device(8, 8)),
+    ):
+        subject = subject_of(problem.tile, gpu, trace(problem, gpu))
+        found = reason.find(subject, search)
+        assert reason.check(subject, found)
+        assert not reason.check(subject, replace(found, excess=found.excess + 1))
+        assert not COUNTING.check(subject, 1)
+        if reason is CLIQUE:
+            assert not reason.check(subject, replace(found, words=found.words[1:]))
+        else:
+            (modulus, weight), *rest = found.combinations
+            changed = {**weight, min(weight): weight[min(weight)] + 1}
+            assert not reason.check(subject, replace(found, combinations=((modulus, changed), *rest)))
+
+
+def overlapping_windows(copies, banks=4):
+    """In each copy two windows that overlap but for a word each, and a phase that touches both these words."""
+    first, second, ends = (f"{banks + 1}*c + {text}" for text in ("tid", "tid + 1", f"{banks}*(tid % 2)"))
+    return words_problem((banks + 1) * copies, banks, [first, second, ends], copies)
+
+
+def test_cliques_that_share_no_phase_add_up():
+    problem, gpu = overlapping_windows(3), toy.toy_device(4, 4)
+    lanes, found = on_board(problem, gpu)
+    packing = find_packing(found, Budget())
+    assert (find_clique(found).excess, packing.excess) == (1, 3)
+    general = every_layout(problem.tile, gpu, lanes, enough=3, budget=Budget())
+    assert (general.bound, general.evidence) == (3, PACKING.evidence)
+
+
+def test_no_phase_gives_away_more_than_it_weighs():
+    problem, gpu = overlapping_windows(2), toy.toy_device(4, 4)
+    subject = subject_of(problem.tile, gpu, trace(problem, gpu))
+    found = PACKING.find(subject, Search(Budget()))
+    assert PACKING.check(subject, found)
+    first, second = found.shares
+    for forged in (
+        replace(first, weight=2),
+        replace(first, phases=second.phases),
+        replace(first, words=first.words[1:]),
+        replace(first, phases=first.phases[:2]),
+        replace(first, phases=(first.phases[0],) * 3),
+    ):
+        assert not PACKING.check(subject, replace(found, shares=(forged, second)))
+    assert not PACKING.check(subject, replace(found, excess=3))
+    twice = replace(found, shares=(first, first))
+    assert not PACKING.check(subject, twice)
+
+
+def test_parity_asks_the_clock():
+    """Three pairs of three words: no bank has one word of each. Out of time nothing is claimed."""
+    triangle = {0: [0, 1], 1: [0, 2], 2: [1, 2]}
+    assert _combination(triangle, Budget()) is not None
+    stopped = Budget()
+    stopped.stop()
+    assert _combination(triangle, stopped) is None

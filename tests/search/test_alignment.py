@@ -1,0 +1,446 @@
+"""What every layout keeps of alignment, against plain loops over every placement of tiny tiles."""
+
+import itertools
+import math
+import random
+
+import numpy as np
+import pytest
+
+import layoutopt
+from layoutopt.accesses.trace import trace
+from layoutopt.engine.case import case_of
+from layoutopt.errors import LayoutError, ProblemFileError
+from layoutopt.files.file import from_data
+from layoutopt.files.tile_set_file import tiles_from_data
+from layoutopt.ground.budget import Budget
+from layoutopt.hardware.devices import Device, PhaseRule, device
+from layoutopt.problem.answer import EVERY_LAYOUT, Status
+from layoutopt.proof.every_layout import every_layout
+from layoutopt.search.solve import solve
+from layoutopt.study.check import check
+from layoutopt.study.compare import compare
+from layoutopt.study.explain import explain
+
+LANES = 4
+
+
+def toy(banks, lanes=LANES):
+    """8-byte accesses are served by halves of the lanes, 16-byte ones by quarters."""
+    rules = {}
+    for width, parts in ((1, 1), (2, 1), (4, 1), (8, 2), (16, 4)):
+        together = lanes // parts
+        phases = tuple(tuple(range(k, k + together)) for k in range(0, lanes, together))
+        for kind in ("load", "store"):
+            rules[kind, width] = PhaseRule(phases, banks, 4)
+    return Device("toy", "toy", lanes, banks, 4, rules)
+
+
+def chosen_by_lane(values):
+    """An expression that gives lane k the k-th value."""
+    text = str(values[-1])
+    for lane, value in reversed(list(enumerate(values[:-1]))):
+        text = f"({value} if tid == {lane} else {text})"
+    return text
+
+
+def random_problem(rng):
+    """A problem as its file has it, and its accesses as (width, element of each lane, None for none)."""
+    size = rng.choice((1, 2, 3, 4, 4, 5, 6, 8, 8, 10, 12, 12, 15, 16, 16))
+    element = {"bytes": size}
+    alignment = size & -size
+    if rng.random() < 0.6:
+        alignment = rng.choice([a for a in (1, 2, 4, 8, 16) if size % a == 0])
+        element["align"] = alignment
+    count = rng.randint(2, 3 if alignment < 4 else 4)
+    accesses, plain = [], []
+    for k in range(rng.randint(1, 2)):
+        fits = [w for w in (1, 2, 4, 8, 16) if w <= size or (w % size == 0 and w // size <= count)]
+        width = rng.choice(fits)
+        covered = max(1, width // size)
+        starts = range(0, count - covered + 1, covered)
+        lanes = [rng.choice(starts) for _ in range(LANES)]
+        on = [rng.random() < 0.9 for _ in range(LANES)]
+        on[0] = True
+        access = {"name": f"a{k}", "op": rng.choice(("load", "store")), "bytes": width}
+        accesses.append(
+            {**access, "index": [chosen_by_lane(lanes)], "where": chosen_by_lane([*map(int, on)])}
+        )
+        plain.append((width, [e if o else None for e, o in zip(lanes, on, strict=True)]))
+    data = {"name": "random", "tile": {"shape": [count], "element": element}, "threads": LANES}
+    return {**data, "accesses": accesses}, (size, alignment, count, plain)
+
+
+def wavefronts(width, addresses, banks):
+    """Passes over the banks, and how many an even spread would take, of one warp instruction."""
+    together = {8: 2, 16: 1}.get(width, 4)
+    cost = ideal = 0
+    for k in range(0, LANES, together):
+        some = [a for a in addresses[k : k + together] if a is not None]
+        words = {a // 4 + i for a in some for i in range(max(1, width // 4))}
+        if words:
+            load = [w % banks for w in words]
+            cost += max(map(load.count, load))
+            ideal += -(-len(words) // banks)
+    return cost, ideal
+
+
+def excess(table, accesses, banks, base=0):
+    total = 0
+    for width, lanes in accesses:
+        at = [None if e is None else base + table[e] for e in lanes]
+        assert all(a is None or a % width == 0 for a in at), "misaligned"
+        cost, ideal = wavefronts(width, at, banks)
+        total += cost - ideal
+    return total
+
+
+def placements(size, alignment, count, accesses, banks):
+    """Every placement that matters: beyond that many bytes only addresses modulo a row of banks do."""
+    row = 4 * banks
+    reach = count * -(-size // row) * row + row
+    step = [alignment] * count
+    head = {}  # element -> the element whose place fixes its own
+    for width, lanes in accesses:
+        for e in lanes:
+            covered = max(1, width // size)
+            for k in range(covered if e is not None else 0):
+                if covered > head.get(e + k, (1, 0))[0]:
+                    head[e + k] = covered, e
+            if e is not None:
+                step[e] = math.lcm(step[e], width)
+    free = [e for e in range(count) if head.get(e, (1, e))[1] == e]
+    if math.prod(len(range(0, reach, step[e])) for e in free) > 30_000:
+        return
+    for chosen in itertools.product(*(range(0, reach, step[e]) for e in free)):
+        base = dict(zip(free, chosen, strict=True))
+        table = [base[e] if e in base else base[head[e][1]] + (e - head[e][1]) * size for e in range(count)]
+        order = sorted(table)
+        if all(b - a >= size for a, b in itertools.pairwise(order)):
+            yield table
+
+
+def agrees(seed):
+    """Everything said of one random problem, against every placement; the kind of case, for statistics."""
+    rng = random.Random(seed)
+    banks = rng.choice((2, 4))
+    data, plain = random_problem(rng)
+    size, alignment, count, accesses = plain
+    every = [(excess(t, accesses, banks), max(t) + size) for t in placements(*plain, banks)]
+    gpu, problem = toy(banks), from_data(data)
+    least = min((e for e, _ in every), default=None)
+    general = every_layout(problem.tile, gpu, trace(problem, gpu), enough=None, budget=Budget(None))
+    assert least is None or general.bound <= least, data
+    if general.free is not None and general.free.table is not None:
+        assert excess(general.free.table.ravel().tolist(), accesses, banks) == general.free.excess
+    result = solve(problem, target=gpu)
+    smallest = min((b for e, b in every if e <= (result.excess or 0)), default=None)
+    if result.proof.bytes.scope == EVERY_LAYOUT and smallest is not None and result.layout is not None:
+        assert result.proof.bytes.lower_bound <= smallest, data
+    if result.proof.excess.scope == EVERY_LAYOUT and least is not None:
+        assert result.proof.excess.lower_bound <= least, data
+    if result.layout is None:
+        assert str(result.status) == "infeasible", data
+        return "infeasible"
+    table = result.layout.byte_offset(np.arange(count)).tolist()
+    assert all(offset % alignment == 0 for offset in table)
+    assert all(b - a >= size for a, b in itertools.pairwise(sorted(table)))
+    for width, lanes in accesses:
+        for e in lanes:
+            for k in range(1, width // size if e is not None else 0):
+                assert table[e + k] == table[e] + k * size
+    for base in range(0, 8 * banks, result.alignment_bytes):
+        assert excess(table, accesses, banks, base) == result.excess, (data, base)
+    return "bounded" if result.excess else "free"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_nothing_said_of_every_layout_is_beaten(seed):
+    agrees(seed)
+
+
+# One input each -----------------------------------------------------------------------------------
+
+
+def problem_of(element, shape, width, index="tid", threads=32, **more):
+    access = {
+        "name": "a",
+        "op": "load",
+        "bytes": width,
+        "index": index if isinstance(index, list) else [index],
+    }
+    tile = {"shape": shape, "element": element}
+    return from_data({"name": "t", "tile": tile, "threads": threads, "accesses": [access], **more})
+
+
+@pytest.mark.parametrize(("size", "width", "excess"), [(8, 4, 1), (16, 4, 3), (16, 8, 2)])
+def test_elements_are_as_aligned_as_the_file_says(size, width, excess):
+    """By default to their size, so that narrow loads meet in few banks; otherwise no bound says so."""
+    aligned = solve(problem_of({"bytes": size}, [32], width))
+    assert (aligned.proof.excess.lower_bound, aligned.proof.excess.scope) == (excess, EVERY_LAYOUT)
+    packed = problem_of({"bytes": size, "align": width}, [32], width)
+    found = solve(packed)
+    assert found.proof.excess.scope != EVERY_LAYOUT
+    assert found.proof.every_layout.lower_bound == 0
+    # A word more after every row of banks.
+    table = np.arange(32) * size + np.arange(32) * size // 128 * width
+    assert check(packed, table).excess == 0
+
+
+@pytest.mark.parametrize(
+    ("element", "said"),
+    [
+        ({"bytes": 12, "align": 8}, "tile.element.align"),
+        ({"bytes": 12, "align": 3}, "tile.element.align"),
+        ({"bytes": 16, "align": 32}, "tile.element.align"),
+        ({"bytes": 16, "align": 0}, "tile.element.align"),
+    ],
+)
+def test_an_alignment_is_a_power_of_two_that_divides_the_size(element, said):
+    with pytest.raises(ProblemFileError, match=said):
+        problem_of(element, [8], 4)
+
+
+@pytest.mark.parametrize(("size", "width", "stride"), [(12, 8, 2), (15, 4, 4), (10, 8, 4), (15, 8, 8)])
+def test_elements_lie_as_far_apart_as_accesses_need(size, width, stride):
+    result = solve(problem_of({"bytes": size}, [8], width, threads=8))
+    assert (result.offset, result.bytes) == (f"x0*{stride}", 7 * stride * size + size)
+
+
+def test_only_what_is_accessed_must_be_aligned():
+    result = solve(problem_of({"bytes": 12}, [16], 8, "2*tid", threads=8))
+    assert (result.offset, result.bytes) == ("x0", 192)
+    nothing = solve(problem_of({"bytes": 12}, [8], 8, threads=8, layout={"families": ["none"]}))
+    assert str(nothing.status) == "infeasible"
+
+
+def test_a_table_is_refused_where_an_access_is_misaligned():
+    audit = check(problem_of("f32", [8], 4, threads=8), np.arange(8) * 4 + 2)
+    assert str(audit.status) == "infeasible"
+    messages = [f.message for f in audit.findings if f.kind == "misaligned"]
+    assert any("warp 0, lane 0, (0) starts at byte 2" in message for message in messages)
+
+
+def test_an_element_keeps_its_alignment_where_nobody_reads_it():
+    audit = check(problem_of("f32", [8], 4, threads=4), np.array([0, 4, 8, 12, 18, 22, 26, 30]))
+    (finding,) = (f for f in audit.findings if f.kind == "misaligned")
+    assert finding.message == "4 elements do not start at a multiple of 4: (4) starts at byte 18"
+
+
+def test_the_base_keeps_words_whole_and_needs_no_more():
+    index = "(tid % 16) * 2 + tid // 16 * 33"
+    assert solve(problem_of("f16", [66], 2, index)).alignment_bytes == 4
+    assert solve(problem_of("f64", [8], 4, threads=8, layout={"alignment_bytes": 4})).alignment_bytes == 4
+    with pytest.raises(ProblemFileError, match=r"layout\.alignment_bytes: .* 4, not 2"):
+        solve(problem_of("f16", [66], 2, index, layout={"alignment_bytes": 2}))
+    audit = check(problem_of("f32", [8], 16, "4*tid", threads=2, layout={"alignment_bytes": 8}), "x0")
+    assert [f.kind for f in audit.findings] == ["alignment"]
+    assert str(audit.status) == "infeasible"
+
+
+def test_the_tiles_of_a_set_need_no_more_than_the_file_has():
+    tiles = [{"name": n, "shape": [8], "element": "f64"} for n in ("s", "t")]
+    accesses = [{"name": n, "tile": n, "op": "load", "bytes": 4, "index": ["tid"]} for n in ("s", "t")]
+    data = {"name": "two", "tiles": tiles, "threads": 8, "accesses": accesses}
+    assert layoutopt.arrange(tiles_from_data(data)).alignment_bytes == 8
+    assert layoutopt.arrange(tiles_from_data({**data, "layout": {"alignment_bytes": 4}})).alignment_bytes == 4
+
+
+def test_an_error_names_access_lane_and_address():
+    case = case_of(problem_of("f32", [8], 4, threads=8), device("sm_90"))
+    said = (
+        "access 'a' is misaligned: lane 3 of warp instruction 0 starts at byte 14, which is no multiple of 4"
+    )
+    with pytest.raises(LayoutError, match=said):
+        case.check(np.array([0, 4, 8, 14, 18, 22, 26, 30]))
+
+
+@pytest.mark.parametrize(
+    ("width", "index", "layout"),
+    [
+        (8, [0, "2*tid"], {"order": [1, 0]}),
+        (4, [0, "tid"], {"pitch_multiple_bytes": 48, "families": ["none"]}),
+    ],
+)
+def test_the_stride_of_one_value_binds_nothing(width, index, layout):
+    result = solve(problem_of("f32", [1, 32], width, index, threads=8, layout=layout))
+    assert (str(result.status), result.bytes, result.excess) == ("optimal", 128, 0)
+
+
+def test_rows_may_be_aligned_in_sum_only():
+    index = ["16*tid // 9", "16*tid % 9", "0"]
+    result = solve(problem_of("f32", [2, 9, 7], 16, index, threads=2, layout={"families": ["none"]}))
+    assert (str(result.status), result.bytes) == ("optimal", 504)
+
+
+def test_an_access_may_be_wider_than_a_row_of_banks():
+    result = solve(problem_of("f32", [8], 16, "4*(tid % 2)", threads=LANES), target=toy(2))
+    assert (result.accesses[0].wavefronts, result.excess) == (8, 0)
+
+
+def test_no_swizzle_tears_what_is_wider_than_a_row_of_banks():
+    """Column 0 of a page beside 16 bytes, of which an XOR inside a row of two banks would take two words."""
+    data = {
+        "name": "t", "tile": {"shape": [4, 4, 6], "element": "f32"}, "threads": 8,
+        "accesses": [
+            {"name": "wide", "op": "load", "bytes": 16, "index": ["0", "0", "0"]},
+            {"name": "column", "op": "store", "bytes": [16, 4], "index": ["0", "tid // 4 % 4", "0"]},
+        ],
+    }  # fmt: skip
+    assert solve(from_data(data), target=toy(2, 8)).status is Status.OPTIMAL
+
+
+@pytest.mark.parametrize("method", ["auto", "model"])
+def test_words_that_are_shared_leave_an_ideal_of_fewer_wavefronts(method):
+    """Eight halves in four words of every other bank: two wavefronts, where eight words would need as many."""
+    data = {
+        "name": "t", "tile": {"shape": [6, 4, 8], "element": "f16"}, "threads": 8,
+        "layout": {"families": ["split", "rotate"]},
+        "accesses": [
+            {"name": "rows", "op": "load", "bytes": 8, "index": ["0", "tid // 2 % 4", "0"]},
+            {"name": "halves", "op": "store", "bytes": 1, "index": ["0", "lane % 4", "lane // 4 % 8"]},
+        ],
+    }  # fmt: skip
+    result = solve(from_data(data), target=toy(4, 8), method=method, time_limit=20)
+    assert (result.excess, result.bytes) == (1, 384)
+    assert result.proof.excess.lower_bound == 1
+
+
+def test_an_explanation_counts_blocks_wider_than_a_row_of_banks():
+    words = " ".join(
+        explain(problem_of({"bytes": 16}, [4], 4, threads=LANES), budget=Budget(5), target=toy(2)).reasons
+    )
+    assert "which can lie in 1 of the 2 banks only: 4 wavefronts" in words
+
+
+def test_values_at_run_time_are_refused_where_an_access_is_wider_than_a_row_of_banks():
+    access = {"name": "a", "op": "load", "bytes": 16, "index": ["4*v"], "any": {"v": 2}}
+    tile = {"shape": [8], "element": "f32"}
+    problem = from_data({"name": "t", "tile": tile, "threads": LANES, "accesses": [access]})
+    with pytest.raises(ProblemFileError, match="wider than the 8 bytes of a row of banks"):
+        solve(problem, target=toy(2))
+
+
+def test_compare_shows_no_layout_that_needs_more_alignment_than_there_is():
+    rows = {"name": "a", "op": "store", "bytes": 4, "index": ["tid // 8", "tid % 8"]}
+    columns = {**rows, "name": "b", "op": "load", "index": ["tid % 8", "tid // 8"]}
+    data = {
+        "name": "t",
+        "tile": {"shape": [8, 8], "element": "f32"},
+        "threads": 64,
+        "accesses": [rows, columns],
+    }
+    found = compare(from_data({**data, "layout": {"alignment_bytes": 16}}))
+    (guess,) = (row for row in found.rows if row.family == "guess_xor")
+    assert guess.reason == "needs a base aligned to 128 bytes; alignment_bytes is 16"
+    assert all(row.alignment_bytes is None or row.alignment_bytes <= 16 for row in found.rows)
+
+
+def test_an_explanation_names_alignment_where_no_vector_is_wide():
+    words = " ".join(explain(problem_of({"bytes": 8}, [32], 4), budget=Budget(5)).reasons)
+    assert "Counting: elements start at multiples of 8 bytes" in words
+
+
+def test_public_functions_stay_functions():
+    """The module of that name is loaded by the first call."""
+    tile = {"name": "t", "shape": [8], "element": "f32"}
+    access = {"name": "a", "tile": "t", "op": "load", "bytes": 4, "index": ["tid"]}
+    tile_set = tiles_from_data({"name": "s", "tiles": [tile], "threads": 8, "accesses": [access]})
+    assert layoutopt.arrange(tile_set).bytes == layoutopt.arrange(tile_set).bytes == 32
+    assert callable(layoutopt.solve)
+    assert callable(layoutopt.check)
+
+
+def test_the_fewest_bytes_may_be_aligned_in_sum_only():
+    """80 elements of 11 bytes and one pad of 11: its place keeps every access aligned, no stride does."""
+    data = {
+        "schema": "layoutopt.problem/1", "name": "eleven", "tile": {"shape": [16, 1, 5], "element": {"bytes": 11, "align": 1}},
+        "threads": 1, "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["15 - tid", "0", "0"]}],
+    }  # fmt: skip
+    proof = solve(from_data(data)).proof
+    assert proof.bytes.lower_bound == 891
+    assert proof.bytes.scope.endswith("matrix, no XOR over elements of 11 bytes")
+
+
+def test_a_table_keeps_the_elements_of_a_byte_together():
+    data = {
+        "schema": "layoutopt.problem/1", "name": "bits", "tile": {"shape": [4, 16], "element": "u1"}, "threads": 1,
+        "accesses": [{"name": "a", "op": "load", "bytes": 1, "index": ["0", "0"]}],
+    }  # fmt: skip
+    table = np.arange(8).repeat(8).reshape(4, 16)
+    assert check(from_data(data), table).excess == 0
+    table[1, 2] = 66
+    with pytest.raises(ProblemFileError, match="do not stay together"):
+        check(from_data(data), table)
+
+
+@pytest.mark.parametrize(
+    ("size", "shape", "index", "layout", "offset"),
+    [
+        (10, [9, 7], ["tid % 7", "0"], {"families": ["none", "rotate"]}, "x0*7 + (x1 + x0) % 7"),
+        (6, [8, 6], ["tid % 8", "tid % 2"], {"families": ["none", "pad"], "max_bytes": 335}, "x0*7 + x1"),
+    ],
+)
+def test_layouts_that_are_aligned_in_sum_only_are_found(size, shape, index, layout, offset):
+    """There is no other layout."""
+    data = {
+        "name": "n", "tile": {"shape": shape, "element": {"bytes": size}}, "threads": 8, "layout": layout,
+        "accesses": [{"name": "a", "op": "store", "bytes": 4, "index": index}],
+    }  # fmt: skip
+    found = solve(from_data(data))
+    assert (found.status, found.offset) == (Status.OPTIMAL, offset)
+
+
+@pytest.mark.parametrize(
+    ("families", "offset"),
+    [
+        ("interval", "x0*33 + x1 + (x0*33 + x1) // 32"),
+        ("pad", "x0*34 + x1"),
+        ("rotate", "x0*33 + (x1 + x0) % 33"),
+    ],
+)
+def test_every_family_may_align_accesses_that_strides_do_not(families, offset):
+    data = {
+        "name": "n", "tile": {"shape": [24, 33], "element": "f32"}, "threads": 2, "layout": {"families": [families]},
+        "accesses": [{"name": "a", "op": "load", "bytes": 8, "index": ["lane % 24", "0"]}],
+    }  # fmt: skip
+    found = solve(from_data(data))
+    assert (found.status, found.excess) == (Status.OPTIMAL, 0)
+    assert check(from_data(data), offset).bytes >= found.bytes
+
+
+def test_an_access_that_no_lane_makes_binds_nothing():
+    """Neither the order, which its vectors would have dictated, nor the base, which they would have aligned."""
+    never = {"name": "a1", "op": "store", "bytes": 8, "index": ["0", "0"], "where": "1 <= tid < 8"}
+    problem = from_data({
+        "name": "idle", "target": "sm_80", "tile": {"shape": [8, 4], "element": "bf16x2"}, "threads": 1,
+        "accesses": [{"name": "a0", "op": "load", "bytes": 2, "index": ["0", "0"]}, never],
+        "layout": {"order": [1, 0], "alignment_bytes": 4},
+    })  # fmt: skip
+    result = solve(problem)
+    assert (result.status, result.alignment_bytes) == (Status.OPTIMAL, 4)
+    audited = check(problem, "x0 + x1*8")
+    assert [a.wavefronts for a in audited.accesses] == [a.wavefronts for a in result.accesses] == [1, 0]
+    assert not [f for f in audited.findings if f.kind == "alignment"]
+
+
+@pytest.mark.parametrize(
+    ("element", "alignment", "scope"),
+    [
+        ("f32", 4, "families none, order"),
+        ({"bytes": 12}, None, "families none, order, no XOR over elements of 12 bytes"),
+    ],
+)
+def test_matrices_that_are_not_listed_are_in_no_scope(element, alignment, scope):
+    """They are listed with the swizzles that may follow, which such a base and such elements rule out."""
+    data = {
+        "name": "columns", "tile": {"shape": [16, 32], "element": element}, "threads": 32,
+        "accesses": [
+            {"name": "columns", "op": "load", "bytes": 4, "index": ["tid % 16", "tid // 16 + 2*i"], "for": {"i": 16}},
+            {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": 16}},
+        ],
+        "layout": {"families": ["none", "order", "matrix"]} | ({"alignment_bytes": alignment} if alignment else {}),
+    }  # fmt: skip
+    result = solve(from_data(data))
+    assert (result.proof.excess.scope, result.proof.excess.lower_bound > 0) == (scope, True)
+    assert solve(from_data(data), conflict_free=True).status is Status.UNKNOWN

@@ -1,0 +1,539 @@
+"""Several tiles: the best combination, against every combination of every layout of tiny tiles."""
+
+import itertools
+import json
+import random
+import shutil
+import subprocess
+
+import jsonschema
+import numpy as np
+import pytest
+import toy
+from command import layoutopt
+from conftest import ROOT, TILE_SETS
+from test_brute_force import random_case
+
+from layoutopt.accesses.trace import trace
+from layoutopt.codegen.tiles import arrangement_code
+from layoutopt.engine.conflicts import count_wavefronts
+from layoutopt.errors import ProblemFileError
+from layoutopt.files.file import json_schema
+from layoutopt.files.tile_set_file import load_any, tiles_from_data
+from layoutopt.hardware.devices import device
+from layoutopt.problem.answer import Status
+from layoutopt.search.arrange import arrange, arrangement_from_data
+from layoutopt.search.packing import Plan, least, pack
+from layoutopt.search.solve import solve
+from layoutopt.search.tile_groups import groups
+
+SMALL = [(2, 4), (3, 3), (2, 6), (4, 2), (3, 4), (2, 2, 2), (12,), (3, 5)]
+
+
+def ends(plan, sizes, alignments):
+    """The end of every order of the blocks, in plain Python."""
+
+    def row(items, at):
+        for order in itertools.permutations(items):
+            stops = [at]
+            for item in order:
+                if item == "overlay":
+                    times = [[min(row(time, stop)) for time in plan.times] for stop in stops]
+                    stops = [max(t) for t in times]
+                else:
+                    stops = [-(-stop // alignments[item]) * alignments[item] + sizes[item] for stop in stops]
+            yield min(stops)
+
+    yield from row([*plan.always, *(["overlay"] if plan.times else [])], 0)
+
+
+def random_plan(rng, count):
+    if count > 1 and rng.random() < 0.5:
+        cut = rng.randint(1, count - 1)
+        times = ((0,), tuple(range(1, cut + 1))) if cut < count - 1 or rng.random() < 0.5 else ((0,),)
+        named = {i for time in times for i in time}
+        return Plan(tuple(i for i in range(count) if i not in named), times)
+    return Plan(tuple(range(count)))
+
+
+def test_packing_is_the_tightest_and_overlaps_nothing():
+    rng = random.Random(1)
+    for _ in range(300):
+        count = rng.randint(1, 5)
+        plan = random_plan(rng, count)
+        sizes = [rng.randint(1, 40) for _ in range(count)]
+        alignments = [1 << rng.randint(0, 5) for _ in range(count)]
+        total, bases = pack(plan, sizes, alignments)
+        assert total == min(ends(plan, sizes, alignments)) >= least(plan, sizes)
+        assert total == max(bases[i] + sizes[i] for i in range(count))
+        assert all(bases[i] % alignments[i] == 0 for i in range(count))
+        together = [plan.always + time for time in plan.times] or [plan.always]
+        for alive in together:
+            spans = sorted((bases[i], bases[i] + sizes[i]) for i in alive)
+            assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
+
+
+def random_set(seed):
+    """Two or three tiny tiles with stages, and what each layout of each costs: (excess, bytes, alignment)."""
+    rng = random.Random(seed)
+    lanes, banks = rng.choice([(4, 2), (4, 4), (8, 4)])
+    tiles, accesses, costs = [], [], []
+    count = rng.choice([2, 2, 3])
+    for k in range(count):
+        while True:
+            data, plain, its_lanes, its_banks, families = random_case(rng.randint(0, 10**6))
+            if (its_lanes, its_banks) == (lanes, banks) and data["tile"]["shape"] in SMALL:
+                break
+        families = [f for f in families if f != "matrix"] or ["none"]
+        name = f"t{k}"
+        layout = {"families": families}
+        tiles.append({"name": name, **data["tile"], "stages": rng.choice([1, 1, 2, 3]), "layout": layout})
+        accesses += [{**a, "name": f"{name}{a['name']}", "tile": name} for a in data["accesses"]]
+        shape = tuple(data["tile"]["shape"])
+        widest = max(width for (_, width, _), _ in plain)
+        mine = {}
+        for allowed, alignment in (
+            ([f for f in families if f != "xor"], widest),
+            (families, max(widest, 4 * banks)),
+        ):
+            for offsets in toy.layouts(shape, plain, banks, allowed):
+                mine.setdefault(offsets, alignment)
+        costs.append(
+            {
+                (toy.excess(plain, lanes, o, banks), 4 * (max(o) + 1), alignment)
+                for o, alignment in mine.items()
+            }
+        )
+    plan = random_plan(rng, count)
+    data = {
+        "name": f"random {seed}", "threads": lanes, "tiles": tiles, "accesses": accesses,
+        "overlay": [[f"t{i}" for i in time] for time in plan.times],
+    }  # fmt: skip
+    return rng, data, plan, costs, toy.toy_device(lanes, banks)
+
+
+def region(stages, size, alignment):
+    return (stages - 1) * -(-size // alignment) * alignment + size
+
+
+def every_combination(data, plan, costs):
+    """Least bytes of every total excess, over every combination of layouts."""
+    stages = [tile["stages"] for tile in data["tiles"]]
+    found = {}
+    useful = []
+    for mine in costs:
+        useful.append(
+            [
+                c
+                for c in mine
+                if not any(all(a <= b for a, b in zip(o, c, strict=True)) and o != c for o in mine)
+            ]
+        )
+    for combination in itertools.product(*useful):
+        excess = sum(c[0] for c in combination)
+        sizes = [region(s, c[1], c[2]) for s, c in zip(stages, combination, strict=True)]
+        total = min(ends(plan, sizes, [c[2] for c in combination]))
+        found[excess] = min(found.get(excess, total), total)
+    return found
+
+
+@pytest.mark.parametrize("block", range(3))
+def test_best_combination(block):
+    tighter = 0
+    for seed in range(block * 40, block * 40 + 40):
+        rng, data, plan, costs, target = random_set(seed)
+        if not all(costs):
+            assert arrange(tiles_from_data(data), target=target).status is Status.INFEASIBLE, seed
+            continue
+        totals = every_combination(data, plan, costs)
+        limits = {None, min(totals.values()) - 1, *totals.values(), min(totals.values()) + rng.randint(0, 12)}
+        for limit in sorted(limits, key=lambda n: n or 0)[-4:]:
+            data["layout"] = {"max_bytes": limit}
+            result = arrange(tiles_from_data(data), target=target)
+            fitting = [(e, size) for e, size in totals.items() if limit is None or size <= limit]
+            if not fitting:
+                assert result.status is Status.INFEASIBLE, (seed, limit)
+                assert result.reason
+                continue
+            assert result.status is Status.OPTIMAL, (seed, limit, result.reason)
+            assert (result.weighted_excess, result.bytes) == min(fitting), (seed, limit, result)
+            bound = result.proof.objective
+            assert (bound.lower_bound, result.proof.bytes.lower_bound) == min(fitting), (seed, limit)
+            tighter += min(fitting)[0] > min(totals)
+    assert tighter, "some budget forces a tile to a smaller layout"
+
+
+def gemm(**changes):
+    data = {
+        "name": "gemm", "threads": 64,
+        "tiles": [
+            {"name": "A", "shape": [32, 24], "element": "f16", "stages": 3},
+            {"name": "B", "shape": [9, 9], "element": "u8"},
+        ],
+        "accesses": [
+            {"name": "fill", "tile": "A", "op": "store", "bytes": 16, "index": ["tid // 3", "8*(tid % 3)"], "where": "tid < 48"},
+            {"name": "columns", "tile": "A", "op": "load", "bytes": 2, "index": ["lane", "i"], "for": {"i": 24}},
+            {"name": "bytes", "tile": "B", "op": "load", "bytes": 1, "index": ["tid % 9", "tid // 9"]},
+        ],
+    }  # fmt: skip
+    return {**data, **changes}
+
+
+def placed_tables(tile_set, result):
+    """For each part: its problem, its trace, and the byte offsets of every stage."""
+    gpu = device(tile_set.target)
+    for (_, problem), part in zip(groups(tile_set), result.tiles, strict=True):
+        table = part.result.layout.table()
+        stages = [table + part.base_bytes + s * part.stage_bytes for s in range(part.stages)]
+        yield problem, trace(problem, gpu), part, stages
+
+
+def test_every_byte_is_used_once_and_costs_hold_where_the_tile_lies():
+    tile_set = tiles_from_data(gemm())
+    result = arrange(tile_set)
+    assert result.status is Status.OPTIMAL
+    used = []
+    gpu = device(tile_set.target)
+    for problem, lanes, part, stages in placed_tables(tile_set, result):
+        for table in stages:
+            assert table.min() % part.result.alignment_bytes == 0 or part.result.layout.swizzle
+            used += [table.ravel() + k for k in range(problem.tile.element_bytes)]
+            for access, report in zip(lanes.accesses, part.result.accesses, strict=True):
+                counts = count_wavefronts(table.ravel()[access.element], access.active, access.operation, gpu)
+                assert int(counts.wavefronts.sum()) == report.wavefronts
+    flat = np.concatenate(used)
+    assert len(np.unique(flat)) == len(flat)
+    assert flat.max() + 1 == result.bytes
+    assert result.alignment_bytes == max(p.result.alignment_bytes for p in result.tiles)
+    assert result.excess == sum(p.result.excess for p in result.tiles)
+
+
+TRANSPOSES = [
+    {"name": "write 1", "tile": "first", "op": "store", "bytes": 4, "index": ["tid // 16", "tid % 16"]},
+    {"name": "read 1", "tile": "first", "op": "load", "bytes": 4, "index": ["tid % 32", "tid // 32"]},
+    {"name": "write 2", "tile": "second", "op": "store", "bytes": 4, "index": ["tid // 32", "tid % 32"]},
+    {"name": "read 2", "tile": "second", "op": "load", "bytes": 4, "index": ["tid % 16", "tid // 16"]},
+]
+
+
+def passes(**changes):
+    data = {
+        "name": "two passes", "threads": 512,
+        "tiles": [
+            {"name": "first", "shape": [32, 16], "element": "f32"},
+            {"name": "second", "shape": [16, 32], "element": "f32"},
+        ],
+        "accesses": TRANSPOSES,
+        "overlay": [["first"], ["second"]],
+        "layout": {"families": ["none", "pad"]},
+    }  # fmt: skip
+    return {**data, **changes}
+
+
+def test_an_overlay_takes_the_larger_of_its_tiles():
+    apart = arrange(tiles_from_data(passes(overlay=[])))
+    over = arrange(tiles_from_data(passes()))
+    sizes = [p.result.bytes for p in over.tiles]
+    assert [p.result.offset for p in over.tiles] == [p.result.offset for p in apart.tiles]
+    assert over.bytes == max(sizes)
+    assert apart.bytes >= sum(sizes)
+    assert [p.base_bytes for p in over.tiles] == [0, 0]
+
+
+def test_one_layout_for_two_shapes():
+    """The second tile is the first in another shape: its accesses cost what they cost by its own table."""
+    tile_set = tiles_from_data(passes(same_layout=True, layout={}))
+    result = arrange(tile_set)
+    assert result.status is Status.OPTIMAL
+    (part,) = result.tiles
+    assert part.tiles == ("first", "second")
+    table = part.result.layout.table()
+    gpu = device(tile_set.target)
+    for tile in tile_set.tiles:
+        flat = table.reshape(tile.shape).ravel()
+        for access in trace(tile_set.problem(tile), gpu).accesses:
+            counts = count_wavefronts(flat[access.element], access.active, access.operation, gpu)
+            (report,) = (r for r in part.result.accesses if r.name == access.name)
+            assert int(counts.wavefronts.sum()) == report.wavefronts
+
+
+def test_conflict_free_within_a_budget():
+    tile, gpu = {"shape": [8, 8], "element": "f32"}, toy.toy_device(8, 8)
+    data = {
+        "name": "two transposes", "threads": 64,
+        "tiles": [{"name": "a", **tile}, {"name": "b", **tile, "stages": 2}],
+        "accesses": [
+            {"name": f"{what} {name}", "tile": name, "op": "load", "bytes": 4, "index": index}
+            for name in "ab"
+            for what, index in (("rows", ["warp", "lane"]), ("columns", ["lane", "warp"]))
+        ],
+        "layout": {"families": ["none", "pad"]},
+    }  # fmt: skip
+    free = arrange(tiles_from_data(data), target=gpu, conflict_free=True)
+    assert (free.status, free.excess) == (Status.OPTIMAL, 0)
+    assert free.bytes == 3 * (7 * 9 + 8) * 4
+    data["layout"]["max_bytes"] = free.bytes - 1
+    none = arrange(tiles_from_data(data), target=gpu, conflict_free=True)
+    assert none.status is Status.INFEASIBLE
+    assert none.tiles == ()
+    # Of the two, the one with two stages frees more bytes; either suffices, and costs the same.
+    tight = arrange(tiles_from_data(data), target=gpu)
+    assert (tight.status, tight.excess, tight.bytes) == (
+        Status.OPTIMAL,
+        7 * 8,
+        2 * 256 + (7 * 9 + 8) * 4,
+    )
+    data["layout"] = {}
+    assert arrange(tiles_from_data(data), target=gpu).bytes == 3 * 256
+
+
+def test_packed_elements_and_lanes_that_choose():
+    data = {
+        "name": "mixed", "threads": 32,
+        "tiles": [
+            {"name": "weights", "shape": [32, 64], "element": "s4", "stages": 2},
+            {"name": "bins", "shape": [4, 32], "element": "u32"},
+        ],
+        "accesses": [
+            {"name": "rows", "tile": "weights", "op": "store", "bytes": 16, "index": ["lane // 2 + 16*i", "32*(lane % 2)"], "for": {"i": 2}},
+            {"name": "columns", "tile": "weights", "op": "load", "bytes": 4, "index": ["lane", "8*i"], "for": {"i": 8}},
+            {"name": "count", "tile": "bins", "op": "load", "bytes": 4, "index": ["bin", "lane"], "any": {"bin": 4}},
+        ],
+    }  # fmt: skip
+    result = arrange(tiles_from_data(data))
+    single = [solve(problem) for _, problem in groups(tiles_from_data(data))]
+    assert [part.result for part in result.tiles] == single
+    assert result.bytes == 2 * single[0].bytes + single[1].bytes
+    assert result.excess == sum(r.excess for r in single)
+    assert result.tiles[1].result.accesses[0].any_is == "worst"
+
+
+def test_out_of_time_is_no_claim():
+    result = arrange(tiles_from_data(gemm()), time_limit=1e-9)
+    assert result.status is Status.UNKNOWN
+    assert "time" in result.reason
+    assert result.to_json()["bytes"] is None
+
+
+def test_what_no_block_of_the_gpu_has_is_infeasible():
+    """232,448 bytes are there on sm_90 where the file says nothing; what it says is kept to."""
+    tiles = [{"name": name, "shape": [128, 128], "element": "f32", "stages": 2} for name in "AB"]
+    rows = {"op": "store", "bytes": 16, "index": ["tid // 32 + 4*i", "4*(tid % 32)"], "for": {"i": 32}}
+    accesses = [{**rows, "name": f"rows {name}", "tile": name} for name in "AB"]
+    data = {"name": "large", "target": "sm_90", "threads": 128, "tiles": tiles, "accesses": accesses}
+    nothing = arrange(tiles_from_data(data))
+    assert (nothing.status, nothing.max_bytes) == (Status.INFEASIBLE, 232448)
+    assert "a block of sm_90 has 232448" in nothing.reason
+    assert arrange(tiles_from_data({**data, "layout": {"max_bytes": 300000}})).bytes == 262144
+    less = arrange(tiles_from_data({**data, "tiles": [{**tile, "stages": 1} for tile in tiles],
+                                    "block": {"other_shared_bytes": 101377}}))  # fmt: skip
+    assert (less.status, less.max_bytes) == (Status.INFEASIBLE, 131071)
+
+
+def test_same_problem_same_answer():
+    tile_set = tiles_from_data(gemm(layout={"max_bytes": 5000}))
+    assert arrange(tile_set) == arrange(tile_set) == arrange(tile_set, workers=2)
+
+
+@pytest.mark.parametrize("path", TILE_SETS, ids=lambda path: path.stem)
+def test_files_of_several_tiles(path):
+    tile_set = load_any(path)
+    assert tile_set.notes
+    jsonschema.validate(json.loads(path.read_text()), json_schema())
+    result = arrange(tile_set)
+    assert result.status is Status.OPTIMAL
+    known = tile_set.known_optimum
+    assert (result.excess, result.bytes) == (known.excess, known.bytes)
+
+
+def test_two_passes_of_an_fft_share_one_layout():
+    data = json.loads((ROOT / "problems" / "tile_sets" / "shoc_fft512_two_passes_f32.json").read_text())
+    result = arrange(tiles_from_data({**data, "same_layout": True}))
+    (part,) = result.tiles
+    assert part.tiles == ("first", "second")
+    assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 2048)
+
+
+ONE = {"name": "a", "shape": [4, 8], "element": "f32"}
+TOUCH = {"name": "rows", "tile": "a", "op": "load", "bytes": 4, "index": ["tid // 8", "tid % 8"]}
+BROKEN = {
+    "same name": ({"tiles": [ONE, ONE]}, "tiles[1].name: 'a' is already the name of tiles[0]"),
+    "unknown tile": ({"accesses": [{**TOUCH, "tile": "c"}]}, "accesses[0].tile: no tile is called 'c'; there are a, b"),
+    "no tile named": ({"accesses": [{k: v for k, v in TOUCH.items() if k != "tile"}]}, "accesses[0]: object missing required field `tile`"),
+    "untouched tile": ({"accesses": [TOUCH]}, "tiles[1]: no access names the tile 'b'"),
+    "access named twice": ({"accesses": [TOUCH, {**TOUCH, "tile": "b"}]}, "accesses[1].name: 'rows' is already the name of accesses[0]"),
+    "stages": ({"tiles": [{**ONE, "stages": 0}, {**ONE, "name": "b"}]}, "tiles[0].stages: expected `int` >= 1"),
+    "element": ({"tiles": [ONE, {**ONE, "name": "b", "element": "f33"}]}, "tiles[1].element: unknown type 'f33'"),
+    "coordinates": ({"accesses": [{**TOUCH, "tile": "b", "index": ["tid"]}, {**TOUCH, "name": "r"}]}, "accesses[0].index: expected one expression for each of 2"),
+    "outside its tile": ({"accesses": [TOUCH, {**TOUCH, "tile": "b", "name": "r", "index": ["tid", "0"]}]}, "accesses[1].index[0]: x0 must lie in 0..3, not 4"),
+    "order of all": ({"layout": {"order": [0, 1]}}, "layout.order: belongs to one tile"),
+    "offset of all": ({"layout": {"offset": "x0*8 + x1"}}, "layout.offset: belongs to one tile"),
+    "offset of one": ({"tiles": [ONE, {**ONE, "name": "b", "layout": {"offset": "x0*8 + x1"}}]}, "tiles[1].layout.offset: fixes the layout"),
+    "bytes first": ({"layout": {"minimise": "bytes"}}, "layout.minimise: several tiles are solved for excess first, not bytes"),
+    "no family left": ({"tiles": [{**ONE, "layout": {"families": ["pad"]}}, {**ONE, "name": "b"}], "layout": {"families": ["xor"]}}, "tiles[0].layout.families: pad are allowed here"),
+    "two widths": ({"accesses": [{**TOUCH, "bytes": [8, 4]}, {**TOUCH, "tile": "b", "name": "r"}]}, "accesses[0].bytes: one width is expected"),
+    "overlay of nothing": ({"overlay": [["a"], ["c"]]}, "overlay[1][0]: no tile is called 'c'"),
+    "overlay twice": ({"overlay": [["a"], ["b", "a"]]}, "overlay[1][1]: 'a' already stands in overlay[0][0]"),
+    "same layout of nothing": ({"same_layout": True}, "same_layout: needs an overlay of two or more times"),
+    "same layout, other constraints": ({"tiles": [ONE, {**ONE, "name": "b", "layout": {"max_bytes": 512}}], "overlay": [["a"], ["b"]], "same_layout": True}, "tiles[1]: same_layout asks for the same layout constraints"),
+    "outside, seen through another": (
+        {"tiles": [ONE, {**ONE, "name": "b", "shape": [8, 4]}], "overlay": [["a"], ["b"]], "same_layout": True},
+        "accesses[1].index[1]: x1 must lie in 0..3, not 4",
+    ),
+    "tile, too": ({"tile": {"shape": [4, 8], "element": "f32"}}, "object contains unknown field `tile`"),
+}  # fmt: skip
+
+
+def small(**changes):
+    data = {
+        "name": "two", "threads": 32, "tiles": [ONE, {**ONE, "name": "b"}],
+        "accesses": [TOUCH, {**TOUCH, "tile": "b", "name": "more rows"}],
+    }  # fmt: skip
+    return {**data, **changes}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_errors_name_the_field(case):
+    changes, message = BROKEN[case]
+    with pytest.raises(ProblemFileError) as raised:
+        arrange(tiles_from_data(small(**changes)))
+    assert message in str(raised.value)
+
+
+def write(tmp_path, data):
+    path = tmp_path / "tiles.json"
+    path.write_text(json.dumps(data))
+    return path
+
+
+def test_command_line(tmp_path):
+    path = write(tmp_path, passes(overlay=[], layout={}))
+    table, header = tmp_path / "t.npz", tmp_path / "t.cuh"
+    done = layoutopt("solve", path, "--json", "--table", table, "--code", header)
+    assert (done.returncode, done.stderr) == (0, "")
+    answer = json.loads(done.stdout)
+    assert next(iter(answer)) == "schema"
+    assert (answer["schema"], answer["status"]) == ("layoutopt.arrangement/1", "optimal")
+    expected = arrange(load_any(path))
+    assert answer["bytes"] == expected.bytes == 4096
+    tables, text = np.load(table), header.read_text()
+    for part in expected.tiles:
+        (name,) = part.tiles
+        assert (tables[name] == part.result.layout.table() + part.base_bytes).all()
+        assert f"constexpr uint32_t two_passes_{name}_base = {part.base_bytes};" in text
+        assert f"constexpr uint32_t two_passes_{name}_stage_bytes = {part.stage_bytes};" in text
+    report = layoutopt("solve", path).stdout
+    for shown in ("two passes  2 tiles  on sm_90", "optimal: no bank conflicts, proved best"):
+        assert shown in report
+    for options, code in (
+        (("--max-bytes", "4095"), 1),
+        (("--families", "none"), 1),
+        (("--minimise", "bytes"), 2),
+        (("--time-limit", "0.000001"), 3),
+    ):
+        assert layoutopt("solve", path, *options).returncode == code, options
+    assert layoutopt("explain", path).returncode == 0
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler on this machine")
+def test_the_header_compiles_and_agrees_with_the_tables(tmp_path):
+    tile_set = tiles_from_data(passes(same_layout=True, layout={}))
+    result = arrange(tile_set)
+    text = arrangement_code(tile_set, result, device(tile_set.target))
+    (part,) = result.tiles
+    table = part.result.layout.table()
+    checks = [
+        f'static_assert(two_passes_first_offset_bytes({i}, {j}) == {table[i, j]}, "");'
+        for i, j in ((0, 0), (31, 15), (17, 3))
+    ]
+    checks.append(f'static_assert(two_passes_second_base == 0 && two_passes_bytes == {result.bytes}, "");')
+    (tmp_path / "t.hpp").write_text(text)
+    (tmp_path / "t.cpp").write_text('#include "t.hpp"\n' + "\n".join(checks) + "\nint main() {}\n")
+    subprocess.run(
+        ["g++", "-std=c++14", "-Wall", "-Werror", "-fsyntax-only", "t.cpp"], cwd=tmp_path, check=True
+    )
+
+
+def test_names_that_collide_in_the_code_are_refused():
+    tiles = [ONE, {**ONE, "name": "a_rows"}]
+    accesses = [TOUCH, {**TOUCH, "tile": "a_rows", "name": "more rows"}]
+    tile_set = tiles_from_data(small(tiles=tiles, accesses=accesses))
+    with pytest.raises(ProblemFileError, match="two_a_rows_bytes"):
+        arrangement_code(tile_set, arrange(tile_set), device("sm_90"))
+
+
+def test_stages_of_bytes_begin_where_their_counts_hold():
+    """Whole words would cost three bytes. The halves have their counts at whole words only."""
+    byte, half = "(tid + 64*i) % 544", "tid + 64*i"
+    accesses = [
+        {"name": "rows", "tile": "t0", "op": "store", "bytes": 1, "index": [f"{byte} // 17", f"{byte} % 17"]},
+        {"name": "columns", "tile": "t0", "op": "load", "bytes": 1, "index": [f"{byte} % 32", f"{byte} // 32"]},
+        {"name": "turned", "tile": "t1", "op": "store", "bytes": 2, "index": [f"({half}) % 16", f"({half}) // 16"]},
+    ]  # fmt: skip
+    accesses = [
+        {**a, "index": [t.replace(byte, f"({byte})") for t in a["index"]], "for": {"i": 2}} for a in accesses
+    ]
+    data = {
+        "name": "bytes and halves",
+        "tiles": [
+            {"name": "t0", "shape": [32, 17], "element": "i8", "stages": 2},
+            {"name": "t1", "shape": [16, 8], "element": "f16", "stages": 2},
+        ],
+        "threads": 64,
+        "accesses": accesses,
+        "layout": {"families": ["none", "pad"]},
+    }
+    result = arrange(tiles_from_data(data))
+    assert (str(result.status), result.bytes, result.excess) == ("optimal", 1906, 0)
+    assert (result.alignment_bytes, [p.stage_bytes for p in result.tiles]) == (4, [637, 316])
+
+
+@pytest.mark.parametrize("limit", [11, 12, 13])
+def test_tiles_of_bytes_fit_where_their_elements_do(limit):
+    """At whole bank words they would take 13 bytes."""
+    data = {
+        "name": "bytes", "target": "sm_90", "threads": 32, "layout": {"max_bytes": limit},
+        "tiles": [{"name": "a", "shape": [6], "element": "u8"}, {"name": "b", "shape": [5], "element": "u8"}],
+        "accesses": [
+            {"name": name, "tile": name, "op": "load", "bytes": 1, "index": [f"tid % {extent}"]}
+            for name, extent in (("a", 6), ("b", 5))
+        ],
+    }  # fmt: skip
+    found = arrange(tiles_from_data(data))
+    assert (found.status, found.bytes) == (Status.OPTIMAL, 11)
+
+
+def test_a_scope_names_no_tables():
+    """The bounds of tiles too large for a table are of formulas: a table of one of them might be smaller."""
+    tiles = [{"name": name, "shape": [576, 9], "element": "f32"} for name in ("A", "B")]
+    accesses = [
+        {"name": name, "tile": name, "op": "load", "bytes": 8, "index": ["tid + 32*r", "2*i"], "for": {"i": 4, "r": 18}}
+        for name in ("A", "B")
+    ]  # fmt: skip
+    data = {"name": "two", "tiles": tiles, "threads": 32, "accesses": accesses}
+    result = arrange(tiles_from_data(data))
+    scope = result.proof.bytes.scope
+    assert (result.bytes > 2 * 576 * 36, scope.startswith("families none, order"), "table" in scope) == (
+        True,
+        True,
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"tiles": []}, "status"),
+        ({"status": "infeasible"}, "status"),
+        ({"tiles": [], "status": "unknown"}, "tiles"),
+    ],
+)
+def test_an_answer_has_tiles_where_it_says_so(change, field):
+    tile = {"name": "A", "shape": [4, 8], "element": "f32"}
+    access = {"name": "a", "tile": "A", "op": "load", "bytes": 4, "index": ["tid // 8", "tid % 8"]}
+    found = arrange(tiles_from_data({"name": "n", "threads": 32, "tiles": [tile], "accesses": [access]}))
+    raw = json.loads(json.dumps(found.to_json()))
+    assert arrangement_from_data(raw).tiles
+    with pytest.raises(ProblemFileError) as wrong:
+        arrangement_from_data({**raw, **change})
+    assert wrong.value.field == field

@@ -1,0 +1,195 @@
+"""Tiny tiles against exhaustive search: the same minimum, in excess and in bytes."""
+
+import random
+
+import pytest
+import toy
+
+from layoutopt.files.file import from_data
+from layoutopt.problem import types as model
+from layoutopt.problem.answer import Status
+from layoutopt.search.solve import solve
+
+SHAPES = [
+    (2, 4),
+    (4, 4),
+    (3, 4),
+    (2, 6),
+    (4, 2),
+    (3, 3),
+    (2, 2, 2),
+    (16,),
+    (12,),
+    (2, 8),
+    (3, 5),
+    (8, 2),
+    (2, 2, 3),
+]
+
+
+# Tables are tried against every assignment in test_free.py.
+FAMILIES = [family for family in model.FAMILIES if family != "table"]
+# Larger tiles, with families few enough to try every layout of them.
+LARGER = [(4, 8), (8, 4), (32,), (8, 8), (4, 16), (2, 4, 8), (24,), (5, 8), (6, 6)]
+FEW = [
+    ["none", "xor"], ["order", "xor"], ["pad"], ["none", "rotate"], ["pad", "rotate"], ["split"], ["order", "pad"],
+]  # fmt: skip
+
+
+def random_case(seed, larger=False):
+    rng = random.Random(seed)
+    shape = rng.choice(LARGER if larger else SHAPES)
+    lanes, banks = (8, 8) if larger else rng.choice([(4, 2), (4, 4), (8, 4)])
+    families = (
+        sorted(rng.sample(FAMILIES, rng.randint(1, 6)), key=FAMILIES.index)
+        if rng.random() < 0.6
+        else list(FAMILIES)
+    )
+    if larger:
+        families = rng.choice(FEW)
+    if not {"none", "order", "pad", "rotate", "xor"} & set(families):
+        families = ["none", *families]
+    elements = 1
+    for extent in shape:
+        elements *= extent
+    described, plain = [], []
+    for k in range(rng.randint(1, 3)):
+        width = 8 if shape[-1] % 2 == 0 and rng.random() < 0.25 else 4
+        kind = "atomic" if width == 4 and rng.random() < 0.1 else rng.choice(["load", "store"])
+        step, shift, trips = rng.randint(1, elements), rng.randint(0, elements), rng.randint(1, 2)
+        unit = width // 4
+        flat = f"({step}*tid + {shift} + {rng.randint(0, 3)}*i) % {elements // unit} * {unit}"
+        bound = rng.choice([lanes, lanes, rng.randint(1, lanes)])
+        index, divisor = [], 1
+        for extent in reversed(shape):
+            index.insert(0, f"({flat}) // {divisor} % {extent}")
+            divisor *= extent
+        weight = rng.choice([1, 1, 2, 3])
+        described.append(
+            {
+                "name": f"a{k}",
+                "op": kind,
+                "bytes": width,
+                "index": index,
+                "for": {"i": trips},
+                "where": f"tid < {bound}",
+                "weight": weight,
+            }
+        )
+        rows = [
+            [eval(flat, {"tid": t, "i": i}) if t < bound else None for t in range(lanes)]
+            for i in range(trips)
+        ]
+        plain.append(((kind, width, rows), weight))
+    problem = {
+        "schema": "layoutopt.problem/1", "name": f"random {seed}", "tile": {"shape": shape, "element": "f32"},
+        "threads": lanes, "accesses": described, "layout": {"families": families},
+    }  # fmt: skip
+    return problem, plain, lanes, banks, families
+
+
+def compare(seed, larger=False):
+    """Solve random problem `seed`, and try every layout of its families."""
+    data, plain, lanes, banks, families = random_case(seed, larger)
+    result = solve(from_data(data), target=toy.toy_device(lanes, banks))
+    expected = toy.best(tuple(data["tile"]["shape"]), plain, lanes, banks, families)
+    if expected is None:
+        assert result.status is Status.INFEASIBLE, (seed, data)
+        return
+    assert result.status is Status.OPTIMAL, (seed, data)
+    assert (result.weighted_excess, result.bytes) == (expected[0], 4 * expected[1]), (seed, data, result)
+    bound = result.proof.objective
+    assert bound.lower_bound == expected[0], (seed, data)
+    assert result.proof.excess.lower_bound <= result.excess, (seed, data)
+    clean = solve(from_data(data), target=toy.toy_device(lanes, banks), conflict_free=True)
+    assert (clean.status is Status.INFEASIBLE) == (expected[0] > 0), (seed, data)
+
+
+@pytest.mark.parametrize("block", range(20))
+def test_same_minimum_as_exhaustive_search(block):
+    for seed in range(block * 20, block * 20 + 20):
+        compare(seed)
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_same_minimum_on_larger_tiles(block):
+    for seed in range(block * 5, block * 5 + 5):
+        compare(seed, larger=True)
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_bytes_first(block):
+    for seed in range(1000 + block * 20, 1020 + block * 20):
+        data, plain, lanes, banks, families = random_case(seed)
+        data["layout"]["minimise"] = "bytes"
+        if not toy.best(tuple(data["tile"]["shape"]), plain, lanes, banks, families):
+            continue
+        result = solve(from_data(data), target=toy.toy_device(lanes, banks))
+        expected = toy.best_by_bytes(tuple(data["tile"]["shape"]), plain, lanes, banks, families)
+        assert result.status is Status.OPTIMAL, (seed, data)
+        assert (result.weighted_excess, result.bytes) == (expected[0], 4 * expected[1]), (seed, data, result)
+
+
+def test_instructions_first():
+    """Never more of them than where excess comes first, and with as many never more excess."""
+    for seed in range(2000, 2016):
+        data, _, lanes, banks, _ = random_case(seed)
+        target = toy.toy_device(lanes, banks)
+        data["layout"]["minimise"] = "instructions"
+        cheap = solve(from_data(data), target=target)
+        data["layout"]["minimise"] = "excess"
+        usual = solve(from_data(data), target=target)
+        assert (cheap.layout is None) is (usual.layout is None), (seed, data)
+        if usual.layout is None:
+            continue
+        cost, other = cheap.proof.index_cost, usual.proof.index_cost
+        assert cheap.status is Status.FEASIBLE or cost.proved, (seed, data)
+        assert cost.value <= other.value, (seed, data)
+        if cost.value == other.value:
+            assert cheap.weighted_excess <= usual.weighted_excess, (seed, data)
+        if usual.weighted_excess == 0:
+            free = solve(from_data(data | {"layout": {**data["layout"], "minimise": "instructions"}}),
+                         target=target, conflict_free=True)  # fmt: skip
+            least = free.proof.index_cost
+            assert free.status is Status.FEASIBLE or least.proved, (seed, data)
+            assert free.weighted_excess == 0, (seed, data)
+            assert cost.value <= least.value <= other.value, (seed, data)
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_a_limit_on_bytes(block):
+    """The least excess within every number of bytes that some layout takes, and one byte less."""
+    for seed in range(3000 + block * 10, 3010 + block * 10):
+        data, plain, lanes, banks, families = random_case(seed)
+        target = toy.toy_device(lanes, banks)
+        shape = tuple(data["tile"]["shape"])
+        sizes = {4 * (max(offsets) + 1) for offsets in toy.layouts(shape, plain, banks, families)}
+        for limit in sorted(sizes)[:3]:
+            for most in (limit - 1, limit):
+                data["layout"]["max_bytes"] = most
+                result = solve(from_data(data), target=target)
+                fitting = [
+                    (toy.excess(plain, lanes, offsets, banks), 4 * (max(offsets) + 1))
+                    for offsets in toy.layouts(shape, plain, banks, families, within=most // 4)
+                    if 4 * (max(offsets) + 1) <= most
+                ]
+                if fitting:
+                    assert result.status is Status.OPTIMAL, (seed, most)
+                    assert (result.weighted_excess, result.bytes) == min(fitting), (seed, most)
+                else:
+                    assert result.status is Status.INFEASIBLE, (seed, most)
+
+
+def test_row_operations_of_an_xor_shorten_the_last_block():
+    """A source bit inside the bank field moves no word into another conflict, but the last rows together."""
+    data = {
+        "name": "anti-diagonals", "tile": {"shape": [33, 16], "element": "f16"}, "threads": 32,
+        "accesses": [
+            {"name": "diagonals", "op": "store", "bytes": 2, "index": ["tid", "(144 - tid + i) % 16"], "for": {"i": 16}},
+            {"name": "rows", "op": "load", "bytes": 16,
+             "index": ["(tid + 32*i) % 66 // 2", "8*((tid + 32*i) % 66 % 2)"], "for": {"i": 3}},
+        ],
+            "layout": {"families": ["none", "order", "pad", "split", "rotate", "xor"]},
+    }  # fmt: skip
+    result = solve(from_data(data))
+    assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 1120)

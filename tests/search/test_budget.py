@@ -1,0 +1,408 @@
+import json
+import signal
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import layoutopt.ground.budget
+import layoutopt.search.scene
+import layoutopt.study.counted
+from layoutopt.accesses.trace import Trace, trace
+from layoutopt.cli.process import call
+from layoutopt.engine.case import case_of
+from layoutopt.errors import ProblemFileError
+from layoutopt.files.file import from_data as problem
+from layoutopt.files.tile_set_file import tiles_from_data
+from layoutopt.ground.budget import Budget, OutOfTime
+from layoutopt.hardware.devices import device
+from layoutopt.layout.formula import offset_expression
+from layoutopt.model.cp_sat import Model, Outcome, _response
+from layoutopt.model.linearisations import unpadded
+from layoutopt.model.pads import padded
+from layoutopt.model.phases import phase_sets
+from layoutopt.model.pitches import by_span
+from layoutopt.model.space import space_of
+from layoutopt.problem.types import FAMILIES
+from layoutopt.proof.every_layout import every_layout
+from layoutopt.search.search import search
+from layoutopt.search.solve import solve, solve_cases
+from layoutopt.study.compare import compare
+from layoutopt.sweeps.sweep import sweep
+
+
+def test_without_a_limit_there_is_always_time():
+    budget = Budget()
+    assert budget.seconds is None
+    assert budget.share_left == 1.0
+    assert budget.affords(1e9)
+    assert list(budget.while_left(range(3))) == [0, 1, 2]
+    budget.check()
+
+
+def test_a_part_of_nothing_has_nothing_left():
+    """What comes after the time is over ends at once, whatever share of it is asked for."""
+    nothing = Budget(0).part(0.5)
+    assert nothing.spent
+    assert nothing.share_left == 0.0
+
+
+def test_any_limit_can_be_waited_for():
+    """Longer than a thread can wait is as long as it can."""
+    assert 1e6 < Budget(1e20).seconds + 1 < threading.TIMEOUT_MAX
+    assert Budget(float("inf")).part(0.5).seconds < threading.TIMEOUT_MAX
+
+
+def test_a_part_ends_before_the_whole_and_stops_with_it():
+    whole = Budget(1000.0)
+    part = whole.part(0.25)
+    assert part.seconds < 251
+    assert not part.affords(300)
+    assert whole.affords(300)
+    whole.stop()
+    assert part.spent
+    assert part.stopped
+    with pytest.raises(OutOfTime):
+        part.part(0.5).check()
+
+
+def test_a_part_of_no_limit_has_none():
+    assert Budget().part(0.5).seconds is None
+
+
+def test_items_end_with_the_time():
+    budget = Budget(1000.0)
+    seen = []
+    for item in budget.while_left(range(10)):
+        seen.append(item)
+        if item == 2:
+            budget.stop()
+    assert seen == [0, 1, 2]
+
+
+def test_who_comes_late_is_told_at_once():
+    budget = Budget()
+    budget.stop()
+    told = threading.Event()
+    with budget.telling(told.set):
+        assert told.is_set()
+
+
+def test_a_running_solve_is_left_behind_and_never_stopped_from_outside():
+    budget, release = Budget(), threading.Event()
+
+    class Wrapper:
+        def solve(self, proto):
+            budget.stop()
+            release.wait()
+
+        def stop_search(self):
+            raise AssertionError("races with the solve")
+
+    assert _response(Wrapper(), None, budget) is None
+    release.set()
+
+
+def test_an_error_of_the_solver_reaches_the_caller():
+    class Wrapper:
+        def solve(self, proto):
+            raise ValueError("wrong")
+
+    with pytest.raises(ValueError, match="wrong"):
+        _response(Wrapper(), None, Budget())
+
+
+def test_a_stopped_budget_solves_nothing():
+    budget = Budget()
+    budget.stop()
+    model = Model()
+    model.clause([model.boolean()])
+    assert model.solve(budget).outcome is Outcome.UNKNOWN
+    assert model.solve(Budget()).outcome is Outcome.OPTIMAL
+
+
+def test_a_trace_ends_with_its_time():
+    budget = Budget()
+    budget.stop()
+    tile = {"shape": [32, 32], "element": "f32"}
+    access = {"name": "a", "op": "load", "bytes": 4, "index": ["i", "tid"], "for": {"i": 32}}
+    rows = problem(
+        {"schema": "layoutopt.problem/1", "name": "p", "tile": tile, "threads": 32, "accesses": [access]}
+    )
+    with pytest.raises(OutOfTime):
+        trace(rows, device("sm_90"), budget)
+
+
+def test_a_trace_in_pieces_is_the_trace():
+    tile = {"shape": [64, 1024], "element": "f32"}
+    access = {
+        "name": "a",
+        "op": "load",
+        "bytes": 4,
+        "index": ["i", "(tid*5 + 3*j) % 1024"],
+        "where": "tid % 3 != j",
+        "weight": "i + j",
+        "for": {"i": 64, "j": 3},
+    }
+    rows = problem(
+        {"schema": "layoutopt.problem/1", "name": "p", "tile": tile, "threads": 1000, "accesses": [access]}
+    )
+    (lanes,) = trace(rows, device("sm_90")).accesses
+    i, j = np.divmod(np.arange(64 * 3), 3)
+    tid = np.arange(1024)
+    active = (tid < 1000) & (tid % 3 != j[:, None])
+    element = i[:, None] * 1024 + (tid * 5 + 3 * j[:, None]) % 1024
+    assert (lanes.active.reshape(-1, 1024) == active).all()
+    assert (lanes.element.reshape(-1, 1024) == np.where(active, element, 0)).all()
+    assert (lanes.weight == np.repeat(i + j, 32)).all()
+    assert (lanes.starts == np.unique(lanes.element[lanes.active])).all()
+
+
+def test_many_loops_take_the_memory_of_few():
+    tile = {"shape": [32], "element": "f32"}
+    loops = {f"v{k}": 2 for k in range(19)}
+    access = {"name": "a", "op": "load", "bytes": 4, "index": ["tid"], "for": loops}
+    (lanes,) = trace(
+        problem(
+            {"schema": "layoutopt.problem/1", "name": "p", "tile": tile, "threads": 32, "accesses": [access]}
+        ),
+        device("sm_90"),
+    ).accesses
+    assert lanes.element.shape == (1 << 19, 32)
+    (phases,) = phase_sets(
+        Trace((lanes,), 1),
+        problem(
+            {"schema": "layoutopt.problem/1", "name": "p", "tile": tile, "threads": 32, "accesses": [access]}
+        ).tile,
+        device("sm_90"),
+    )
+    assert phases.elements.shape == (1, 32)
+    assert phases.repeats.tolist() == phases.weight.tolist() == [1 << 19]
+
+
+class Ticks:
+    """A clock that goes on by as much each time that it is asked."""
+
+    def __init__(self, tick):
+        self.now, self.tick = 0.0, tick
+
+    def monotonic(self):
+        self.now += self.tick
+        return self.now
+
+
+def test_a_short_limit_is_used_for_pads_that_are_not_the_smallest(monkeypatch):
+    element = "(lane + 5*warp + 8*i) % 24"
+    access = {"name": "a", "op": "store", "bytes": 1, "for": {"i": 5}}
+    access["index"] = [f"{element} // 6", f"{element} // 3 % 2", f"{element} % 3"]
+    data = {"schema": "layoutopt.problem/1", "name": "p", "threads": 32, "accesses": [access]}
+    data["tile"] = {"shape": [4, 2, 3], "element": {"bytes": 13}}
+    monkeypatch.setattr(layoutopt.ground.budget, "time", Ticks(1e-4))
+    assert layoutopt.solve(problem(data), time_limit=0.3).excess == 0
+
+
+def test_a_comparison_without_time_names_what_it_did_not_finish(monkeypatch):
+    access = {"name": "a", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 8}}
+    data = {"schema": "layoutopt.problem/1", "name": "p", "threads": 32, "accesses": [access]}
+    data["tile"] = {"shape": [32, 32], "element": "f32"}
+    monkeypatch.setattr(layoutopt.ground.budget, "time", Ticks(1e-2))
+    rows = {row.family: row for row in compare(problem(data), time_limit=0.1).rows}
+    assert rows["pad"].status == "feasible"
+    assert rows["pad"].reason == "not found by the family's own search, so not proved best"
+    assert rows["pad"].bytes is not None
+
+
+@pytest.fixture
+def usual_signals():
+    """A command that ends leaves SIGINT ignored, which the processes of other tests would inherit."""
+    usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in usual.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("usual_signals")
+@pytest.mark.parametrize("command", ["solve", "show", "compare", "explain"])
+def test_what_cannot_be_evaluated_in_time_ends_with_one_line(monkeypatch, capsys, tmp_path, command):
+    access = {"name": "a", "op": "load", "bytes": 4, "index": ["tid"], "for": {"i": 1 << 16}}
+    data = {"schema": "layoutopt.problem/1", "name": "p", "threads": 32, "accesses": [access]}
+    data["tile"] = {"shape": [32], "element": "f32"}
+    (tmp_path / "p.json").write_text(json.dumps(data))
+    monkeypatch.setattr(layoutopt.ground.budget, "time", Ticks(1.0))
+    monkeypatch.setattr(sys, "argv", ["layoutopt", command, str(tmp_path / "p.json"), "--time-limit", "1"])
+    assert call() == 3
+    printed = capsys.readouterr()
+    assert "out of time" in printed.out + printed.err
+    assert "Traceback" not in printed.err
+
+
+def nothing_is_asked_of(shape, **layout):
+    access = {"name": "a", "op": "store", "bytes": 1, "index": ["0"] * len(shape)}
+    tile = {"shape": shape, "element": {"bytes": 3}}
+    return problem({"name": "n", "tile": tile, "threads": 1, "accesses": [access], "layout": layout})
+
+
+def test_candidates_end_where_none_that_follows_can_fit(monkeypatch):
+    """Millions of pads of four strides are larger than the tile's own bytes."""
+    taken = []
+
+    def counted(*arguments):
+        for candidate in padded(*arguments):
+            taken.append(candidate)
+            assert len(taken) < 100
+            yield candidate
+
+    monkeypatch.setattr(layoutopt.search.scene, "padded", counted)
+    assert solve(nothing_is_asked_of([6, 2, 4, 6], max_bytes=864)).bytes == 864
+
+
+def test_formulas_are_made_of_the_best_layouts_only(monkeypatch):
+    """Thousands of splits and pads are counted in one batch; few of them are as small as the best."""
+    made = []
+    monkeypatch.setattr(
+        layoutopt.study.counted,
+        "offset_expression",
+        lambda layout: made.append(layout) or offset_expression(layout),
+    )
+    found = nothing_is_asked_of([4, 8])
+    case = layouts_of(found)
+    best = layoutopt.study.counted.best(*case, 0, None, Budget())
+    assert best.table().max() == 93
+    assert {layout.table().max() for layout in made} == {93}
+    made.clear()
+    layoutopt.study.counted.best(*layouts_of(found), 0, None, Budget(0))
+    assert len(made) == 1
+
+
+def layouts_of(found):
+    lanes = trace(found, device("sm_90"))
+    space = space_of(found, lanes, 128, ("none", "order", "pad", "split"))
+    return layoutopt.study.counted.plainly(space, 3), layoutopt.study.counted.Counter(lanes, device("sm_90"))
+
+
+def test_listing_asks_the_clock_and_leaves_the_first():
+    """Eight dimensions have 40,320 orders; where the time is over, the first of them is there."""
+    found = nothing_is_asked_of([2, 2, 3, 2, 2, 3, 2, 2])
+    lanes = trace(found, device("sm_90"))
+    late = space_of(found, lanes, 128, ("none", "order", "pad", "rotate"), Budget(0))
+    for listed in (unpadded(late, 0), by_span(late, 10**6)):
+        assert next(listed).span >= 576
+        with pytest.raises(OutOfTime):
+            list(listed)
+    with pytest.raises(OutOfTime):
+        list(padded(late))
+    assert not list(Budget(0).while_left(unpadded(late, 0)))
+
+
+def found_without_time(asked):
+    gpu = device("sm_90")
+    lanes = trace(asked, gpu)
+    how = {"conflict_free": False, "budget": Budget(0), "workers": 1, "progress": lambda _: None}
+    return search(asked, gpu, lanes, **how)
+
+
+@pytest.mark.parametrize("element", ["f32", {"bytes": 6}])
+@pytest.mark.parametrize("minimise", ["excess", "bytes", "instructions"])
+def test_whatever_the_time_there_is_a_plain_layout(minimise, element):
+    access = {"name": "a", "op": "load", "bytes": 4, "index": [f"tid // {2**d} % 2" for d in range(8)]}
+    tile = {"shape": [2] * 8, "element": element}
+    layout = {"minimise": minimise, "max_bytes": 4096}
+    found = problem({"name": "n", "tile": tile, "threads": 32, "accesses": [access], "layout": layout})
+    answer = found_without_time(found)
+    assert answer.layout is not None
+    # Complete only where nothing of any kind can be better.
+    assert not answer.complete or (answer.weighted_excess, answer.bytes) == (0, found.tile.bytes)
+
+
+@pytest.mark.parametrize("element", ["f32", {"bytes": 12}])
+def test_without_time_to_count_two_layouts_it_is_the_padded_one(monkeypatch, element):
+    """The first of some phases are looked at in any case, so that row-major is not the answer to a transpose."""
+    accesses = [
+        {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": 96}},
+        {"name": "columns", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 96}},
+    ]
+    data = {"name": "n", "threads": 96, "accesses": accesses}
+    data["tile"] = {"shape": [96, 96], "element": element}
+    found = problem(data)
+    row_major = layoutopt.check(found, "x0*96 + x1").excess
+    monkeypatch.setattr(layoutopt.ground.budget, "time", Ticks(1e-4))
+    assert found_without_time(found).weighted_excess < row_major
+
+
+@pytest.mark.parametrize("tick", [1e-3, 1e-2, 3e-2])
+def test_bytes_of_several_tiles_without_time_are_no_error(monkeypatch, tick):
+    tile = {"element": "f64", "stages": 3}
+    access = {"op": "load", "bytes": 8, "index": ["0", "0"]}
+    data = {
+        "name": "p", "threads": 1, "layout": {"max_bytes": 8400},
+        "tiles": [{**tile, "name": "T0", "shape": [33, 8]}, {**tile, "name": "T1", "shape": [2, 32]}],
+        "accesses": [{**access, "name": "a", "tile": "T0"}, {**access, "name": "b", "tile": "T1"}],
+    }  # fmt: skip
+    tiles = tiles_from_data(data)
+    monkeypatch.setattr(layoutopt.ground.budget, "time", Ticks(tick))
+    assert layoutopt.arrange(tiles, time_limit=0.1).status is not None
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), -1])
+def test_what_is_no_time_is_refused(seconds):
+    asked = problem({"name": "p", "tile": {"shape": [4, 4], "element": "f32"}, "threads": 4, "accesses": [
+        {"name": "a", "op": "load", "bytes": 4, "index": ["tid", "0"]}]})  # fmt: skip
+    for call_ in (solve, sweep):
+        with pytest.raises(ProblemFileError, match="time_limit: expected seconds, 0 or more, got"):
+            call_(asked, time_limit=seconds)
+
+
+@pytest.mark.parametrize(("threads", "asked"), [(32, True), (64, False)])
+def test_without_time_nothing_is_asked_of_every_layout_of_many_lanes(threads, asked):
+    """Gathering words and cliques takes as long as a search; of few lanes it takes no time."""
+    tile = {"shape": [64, 64], "element": "f32"}
+    accesses = [
+        {"name": f"a{k}", "op": "load", "bytes": 4, "index": index, "for": {"i": 64}}
+        for k, index in enumerate([["i", "tid"], ["tid", "i"], ["tid", "(tid + i) % 64"]])
+    ]
+    asking = problem({"name": "p", "tile": tile, "threads": threads, "accesses": accesses})
+    gpu, told = device("sm_90"), []
+    every_layout(
+        asking.tile,
+        gpu,
+        trace(asking, gpu),
+        enough=None,
+        budget=Budget(0),
+        progress=lambda *line: told.append(line),
+    )
+    assert bool(told) is asked
+
+
+def minimised(objective):
+    accesses = [
+        {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": 24}},
+        {"name": "columns", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 24}},
+    ]
+    data = {"name": "n", "threads": 24, "accesses": accesses, "layout": {"minimise": objective}}
+    return problem({**data, "tile": {"shape": [24, 24], "element": "f32"}})
+
+
+def test_where_time_comes_first_pads_are_there_before_everything_is_searched(monkeypatch):
+    """Of millions of lanes everything takes all of the time; the lanes are traced once."""
+    solving, traced = sys.modules[solve.__module__], []
+
+    def only_pads(found, ask):
+        if all("table" in (case.lowered.layout.families or FAMILIES) for case in found):
+            raise OutOfTime
+        return solve_cases(found, ask)
+
+    monkeypatch.setattr(solving, "case_of", lambda *a, **k: traced.append(1) or case_of(*a, **k))
+    monkeypatch.setattr(solving, "solve_cases", only_pads)
+    found = solve(minimised("time"))
+    assert found.family == "pad"
+    assert found.estimate is not None
+    assert len(traced) == 1
+
+
+def test_the_plainest_formula_stays_where_the_time_is_over_before_others(monkeypatch):
+    def late(*_):
+        raise OutOfTime
+
+    monkeypatch.setattr(sys.modules[solve.__module__], "_best_of_each", late)
+    assert solve(minimised("instructions")).offset == "x0*25 + x1"

@@ -1,0 +1,262 @@
+"""Layouts that the hardware dictates, against what an H200 did with them."""
+
+import json
+
+import msgspec
+import numpy as np
+import pytest
+from conftest import ROOT
+
+from layoutopt import arrange, check, compare
+from layoutopt.engine.case import case_of
+from layoutopt.errors import ProblemFileError
+from layoutopt.files.file import from_data
+from layoutopt.files.tile_set_file import tiles_from_data
+from layoutopt.ground.budget import Budget
+from layoutopt.hardware.devices import device
+from layoutopt.search.dictated import candidates, modes, propose
+from layoutopt.search.proposal import Ask
+from layoutopt.search.solve import solve
+
+MEASURED = json.loads((ROOT / "tests/data/h200_fragments.json").read_text())
+STORES = {
+    "stmatrix": {"op": "stmatrix.x4", "fragment": "wgmma.m64n8k16.C.f16", "repeat": {"n": 8}},
+    "rows": {"op": "store", "copy": {"bytes": 16}},
+    "own row": {"op": "store", "bytes": 16, "index": ["tid % 64", "8*i + 32*(tid // 64)"], "for": {"i": 4}},
+}
+
+
+def epilogue(*names, must_be="tma", shape=(64, 64), element="bf16", **layout):
+    return from_data(
+        {
+            "name": "epilogue",
+            "tile": {"shape": list(shape), "element": element},
+            "threads": 128,
+            "layout": {"must_be": must_be, **layout},
+            "accesses": [{"name": name, **STORES[name]} for name in names],
+        }
+    )
+
+
+@pytest.mark.parametrize("mode", [m.name for m in modes() if m.name.startswith("tma")])
+def test_counts_are_the_profilers(mode):
+    problem = epilogue(*STORES, must_be=mode)
+    whole = next(iter(candidates(problem)))
+    for access in check(problem, whole.layout).accesses:
+        measured = MEASURED["epilogue"][f"{mode} {access.name}"]
+        assert (access.wavefronts, access.bank_conflicts) == (
+            measured["wavefronts"],
+            measured["bank_conflicts"],
+        )
+    assert solve(problem).excess <= check(problem, whole.layout).excess, "boxes may have shorter rows"
+    assert MEASURED["tma"][whole.name], "the copy engine read the tile in this layout"
+
+
+def test_modes_are_ranked_and_the_best_is_taken():
+    result = solve(epilogue(*STORES))
+    assert (result.status, result.excess, result.family) == ("optimal", 0, "tma.128B, x1 contiguous")
+    costs = [float(part.split()[-2]) for part in result.reason.split("; ") if part.endswith("excess")]
+    assert costs == sorted(costs)
+    assert len(costs) == 4
+    # Rows alone need no swizzle, and without one the index is the cheapest.
+    assert solve(epilogue("rows")).family == "tma.none, x1 contiguous"
+
+
+def test_weights_decide_between_modes():
+    """Many runs of the rows outweigh the conflicts of one run of stmatrix."""
+    data = msgspec.to_builtins(epilogue("stmatrix", "rows", must_be=["tma.none", "tma.32B"]))
+    data["accesses"][1]["weight"] = 100
+    result = solve(from_data(data))
+    assert result.family == "tma.none, x1 contiguous"
+    assert (result.excess, result.weighted_excess) == (448, 448)
+    assert result.proof.weighted_excess.lower_bound == 448
+    assert result.proof.excess.lower_bound == 192, "tma.32B has fewer, weights aside"
+
+
+def test_hardware_products_and_matrices_were_right():
+    """What scripts/measure/validate_h200.py found for the fragments, on the machine."""
+    assert len(MEASURED["products"]) >= 25
+    assert all(MEASURED["products"].values())
+    assert len(MEASURED["matrices"]) >= 20
+    assert all(MEASURED["matrices"].values())
+
+
+@pytest.mark.parametrize("element", ["i8", "bf16", "f32", "f64"])
+@pytest.mark.parametrize("mode", [m.name for m in modes()])
+def test_every_candidate_is_the_modes_address_pattern(mode, element):
+    """Chunk bits 4.. of the byte address are flipped by bits 7.., inside pages of the span."""
+    (rule,) = [m for m in modes() if m.name == mode]
+    problem = epilogue("rows", must_be=mode, element=element)
+    found = list(candidates(problem))
+    width = problem.tile.element_bytes
+    assert bool(found) == (mode.startswith("tma") or 64 * width % (rule.span_bytes or 16) == 0)
+    for candidate in found[:1]:  # others have shorter rows
+        table = candidate.layout.table()
+        pitch = rule.span_bytes or 64 * width
+        span = min(pitch // width, 64)
+        for row, column in np.ndindex(64, 64):
+            plain = (column // span * 64 + row) * pitch + column % span * width
+            bits = {"32B": 1, "64B": 2, "128B": 3}.get(mode.partition(".")[2], 0)
+            assert table[row, column] == plain ^ (plain >> 3 & ((1 << bits) - 1) << 4)
+
+
+def test_what_must_be_and_a_load_of_tma_have_one_list():
+    """Boxes of 16-byte rows have the fewest conflicts: whole rows have 16, whatever the swizzle."""
+    columns = ["0", "4*(lane%8)", "4*(lane//2%4)", "4*(lane//4%2)"]
+    reads = [{"name": f"r{i}", "op": "load", "bytes": 4, "index": ["lane", c]} for i, c in enumerate(columns)]
+    tile = {"name": "t", "tile": {"shape": [32, 32], "element": "f32"}, "threads": 32}
+    named = from_data({**tile, "accesses": reads, "layout": {"must_be": "tma"}})
+    moved = from_data({**tile, "accesses": [{"name": "ld", "op": "tma.load"}, *reads]})
+    result = solve(named)
+    assert (str(result.status), result.excess, result.proof.excess.lower_bound) == ("optimal", 12, 12)
+    assert (solve(moved).excess, solve(moved).offset) == (12, result.offset)
+    tables = {c.layout.table().tobytes() for c in candidates(named)}
+    assert tables == {c.layout.table().tobytes() for c in candidates(moved)}
+    assert {row.family: row.excess for row in compare(named).rows}["tma.none"] == 12
+    in_use = msgspec.structs.replace(named.layout, offset="x1//4*128 + x0*4 + x1%4")
+    used = {row.family: row for row in compare(msgspec.structs.replace(named, layout=in_use)).rows}["in_use"]
+    assert (str(used.status), used.excess, used.alignment_bytes) == ("given", 12, 128)
+    assert check(named, in_use.offset).alignment_bytes == 128
+
+
+def test_boxes_of_what_must_be_begin_where_tma_writes():
+    """Two rows of 32 bytes are no box: the next would begin at byte 64."""
+    result = solve(epilogue("rows", must_be="tma.32B", shape=(2, 64)))
+    assert str(result.status) == "infeasible"
+    assert "no tensor map of mode 32B fills boxes" in result.reason
+    # 256 bytes lie in mode 64B as in 128B, and boxes of 64 bytes would begin at byte 64.
+    line = {"name": "a", "op": "load", "bytes": 4, "index": ["lane"]}
+    given = {"name": "line", "tile": {"shape": [64], "element": "f32"}, "threads": 32, "accesses": [line]}
+    found = candidates(from_data({**given, "layout": {"must_be": "tma"}}))
+    assert "tma.128B, x0 contiguous, 2 boxes" in [c.title for c in found]
+
+
+def test_what_cannot_be():
+    with pytest.raises(ProblemFileError, match=r"layout\.must_be: unknown layout 'tma\.256B'"):
+        solve(epilogue("rows", must_be="tma.256B"))
+    with pytest.raises(ProblemFileError, match=r"layout\.must_be"):
+        from_data(msgspec.to_builtins(epilogue("rows")) | {"layout": {"must_be": []}})
+    with pytest.raises(ProblemFileError, match=r"layout\.families: must_be leaves no choice"):
+        solve(epilogue("rows", families=["pad"]))
+    torn = solve(epilogue("rows", must_be="wgmma.128B", shape=(24, 24)))
+    assert torn.status == "infeasible"
+    assert "no layout of wgmma.128B holds this tile" in torn.reason
+    assert solve(epilogue("rows", "stmatrix", must_be="tma.none"), conflict_free=True).status == "infeasible"
+    large = solve(epilogue("rows", must_be="tma.128B", max_bytes=4096))
+    assert (large.status, large.reason) == (
+        "infeasible",
+        "tma.128B, x1 contiguous: takes 8,192 bytes, max_bytes is 4,096 "
+        "(the layouts of tma.128B, boxes side by side)",
+    )
+    assert "max_bytes is 4,096" in solve(epilogue("rows", max_bytes=4096)).reason
+
+
+def test_run_time_values_are_counted_at_their_worst():
+    """Eight rows that choose one of eight columns each: pages of 16 bytes alone keep every choice apart."""
+    data = msgspec.to_builtins(epilogue("rows", element="f16", must_be=["wgmma.32B", "wgmma.128B"]))
+    data["accesses"] = [
+        {"name": "a", "op": "load", "bytes": 16, "index": ["tid % 8", "8*b"], "any": {"b": 8}}
+    ]
+    data["threads"] = 32
+    result = solve(from_data(data))
+    audit = check(from_data(data), result.layout)
+    assert result.excess == audit.excess == result.proof.excess.lower_bound == 4
+    data["layout"] = {"must_be": "tma"}
+    assert solve(from_data(data)).excess == 0
+
+
+def test_tiles_may_be_dictated():
+    tile = {"name": "t", "shape": [64, 64], "element": "bf16", "layout": {"must_be": "tma.128B"}}
+    access = {"name": "a", "tile": "t", **STORES["own row"]}
+    found = arrange(tiles_from_data({"name": "ts", "threads": 128, "tiles": [tile], "accesses": [access]}))
+    assert (found.status, found.excess, found.bytes, found.alignment_bytes) == ("optimal", 0, 8192, 1024)
+    assert found.proof.index_cost is None, "nothing was minimised"
+
+
+def test_modes_keep_to_the_alignment_of_the_base():
+    result = solve(epilogue("own row", must_be="tma", alignment_bytes=256))
+    assert result.alignment_bytes <= 256
+    assert "tma.128B, x1 contiguous: needs a base at a multiple of 1024 bytes" in result.reason
+    assert solve(epilogue("rows", must_be="tma.128B", alignment_bytes=256)).status == "infeasible"
+
+
+def test_an_audit_is_not_bound_by_what_the_hardware_dictates():
+    audit = check(epilogue("own row"), "x0*64 + x1", solver=solve)
+    (fix,) = [finding for finding in audit.findings if finding.kind == "fix"]
+    assert fix.details["family"] == "tma.128B, x1 contiguous"
+
+
+def test_where_instructions_come_first_the_bound_is_of_the_cheapest():
+    """Without a swizzle either rows or columns meet; the swizzle that parts both is no rival."""
+    data = {
+        "name": "n", "target": "sm_90", "tile": {"shape": [64, 64], "element": "f16"}, "threads": 8,
+        "accesses": [{"name": "a", "op": "load", "bytes": 16, "index": ["lane", "0"]},
+                     {"name": "b", "op": "load", "bytes": 16, "index": ["0", "8*lane"]}],
+        "layout": {"must_be": ["wgmma.128B", "tma"], "minimise": "instructions"},
+    }  # fmt: skip
+    found = solve(from_data(data))
+    assert (str(found.status), found.excess, found.layout.swizzle) == ("optimal", 4, ())
+    assert found.proof.excess.lower_bound == 4
+    assert (
+        found.proof.excess.scope
+        == "the layouts of wgmma.128B or tma, boxes and pages side by side that flip the fewest bits"
+    )
+
+
+def test_boxes_with_short_rows_are_counted_while_there_is_time():
+    """Nothing is proved of what was not counted."""
+    reads = [
+        {"name": f"r{k}", "op": "load", "bytes": 4, "index": ["lane", column]}
+        for k, column in enumerate(["0", "4*(lane % 8)", "4*(lane // 2 % 4)", "4*(lane // 4 % 2)"])
+    ]
+    data = {"name": "t", "tile": {"shape": [32, 32], "element": "f32"}, "threads": 32,
+            "accesses": [{"name": "fill", "op": "tma.load"}, *reads]}  # fmt: skip
+    case = case_of(from_data(data), device("sm_90"))
+    whole, cut = (propose(case, Ask(budget)) for budget in (Budget(), Budget(0)))
+    assert whole.complete
+    assert not cut.complete
+    assert cut.layout is not None
+    assert cut.weighted_excess >= whole.weighted_excess == whole.excess_bound.lower_bound > 0
+    assert cut.excess_bound.lower_bound == 0
+
+
+@pytest.mark.parametrize(("alignment", "status"), [(16, "infeasible"), (256, "optimal")])
+def test_a_base_is_aligned_to_what_counts_need_too(alignment, status):
+    """Kepler serves 4-byte words by aligned groups of 256 bytes, whatever wgmma without a swizzle needs."""
+    data = {
+        "name": "kepler", "target": "sm_30", "tile": {"shape": [24, 32], "element": "f32"}, "threads": 1,
+        "accesses": [{"name": "a", "op": "store", "bytes": 2, "index": ["0", "0"]}],
+        "layout": {"must_be": "wgmma", "alignment_bytes": alignment},
+    }  # fmt: skip
+    result = solve(from_data(data))
+    assert result.status == status
+    assert result.alignment_bytes in (None, 256)
+
+
+ROWS_OF_16_BYTES = {"name": "rows", "op": "load", "bytes": 16, "index": ["tid", "4*i"], "for": {"i": 8}}
+
+
+def rows_under(fill, minimise):
+    return from_data(
+        {
+            "name": "rows", "target": "sm_90", "tile": {"shape": [32, 32], "element": "f32"}, "threads": 32,
+            "accesses": [{"name": "fill", **fill}, ROWS_OF_16_BYTES], "layout": {"minimise": minimise},
+        }
+    )  # fmt: skip
+
+
+def test_without_conflicts_more_flips_may_be_the_fewest():
+    """Row-major flips no bit and has conflicts; of those without any, the 128-byte mode flips the fewest."""
+    problem = rows_under({"op": "tma.load", "box": [32, 32]}, "instructions")
+    assert (solve(problem).family, solve(problem).excess) == ("tma.none, x1 contiguous", 224)
+    result = solve(problem, conflict_free=True)
+    assert (str(result.status), result.family, result.excess) == ("optimal", "tma.128B, x1 contiguous", 0)
+
+
+def test_fewest_bytes_first_means_no_pads_between_copies():
+    problem = rows_under({"op": "cp.async.bulk", "bytes": 128}, "bytes")
+    result = solve(problem)
+    assert (str(result.status), result.bytes, result.excess) == ("optimal", 4096, 224)
+    assert result.proof.excess.scope.endswith(" within 4096 bytes")
+    result = solve(problem, conflict_free=True)
+    assert (str(result.status), result.bytes, result.excess) == ("optimal", 4592, 0)

@@ -1,0 +1,219 @@
+"""Everything that a problem file can say, alone and in pairs, in every command: one count, or one line why not.
+
+A pair works, or it is refused by one line that names one of its features. What `solve` answers costs the same
+in `check`, `compare`, `explain`, `show`, the code and the certificate.
+"""
+
+import itertools
+import json
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from layoutopt.cli.commands import main
+from layoutopt.errors import LayoutoptError
+from layoutopt.files.file import from_data
+from layoutopt.problem.answer import Status
+from layoutopt.report.text import report
+from layoutopt.search.solve import solve
+
+
+def layout(**constraints):
+    return lambda data: data.setdefault("layout", {}).update(constraints)
+
+
+def widths(data):
+    data["accesses"][0]["bytes"] = [8, 4]
+
+
+def packed(data):
+    rows, columns = data["accesses"]
+    data["tile"] = {"shape": [8, 64], "element": "i4"}
+    rows |= {"index": ["tid // 4", "16*(tid % 4)"], "for": {"i": 1}}
+    columns |= {"index": ["tid % 8", "8*(tid // 8 + 4*i)"], "for": {"i": 2}}
+
+
+def run_time(data):
+    columns = data["accesses"][1]
+    columns["any"] = {"v": columns.pop("for")["i"]}
+    columns["index"] = [re.sub(r"\bi\b", "v", text) for text in columns["index"]]
+
+
+def expected(data):
+    """All lanes choose from the same words, so that the expectation is exact."""
+    columns = data["accesses"][1]
+    columns.pop("for")
+    columns |= {"any": {"v": 8}, "any_is": "uniform", "index": ["v", "0"]}
+
+
+def free_lanes(data):
+    data["accesses"][0] |= {"lanes": "free", "global": {"contiguous": 16, "order": "row"}}
+
+
+def free_values(data):
+    data["accesses"][1]["values"] = "free"
+
+
+def weights(data):
+    data["accesses"][1]["weight"] = 2.5
+
+
+def offset(data):
+    rows, columns = data["tile"]["shape"]
+    layout(offset=f"x0*{columns + 4 * columns // rows} + x1")(data)
+
+
+def published(data):
+    columns = data["tile"]["shape"][1]
+    data["published"] = {"offset": f"x0*{columns} + x1", "bytes": 4 * 64}
+
+
+def tiles(data):
+    one = {"name": "t", **data.pop("tile"), "layout": data.pop("layout", {})}
+    data["tiles"] = [one, {"name": "u", "shape": [8], "element": "f32"}]
+    for access in data["accesses"]:
+        access["tile"] = "t"
+    bias = {"name": "bias", "tile": "u", "op": "load", "bytes": 4, "index": ["tid % 8"]}
+    data["accesses"].append(bias)
+
+
+# In the order in which they are applied, with the words by which a line may name them.
+FEATURES = {
+    "packed": (packed, "less than a byte|share a byte"),
+    "widths": (widths, r"\.bytes\b"),
+    "any": (run_time, r"\.any\b|run time"),
+    "uniform": (expected, r"\.any\b|run time"),
+    "free lanes": (free_lanes, "lanes"),
+    "free values": (free_values, "values"),
+    "weights": (weights, "weight"),
+    "must_be": (layout(must_be="tma"), "must_be"),
+    "families": (layout(families=["none", "pad", "xor"]), "families"),
+    "max_bytes": (layout(max_bytes=400), "max_bytes"),
+    "pitch": (layout(pitch_multiple_bytes=8), "pitch_multiple_bytes"),
+    "order": (layout(order=[0, 1]), "order"),
+    "alignment": (layout(alignment_bytes=256), "alignment_bytes"),
+    "bytes first": (layout(minimise="bytes"), "minimise"),
+    "instructions first": (layout(minimise="instructions"), "minimise"),
+    "time first": (layout(minimise="time"), "minimise"),
+    "offset": (offset, "offset"),
+    "published": (published, "published"),
+    "tiles": (tiles, "tile"),
+}
+# Two values of one field.
+FIRST = {"bytes first", "instructions first", "time first"}
+# Values are free by the same code as lanes.
+EXCLUDED = ({"any", "uniform"}, *({"free values", name} for name in FEATURES if name not in ("any", "tiles")))
+ALONE = [(name,) for name in FEATURES]
+PAIRS = [
+    pair
+    for pair in itertools.combinations(FEATURES, 2)
+    if set(pair) not in EXCLUDED and len(FIRST & set(pair)) < 2
+]
+
+
+def problem(names):
+    data = {
+        "schema": "layoutopt.problem/1", "name": "features", "threads": 32,
+        "tile": {"shape": [8, 8], "element": "f32"},
+        "accesses": [
+            {"name": "rows", "op": "store", "bytes": 8, "index": ["tid // 4", "2*(tid % 4)"], "for": {"i": 1}},
+            {"name": "columns", "op": "load", "bytes": 4, "index": ["tid % 8", "tid // 8 + 4*i"], "for": {"i": 2}},
+        ],
+    }  # fmt: skip
+    for name, (change, _) in FEATURES.items():
+        if name in names:
+            change(data)
+    return data
+
+
+class Commands:
+    """The command line, in a folder of its own; a refusal is one line that names a feature."""
+
+    def __init__(self, folder, names):
+        self.folder, self.names = folder, names
+        self.problem = self.path("problem.json")
+        (folder / "problem.json").write_text(json.dumps(problem(names)))
+        self.refused = {}
+
+    def path(self, name):
+        return str(self.folder / name)
+
+    def __call__(self, *arguments):
+        """What a command prints; None where it refuses."""
+        outcome = CliRunner().invoke(main, [*arguments])
+        error = outcome.exception
+        if outcome.exit_code in (0, 1) and (error is None or isinstance(error, SystemExit)):
+            return outcome.stdout
+        assert isinstance(error, SystemExit | LayoutoptError), (arguments, error)
+        text = outcome.stderr.strip().splitlines()[-1] if isinstance(error, SystemExit) else str(error)
+        assert "\n" not in text
+        assert any(re.search(FEATURES[name][1], text) for name in self.names), (arguments, text)
+        self.refused[arguments[0]] = text
+        return None
+
+    def data(self, *arguments):
+        printed = self(*arguments, "--json")
+        return None if printed is None else json.loads(printed)
+
+
+def excess_in(code):
+    return float(re.search(r"([0-9.]+) excess wavefronts", code)[1])
+
+
+def check_one_tile(run, solved, names):
+    """Every command on what `solve` found."""
+    result, table = run.path("result.json"), run.path("table.npy")
+    (run.folder / "result.json").write_text(json.dumps(solved))
+    audit = run.data("check", run.problem, "--table", table)
+    assert (audit["excess"], audit["bytes"]) == (solved["excess"], solved["bytes"])
+    assert audit["weighted_excess"] == solved["weighted_excess"]
+    counts = [[a["name"], a["wavefronts"], a["ideal"], a["bank_conflicts"]] for a in solved["accesses"]]
+    assert [
+        [a["name"], a["wavefronts"], a["ideal"], a["bank_conflicts"]] for a in audit["accesses"]
+    ] == counts
+    code = run("emit", result, "--problem", run.problem)
+    assert excess_in(code) == solved["excess"]
+    if run("emit", result, "--problem", run.problem, "--self-test") is None:
+        assert {"any", "uniform"} & set(names)
+    compared = run.data("compare", run.problem)
+    if compared is not None and not FIRST & set(names):
+        (row,) = [row for row in compared["rows"] if row["family"] == "all"]
+        assert (row["excess"], row["bytes"]) == (solved["excess"], solved["bytes"])
+    explained = run.data("explain", run.problem)
+    if explained is not None:
+        assert explained["excess"] == solved["excess"]
+        assert explained["conflict_free"] in ((solved["excess"] == 0), None)
+    shown = run.data("show", run.problem, "--layout", "solved")
+    if shown is not None:
+        accesses = {a["name"]: a["wavefronts"] for a in solved["accesses"]}
+        drawn = shown["pictures"][-1]
+        assert drawn["access_wavefronts"] == accesses[shown["access"]]
+
+
+@pytest.mark.parametrize("names", [*ALONE, *PAIRS], ids="+".join)
+def test_features_work_together_or_are_refused_by_name(names, tmp_path):
+    run = Commands(tmp_path, names)
+    solved = run.data("solve", run.problem, "--table", run.path("table.npy"))
+    if solved is None:
+        return
+    assert solved["status"] in ("optimal", "feasible"), solved["reason"]
+    if "tiles" in names:
+        assert [a["op"] for tile in solved["tiles"] for a in tile["result"]["accesses"]]
+        return
+    check_one_tile(run, solved, names)
+
+
+def test_conflicts_of_weight_0_are_conflicts():
+    """They cost nothing, so that no search looks at them; but a layout with them is not free of conflicts."""
+    data = {
+        "schema": "layoutopt.problem/1", "name": "weightless", "tile": {"shape": [4, 32], "element": "f32"},
+        "threads": 2, "layout": {"families": ["none"]},
+        "accesses": [{"name": "a", "op": "store", "bytes": 4, "index": ["tid % 4", "0"], "weight": 0}],
+    }  # fmt: skip
+    found = solve(from_data(data))
+    assert found.status is Status.OPTIMAL
+    assert "optimal: 1 excess wavefronts remain, proved best as weighted;" in report(from_data(data), found)
+    refused = solve(from_data(data), conflict_free=True)
+    assert refused.status is Status.UNKNOWN
+    assert "weight 0" in refused.reason

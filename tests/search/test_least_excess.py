@@ -1,0 +1,232 @@
+"""The least excess of a few linearisations, by the tree and by the model, against every mask."""
+
+import itertools
+import random
+
+import msgspec
+import numpy as np
+import pytest
+import toy
+from test_swizzle_rules import moved
+
+from layoutopt.engine.case import case_of
+from layoutopt.files.catalogue import find
+from layoutopt.files.file import from_data, load
+from layoutopt.ground.budget import Budget
+from layoutopt.hardware.devices import Device, PhaseRule, device
+from layoutopt.layout.layout import Digit
+from layoutopt.model.cp_sat import Outcome
+from layoutopt.model.excess_model import ExcessModel
+from layoutopt.model.linear_phases import Phases
+from layoutopt.model.linearisations import Linearisation
+from layoutopt.model.swizzle_rules import Field, last_block, rules
+from layoutopt.problem.answer import Status
+from layoutopt.problem.types import Tile
+from layoutopt.search.mask_tree import Question, least_excess
+from layoutopt.search.proposal import Ask
+from layoutopt.search.solve import formulas, solve
+
+BANK_BITS = 2
+
+
+def pitched(rows, columns, pitch):
+    digits = (Digit(0, 1, rows, pitch), Digit(1, 1, columns, 1))
+    return Linearisation(digits, (rows - 1) * pitch + columns, 3, "pad", True)
+
+
+def random_phases(chance, candidate, shape, subsets):
+    """The same elements together under any linearisation; a vector of two words counts by its first."""
+    table = candidate.table(shape)
+    words = [sorted(int(table[e]) for e in subset) for subset, *_ in subsets]
+    lanes = max(map(len, words))
+    rows = np.array([[-1] * (lanes - len(w)) + w for w in words])
+    chunk, weight, bits = (np.array([subset[k] for subset in subsets]) for k in (1, 2, 3))
+    ideal = -(-np.array([len(set(w)) for w in words]) // (1 << (bits - chunk)))
+    return Phases(rows, chunk, bits, weight, ideal, np.ones_like(ideal))
+
+
+def random_question(seed, halves=False):
+    """Linearisations of one tile, their phases, the field, and what accesses keep whole.
+
+    With `halves`, some accesses are served by half of the banks.
+    """
+    chance = random.Random(seed)
+    rows, columns = chance.choice([(5, 4), (4, 6), (7, 3), (3, 8), (8, 4)])
+    tile = Tile((rows, columns), "f32")
+    vectors = columns % 2 == 0 and chance.random() < 0.5
+    heads = range(0, rows * columns, 2) if vectors else range(rows * columns)
+    subsets = []
+    for _ in range(chance.randint(1, 4)):
+        chunk = 1 if vectors and chance.random() < 0.6 else 0
+        among = heads if chunk else range(rows * columns)
+        weight = chance.choice([1, 1, 2, 5])
+        bits = BANK_BITS - (halves and not chunk and chance.random() < 0.5)
+        subsets.append((chance.sample(among, chance.randint(2, 6)), chunk, weight, bits))
+    starts = sorted({e for subset, chunk, *_ in subsets if chunk for e in subset})
+    held = ((1, np.array(starts)),) if starts else ()
+    field = Field(range(BANK_BITS), min(bits for *_, bits in subsets), 4, range(0), held)
+    step = 2 if vectors else 1
+    pitches = chance.sample(range(columns, columns + 4 * step, step), 2)
+    batch = [pitched(rows, columns, pitch) for pitch in pitches]
+    return tile, field, [(c, random_phases(chance, c, tile.shape, subsets)) for c in batch], starts
+
+
+def every_mask(candidate, phases, tile, field, starts):
+    """(excess, elements) under every mask that keeps the vectors whole."""
+    table = candidate.table(tile.shape).tolist()
+    top = max(table).bit_length()
+    rows = [range(0, 1 << top, -field.sources(bit)) for bit in range(BANK_BITS)]
+    for chosen in itertools.product(*rows):
+        masks = dict(enumerate(chosen))
+        offsets = [moved(word, masks) for word in table]
+        if all(offsets[s] % 2 == 0 and offsets[s + 1] == offsets[s] + 1 for s in starts):
+            yield phases.excess(masks), max(offsets) + 1
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_tree_and_model_find_the_least_of_all_masks(block):
+    better = 0
+    for seed in range(25 * block, 25 * block + 25):
+        tile, field, batch, starts = random_question(seed)
+        reachable = [min(every_mask(c, phases, tile, field, starts)) for c, phases in batch]
+        plain = [(phases.excess({}), c.span) for c, phases in batch]
+        best = min(reachable)
+        better += best < min(plain)
+        for below in (min(plain), (best[0], best[1] + 1), best):
+            expected = best if best < below else None
+            found = below
+            for candidate, phases in batch:
+                given, last = rules(candidate, field, tile), last_block(candidate, field, tile)
+                question = Question(phases, field, given, last, candidate.span, None, found)
+                answer = least_excess(question, 1 << 30, Budget())
+                assert answer.complete
+                if answer.best is not None:
+                    found = answer.best.excess, answer.best.used
+                    assert phases.excess(answer.best.masks) == answer.best.excess, seed
+            assert (found if found < below else None) == expected, (seed, below)
+            least = ExcessModel(batch, field, tile, below, None).solve(Budget(), None)
+            assert (least.outcome is Outcome.INFEASIBLE) == (expected is None), (seed, below)
+            if expected is not None:
+                assert (least.excess, least.used) == expected, (seed, below)
+                assert batch[least.number][1].excess(least.masks) == least.excess, seed
+    assert better > 5
+
+
+def test_accesses_that_see_different_numbers_of_banks():
+    """Their masks may read bits that others select banks by; what the last block takes is not looked at."""
+    for seed in range(40):
+        tile, field, batch, starts = random_question(seed, halves=True)
+        least = min(min(every_mask(c, phases, tile, field, starts))[0] for c, phases in batch)
+        for below, expected in (((least + 1, 0), {least}), ((least, 0), set())):
+            found = set()
+            for candidate, phases in batch:
+                given, last = rules(candidate, field, tile), last_block(candidate, field, tile)
+                question = Question(phases, field, given, last, candidate.span, None, below)
+                answer = least_excess(question, 1 << 30, Budget())
+                found |= set() if answer.best is None else {answer.best.excess}
+            assert found == expected, seed
+            answer = ExcessModel(batch, field, tile, below, None).solve(Budget(), None)
+            assert (set() if answer.masks is None else {answer.excess}) == expected, seed
+
+
+def test_no_layout_takes_more_than_it_may():
+    tile, field, batch, starts = random_question(3)
+    for candidate, phases in batch:
+        every = sorted(every_mask(candidate, phases, tile, field, starts), key=lambda found: found[1])
+        for most in sorted({used for _, used in every}):
+            expected = min(found for found in every if found[1] <= most)
+            given, last = rules(candidate, field, tile), last_block(candidate, field, tile)
+            question = Question(phases, field, given, last, candidate.span, most, (1000, 0))
+            found = least_excess(question, 1 << 30, Budget()).best
+            assert (found.excess, found.used) == expected
+            least = ExcessModel([(candidate, phases)], field, tile, (1000, 0), most).solve(Budget(), None)
+            assert (least.excess, least.used) == expected
+
+
+def test_a_tree_out_of_steps_says_so():
+    tile, field, batch, _ = random_question(1)
+    candidate, phases = batch[0]
+    given, last = rules(candidate, field, tile), last_block(candidate, field, tile)
+    question = Question(phases, field, given, last, candidate.span, None, (1000, 0))
+    assert not least_excess(question, 1, Budget()).complete
+    assert least_excess(question, 1 << 20, Budget()).complete
+
+
+def test_phases_that_no_mask_changes_only_add_their_floor():
+    """A lane alone costs one wavefront: nothing to decide but the bytes of the last block."""
+    tile, field, batch, _ = random_question(1)
+    candidate, _ = batch[0]
+    each = np.ones(1, np.int64)
+    alone = Phases(np.array([[-1, 3]]), 0 * each, BANK_BITS * each, 5 * each, each, each)
+    given, last = rules(candidate, field, tile), last_block(candidate, field, tile)
+    question = Question(alone, field, given, last, candidate.span, None, (1, 1000))
+    shortest = candidate.span if last is None else min(last.reach.values())
+    answer = least_excess(question, 1 << 20, Budget())
+    assert answer.complete
+    assert (answer.best.excess, answer.best.used) == (0, shortest)
+    nobody = Phases(np.zeros((0, 0), np.int64), *[np.zeros(0, np.int64)] * 5)
+    question = Question(nobody, field, given, last, candidate.span, None, (1, 1000))
+    assert least_excess(question, 1 << 20, Budget()).best.used == shortest
+
+
+@pytest.mark.parametrize(
+    ("name", "excess", "size"),
+    [
+        ("libceed_interp2d_p5q6_f64", 7, 2304),
+        ("rodinia_needleman_wunsch_32_i32", 1, 4484),
+        ("diagonals_32x32_f32", 16, 4096),
+    ],
+)
+def test_tiles_whose_conflicts_no_layout_of_whole_rows_avoids(name, excess, size):
+    """Every order, pad and XOR is ruled out, in seconds."""
+    problem = load(find(name))
+    layout = msgspec.structs.replace(problem.layout, families=("none", "order", "pad", "xor"))
+    case = case_of(msgspec.structs.replace(problem, layout=layout), device(problem.target))
+    found = formulas(case, Ask())
+    assert (found.weighted_excess, found.bytes) == (excess, size)
+    assert found.complete
+    assert found.decided_by == "tree"
+
+
+@pytest.mark.parametrize("limit", [None, 108])
+def test_no_size_is_ruled_out_where_accesses_see_different_numbers_of_banks(limit):
+    """An XOR of bits inside the last block serves a pitch of 4 in 108 bytes; 112 were called the fewest."""
+    whole = (tuple(range(4)),)
+    rule = {("load", 4): PhaseRule(whole, 4, 4), ("store", 4): PhaseRule(whole, 2, 4)}
+    served = {"load": [11, 1, 12, 14, 17, 14, 6, 1], "store": [18, 3, 13, 0, 16, 4, 7, 20]}
+    accesses = [
+        {"name": op, "op": op, "bytes": 4, "for": {"i": 2},
+         "index": [f"{elements}[tid + 4*i] // 3", f"{elements}[tid + 4*i] % 3"]}
+        for op, elements in served.items()
+    ]  # fmt: skip
+    layout = {"families": ["pad", "xor"]} | ({} if limit is None else {"max_bytes": limit})
+    tile = {"shape": [7, 3], "element": "f32"}
+    problem = from_data({"name": "t", "tile": tile, "threads": 4, "accesses": accesses, "layout": layout})
+    gpu = Device("uneven", "uneven", 4, 4, 4, rule)
+    result = solve(problem, target=gpu, conflict_free=limit is not None)
+    assert result.status in (Status.FEASIBLE, Status.UNKNOWN)
+    assert result.proof.bytes.lower_bound <= 108
+
+
+@pytest.mark.parametrize(
+    ("constraint", "scope"),
+    [
+        ({"order": [0, 1]}, "families none, pad"),
+        ({"pitch_multiple_bytes": 32}, "families none, order, pad, split"),
+    ],
+)
+def test_a_scope_names_what_the_constraints_leave(constraint, scope):
+    """A fixed order leaves no cuts and a pitch no pads within rows: `x0*10 + x1 // 4 * 5 + x1 % 4` keeps the order."""
+    named = ["none", "order", "pad", "split", "interval", "matrix"]
+    families = named if "pitch_multiple_bytes" in constraint else [f for f in named if f != "interval"]
+    data = {
+        "name": "squares", "tile": {"shape": [4, 8], "element": "f32"}, "threads": 8,
+        "accesses": [
+            {"name": "squares", "op": "load", "bytes": 4, "index": ["tid % 4", "tid // 4 * 4 + i"], "for": {"i": 4}},
+            {"name": "rows", "op": "load", "bytes": 4, "index": ["i", "tid"], "for": {"i": 4}},
+            {"name": "pairs", "op": "load", "bytes": 4, "index": ["tid // 4 * 2", "tid % 4 * 2"]},
+        ],
+        "layout": {"families": families, **constraint},
+    }  # fmt: skip
+    result = solve(from_data(data), target=toy.toy_device(8, 8))
+    assert (result.proof.excess.lower_bound > 0, result.proof.excess.scope) == (True, scope)

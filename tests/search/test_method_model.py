@@ -1,0 +1,171 @@
+"""`--method model`: the answers of `auto`, and of exhaustive search, by one model of everything."""
+
+import re
+
+import constrained
+import msgspec
+import pytest
+import toy
+from command import layoutopt
+from conftest import ROOT
+from test_brute_force import random_case
+
+from layoutopt import load, solve
+from layoutopt.errors import ProblemFileError
+from layoutopt.files.file import from_data
+from layoutopt.problem.answer import Status
+
+FAMILIES = [
+    ["none", "xor"],
+    ["pad", "xor"],
+    ["order", "pad", "xor"],
+    ["order", "pad"],
+    ["none", "order"],
+    ["order", "split", "xor"],
+    ["none", "rotate", "interval", "xor"],
+    ["pad", "matrix"],
+]
+
+
+def asked(seed):
+    """A random problem within few families, and the least excess and words of its layouts."""
+    data, plain, lanes, banks, _ = random_case(seed)
+    families = FAMILIES[seed % len(FAMILIES)]
+    data["layout"]["families"] = families
+    return data, plain, toy.toy_device(lanes, banks), families
+
+
+def best(data, plain, device, families):
+    shape = tuple(data["tile"]["shape"])
+    return toy.best(shape, plain, device.lanes, device.banks, families)
+
+
+def by_model(data, device, **options):
+    return solve(from_data(data), target=device, method="model", **options)
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_same_minimum_as_exhaustive_search(block):
+    for seed in range(9000 + 20 * block, 9020 + 20 * block):
+        data, plain, device, families = asked(seed)
+        expected = best(data, plain, device, families)
+        result = by_model(data, device)
+        if expected is None:
+            assert result.status is Status.INFEASIBLE, seed
+            continue
+        assert result.status is Status.OPTIMAL, seed
+        found, wanted = (result.weighted_excess, result.bytes), (expected[0], 4 * expected[1])
+        assert found == wanted, seed
+        assert result.decided_by not in (None, "walsh"), seed
+        clean = by_model(data, device, conflict_free=True)
+        assert (clean.status is Status.INFEASIBLE) == (result.weighted_excess > 0), seed
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_constraints_on_pitches_by_both_methods(block):
+    """`max_bytes`, `pitch_multiple_bytes` and bytes first, against every layout; scripts/fuzz goes on."""
+    for seed in range(30 * block, 30 * block + 30):
+        constrained.compare(seed)
+
+
+QUICK = [
+    "awq/b_64x32_f16",
+    "basics/transpose_16x32_f32",
+    "cuda_samples/dmma_gemm_f64",
+    "cutlass/sm75_s4_crosswise_128x128",
+    "ggml/flash_attention_tile_k_d40",
+    "histogram/any_bin_expected_256_u32",
+    "scan/blelloch_256_16_banks",
+    "sparse/tc_gnn_sddmm_x_16x8_tf32",
+]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_answers_of_the_catalogue(name):
+    usual, found = solve(load(name)), solve(load(name), method="model")
+    assert (found.status, found.excess, found.bytes) == (usual.status, usual.excess, usual.bytes)
+    assert (usual.method, found.method) == ("auto", "model")
+    assert found.model.rounds > 0
+    assert found.decided_by is not None
+
+
+@pytest.mark.parametrize("name", ["ggml/flash_attention_tile_k_d40", "sparse/tc_gnn_sddmm_x_16x8_tf32"])
+def test_workers_do_not_change_the_answer(name):
+    one, two = (solve(load(name), method="model", workers=n).to_json() for n in (1, 2))
+    assert one == two
+
+
+def narrowed(name, families):
+    problem = load(name)
+    layout = msgspec.structs.replace(problem.layout, families=families)
+    return msgspec.structs.replace(problem, layout=layout)
+
+
+def test_pad_and_xor_are_decided_together():
+    """Neither alone serves 20 words a row in 16-byte accesses; padded to 32, an XOR has bits to read."""
+    sizes = {}
+    for families in (("none", "pad"), ("none", "xor"), ("none", "pad", "xor")):
+        found = solve(narrowed("ggml/flash_attention_tile_k_d40", families), method="model")
+        assert found.status is Status.OPTIMAL
+        sizes[families] = found.excess, found.bytes
+    assert sizes == {
+        ("none", "pad"): (32, 5120),
+        ("none", "xor"): (32, 5120),
+        ("none", "pad", "xor"): (0, 8144),
+    }
+
+
+def test_xor_over_two_pads():
+    """A 2x2x3 tile whose pitches are even: one pad under the XOR leaves a conflict, two do not."""
+    data, _, device, _ = asked(20134)
+    data["layout"] = {"families": ["order", "pad", "xor"], "pitch_multiple_bytes": 8}
+    for found in (solve(from_data(data), target=device), by_model(data, device)):
+        assert (found.status, found.excess, found.family) == (Status.OPTIMAL, 0, "pad+xor")
+
+
+@pytest.mark.parametrize("method", ["auto", "model"])
+def test_pads_of_a_period_and_more_where_bytes_allow(method):
+    """A 4x4 tile on two banks whose XOR needs bits that no pad of less than a period moves."""
+    data, _, device, _ = asked(70821)
+    found = {}
+    for most in (None, 200):
+        data["layout"] = {"families": ["order", "pad", "xor"], **({"max_bytes": most} if most else {})}
+        found[most] = solve(from_data(data), target=device, method=method)
+        assert found[most].status is Status.OPTIMAL
+    assert (found[None].excess, found[None].bytes) == (1, 88)
+    assert (found[200].excess, found[200].bytes) == (0, 136)
+    assert "any length" not in found[None].proof.excess.scope
+    assert found[200].proof.bytes.scope.endswith("pads of any length within 200 bytes")
+
+
+def test_the_widest_pitches():
+    """Sums stay within what the solver takes."""
+    problem = load("transposes/leimao_padded_f64")
+    layout = msgspec.structs.replace(problem.layout, pitch_multiple_bytes=1 << 20)
+    problem = msgspec.structs.replace(problem, layout=layout)
+    usual, found = solve(problem), solve(problem, method="model")
+    assert (found.status, found.excess, found.bytes) == (usual.status, usual.excess, usual.bytes)
+
+
+def test_what_no_time_leaves():
+    result = solve(load("stencils/halo_34x34_f32"), method="model", time_limit=0.02)
+    assert result.status in (Status.FEASIBLE, Status.UNKNOWN)
+    assert result.decided_by is None
+
+
+def test_what_the_method_does_not_do_is_refused(tmp_path):
+    problem = load("basics/transpose_16x32_f32")
+    layout = msgspec.structs.replace(problem.layout, minimise="instructions")
+    with pytest.raises(ProblemFileError, match="instructions cannot come first"):
+        solve(msgspec.structs.replace(problem, layout=layout), method="model")
+    with pytest.raises(ProblemFileError, match="expected one of auto, model"):
+        solve(problem, method="modal")
+    sets = next((ROOT / "problems").rglob("tile_sets/*.json"))
+    done = layoutopt("solve", sets, "--method", "model")
+    assert done.returncode == 2
+    assert "--method" in done.stderr
+
+
+def test_the_command_prints_what_the_model_took():
+    done = layoutopt("solve", "basics/transpose_16x32_f32", "--method", "model")
+    assert re.search(r"one model: rounds \d+, .* variables \d+, constraints \d+\n", done.stdout)

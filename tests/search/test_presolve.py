@@ -1,0 +1,146 @@
+"""The rules before the model: none of them changes an answer, alone or together."""
+
+import itertools
+
+import pytest
+from test_method_model import asked
+
+from layoutopt import load, solve
+from layoutopt.files.file import from_data
+from layoutopt.hardware.devices import Device, PhaseRule
+from layoutopt.search import presolve
+from layoutopt.search.reach_floor import ReachFloor
+
+EVERY = (*presolve.FIRST, *presolve.RULES)
+SUBSETS = [names for count in range(len(EVERY) + 1) for names in itertools.combinations(EVERY, count)]
+
+
+@pytest.fixture
+def only(monkeypatch):
+    """Keep the rules of these names."""
+
+    def keep(names):
+        for table in ("FIRST", "RULES"):
+            kept = {name: rule for name, rule in getattr(presolve, table).items() if name in names}
+            monkeypatch.setattr(presolve, table, kept)
+
+    return keep
+
+
+def answer(result):
+    return result.status, result.weighted_excess, result.bytes
+
+
+@pytest.mark.parametrize("names", SUBSETS, ids="+".join)
+def test_no_rule_changes_an_answer(names, only):
+    problems = []
+    for seed in range(6100, 6112):
+        data, _, device, _ = asked(seed)
+        problems.append((from_data(data), device))
+    wanted = [answer(solve(p, target=device, method="model")) for p, device in problems]
+    only(names)
+    assert [answer(solve(p, target=device)) for p, device in problems] == wanted
+
+
+def test_dense_layouts_that_do_need_no_model():
+    grown = solve(load("stencils/cuda_samples_optical_flow_8x34_f32")).model
+    assert (grown.rounds, grown.written_out) == (0, 0)
+
+
+def test_pads_without_a_swizzle_need_no_model(only):
+    families = {
+        "tile": {"shape": [80, 78], "element": "f32"},
+        "layout": {"families": ["none", "order", "pad"]},
+    }
+    rows = {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": 80}}
+    columns = {"name": "columns", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 78}}
+    problem = from_data({**families, "name": "tile", "threads": 32, "accesses": [rows, columns]})
+    with_rule = solve(problem)
+    only(("dense", "counted", "spectra"))
+    without = solve(problem)
+    assert (with_rule.model.rounds, without.model.rounds) == (0, 1)
+    assert with_rule.layout == without.layout
+    assert with_rule.proof == without.proof
+
+
+def test_what_spectra_refute_is_never_written_out(only):
+    name = "ggml/flash_attention_tile_k_d40"
+    few = solve(load(name)).model.written_out
+    only(("dense", "counted"))
+    assert few < solve(load(name)).model.written_out
+
+
+@pytest.mark.parametrize("method", ["auto", "model"])
+def test_words_that_merge_cost_no_bytes_to_keep_apart(method):
+    """Where 8 words of a group are served by 4 banks, dense rows take more passes, all of them needed."""
+    rules = {
+        ("load", 4): PhaseRule((tuple(range(8)),), 4, 4, row_words=8),
+        ("load", 16): PhaseRule(((0, 1), (2, 3), (4, 5), (6, 7)), 4, 4),
+    }
+    rows = {"op": "load", "bytes": 4, "index": ["(tid + i) // 8 % 8", "(tid + i) % 8"], "for": {"i": 3}}
+    vectors = {"op": "load", "bytes": 16, "index": ["tid % 8", "4*(tid // 8 % 2)"]}
+    problem = from_data(
+        {
+            "name": "p",
+            "tile": {"shape": [8, 8], "element": "f32"},
+            "threads": 16,
+            "accesses": [{"name": "rows", **rows}, {"name": "vectors", **vectors}],
+        }
+    )
+    result = solve(problem, target=Device("toy", "toy", 8, 4, 4, rules), method=method)
+    assert answer(result) == ("optimal", 0, 256)
+
+
+def test_out_of_time_lines_that_start_at_the_first_bank_are_looked_at(monkeypatch):
+    """Both diagonals of 48 lines: hundreds of pitches by rising span come before the one that serves them."""
+    monkeypatch.setattr(ReachFloor, "_solved", lambda self: False)
+    diagonals = {"down": "(tid + i) % 48", "up": "(432 - tid + i) % 48"}
+    data = {
+        "name": "t", "tile": {"shape": [48, 48], "element": "f32"}, "threads": 64,
+        "layout": {"families": ["order", "pad", "xor"]},
+        "accesses": [
+            {"name": name, "op": "load", "bytes": 4, "index": ["tid % 48", column], "for": {"i": 48}}
+            for name, column in diagonals.items()
+        ],
+    }  # fmt: skip
+    found = solve(from_data(data))
+    assert (found.status, found.excess, found.bytes) == ("feasible", 0, 12288)
+    assert found.proof.bytes.lower_bound == 9216
+
+
+def test_out_of_time_nothing_is_infeasible_that_was_not_looked_at(monkeypatch):
+    """Nothing that was looked at fits into the fewest bytes; what does was not."""
+    monkeypatch.setattr(ReachFloor, "_solved", lambda self: False)
+    data = {
+        "name": "t", "tile": {"shape": [32, 32], "element": "f16"}, "threads": 32,
+        "layout": {"pitch_multiple_bytes": 6, "minimise": "bytes"},
+        "accesses": [{"name": "a", "op": "store", "bytes": 4, "index": ["tid // 16", "2*(tid % 16)"]}],
+    }  # fmt: skip
+    assert solve(from_data(data)).status != "infeasible"
+
+
+def test_lines_that_start_at_the_first_bank_keep_the_pitch_asked_for(monkeypatch):
+    monkeypatch.setattr(ReachFloor, "_solved", lambda self: False)
+    rows = {"name": "rows", "op": "load", "bytes": 8, "index": ["tid % 32", "i"], "for": {"i": 4}}
+    data = {
+        "name": "t", "tile": {"shape": [32, 4], "element": "f64"}, "threads": 32, "accesses": [rows],
+        "layout": {"pitch_multiple_bytes": 24},
+    }  # fmt: skip
+    found = solve(from_data(data))
+    assert [d.stride * 8 % 24 for d in found.layout.digits if d.dim == 0 and d.size > 1] == [0]
+
+
+def test_the_one_order_of_thousands_that_does_is_found():
+    """Eight dimensions, so 40,320 orders; the first that do come behind more than there is time to look at."""
+    fill = {
+        "name": "fill", "op": "store", "bytes": 4, "for": {"i": 3, "j": 3, "k": 3},
+        "index": ["lane % 2", "i", "lane // 2 % 2", "j", "lane // 4 % 2", "k", "lane // 8 % 2", "lane // 16"],
+    }  # fmt: skip
+    read = {
+        "name": "read", "op": "load", "bytes": 4, "for": {"i": 2, "j": 2, "k": 2, "l": 2, "m": 5}, "where": "lane < 27",
+        "index": ["i", "lane % 3", "j", "lane // 3 % 3", "k", "lane // 9", "l", "m"],
+    }  # fmt: skip
+    data = {"name": "many", "tile": {"shape": [2, 3, 2, 3, 2, 3, 2, 5], "element": "f32"}, "threads": 32}
+    found = solve(from_data(data | {"accesses": [fill, read]}))
+    assert (found.status, found.family, found.excess, found.bytes) == ("optimal", "order", 0, 8640)
+    assert found.model.rounds == 0

@@ -1,0 +1,222 @@
+"""Tiles that share one layout: in the same bytes or side by side, of several shapes and element sizes."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+
+from layoutopt.cli.tiles import _npz
+from layoutopt.codegen.tiles import block_code
+from layoutopt.engine.case import case_of
+from layoutopt.errors import ProblemFileError
+from layoutopt.expressions.grammar import evaluate, parse
+from layoutopt.files.tile_set_file import tiles_from_data
+from layoutopt.hardware.devices import device
+from layoutopt.search.arrange import arrange
+from layoutopt.study.block import read_block, solved_block
+from layoutopt.study.check_tiles import check_tiles
+from layoutopt.study.compare_tiles import compare_tiles
+
+GPU = device("sm_90")
+ROWS = {
+    "name": "rows",
+    "op": "store",
+    "bytes": 2,
+    "index": ["2*i + lane // 16", "lane % 16"],
+    "for": {"i": 16},
+}
+# Sums in f32 leave down the columns; halves arrive along the rows.
+MIXED = {
+    "name": "mixed", "target": "sm_90", "threads": 32,
+    "tiles": [
+        {"name": "acc", "shape": [32, 8], "element": "f32"},
+        {"name": "out", "shape": [32, 16], "element": "f16"},
+    ],
+    "accesses": [
+        {"name": "columns", "tile": "acc", "op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 8}},
+        {**ROWS, "tile": "out"},
+    ],
+    "overlay": [["acc"], ["out"]], "same_layout": True,
+}  # fmt: skip
+# A and B, loaded alike, by one formula.
+TWINS = {
+    **MIXED,
+    "tiles": [
+        {"name": "A", "shape": [32, 8], "element": "f32", "stages": 2},
+        {"name": "B", "shape": [32, 8], "element": "f32", "stages": 3},
+        {"name": "C", "shape": [8], "element": "f32"},
+    ],
+    "accesses": [
+        {"name": "a", "tile": "A", "op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 8}},
+        {"name": "b", "tile": "B", "op": "store", "bytes": 4, "index": ["lane // 8", "lane % 8"]},
+        {"name": "c", "tile": "C", "op": "load", "bytes": 4, "index": ["lane % 8"]},
+    ],
+    "overlay": [], "same_layout": [["A", "B"]],
+}  # fmt: skip
+
+
+def offsets(answer, problem):
+    """Byte offsets of a part of a block, a result or a formula in its own elements."""
+    if not isinstance(answer, str):
+        return answer.table()
+    grids = {f"x{d}": grid for d, grid in enumerate(np.indices(problem.tile.shape))}
+    return evaluate(parse(answer, frozenset(grids)), grids) * problem.tile.element_bytes
+
+
+def test_elements_of_two_sizes_share_their_bytes():
+    tile_set = tiles_from_data(MIXED)
+    found = arrange(tile_set)
+    assert (found.excess, found.bytes, str(found.status)) == (0, 1024, "optimal")
+    parts = {part.tile: part for part in solved_block(tile_set, GPU, found).parts}
+    halves, words = (offsets(parts[name].answer, parts[name].problem).ravel() for name in ("out", "acc"))
+    assert (words == halves[::2]).all()
+    assert (words + 2 == halves[1::2]).all()
+    for part in parts.values():
+        case = case_of(part.problem, GPU)
+        table = offsets(part.answer, part.problem).ravel()
+        case.check(table)
+        assert all((count.wavefronts == count.ideal).all() for count in case.count(table))
+    assert "mixed_acc_offset_bytes" in block_code("c", solved_block(tile_set, GPU, found))
+    assert read_block(json.loads(json.dumps(found.to_json())), tile_set, GPU).bytes == 1024
+
+
+def test_tiles_side_by_side_have_one_formula_and_their_own_bytes():
+    tile_set = tiles_from_data(TWINS)
+    found = arrange(tile_set)
+    twins, single = found.tiles
+    assert (twins.tiles, single.tiles) == (("A", "B"), ("C",))
+    assert twins.bases_bytes == (twins.base_bytes, twins.base_bytes + 2 * twins.stage_bytes)
+    assert (found.excess, found.bytes) == (0, 5 * 1024 + 32)
+    parts = {part.tile: part for part in solved_block(tile_set, GPU, found).parts}
+    assert parts["A"].answer.offset == parts["B"].answer.offset
+    assert (parts["A"].stages, parts["B"].stages) == (2, 3)
+    spans = [
+        (p.base_bytes, p.base_bytes + (p.stages - 1) * p.stage_bytes + p.answer.bytes) for p in parts.values()
+    ]
+    assert all(a[1] <= b[0] for a, b in zip(sorted(spans), sorted(spans)[1:], strict=False))
+    tables = np.load(io.BytesIO(_npz(tile_set, found)))
+    assert (tables["B"] - tables["A"] == 2 * twins.stage_bytes).all()
+    rows = {row.family: row for row in compare_tiles(tile_set, time_limit=2).rows}
+    assert rows["all"].bytes == found.bytes
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"same_layout": [["A", "D"]]}, "same_layout[0][1]: no tile is called 'D'"),
+        (
+            {"same_layout": [["A", "B"], ["B", "C"]]},
+            "same_layout[1][0]: 'B' already stands in same_layout[0][1]",
+        ),
+        (
+            {"overlay": [["A"], ["B"]]},
+            "same_layout[0]: lists tiles side by side, and the overlay has them at several times",
+        ),
+        ({"same_layout": [["A"]]}, "same_layout[0]: expected"),
+    ],
+)
+def test_what_cannot_share_is_refused(changes, error):
+    with pytest.raises(ProblemFileError) as caught:
+        tiles_from_data({**TWINS, **changes})
+    assert str(caught.value).startswith(error)
+
+
+def test_elements_that_nothing_touches_could_be_torn():
+    columns = {**MIXED["accesses"][0], "for": {"i": 7}}
+    tile_set = tiles_from_data({**MIXED, "accesses": [columns, MIXED["accesses"][1]]})
+    with pytest.raises(ProblemFileError, match=r"tiles\[0\]: none touches element \(0, 7\)"):
+        arrange(tile_set)
+    odd = [{"name": "acc", "shape": [32, 8], "element": {"bytes": 4, "align": 2}}, MIXED["tiles"][1]]
+    with pytest.raises(ProblemFileError, match=r"tiles\[0\].element: elements of several sizes"):
+        tiles_from_data({**MIXED, "tiles": odd})
+
+
+# Operands of a GEMM: as many columns, more rows of B than of A.
+ROWS_OF_16 = [
+    {"name": "A", "shape": [16, 64], "element": "f16", "stages": 2},
+    {"name": "B", "shape": [48, 64], "element": "f16", "stages": 3},
+]
+OPERANDS = {
+    "name": "operands", "target": "sm_90", "threads": 32, "tiles": ROWS_OF_16,
+    "accesses": [
+        {"name": f"{op} {tile}", "tile": tile, "op": op, "bytes": 16, "index": index, "for": {"i": trips}}
+        for tile, trips in (("A", 4), ("B", 12))
+        for op, index in (
+            ("store", ["4*i + lane // 8", "8*(lane % 8)"]),
+            ("load", ["lane % 16 + 16*(i // 4)", "8*(lane // 16) + 16*(i % 4)"]),
+        )
+    ],
+    "same_layout": [["A", "B"]],
+}  # fmt: skip
+
+
+def test_tiles_of_several_sizes_have_one_formula_and_bytes_of_their_own():
+    tile_set = tiles_from_data(OPERANDS)
+    found = arrange(tile_set)
+    assert (found.excess, found.bytes, str(found.status)) == (0, 2 * 2048 + 3 * 6144, "optimal")
+    parts = {part.tile: part for part in solved_block(tile_set, GPU, found).parts}
+    assert parts["A"].answer.offset == parts["B"].answer.offset
+    assert [(p.stages, p.stage_bytes, p.answer.bytes) for p in parts.values()] == [
+        (2, 2048, 2048),
+        (3, 6144, 6144),
+    ]
+    assert (parts["B"].answer.table()[:16] == parts["A"].answer.table()).all()
+    assert json.dumps(found.to_json()["tiles"][0]["places"]).count("stage_bytes") == 2
+    assert read_block(json.loads(json.dumps(found.to_json())), tile_set, GPU).bytes == found.bytes
+
+
+def test_pads_of_the_largest_tile_are_those_of_the_others():
+    """With pads alone the bytes of every tile rise with the pitch, so that they are proved together."""
+    tile_set = tiles_from_data({**OPERANDS, "layout": {"families": ["none", "pad"]}})
+    found = arrange(tile_set)
+    stage = {place.tile: (place.stage_bytes, place.bytes) for place in found.tiles[0].places}
+    assert stage == {"A": (15 * 144 + 128, 15 * 144 + 128), "B": (47 * 144 + 128, 47 * 144 + 128)}
+    assert (found.excess, str(found.status)) == (0, "optimal")
+    rows = {row.family: row for row in compare_tiles(tile_set, time_limit=2).rows}
+    assert rows["all"].bytes == found.bytes == 2 * stage["A"][0] + 3 * stage["B"][0]
+
+
+def test_a_function_of_the_bytes_serves_elements_of_two_sizes_and_as_many_rows():
+    tiles = [{"name": "acc", "shape": [32, 16], "element": "f32"}, MIXED["tiles"][1]]
+    columns = {**MIXED["accesses"][0], "for": {"i": 16}}
+    data = {**MIXED, "tiles": tiles, "accesses": [columns, MIXED["accesses"][1]]}
+    for change in ({}, {"overlay": [], "same_layout": [["acc", "out"]]}):
+        tile_set = tiles_from_data({**data, **change})
+        found = arrange(tile_set)
+        assert (found.excess, found.bytes) == (0, 2048 if not change else 3072)
+        parts = {part.tile: part for part in solved_block(tile_set, GPU, found).parts}
+        halves, words = (offsets(parts[name].answer, parts[name].problem).ravel() for name in ("out", "acc"))
+        assert (words[:256] == halves[::2]).all()
+
+
+def test_a_shipped_block_is_asked_for_one_layout():
+    published = [{"offset": "x0*64 + (x1 ^ x0 % 8 * 8)", "bytes": n} for n in (2048, 6144)]
+    tiles = [{**tile, "published": mine} for tile, mine in zip(ROWS_OF_16, published, strict=True)]
+    assert not check_tiles(tiles_from_data({**OPERANDS, "tiles": tiles}), target=GPU).findings
+    tiles[1]["published"] = {"offset": "x0*64 + (x1 ^ x0 % 4 * 16)", "bytes": 6144}
+    (finding,) = check_tiles(tiles_from_data({**OPERANDS, "tiles": tiles}), target=GPU).findings
+    assert (finding.kind, finding.details["byte"]) == ("layouts_differ", 128)
+
+
+def test_what_the_hardware_reads_has_one_shape():
+    accesses = [*OPERANDS["accesses"], {"name": "fill", "tile": "A", "op": "tma.load"}]
+    with pytest.raises(
+        ProblemFileError, match=r"accesses\[4\]: tma.load needs tiles of one shape and element"
+    ):
+        tiles_from_data({**OPERANDS, "accesses": accesses})
+
+
+def test_what_several_sizes_leave_out_is_in_no_scope():
+    """Columns of both want another order of dimensions, in which the smaller tile would have holes."""
+    columns = {"op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 8}}
+    tiles = [{"name": name, "shape": [rows, 8], "element": "f32"} for name, rows in (("A", 32), ("B", 64))]
+    data = {
+        "name": "columns", "target": "sm_90", "threads": 32, "tiles": tiles, "same_layout": [["A", "B"]],
+        "accesses": [{**columns, "name": tile, "tile": tile} for tile in "AB"],
+        "layout": {"families": ["none", "order"]},
+    }  # fmt: skip
+    found = arrange(tiles_from_data(data))
+    assert (found.excess, found.proof.excess.scope) == (112, "families none")
+    refused = arrange(tiles_from_data(data), conflict_free=True)
+    assert (str(refused.status), "(families none)" in refused.reason) == ("infeasible", True)

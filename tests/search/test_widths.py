@@ -1,0 +1,207 @@
+"""Widths that the solver chooses, against solving every choice on its own."""
+
+import itertools
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from layoutopt import check
+from layoutopt.codegen.languages import emit
+from layoutopt.errors import ProblemFileError
+from layoutopt.files.file import from_data
+from layoutopt.ground.budget import Budget, OutOfTime
+from layoutopt.hardware.devices import device
+from layoutopt.problem.answer import Status
+from layoutopt.report import comparison_text
+from layoutopt.report.text import explanation_report
+from layoutopt.search.solve import cases as solve_module_cases
+from layoutopt.search.solve import solve
+from layoutopt.study.compare import compare
+from layoutopt.study.explain import explain
+from layoutopt.study.show import views
+
+ROWS = {"name": "rows", "op": "store", "index": ["4*i + tid // 8", "4*(tid % 8)"], "for": {"i": 8}}
+NARROW = {**ROWS, "bytes": 8, "index": ["4*i + tid // 8", "4*(tid % 8) + 2*p"], "for": {"i": 8, "p": 2}}
+NARROWEST = {**ROWS, "bytes": 4, "index": ["4*i + tid // 8", "4*(tid % 8) + p"], "for": {"i": 8, "p": 4}}
+COLUMNS = {"name": "columns", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 32}}
+
+
+def problem(*accesses, families=("none", "pad"), element="f32", shape=(32, 32)):
+    return from_data(
+        {
+            "schema": "layoutopt.problem/1", "name": "widths", "threads": 32, "accesses": list(accesses),
+            "tile": {"shape": list(shape), "element": element}, "layout": {"families": list(families)},
+        }
+    )  # fmt: skip
+
+
+def total(result, rows_weight=1):
+    rows, columns = result.accesses
+    return rows_weight * rows.wavefronts + columns.wavefronts
+
+
+@pytest.mark.parametrize(
+    ("families", "weight"),
+    [*itertools.product((("none", "pad"), ("none", "xor")), (1, 0.25, 40)), (("none",), 40)],
+)
+def test_the_choice_is_the_best_of_all(weight, families):
+    by_width = {
+        16: solve(problem({**ROWS, "bytes": 16, "weight": weight}, COLUMNS, families=families)),
+        8: solve(problem({**NARROW, "weight": weight}, COLUMNS, families=families)),
+        4: solve(problem({**NARROWEST, "weight": weight}, COLUMNS, families=families)),
+    }
+    wanted = min(by_width, key=lambda w: (total(by_width[w], weight), by_width[w].bytes,
+                                          by_width[w].proof.index_cost.value))  # fmt: skip
+    result = solve(problem({**ROWS, "bytes": [16, 8, 4], "weight": weight}, COLUMNS, families=families))
+    assert result.status is Status.OPTIMAL
+    assert result.accesses[0].bytes == wanted
+    assert (total(result, weight), result.bytes) == (total(by_width[wanted], weight), by_width[wanted].bytes)
+
+
+def test_two_narrow_stores_may_beat_a_wide_one():
+    result = solve(problem({**ROWS, "bytes": [16, 8]}, COLUMNS))
+    assert [(a.name, a.bytes, a.wavefronts) for a in result.accesses] == [
+        ("rows", 8, 32),
+        ("columns", None, 64),
+    ]
+    assert total(solve(problem({**ROWS, "bytes": 16}, COLUMNS))) == 160
+    # A given layout is checked at the width that costs least: at pitch 33 only single words are aligned.
+    widths = {"x0*36 + x1": 16, "x0*34 + x1": 8, "x0*33 + x1": 4}
+    for offset, width in widths.items():
+        audit = check(problem({**ROWS, "bytes": [4, 16, 8]}, COLUMNS), offset)
+        assert audit.status is Status.FEASIBLE
+        rows = audit.accesses[0]
+        assert (rows.bytes, rows.wavefronts) == (width, 32), offset
+
+
+def test_packed_elements_and_a_variable_called_part():
+    access = {**ROWS, "bytes": [16, 8], "index": ["4*part + tid // 8", "32*(tid % 8)"], "for": {"part": 8}}
+    result = solve(problem(access, element="s4", shape=(32, 256), families=("none", "pad")))
+    assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 4096)
+    assert result.accesses[0].bytes in (16, 8)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler on this machine")
+def test_emitted_code_has_a_parameter_for_the_parts(tmp_path):
+    tile = problem({**ROWS, "bytes": [16, 8]}, COLUMNS)
+    result = solve(tile)
+    header = emit("cuda", tile, device(tile.target), result)
+    assert re.search(r"widths_rows_bytes\(int tid, int i, int part\)", header)
+    (tmp_path / "tile.cuh").write_text(header)
+    (tmp_path / "main.cpp").write_text(
+        '#include <cstdio>\n#include "tile.cuh"\nint main() { for (int i = 0; i < 8; ++i) for (int p = 0; p < 2; '
+        '++p) for (int t = 0; t < 32; ++t) std::printf("%u,", widths_rows_bytes(t, i, p)); }\n'
+    )
+    subprocess.run(["g++", "-std=c++14", "main.cpp", "-o", "main"], cwd=tmp_path, check=True)
+    output = subprocess.run(["./main"], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    expected = [
+        int(result.layout.byte_offset(4 * i + t // 8, 4 * (t % 8) + 2 * p))
+        for i in range(8) for p in range(2) for t in range(32)
+    ]  # fmt: skip
+    assert json.loads(f"[{output.rstrip(',')}]") == expected
+
+
+@pytest.mark.parametrize(
+    ("accesses", "message"),
+    [
+        ([{**ROWS, "bytes": [16, 12]}], r"accesses\[0\].bytes: 12 bytes must divide 16"),
+        (
+            [{**ROWS, "bytes": [16, 2]}],
+            r"accesses\[0\].bytes: 2 bytes must divide 16 and hold whole elements",
+        ),
+        ([{**ROWS, "bytes": [16, 0]}], r"accesses\[0\].bytes: 0 bytes must divide 16"),
+        ([{**ROWS, "bytes": []}], r"accesses\[0\].bytes: "),
+        ([{**ROWS, "name": f"r{k}", "bytes": [16, 8]} for k in range(5)], r"accesses: 32 choices of widths"),
+        ([{**ROWS, "op": "ldmatrix.x4", "bytes": [16, 8]}], r"accesses\[0\].op: .* 16 bytes wide"),
+    ],
+)
+def test_wrong_lists_are_refused(accesses, message):
+    with pytest.raises(ProblemFileError, match=message):
+        solve(problem(*accesses))
+
+
+WID = {
+    "name": "wid", "tile": {"shape": [64, 16], "element": "f64"}, "threads": 256,
+    "accesses": [
+        {"name": "rows", "op": "store", "bytes": [16, 8], "index": ["tid//8+32*i", "2*(tid % 8)"], "for": {"i": 2}},
+        {"name": "a", "op": "load", "bytes": 8, "index": ["tid % 64", "tid // 64 + 4*(i ^ 1)"], "for": {"i": 4}},
+        {"name": "b", "op": "load", "bytes": 8, "for": {"s": 3},
+         "index": ["(tid % 64 * 2 + s) % 64", "(tid // 64 + 4*s + tid % 64 // 32) % 16"]},
+    ],
+}  # fmt: skip
+
+
+def test_compare_show_and_explain_take_the_solvers_choice():
+    tile = from_data(WID)
+    result = solve(tile)
+    assert (result.excess, result.accesses[0].bytes) == (0, 8)
+    compared = compare(tile, time_limit=10)
+    everything = next(row for row in compared.rows if row.family == "all")
+    assert (everything.excess, everything.offset, compared.widths) == (0, result.offset, {"rows": 8})
+    assert "every row with `rows` of 8 bytes" in comparison_text.text(tile, compared)
+    explained = explain(tile, budget=Budget(20))
+    assert (explained.conflict_free, explained.offset) == (True, result.offset)
+    assert explained.widths == {"rows": 8}
+    assert "with `rows` of 8 bytes" in explanation_report(tile, explained)
+    chosen = {"access": "rows", "warp": None, "iteration": {"part": 1}, "time_limit": 10}
+    seen = views(tile, device("sm_90"), before="none", **chosen)
+    assert (seen.layouts[-1].offset, seen.chosen.iteration["part"]) == (result.offset, 1)
+    assert "drawn with `rows` of 8 bytes" in seen.note
+
+
+@pytest.mark.parametrize("conflict_free", [False, True])
+def test_what_one_choice_needs_is_not_said_of_all(monkeypatch, conflict_free):
+    """Rows of 8 bytes under columns of 1 byte: conflicts at 8 bytes a lane, none at 4, which there was no time for."""
+    data = {
+        "name": "widths", "tile": {"shape": [32, 128], "element": "u8"}, "threads": 32,
+        "accesses": [
+            {"name": "rows", "op": "store", "bytes": [16, 4], "index": ["tid", "0"]},
+            {"name": "columns", "op": "load", "bytes": 1, "index": ["tid", "i"], "for": {"i": 16}},
+        ],
+    }  # fmt: skip
+    whole = solve(from_data(data), conflict_free=conflict_free)
+
+    def one_case(*asked):
+        yield next(iter(solve_module_cases(*asked)))
+        raise OutOfTime
+
+    monkeypatch.setattr("layoutopt.search.solve.cases", one_case)
+    cut = solve(from_data(data), conflict_free=conflict_free)
+    assert cut.status in (Status.FEASIBLE, Status.UNKNOWN)
+    assert cut.proof.excess.lower_bound == 0 <= (whole.excess or 0)
+    assert (cut.proof.excess.everywhere, cut.proof.evidence) == (True, "")
+
+
+def test_bytes_that_one_choice_needs_are_not_said_of_all(monkeypatch):
+    """Pairs in rows of 33 words need a pad, single words none, which there was no time for."""
+    data = {
+        "name": "widths", "tile": {"shape": [32, 33], "element": "f32"}, "threads": 32,
+        "accesses": [{"name": "rows", "op": "store", "bytes": [8, 4], "index": ["tid", "0"]}],
+        "layout": {"families": ["none", "pad"]},
+    }  # fmt: skip
+
+    def one_case(*asked):
+        yield next(iter(solve_module_cases(*asked)))
+        raise OutOfTime
+
+    monkeypatch.setattr("layoutopt.search.solve.cases", one_case)
+    result = solve(from_data(data))
+    assert (result.status, result.bytes) == (Status.FEASIBLE, 4 * (31 * 34 + 33))
+    assert (result.proof.bytes.lower_bound, result.proof.bytes.scope) == (4 * 32 * 33, "every layout")
+
+
+def test_no_choice_has_all_of_the_time_but_the_last(monkeypatch):
+    data = {
+        "name": "widths", "tile": {"shape": [32, 32], "element": "f32"}, "threads": 32,
+        "accesses": [{"name": "rows", "op": "store", "bytes": [16, 8, 4], "index": ["tid", "0"]}],
+    }  # fmt: skip
+    given = []
+    monkeypatch.setattr(
+        "layoutopt.search.solve.improved",
+        lambda case, proposal, ask: given.append(ask.budget.seconds) or proposal,
+    )
+    solve(from_data(data), time_limit=1000)
+    assert given == [pytest.approx(seconds, abs=60) for seconds in (500, 500, 1000)]

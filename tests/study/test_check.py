@@ -1,0 +1,336 @@
+"""Audits of layouts in use: counts, findings, counters, exit codes."""
+
+import json
+
+import msgspec
+import numpy as np
+import pytest
+from command import layoutopt
+from conftest import PROBLEMS, ROOT, problem_id
+
+from layoutopt import check, load, solve
+from layoutopt.accesses.lower import with_loops
+from layoutopt.accesses.trace import trace
+from layoutopt.engine.witness import witness
+from layoutopt.errors import ProblemFileError
+from layoutopt.files.file import from_data
+from layoutopt.ground.budget import Budget
+from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
+from layoutopt.hardware.devices import device
+from layoutopt.problem.answer import Status
+from layoutopt.report.text import audit_report
+from layoutopt.study.compare import compare
+
+BASICS = ROOT / "problems" / "basics"
+TRANSPOSE = BASICS / "transpose_32x32_f32.json"
+
+
+def quick(problem):
+    return solve(problem, time_limit=2)
+
+
+def audit(name, offset=None, solver=None):
+    return check(load(BASICS / f"{name}.json"), offset, solver=solver)
+
+
+def findings(result, kind):
+    return [f for f in result.findings if f.kind == kind]
+
+
+@pytest.mark.parametrize(
+    ("name", "offset", "access", "wavefronts", "conflicts"),
+    [
+        ("transpose_32x32_f32", "x0*32 + x1", "columns", 32 * 32, 32 * 31),
+        ("transpose_32x32_f32", "x0*33 + x1", "columns", 32, 0),
+        ("transpose_32x32_f32", "x0*32 + (x1 ^ x0)", "columns", 32, 0),
+        ("transpose_32x32_f32", "x0*32 + (x1 // 4 ^ x0 % 8)*4 + x1 % 4", "columns", 128, 96),
+        ("transpose_16x16_f32_sm_10", "x0*16 + x1", "columns", 256, 240),
+        ("transpose_16x16_f32_sm_10", "x0*17 + x1", "columns", 16, 0),
+        ("transpose_16x32_f32", "x0*32 + x1", "columns", 256, 240),
+        ("transpose_16x32_f32", "x0*33 + x1", "columns", 32, 16),
+        ("transpose_16x32_f32", "x0*34 + x1", "columns", 16, 0),
+        ("transpose_16x32_f32", "x0*32 + (x1 ^ 2*x0)", "columns", 16, 0),
+        ("transpose_16x32_f32", "x0*32 + (x1 ^ x0)", "columns", 32, 16),
+        ("rows_32x32_f64", "x0*32 + x1", "rows", 64, 0),
+        ("scan_512_f32", "x0 + x0 // 32", "strides", 5, 0),
+        ("scan_512_f32", "x0", "strides", 31, 26),
+        ("gemm_a_128x64_f16", "x0*64 + (x1 ^ x0 % 8 * 8)", "fragments", 256, 0),
+        ("gemm_a_128x64_f16", "x0*64 + x1", "fragments", 2048, 1792),
+    ],
+)
+def test_published_cases(name, offset, access, wavefronts, conflicts):
+    result = audit(name, offset)
+    (found,) = [a for a in result.accesses if a.name == access]
+    assert (found.wavefronts, found.bank_conflicts) == (wavefronts, conflicts)
+    assert result.status is Status.FEASIBLE
+
+
+def test_the_worst_phase_lane_by_lane():
+    result = audit("transpose_32x32_f32", "x0*32 + x1")
+    (conflict,) = findings(result, "conflict")
+    assert conflict.access == "columns"
+    assert conflict.details["wavefronts"] == 32
+    assert conflict.details["meeting"][3] == {
+        "lane": 3,
+        "coordinates": (3, 0),
+        "byte_offset": 384,
+        "word": 96,
+    }
+    assert "32 words meet in bank 0" in conflict.message
+
+
+@pytest.mark.parametrize("path", PROBLEMS, ids=problem_id)
+def test_witness_agrees_with_the_engine(path):
+    problem = load(path)
+    gpu = device(problem.target)
+    table = np.arange(problem.tile.elements) * problem.tile.element_bits // 8
+    for access in trace(with_loops(problem), gpu).accesses:
+        from layoutopt.engine.conflicts import count_wavefronts
+
+        rows = slice(0, 6)
+        address, active = table[access.element][rows], access.active[rows]
+        counts = count_wavefronts(address, active, access.operation, gpu)
+        for k in range(len(address)):
+            phases = witness(address[k].tolist(), active[k].tolist(), access.operation, gpu)
+            assert sum(p.wavefronts for p in phases) == counts.wavefronts[k]
+            assert len(phases) == counts.phases[k]
+
+
+def test_unsound_layouts():
+    wide = from_data(
+        {
+            "name": "wide", "tile": {"shape": [8, 8], "element": "f32"}, "threads": 32,
+            "accesses": [{"name": "vectors", "op": "load", "bytes": 16, "index": ["tid // 2 % 8", "4*(tid % 2)"]}],
+            "layout": {"max_bytes": 256},
+        }
+    )  # fmt: skip
+    overlapping = check(wide, "x0*4 + x1")
+    assert overlapping.status is Status.INFEASIBLE
+    (overlap,) = findings(overlapping, "overlap")
+    assert overlap.details["byte_offset"] == 16
+    misaligned = check(wide, "x0*9 + x1")
+    assert {f.kind for f in misaligned.findings} >= {"misaligned", "out_of_bounds", "unused_bytes"}
+    torn = check(wide, "x0*8 + (x1 ^ 1)")
+    assert findings(torn, "torn")
+    below = check(wide, "x0*8 + x1 - 4")
+    assert "byte -16" in findings(below, "out_of_bounds")[0].message
+    assert check(wide, "x0*8 + x1").status is Status.FEASIBLE
+
+
+def test_idle_xor_bits_and_the_alignment_of_addresses():
+    problem = load(ROOT / "problems" / "marlin" / "a_64x64_f16.json")
+    result = check(problem)
+    (idle,) = findings(result, "idle_xor")
+    assert idle.details == {"bits": 3, "offset": "(x0*8 + x1 // 8 ^ x0 % 8)*8 + x1 % 8"}
+    assert check(problem, idle.details["offset"]).accesses == result.accesses
+    (alignment,) = findings(result, "alignment")
+    assert alignment.details == {"offset_form": 16, "address_form": 1024}
+    assert not findings(check(problem, "x0*64 + (x1 ^ x0 % 8 * 8)"), "idle_xor")
+
+
+def test_where_time_is_over_large_layouts_in_use_are_counted_and_no_more(monkeypatch):
+    """Each bit of an XOR, the address form of each, and each kind of edit, take as long as the count."""
+    monkeypatch.setattr("layoutopt.study.idle_xor._QUICK", 0)
+    monkeypatch.setattr("layoutopt.study.nearest_edit._QUICK_LANES", 0)
+    problem = load(ROOT / "problems" / "basics" / "gemm_a_128x64_f16.json")
+    layout = "x0*64 + (x1 ^ x0 % 16 * 8)"
+    whole, cut = (
+        check(problem, layout, solver=lambda changed: solve(changed, time_limit=1), budget=budget)
+        for budget in (Budget(), Budget(0))
+    )
+    assert cut.accesses == whole.accesses
+    kinds = {f.kind for f in whole.findings}
+    assert {"idle_xor", "alignment"} & kinds
+    assert not {"idle_xor", "alignment", "edit"} & {f.kind for f in cut.findings}
+
+
+@pytest.mark.parametrize(
+    ("offset", "message", "saved"),
+    [
+        ("x0*32 + x1", "XOR 5 bits at 4 bytes: x0*32 + (x1 ^ x0); saves 992 wavefronts", (992, 0)),
+        ("x0*34 + x1", "pad 1 instead of 2: x0*33 + x1; saves 32 wavefronts and 124 bytes", (32, 124)),
+    ],
+)
+def test_the_cheapest_fix(offset, message, saved):
+    (fix,) = findings(audit("transpose_32x32_f32", offset, quick), "fix")
+    assert fix.message.startswith(message)
+    assert (fix.details["saved_wavefronts"], fix.details["saved_bytes"]) == saved
+
+
+def test_a_fix_never_costs_wavefronts():
+    """Fewer bytes are no gain where the solver's time ended at a layout of more wavefronts."""
+
+    def stopped(problem):
+        layout = msgspec.structs.replace(problem.layout, families=("none",))
+        return solve(msgspec.structs.replace(problem, layout=layout))
+
+    good = "x0*34 + (x1 + x0) % 32"
+    assert not findings(audit("transpose_32x32_f32", good, stopped), "fix")
+
+
+def test_bytes_alone_are_no_reason():
+    """124 bytes fewer change no blocks on a multiprocessor: no fix, and the audit says so."""
+    result = audit("transpose_32x32_f32", "x0*33 + x1", quick)
+    (keep,) = findings(result, "keep")
+    assert keep.message.startswith("leave it as it is: 2")
+    assert not findings(result, "fix")
+    assert not findings(result, "edit")
+    assert result.estimate.blocks_per_sm == 2
+    assert result.estimate.instructions > 0
+
+
+def test_a_fix_and_an_edit_save_time_and_not_wavefronts_alone():
+    """An XOR without conflicts takes instructions in every iteration, where a pad and a split take none."""
+    rows = {
+        "name": "rows",
+        "op": "store",
+        "bytes": 4,
+        "index": ["tid // 32 + 2*i", "tid % 32"],
+        "for": {"i": 20},
+    }
+    columns = {"name": "columns", "op": "load", "bytes": 4, "index": ["tid % 40", "j"],
+               "where": "tid < 40", "for": {"j": 36}}  # fmt: skip
+    tile = {"shape": [40, 36], "element": "f32"}
+    problem = from_data({"name": "p", "tile": tile, "threads": 64, "accesses": [rows, columns]})
+    asked = check(problem, "x0*36 + x1", solver=quick)
+    assert [edit.details["offset"] for edit in findings(asked, "edit")] == ["x0*37 + x1"]
+    hurried = check(problem, "x0*36 + x1", solver=quick, budget=Budget(0))
+    fixes = [fix.details["offset"] for result in (asked, hurried) for fix in findings(result, "fix")]
+    assert fixes == ["x0 % 8 * 180 + x1*5 + x0 // 8"] * 2
+
+
+def test_nothing_to_mend():
+    result = audit("transpose_32x32_f32", "x0*32 + (x1 ^ x0)", quick)
+    assert [f.kind for f in result.findings] == ["alignment"]
+
+
+def test_what_the_compiler_may_fuse():
+    """Profiled on sm_80: a column of int s[32][32], two neighbours a lane, shows 30 conflicts and not 62."""
+    problem = from_data(
+        {
+            "name": "column", "target": "sm_80", "tile": {"shape": [32, 32], "element": "i32"}, "threads": 32,
+            "accesses": [{"name": "read", "op": "load", "bytes": 4, "index": ["tid", "m"], "for": {"m": 2}}],
+        }
+    )  # fmt: skip
+    result = check(problem, "x0*32 + x1")
+    assert (result.accesses[0].wavefronts, result.accesses[0].bank_conflicts) == (64, 62)
+    (fusion,) = findings(result, "fusion")
+    assert fusion.details == {"loop": "m", "bytes": 8, "wavefronts": (64, 32), "bank_conflicts": (62, 30)}
+    assert not findings(check(problem, "x0*33 + x1"), "fusion")  # odd rows are misaligned for 8 bytes
+
+
+def test_amd_counters_have_amds_names():
+    data = {
+        "name": "columns", "target": "gfx942", "tile": {"shape": [64, 32], "element": "f32"}, "threads": 64,
+        "accesses": [{"name": "read", "op": "load", "bytes": 4, "index": ["tid", "0"]}],
+    }  # fmt: skip
+    problem = from_data(data)
+    audit = check(problem, "x0*32 + x1")
+    (read,) = audit.accesses
+    assert read.bank_conflicts > 0
+    assert read.counters == {"SQ_LDS_BANK_CONFLICT": read.bank_conflicts}
+    text = audit_report(problem, audit)
+    assert "SQ_LDS_BANK_CONFLICT" in text
+    assert "l1tex" not in text
+
+
+def test_counters_of_each_operation():
+    problem = from_data(
+        {
+            "name": "wide", "tile": {"shape": [32, 8], "element": "f32"}, "threads": 32,
+            "accesses": [
+                {"name": "fill", "op": "cp.async", "bytes": 16, "index": ["tid", "0"]},
+                {"name": "one word", "op": "load", "bytes": 16, "index": ["0", "0"]},
+                {"name": "write", "op": "st.shared.v4.b32", "index": ["tid", "4"]},
+            ],
+        }
+    )  # fmt: skip
+    fill, one, write = check(problem, "x0*8 + x1").accesses
+    assert fill.counters == {}
+    assert one.wavefronts == 2
+    assert one.counters[f"{WAVEFRONTS}_op_ld"] == one.counters[WAVEFRONTS] == 2
+    assert one.counters[f"{WAVEFRONTS}_op_st"] == 0
+    assert write.counters[f"{BANK_CONFLICTS}_op_st"] == write.counters[BANK_CONFLICTS] == write.bank_conflicts
+
+
+def test_layouts_as_tables_and_as_objects():
+    problem = load(TRANSPOSE)
+    result = solve(problem)
+    by_text = check(problem, result.offset)
+    assert check(problem, result.layout).accesses == by_text.accesses
+    assert check(problem, result.layout.table()).accesses == by_text.accesses
+    assert check(problem, result.layout.table()).offset is None
+    for wrong, message in ((np.zeros((3, 3), int), "shape"), (np.zeros((32, 32)), "integers")):
+        with pytest.raises(ProblemFileError, match=message):
+            check(problem, wrong)
+    with pytest.raises(ProblemFileError, match="division by zero"):
+        check(problem, "x0 // (x1 - 3)")
+    with pytest.raises(ProblemFileError, match="no layout to check"):
+        audit("rows_32x32_f64")
+
+
+def test_a_layout_that_the_hardware_dictates_is_the_only_fix():
+    problem = from_data(
+        {
+            "schema": "layoutopt.problem/1",
+            "name": "dictated",
+            "tile": {"shape": [64, 64], "element": "bf16"},
+            "threads": 128,
+            "layout": {"must_be": "tma"},
+            "accesses": [
+                {
+                    "name": "a",
+                    "op": "load",
+                    "bytes": 16,
+                    "index": ["tid % 64", "8*(tid // 64 + 2*i)"],
+                    "for": {"i": 4},
+                }
+            ],
+        }
+    )
+    result = check(problem, "x0*64 + x1", solver=quick)
+    assert result.excess > 0
+    (fix,) = findings(result, "fix")
+    assert fix.details["family"].startswith("tma")
+    served = [row.excess for row in compare(problem).rows if row.status == "optimal"]
+    assert len(served) > 1
+    assert min(served) == 0 < result.excess
+
+
+def test_command_line(tmp_path):
+    clean = layoutopt("check", TRANSPOSE, "--no-fix")
+    assert (clean.returncode, clean.stderr) == (0, "")
+    assert "no bank conflicts" in clean.stdout
+    bad = layoutopt("check", TRANSPOSE, "--offset", "x0*32 + x1", "--json")
+    assert bad.returncode == 1
+    data = json.loads(bad.stdout)
+    assert data["schema"] == "layoutopt.result/1"
+    assert "proof" not in data
+    assert (data["excess"], data["offset"], data["bytes"]) == (992, "x0*32 + x1", 4096)
+    assert [f["kind"] for f in data["findings"]] == ["conflict", "edit", "fix"]
+    assert data["edit"]["text"] == "change 32 to 33"
+    table = tmp_path / "t.npy"
+    np.save(table, 4 * (np.arange(32)[:, None] * 33 + np.arange(32)))
+    assert layoutopt("check", TRANSPOSE, "--table", table, "--no-fix").returncode == 0
+    for arguments in (
+        ("--offset", "x0 +"),
+        ("--offset", "y"),
+        ("--table", "missing.npy"),
+        ("--table", TRANSPOSE),
+        ("--offset", "x0", "--table", table),
+    ):
+        wrong = layoutopt("check", TRANSPOSE, *arguments)
+        assert wrong.returncode == 2
+        assert wrong.stdout == ""
+        assert "Traceback" not in wrong.stderr
+
+
+def test_more_than_a_block_of_the_gpu_has_is_said():
+    store = {"name": "rows", "op": "store", "bytes": 16, "index": ["tid", "4*i"], "for": {"i": 16}}
+    data = {"name": "large", "target": "sm_75", "threads": 256, "tile": {"shape": [256, 64], "element": "f32"},
+            "accesses": [store]}  # fmt: skip
+    (found,) = [f for f in check(from_data(data), "x0*68 + x1").findings if f.kind == "too_large"]
+    assert found.message == "69,616 bytes; a block of sm_75 has 65,536 for it"
+    assert not [f for f in check(from_data(data), "x0*64 + x1").findings if f.kind == "too_large"]
+    other = from_data({**data, "block": {"other_shared_bytes": 16}})
+    assert [f for f in check(other, "x0*64 + x1").findings if f.kind == "too_large"]

@@ -1,0 +1,234 @@
+"""Pictures: the same count as the engine, every element in its place, and what a newcomer asks."""
+
+import json
+import random
+import re
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+from command import layoutopt
+from conftest import PROBLEMS, ROOT, problem_id
+
+from layoutopt.engine.conflicts import addressing_lanes, count_wavefronts
+from layoutopt.engine.witness import serve, witness
+from layoutopt.errors import ProblemFileError
+from layoutopt.files.file import load
+from layoutopt.hardware.devices import device, devices
+from layoutopt.hardware.operations import Operation
+from layoutopt.report import palette
+from layoutopt.report.banks_svg import document
+from layoutopt.report.banks_text import report
+from layoutopt.study.show import views
+
+BASICS = ROOT / "problems" / "basics"
+TRANSPOSE = str(BASICS / "transpose_32x32_f32.json")
+
+
+def seen(path, before="none", **chosen):
+    problem = load(path)
+    choice = {"access": None, "warp": None, "iteration": {}, **chosen}
+    seconds = 10 if any(access.is_free for access in problem.accesses) else 0.2  # lanes are chosen first
+    return views(problem, device(problem.target), before=before, time_limit=seconds, **choice)
+
+
+@pytest.mark.filterwarnings("ignore::layoutopt.errors.DisputedRuleWarning")
+@pytest.mark.parametrize("gpu", devices(), ids=lambda gpu: gpu.name)
+def test_served_wavefronts_are_the_engines(gpu):
+    rng = random.Random(gpu.name)
+    for kind, width in sorted(gpu.rules):
+        operation = Operation(kind, width, rng.choice((1, 2, 4)) if "matrix" in kind else 0)
+        for _ in range(12):
+            places = rng.choice((8, 64, 512))
+            address = [width * rng.randrange(places) for _ in range(gpu.lanes)]
+            if rng.random() < 0.3:
+                address = [address[lane // 2] for lane in range(gpu.lanes)]
+            active = [operation.matrices > 0 or rng.random() < 0.9 for _ in range(gpu.lanes)]
+            table, mask = np.array([address]), np.array([active])
+            counts = count_wavefronts(table, mask, operation, gpu)
+            phases = serve(address, active, operation, gpu)
+            assert sum(len(p.passes) + p.idle_passes for p in phases) == counts.wavefronts[0]
+            busiest = [w.wavefronts for w in witness(address, active, operation, gpu)]
+            assert [len(p.passes) + p.idle_passes for p in phases] == busiest
+            touched = {(t.lane, t.word) for p in phases for served in p.passes for t in served}
+            words = max(1, width // gpu.rule(operation).bank_bytes)
+            using = np.flatnonzero(addressing_lanes(mask, operation)[0])
+            assert len(touched) == len(using) * words
+            for p in phases:
+                for served in p.passes:
+                    rows = {(t.bank, t.word // gpu.rule(operation).row_words) for t in served}
+                    assert len(rows) == len({bank for bank, _ in rows})  # a bank gives one word a pass
+
+
+def what_is_drawn(path):
+    """What decides how a problem is drawn: those that agree in it are drawn alike."""
+    data = json.loads(path.read_text())
+    accesses = {(a["op"], str(a.get("bytes")), "any" in a) for a in data["accesses"]}
+    tile = data["tile"]
+    return data.get("target"), len(tile["shape"]), str(tile["element"]), frozenset(accesses)
+
+
+DIFFERENT = {what_is_drawn(path): path for path in PROBLEMS}.values()
+
+
+@pytest.mark.parametrize("path", DIFFERENT, ids=problem_id)
+def test_problems_of_every_kind_can_be_drawn(path):
+    if any(access.any for access in load(path).accesses):
+        with pytest.raises(ProblemFileError, match=r"any: values known only at run time are not supported"):
+            seen(path)
+        return
+    found = seen(path)
+    for width in (80, 230):
+        text = report(found, width, None, colour=False)
+        assert max(map(len, text.splitlines())) <= width
+        assert "\x1b" not in text
+    coloured = report(found, 80, "phase", colour=True)
+    plain = report(found, 80, "phase", colour=False).splitlines()
+    stripped = [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", coloured).splitlines()]
+    assert set(plain) <= set(stripped)
+    svg = document(found, None)
+    assert len(svg) < 1 << 20
+    ElementTree.fromstring(svg)
+    for shown in found.pictures():
+        if len(shown.lines) > 40:
+            assert f" of {len(shown.lines)} lines" in svg
+
+
+@pytest.mark.parametrize("name", ["basics/transpose_16x32_f32", "basics/rows_32x32_f64", "awq/a_128x32_f16",
+                                  "n_body/rodinia_lavamd_positions_f64"])  # fmt: skip
+def test_every_element_stands_in_its_word(name):
+    (path,) = [p for p in PROBLEMS if problem_id(p) == name]
+    found = seen(path)
+    size = found.problem.tile.element_bytes
+    for layout, shown in zip(found.layouts, found.pictures(), strict=True):
+        first = {}
+        for coordinates, byte in zip(
+            np.ndindex(found.problem.tile.shape), layout.table.tolist(), strict=True
+        ):
+            for word in range(byte // shown.bank_bytes, (byte + size - 1) // shown.bank_bytes + 1):
+                starts = byte // shown.bank_bytes == word
+                old = first.get(word)
+                if old is None or (starts, -byte) > old[:2]:
+                    first[word] = (starts, -byte, coordinates)
+        for number, line in enumerate(shown.lines):
+            assert line.byte_offset == number * shown.banks * shown.bank_bytes
+            for bank, cell in enumerate(line.cells):
+                held = first.get(number * shown.banks + bank)
+                assert cell.coordinates == (held[2] if held else None)
+
+
+def test_a_newcomers_three_questions():
+    """Which lanes meet, what it costs, what to do: from the output alone."""
+    text = layoutopt("show", TRANSPOSE, "--width", "100").stdout
+    flat = " ".join(text.split())
+    assert "lanes 0 (0,0), 1 (1,0), 2 (2,0), 3 (3,0) and 28 more meet in bank 0" in flat
+    assert "32 wavefronts instead of 1" in flat
+    assert "all of 'columns' takes 1,024 wavefronts, 992 more than ideal; 4,096 bytes" in flat
+    assert "put each element at offset x0*32 + (x1 ^ x0), in elements: 992 of 1,024 wavefronts less" in flat
+
+
+def test_choosing_and_json():
+    arguments = ("show", TRANSPOSE, "--access", "rows", "--warp", "5", "--layout", "published", "--json")
+    data = json.loads(layoutopt(*arguments).stdout)
+    assert (data["access"], data["warp"], data["iteration"]) == ("rows", 5, {})
+    published, solved = data["pictures"]
+    assert (published["offset"], solved["offset"]) == ("x0*33 + x1", "x0*32 + (x1 ^ x0)")
+    assert published["wavefronts"] == solved["wavefronts"] == 1
+    assert {tuple(t["coordinates"]) for t in solved["touched"]} == {(5, lane) for lane in range(32)}
+    gemm = str(BASICS / "gemm_a_128x64_f16.json")
+    data = json.loads(
+        layoutopt("show", gemm, "--access", "fragments", "--iteration", "m=1,k=3", "--json").stdout
+    )
+    assert data["iteration"] == {"m": 1, "k": 3}
+    assert [p["wavefronts"] for p in data["pictures"]] == [32, 4]
+    rows = {t["coordinates"][0] % 32 for t in data["pictures"][0]["touched"]}
+    assert rows == set(range(16, 32))
+
+
+def test_layouts_from_files(tmp_path):
+    result, table = tmp_path / "result.json", tmp_path / "table.npy"
+    result.write_text(layoutopt("solve", TRANSPOSE, "--json", "--families", "none,pad").stdout)
+    np.save(table, np.arange(1024).reshape(32, 32) * 4)
+    for file, wavefronts in ((result, 1), (table, 32)):
+        data = json.loads(
+            layoutopt("show", TRANSPOSE, "--access", "columns", "--layout", str(file), "--json").stdout
+        )
+        assert [p["wavefronts"] for p in data["pictures"]] == [wavefronts, 1]
+        assert data["pictures"][0]["layout"] == file.name
+
+
+def test_wrong_use_is_one_line(tmp_path):
+    bad, small = tmp_path / "bad.json", tmp_path / "small.npy"
+    bad.write_text('{"layout": {"shape": [1]}}')
+    np.save(small, np.zeros((2, 2), np.int64))
+    for arguments, part in (
+        (("--access", "no"), "rows, columns"),
+        (("--warp", "32"), "0..31"),
+        (("--iteration", "i=1"), "no loop"),
+        (("--iteration", "i"), "NAME=NUMBER"),
+        (("--iteration", "k=1,k=2"), "k is given twice"),
+        (("--layout", str(bad)), "holds no layout"),
+        (("--layout", str(small)), "shape"),
+        (("--layout", str(tmp_path / "none")), "none"),
+        (("--width", "40"), "80"),
+    ):
+        done = layoutopt("show", TRANSPOSE, *arguments)
+        assert done.returncode == 2, arguments
+        assert part in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_a_layout_that_cannot_serve_is_said(problem_file):
+    store = {"name": "s", "op": "store", "bytes": 16, "index": ["tid // 4", "tid % 4 * 4"]}
+    found = seen(problem_file(tile={"shape": [16, 17], "element": "f32"}, threads=64, accesses=[store]))
+    assert [shown.name for shown in found.layouts] == ["solved"]
+    assert "row-major cannot serve the accesses (access 's' is misaligned: lane" in found.note
+    assert "note: row-major cannot serve" in " ".join(report(found, 80, None, colour=False).split())
+
+
+def test_output_files(tmp_path):
+    svg, page = tmp_path / "a.svg", tmp_path / "a.html"
+    done = layoutopt("show", TRANSPOSE, "--svg", str(svg), "--html", str(page))
+    assert (done.returncode, done.stdout) == (0, "")
+    text = page.read_text()
+    assert "http" not in re.sub(r"http-equiv", "", text)  # nothing is fetched
+    assert "<script src" not in text
+    assert ElementTree.fromstring(svg.read_text()).tag.endswith("svg")
+
+
+def contrast(a, b):
+    def luminance(colour):
+        parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+        r, g, b = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+    high, low = sorted((luminance(a), luminance(b)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_text_on_colours_can_be_read():
+    """WCAG AA: a contrast of at least 4.5 to 1."""
+    grounds = [*palette.PHASES, *(palette.lane_colour(lane, 64) for lane in range(64))]
+    assert min(contrast(ground, palette.ink_on(ground)) for ground in grounds) >= 4.4
+    assert palette.lane_colour(0, 32) == "#00224E"
+    assert palette.lane_colour(31, 32) == "#FEE838"
+
+
+def test_offsets_far_apart_are_refused(tmp_path):
+    """One cell a word would be gigabytes of empty picture."""
+    np.save(tmp_path / "t.npy", np.arange(1024).reshape(32, 32) * 4_000_012)
+    done = layoutopt("show", TRANSPOSE, "--layout", tmp_path / "t.npy")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "4,092,012,280 bytes; a picture shows 16,777,216 at most" in done.stderr
+
+
+def test_lines_of_large_layouts_that_nothing_touches_are_blank(problem_file):
+    """A layout of 16 MiB has 4 million words, whose coordinates took gigabytes."""
+    rows = {"name": "rows", "op": "store", "bytes": 4, "index": ["3", "tid"]}
+    asked = {"shape": [512, 512], "element": "f32"}
+    found = seen(problem_file(tile=asked, threads=32, accesses=[rows]))
+    lines = found.pictures()[0].lines
+    assert len(lines) == 8192
+    assert [k for k, line in enumerate(lines) if line.touched] == [48]
+    assert lines[48].cells[5].coordinates == (3, 5)
+    assert {id(line.cells) for line in lines if not line.touched} == {id(lines[0].cells)}
