@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from layoutopt.files.python import load_all, problem
     from layoutopt.files.tile_set_file import load_any
     from layoutopt.layout.layout import Layout
-    from layoutopt.problem.answer import Result, Status
-    from layoutopt.problem.types import Access, Problem, Tile, TileSet
+    from layoutopt.problems.answer import Result, Status
+    from layoutopt.problems.types import Access, Problem, Tile, TileSet
     from layoutopt.search.arrange import Arrangement, arrange
     from layoutopt.search.solve import solve
     from layoutopt.study.check import Audit, check
@@ -58,18 +58,18 @@ if TYPE_CHECKING:
     from layoutopt.sweeps.sweep import Sweep, sweep
 
 _HOMES = {
-    "Access": "layoutopt.problem.types",
+    "Access": "layoutopt.problems.types",
     "Arrangement": "layoutopt.search.arrange",
     "Audit": "layoutopt.study.check",
     "Comparison": "layoutopt.study.comparison",
     "Explanation": "layoutopt.study.explanation",
     "Layout": "layoutopt.layout.layout",
     "Problem": "layoutopt.files.python",
-    "Result": "layoutopt.problem.answer",
-    "Status": "layoutopt.problem.answer",
+    "Result": "layoutopt.problems.answer",
+    "Status": "layoutopt.problems.answer",
     "Sweep": "layoutopt.sweeps.sweep",
-    "Tile": "layoutopt.problem.types",
-    "TileSet": "layoutopt.problem.types",
+    "Tile": "layoutopt.problems.types",
+    "TileSet": "layoutopt.problems.types",
     "arrange": "layoutopt.search.arrange",
     "check": "layoutopt.study.check",
     "check_tiles": "layoutopt.study.check_tiles",

@@ -9,7 +9,7 @@
 
 A warning, `DisputedRuleWarning`, says that public sources contradict each other about a device.
 
-"Infeasible" and "out of time" are answers, not errors: see `layoutopt.problem.types.Status`.
+"Infeasible" and "out of time" are answers, not errors: see `layoutopt.problems.types.Status`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import toy
 from test_brute_force import random_case
 
 from layoutopt.files.file import from_data
-from layoutopt.problem.answer import METHODS, Status
+from layoutopt.problems.answer import METHODS, Status
 from layoutopt.search.solve import solve
 
 # Pads, orders and masks, in every combination.

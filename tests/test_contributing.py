@@ -19,7 +19,7 @@ from layoutopt.codegen import registry
 from layoutopt.files.file import from_data
 from layoutopt.hardware import operations
 from layoutopt.hardware.devices import load_devices
-from layoutopt.problem.answer import Status
+from layoutopt.problems.answer import Status
 from layoutopt.proof import every_layout, reasons
 
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
@@ -50,7 +50,7 @@ def test_what_it_names_is_there():
     named = re.findall(r"`((?:layoutopt|scripts|tests|docs|problems)/[\w./]*)`", TEXT)
     assert len(named) > 20
     short = re.findall(
-        r"`((?:hardware|engine|model|search|proof|layout|cli|accesses|index|files|problem)/\w+\.\w+)`", TEXT
+        r"`((?:hardware|engine|model|search|proof|layout|cli|accesses|index|files|problems)/\w+\.\w+)`", TEXT
     )
     for name in [*named, *(f"layoutopt/{name}" for name in short)]:
         assert (ROOT / name).exists(), name

@@ -27,7 +27,7 @@ import numpy as np
 from layoutopt.accesses.trace import Trace
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device
-from layoutopt.problem.types import Tile
+from layoutopt.problems.types import Tile
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from layoutopt.ground import json_data
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.operations import parse_operation
-from layoutopt.problem.types import Access, Expression, Name, Problem
+from layoutopt.problems.types import Access, Expression, Name, Problem
 
 BoolArray = npt.NDArray[np.bool_]
 Vector = tuple[int, ...]

@@ -40,7 +40,7 @@ from layoutopt.expressions.grammar import (
 from layoutopt.expressions.simplify import Range, bounds, simplify
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device
-from layoutopt.problem.types import Access, Order, Problem
+from layoutopt.problems.types import Access, Order, Problem
 
 ROUND: Final = "i"
 STEP: Final = "j"

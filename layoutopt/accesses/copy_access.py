@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import Const, Node, Op, Var, substituted, to_text
 from layoutopt.expressions.simplify import simplify
-from layoutopt.problem.types import Access, Expression, Name, Positive, Tile
+from layoutopt.problems.types import Access, Expression, Name, Positive, Tile
 
 
 class Copy(Struct, frozen=True, forbid_unknown_fields=True):

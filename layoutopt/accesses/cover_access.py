@@ -11,7 +11,7 @@ from msgspec import Meta, Struct, field
 
 from layoutopt.accesses.assignments import work_on, written_out
 from layoutopt.errors import ProblemFileError
-from layoutopt.problem.types import Access, GlobalSide, Identifier, Name, Order, Positive, Problem
+from layoutopt.problems.types import Access, GlobalSide, Identifier, Name, Order, Positive, Problem
 
 Bound = Annotated[int, Meta(ge=0)]
 

@@ -21,7 +21,7 @@ from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.fragments import Fragment, fragment, fragments
 from layoutopt.hardware.operations import Operation, parse_operation
-from layoutopt.problem.types import Access, Expression, Identifier, Name, Positive, Tile
+from layoutopt.problems.types import Access, Expression, Identifier, Name, Positive, Tile
 
 COORDINATES: Final = ("m", "n", "k")
 # Tile elements that may hold several elements of a fragment.

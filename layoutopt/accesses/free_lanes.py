@@ -16,7 +16,7 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import Const, Node, Op, Var, to_text
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device
-from layoutopt.problem.types import Access, Problem
+from layoutopt.problems.types import Access, Problem
 
 
 @dataclass(frozen=True, slots=True)

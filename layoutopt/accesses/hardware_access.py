@@ -18,8 +18,8 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import devices
 from layoutopt.hardware.dictated import Engine, engine, modes, why_undeclared
 from layoutopt.hardware.operations import BY_ITSELF
-from layoutopt.problem.hardware_use import Dimension, HardwareUse
-from layoutopt.problem.types import ELEMENT_BYTES, VECTOR_TYPES, Access, Name, Positive, Problem, Tile
+from layoutopt.problems.hardware_use import Dimension, HardwareUse
+from layoutopt.problems.types import ELEMENT_BYTES, VECTOR_TYPES, Access, Name, Positive, Problem, Tile
 
 Op = Literal["tma.load", "tma.store", "wgmma.A", "wgmma.B", "tcgen05.A", "tcgen05.B", "cp.async.bulk"]
 # What each engine's accesses may say beside name, op, weight and notes.

@@ -28,9 +28,9 @@ from layoutopt.expressions.grammar import Const, Node, Op, Var, evaluate, parse,
 from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.arrays import IntArray
 from layoutopt.layout.layout import Layout
-from layoutopt.problem.answer import AccessReport, Result
-from layoutopt.problem.hardware_use import HardwareUse
-from layoutopt.problem.types import Access, Problem, Tile
+from layoutopt.problems.answer import AccessReport, Result
+from layoutopt.problems.hardware_use import HardwareUse
+from layoutopt.problems.types import Access, Problem, Tile
 
 replace = msgspec.structs.replace
 

@@ -25,7 +25,7 @@ from layoutopt.accesses.cover_access import CoverAccess
 from layoutopt.accesses.fragment_access import FragmentAccess
 from layoutopt.accesses.hardware_access import HardwareAccess
 from layoutopt.ground import json_data
-from layoutopt.problem.types import Access, Problem
+from layoutopt.problems.types import Access, Problem
 
 
 def expand(accesses: list[Any], head: Problem) -> list[Any]:

@@ -22,7 +22,7 @@ from layoutopt.ground.budget import Budget
 from layoutopt.ground.escape import shown
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation, parse_operation
-from layoutopt.problem.types import Access, Problem, Tile
+from layoutopt.problems.types import Access, Problem, Tile
 
 BoolArray = npt.NDArray[np.bool_]
 

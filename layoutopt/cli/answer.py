@@ -21,8 +21,8 @@ from layoutopt.cli.solve import CODES, solve_interruptibly
 
 if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device
-    from layoutopt.problem.answer import Result
-    from layoutopt.problem.types import Problem
+    from layoutopt.problems.answer import Result
+    from layoutopt.problems.types import Problem
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -80,7 +80,7 @@ def answer_of(
     from layoutopt.errors import ProblemFileError
     from layoutopt.files.file import from_data, load
     from layoutopt.ground.json_data import named_by
-    from layoutopt.problem.answer import RESULT_SCHEMA
+    from layoutopt.problems.answer import RESULT_SCHEMA
 
     if isinstance(raw, dict) and raw.get("schema") == RESULT_SCHEMA:
         if offset is not None:
@@ -113,7 +113,7 @@ def _solved(problem: Problem, gpu: Device, time_limit: float, workers: int) -> A
 def _from_result(raw: dict[str, Any], problem: Problem | None, device_file: Path | None) -> Answer:
     from layoutopt.files.result_file import result_from_data
     from layoutopt.hardware.devices import device
-    from layoutopt.problem.types import Problem, Structure, Tile
+    from layoutopt.problems.types import Problem, Structure, Tile
     from layoutopt.study.claims import check_result
 
     result = result_from_data(raw)

@@ -16,7 +16,7 @@ from layoutopt.cli.solve import CODES, arrange_interruptibly
 
 if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device
-    from layoutopt.problem.types import TileSet
+    from layoutopt.problems.types import TileSet
     from layoutopt.search.arrange import Arrangement
     from layoutopt.study.block import Block
 

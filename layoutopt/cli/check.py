@@ -94,8 +94,8 @@ def _audited(
     from layoutopt.files.array_file import read_offsets
     from layoutopt.files.file import from_data
     from layoutopt.ground.budget import Budget
-    from layoutopt.problem.answer import Result, Status
-    from layoutopt.problem.types import Problem
+    from layoutopt.problems.answer import Result, Status
+    from layoutopt.problems.types import Problem
     from layoutopt.study.check import check
 
     # What is known only at run time is counted in any case, or there is no answer.

@@ -21,7 +21,7 @@ from layoutopt.cli.several import answer_each, problems_argument
 
 if TYPE_CHECKING:
     from layoutopt.files.templates import Value
-    from layoutopt.problem.types import Problem, TileSet
+    from layoutopt.problems.types import Problem, TileSet
     from layoutopt.study.comparison import Comparison
     from layoutopt.sweeps.store import Store
 
@@ -104,7 +104,7 @@ def _compared(
     import msgspec
 
     from layoutopt.files.tile_set_file import any_from_data
-    from layoutopt.problem.types import TileSet
+    from layoutopt.problems.types import TileSet
     from layoutopt.study.compare import compare
 
     loaded = any_from_data(data)

@@ -34,7 +34,7 @@ def command(problem: Path, as_json: bool, time_limit: float, device_file: Path |
       layoutopt explain problems/transposes/leimao_vectorised_swizzled_f32.json
     """
     from layoutopt.files.tile_set_file import load_any
-    from layoutopt.problem.types import TileSet
+    from layoutopt.problems.types import TileSet
     from layoutopt.study.explain import explain
     from layoutopt.study.explain_tiles import explain_tiles
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from layoutopt.problem.types import Problem
+    from layoutopt.problems.types import Problem
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -274,7 +274,7 @@ def _check_op(op: str) -> None:
 def _tile(tile: str, element: str) -> tuple[tuple[int, ...], int]:
     """The extents, and the bytes of an element, of a tile that a problem file may have."""
     from layoutopt.files.file import MAX_ELEMENTS
-    from layoutopt.problem.types import ELEMENT_BYTES
+    from layoutopt.problems.types import ELEMENT_BYTES
 
     shape = extents(tile)
     assert shape is not None
@@ -434,7 +434,7 @@ def _checked(data: dict[str, Any]) -> str:
     from layoutopt.accesses.trace import trace as lanes_of
     from layoutopt.files.file import from_data
     from layoutopt.hardware.devices import device
-    from layoutopt.problem.text import problem_text
+    from layoutopt.problems.text import problem_text
 
     problem = from_data(data)
     lanes_of(problem, device(problem.target))

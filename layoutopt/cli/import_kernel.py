@@ -44,7 +44,7 @@ def command(
     from layoutopt.ground.escape import identifier
     from layoutopt.kernels.arrays import used_arrays
     from layoutopt.kernels.problem_data import array_problem
-    from layoutopt.problem.text import problem_text
+    from layoutopt.problems.text import problem_text
 
     options = LaunchOptions(**launch)
     sizes = extents(shape) if shape is not None else None

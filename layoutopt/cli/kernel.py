@@ -270,8 +270,8 @@ def _fixes(evaluation: Evaluation, seconds: float) -> dict[str, dict[str, Any]]:
     from layoutopt.ground.budget import Budget
     from layoutopt.kernels.arrays import moved_by_itself, used_arrays
     from layoutopt.kernels.problem_data import array_problem
-    from layoutopt.problem.answer import Result
-    from layoutopt.problem.types import Problem
+    from layoutopt.problems.answer import Result
+    from layoutopt.problems.types import Problem
     from layoutopt.search.solve import solve
     from layoutopt.study.check import check
 

@@ -64,7 +64,7 @@ def command(
     from layoutopt.files.starters import Options, starter
     from layoutopt.files.tile_set_file import tiles_from_data
     from layoutopt.hardware.devices import device
-    from layoutopt.problem.text import problem_text
+    from layoutopt.problems.text import problem_text
 
     options = Options(name, extents(tile), element, threads, mma, operand.upper(), stages or 1, target)
     if kind in BLOCKS:

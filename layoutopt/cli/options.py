@@ -15,7 +15,7 @@ from layoutopt.cli.files import STANDARD_INPUT, InputPath
 
 if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device
-    from layoutopt.problem.types import Problem, TileSet
+    from layoutopt.problems.types import Problem, TileSet
     from layoutopt.sweeps.store import Store
 
 Command = TypeVar("Command", bound=Callable[..., object])

@@ -47,7 +47,7 @@ def _print(problem: Path, expanded: bool, as_json: bool) -> None:
     from layoutopt.files.tile_set_file import tiles_from_data
     from layoutopt.files.tile_set_file import written_out as tiles_written_out
     from layoutopt.ground.json_data import parse
-    from layoutopt.problem.text import problem_text
+    from layoutopt.problems.text import problem_text
 
     text = read(problem)
     data = parse(text)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from layoutopt.codegen.plan import Plan
     from layoutopt.hardware.devices import Device
     from layoutopt.hardware.machine import Gpu, Run
-    from layoutopt.problem.answer import Result
-    from layoutopt.problem.types import Problem
+    from layoutopt.problems.answer import Result
+    from layoutopt.problems.types import Problem
     from layoutopt.study.block import Block
 
 

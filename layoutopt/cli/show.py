@@ -89,7 +89,7 @@ def command(
       layoutopt show problems/basics/transpose_32x32_f32.json --layout published --html banks.html
     """
     from layoutopt.files.tile_set_file import load_any
-    from layoutopt.problem.types import TileSet
+    from layoutopt.problems.types import TileSet
     from layoutopt.study.show import views
     from layoutopt.study.show_tiles import tile_views
 

@@ -25,8 +25,8 @@ from layoutopt.cli.options import (
 )
 from layoutopt.cli.output import note, say, say_json
 from layoutopt.cli.several import answer_each, problems_argument
-from layoutopt.problem.answer import METHODS, Method, Result, Status
-from layoutopt.problem.types import FAMILIES, OBJECTIVES, Objective, Problem, TileSet
+from layoutopt.problems.answer import METHODS, Method, Result, Status
+from layoutopt.problems.types import FAMILIES, OBJECTIVES, Objective, Problem, TileSet
 
 if TYPE_CHECKING:
     from layoutopt.files.templates import Value

@@ -15,7 +15,7 @@ from layoutopt.cli.files import FileCommand, InputPath, OutputPath, TextOrFile, 
 from layoutopt.cli.options import ProblemPath, device_file_option, more_devices, time_limit_option
 from layoutopt.cli.output import end_progress, note, progress, say, say_json
 from layoutopt.cli.several import over_option
-from layoutopt.problem.answer import METHODS, Method
+from layoutopt.problems.answer import METHODS, Method
 
 if TYPE_CHECKING:
     from layoutopt.files.templates import Value

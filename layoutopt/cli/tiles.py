@@ -11,8 +11,8 @@ import click
 
 from layoutopt.cli.files import write_all
 from layoutopt.cli.output import say, say_json
-from layoutopt.problem.answer import Status
-from layoutopt.problem.types import TileSet
+from layoutopt.problems.answer import Status
+from layoutopt.problems.types import TileSet
 
 if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device

@@ -11,7 +11,7 @@ from layoutopt.cli.output import note
 if TYPE_CHECKING:
     from layoutopt.codegen.plan import Plan
     from layoutopt.hardware.machine import Gpu
-    from layoutopt.problem.types import Problem
+    from layoutopt.problems.types import Problem
     from layoutopt.study.comparison import Comparison
 
 

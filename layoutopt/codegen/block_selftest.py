@@ -12,7 +12,7 @@ from layoutopt.codegen.selftest import END, START, call, once, tile_test
 from layoutopt.codegen.tiles import text_of_plans
 from layoutopt.errors import LayoutError
 from layoutopt.ground.escape import identifier
-from layoutopt.problem.types import Block as CommonBlock
+from layoutopt.problems.types import Block as CommonBlock
 from layoutopt.study.block import Block, Part
 
 

@@ -15,7 +15,7 @@ from layoutopt.codegen.c_text import to_c
 from layoutopt.codegen.plan import HardwarePlan, Plan
 from layoutopt.expressions.fit import fit
 from layoutopt.ground.escape import comment
-from layoutopt.problem.answer import BulkCopy, MatrixDescriptor, TensorMap
+from layoutopt.problems.answer import BulkCopy, MatrixDescriptor, TensorMap
 
 _CONSTANT: Final = "constexpr uint32_t"
 _FUNCTION: Final = "__host__ __device__ constexpr uint32_t"

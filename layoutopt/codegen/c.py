@@ -6,7 +6,7 @@ from typing import Final
 
 from layoutopt.codegen.c_family import Dialect, arguments, parameters, source
 from layoutopt.codegen.plan import AccessPlan, Plan
-from layoutopt.problem.types import Structure
+from layoutopt.problems.types import Structure
 
 _TYPES: Final = {
     "i8": "int8_t", "u8": "uint8_t", "i16": "int16_t", "u16": "uint16_t", "i32": "int32_t",

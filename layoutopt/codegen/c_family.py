@@ -12,7 +12,7 @@ from layoutopt.codegen.plan import BASE, AccessPlan, Plan
 from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, lookups, names, substituted
 from layoutopt.ground.escape import comment
 from layoutopt.index.address_cost import UNROLLED
-from layoutopt.problem.text import abridged
+from layoutopt.problems.text import abridged
 
 
 @dataclass(frozen=True, slots=True)

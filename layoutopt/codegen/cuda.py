@@ -16,7 +16,7 @@ from layoutopt.codegen.c_family import (
 )
 from layoutopt.codegen.plan import AccessPlan, Plan
 from layoutopt.hardware.operations import Operation
-from layoutopt.problem.types import VECTOR_TYPES, Structure
+from layoutopt.problems.types import VECTOR_TYPES, Structure
 
 TYPES: Final = {
     "i8": "signed char", "u8": "unsigned char", "i16": "short", "u16": "unsigned short", "i32": "int",

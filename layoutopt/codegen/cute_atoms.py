@@ -15,7 +15,7 @@ import numpy as np
 from layoutopt.codegen.plan import Plan
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.dictated import ATOM_ROWS, Mode, modes
-from layoutopt.problem.answer import MatrixDescriptor
+from layoutopt.problems.answer import MatrixDescriptor
 
 _NAMES: Final = {"none": "INTER", "32B": "SW32", "64B": "SW64", "128B": "SW128"}
 _TYPES: Final = {

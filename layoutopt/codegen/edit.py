@@ -38,8 +38,8 @@ from layoutopt.expressions.simplify import Range, bounds, gathered, simplify, we
 from layoutopt.ground.escape import comment
 from layoutopt.hardware.devices import Device
 from layoutopt.index.address_forms import over_tid
-from layoutopt.problem.answer import Result
-from layoutopt.problem.types import KernelNames, Problem
+from layoutopt.problems.answer import Result
+from layoutopt.problems.types import KernelNames, Problem
 
 _PLAIN = frozenset(("+", "-", "*", "//", "%", "^", "&", "|", "<<", ">>"))
 

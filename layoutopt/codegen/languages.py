@@ -39,8 +39,8 @@ from layoutopt.expressions.grammar import (
 from layoutopt.ground.escape import identifier
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import has_xor, offset_expression
-from layoutopt.problem.answer import AccessReport, Result, TensorMap
-from layoutopt.problem.types import Problem, Structure
+from layoutopt.problems.answer import AccessReport, Result, TensorMap
+from layoutopt.problems.types import Problem, Structure
 from layoutopt.search.dictated import named_candidate
 from layoutopt.search.free_lanes import under_layout
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from layoutopt.codegen.c_family import Dialect, arguments, parameters, source
 from layoutopt.codegen.plan import AccessPlan, Plan
-from layoutopt.problem.types import VECTOR_TYPES
+from layoutopt.problems.types import VECTOR_TYPES
 
 _TYPES: Final = {
     "i8": "char", "u8": "uchar", "i16": "short", "u16": "ushort", "i32": "int", "u32": "uint",

@@ -29,9 +29,9 @@ from layoutopt.index.address_cost import Form
 from layoutopt.index.address_forms import over_tid
 from layoutopt.index.index_code import IndexCode, index_code
 from layoutopt.layout.layout import Layout
-from layoutopt.problem.answer import AccessReport, Descriptor, MatrixDescriptor, TensorMap
-from layoutopt.problem.text import abridged, tables
-from layoutopt.problem.types import Access, Problem
+from layoutopt.problems.answer import AccessReport, Descriptor, MatrixDescriptor, TensorMap
+from layoutopt.problems.text import abridged, tables
+from layoutopt.problems.types import Access, Problem
 
 BoolArray = npt.NDArray[np.bool_]
 

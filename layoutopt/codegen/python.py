@@ -7,9 +7,9 @@ from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import described
 from layoutopt.hardware.devices import Device
-from layoutopt.problem.answer import Result
-from layoutopt.problem.target import target_of
-from layoutopt.problem.types import Problem
+from layoutopt.problems.answer import Result
+from layoutopt.problems.target import target_of
+from layoutopt.problems.types import Problem
 from layoutopt.search.solve import solve
 from layoutopt.study.claims import check_result
 

@@ -20,7 +20,7 @@ from layoutopt.errors import LayoutError, VerificationError
 from layoutopt.expressions.grammar import Const, Node, Op, Var, evaluate, parse, substituted, to_text
 from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.escape import comment, identifier
-from layoutopt.problem.types import Access
+from layoutopt.problems.types import Access
 from layoutopt.search.sizes import ELEMENT, CommonFormula, Size, formula_ranges
 
 # What the GPU's compiler defines, by language.

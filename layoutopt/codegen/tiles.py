@@ -16,8 +16,8 @@ from layoutopt.codegen.registry import LANGUAGES, Language
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.ground.escape import comment, identifier
 from layoutopt.hardware.devices import Device
-from layoutopt.problem.types import Block as CommonBlock
-from layoutopt.problem.types import TileSet
+from layoutopt.problems.types import Block as CommonBlock
+from layoutopt.problems.types import TileSet
 from layoutopt.search.arrange import Arrangement
 from layoutopt.study.block import Block, solved_block
 

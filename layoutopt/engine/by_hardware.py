@@ -25,9 +25,9 @@ from layoutopt.accesses.trace import Trace
 from layoutopt.errors import LayoutError
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.dictated import ATOM_ROWS, Engine, Mode, engine, modes
-from layoutopt.problem.answer import AccessReport, BulkCopy, Descriptor, MatrixDescriptor, TensorMap
-from layoutopt.problem.hardware_use import HardwareUse
-from layoutopt.problem.types import ELEMENT_BYTES, Access, Problem, Tile
+from layoutopt.problems.answer import AccessReport, BulkCopy, Descriptor, MatrixDescriptor, TensorMap
+from layoutopt.problems.hardware_use import HardwareUse
+from layoutopt.problems.types import ELEMENT_BYTES, Access, Problem, Tile
 
 # The offsets of a matrix descriptor have 14 bits for multiples of 16 bytes.
 _OFFSET_END: Final = 1 << 18

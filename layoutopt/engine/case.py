@@ -56,8 +56,8 @@ from layoutopt.hardware.devices import Device
 from layoutopt.index.index_code import IndexCode, index_code, least_instructions
 from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Layout
-from layoutopt.problem.answer import AccessReport
-from layoutopt.problem.types import Constraints, Problem
+from layoutopt.problems.answer import AccessReport
+from layoutopt.problems.types import Constraints, Problem
 
 
 @dataclass(frozen=True, slots=True)

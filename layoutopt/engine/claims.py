@@ -9,8 +9,8 @@ from layoutopt.accesses.lower import assigned, named_lanes
 from layoutopt.engine.case import case_of
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.hardware.devices import Device
-from layoutopt.problem.answer import Result
-from layoutopt.problem.types import Problem
+from layoutopt.problems.answer import Result
+from layoutopt.problems.types import Problem
 
 _ROUNDING: Final = 1e-6  # of sums of weights and expectations
 

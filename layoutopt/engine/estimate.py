@@ -39,7 +39,7 @@ from layoutopt.hardware.devices import DEFAULT_TARGET, Device, Timing, device
 from layoutopt.hardware.occupancy import Occupancy, occupancy
 from layoutopt.index.index_code import IndexCode
 from layoutopt.layout.layout import Layout
-from layoutopt.problem.answer import Estimate
+from layoutopt.problems.answer import Estimate
 
 FloatArray = npt.NDArray[np.float64]
 

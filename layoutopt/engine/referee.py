@@ -18,7 +18,7 @@ from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation
 from layoutopt.layout.layout import Layout
-from layoutopt.problem.answer import AccessReport
+from layoutopt.problems.answer import AccessReport
 
 
 @dataclass(frozen=True, slots=True)

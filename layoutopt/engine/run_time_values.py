@@ -43,8 +43,8 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, PhaseRule
 from layoutopt.hardware.operations import Operation
-from layoutopt.problem.answer import AccessReport
-from layoutopt.problem.types import Problem
+from layoutopt.problems.answer import AccessReport
+from layoutopt.problems.types import Problem
 
 BoolArray = npt.NDArray[np.bool_]
 

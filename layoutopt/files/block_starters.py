@@ -7,7 +7,7 @@ from typing import Any, Final
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.starters import Options
 from layoutopt.hardware.devices import device
-from layoutopt.problem.types import ELEMENT_BYTES, SCHEMA
+from layoutopt.problems.types import ELEMENT_BYTES, SCHEMA
 
 _OPERANDS: Final = ("f16", "bf16", "f32", "e4m3", "e5m2")
 _WARPGROUP: Final = 128

@@ -19,7 +19,7 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.files import catalogue, templates
 from layoutopt.ground import json_data
 from layoutopt.ground.escape import described
-from layoutopt.problem.types import ELEMENT_BYTES, PACKED_BITS, Access, Problem, Tile, TileSet
+from layoutopt.problems.types import ELEMENT_BYTES, PACKED_BITS, Access, Problem, Tile, TileSet
 
 MAX_FILE_BYTES = 8 << 20
 MAX_ELEMENTS = 1 << 21

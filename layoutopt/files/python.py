@@ -15,8 +15,8 @@ from layoutopt.files.inputs import STANDARD_INPUT, Input, inputs
 from layoutopt.files.templates import Value, expand
 from layoutopt.files.tile_set_file import any_from_data
 from layoutopt.ground.escape import described, shown, writable
-from layoutopt.problem import types
-from layoutopt.problem.types import TileSet
+from layoutopt.problems import types
+from layoutopt.problems.types import TileSet
 
 Source = str | Path | BinaryIO | Mapping[str, Any] | types.Problem | TileSet
 
@@ -56,7 +56,7 @@ class Problem(metaclass=_Made):
     """The type of every problem of one tile; called, it is `problem`.
 
     `Problem(name=..., tile={"shape": (32, 32), "element": "f32"}, threads=32, accesses=[...])` reads dicts,
-    arrays and typed parts, checks them, and gives a `layoutopt.problem.types.Problem`, which is what all
+    arrays and typed parts, checks them, and gives a `layoutopt.problems.types.Problem`, which is what all
     functions take and give: frozen, comparable, and data throughout.
     """
 

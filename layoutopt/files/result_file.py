@@ -19,7 +19,7 @@ from layoutopt.ground import json_data
 from layoutopt.ground.escape import shown
 from layoutopt.layout.formula import element_expression
 from layoutopt.layout.layout import Layout
-from layoutopt.problem.answer import RESULT_SCHEMA, Result, Status
+from layoutopt.problems.answer import RESULT_SCHEMA, Result, Status
 
 # Of a tile, pads included; far more than any GPU has, far less than integers of 64 bits hold.
 MAX_BYTES: Final = 1 << 32

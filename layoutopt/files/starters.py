@@ -16,7 +16,7 @@ from layoutopt.accesses.named_accesses import expand
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.fragments import Fragment, executes, fragments
-from layoutopt.problem.types import ELEMENT_BYTES, PACKED_BITS, SCHEMA, Problem, Tile
+from layoutopt.problems.types import ELEMENT_BYTES, PACKED_BITS, SCHEMA, Problem, Tile
 
 
 @dataclass(frozen=True, slots=True)

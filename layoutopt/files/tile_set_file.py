@@ -15,7 +15,7 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.files import templates
 from layoutopt.files.file import check, check_element, from_data, parsed, read
 from layoutopt.ground import json_data
-from layoutopt.problem.types import Constraints, NamedTile, Problem, Tile, TileSet
+from layoutopt.problems.types import Constraints, NamedTile, Problem, Tile, TileSet
 
 # Constraints that hold for all tiles; the others are of one tile.
 _OF_ALL: Final = frozenset(("families", "max_bytes", "alignment_bytes", "pitch_multiple_bytes", "minimise"))

@@ -26,7 +26,7 @@ from layoutopt.imports.triton_moves import PACKED, Launch, Moved, access, addres
 from layoutopt.imports.triton_shared import offsets
 from layoutopt.imports.triton_text import parse
 from layoutopt.imports.triton_views import Values, View, along, part, reshaped, transposed, whole
-from layoutopt.problem.types import ELEMENT_BYTES
+from layoutopt.problems.types import ELEMENT_BYTES
 
 Extents = tuple[int, ...]
 

@@ -42,7 +42,7 @@ from layoutopt.expressions.instructions import instructions
 from layoutopt.expressions.simplify import Range, bounds, simplify
 from layoutopt.ground.arrays import IntArray
 from layoutopt.index.address_cost import AddressCost, Form, Start
-from layoutopt.problem.types import Access
+from layoutopt.problems.types import Access
 
 BoolArray = npt.NDArray[np.bool_]
 

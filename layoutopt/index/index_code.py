@@ -33,7 +33,7 @@ from layoutopt.hardware.operations import Operation
 from layoutopt.index.address_cost import UNROLLED_WHOLE, Form, Start
 from layoutopt.index.address_forms import COMPARED, FormSearch, over_tid
 from layoutopt.layout.formula import flipped_spelling, has_xor
-from layoutopt.problem.types import Access, Problem
+from layoutopt.problems.types import Access, Problem
 
 MEASURE: Final = (
     "integer instructions of the addresses of all accesses, for one thread and one pass over their loops, "

@@ -29,7 +29,7 @@ from layoutopt.kernels.declarations import declared_shape
 from layoutopt.kernels.evaluate import Evaluation
 from layoutopt.kernels.program import Memory
 from layoutopt.kernels.summary import op_text
-from layoutopt.problem.types import Problem, Tile
+from layoutopt.problems.types import Problem, Tile
 
 BoolArray = npt.NDArray[np.bool_]
 

@@ -15,7 +15,7 @@ from layoutopt.accesses.alignment import blocks
 from layoutopt.accesses.trace import Trace
 from layoutopt.ground.arrays import IntArray
 from layoutopt.model.phases import PhaseSet
-from layoutopt.problem.types import Tile
+from layoutopt.problems.types import Tile
 
 
 @dataclass(frozen=True, slots=True)

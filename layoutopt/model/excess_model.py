@@ -31,7 +31,7 @@ from layoutopt.model.linear_phases import Phases
 from layoutopt.model.linearisations import Linearisation
 from layoutopt.model.masks import Swizzle
 from layoutopt.model.swizzle_rules import Field, LastBlock, Masks, Rules, last_block, rules
-from layoutopt.problem.types import Tile
+from layoutopt.problems.types import Tile
 
 _Key = tuple[tuple[int, ...], int, int, int]  # words, log2 of the banks, lowest target, ideal
 

@@ -52,7 +52,7 @@ from layoutopt.model.pitches import FAR, PitchVariables, pitches_of, row_major_o
 from layoutopt.model.space import Space
 from layoutopt.model.swizzle import SHIFT_OPERATIONS
 from layoutopt.model.swizzle_rules import Field, Masks, distances, last_block, rules, shortened
-from layoutopt.problem.types import Tile
+from layoutopt.problems.types import Tile
 
 # Weights in the objective: an element used, an operation of the index, a mask bit, two dimensions turned.
 _ELEMENT, _OPERATION, _BIT, _TURN = 1 << 26, 1 << 14, 1 << 5, 1

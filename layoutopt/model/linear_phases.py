@@ -12,7 +12,7 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.model.linearisations import Linearisation
 from layoutopt.model.phases import PhaseSet
 from layoutopt.model.swizzle_rules import Masks
-from layoutopt.problem.types import Tile
+from layoutopt.problems.types import Tile
 
 _MOST_PAIRS: Final = 1 << 20  # of words, at a time
 

@@ -17,7 +17,7 @@ from layoutopt.accesses.alignment import Blocks, blocks
 from layoutopt.accesses.trace import LaneTrace, Trace
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device, PhaseRule
-from layoutopt.problem.types import Tile
+from layoutopt.problems.types import Tile
 
 # Odd numbers for a sum by which equal rows are found; rows are then compared.
 _MULTIPLIERS = np.random.default_rng(1).integers(0, 1 << 63, 64).astype(np.uint64) << np.uint64(

@@ -35,7 +35,7 @@ from layoutopt.model.folded import folded
 from layoutopt.model.phases import PhaseSet
 from layoutopt.model.placement_model import PlacementModel, solved
 from layoutopt.model.turned import turned_lines
-from layoutopt.problem.types import Tile
+from layoutopt.problems.types import Tile
 
 # Deterministic time for the questions of one call, unless the caller says otherwise.
 EFFORT = 10.0

@@ -16,7 +16,7 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.model.chunks import Chunks, FreePhase
 from layoutopt.model.cp_sat import Answer, Model, Outcome
-from layoutopt.problem.types import Tile
+from layoutopt.problems.types import Tile
 
 # Booleans, and terms of the load constraints, beyond which no model is built.
 MAX_BOOLEANS = 1 << 17

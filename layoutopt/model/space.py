@@ -22,7 +22,7 @@ from layoutopt.accesses.trace import Trace
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.layout.layout import Digit
-from layoutopt.problem.types import Problem
+from layoutopt.problems.types import Problem
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -114,7 +114,7 @@ class Space:
         period: elements after which the banks repeat.
         stride_multiple: every stride but the innermost is a multiple of this many elements.
         order: dimensions from slowest to fastest, where fixed.
-        families: names out of `layoutopt.problem.types.FAMILIES`.
+        families: names out of `layoutopt.problems.types.FAMILIES`.
         budget: the time there is to list candidates: whatever lists them raises `OutOfTime` after it.
         far: whether pads of whole dimensions may be a period or more, as far as bytes allow.
     """

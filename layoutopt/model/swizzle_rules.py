@@ -21,7 +21,7 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import PhaseRule
 from layoutopt.model.linearisations import Linearisation
 from layoutopt.model.phases import PhaseSet
-from layoutopt.problem.types import Tile
+from layoutopt.problems.types import Tile
 
 Masks = dict[int, int]  # target bit -> source mask, in bits of the word offset
 

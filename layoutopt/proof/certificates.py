@@ -37,8 +37,8 @@ from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import FreeAssignment
 from layoutopt.model.swizzle import SwizzleModel
 from layoutopt.model.swizzle_rules import last_block, rules, swizzle_field
-from layoutopt.problem.answer import EVERY_LAYOUT, Result, Status
-from layoutopt.problem.types import FAMILIES, Problem
+from layoutopt.problems.answer import EVERY_LAYOUT, Result, Status
+from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.proof.reason_data import question_data
 from layoutopt.proof.reasons import (
     BY_HAND,

@@ -12,7 +12,7 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.model.placement import FreeAssignment
-from layoutopt.problem.types import Tile
+from layoutopt.problems.types import Tile
 from layoutopt.proof.reasons import REASONS, Search, subject_of
 
 _QUICK: Final = 1 << 13  # lane accesses of which everything is asked in no time

@@ -16,7 +16,7 @@ from layoutopt.model.chunks import bound_chunks, free_phases
 from layoutopt.model.phases import PhaseSet
 from layoutopt.model.placement import EFFORT
 from layoutopt.model.placement_model import PlacementModel, solved
-from layoutopt.problem.types import Tile
+from layoutopt.problems.types import Tile
 
 # Pairs of lanes in all instructions, and clauses on the banks of two words, beyond which no lane order is
 # looked for.

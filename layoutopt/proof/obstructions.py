@@ -32,7 +32,7 @@ from layoutopt.accesses.trace import LaneTrace, Trace
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, PhaseRule
-from layoutopt.problem.types import Tile
+from layoutopt.problems.types import Tile
 
 UIntArray = npt.NDArray[np.uint64]
 

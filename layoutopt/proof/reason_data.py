@@ -10,7 +10,7 @@ from layoutopt.accesses.trace import Trace, instruction_at
 from layoutopt.hardware.devices import Device
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import question
-from layoutopt.problem.types import Access, Problem
+from layoutopt.problems.types import Access, Problem
 from layoutopt.proof.cnf import dimacs
 from layoutopt.proof.obstructions import Board, Clique, Parity, Place, counting_excess
 from layoutopt.proof.packing import Packing

@@ -24,7 +24,7 @@ from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import EFFORT, FreeAssignment, free_assignment
-from layoutopt.problem.types import Problem, Tile
+from layoutopt.problems.types import Problem, Tile
 from layoutopt.proof.obstructions import (
     MAX_PARITY_PHASES,
     Board,

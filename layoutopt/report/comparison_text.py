@@ -10,9 +10,9 @@ from typing import Final
 
 from layoutopt.ground import escape
 from layoutopt.layout.families import FAMILIES
-from layoutopt.problem.answer import Status
-from layoutopt.problem.types import Problem, TileSet
-from layoutopt.problem.words import tile_text, widths_text
+from layoutopt.problems.answer import Status
+from layoutopt.problems.types import Problem, TileSet
+from layoutopt.problems.words import tile_text, widths_text
 from layoutopt.report.text import columns
 from layoutopt.study.comparison import BlockRow, Comparison, Row
 

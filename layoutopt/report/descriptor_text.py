@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from layoutopt.hardware.dictated import engine
 from layoutopt.hardware.operations import BY_ITSELF
-from layoutopt.problem.answer import AccessReport, BulkCopy, MatrixDescriptor, TensorMap
-from layoutopt.problem.types import Block
+from layoutopt.problems.answer import AccessReport, BulkCopy, MatrixDescriptor, TensorMap
+from layoutopt.problems.types import Block
 from layoutopt.study.check import AuditedAccess
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from layoutopt.expressions.grammar import lookups
 from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
 from layoutopt.layout.formula import offset_expression
-from layoutopt.problem.answer import AccessReport, Estimate, ModelGrowth, Proof, Result, Status
-from layoutopt.problem.text import abridged, tables
-from layoutopt.problem.types import Problem
-from layoutopt.problem.words import tile_text, widths_text
+from layoutopt.problems.answer import AccessReport, Estimate, ModelGrowth, Proof, Result, Status
+from layoutopt.problems.text import abridged, tables
+from layoutopt.problems.types import Problem
+from layoutopt.problems.words import tile_text, widths_text
 from layoutopt.report.descriptor_text import cluster_lines, descriptor_lines
 from layoutopt.study.check import Audit, AuditedAccess
 

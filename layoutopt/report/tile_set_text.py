@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Mapping
 
-from layoutopt.problem.answer import Status
-from layoutopt.problem.types import TileSet
-from layoutopt.problem.words import shape_text, tile_text
+from layoutopt.problems.answer import Status
+from layoutopt.problems.types import TileSet
+from layoutopt.problems.words import shape_text, tile_text
 from layoutopt.report.descriptor_text import cluster_lines, descriptor_lines
 from layoutopt.report.text import best_as, columns, explanation_report
 from layoutopt.search.arrange import Arrangement

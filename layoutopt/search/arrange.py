@@ -22,9 +22,9 @@ from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.index.index_code import MEASURE
 from layoutopt.model.swizzle_rules import left_out
-from layoutopt.problem.answer import EVERY_LAYOUT, Bound, IndexCost, Proof, Result, Status
-from layoutopt.problem.target import target_of
-from layoutopt.problem.types import Problem, TileSet
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound, IndexCost, Proof, Result, Status
+from layoutopt.problems.target import target_of
+from layoutopt.problems.types import Problem, TileSet
 from layoutopt.search.dictated import side_by_side
 from layoutopt.search.fronts import Choice, Point, Unit, explore, plan_of, units_of
 from layoutopt.search.packing import Plan, least, pack, rounded_up

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from layoutopt.layout.layout import Layout
 from layoutopt.model.placement import FreeAssignment
-from layoutopt.problem.answer import EVERY_LAYOUT, Bound
-from layoutopt.problem.types import FAMILIES, Problem, Tile
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound
+from layoutopt.problems.types import FAMILIES, Problem, Tile
 from layoutopt.search.proposal import STOPPED, Proposal
 
 # Elements beyond which no kernel would want a table of offsets.

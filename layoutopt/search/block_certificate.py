@@ -13,8 +13,8 @@ import msgspec
 
 from layoutopt.files.tile_set_file import fields_of
 from layoutopt.hardware.devices import Device
-from layoutopt.problem.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
-from layoutopt.problem.types import Problem, TileSet
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
+from layoutopt.problems.types import Problem, TileSet
 from layoutopt.proof.certificates import ARITHMETIC, BY_SEARCH, certificate, check_certifiable
 from layoutopt.search.arrange import Arrangement
 from layoutopt.search.tile_groups import groups

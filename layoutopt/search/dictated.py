@@ -25,9 +25,9 @@ from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.dictated import Mode, engine, modes
 from layoutopt.hardware.operations import is_direct_load
 from layoutopt.layout.layout import MAX_BITS, Layout
-from layoutopt.problem.answer import EVERY_LAYOUT, Bound, Descriptor, TensorMap
-from layoutopt.problem.hardware_use import HardwareUse
-from layoutopt.problem.types import Access, Problem
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Descriptor, TensorMap
+from layoutopt.problems.hardware_use import HardwareUse
+from layoutopt.problems.types import Access, Problem
 from layoutopt.search.direct import NOT_ALL, SAID, direct_layouts, may_be_others
 from layoutopt.search.modes import in_mode, of_access
 from layoutopt.search.proposal import STOPPED, Ask, Proposal

@@ -20,7 +20,7 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.operations import parse_operation
 from layoutopt.layout.layout import Digit, Layout, Target
-from layoutopt.problem.types import Problem, Tile
+from layoutopt.problems.types import Problem, Tile
 from layoutopt.search.as_table import MAX_LOOKUP
 
 SAID: Final = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from layoutopt.model.linearisations import Linearisation, by_cost
 from layoutopt.model.placement import FreeAssignment
 from layoutopt.model.swizzle_rules import Masks
-from layoutopt.problem.answer import ModelGrowth
+from layoutopt.problems.answer import ModelGrowth
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,8 +41,8 @@ from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import is_direct_load
 from layoutopt.layout.layout import Layout
-from layoutopt.problem.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
-from layoutopt.problem.types import FAMILIES, Access, Problem
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
+from layoutopt.problems.types import FAMILIES, Access, Problem
 from layoutopt.search.assign import Assigner, Covering, as_written
 from layoutopt.search.deal import Dealer, can_deal, whole_warps
 from layoutopt.search.proposal import Ask, Proposal

@@ -41,8 +41,8 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout
-from layoutopt.problem.answer import Result, Status
-from layoutopt.problem.types import NamedTile, Problem, TileSet
+from layoutopt.problems.answer import Result, Status
+from layoutopt.problems.types import NamedTile, Problem, TileSet
 from layoutopt.search.packing import Plan, least, pack, rounded_up
 from layoutopt.search.tile_groups import alike, groups, side_by_side
 

@@ -26,8 +26,8 @@ from layoutopt.model.pitches import WITHIN, by_span, described, turned
 from layoutopt.model.space import Space
 from layoutopt.model.swizzle import SHIFT_OPERATIONS
 from layoutopt.model.swizzle_rules import Field
-from layoutopt.problem.answer import ModelGrowth
-from layoutopt.problem.types import Tile
+from layoutopt.problems.answer import ModelGrowth
+from layoutopt.problems.types import Tile
 from layoutopt.search.verdict import Judge, Verdict
 
 # Linearisations that join the model at once where pitches do not do; twice as many each time.

@@ -18,7 +18,7 @@ from layoutopt.model.linear_phases import Phases, phases_of
 from layoutopt.model.linearisations import Linearisation, by_cost
 from layoutopt.model.swizzle import SwizzleModel
 from layoutopt.model.swizzle_rules import last_block, rules, textbook
-from layoutopt.problem.answer import Method
+from layoutopt.problems.answer import Method
 from layoutopt.search.found import Found, by_cost_then_digits
 from layoutopt.search.mask_tree import Question, least_excess
 from layoutopt.search.proposal import Proposal

@@ -20,7 +20,7 @@ from layoutopt.model.linearisations import Linearisation
 from layoutopt.model.phases import PhaseSet
 from layoutopt.model.pitches import by_span, pitches_of
 from layoutopt.model.space import BoolArray
-from layoutopt.problem.types import Tile
+from layoutopt.problems.types import Tile
 from layoutopt.search.scene import Scene
 
 _TOGETHER: Final = 1024  # orders

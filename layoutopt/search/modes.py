@@ -12,8 +12,8 @@ import numpy as np
 from layoutopt.accesses.hardware_access import bulk_elements, map_element, matrix_dims
 from layoutopt.hardware.dictated import ATOM_ROWS, Mode, engine, modes
 from layoutopt.layout.layout import Digit, Layout, Target
-from layoutopt.problem.hardware_use import HardwareUse
-from layoutopt.problem.types import ELEMENT_BYTES, Access, Tile
+from layoutopt.problems.hardware_use import HardwareUse
+from layoutopt.problems.types import ELEMENT_BYTES, Access, Tile
 
 # A pad by as many bytes as all banks have changes no bank.
 _BANK_ROW_BYTES = 128

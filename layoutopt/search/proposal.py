@@ -11,7 +11,7 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.ground.escape import described
 from layoutopt.layout.layout import Layout
-from layoutopt.problem.answer import METHODS, Bound, Method, ModelGrowth
+from layoutopt.problems.answer import METHODS, Bound, Method, ModelGrowth
 
 Progress = Callable[[str], None]
 

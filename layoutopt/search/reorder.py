@@ -23,7 +23,7 @@ from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
-from layoutopt.problem.types import Access, Problem
+from layoutopt.problems.types import Access, Problem
 
 MAX_CHOICES: Final = 3000
 MAX_COUNTED: Final = 64

@@ -10,7 +10,7 @@ from layoutopt.engine.case import Case
 from layoutopt.engine.run_time_values import ChoiceTrace
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.layout.layout import Layout
-from layoutopt.problem.answer import EVERY_LAYOUT, Bound
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound
 from layoutopt.search.proposal import Ask, Proposal
 from layoutopt.search.search import plain_layouts
 

@@ -24,7 +24,7 @@ from layoutopt.errors import VerificationError
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.model.phases import counting_excess, phase_sets
-from layoutopt.problem.answer import EVERY_LAYOUT, Bound
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound
 from layoutopt.search.proposal import Ask, Proposal
 
 BoolArray = npt.NDArray[np.bool_]

@@ -47,8 +47,8 @@ from layoutopt.model.swizzle_rules import (
     shortened,
     swizzle_field,
 )
-from layoutopt.problem.answer import EVERY_LAYOUT, Bound
-from layoutopt.problem.types import FAMILIES, Problem
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound
+from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.search.as_table import as_table, stride_multiple, why_no_table
 from layoutopt.search.found import Found, Tally
 from layoutopt.search.proposal import STOPPED, Progress, Proposal, standing

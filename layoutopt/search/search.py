@@ -18,8 +18,8 @@ from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout
 from layoutopt.model.linearisations import rotated, unpadded
 from layoutopt.model.pads import padded
-from layoutopt.problem.answer import EVERY_LAYOUT, Method
-from layoutopt.problem.types import Problem
+from layoutopt.problems.answer import EVERY_LAYOUT, Method
+from layoutopt.problems.types import Problem
 from layoutopt.search.fall_back import fall_back
 from layoutopt.search.found import Found
 from layoutopt.search.least_excess import ALL_HAVE_CONFLICTS, NONE_KEEPS_TO_THEM, LeastExcess

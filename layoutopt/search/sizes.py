@@ -29,7 +29,7 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import has_xor
-from layoutopt.problem.types import Problem
+from layoutopt.problems.types import Problem
 
 ELEMENT: Final = "element_bytes"  # in a formula: the size of an element, where it differs from size to size
 _PADS: Final = 32  # of one vector each

@@ -17,9 +17,9 @@ from layoutopt.engine.estimate import estimate
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
-from layoutopt.problem.answer import EVERY_LAYOUT, Bound, Method, Proof, Result, Status
-from layoutopt.problem.target import target_of
-from layoutopt.problem.types import FAMILIES, Constraints, Problem
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Method, Proof, Result, Status
+from layoutopt.problems.target import target_of
+from layoutopt.problems.types import FAMILIES, Constraints, Problem
 from layoutopt.search import dictated, tables
 from layoutopt.search.as_table import why_no_table
 from layoutopt.search.free_lanes import solve_free

@@ -13,8 +13,8 @@ from layoutopt.accesses.alignment import blocks
 from layoutopt.engine.case import Case
 from layoutopt.model.phases import counting_excess, phase_sets
 from layoutopt.model.placement import FreeAssignment, in_own_bytes
-from layoutopt.problem.answer import EVERY_LAYOUT, Bound
-from layoutopt.problem.types import FAMILIES, Family, Problem
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound
+from layoutopt.problems.types import FAMILIES, Family, Problem
 from layoutopt.proof.every_layout import EveryLayout, every_layout
 from layoutopt.search.as_table import as_table, stride_multiple, why_no_table
 from layoutopt.search.proposal import Ask, Proposal, standing

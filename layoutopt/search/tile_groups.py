@@ -17,7 +17,7 @@ import msgspec
 
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout, Target, row_major
-from layoutopt.problem.types import FAMILIES, Access, NamedTile, Problem, Tile, TileSet
+from layoutopt.problems.types import FAMILIES, Access, NamedTile, Problem, Tile, TileSet
 
 # Families of what a tile's own order of dimensions leaves no choice of.
 _OTHER_ORDERS: Final = ("order", "split", "matrix")

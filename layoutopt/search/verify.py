@@ -16,8 +16,8 @@ from layoutopt.expressions.grammar import to_text
 from layoutopt.index.index_code import MEASURE
 from layoutopt.layout.formula import element_expression
 from layoutopt.layout.layout import Layout
-from layoutopt.problem.answer import EVERY_LAYOUT, Bound, IndexCost, Proof, Result, Status
-from layoutopt.problem.types import Objective
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound, IndexCost, Proof, Result, Status
+from layoutopt.problems.types import Objective
 from layoutopt.proof.reasons import COUNTING
 from layoutopt.search.proposal import Proposal
 

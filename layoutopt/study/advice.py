@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from layoutopt.problem.answer import Status
+from layoutopt.problems.answer import Status
 from layoutopt.study.comparison import Recommendation, Row
 
 # Estimates that differ by less do not tell which layout is faster: three times their median error. A layout

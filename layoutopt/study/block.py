@@ -13,8 +13,8 @@ from layoutopt.expressions.grammar import Const, Op, parse, substituted, to_text
 from layoutopt.expressions.simplify import simplify
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import element_expression
-from layoutopt.problem.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
-from layoutopt.problem.types import Problem, Tile, TileSet
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
+from layoutopt.problems.types import Problem, Tile, TileSet
 from layoutopt.search.arrange import Arrangement, PlacedTile, arrangement_from_data
 from layoutopt.search.tile_groups import alike, beginning, groups, viewed_index
 from layoutopt.study.check_tiles import TileSetAudit, check_tiles

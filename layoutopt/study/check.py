@@ -17,9 +17,9 @@ from layoutopt.expressions.grammar import to_text
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.counters import counters
 from layoutopt.hardware.devices import Device
-from layoutopt.problem.answer import RESULT_SCHEMA, Descriptor, Estimate, Result, Status
-from layoutopt.problem.target import target_of
-from layoutopt.problem.types import Problem
+from layoutopt.problems.answer import RESULT_SCHEMA, Descriptor, Estimate, Result, Status
+from layoutopt.problems.target import target_of
+from layoutopt.problems.types import Problem
 from layoutopt.search.free_lanes import under_layout
 from layoutopt.study import findings
 from layoutopt.study.findings import Finding

@@ -16,9 +16,9 @@ from layoutopt.files.tile_set_file import fields_of
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
-from layoutopt.problem.answer import Result, Status
-from layoutopt.problem.target import target_of
-from layoutopt.problem.types import NamedTile, Problem, TileSet
+from layoutopt.problems.answer import Result, Status
+from layoutopt.problems.target import target_of
+from layoutopt.problems.types import NamedTile, Problem, TileSet
 from layoutopt.search.tile_groups import groups, within_room
 from layoutopt.study.check import Audit, check
 from layoutopt.study.findings import Finding

@@ -7,8 +7,8 @@ from layoutopt.engine.claims import check_claims
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import described
 from layoutopt.hardware.devices import Device
-from layoutopt.problem.answer import Result
-from layoutopt.problem.types import Problem
+from layoutopt.problems.answer import Result
+from layoutopt.problems.types import Problem
 from layoutopt.search.dictated import named_candidate
 
 

@@ -12,7 +12,7 @@ from layoutopt.accesses.trace import trace
 from layoutopt.engine.case import Case
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget, OutOfTime
-from layoutopt.problem.types import Access, Constraints
+from layoutopt.problems.types import Access, Constraints
 from layoutopt.proof.every_layout import every_layout
 from layoutopt.proof.reasons import BY_HAND, Search, subject_of
 from layoutopt.search.solve import solve

@@ -32,9 +32,9 @@ from layoutopt.layout.formula import has_xor, offset_expression
 from layoutopt.layout.formula_length import formula_operations, least_formula_operations
 from layoutopt.layout.layout import Layout
 from layoutopt.model.space import Space, space_of
-from layoutopt.problem.answer import Estimate, Result, Status
-from layoutopt.problem.target import target_of
-from layoutopt.problem.types import FAMILIES, Problem
+from layoutopt.problems.answer import Estimate, Result, Status
+from layoutopt.problems.target import target_of
+from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.search.dictated import ranked_candidates, reach
 from layoutopt.search.proposal import Ask
 from layoutopt.search.scene import searched_families

@@ -20,9 +20,9 @@ from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.occupancy import occupancy
 from layoutopt.layout.families import comparison_rows
-from layoutopt.problem.answer import Status
-from layoutopt.problem.target import target_of
-from layoutopt.problem.types import FAMILIES, TileSet
+from layoutopt.problems.answer import Status
+from layoutopt.problems.target import target_of
+from layoutopt.problems.types import FAMILIES, TileSet
 from layoutopt.search.arrange import Arrangement, arrange
 from layoutopt.search.fronts import Unit, own_alignment, plan_of, units_of
 from layoutopt.search.packing import Plan, pack, rounded_up

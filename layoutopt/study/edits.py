@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from layoutopt.expressions.grammar import Const, Node, Op, Var, to_text, with_parts
 from layoutopt.expressions.simplify import simplify, sum_terms, weighted_sum
-from layoutopt.problem.types import Constraints, Tile
+from layoutopt.problems.types import Constraints, Tile
 
 # Kinds of edits, the smallest first.
 KINDS: Final = ("constant", "mask", "order")

@@ -13,10 +13,10 @@ from layoutopt.expressions.grammar import Node, parse, to_text
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.model.placement import FreeAssignment
-from layoutopt.problem.answer import Status
-from layoutopt.problem.target import target_of
-from layoutopt.problem.types import Access, Problem
-from layoutopt.problem.words import lanes_text
+from layoutopt.problems.answer import Status
+from layoutopt.problems.target import target_of
+from layoutopt.problems.types import Access, Problem
+from layoutopt.problems.words import lanes_text
 from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, Search, subject_of
 from layoutopt.search.proposal import Ask, Progress
 from layoutopt.search.solve import solve, solve_cases

@@ -13,9 +13,9 @@ from layoutopt.files.result_file import MAX_BYTES
 from layoutopt.files.tile_set_file import fields_of
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
-from layoutopt.problem.answer import EVERY_LAYOUT, Bound, Status
-from layoutopt.problem.target import target_of
-from layoutopt.problem.types import TileSet
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Status
+from layoutopt.problems.target import target_of
+from layoutopt.problems.types import TileSet
 from layoutopt.search.arrange import Arrangement, PlacedTile, arrange
 from layoutopt.search.packing import Plan, pack
 from layoutopt.search.proposal import Progress

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from layoutopt.problem.answer import ModelGrowth
+from layoutopt.problems.answer import ModelGrowth
 
 EXPLANATION_SCHEMA: Final = "layoutopt.explanation/1"
 # The scope of "no layout": other constraints might have one.

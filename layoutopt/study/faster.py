@@ -14,8 +14,8 @@ from layoutopt.accesses.lower import assigned, chosen_widths
 from layoutopt.engine.case import Case, case_of
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
-from layoutopt.problem.answer import FasterLayout, Result
-from layoutopt.problem.types import FAMILIES, Constraints, Problem
+from layoutopt.problems.answer import FasterLayout, Result
+from layoutopt.problems.types import FAMILIES, Constraints, Problem
 from layoutopt.search.proposal import Ask
 from layoutopt.search.solve import estimated, solve_cases, solve_widths, with_estimate
 

@@ -14,7 +14,7 @@ from layoutopt.engine.conflicts import Counts, count_wavefronts
 from layoutopt.engine.witness import witness, worst_instruction
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.operations import Operation
-from layoutopt.problem.types import Access
+from layoutopt.problems.types import Access
 from layoutopt.study.in_use import InUse
 
 BoolArray = npt.NDArray[np.bool_]

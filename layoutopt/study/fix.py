@@ -14,8 +14,8 @@ from layoutopt.expressions.grammar import Node, to_text
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.layout.layout import Layout
-from layoutopt.problem.answer import Estimate, Result
-from layoutopt.problem.types import Constraints, Problem
+from layoutopt.problems.answer import Estimate, Result
+from layoutopt.problems.types import Constraints, Problem
 from layoutopt.study.advice import SAME_TIME
 from layoutopt.study.findings import Finding
 from layoutopt.study.in_use import InUse

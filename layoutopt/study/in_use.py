@@ -20,8 +20,8 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout
-from layoutopt.problem.answer import Descriptor, Result
-from layoutopt.problem.types import Problem
+from layoutopt.problems.answer import Descriptor, Result
+from layoutopt.problems.types import Problem
 from layoutopt.search.dictated import named_candidate
 
 AnyLayout = str | Layout | Result | npt.NDArray[np.integer[Any]]

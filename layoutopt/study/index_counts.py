@@ -9,7 +9,7 @@ from layoutopt.expressions.count import operations
 from layoutopt.expressions.grammar import Node, parse, substituted
 from layoutopt.expressions.simplify import simplify
 from layoutopt.hardware.devices import Device
-from layoutopt.problem.types import Access, Problem
+from layoutopt.problems.types import Access, Problem
 
 _MOST_SIMPLIFIED: Final = 1 << 12  # operations of all accesses; where there are more, long addresses stay
 

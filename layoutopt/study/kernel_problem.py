@@ -16,7 +16,7 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.counts import Execution
 from layoutopt.kernels.evaluate import Evaluation
 from layoutopt.kernels.program import Array, Memory
-from layoutopt.problem.types import Problem
+from layoutopt.problems.types import Problem
 
 # Different warp instructions of an access that the question holds; more say nothing new of a regular kernel.
 MOST_ROWS: Final = 2048

@@ -12,8 +12,8 @@ from layoutopt.engine.case import Case, case_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
-from layoutopt.problem.answer import Result
-from layoutopt.problem.types import Problem
+from layoutopt.problems.answer import Result
+from layoutopt.problems.types import Problem
 from layoutopt.search.solve import solve
 from layoutopt.study.claims import check_result
 

@@ -22,7 +22,7 @@ from layoutopt.expressions.grammar import Node
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.layout.formula import has_xor
-from layoutopt.problem.types import Constraints, Tile
+from layoutopt.problems.types import Constraints, Tile
 from layoutopt.study.counted import Counter
 from layoutopt.study.edits import KINDS, Edit, edits, strides_obey, strides_of
 

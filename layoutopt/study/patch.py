@@ -24,8 +24,8 @@ from layoutopt.kernels.ptx_program import program_of, shared_places, source_name
 from layoutopt.kernels.ptx_text import Function, Module, read_ptx
 from layoutopt.kernels.remap import Remap, remap_of
 from layoutopt.layout.layout import Layout
-from layoutopt.problem.answer import Result
-from layoutopt.problem.types import Constraints, Problem
+from layoutopt.problems.answer import Result
+from layoutopt.problems.types import Constraints, Problem
 from layoutopt.search.solve import solve
 from layoutopt.study.kernel_problem import likely_shapes, problem_of
 

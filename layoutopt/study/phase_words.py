@@ -16,8 +16,8 @@ from layoutopt.expressions.grammar import Node, to_text
 from layoutopt.ground.arrays import IntArray
 from layoutopt.layout.families import without_each_part
 from layoutopt.layout.layout import Layout, row_major
-from layoutopt.problem.answer import Result
-from layoutopt.problem.words import listed
+from layoutopt.problems.answer import Result
+from layoutopt.problems.words import listed
 
 # Wavefronts drawn of one phase.
 _SHOWN: Final = 8

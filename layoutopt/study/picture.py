@@ -19,7 +19,7 @@ from layoutopt.engine.witness import Served, serve
 from layoutopt.errors import LayoutError, VerificationError
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device
-from layoutopt.problem.types import Problem
+from layoutopt.problems.types import Problem
 
 MAX_BYTES = 1 << 24
 """A picture has a line for every row of banks in the layout; nobody reads more."""

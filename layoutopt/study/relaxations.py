@@ -16,8 +16,8 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.operations import parse_operation
 from layoutopt.layout.layout import Layout
 from layoutopt.model.phases import phase_sets
-from layoutopt.problem.answer import Result
-from layoutopt.problem.types import Access, GlobalSide
+from layoutopt.problems.answer import Result
+from layoutopt.problems.types import Access, GlobalSide
 from layoutopt.proof.lane_order import lane_order
 from layoutopt.search.proposal import Ask
 from layoutopt.search.solve import solve, solve_cases

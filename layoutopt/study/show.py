@@ -22,8 +22,8 @@ from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import element_expression, offset_expression
 from layoutopt.layout.layout import row_major
-from layoutopt.problem.types import Problem
-from layoutopt.problem.words import lanes_text, widths_text
+from layoutopt.problems.types import Problem
+from layoutopt.problems.words import lanes_text, widths_text
 from layoutopt.search.proposal import Ask
 from layoutopt.search.solve import solve, solve_cases
 from layoutopt.study.known import known_case, with_known_lanes

@@ -11,8 +11,8 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import parse
 from layoutopt.files.tile_set_file import fields_of
 from layoutopt.hardware.devices import Device
-from layoutopt.problem.answer import Result
-from layoutopt.problem.types import NamedTile, TileSet
+from layoutopt.problems.answer import Result
+from layoutopt.problems.types import NamedTile, TileSet
 from layoutopt.search.arrange import Arrangement, arrange
 from layoutopt.study.block import Part, solved_block
 from layoutopt.study.known import known_case

@@ -18,8 +18,8 @@ from typing import Any, Final
 import msgspec
 
 from layoutopt.hardware.devices import Device
-from layoutopt.problem.answer import Method
-from layoutopt.problem.types import Problem, TileSet
+from layoutopt.problems.answer import Method
+from layoutopt.problems.types import Problem, TileSet
 
 # Fields of an access that few have: left out where they say nothing.
 _FREE: Final = ("lanes", "values", "global", "order")

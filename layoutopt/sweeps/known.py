@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from layoutopt.files.result_file import result_from_data
 from layoutopt.hardware.devices import Device
-from layoutopt.problem.answer import Method, Result
-from layoutopt.problem.types import Problem, TileSet
+from layoutopt.problems.answer import Method, Result
+from layoutopt.problems.types import Problem, TileSet
 from layoutopt.search.arrange import Arrangement
 from layoutopt.study.claims import check_result
 from layoutopt.sweeps.canonical import device_digest, digest, spelling_of

@@ -11,7 +11,7 @@ import msgspec
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.templates import Value
 from layoutopt.ground import json_data
-from layoutopt.problem.answer import Result, Status
+from layoutopt.problems.answer import Result, Status
 from layoutopt.search.arrange import Arrangement, arrangement_from_data
 from layoutopt.sweeps.canonical import Spelling, restored
 from layoutopt.sweeps.task import ERROR, LOST

@@ -15,8 +15,8 @@ from layoutopt.errors import LayoutoptError, MachineError
 from layoutopt.ground import json_data
 from layoutopt.ground.budget import OutOfTime
 from layoutopt.hardware.devices import Device, device
-from layoutopt.problem.answer import Method, Status
-from layoutopt.problem.types import Problem, TileSet
+from layoutopt.problems.answer import Method, Status
+from layoutopt.problems.types import Problem, TileSet
 from layoutopt.search.arrange import arrange
 from layoutopt.search.solve import solve
 from layoutopt.study.faster import timed

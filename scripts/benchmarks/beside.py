@@ -20,7 +20,7 @@ WORKER = """
 import json, sys, time
 from layoutopt import solve
 from layoutopt.files.tile_set_file import load_any
-from layoutopt.problem.types import TileSet
+from layoutopt.problems.types import TileSet
 from layoutopt.search.arrange import arrange
 for line in sys.stdin:
     path, limit = json.loads(line)

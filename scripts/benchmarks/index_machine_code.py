@@ -42,7 +42,7 @@ from layoutopt.files.catalogue import of_one_tile
 from layoutopt.files.file import load
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.machine import find_tool
-from layoutopt.problem.types import Problem
+from layoutopt.problems.types import Problem
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "tests/data/h200_runs.json"

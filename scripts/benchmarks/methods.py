@@ -20,7 +20,7 @@ import msgspec
 
 from layoutopt import load, solve
 from layoutopt.files.catalogue import of_one_tile
-from layoutopt.problem.answer import METHODS, Status
+from layoutopt.problems.answer import METHODS, Status
 from layoutopt.search import presolve
 
 PROVED = (Status.OPTIMAL, Status.INFEASIBLE)

@@ -17,8 +17,8 @@ import time
 from typing import Any
 
 from layoutopt import problem, solve
-from layoutopt.problem.answer import Result
-from layoutopt.problem.types import Problem
+from layoutopt.problems.answer import Result
+from layoutopt.problems.types import Problem
 
 SIZES = {1: "u8", 2: "f16", 4: "f32", 8: "f64", 16: "b128"}
 

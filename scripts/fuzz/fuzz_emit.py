@@ -29,8 +29,8 @@ from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Digit, Layout, Target
-from layoutopt.problem.answer import AccessReport
-from layoutopt.problem.types import Problem
+from layoutopt.problems.answer import AccessReport
+from layoutopt.problems.types import Problem
 
 LANGUAGES = ("c", "cuda", "numba")
 

@@ -28,7 +28,7 @@ import on_gpu
 
 if TYPE_CHECKING:
     from layoutopt.codegen.plan import Plan
-    from layoutopt.problem.types import Problem
+    from layoutopt.problems.types import Problem
 
 _RUNS = 2
 

@@ -22,7 +22,7 @@ from on_gpu import HOPPER_FLAGS, write_or_compare
 from layoutopt.codegen.languages import emit
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
-from layoutopt.problem.types import ELEMENT_BYTES
+from layoutopt.problems.types import ELEMENT_BYTES
 from layoutopt.search.solve import solve
 
 HERE = Path(__file__).parent

@@ -28,8 +28,8 @@ from layoutopt.files.file import from_data
 from layoutopt.files.tile_set_file import tiles_from_data
 from layoutopt.hardware import machine
 from layoutopt.hardware.devices import device
-from layoutopt.problem.answer import TensorMap
-from layoutopt.problem.types import ELEMENT_BYTES
+from layoutopt.problems.answer import TensorMap
+from layoutopt.problems.types import ELEMENT_BYTES
 from layoutopt.search.solve import solve
 
 HERE = Path(__file__).parent

@@ -26,8 +26,8 @@ from layoutopt.ground.escape import comment, identifier
 from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import flipped_spelling, offset_expression
 from layoutopt.layout.layout import Digit, Layout, Target
-from layoutopt.problem.answer import Bound, Proof, Result, Status
-from layoutopt.problem.types import Problem
+from layoutopt.problems.answer import Bound, Proof, Result, Status
+from layoutopt.problems.types import Problem
 from layoutopt.search.solve import solve
 
 CPP = [GXX, "-std=c++14", "-Wall", "-Wextra", "-Werror"]

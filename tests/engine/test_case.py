@@ -9,7 +9,7 @@ from layoutopt.expressions.grammar import parse
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
 from layoutopt.layout.layout import Digit, Layout
-from layoutopt.problem.types import Constraints
+from layoutopt.problems.types import Constraints
 
 ROWS = {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": 32}}
 COLUMNS = {"name": "columns", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 32}}

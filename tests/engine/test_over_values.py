@@ -16,7 +16,7 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import PhaseRule, device
-from layoutopt.problem.answer import Status
+from layoutopt.problems.answer import Status
 from layoutopt.search.solve import solve
 from layoutopt.study.check import check
 

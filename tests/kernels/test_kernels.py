@@ -10,7 +10,7 @@ from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.expressions.grammar import evaluate, parse
 from layoutopt.files.file import load
 from layoutopt.hardware.devices import device
-from layoutopt.problem.answer import Status
+from layoutopt.problems.answer import Status
 from layoutopt.search.solve import solve
 
 KNOWN = [path for path in PROBLEMS if load(path).known_optimum is not None]

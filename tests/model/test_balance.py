@@ -12,7 +12,7 @@ from layoutopt.hardware.devices import device
 from layoutopt.layout.layout import Digit, Layout
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import nearby
-from layoutopt.problem.answer import EVERY_LAYOUT, Bound, Status
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Status
 from layoutopt.report.text import report
 from layoutopt.search.proposal import Ask, Proposal
 from layoutopt.search.solve import solve

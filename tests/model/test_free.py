@@ -18,7 +18,7 @@ from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device, load_devices
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import EFFORT, free_assignment
-from layoutopt.problem.answer import Status
+from layoutopt.problems.answer import Status
 from layoutopt.proof import reasons
 from layoutopt.search.solve import solve
 

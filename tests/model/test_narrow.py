@@ -20,8 +20,8 @@ from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import element_expression, offset_expression
 from layoutopt.layout.layout import Digit, Layout, Target
-from layoutopt.problem.answer import Status
-from layoutopt.problem.types import Published, Tile
+from layoutopt.problems.answer import Status
+from layoutopt.problems.types import Published, Tile
 from layoutopt.report.banks_text import report
 from layoutopt.search.solve import solve
 from layoutopt.study.check import check

@@ -7,7 +7,7 @@ from command import layoutopt
 from conftest import ROOT
 
 from layoutopt.files.file import from_data
-from layoutopt.problem.answer import Status
+from layoutopt.problems.answer import Status
 from layoutopt.search.solve import solve
 
 

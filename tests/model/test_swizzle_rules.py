@@ -12,7 +12,7 @@ from layoutopt.model.linear_phases import Phases
 from layoutopt.model.linearisations import Linearisation
 from layoutopt.model.swizzle import SwizzleModel
 from layoutopt.model.swizzle_rules import Field, Rules, rules, textbook
-from layoutopt.problem.types import Tile
+from layoutopt.problems.types import Tile
 
 FREE = Rules(range(2), (), None)
 # Four banks, eight words of source: bits 0 and 1 are flipped by bits 2 to 4.

@@ -14,7 +14,7 @@ from test_cnf import satisfiable
 
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
-from layoutopt.problem.answer import Status
+from layoutopt.problems.answer import Status
 from layoutopt.proof.certificates import certificate
 from layoutopt.proof.reasons import PACKING, SOLVER
 from layoutopt.search.solve import solve

@@ -12,7 +12,7 @@ from test_block_certificates import BLOCK, block_certificate_of
 
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
-from layoutopt.problem.types import VECTOR_TYPES
+from layoutopt.problems.types import VECTOR_TYPES
 from layoutopt.proof.certificates import certificate
 from layoutopt.search.solve import solve
 

@@ -15,7 +15,7 @@ from layoutopt.files.file import from_data
 from layoutopt.files.tile_set_file import tiles_from_data
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, PhaseRule, device
-from layoutopt.problem.answer import EVERY_LAYOUT, Status
+from layoutopt.problems.answer import EVERY_LAYOUT, Status
 from layoutopt.proof.every_layout import every_layout
 from layoutopt.search.solve import solve
 from layoutopt.study.check import check

@@ -21,7 +21,7 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import json_schema
 from layoutopt.files.tile_set_file import load_any, tiles_from_data
 from layoutopt.hardware.devices import device
-from layoutopt.problem.answer import Status
+from layoutopt.problems.answer import Status
 from layoutopt.search.arrange import arrange, arrangement_from_data
 from layoutopt.search.packing import Plan, least, pack
 from layoutopt.search.solve import solve

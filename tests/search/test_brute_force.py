@@ -6,8 +6,8 @@ import pytest
 import toy
 
 from layoutopt.files.file import from_data
-from layoutopt.problem import types as model
-from layoutopt.problem.answer import Status
+from layoutopt.problems import types as model
+from layoutopt.problems.answer import Status
 from layoutopt.search.solve import solve
 
 SHAPES = [

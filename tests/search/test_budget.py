@@ -24,7 +24,7 @@ from layoutopt.model.pads import padded
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.pitches import by_span
 from layoutopt.model.space import space_of
-from layoutopt.problem.types import FAMILIES
+from layoutopt.problems.types import FAMILIES
 from layoutopt.proof.every_layout import every_layout
 from layoutopt.search.search import search
 from layoutopt.search.solve import solve, solve_cases

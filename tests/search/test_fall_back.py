@@ -11,7 +11,7 @@ from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
 from layoutopt.model.linear_phases import phases_of
 from layoutopt.model.pitches import in_order, pitches_of, span_of
-from layoutopt.problem.answer import Status
+from layoutopt.problems.answer import Status
 from layoutopt.search.fall_back import fall_back
 from layoutopt.search.many_orders import counted_together
 from layoutopt.search.presolve import Presolve

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from layoutopt.cli.commands import main
 from layoutopt.errors import LayoutoptError
 from layoutopt.files.file import from_data
-from layoutopt.problem.answer import Status
+from layoutopt.problems.answer import Status
 from layoutopt.report.text import report
 from layoutopt.search.solve import solve
 

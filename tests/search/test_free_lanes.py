@@ -20,7 +20,7 @@ from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import OutOfTime
 from layoutopt.hardware.devices import device
-from layoutopt.problem.answer import Bound, Status
+from layoutopt.problems.answer import Bound, Status
 from layoutopt.search.proposal import Ask
 
 SPEC = importlib.util.spec_from_file_location(

@@ -5,7 +5,7 @@ import msgspec
 from layoutopt.files.tile_set_file import tiles_from_data
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
-from layoutopt.problem.answer import Status
+from layoutopt.problems.answer import Status
 from layoutopt.search.fronts import explore, plan_of, units_of
 from layoutopt.search.solve import solve
 

@@ -20,8 +20,8 @@ from layoutopt.model.excess_model import ExcessModel
 from layoutopt.model.linear_phases import Phases
 from layoutopt.model.linearisations import Linearisation
 from layoutopt.model.swizzle_rules import Field, last_block, rules
-from layoutopt.problem.answer import Status
-from layoutopt.problem.types import Tile
+from layoutopt.problems.answer import Status
+from layoutopt.problems.types import Tile
 from layoutopt.search.mask_tree import Question, least_excess
 from layoutopt.search.proposal import Ask
 from layoutopt.search.solve import formulas, solve

@@ -13,7 +13,7 @@ from test_brute_force import random_case
 from layoutopt import load, solve
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
-from layoutopt.problem.answer import Status
+from layoutopt.problems.answer import Status
 
 FAMILIES = [
     ["none", "xor"],

@@ -10,7 +10,7 @@ from layoutopt.expressions.grammar import evaluate, to_text
 from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import element_expression
 from layoutopt.layout.layout import Layout
-from layoutopt.problem.answer import Status
+from layoutopt.problems.answer import Status
 
 
 def matrices(count, **more):

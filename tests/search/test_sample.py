@@ -2,7 +2,7 @@ import pytest
 
 from layoutopt import solve
 from layoutopt.files.file import from_data
-from layoutopt.problem.answer import Status
+from layoutopt.problems.answer import Status
 from layoutopt.search import sample
 
 

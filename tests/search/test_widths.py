@@ -14,7 +14,7 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import device
-from layoutopt.problem.answer import Status
+from layoutopt.problems.answer import Status
 from layoutopt.report import comparison_text
 from layoutopt.report.text import explanation_report
 from layoutopt.search.solve import cases as solve_module_cases

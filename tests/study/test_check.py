@@ -17,7 +17,7 @@ from layoutopt.files.file import from_data
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
 from layoutopt.hardware.devices import device
-from layoutopt.problem.answer import Status
+from layoutopt.problems.answer import Status
 from layoutopt.report.text import audit_report
 from layoutopt.study.compare import compare
 

@@ -8,7 +8,7 @@ from command import layoutopt
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.tile_set_file import load_any, tiles_from_data
-from layoutopt.problem.answer import Status
+from layoutopt.problems.answer import Status
 from layoutopt.search.arrange import arrange
 from layoutopt.study.check_tiles import check_tiles
 

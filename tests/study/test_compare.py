@@ -23,7 +23,7 @@ from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device, load_devices
 from layoutopt.hardware.occupancy import occupancy
 from layoutopt.layout.layout import row_major
-from layoutopt.problem.answer import Status
+from layoutopt.problems.answer import Status
 from layoutopt.report.comparison_text import text
 from layoutopt.report.plot import _titles
 from layoutopt.search.solve import solve

@@ -13,7 +13,7 @@ from layoutopt.expressions.grammar import evaluate, parse, to_text
 from layoutopt.files.file import from_data
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
-from layoutopt.problem.types import Tile
+from layoutopt.problems.types import Tile
 from layoutopt.study.compare import compare
 from layoutopt.study.edits import edits
 from layoutopt.study.nearest_edit import nearest_edit

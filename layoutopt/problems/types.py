@@ -15,7 +15,7 @@ from msgspec import Meta, Struct, field
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.operations import is_direct_load
 from layoutopt.layout.families import NAMES
-from layoutopt.problem.hardware_use import HardwareUse
+from layoutopt.problems.hardware_use import HardwareUse
 
 SCHEMA: Final = "layoutopt.problem/1"
 
@@ -330,7 +330,7 @@ class Problem(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
 
     def _repr_html_(self) -> str:
         """The tile in a line, and a table of its accesses."""
-        from layoutopt.problem.html import table, titled
+        from layoutopt.problems.html import table, titled
 
         tile = self.tile
         element = tile.element if isinstance(tile.element, str) else f"{tile.element.bytes}-byte elements"

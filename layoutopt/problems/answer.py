@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 
 from layoutopt.errors import LayoutError
 from layoutopt.layout.layout import Layout
-from layoutopt.problem.types import Name
+from layoutopt.problems.types import Name
 
 Method = Literal["auto", "model"]
 METHODS: Final[tuple[Method, ...]] = get_args(Method)
@@ -335,7 +335,7 @@ class Result(Struct, frozen=True, rename={"schema_": "schema"}):
 
     def _repr_html_(self) -> str:
         """The answer in a line, its proof, and what each access costs."""
-        from layoutopt.problem.html import escape, table, titled
+        from layoutopt.problems.html import escape, table, titled
 
         if self.layout is None:
             return titled(self.problem, f"{self.status}: {self.reason}")

@@ -7,7 +7,7 @@ from typing import Any
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import described
 from layoutopt.hardware.devices import Device, device
-from layoutopt.problem.types import Problem, TileSet
+from layoutopt.problems.types import Problem, TileSet
 
 
 def target_of(asked: Problem | TileSet, given: Device | str | None, kind: type = Problem) -> Device:

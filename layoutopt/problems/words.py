@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
-from layoutopt.problem.types import Problem, Tile, TileSet
+from layoutopt.problems.types import Problem, Tile, TileSet
 
 
 def tile_text(problem: Problem | TileSet) -> str:
