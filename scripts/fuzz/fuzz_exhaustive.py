@@ -14,8 +14,8 @@ import sys
 import time
 from pathlib import Path
 
-TESTS = Path(__file__).parents[2] / "tests"
-sys.path[:0] = [str(TESTS), str(TESTS / "search")]
+
+sys.path[:0] = [str(Path(__file__).parents[2] / "tests" / room) for room in (".", "search")]
 
 import constrained
 from test_brute_force import compare
