@@ -14,8 +14,8 @@ import sys
 import time
 from pathlib import Path
 
-
-sys.path[:0] = [str(Path(__file__).parents[2] / "tests" / room) for room in (".", "search")]
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "search"))
 
 import constrained
 from test_brute_force import compare
