@@ -19,14 +19,14 @@ MOST, SLACK_SECONDS = 1.2, 0.05
 WORKER = """
 import json, sys, time
 from layoutopt import solve
-from layoutopt.files.tile_set_file import load_any
-from layoutopt.problems.types import TileSet
-from layoutopt.search.arrange import arrange
+from layoutopt.files.file import load
+from layoutopt.problems.types import Block
+from layoutopt.search.block import solve
 for line in sys.stdin:
     path, limit = json.loads(line)
-    problem = load_any(path)
+    problem = load(path)
     begun = time.process_time()
-    result = (arrange if isinstance(problem, TileSet) else solve)(problem, time_limit=limit)
+    result = solve(problem, time_limit=limit)
     spent = time.process_time() - begun
     print(json.dumps([spent, str(result.status), result.excess, result.bytes]), flush=True)
 """
