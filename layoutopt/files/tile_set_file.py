@@ -124,7 +124,7 @@ def check_tiles(tile_set: TileSet) -> None:
         ("layout", tile_set.layout),
         *((f"tiles[{i}].layout", tile.layout) for i, tile in enumerate(tile_set.tiles)),
     ):
-        if layout.minimise != "excess":
+        if not layout.objective.excess_first:
             raise ProblemFileError(
                 f"{place}.minimise", f"several tiles are solved for excess first, not {layout.minimise}"
             )
