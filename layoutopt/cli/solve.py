@@ -26,7 +26,8 @@ from layoutopt.cli.options import (
 from layoutopt.cli.output import note, say, say_json
 from layoutopt.cli.several import answer_each, problems_argument
 from layoutopt.problems.answer import METHODS, Method, Result, Status
-from layoutopt.problems.types import FAMILIES, OBJECTIVES, Block, Objective, Problem
+from layoutopt.problems.objective import FIRSTS, First
+from layoutopt.problems.types import FAMILIES, Block, Problem
 
 if TYPE_CHECKING:
     from layoutopt.files.templates import Value
@@ -60,7 +61,7 @@ CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNK
 )
 @click.option(
     "--minimise",
-    type=click.Choice(OBJECTIVES),
+    type=click.Choice(FIRSTS),
     help="What comes first; the others follow in this order  [default: as in the file, else excess]",
 )
 @click.option("--max-bytes", type=click.IntRange(1), metavar="N", help="Shared memory available.")
@@ -90,7 +91,7 @@ def command(
     time_limit: float,
     workers: int,
     families: str | None,
-    minimise: Objective | None,
+    minimise: First | None,
     max_bytes: int | None,
     pitch_multiple: int | None,
     alignment: int | None,

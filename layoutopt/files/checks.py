@@ -173,7 +173,7 @@ def _check_block(block: Block) -> None:
         ("layout", block.layout),
         *((f"tiles[{i}].layout", tile.layout) for i, tile in enumerate(block.tiles)),
     ):
-        if layout.minimise != "excess":
+        if not layout.objective.excess_first:
             raise ProblemFileError(
                 f"{place}.minimise", f"several tiles are solved for excess first, not {layout.minimise}"
             )

@@ -16,6 +16,7 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.operations import is_direct_load
 from layoutopt.layout.families import NAMES
 from layoutopt.problems.hardware_use import HardwareUse
+from layoutopt.problems.objective import First, Objective
 
 SCHEMA: Final = "layoutopt.problem/1"
 
@@ -55,10 +56,6 @@ if TYPE_CHECKING:
     Family = str
 else:
     Family = Literal[FAMILIES]
-
-
-Objective = Literal["excess", "bytes", "instructions", "time"]
-OBJECTIVES: Final = ("excess", "bytes", "instructions", "time")
 
 
 class Structure(Struct, frozen=True, forbid_unknown_fields=True):
@@ -253,7 +250,7 @@ class Constraints(Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     order: Annotated[tuple[int, ...] | None, Meta(description="Dimensions from slowest to fastest")] = None
     minimise: Annotated[
-        Objective, Meta(description="What comes first; the others follow as excess, bytes, instructions")
+        First, Meta(description="What comes first; the others follow as excess, bytes, instructions")
     ] = "excess"
     offset: Annotated[
         Expression | None,
@@ -263,6 +260,11 @@ class Constraints(Struct, frozen=True, forbid_unknown_fields=True):
         str | Annotated[tuple[str, ...], Meta(min_length=1)] | None,
         Meta(description="Layouts that the hardware dictates: tma, tma.128B, wgmma, ..., or a list of them"),
     ] = None
+
+    @property
+    def objective(self) -> Objective:
+        """What is minimised, in which order."""
+        return Objective(self.minimise)
 
 
 class Published(Struct, frozen=True, forbid_unknown_fields=True):
