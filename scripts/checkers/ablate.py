@@ -23,14 +23,16 @@ MECHANISMS = {
     "folded": "import layoutopt.model.placement as m; m.folded = lambda *a: None",
     "many_orders": "import layoutopt.search.presolve as m; m.likely = lambda *a, **k: iter(())",
     "mask_tree": (
-        "import layoutopt.search.least_excess as m; from layoutopt.search.mask_tree import Outcome; "
-        "m.least_excess = lambda *a, **k: None"
+        "import layoutopt.search.least_excess as m; from layoutopt.search.mask_tree import Searched; "
+        "m.least_excess = lambda *a: Searched(None, complete=False)"
     ),
     "nearby": "from layoutopt.search.scene import Scene; Scene.look_nearby = lambda *a: None",
     "periodic": "import layoutopt.search.solve as m; m.with_period = lambda case, proposal, ask: proposal",
     "polished": "from layoutopt.search.least_excess import LeastExcess as L; L._polished = lambda s, f: f",
     "sample": "import layoutopt.search.solve as m; m.is_large = lambda case: False",
-    "textbook": "from layoutopt.search.least_excess import LeastExcess as L; L._textbook = lambda *a: iter(())",
+    "textbook": (
+        "from layoutopt.search.least_excess import LeastExcess; LeastExcess._textbook = lambda *a: iter(())"
+    ),
     "turned": "import layoutopt.model.placement as m; m.turned_lines = lambda *a, **k: None",
     "whole_lines": (
         "from layoutopt.search.reach_floor import ReachFloor as R; R._look_at_whole_lines = lambda s: None"
@@ -49,9 +51,9 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=5.0, metavar="S")
     args = parser.parse_args()
     asked = list(questions(args.of, args.count, args.seed, args.time_limit))
-    print(
-        f"{len(asked)} questions\n{'without':<24} {'worse':>6} {'better':>7} {'cut':>5} {'other':>6} {'time':>6}"
-    )
+    columns = {"worse": 6, "better": 7, "cut": 5, "other": 6}
+    titles = " ".join(f"{title:>{width}}" for title, width in columns.items())
+    print(f"{len(asked)} questions\n{'without':<24} {titles} {'time':>6}")
     for name in args.mechanisms or MECHANISMS:
         if unknown := [part for part in name.split("+") if part not in MECHANISMS]:
             sys.exit(f"no mechanism {unknown[0]}; there are {', '.join(MECHANISMS)}")
@@ -59,7 +61,7 @@ def main() -> None:
         sides, report = (Checkout(ROOT), Checkout(ROOT, statements)), Report(shown=False)
         for question in asked:
             report.add(*(side.answers(question) for side in sides))
-        told = {"worse": 0, "better": 0, "cut": 0, "other": 0}
+        told = dict.fromkeys(columns, 0)
         for what, number in report.counts.items():
             how = what.partition(": ")[2]
             if how.endswith("cut by time"):
@@ -69,9 +71,7 @@ def main() -> None:
             elif how == "differs" or "exit" in how:
                 told["other"] += number
         ratio = report.cpu_s[1] / report.cpu_s[0]
-        figures = [
-            f"{told[k]:>{width}}" for k, width in (("worse", 6), ("better", 7), ("cut", 5), ("other", 6))
-        ]
+        figures = [f"{told[title]:>{width}}" for title, width in columns.items()]
         print(f"{name:<24} {' '.join(figures)} {ratio:>6.2f}", flush=True)
 
 
