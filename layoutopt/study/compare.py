@@ -21,13 +21,14 @@ from layoutopt.accesses.trace import Trace
 from layoutopt.engine.estimate import block_occupancy, estimate, timing_of
 from layoutopt.engine.witness import witness, worst_instruction
 from layoutopt.errors import LayoutError, ProblemFileError
+from layoutopt.expressions.count import operations
 from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, to_text
 from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.families import Family, comparison_rows
-from layoutopt.layout.formula import has_xor, offset_expression
+from layoutopt.layout.formula import element_expression, has_xor, offset_expression
 from layoutopt.layout.layout import Layout
 from layoutopt.model.space import Space, space_of
 from layoutopt.problems.answer import Estimate, Result, Status
@@ -433,9 +434,15 @@ def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def _is_best_of(everything: Result, families: tuple[str, ...]) -> bool:
-    """Whether the best layout of all families lies in these, and so is their best."""
+    """Whether the best layout of all families lies in these, and so is their best.
+
+    Where its formula is longer than those of its kind need be, the search of these may find a cheaper index.
+    """
     layout = everything.layout
     if everything.status is not Status.OPTIMAL or layout is None or everything.family is None:
+        return False
+    shortest = 2 * max(0, sum(extent > 1 for extent in layout.shape) - 1) + bool(layout.swizzle)
+    if operations(element_expression(layout)) > shortest:
         return False
     return set(everything.family.split("+")) <= set(families)
 
