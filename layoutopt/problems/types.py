@@ -1,4 +1,4 @@
-"""What is asked: a tile and its accesses, or several tiles.
+"""What is asked: a tile and its accesses (`Problem`), or a block of several tiles (`Block`).
 
 The problem types are also the problem file: `msgspec` decodes JSON straight into them, and the
 published JSON Schema is generated from them.
@@ -283,7 +283,7 @@ class KnownOptimum(Struct, frozen=True, forbid_unknown_fields=True):
     bytes: Positive
 
 
-class Block(Struct, frozen=True, forbid_unknown_fields=True):
+class Resources(Struct, frozen=True, forbid_unknown_fields=True):
     """What else a block of the kernel takes, which decides how many fit on a multiprocessor."""
 
     other_shared_bytes: Annotated[
@@ -318,11 +318,16 @@ class Problem(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
     schema_: Literal["layoutopt.problem/1"] = SCHEMA
     target: Annotated[str, Meta(description="The GPU, such as sm_90")] = "sm_90"
     layout: Constraints = Constraints()
-    block: Block = Block()
+    block: Resources = Resources()
     kernel: KernelNames | None = None
     notes: str | None = None
     published: Published | None = None
     known_optimum: KnownOptimum | None = None
+
+    @property
+    def each(self) -> tuple[Problem, ...]:
+        """The problem of every tile, which is this one; as for a block of several."""
+        return (self,)
 
     @property
     def is_dictated(self) -> bool:
@@ -378,8 +383,8 @@ class TileAccess(Access, frozen=True, kw_only=True):
     tile: Annotated[Identifier, Meta(description="Name of the tile")]
 
 
-class TileSet(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_": "schema"}):
-    """Several tiles of one block and every access to them."""
+class Block(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_": "schema"}):
+    """Several tiles of one block of threads and every access to them; `Problem` is a block of one tile."""
 
     name: Name
     tiles: Annotated[tuple[NamedTile, ...], Meta(min_length=1, max_length=8)]
@@ -391,7 +396,7 @@ class TileSet(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
         Constraints,
         Meta(description="max_bytes is for all tiles together; the rest holds for each, beside its own"),
     ] = Constraints()
-    block: Block = Block()
+    block: Resources = Resources()
     overlay: Annotated[
         tuple[Annotated[tuple[Identifier, ...], Meta(min_length=1)], ...],
         Meta(
@@ -408,6 +413,11 @@ class TileSet(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
     ] = False
     notes: str | None = None
     known_optimum: KnownOptimum | None = None
+
+    @property
+    def each(self) -> tuple[Problem, ...]:
+        """The problem of every tile."""
+        return tuple(map(self.problem, self.tiles))
 
     def problem(self, tile: NamedTile) -> Problem:
         """One tile and its accesses as a problem of its own, the common budget left out."""

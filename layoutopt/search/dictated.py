@@ -19,7 +19,7 @@ from layoutopt.engine.case import Case
 from layoutopt.engine.run_time_values import rounded_count
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import parse
-from layoutopt.files.file import check_dictated
+from layoutopt.files.checks import check_dictated
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.dictated import Mode, engine, modes
