@@ -21,12 +21,9 @@ __all__ = [
     "__version__",
     "arrange",
     "check",
-    "check_tiles",
     "compare",
-    "compare_tiles",
     "emit",
     "explain",
-    "explain_tiles",
     "load",
     "load_all",
     "load_any",
@@ -48,12 +45,9 @@ if TYPE_CHECKING:
     from layoutopt.search.arrange import Arrangement, arrange
     from layoutopt.search.solve import solve
     from layoutopt.study.check import Audit, check
-    from layoutopt.study.check_tiles import check_tiles
     from layoutopt.study.compare import compare
-    from layoutopt.study.compare_tiles import compare_tiles
     from layoutopt.study.comparison import Comparison
     from layoutopt.study.explain import explain
-    from layoutopt.study.explain_tiles import explain_tiles
     from layoutopt.study.explanation import Explanation
     from layoutopt.sweeps.sweep import Sweep, sweep
 
@@ -72,12 +66,9 @@ _HOMES = {
     "TileSet": "layoutopt.problems.types",
     "arrange": "layoutopt.search.arrange",
     "check": "layoutopt.study.check",
-    "check_tiles": "layoutopt.study.check_tiles",
     "compare": "layoutopt.study.compare",
-    "compare_tiles": "layoutopt.study.compare_tiles",
     "emit": "layoutopt.codegen.python",
     "explain": "layoutopt.study.explain",
-    "explain_tiles": "layoutopt.study.explain_tiles",
     "load": "layoutopt.files.file",
     "load_all": "layoutopt.files.python",
     "load_any": "layoutopt.files.tile_set_file",
@@ -87,8 +78,18 @@ _HOMES = {
 }
 
 
+# What took several tiles takes one as well; the old names stay for one release.
+_RENAMED = {"check_tiles": "check", "compare_tiles": "compare", "explain_tiles": "explain"}
+
+
 def __getattr__(name: str) -> Any:
     """Public names are imported on first use: the command line's `--help` needs none of them."""
+    if name in _RENAMED:
+        import warnings
+
+        now = _RENAMED[name]
+        warnings.warn(f"layoutopt.{name} is now layoutopt.{now}", DeprecationWarning, stacklevel=2)
+        name = now
     if name not in _HOMES:
         raise AttributeError(f"module 'layoutopt' has no attribute {name!r}")
     from importlib import import_module

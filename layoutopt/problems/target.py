@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import UnionType
+from typing import Any, Final
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import described
@@ -10,14 +11,16 @@ from layoutopt.hardware.devices import Device, device
 from layoutopt.problems.types import Problem, TileSet
 
 
-def target_of(asked: Problem | TileSet, given: Device | str | None, kind: type = Problem) -> Device:
+def target_of(
+    asked: Problem | TileSet, given: Device | str | None, kind: type | UnionType = Problem
+) -> Device:
     """The device of a problem or a tile set, or the one given instead of it.
 
     Raises:
         ProblemFileError: `asked` is something else (Python may pass anything), or there is no such device.
     """
     if not isinstance(asked, kind):
-        wanted = "a problem of one tile (load, problem)" if kind is Problem else "a tile set (load_any)"
+        wanted = _WANTED[kind]
         raise ProblemFileError("", f"expected {wanted}, got {_described(asked)}")
     if isinstance(given, Device):
         return given
@@ -26,9 +29,16 @@ def target_of(asked: Problem | TileSet, given: Device | str | None, kind: type =
     return device(asked.target if given is None else given)
 
 
+_WANTED: Final[dict[Any, str]] = {
+    Problem: "a problem of one tile (load, problem)",
+    TileSet: "a tile set (load_any)",
+    Problem | TileSet: "a problem (load, load_any, problem)",
+}
+
+
 def _described(asked: Any) -> str:
     if isinstance(asked, TileSet):
-        return "a tile set, which arrange, check_tiles, compare_tiles and explain_tiles take"
+        return "a tile set, which arrange, check, compare and explain take"
     if isinstance(asked, Problem):
         return "a problem of one tile, which solve, check, compare and explain take"
     return described(asked)

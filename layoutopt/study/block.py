@@ -17,7 +17,7 @@ from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
 from layoutopt.problems.types import Problem, Tile, TileSet
 from layoutopt.search.arrange import Arrangement, PlacedTile, arrangement_from_data
 from layoutopt.search.tile_groups import alike, beginning, groups, viewed_index
-from layoutopt.study.check_tiles import TileSetAudit, check_tiles
+from layoutopt.study.check import BlockAudit, check
 from layoutopt.study.claims import check_result
 
 
@@ -130,7 +130,7 @@ def block_in_use(tile_set: TileSet, gpu: Device) -> Block:
     Raises:
         ProblemFileError: a tile says no layout, or the tiles cannot lie so.
     """
-    audit = check_tiles(tile_set, target=gpu)
+    audit = check(tile_set, target=gpu)
     for finding in audit.findings:
         raise ProblemFileError("tiles", f"the block cannot hold its tiles so: {finding.message}")
     return Block(
@@ -144,7 +144,7 @@ def block_in_use(tile_set: TileSet, gpu: Device) -> Block:
     )
 
 
-def _parts_in_use(tile_set: TileSet, audit: TileSetAudit) -> Iterator[Part]:
+def _parts_in_use(tile_set: TileSet, audit: BlockAudit) -> Iterator[Part]:
     for tile, part in zip(tile_set.tiles, audit.tiles, strict=True):
         assert part.audit.offset is not None
         problem = tile_set.problem(tile)

@@ -21,6 +21,8 @@ from layoutopt.study.findings import Finding
 from layoutopt.study.in_use import InUse
 from layoutopt.study.nearest_edit import is_large, nearest_edit
 
+Solver = Callable[[Problem], Result]
+
 
 class EditedLayout(Struct, frozen=True):
     """The nearest edit of a layout in use.
@@ -96,7 +98,7 @@ def fix(
     excess: int | float,
     weighted: float,
     broken: bool,
-    solver: Callable[[Problem], Result],
+    solver: Solver,
     timed: Timed,
 ) -> Iterator[Finding]:
     """The layout of least estimated time, of equals the cheapest to adopt, if it is clearly faster.
@@ -196,9 +198,7 @@ def _keep(own: Estimate, fastest: tuple[Result, Estimate]) -> Finding:
     )
 
 
-def _solved(
-    used: InUse, solver: Callable[[Problem], Result], families: tuple[str, ...] | None
-) -> Result | None:
+def _solved(used: InUse, solver: Solver, families: tuple[str, ...] | None) -> Result | None:
     old: Constraints = used.problem.layout
     changed = msgspec.structs.replace(old, offset=None, families=families or old.families)
     result = solver(msgspec.structs.replace(used.problem, layout=changed))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,11 @@ class InUse:
         # Known only for the published layout.
         audits_published = layout is None and problem.layout.offset is None
         self.array = problem.published.bytes if audits_published and problem.published is not None else None
+
+    @cached_property
+    def counts(self) -> tuple[Counts, ...]:
+        """What every warp instruction costs, access by access."""
+        return tuple(access.count(self.table, self.counting) for access in self.accesses)
 
     @property
     def case(self) -> Case:

@@ -148,14 +148,16 @@ def test_the_page_for_compiler_authors_runs(capsys):
 def test_what_is_no_problem_is_said():
     one = transpose()
     several = layoutopt.load_any("hopper_gemm_128x128x64_f16")
-    for function in (layoutopt.solve, layoutopt.compare, layoutopt.explain, layoutopt.emit):
+    for function in (layoutopt.check, layoutopt.compare, layoutopt.explain):
+        with pytest.raises(ProblemFileError, match=r"expected a problem .*, got str 'tile.json'"):
+            function("tile.json")
+    for function in (layoutopt.solve, layoutopt.emit):
         with pytest.raises(ProblemFileError, match=r"expected a problem of one tile .*, got str 'tile.json'"):
             function("tile.json")
         with pytest.raises(ProblemFileError, match="got a tile set, which arrange"):
             function(several)
-    for function in (layoutopt.arrange, layoutopt.compare_tiles, layoutopt.explain_tiles):
-        with pytest.raises(ProblemFileError, match="got a problem of one tile, which solve"):
-            function(one)
+    with pytest.raises(ProblemFileError, match="got a problem of one tile, which solve"):
+        layoutopt.arrange(one)
 
 
 def test_a_target_may_be_a_name():
