@@ -9,6 +9,7 @@ __all__ = [
     "Access",
     "Arrangement",
     "Audit",
+    "Block",
     "Comparison",
     "Explanation",
     "Layout",
@@ -17,16 +18,13 @@ __all__ = [
     "Status",
     "Sweep",
     "Tile",
-    "TileSet",
     "__version__",
-    "arrange",
     "check",
     "compare",
     "emit",
     "explain",
     "load",
     "load_all",
-    "load_any",
     "problem",
     "solve",
     "sweep",
@@ -38,12 +36,10 @@ if TYPE_CHECKING:
     from layoutopt.codegen.python import emit
     from layoutopt.files.file import load
     from layoutopt.files.python import load_all, problem
-    from layoutopt.files.tile_set_file import load_any
     from layoutopt.layout.layout import Layout
-    from layoutopt.problems.answer import Result, Status
-    from layoutopt.problems.types import Access, Problem, Tile, TileSet
-    from layoutopt.search.arrange import Arrangement, arrange
-    from layoutopt.search.solve import solve
+    from layoutopt.problems.answer import Arrangement, Result, Status
+    from layoutopt.problems.types import Access, Block, Problem, Tile
+    from layoutopt.search.block import solve
     from layoutopt.study.check import Audit, check
     from layoutopt.study.compare import compare
     from layoutopt.study.comparison import Comparison
@@ -53,8 +49,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Access": "layoutopt.problems.types",
-    "Arrangement": "layoutopt.search.arrange",
+    "Arrangement": "layoutopt.problems.answer",
     "Audit": "layoutopt.study.check",
+    "Block": "layoutopt.problems.types",
     "Comparison": "layoutopt.study.comparison",
     "Explanation": "layoutopt.study.explanation",
     "Layout": "layoutopt.layout.layout",
@@ -63,33 +60,37 @@ _HOMES = {
     "Status": "layoutopt.problems.answer",
     "Sweep": "layoutopt.sweeps.sweep",
     "Tile": "layoutopt.problems.types",
-    "TileSet": "layoutopt.problems.types",
-    "arrange": "layoutopt.search.arrange",
     "check": "layoutopt.study.check",
     "compare": "layoutopt.study.compare",
     "emit": "layoutopt.codegen.python",
     "explain": "layoutopt.study.explain",
     "load": "layoutopt.files.file",
     "load_all": "layoutopt.files.python",
-    "load_any": "layoutopt.files.tile_set_file",
     "problem": "layoutopt.files.python",
-    "solve": "layoutopt.search.solve",
+    "solve": "layoutopt.search.block",
     "sweep": "layoutopt.sweeps.sweep",
+}
+_RENAMED = {
+    "TileSet": "Block",
+    "arrange": "solve",
+    "check_tiles": "check",
+    "compare_tiles": "compare",
+    "explain_tiles": "explain",
+    "load_any": "load",
 }
 
 
-# What took several tiles takes one as well; the old names stay for one release.
-_RENAMED = {"check_tiles": "check", "compare_tiles": "compare", "explain_tiles": "explain"}
-
-
 def __getattr__(name: str) -> Any:
-    """Public names are imported on first use: the command line's `--help` needs none of them."""
-    if name in _RENAMED:
-        import warnings
+    """Public names are imported on first use: the command line's `--help` needs none of them.
 
-        now = _RENAMED[name]
-        warnings.warn(f"layoutopt.{name} is now layoutopt.{now}", DeprecationWarning, stacklevel=2)
-        name = now
+    Names of the last release that others replace work, with a warning.
+    """
+    if name in _RENAMED:
+        from warnings import warn
+
+        new = _RENAMED[name]
+        warn(f"layoutopt.{name} is now layoutopt.{new}", DeprecationWarning, stacklevel=2)
+        name = new
     if name not in _HOMES:
         raise AttributeError(f"module 'layoutopt' has no attribute {name!r}")
     from importlib import import_module

@@ -29,14 +29,14 @@ def command(problem: Path, as_json: bool, time_limit: float, device_file: Path |
     Example:
       layoutopt explain problems/transposes/leimao_vectorised_swizzled_f32.json
     """
-    from layoutopt.files.tile_set_file import load_any
-    from layoutopt.problems.types import TileSet
+    from layoutopt.files.file import load
+    from layoutopt.problems.types import Block
     from layoutopt.study.explain import explain
 
-    loaded = load_any(problem)
+    loaded = load(problem)
     gpu = problem_device(loaded, device_file)
     explanation: Any = interruptibly(partial(explain, loaded, target=gpu), 2 * time_limit)
-    if isinstance(loaded, TileSet):
+    if isinstance(loaded, Block):
         from layoutopt.report.tile_set_text import tile_set_explanation_report
 
         text = tile_set_explanation_report(loaded, explanation)

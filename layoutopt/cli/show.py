@@ -88,10 +88,10 @@ def command(
       layoutopt show problems/basics/transpose_32x32_f32.json
       layoutopt show problems/basics/transpose_32x32_f32.json --layout published --html banks.html
     """
-    from layoutopt.files.tile_set_file import load_any
+    from layoutopt.files.file import load
     from layoutopt.study.show import views
 
-    loaded = load_any(problem)
+    loaded = load(problem)
     gpu = problem_device(loaded, device_file)
     asked: dict[str, Any] = {
         "before": before,

@@ -38,7 +38,7 @@ def emit(
     """
     if not isinstance(lang, str) or lang not in LANGUAGES:
         raise ProblemFileError("lang", f"expected one of {', '.join(LANGUAGES)}, got {described(lang)}")
-    gpu = target_of(problem, target)
+    gpu = target_of(problem, target, Problem)
     if layout is not None and not isinstance(layout, str):
         check_result(problem, gpu, layout)
     answer = layout if layout is not None else solve(problem, target=gpu, time_limit=time_limit)

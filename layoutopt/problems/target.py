@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from types import UnionType
-from typing import Any, Final
+from typing import Any
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import described
 from layoutopt.hardware.devices import Device, device
-from layoutopt.problems.types import Problem, TileSet
+from layoutopt.problems.types import Block, Problem
 
 
-def target_of(
-    asked: Problem | TileSet, given: Device | str | None, kind: type | UnionType = Problem
-) -> Device:
-    """The device of a problem or a tile set, or the one given instead of it.
+def target_of(asked: Problem | Block, given: Device | str | None, kind: type | None = None) -> Device:
+    """The device of a problem, or the one given instead of it.
 
     Raises:
-        ProblemFileError: `asked` is something else (Python may pass anything), or there is no such device.
+        ProblemFileError: `asked` is something else (Python may pass anything), or not of the `kind` that is
+            expected; or there is no such device.
     """
-    if not isinstance(asked, kind):
-        wanted = _WANTED[kind]
-        raise ProblemFileError("", f"expected {wanted}, got {_described(asked)}")
+    if not isinstance(asked, kind or (Problem, Block)):
+        wanted = "a problem of one tile" if kind is Problem else "a block of several tiles"
+        wanted = "a problem" if kind is None else wanted
+        raise ProblemFileError("", f"expected {wanted} (load, problem), got {_described(asked)}")
     if isinstance(given, Device):
         return given
     if given is not None and not isinstance(given, str):
@@ -29,16 +28,7 @@ def target_of(
     return device(asked.target if given is None else given)
 
 
-_WANTED: Final[dict[Any, str]] = {
-    Problem: "a problem of one tile (load, problem)",
-    TileSet: "a tile set (load_any)",
-    Problem | TileSet: "a problem (load, load_any, problem)",
-}
-
-
 def _described(asked: Any) -> str:
-    if isinstance(asked, TileSet):
-        return "a tile set, which arrange, check, compare and explain take"
-    if isinstance(asked, Problem):
-        return "a problem of one tile, which solve, check, compare and explain take"
-    return described(asked)
+    if isinstance(asked, Block):
+        return "a block of several tiles"
+    return "a problem of one tile" if isinstance(asked, Problem) else described(asked)

@@ -20,14 +20,14 @@ from layoutopt.engine.referee import CountedAccess, KnownLanes
 from layoutopt.engine.run_time_values import rounded_count
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import parse, to_text
-from layoutopt.files.tile_set_file import fields_of
+from layoutopt.files.checks import fields_of
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.counters import counters
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import RESULT_SCHEMA, Descriptor, Estimate, Status
 from layoutopt.problems.target import target_of
-from layoutopt.problems.types import NamedTile, Problem, TileSet
+from layoutopt.problems.types import Block, NamedTile, Problem
 from layoutopt.search.free_lanes import under_layout
 from layoutopt.search.tile_groups import groups, within_room
 from layoutopt.study import findings
@@ -148,7 +148,7 @@ def check(
 ) -> Audit: ...
 @overload
 def check(
-    problem: TileSet,
+    problem: Block,
     layout: None = None,
     *,
     target: Device | str | None = None,
@@ -157,7 +157,7 @@ def check(
     counting: Budget | None = None,
 ) -> BlockAudit: ...
 def check(
-    problem: Problem | TileSet,
+    problem: Problem | Block,
     layout: AnyLayout | None = None,
     *,
     target: Device | str | None = None,
@@ -181,8 +181,8 @@ def check(
         OutOfTime: the time to count was over before the end.
         ProblemFileError: there is no layout to check, or it cannot be read.
     """
-    gpu = target_of(problem, target, Problem | TileSet)
-    if isinstance(problem, TileSet):
+    gpu = target_of(problem, target)
+    if isinstance(problem, Block):
         if layout is not None:
             raise ProblemFileError("layout", "is one tile's; of several, the file says each tile's layout")
         return _block_audit(problem, gpu, solver, budget, counting)
@@ -290,7 +290,7 @@ def _report(used: InUse, access: CountedAccess, counts: Counts) -> AuditedAccess
 
 
 def _block_audit(
-    tile_set: TileSet, gpu: Device, solver: Solver | None, budget: Budget | None, counting: Budget | None
+    tile_set: Block, gpu: Device, solver: Solver | None, budget: Budget | None, counting: Budget | None
 ) -> BlockAudit:
     """Every tile's layout in the file, and how the tiles lie."""
     audits = {}
@@ -319,7 +319,7 @@ def _block_audit(
     )
 
 
-def _placed(tile_set: TileSet, audits: Mapping[str, Audit]) -> Iterator[PlacedAudit]:
+def _placed(tile_set: Block, audits: Mapping[str, Audit]) -> Iterator[PlacedAudit]:
     """Where each tile lies: as the file says, else behind those before it that live at the same time."""
     ends: dict[str, int] = {}
     for tile in tile_set.tiles:
@@ -333,7 +333,7 @@ def _placed(tile_set: TileSet, audits: Mapping[str, Audit]) -> Iterator[PlacedAu
         yield PlacedAudit(tile.name, base, tile.stages, stage, audit)
 
 
-def _together(tile_set: TileSet, one: str, other: str) -> bool:
+def _together(tile_set: Block, one: str, other: str) -> bool:
     """Whether two tiles live at the same time."""
     times = [next((t for t, time in enumerate(tile_set.overlay) if n in time), None) for n in (one, other)]
     return None in times or times[0] == times[1]
@@ -352,7 +352,7 @@ def _misplaced(placed: tuple[PlacedAudit, ...]) -> Iterator[Finding]:
             )
 
 
-def _overlaps(tile_set: TileSet, placed: tuple[PlacedAudit, ...]) -> Iterator[Finding]:
+def _overlaps(tile_set: Block, placed: tuple[PlacedAudit, ...]) -> Iterator[Finding]:
     """Stages that share bytes while both live."""
     for one, other in itertools.combinations_with_replacement(placed, 2):
         if one is not other and not _together(tile_set, one.tile, other.tile):
@@ -369,7 +369,7 @@ def _overlaps(tile_set: TileSet, placed: tuple[PlacedAudit, ...]) -> Iterator[Fi
             )
 
 
-def _different(tile_set: TileSet, audits: Mapping[str, Audit]) -> Iterator[Finding]:
+def _different(tile_set: Block, audits: Mapping[str, Audit]) -> Iterator[Finding]:
     """Tiles that are to share a layout, and lie otherwise: by the bytes of their elements, row-major."""
     for tiles, _ in groups(tile_set):
         if len(tiles) < 2 or any(audits[tile.name].status is Status.INFEASIBLE for tile in tiles):

@@ -16,19 +16,18 @@ import msgspec
 
 from layoutopt.engine.estimate import timing_of
 from layoutopt.expressions.grammar import parse
-from layoutopt.files.tile_set_file import fields_of
+from layoutopt.files.checks import fields_of
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.occupancy import occupancy
 from layoutopt.layout.families import comparison_rows
-from layoutopt.problems.answer import Result, Status
+from layoutopt.problems.answer import Arrangement, Result, Status
 from layoutopt.problems.target import target_of
-from layoutopt.problems.types import FAMILIES, Problem, TileSet
-from layoutopt.search.arrange import Arrangement, arrange
+from layoutopt.problems.types import FAMILIES, Block, Problem
+from layoutopt.search.block import solve
 from layoutopt.search.fronts import Unit, own_alignment, plan_of, units_of
 from layoutopt.search.packing import pack, rounded_up
 from layoutopt.search.proposal import Progress
-from layoutopt.search.solve import solve
 from layoutopt.search.tile_groups import within_room
 from layoutopt.study.advice import mark_pareto, recommend, recommend_dictated
 from layoutopt.study.check import check
@@ -49,7 +48,7 @@ _ALIGNED: Final = "bytes are lost to alignment, which other layouts of the tiles
 
 
 def compare(
-    problem: Problem | TileSet,
+    problem: Problem | Block,
     *,
     target: Device | str | None = None,
     time_limit: float | None = None,
@@ -69,8 +68,8 @@ def compare(
     Raises:
         ProblemFileError: the problem contradicts itself, or `known` is no answer to it.
     """
-    gpu = target_of(problem, target, Problem | TileSet)
-    if isinstance(problem, TileSet):
+    gpu = target_of(problem, target)
+    if isinstance(problem, Block):
         answers = known if callable(known) else lambda _: None
         return _BlockRows(problem, gpu, time_limit, progress, answers).run()
     return TileRows(problem, gpu, time_limit, progress, known(problem) if callable(known) else known).run()
@@ -145,7 +144,7 @@ class _BlockRows:
     """Rows of all tiles, from those of each."""
 
     def __init__(
-        self, tile_set: TileSet, gpu: Device, time_limit: float | None, progress: Progress, known: Known
+        self, tile_set: Block, gpu: Device, time_limit: float | None, progress: Progress, known: Known
     ) -> None:
         self.tile_set, self.gpu, self.progress = tile_set, gpu, progress
         units = units_of(tile_set, gpu)
@@ -354,7 +353,7 @@ class _BlockRows:
         layout = msgspec.structs.replace(self.tile_set.layout, families=families, max_bytes=self.limit)
         asked = msgspec.structs.replace(self.tile_set, layout=layout)
         budget = self.budget.part(0.5)
-        self.arranged[families] = arrange(asked, target=self.gpu, budget=budget, progress=self.progress)
+        self.arranged[families] = solve(asked, target=self.gpu, budget=budget, progress=self.progress)
         return self.arranged[families]
 
     def _families(self, family: str) -> tuple[str, ...]:

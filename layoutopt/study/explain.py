@@ -14,20 +14,20 @@ import msgspec
 from layoutopt.accesses.lower import chosen_widths
 from layoutopt.errors import ExpressionError, ProblemFileError
 from layoutopt.expressions.grammar import Node, parse, to_text
+from layoutopt.files.checks import fields_of
 from layoutopt.files.result_file import MAX_BYTES
-from layoutopt.files.tile_set_file import fields_of
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.model.placement import FreeAssignment
-from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Status
+from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, PlacedTile, Status
 from layoutopt.problems.target import target_of
-from layoutopt.problems.types import Access, Problem, TileSet
+from layoutopt.problems.types import Access, Block, Problem
 from layoutopt.problems.words import lanes_text
 from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, Search, subject_of
-from layoutopt.search.arrange import Arrangement, PlacedTile, arrange
+from layoutopt.search.block import solve
 from layoutopt.search.packing import Plan, pack
 from layoutopt.search.proposal import Ask, Progress
-from layoutopt.search.solve import solve, solve_cases
+from layoutopt.search.solve import solve_cases
 from layoutopt.search.tile_groups import groups, within_room
 from layoutopt.study.clash import QUESTION_SHARE, Clashes, names
 from layoutopt.study.explanation import ALLOWED, BlockExplanation, ExplainedTile, Explanation, Relaxation
@@ -53,7 +53,7 @@ def explain(
 ) -> Explanation: ...
 @overload
 def explain(
-    problem: TileSet,
+    problem: Block,
     *,
     time_limit: float | None = None,
     target: Device | str | None = None,
@@ -61,7 +61,7 @@ def explain(
     progress: Progress = lambda _: None,
 ) -> BlockExplanation: ...
 def explain(
-    problem: Problem | TileSet,
+    problem: Problem | Block,
     *,
     time_limit: float | None = None,
     target: Device | str | None = None,
@@ -80,8 +80,8 @@ def explain(
     Raises:
         ProblemFileError: the problem contradicts itself.
     """
-    gpu, time = target_of(problem, target, Problem | TileSet), budget or Budget.of_limit(time_limit)
-    if isinstance(problem, TileSet):
+    gpu, time = target_of(problem, target), budget or Budget.of_limit(time_limit)
+    if isinstance(problem, Block):
         return _block_explanation(problem, gpu, time, progress)
     return _tile_explanation(problem, gpu, time, progress)
 
@@ -226,17 +226,17 @@ class _Explainer:
 # A block -----------------------------------------------------------------------------------------
 
 
-def _block_explanation(tile_set: TileSet, gpu: Device, time: Budget, progress: Progress) -> BlockExplanation:
+def _block_explanation(tile_set: Block, gpu: Device, time: Budget, progress: Progress) -> BlockExplanation:
     """What decides each tile, and what all of them share."""
-    found = arrange(tile_set, target=gpu, budget=time.part(_ARRANGE_SHARE), progress=progress)
+    found = solve(tile_set, target=gpu, budget=time.part(_ARRANGE_SHARE), progress=progress)
     room = within_room(_with(tile_set, max_bytes=None), gpu).layout.max_bytes
     tile_set = within_room(tile_set, gpu)
     free = None
     if tile_set.layout.max_bytes is not None and found.excess != 0:
-        free = arrange(_with(tile_set, max_bytes=MAX_BYTES), target=gpu, budget=time.part(_ARRANGE_SHARE))
+        free = solve(_with(tile_set, max_bytes=MAX_BYTES), target=gpu, budget=time.part(_ARRANGE_SHARE))
     wide = None
     if tile_set.layout.families is not None and found.excess != 0:
-        wide = arrange(_with(tile_set, families=None), target=gpu, budget=time.part(_ARRANGE_SHARE))
+        wide = solve(_with(tile_set, families=None), target=gpu, budget=time.part(_ARRANGE_SHARE))
     members = groups(tile_set)
     explained = []
     for k, (tiles, problem) in enumerate(members):
@@ -270,7 +270,7 @@ def _telling(progress: Progress, name: str) -> Progress:
     return lambda text: progress(f"{name}: {text}")
 
 
-def _with(tile_set: TileSet, **changes: int | None) -> TileSet:
+def _with(tile_set: Block, **changes: int | None) -> Block:
     layout = msgspec.structs.replace(tile_set.layout, **changes)
     return msgspec.structs.replace(tile_set, layout=layout)
 
@@ -291,7 +291,7 @@ class _Together:
     `room` is what a block of the GPU has, where that is known; the budget may be less.
     """
 
-    tile_set: TileSet
+    tile_set: Block
     room: int | None
     found: Arrangement
     free: Arrangement | None

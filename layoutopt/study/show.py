@@ -15,8 +15,8 @@ from layoutopt.engine.witness import worst_instruction
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import parse, to_text
 from layoutopt.files import array_file
+from layoutopt.files.checks import fields_of
 from layoutopt.files.result_file import layout_from_data
-from layoutopt.files.tile_set_file import fields_of
 from layoutopt.ground import json_data
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
@@ -24,11 +24,11 @@ from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import element_expression, offset_expression
 from layoutopt.layout.layout import row_major
 from layoutopt.problems.answer import Result
-from layoutopt.problems.types import Constraints, Problem, TileSet
+from layoutopt.problems.types import Block, Constraints, Problem
 from layoutopt.problems.words import lanes_text, widths_text
-from layoutopt.search.arrange import arrange
+from layoutopt.search.block import solve
 from layoutopt.search.proposal import Ask
-from layoutopt.search.solve import solve, solve_cases
+from layoutopt.search.solve import solve_cases
 from layoutopt.study.block import solved_block
 from layoutopt.study.known import known_case, with_known_lanes
 from layoutopt.study.picture import Instruction, Picture, instruction, picture
@@ -84,7 +84,7 @@ class Views:
 
 
 def views(
-    problem: Problem | TileSet,
+    problem: Problem | Block,
     gpu: Device,
     *,
     before: str,
@@ -109,7 +109,7 @@ def views(
         ProblemFileError: there is no such layout, access, warp or iteration, or a file is wrong.
     """
     budget, asked = Budget.of_limit(time_limit), _Asked(before, access, warp, iteration)
-    if isinstance(problem, TileSet):
+    if isinstance(problem, Block):
         return _block_views(problem, gpu, asked, budget)
     chosen = with_known_lanes(problem, gpu, budget)
     free = _without_layout(chosen)
@@ -126,7 +126,7 @@ def views(
     return replace(asked.views(case, chosen.layout, solved, result.reason, notes), widths=widths)
 
 
-def _block_views(tile_set: TileSet, gpu: Device, asked: _Asked, budget: Budget) -> Views:
+def _block_views(tile_set: Block, gpu: Device, asked: _Asked, budget: Budget) -> Views:
     """The views of one tile of several, under the layout that it gets beside the others."""
     owners = {a.name: a.tile for a in tile_set.accesses}
     if asked.access is not None and asked.access not in owners:
@@ -140,7 +140,7 @@ def _block_views(tile_set: TileSet, gpu: Device, asked: _Asked, budget: Budget) 
         if asked.access is None or owners[asked.access] == tile.name:
             with fields_of(tile_set, tile):
                 cases[tile.name] = known_case(_without_layout(tile_set.problem(tile)), gpu)
-    found = arrange(tile_set, target=gpu, budget=budget)
+    found = solve(tile_set, target=gpu, budget=budget)
     parts = {p.tile: p for p in solved_block(tile_set, gpu, found).parts} if found.tiles else {}
     # A tile that only the hardware touches has nothing to draw, and says so where it is asked for or alone.
     busy = [name for name, case in cases.items() if any(a.active.any() for a in case.lanes.accesses)]
