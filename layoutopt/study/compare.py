@@ -262,7 +262,8 @@ class _BlockRows:
         whole = len(timed) == len(rows)
         blocks = max(1, fits.blocks if fits else 1)
         dictated = any(row.by_hardware is not None for row in rows)
-        instructions = [row.instructions for row in rows if row.instructions is not None]
+        costs = [row.instructions for row in rows if row.instructions is not None]
+        cost = sum(costs) if len(costs) == len(rows) else None
         return BlockRow(
             family,
             title,
@@ -278,13 +279,13 @@ class _BlockRows:
             excess=sum(row.excess or 0 for row in rows),
             ways=max(row.ways or 0 for row in rows),
             weighted_wavefronts=sum(row.weighted_wavefronts or 0.0 for row in rows),
-            index_ops=sum(row.index_ops or 0 for row in rows),
+            index_ops=cost,
             blocks_per_sm=fits.blocks if fits else None,
             blocks_by_shared_memory=fits.by_shared_memory if fits else None,
             limited_by=fits.limited_by if fits else None,
             pipeline_stages=self._stages(rows),
             by_hardware=sum(row.by_hardware or 0 for row in rows) if dictated else None,
-            instructions=sum(instructions) if len(instructions) == len(rows) else None,
+            instructions=cost,
             cycles=sum(cycles for cycles, _ in timed) if whole else None,
             # A tile's time is that of its memory, or its cycles shared by as many blocks as run.
             time=sum(max(time, cycles / blocks) for cycles, time in timed) if whole else None,
