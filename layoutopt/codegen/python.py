@@ -11,7 +11,7 @@ from layoutopt.problems.answer import Result
 from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Problem
 from layoutopt.search.solve import solve
-from layoutopt.study.claims import check_result
+from layoutopt.study.known import check_result
 
 
 def emit(

@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
+from layoutopt.accesses.lower import offset_formula
 from layoutopt.errors import ProblemFileError
-from layoutopt.expressions.grammar import Const, Op, parse, substituted, to_text
+from layoutopt.expressions.grammar import Const, Op, substituted, to_text
 from layoutopt.expressions.simplify import simplify
 from layoutopt.files.result_file import arrangement_from_data
 from layoutopt.hardware.devices import Device
@@ -18,7 +19,7 @@ from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, PlacedTi
 from layoutopt.problems.types import Block, Problem, Tile
 from layoutopt.search.tile_groups import alike, beginning, groups, viewed_index
 from layoutopt.study.check import BlockAudit, check
-from layoutopt.study.claims import check_result
+from layoutopt.study.known import check_result
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +116,10 @@ def own_answer(result: Result, problem: Problem, whole: Tile) -> Result | str:
         )
     coordinates = tuple(f"x{d}" for d in range(len(problem.tile.shape)))
     views = viewed_index(coordinates, problem.tile, whole)
-    names = frozenset(coordinates)
-    node = parse(result.offset or "", frozenset(f"x{d}" for d in range(len(whole.shape))))
-    own_node = substituted(node, {f"x{d}": parse(text, names) for d, text in enumerate(views)})
+    node = offset_formula(result.offset or "", whole)
+    own_node = substituted(
+        node, {f"x{d}": offset_formula(text, problem.tile) for d, text in enumerate(views)}
+    )
     ratio = problem.tile.element_bits // whole.element_bits
     own_node = own_node if ratio == 1 else Op("//", (own_node, Const(ratio)))
     ranges = {name: (0, extent - 1) for name, extent in zip(coordinates, problem.tile.shape, strict=True)}

@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, overload
+from typing import Final, TypedDict, Unpack, overload
 
 import msgspec
 import numpy as np
 from msgspec import Struct
 
 from layoutopt.accesses.free_lanes import free_accesses, is_free, naturally
-from layoutopt.accesses.lower import byte_table, named_lanes, named_widths, width_choices
+from layoutopt.accesses.lower import byte_table, named_lanes, named_widths, offset_formula, width_choices
 from layoutopt.engine.conflicts import Counts
 from layoutopt.engine.referee import CountedAccess, KnownLanes
 from layoutopt.engine.run_time_values import rounded_count
 from layoutopt.errors import ProblemFileError
-from layoutopt.expressions.grammar import parse, to_text
+from layoutopt.expressions.grammar import to_text
 from layoutopt.files.checks import fields_of
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
+from layoutopt.ground.json_data import Versioned
 from layoutopt.hardware.counters import counters
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import RESULT_SCHEMA, Descriptor, Estimate, Status
@@ -57,7 +58,7 @@ class AuditedAccess(Struct, frozen=True, omit_defaults=True, rename={"loops": "f
     where: str | None = None
 
 
-class Audit(Struct, frozen=True, rename={"schema_": "schema"}):
+class Audit(Versioned, frozen=True):
     """The outcome.
 
     Attributes:
@@ -82,11 +83,6 @@ class Audit(Struct, frozen=True, rename={"schema_": "schema"}):
     estimate: Estimate | None
     schema_: str = RESULT_SCHEMA
 
-    def to_json(self) -> dict[str, Any]:
-        """The audit as JSON-ready data, the schema first."""
-        data: dict[str, Any] = msgspec.to_builtins(self)
-        return {"schema": data.pop("schema"), **data}
-
 
 class PlacedAudit(Struct, frozen=True):
     """One tile of a block.
@@ -110,7 +106,7 @@ class PlacedAudit(Struct, frozen=True):
         return [(start, start + self.audit.bytes) for start in starts]
 
 
-class BlockAudit(Struct, frozen=True, rename={"schema_": "schema"}):
+class BlockAudit(Versioned, frozen=True):
     """The outcome for several tiles.
 
     Attributes:
@@ -130,32 +126,20 @@ class BlockAudit(Struct, frozen=True, rename={"schema_": "schema"}):
     findings: tuple[Finding, ...]
     schema_: str = BLOCK_SCHEMA
 
-    def to_json(self) -> dict[str, Any]:
-        """The audit as JSON-ready data, the schema first."""
-        data: dict[str, Any] = msgspec.to_builtins(self)
-        return {"schema": data.pop("schema"), **data}
+
+class Options(TypedDict, total=False):
+    """How to check; see `check`."""
+
+    target: Device | str | None
+    solver: Solver | None
+    budget: Budget | None
+    counting: Budget | None
 
 
 @overload
-def check(
-    problem: Problem,
-    layout: AnyLayout | None = None,
-    *,
-    target: Device | str | None = None,
-    solver: Solver | None = None,
-    budget: Budget | None = None,
-    counting: Budget | None = None,
-) -> Audit: ...
+def check(problem: Problem, layout: AnyLayout | None = None, **how: Unpack[Options]) -> Audit: ...
 @overload
-def check(
-    problem: Block,
-    layout: None = None,
-    *,
-    target: Device | str | None = None,
-    solver: Solver | None = None,
-    budget: Budget | None = None,
-    counting: Budget | None = None,
-) -> BlockAudit: ...
+def check(problem: Block, **how: Unpack[Options]) -> BlockAudit: ...
 def check(
     problem: Problem | Block,
     layout: AnyLayout | None = None,
@@ -390,7 +374,7 @@ def _different(tile_set: Block, audits: Mapping[str, Audit]) -> Iterator[Finding
 
 def _byte_offsets(tile: NamedTile, audit: Audit) -> IntArray:
     """Where each byte of the elements lies, row-major."""
-    node = parse(audit.offset or "0", frozenset(f"x{d}" for d in range(len(tile.shape))))
+    node = offset_formula(audit.offset or "0", tile)
     size = tile.storage.element_bytes
     offsets: IntArray = (byte_table(node, tile)[:, None] + np.arange(size)).ravel()
     return offsets

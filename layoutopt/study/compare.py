@@ -14,8 +14,8 @@ from typing import Final
 
 import msgspec
 
+from layoutopt.accesses.lower import offset_formula
 from layoutopt.engine.estimate import timing_of
-from layoutopt.expressions.grammar import parse
 from layoutopt.files.checks import fields_of
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
@@ -126,8 +126,7 @@ class _Member:
         unit = self.unit
         sizes: tuple[int, ...] = (row.bytes or 0,) * len(unit.copies)
         if unit.several_sizes and row.offset is not None:
-            names = frozenset(f"x{d}" for d in range(len(unit.case.problem.tile.shape)))
-            sizes = unit.sizes(unit.case.table(parse(row.offset, names)))
+            sizes = unit.sizes(unit.case.table(offset_formula(row.offset, unit.case.problem.tile)))
         return unit.bytes_at(sizes, alignment, stages)
 
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, overload
+from typing import Any, Final, TypedDict, Unpack, overload
 
 import msgspec
 
-from layoutopt.accesses.lower import chosen_widths
+from layoutopt.accesses.lower import chosen_widths, offset_formula
 from layoutopt.errors import ExpressionError, ProblemFileError
-from layoutopt.expressions.grammar import Node, parse, to_text
+from layoutopt.expressions.grammar import Node, to_text
 from layoutopt.files.checks import fields_of
 from layoutopt.files.result_file import MAX_BYTES
 from layoutopt.ground.budget import Budget
@@ -42,24 +42,19 @@ _SEARCH_SHARE: Final = 0.5
 _ARRANGE_SHARE: Final = 0.3
 
 
+class Options(TypedDict, total=False):
+    """How to explain; see `explain`."""
+
+    time_limit: float | None
+    target: Device | str | None
+    budget: Budget | None
+    progress: Progress
+
+
 @overload
-def explain(
-    problem: Problem,
-    *,
-    time_limit: float | None = None,
-    target: Device | str | None = None,
-    budget: Budget | None = None,
-    progress: Progress = lambda _: None,
-) -> Explanation: ...
+def explain(problem: Problem, **how: Unpack[Options]) -> Explanation: ...
 @overload
-def explain(
-    problem: Block,
-    *,
-    time_limit: float | None = None,
-    target: Device | str | None = None,
-    budget: Budget | None = None,
-    progress: Progress = lambda _: None,
-) -> BlockExplanation: ...
+def explain(problem: Block, **how: Unpack[Options]) -> BlockExplanation: ...
 def explain(
     problem: Problem | Block,
     *,
@@ -109,7 +104,7 @@ def _in_use(problem: Problem) -> Node | None:
     for field, text in texts.items():
         if text is not None:
             try:
-                return parse(text, frozenset(f"x{d}" for d in range(len(problem.tile.shape))))
+                return offset_formula(text, problem.tile)
             except ExpressionError as error:
                 raise ProblemFileError(field, error.reason) from None
     return None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
 from msgspec import Struct
 
+from layoutopt.ground.json_data import Versioned
 from layoutopt.problems.answer import ModelGrowth
 
 EXPLANATION_SCHEMA: Final = "layoutopt.explanation/1"
@@ -33,7 +33,7 @@ class Relaxation(Struct, frozen=True):
     with_access: str | None = None
 
 
-class Explanation(Struct, frozen=True, rename={"schema_": "schema"}):
+class Explanation(Versioned, frozen=True):
     """Why.
 
     Attributes:
@@ -77,11 +77,6 @@ class Explanation(Struct, frozen=True, rename={"schema_": "schema"}):
     weighted: bool = False
     schema_: str = EXPLANATION_SCHEMA
 
-    def to_json(self) -> dict[str, Any]:
-        """The explanation as JSON-ready data, the schema first."""
-        data: dict[str, Any] = msgspec.to_builtins(self)
-        return {"schema": data.pop("schema"), **data}
-
 
 class ExplainedTile(Struct, frozen=True):
     """A tile, or tiles that share a layout, as if there were no others."""
@@ -90,7 +85,7 @@ class ExplainedTile(Struct, frozen=True):
     explanation: Explanation
 
 
-class BlockExplanation(Struct, frozen=True, rename={"schema_": "schema"}):
+class BlockExplanation(Versioned, frozen=True):
     """Why several tiles come out as they do.
 
     Attributes:
@@ -119,8 +114,3 @@ class BlockExplanation(Struct, frozen=True, rename={"schema_": "schema"}):
     reasons: tuple[str, ...]
     tiles: tuple[ExplainedTile, ...]
     schema_: str = BLOCK_SCHEMA
-
-    def to_json(self) -> dict[str, Any]:
-        """The explanation as JSON-ready data, the schema first."""
-        data: dict[str, Any] = msgspec.to_builtins(self)
-        return {"schema": data.pop("schema"), **data}

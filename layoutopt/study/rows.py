@@ -16,13 +16,13 @@ from typing import Any, Final
 
 import msgspec
 
-from layoutopt.accesses.lower import chosen_widths, over_elements
+from layoutopt.accesses.lower import chosen_widths, offset_formula, over_elements
 from layoutopt.accesses.trace import Trace
 from layoutopt.engine.estimate import block_occupancy, estimate, timing_of
 from layoutopt.engine.witness import witness, worst_instruction
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.count import operations
-from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, to_text
+from layoutopt.expressions.grammar import Const, Node, Op, Var, to_text
 from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
@@ -244,7 +244,7 @@ class TileRows:
 
     def _given_row(self, family: str, title: str, field: str, text: str, declared: int | None) -> Row:
         try:
-            node = parse(text, frozenset(f"x{d}" for d in range(len(self.problem.tile.shape))))
+            node = offset_formula(text, self.problem.tile)
             table = self.case.table(node)
         except ProblemFileError as error:
             raise ProblemFileError(field, error.reason) from None
@@ -258,7 +258,7 @@ class TileRows:
         text = self.in_use or (published.offset if published is not None else None)
         if text is None:
             return
-        node = parse(text, frozenset(f"x{d}" for d in range(len(self.problem.tile.shape))))
+        node = offset_formula(text, self.problem.tile)
         found, seconds = _timed(
             partial(nearest_edit, node, self.case, self.budget, cost=partial(time_of, self.case))
         )

@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from layoutopt.accesses.lower import byte_table, chosen_widths
+from layoutopt.accesses.lower import byte_table, chosen_widths, offset_formula
 from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import Case
 from layoutopt.engine.witness import worst_instruction
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
-from layoutopt.expressions.grammar import parse, to_text
+from layoutopt.expressions.grammar import to_text
 from layoutopt.files import array_file
 from layoutopt.files.checks import fields_of
 from layoutopt.files.result_file import layout_from_data
@@ -168,8 +168,7 @@ def _as_solved(case: Case, answer: Result | str) -> Shown:
     if isinstance(answer, Result):
         assert answer.layout is not None
         return Shown("solved", answer.offset or "", case.table(answer.layout))
-    names = frozenset(f"x{d}" for d in range(len(case.problem.tile.shape)))
-    return Shown("solved", answer, case.table(parse(answer, names)))
+    return Shown("solved", answer, case.table(offset_formula(answer, case.problem.tile)))
 
 
 def _worst(views: Views) -> int:
@@ -276,9 +275,8 @@ def _before(problem: Problem, name: str) -> Shown:
 
 
 def _formula(problem: Problem, name: str, field: str, text: str) -> Shown:
-    names = frozenset(f"x{d}" for d in range(len(problem.tile.shape)))
     try:
-        return Shown(name, text, byte_table(parse(text, names), problem.tile))
+        return Shown(name, text, byte_table(offset_formula(text, problem.tile), problem.tile))
     except ExpressionError as error:
         raise ExpressionError(error.reason, error.position, field) from None
     except LayoutError as error:
