@@ -33,7 +33,7 @@ from layoutopt.search.free_lanes import under_layout
 from layoutopt.search.tile_groups import groups, within_room
 from layoutopt.study import findings
 from layoutopt.study.findings import Finding
-from layoutopt.study.fix import EditedLayout, Solver, Timed, edit_finding, edited, fix
+from layoutopt.study.fix import EditedLayout, Solver, edit_finding, edited, estimated, fix
 from layoutopt.study.idle_xor import alignment_note, idle_xor
 from layoutopt.study.in_use import AnyLayout, InUse
 
@@ -225,12 +225,12 @@ def _audit(used: InUse, solver: Solver | None, budget: Budget | None) -> Audit:
     ]
     excess = rounded_count(sum(r.excess for r in reports))
     weighted_excess = weighted / used.lanes.weight_unit
-    timed = Timed(used, not wrong, budget)
+    own = estimated(used, used.node, budget) if used.node is not None and not wrong else None
     edit = None
     if solver is not None:
-        edit = edited(used, excess, timed)
+        edit = edited(used, excess, budget)
         found += [edit_finding(used, edit)] if edit is not None else []
-        found += fix(used, excess, weighted_excess, bool(wrong), solver, timed)
+        found += fix(used, excess, weighted_excess, bool(wrong), solver, own, budget)
     return Audit(
         used.problem.name,
         used.gpu.name,
@@ -244,7 +244,7 @@ def _audit(used: InUse, solver: Solver | None, budget: Budget | None) -> Audit:
         reports,
         tuple(found),
         edit,
-        timed.own,
+        own,
     )
 
 

@@ -77,7 +77,7 @@ class InUse:
         """What every warp instruction costs, access by access."""
         return tuple(access.count(self.table, self.counting) for access in self.accesses)
 
-    @property
+    @cached_property
     def case(self) -> Case:
         """The problem as those know it who ask about other layouts; only packed elements are traced again."""
         if self.tile.packed > 1:

@@ -42,7 +42,7 @@ from layoutopt.study.comparison import Comparison, Row, RowAccess, by_wavefronts
 from layoutopt.study.counted import COUNTED, Counter, best, plainly
 from layoutopt.study.edits import strides_obey, strides_of
 from layoutopt.study.known import known_case, with_known_lanes
-from layoutopt.study.nearest_edit import nearest_edit, time_of
+from layoutopt.study.nearest_edit import nearest_edit
 
 ALL: Final = "all"
 # What is in use, and what it is most likely to be replaced by.
@@ -259,9 +259,7 @@ class TileRows:
         if text is None:
             return
         node = offset_formula(text, self.problem.tile)
-        found, seconds = _timed(
-            partial(nearest_edit, node, self.case, self.budget, cost=partial(time_of, self.case))
-        )
+        found, seconds = _timed(partial(nearest_edit, node, self.case, self.budget, by_time=True))
         if found is not None:
             row = Row("edit", "nearest edit", "given", edit=found.edit.text, seconds=seconds)
             after = found.edit.node
