@@ -96,6 +96,7 @@ def _audited(
     from layoutopt.ground.budget import Budget
     from layoutopt.problems.answer import Result, Status
     from layoutopt.problems.types import Problem
+    from layoutopt.report.audit_text import audit_report
     from layoutopt.study.check import check
 
     # What is known only at run time is counted in any case, or there is no answer.
@@ -109,7 +110,6 @@ def _audited(
     seek = None if no_fix else solver
     if isinstance(data, dict) and "tiles" in data:
         from layoutopt.files.file import block_from_data
-        from layoutopt.report.tile_set_text import tile_set_audit_report
         from layoutopt.study.check_tiles import check_tiles
 
         if offset is not None or table is not None:
@@ -123,7 +123,7 @@ def _audited(
         if as_json:
             say_json(whole.to_json())
         else:
-            say(tile_set_audit_report(tiles, whole))
+            say(audit_report(tiles, whole))
         return 1 if whole.excess or whole.status is Status.INFEASIBLE else 0
 
     loaded = tile_from_data(data)
@@ -133,7 +133,5 @@ def _audited(
     if as_json:
         say_json(audit.to_json())
     else:
-        from layoutopt.report.text import audit_report
-
         say(audit_report(loaded, audit))
     return 1 if audit.excess or audit.status is Status.INFEASIBLE else 0

@@ -127,9 +127,11 @@ def _compared(
         card = gpu_present()  # or refused before the search
     known = None
     if store is not None:
-        from layoutopt.sweeps.known import known_result
+        from layoutopt.problems.answer import Result
+        from layoutopt.sweeps.known import known_answer
 
-        known = known_result(store, loaded, gpu, time_limit=time_limit)
+        stored = known_answer(store, loaded, gpu, time_limit=time_limit)
+        known = stored if isinstance(stored, Result) else None
     result = compare(loaded, target=gpu, time_limit=time_limit, progress=progress("comparing"), known=known)
     end_progress()
     if card is not None:

@@ -35,6 +35,7 @@ def command(problem: Path, as_json: bool, time_limit: float, device_file: Path |
     """
     from layoutopt.files.file import load
     from layoutopt.problems.types import Block
+    from layoutopt.report.explanation_text import explanation_report
     from layoutopt.study.explain import explain
     from layoutopt.study.explain_tiles import explain_tiles
 
@@ -42,13 +43,9 @@ def command(problem: Path, as_json: bool, time_limit: float, device_file: Path |
     gpu = problem_device(loaded, device_file)
     explanation: Explanation | TileSetExplanation
     if isinstance(loaded, Block):
-        from layoutopt.report.tile_set_text import tile_set_explanation_report
-
         explanation = interruptibly(partial(explain_tiles, loaded, target=gpu), 2 * time_limit)
-        text = tile_set_explanation_report(loaded, explanation)
+        text = explanation_report(loaded, explanation)
     else:
-        from layoutopt.report.text import explanation_report
-
         explanation = interruptibly(partial(explain, loaded, target=gpu), 2 * time_limit)
         text = explanation_report(loaded, explanation)
     if as_json:

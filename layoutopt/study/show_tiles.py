@@ -14,7 +14,7 @@ from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Arrangement, Result
 from layoutopt.problems.types import Block, NamedTile
 from layoutopt.search.block import solve
-from layoutopt.study.block import Part, solved_block
+from layoutopt.study.block import Part, placed
 from layoutopt.study.known import known_case
 from layoutopt.study.show import NONE, PUBLISHED, SOLVED, Shown, Views, drawn
 
@@ -58,7 +58,7 @@ def tile_views(
                 free = msgspec.structs.replace(problem.layout, offset=None)
                 cases[tile.name] = known_case(msgspec.structs.replace(problem, layout=free), gpu)
     found = solve(tile_set, target=gpu, time_limit=time_limit)
-    parts = {p.tile: p for p in solved_block(tile_set, gpu, found).parts} if found.tiles else {}
+    parts = {p.tile: p for p in placed(tile_set, gpu, found).parts} if found.tiles else {}
     where = access, warp, iteration
     # A tile that only the hardware touches has nothing to draw, and says so where it is asked for or alone.
     busy = [name for name, case in cases.items() if any(a.active.any() for a in case.lanes.accesses)]
