@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from layoutopt.model.linearisations import Linearisation, by_cost
-from layoutopt.model.placement import FreeAssignment
 from layoutopt.model.swizzle_rules import Masks
 from layoutopt.problems.answer import ModelGrowth
 from layoutopt.problems.objective import EXCESS_FIRST
@@ -47,7 +46,6 @@ class Tally:
         exhausted: every candidate of the families was looked at.
         unswizzled: every candidate looked at, as it is.
         growth: of the one model, where it was asked.
-        nearby: the table that local search makes of the best formula so far.
     """
 
     level: Found | None = None
@@ -57,7 +55,6 @@ class Tally:
     exhausted: bool = True
     unswizzled: list[Found] = field(default_factory=list)
     growth: ModelGrowth | None = None
-    nearby: FreeAssignment | None = None
 
 
 def by_cost_then_digits(candidate: Linearisation) -> tuple[object, ...]:

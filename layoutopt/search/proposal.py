@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.ground.escape import described
 from layoutopt.layout.layout import Layout
@@ -103,7 +102,6 @@ class Proposal:
             that was asked.
         decided_by: see `Result.decided_by`; it counts where `complete`.
         model: what one model of everything took, where it was asked.
-        start: byte offsets of a table with less excess, for whoever looks for one.
     """
 
     layout: Layout | None
@@ -122,4 +120,3 @@ class Proposal:
     every_layout: tuple[int, str] | None = None
     decided_by: str = ""
     model: ModelGrowth | None = None
-    start: IntArray | None = None

@@ -33,7 +33,7 @@ from layoutopt.model.linearisations import (
 from layoutopt.model.pads import padded
 from layoutopt.model.phases import PhaseSet, counting_excess, phase_sets
 from layoutopt.model.pitches import by_span
-from layoutopt.model.placement import FreeAssignment, free_assignment, in_own_bytes, nearby
+from layoutopt.model.placement import FreeAssignment, free_assignment, in_own_bytes
 from layoutopt.model.space import space_of
 from layoutopt.model.swizzle import SHIFT_OPERATIONS, SwizzleModel
 from layoutopt.model.swizzle_rules import (
@@ -305,20 +305,6 @@ class Scene:
         unit, size = self.trace.weight_unit, span * self.tile.element_bytes
         self.progress(standing(excess / unit, size, bound / unit, doing))
 
-    def look_nearby(self, best: Found) -> None:
-        """Let local search make a table of the best so far: it costs little, and others start from it."""
-        if self.may_look_up:
-            self.tally.nearby = nearby(
-                self.sets, self.trace, self.tile, budget=self.budget, hint=self.layout(best).table()
-            )
-
-    def start_of_table(self, best: Found) -> IntArray | None:
-        """Byte offsets of the table found nearby, where it has less excess than the best."""
-        found = self.tally.nearby
-        if found is None or found.excess is None or found.excess >= best.excess:
-            return None
-        return found.table
-
     def by_table(self, best: Found, *, last: bool = False) -> Proposal | None:
         """A table that is better than the best formula so far, where that is the answer.
 
@@ -327,9 +313,7 @@ class Scene:
         """
         if not self.may_look_up:
             return None
-        free, known = self._free_assignment(self.sets, best), self.tally.nearby
-        if free is not None and known is not None and (free.excess or 0) < (known.excess or 0):
-            self.tally.nearby = free
+        free = self._free_assignment(self.sets, best)
         if self.trace.has_idle and free is not None and free.complete and free.excess == self.floor:
             # What weighs nothing should cost no more, either, where that is to be had.
             every = phase_sets(self.trace.with_idle(), self.tile, self.device, blocks(self.trace, self.tile))
@@ -345,7 +329,7 @@ class Scene:
         return as_table(self.tile, free, self.proposal(best, self.floor, operations_proved=False))
 
     def _free_assignment(self, sets: tuple[PhaseSet, ...], best: Found) -> FreeAssignment | None:
-        hint = self._hint(best)
+        hint = self.layout(best).table() if self.fits(best.candidate.span) else None
         if best.excess == self.floor and self.tile.elements > _MOST_ASKED and hint is not None:
             return in_own_bytes(sets, self.trace, self.tile, budget=self.budget, hint=hint)
         return free_assignment(
@@ -357,11 +341,6 @@ class Scene:
             max_bytes=self.tile.bytes if self.bytes_first else self.limit,
             hint=hint,
         )
-
-    def _hint(self, best: Found) -> IntArray | None:
-        if (start := self.start_of_table(best)) is not None:
-            return start
-        return self.layout(best).table() if self.fits(best.candidate.span) else None
 
     def layout(self, found: Found) -> Layout:
         """What was found, as a layout."""
@@ -416,7 +395,6 @@ class Scene:
             Bound(bytes_bound, bytes_scope),
             complete,
             "" if complete else STOPPED,
-            start=self.start_of_table(found),
         )
 
     def _plain(self) -> Proposal:

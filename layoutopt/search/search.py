@@ -142,4 +142,4 @@ class _Search:
             return self.scene.proposal(stage1, self.scene.floor, operations_proved=proved)
         if self.scene.conflict_free and self.tally.undecided_span is None and self.tally.exhausted:
             return self.scene.none(ALL_HAVE_CONFLICTS, self.scene.scope, True)
-        return LeastExcess(self.scene, reach, self.method).run()
+        return LeastExcess(self.scene, reach).run()

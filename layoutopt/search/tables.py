@@ -81,7 +81,7 @@ def of_every_layout(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
         workers=ask.workers,
         briefly=limits.families is not None,
         max_bytes=limits.max_bytes,
-        hint=_start(proposal),
+        hint=proposal.layout.table() if proposal.layout is not None else None,
         progress=_telling(case, proposal, ask),
     )
     proposal = replace(proposal, every_layout=(general.bound, general.evidence))
@@ -138,13 +138,6 @@ def _telling(case: Case, best: Proposal | _Table | None, ask: Ask) -> Callable[[
         ask.progress(found)
 
     return tell
-
-
-def _start(proposal: Proposal) -> np.ndarray | None:
-    """Where a table is sought from: a better one that is known, or the formula."""
-    if proposal.start is not None:
-        return proposal.start
-    return proposal.layout.table() if proposal.layout is not None else None
 
 
 def _worth_asking(case: Case, proposal: Proposal, ask: Ask) -> int | None:

@@ -256,7 +256,7 @@ class _TileComparer:
             excess=sum(row.excess or 0 for row in rows),
             ways=max(row.ways or 0 for row in rows),
             weighted_wavefronts=sum(row.weighted_wavefronts or 0.0 for row in rows),
-            index_ops=sum(row.index_ops or 0 for row in rows),
+            index_ops=_sum([row.index_ops for row in rows]),
             blocks_per_sm=blocks,
             blocks_by_shared_memory=fits.by_shared_memory if fits else None,
             limited_by=fits.limited_by if fits else None,

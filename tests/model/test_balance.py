@@ -11,7 +11,7 @@ from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
 from layoutopt.layout.layout import Digit, Layout
 from layoutopt.model.phases import phase_sets
-from layoutopt.model.placement import nearby
+from layoutopt.model.placement import free_assignment
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Status
 from layoutopt.report.text import report
 from layoutopt.search.proposal import Ask, Proposal
@@ -73,7 +73,7 @@ def test_excess_stays_what_it_is_where_bytes_are_saved():
     lanes = trace(problem, gpu)
     padded = sum(s * x for s, x in zip((43, 7, 1), np.indices(problem.tile.shape), strict=True)) * 4
     sets = phase_sets(lanes, problem.tile, gpu)
-    found = nearby(sets, lanes, problem.tile, budget=Budget(), hint=padded)
+    found = free_assignment(sets, lanes, problem.tile, budget=Budget(), hint=padded)
     assert found.excess <= weighted_excess(padded, lanes, gpu)
     assert found.bytes == problem.tile.bytes
 
