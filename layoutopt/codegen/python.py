@@ -40,7 +40,7 @@ def emit(
     """
     if not isinstance(lang, str) or lang not in LANGUAGES:
         raise ProblemFileError("lang", f"expected one of {', '.join(LANGUAGES)}, got {described(lang)}")
-    gpu = target_of(problem, target, type(problem))
+    gpu = target_of(problem, target, Block if isinstance(problem, Block) else Problem)
     if layout is not None and not isinstance(layout, str):
         check_answer(problem, gpu, layout)
     if isinstance(layout, str) and isinstance(problem, Block):

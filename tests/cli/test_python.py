@@ -151,12 +151,23 @@ def test_what_is_no_problem_is_said():
     for function in (layoutopt.solve, layoutopt.compare, layoutopt.explain, layoutopt.emit):
         with pytest.raises(ProblemFileError, match=r"expected a problem of one tile .*, got str 'tile.json'"):
             function("tile.json")
-    for function in (layoutopt.compare, layoutopt.explain, layoutopt.emit):
+    for function in (layoutopt.compare, layoutopt.explain):
         with pytest.raises(ProblemFileError, match="got a block of several tiles, which check_tiles"):
             function(several)
     for function in (layoutopt.compare_tiles, layoutopt.explain_tiles):
         with pytest.raises(ProblemFileError, match="got a problem of one tile, which solve"):
             function(one)
+
+
+def test_several_tiles_are_solved_and_emitted_as_one():
+    several = layoutopt.load("hopper_gemm_128x128x64_f16")
+    found = layoutopt.solve(several, time_limit=5)
+    assert isinstance(found, layoutopt.Arrangement)
+    assert "stages: 2" in layoutopt.emit(several, found, lang="c") or found.tiles[0].stages != 2
+    with pytest.raises(ProblemFileError, match="a formula is for one tile"):
+        layoutopt.emit(several, "x0")
+    with pytest.raises(ProblemFileError, match="the answer is for several tiles, the problem has one"):
+        layoutopt.emit(transpose(), found)
 
 
 def test_a_target_may_be_a_name():
