@@ -76,18 +76,8 @@ def answer_of(
     from layoutopt.problems.types import Block
     from layoutopt.study.block import placed, placed_in_use
 
-    answered, several = is_answer(raw), isinstance(raw, dict) and "tiles" in raw
-    if problem is not None and not answered:
-        raise click.UsageError("--problem belongs to a result file")
-    if offset is not None and several and (answered or offset != PUBLISHED):
-        raise click.UsageError(
-            f"--offset: of several tiles, the file says each tile's layout (tiles[i].published.offset); "
-            f"--offset {PUBLISHED} takes those"
-        )
-    if offset is not None and answered:
-        raise click.UsageError("--offset needs a problem file, not a result")
-    if answered and several and problem is None:
-        raise click.UsageError("an answer for several tiles needs its --problem")
+    answered = is_answer(raw)
+    _check_given(answered, isinstance(raw, dict) and "tiles" in raw, problem, offset)
     if answered:
         with named_by("--problem"):
             asked = from_data(parsed(read(problem))) if problem is not None else None
@@ -108,6 +98,21 @@ def answer_of(
         return placed(loaded, gpu, found) if found.has_layout else _none(found)
 
     return solved
+
+
+def _check_given(answered: bool, several: bool, problem: Path | None, offset: str | None) -> None:
+    """Refuse options that do not go with a problem or an answer, of one tile or several."""
+    if problem is not None and not answered:
+        raise click.UsageError("--problem belongs to a result file")
+    if offset is not None and several and (answered or offset != PUBLISHED):
+        raise click.UsageError(
+            f"--offset: of several tiles, the file says each tile's layout (tiles[i].published.offset); "
+            f"--offset {PUBLISHED} takes those"
+        )
+    if offset is not None and answered:
+        raise click.UsageError("--offset needs a problem file, not a result")
+    if answered and several and problem is None:
+        raise click.UsageError("an answer for several tiles needs its --problem")
 
 
 def _published(problem: Problem) -> str:
