@@ -129,7 +129,7 @@ def _read(
     """What an answer that was read gives, checked against its problem."""
     from layoutopt.files.result_file import answer_from_data
     from layoutopt.study.block import placed
-    from layoutopt.study.claims import check_answer
+    from layoutopt.study.known import check_answer
 
     found = answer_from_data(raw)
     checked = asked is not None

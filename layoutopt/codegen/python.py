@@ -12,7 +12,7 @@ from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Block, Problem
 from layoutopt.search.block import solve
 from layoutopt.study.block import placed
-from layoutopt.study.claims import check_answer
+from layoutopt.study.known import check_answer
 
 
 def emit(
@@ -40,7 +40,7 @@ def emit(
     """
     if not isinstance(lang, str) or lang not in LANGUAGES:
         raise ProblemFileError("lang", f"expected one of {', '.join(LANGUAGES)}, got {described(lang)}")
-    gpu = target_of(problem, target, Block if isinstance(problem, Block) else Problem)
+    gpu = target_of(problem, target)
     if layout is not None and not isinstance(layout, str):
         check_answer(problem, gpu, layout)
     if isinstance(layout, str) and isinstance(problem, Block):

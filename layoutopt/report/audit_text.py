@@ -8,16 +8,15 @@ from layoutopt.problems.types import Block, Problem
 from layoutopt.problems.words import shape_text, tile_text
 from layoutopt.report.descriptor_text import descriptor_lines
 from layoutopt.report.text import chosen_lanes, columns, operation_text, over_values
-from layoutopt.study.check import Audit, AuditedAccess
-from layoutopt.study.check_tiles import TileSetAudit
+from layoutopt.study.check import Audit, AuditedAccess, BlockAudit
 
 
-def audit_report(problem: Problem | Block, audit: Audit | TileSetAudit) -> str:
+def audit_report(problem: Problem | Block, audit: Audit | BlockAudit) -> str:
     """The human report of a check."""
     if isinstance(problem, Problem):
         assert isinstance(audit, Audit)
         return _tile_report(problem, audit)
-    assert isinstance(audit, TileSetAudit)
+    assert isinstance(audit, BlockAudit)
     return _block_report(problem, audit)
 
 
@@ -55,7 +54,7 @@ def _tile_report(problem: Problem, audit: Audit) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _block_report(block: Block, audit: TileSetAudit) -> str:
+def _block_report(block: Block, audit: BlockAudit) -> str:
     """The same of several tiles."""
     tiles = {tile.name: tile for tile in block.tiles}
     placed = [("tile", "shape", "offset (elements)", "base", "stages", "stage", "used", "excess")]

@@ -10,18 +10,17 @@ from layoutopt.problems.types import Block, Problem
 from layoutopt.problems.words import tile_text, widths_text
 from layoutopt.report.text import rounds_text
 from layoutopt.search.tile_groups import groups
-from layoutopt.study.explain_tiles import TileSetExplanation
-from layoutopt.study.explanation import Explanation
+from layoutopt.study.explanation import BlockExplanation, Explanation
 
 _NAMED: Final = 8  # linearisations that are told by name
 
 
-def explanation_report(problem: Problem | Block, explanation: Explanation | TileSetExplanation) -> str:
+def explanation_report(problem: Problem | Block, explanation: Explanation | BlockExplanation) -> str:
     """The human report of an explanation."""
     if isinstance(problem, Problem):
         assert isinstance(explanation, Explanation)
         return _tile_report(problem, explanation)
-    assert isinstance(explanation, TileSetExplanation)
+    assert isinstance(explanation, BlockExplanation)
     return _block_report(problem, explanation)
 
 
@@ -61,7 +60,7 @@ def _tile_report(problem: Problem, explanation: Explanation) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _block_report(block: Block, explanation: TileSetExplanation) -> str:
+def _block_report(block: Block, explanation: BlockExplanation) -> str:
     """The same of several tiles: all of them together, then each."""
     lines = [f"{block.name}  {tile_text(block)}  on {explanation.target}", ""]
     for reason in explanation.reasons:

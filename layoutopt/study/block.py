@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from layoutopt.accesses.lower import offset_formula
 from layoutopt.errors import ProblemFileError
-from layoutopt.expressions.grammar import Const, Op, parse, substituted, to_text
+from layoutopt.expressions.grammar import Const, Op, substituted, to_text
 from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device
@@ -15,7 +16,7 @@ from layoutopt.layout.formula import element_expression
 from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, Proof, Result, Status
 from layoutopt.problems.types import Block, Problem, Tile
 from layoutopt.search.tile_groups import alike, beginning, groups, viewed_index
-from layoutopt.study.check_tiles import check_tiles
+from layoutopt.study.check import check
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +134,10 @@ def own_answer(result: Result, problem: Problem, whole: Tile) -> Result | str:
         )
     coordinates = tuple(f"x{d}" for d in range(len(problem.tile.shape)))
     views = viewed_index(coordinates, problem.tile, whole)
-    names = frozenset(coordinates)
-    node = parse(result.offset or "", frozenset(f"x{d}" for d in range(len(whole.shape))))
-    own_node = substituted(node, {f"x{d}": parse(text, names) for d, text in enumerate(views)})
+    node = offset_formula(result.offset or "", whole)
+    own_node = substituted(
+        node, {f"x{d}": offset_formula(text, problem.tile) for d, text in enumerate(views)}
+    )
     ratio = problem.tile.element_bits // whole.element_bits
     own_node = own_node if ratio == 1 else Op("//", (own_node, Const(ratio)))
     ranges = {name: (0, extent - 1) for name, extent in zip(coordinates, problem.tile.shape, strict=True)}
@@ -148,7 +150,7 @@ def placed_in_use(block: Block, gpu: Device) -> Placed:
     Raises:
         ProblemFileError: a tile says no layout, or the tiles cannot lie so.
     """
-    audit = check_tiles(block, target=gpu)
+    audit = check(block, target=gpu)
     for finding in audit.findings:
         raise ProblemFileError("tiles", f"the block cannot hold its tiles so: {finding.message}")
     parts = []

@@ -17,7 +17,7 @@ from layoutopt.files.result_file import answer_from_data
 from layoutopt.hardware.devices import device
 from layoutopt.search.block import solve
 from layoutopt.study.block import placed, placed_in_use
-from layoutopt.study.claims import check_answer
+from layoutopt.study.known import check_answer
 
 TILE = {"element": "f32", "shape": [32, 8]}
 TOUCH = {"op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 8}}

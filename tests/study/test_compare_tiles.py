@@ -11,7 +11,7 @@ from command import layoutopt
 
 from layoutopt.files.file import from_data
 from layoutopt.search.block import solve
-from layoutopt.study.compare_tiles import compare_tiles
+from layoutopt.study.compare import compare
 
 ROWS = {"op": "store", "bytes": 4, "index": ["lane // 8 + 4*i", "lane % 8"], "for": {"i": 8}}
 COLUMNS = {"op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 8}}
@@ -30,7 +30,7 @@ SET = {
 def compared(**changes):
     data = {**copy.deepcopy(SET), **changes}
     tile_set = from_data(data)
-    return tile_set, {row.family: row for row in compare_tiles(tile_set, time_limit=2).rows}
+    return tile_set, {row.family: row for row in compare(tile_set, time_limit=2).rows}
 
 
 @pytest.mark.parametrize("name", ["pad", "xor"])
@@ -159,7 +159,7 @@ def test_tiles_lie_as_closely_as_where_they_are_solved():
     ]
     tiles = [{"name": "A", "shape": [6], "element": "u8"}, {"name": "B", "shape": [5], "element": "u8"}]
     tile_set = from_data({"name": "p", "tiles": tiles, "threads": 4, "accesses": accesses})
-    rows = {row.family: row for row in compare_tiles(tile_set).rows}
+    rows = {row.family: row for row in compare(tile_set).rows}
     assert (rows["all"].bytes, rows["all"].status) == (solve(tile_set).bytes, "optimal") == (11, "optimal")
 
 
@@ -170,7 +170,7 @@ def test_a_row_that_loses_bytes_to_alignment_is_not_called_the_best():
     tiles = [{"name": "A", "shape": [9, 40], "element": "f32", "stages": 2}]
     data = {"name": "p", "tiles": tiles, "threads": 32, "accesses": accesses}
     tile_set = from_data(data | {"layout": {"families": ["none", "xor"]}})
-    rows = {row.family: row for row in compare_tiles(tile_set).rows}
+    rows = {row.family: row for row in compare(tile_set).rows}
     assert (rows["all"].status, rows["all"].bytes) == ("feasible", 1536 + 1440)
     assert "alignment" in rows["all"].reason
     assert rows["none"].status == "optimal"  # the only one
