@@ -6,6 +6,7 @@ import threading
 import numpy as np
 import pytest
 
+import layoutopt
 import layoutopt.ground.budget
 import layoutopt.search.scene
 import layoutopt.study.counted
@@ -51,6 +52,17 @@ def test_a_part_ends_after_so_much_work_on_every_machine():
     without = Budget().part(0.5, 1.0)
     without.charge(2.0)
     assert not without.spent
+
+
+def test_solve_has_the_limit_of_the_command(monkeypatch):
+    limits = []
+    monkeypatch.setattr("layoutopt.search.block.DEFAULT_SECONDS", 0.25)
+    monkeypatch.setattr(
+        "layoutopt.search.block.solve_tile", lambda _, **how: limits.append(how["time_limit"])
+    )
+    layoutopt.solve(None)
+    layoutopt.solve(None, time_limit=None)
+    assert limits == [0.25, None]
 
 
 def test_an_answer_says_where_the_limit_ended_the_search_for_a_cheaper_index():
