@@ -21,7 +21,7 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.ground.escape import shown
 from layoutopt.hardware.devices import Device
-from layoutopt.hardware.operations import Operation, parse_operation
+from layoutopt.hardware.operations import Operation, operation_at
 from layoutopt.problems.types import Access, Problem, Tile
 
 BoolArray = npt.NDArray[np.bool_]
@@ -236,10 +236,7 @@ def _check_served(operation: Operation, field: str, device: Device) -> None:
 
 def _operation(access: Access, field: str, tile: Tile, device: Device) -> Operation:
     """What the access's op means, on a device that serves it, for elements of this size."""
-    try:
-        operation = parse_operation(access.op, access.single_width)
-    except ValueError as error:
-        raise ProblemFileError(f"{field}.op", str(error)) from None
+    operation = operation_at(field, access.op, access.single_width)
     _check_served(operation, field, device)
     width = operation.width_bytes
     if width & (width - 1):
