@@ -252,14 +252,28 @@ GEMM = {
 
 
 def epilogue_cases():
-    """Candidates of must_be that hold the tile, with the addresses of each access."""
+    """One candidate of must_be a mode, of whole pages of all rows, with the addresses of each access."""
     problem = from_data(EPILOGUE)
+    rows, columns = problem.tile.shape
     lanes = trace(problem, device("sm_90"))
+    found = {}
     for candidate in dictated.candidates(problem):
-        if not candidate.name.endswith("x1 contiguous"):
-            continue
-        table = candidate.layout.table()
-        yield candidate, problem, lanes, table
+        table, span = candidate.layout.table(), span_of(candidate.name)
+        pages = np.arange(0, columns, span) * 2 * rows  # in bytes; the swizzle repeats after 8 rows
+        whole = (table[0, ::span] == pages).all() and table[8, 0] == 16 * span
+        if candidate.name.endswith("x1 contiguous") and whole:
+            found.setdefault(candidate.name, (candidate, problem, lanes, table))
+    return list(found.values())
+
+
+def mode_of(name: str) -> str:
+    """`128B` of `tma.128B, x1 contiguous`."""
+    return name.partition(",")[0].partition(".")[2]
+
+
+def span_of(name: str) -> int:
+    """Elements of a row of a page."""
+    return int({"none": "128"}.get(mode_of(name), mode_of(name).rstrip("B"))) // 2
 
 
 def write(folder: Path) -> None:
@@ -284,7 +298,7 @@ def write(folder: Path) -> None:
         add(f"matrix_{number}", np.concatenate([head, addresses.ravel(), held.ravel(), content]), count, 32)
     names = []
     for candidate, _, lanes, table in epilogue_cases():
-        mode = candidate.name.partition(",")[0].partition(".")[2]
+        mode = mode_of(candidate.name)
         for access in lanes.accesses:
             name = f"epilogue_{access.operation.kind}_{mode}_{access.name.replace(' ', '_')}"
             names.append(name)
@@ -294,8 +308,7 @@ def write(folder: Path) -> None:
             add(name, np.concatenate([[len(at)], at.ravel()]), 1, 128)
     boxes = []
     for candidate, problem, _, table in epilogue_cases():
-        mode = candidate.name.partition(",")[0].partition(".")[2]
-        span = (int({"none": 128}.get(mode, mode.rstrip("B")))) // 2
+        mode, span = mode_of(candidate.name), span_of(candidate.name)
         image = np.zeros(problem.tile.elements, np.uint16)
         image[table.ravel() // 2] = np.arange(problem.tile.elements)
         boxes.append((mode, span, image))
@@ -357,7 +370,7 @@ def measure(folder: Path) -> None:
     report["epilogue"] = {}
     for candidate, problem, lanes, _ in epilogue_cases():
         take(len(lanes.accesses))
-        mode = candidate.name.partition(",")[0]
+        mode = f"tma.{mode_of(candidate.name)}"
         reports = case_of(problem, device("sm_90")).measure(candidate.layout)
         for access, ours in zip(lanes.accesses, reports, strict=True):
             name = f"epilogue_{access.operation.kind}_{mode[4:]}_{access.name.replace(' ', '_')}"
