@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal
 import numpy as np
 from msgspec import Meta, Struct, field
 
+from layoutopt.accesses.trace import expression_ranges
 from layoutopt.errors import ExpressionError, ProblemFileError
 from layoutopt.expressions.fit import fit, join
 from layoutopt.expressions.grammar import Const, Node, Op, Var, evaluate, parse, substituted, to_text
@@ -224,12 +225,7 @@ def from_fragment(data: Mapping[str, Any], place: str, head: Problem) -> Access:
     _verify(move, index, access, place, threads)
 
     coordinates = {c: _coordinate(move, c, place) for c in held.extent}
-    ranges = {
-        "tid": (0, threads - 1),
-        "lane": (0, held.lanes - 1),
-        "warp": (0, threads // held.lanes - 1),
-        **{name: (0, trips - 1) for name, trips in loops.items()},
-    }
+    ranges = expression_ranges(threads, held.lanes, loops)
     written = tuple(to_text(simplify(substituted(node, coordinates), ranges)) for node in index)
     return Access(
         name=access.name,

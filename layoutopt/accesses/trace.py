@@ -6,7 +6,7 @@ Both the model and the conflict engine start from these arrays; what they do wit
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -145,13 +145,19 @@ def trace(problem: Problem, device: Device, budget: Budget | None = None) -> Tra
     return Trace(tuple(accesses), unit)
 
 
-def expression_ranges(access: Access, problem: Problem, lanes: int) -> dict[str, tuple[int, int]]:
-    """The range, ends included, of every variable that the access's expressions may use."""
+def expression_ranges(threads: int, lanes: int, loops: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """The range, ends included, of every variable that an access's expressions may use.
+
+    Args:
+        threads: of the block.
+        lanes: of a warp.
+        loops: of the access, by trip count.
+    """
     return {
-        "tid": (0, problem.threads - 1),
-        "lane": (0, min(problem.threads, lanes) - 1),
-        "warp": (0, (problem.threads - 1) // lanes),
-        **{name: (0, trips - 1) for name, trips in access.loops.items()},
+        "tid": (0, threads - 1),
+        "lane": (0, min(threads, lanes) - 1),
+        "warp": (0, (threads - 1) // lanes),
+        **{name: (0, trips - 1) for name, trips in loops.items()},
     }
 
 
