@@ -1,4 +1,4 @@
-"""Problems and answers as text: in a few words, and as a file that people read."""
+"""Problems as text: in a few words, and as a file that people read."""
 
 from __future__ import annotations
 
