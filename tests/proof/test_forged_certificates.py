@@ -5,9 +5,9 @@ import json
 import sys
 
 import pytest
-import toy
 from conftest import ROOT
 from hardware_tiles import FILL, data
+from oracle import toy
 from test_block_certificates import BLOCK, block_certificate_of
 
 from layoutopt.files.file import from_data

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from written import writes
 
 from layoutopt.cli.tiles import _npz
 from layoutopt.codegen.tiles import block_code
@@ -19,13 +20,7 @@ from layoutopt.study.check_tiles import check_tiles
 from layoutopt.study.compare_tiles import compare_tiles
 
 GPU = device("sm_90")
-ROWS = {
-    "name": "rows",
-    "op": "store",
-    "bytes": 2,
-    "index": ["2*i + lane // 16", "lane % 16"],
-    "for": {"i": 16},
-}
+ROWS = writes("rows", 2, ["2*i + lane // 16", "lane % 16"], i=16)
 # Sums in f32 leave down the columns; halves arrive along the rows.
 MIXED = {
     "name": "mixed", "target": "sm_90", "threads": 32,
