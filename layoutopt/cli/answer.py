@@ -78,7 +78,7 @@ def answer_of(
         ProblemFileError: a file is wrong.
     """
     from layoutopt.errors import ProblemFileError
-    from layoutopt.files.file import from_data, load
+    from layoutopt.files.file import parsed, read, tile_from_data
     from layoutopt.ground.json_data import named_by
     from layoutopt.problems.answer import RESULT_SCHEMA
 
@@ -86,12 +86,12 @@ def answer_of(
         if offset is not None:
             raise click.UsageError("--offset needs a problem file, not a result")
         with named_by("--problem"):
-            named = load(problem) if problem is not None else None
+            named = tile_from_data(parsed(read(problem))) if problem is not None else None
         found = _from_result(raw, named, device_file)
         return lambda: found
     if problem is not None:
         raise click.UsageError("--problem belongs to a result file")
-    loaded = from_data(raw)
+    loaded = tile_from_data(raw)
     gpu = problem_device(loaded, device_file)
     if offset == PUBLISHED:
         if loaded.published is None:

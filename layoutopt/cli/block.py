@@ -16,9 +16,9 @@ from layoutopt.cli.solve import CODES, arrange_interruptibly
 
 if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device
-    from layoutopt.problems.types import TileSet
-    from layoutopt.search.arrange import Arrangement
-    from layoutopt.study.block import Block
+    from layoutopt.problems.answer import Arrangement
+    from layoutopt.problems.types import Block
+    from layoutopt.study.block import PlacedBlock
 
 
 class NoBlock(Exception):
@@ -31,7 +31,7 @@ class NoBlock(Exception):
 
 def tiles_in(raw: Any) -> bool:
     """Whether decoded data is a problem of several tiles, or the answer to one."""
-    from layoutopt.search.arrange import ARRANGEMENT_SCHEMA
+    from layoutopt.problems.answer import ARRANGEMENT_SCHEMA
 
     return isinstance(raw, dict) and ("tiles" in raw or raw.get("schema") == ARRANGEMENT_SCHEMA)
 
@@ -43,7 +43,7 @@ def block_of(
     time_limit: float,
     workers: int,
     device_file: Path | None,
-) -> Callable[[], Block]:
+) -> Callable[[], PlacedBlock]:
     """What gives the tiles of decoded data with a layout each, where they lie: solved, read, or in use.
 
     Files are read at once, the call solves; it raises `NoBlock` where there is no layout.
@@ -59,11 +59,10 @@ def block_of(
     Raises:
         ProblemFileError: a file is wrong.
     """
-    from layoutopt.files.file import parsed, read
-    from layoutopt.files.tile_set_file import tiles_from_data
+    from layoutopt.files.file import block_from_data, parsed, read
     from layoutopt.ground.json_data import named_by
-    from layoutopt.search.arrange import ARRANGEMENT_SCHEMA
-    from layoutopt.study.block import Block, block_in_use, read_block
+    from layoutopt.problems.answer import ARRANGEMENT_SCHEMA
+    from layoutopt.study.block import PlacedBlock, block_in_use, read_block
 
     answered = raw.get("schema") == ARRANGEMENT_SCHEMA
     if answered and problem is None:
@@ -77,9 +76,9 @@ def block_of(
         )
     if problem is not None:
         with named_by("--problem"):
-            tiles = tiles_from_data(parsed(read(problem)))
+            tiles = block_from_data(parsed(read(problem)))
     else:
-        tiles = tiles_from_data(raw)
+        tiles = block_from_data(raw)
     gpu = problem_device(tiles, device_file)
     if offset == PUBLISHED:
         in_use = block_in_use(tiles, gpu)
@@ -87,10 +86,10 @@ def block_of(
     if not answered:
         return partial(_solved, tiles, gpu, time_limit, workers)
     found = read_block(raw, tiles, gpu)
-    return lambda: found if isinstance(found, Block) else _none(found)
+    return lambda: found if isinstance(found, PlacedBlock) else _none(found)
 
 
-def _solved(tiles: TileSet, gpu: Device, time_limit: float, workers: int) -> Block:
+def _solved(tiles: Block, gpu: Device, time_limit: float, workers: int) -> PlacedBlock:
     from layoutopt.study.block import solved_block
 
     found = arrange_interruptibly(tiles, gpu, time_limit, workers)

@@ -92,7 +92,7 @@ def _audited(
 ) -> int:
     """Audit the layout of one problem and print what comes out; the exit code."""
     from layoutopt.files.array_file import read_offsets
-    from layoutopt.files.file import from_data
+    from layoutopt.files.file import tile_from_data
     from layoutopt.ground.budget import Budget
     from layoutopt.problems.answer import Result, Status
     from layoutopt.problems.types import Problem
@@ -108,7 +108,7 @@ def _audited(
 
     seek = None if no_fix else solver
     if isinstance(data, dict) and "tiles" in data:
-        from layoutopt.files.tile_set_file import tiles_from_data
+        from layoutopt.files.file import block_from_data
         from layoutopt.report.tile_set_text import tile_set_audit_report
         from layoutopt.study.check_tiles import check_tiles
 
@@ -117,7 +117,7 @@ def _audited(
                 f"{'--offset' if table is None else '--table'} is one tile's; of several, the file says each "
                 "tile's layout: tiles[i].published.offset"
             )
-        tiles = tiles_from_data(data)
+        tiles = block_from_data(data)
         gpu = problem_device(tiles, device_file)
         whole = check_tiles(tiles, target=gpu, solver=seek, budget=budget.part(0.2), counting=counting)
         if as_json:
@@ -126,7 +126,7 @@ def _audited(
             say(tile_set_audit_report(tiles, whole))
         return 1 if whole.excess or whole.status is Status.INFEASIBLE else 0
 
-    loaded = from_data(data)
+    loaded = tile_from_data(data)
     gpu = problem_device(loaded, device_file)
     layout = read_offsets(table, loaded.tile.shape, "--table") if table is not None else offset
     audit = check(loaded, layout, target=gpu, solver=seek, budget=budget.part(0.2), counting=counting)

@@ -21,7 +21,7 @@ from layoutopt.cli.several import answer_each, problems_argument
 
 if TYPE_CHECKING:
     from layoutopt.files.templates import Value
-    from layoutopt.problems.types import Problem, TileSet
+    from layoutopt.problems.types import Block, Problem
     from layoutopt.study.comparison import Comparison
     from layoutopt.sweeps.store import Store
 
@@ -103,12 +103,12 @@ def _compared(
     """Compare the layouts of one problem and print them; the exit code."""
     import msgspec
 
-    from layoutopt.files.tile_set_file import any_from_data
-    from layoutopt.problems.types import TileSet
+    from layoutopt.files.file import from_data
+    from layoutopt.problems.types import Block
     from layoutopt.study.compare import compare
 
-    loaded = any_from_data(data)
-    if isinstance(loaded, TileSet):
+    loaded = from_data(data)
+    if isinstance(loaded, Block):
         from layoutopt.study.compare_tiles import compare_tiles
 
         _check_for_one(offset, run, store)
@@ -150,7 +150,7 @@ def _check_for_one(offset: str | None, run: bool, store: Store | None) -> None:
             raise click.UsageError(f"{flag} is for one tile; of several, {instead}")
 
 
-def _printed(loaded: Problem | TileSet, result: Comparison, form: str, plot: Path | None) -> int:
+def _printed(loaded: Problem | Block, result: Comparison, form: str, plot: Path | None) -> int:
     """Draw and print the rows; the exit code."""
     from layoutopt.report import comparison_text
 

@@ -189,7 +189,7 @@ def _sizes(
     raw: Any, lang: str, name: str | None, device_file: Path | None, time_limit: float
 ) -> tuple[str, dict[str, Any]] | None:
     """The header of a file that lists sizes, and its figures; None for other files."""
-    from layoutopt.files.file import from_data
+    from layoutopt.files.file import tile_from_data
     from layoutopt.files.templates import expand, has_sizes
 
     if not has_sizes(raw):
@@ -203,7 +203,7 @@ def _sizes(
     from layoutopt.search.sizes import common_formula
 
     budget = Budget.of_limit(time_limit)
-    problems = [(instance.values, from_data(instance.data)) for instance in expand(raw)]
+    problems = [(instance.values, tile_from_data(instance.data)) for instance in expand(raw)]
     gpu = problem_device(problems[0][1], device_file)
     found = common_formula(raw["tile"]["shape"], problems, gpu, budget)
     title = str(raw.get("name", "tile"))

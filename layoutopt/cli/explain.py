@@ -33,15 +33,15 @@ def command(problem: Path, as_json: bool, time_limit: float, device_file: Path |
     Example:
       layoutopt explain problems/transposes/leimao_vectorised_swizzled_f32.json
     """
-    from layoutopt.files.tile_set_file import load_any
-    from layoutopt.problems.types import TileSet
+    from layoutopt.files.file import load
+    from layoutopt.problems.types import Block
     from layoutopt.study.explain import explain
     from layoutopt.study.explain_tiles import explain_tiles
 
-    loaded = load_any(problem)
+    loaded = load(problem)
     gpu = problem_device(loaded, device_file)
     explanation: Explanation | TileSetExplanation
-    if isinstance(loaded, TileSet):
+    if isinstance(loaded, Block):
         from layoutopt.report.tile_set_text import tile_set_explanation_report
 
         explanation = interruptibly(partial(explain_tiles, loaded, target=gpu), 2 * time_limit)

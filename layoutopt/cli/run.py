@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from layoutopt.hardware.machine import Gpu, Run
     from layoutopt.problems.answer import Result
     from layoutopt.problems.types import Problem
-    from layoutopt.study.block import Block
+    from layoutopt.study.block import PlacedBlock
 
 
 @click.command("run")
@@ -65,7 +65,7 @@ def command(
     return 0 if found["agrees"] else 1
 
 
-def _run_block(solved: Callable[[], Block], card: Gpu, as_json: bool) -> int:
+def _run_block(solved: Callable[[], PlacedBlock], card: Gpu, as_json: bool) -> int:
     """Run every tile by itself, print what came out; the exit code."""
     from layoutopt.cli.block import NoBlock
 

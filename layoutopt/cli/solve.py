@@ -26,15 +26,16 @@ from layoutopt.cli.options import (
 from layoutopt.cli.output import note, say, say_json
 from layoutopt.cli.several import answer_each, problems_argument
 from layoutopt.problems.answer import METHODS, Method, Result, Status
-from layoutopt.problems.types import FAMILIES, OBJECTIVES, Objective, Problem, TileSet
+from layoutopt.problems.objective import FIRSTS, First
+from layoutopt.problems.types import FAMILIES, Block, Problem
 
 if TYPE_CHECKING:
     from layoutopt.files.templates import Value
     from layoutopt.hardware.devices import Device
-    from layoutopt.search.arrange import Arrangement
+    from layoutopt.problems.answer import Arrangement
     from layoutopt.sweeps.store import Store
 
-P = TypeVar("P", bound=Problem | TileSet)
+P = TypeVar("P", bound=Problem | Block)
 
 CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNKNOWN: 3}
 
@@ -60,7 +61,7 @@ CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNK
 )
 @click.option(
     "--minimise",
-    type=click.Choice(OBJECTIVES),
+    type=click.Choice(FIRSTS),
     help="What comes first; the others follow in this order  [default: as in the file, else excess]",
 )
 @click.option("--max-bytes", type=click.IntRange(1), metavar="N", help="Shared memory available.")
@@ -90,7 +91,7 @@ def command(
     time_limit: float,
     workers: int,
     families: str | None,
-    minimise: Objective | None,
+    minimise: First | None,
     max_bytes: int | None,
     pitch_multiple: int | None,
     alignment: int | None,
@@ -117,7 +118,7 @@ def command(
     allowed = _named_families(families) if families is not None else None
 
     def answer(data: Any) -> int:
-        loaded = any_from_data(data)
+        loaded = from_data(data)
         if allowed is not None:
             loaded = _with_families(loaded, allowed)
         loaded = _constrained(
@@ -129,7 +130,7 @@ def command(
         )
         return asked.answer(loaded)
 
-    from layoutopt.files.tile_set_file import any_from_data
+    from layoutopt.files.file import from_data
 
     one_only = {"--table": table, "--code": code, "--certificate": certificate}
     return answer_each(problems, over, answer, as_json=as_json, one_only=one_only, stopped=asked.stopped)
@@ -151,10 +152,10 @@ class Asked:
     store: Store | None = None
     stopped: threading.Event = field(default_factory=threading.Event)
 
-    def answer(self, problem: Problem | TileSet) -> int:
+    def answer(self, problem: Problem | Block) -> int:
         """Solve, write what is asked for, print the answer; the exit code."""
         gpu = problem_device(problem, self.device_file)
-        if isinstance(problem, TileSet):
+        if isinstance(problem, Block):
             return self._arranged(problem, gpu)
         if self.certificate is not None:
             from layoutopt.proof.certificates import check_certifiable
@@ -176,7 +177,7 @@ class Asked:
 
         return timed(problem, result, gpu, self.time_limit, seconds)
 
-    def _arranged(self, tiles: TileSet, gpu: Device) -> int:
+    def _arranged(self, tiles: Block, gpu: Device) -> int:
         if self.certificate is not None:
             from layoutopt.search.block_certificate import check_block_certifiable
 
@@ -263,12 +264,12 @@ def _with_families(problem: P, names: tuple[str, ...]) -> P:
         raise click.UsageError(
             f"--families: the problem allows only {', '.join(allowed)}, not {', '.join(outside)}"
         )
-    if isinstance(problem, TileSet):
+    if isinstance(problem, Block):
         _say_dictated(problem)
     return msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, families=names))
 
 
-def _say_dictated(tiles: TileSet) -> None:
+def _say_dictated(tiles: Block) -> None:
     """Say for which tiles families make no difference; there must be others."""
     dictated = [tile.name for tile in tiles.tiles if tiles.problem(tile).is_dictated]
     if len(dictated) == len(tiles.tiles):
@@ -279,8 +280,7 @@ def _say_dictated(tiles: TileSet) -> None:
 
 def _constrained(problem: P, **given: Any) -> P:
     """`problem` under the constraints that are given; a tighter one in the file stays."""
-    from layoutopt.files.file import check
-    from layoutopt.files.tile_set_file import check_tiles
+    from layoutopt.files.checks import check
 
     layout = problem.layout
     if given["max_bytes"] is not None and layout.max_bytes is not None:
@@ -291,10 +291,7 @@ def _constrained(problem: P, **given: Any) -> P:
         given["alignment_bytes"] = min(given["alignment_bytes"], layout.alignment_bytes)
     changed = {name: value for name, value in given.items() if value is not None}
     problem = msgspec.structs.replace(problem, layout=msgspec.structs.replace(layout, **changed))
-    if isinstance(problem, TileSet):
-        check_tiles(problem)
-    else:
-        check(problem)
+    check(problem)
     return problem
 
 
@@ -322,7 +319,7 @@ def solve_interruptibly(
 
 
 def arrange_interruptibly(
-    tiles: TileSet,
+    tiles: Block,
     gpu: Device,
     time_limit: float,
     workers: int,
@@ -330,9 +327,9 @@ def arrange_interruptibly(
     stopped: threading.Event | None = None,
 ) -> Arrangement:
     """The same for several tiles."""
-    from layoutopt.search.arrange import arrange
+    from layoutopt.search.block import solve_block
 
-    work = partial(arrange, tiles, target=gpu, workers=workers, conflict_free=conflict_free)
+    work = partial(solve_block, tiles, target=gpu, workers=workers, conflict_free=conflict_free)
     return interruptibly(work, time_limit, stopped)
 
 

@@ -12,15 +12,15 @@ import click
 from layoutopt.cli.files import write_all
 from layoutopt.cli.output import say, say_json
 from layoutopt.problems.answer import Status
-from layoutopt.problems.types import TileSet
+from layoutopt.problems.types import Block
 
 if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device
-    from layoutopt.search.arrange import Arrangement
+    from layoutopt.problems.answer import Arrangement
 
 
 def finish(
-    tile_set: TileSet,
+    tile_set: Block,
     arrangement: Arrangement,
     gpu: Device,
     as_json: bool,
@@ -57,7 +57,7 @@ def finish(
     return 1 if arrangement.excess else 0
 
 
-def _npz(tile_set: TileSet, arrangement: Arrangement) -> bytes:
+def _npz(tile_set: Block, arrangement: Arrangement) -> bytes:
     """Byte offsets of each tile's first stage from the start of all of them, by the tile's name."""
     import numpy as np
 

@@ -12,11 +12,11 @@ from layoutopt.codegen.selftest import END, START, call, once, tile_test
 from layoutopt.codegen.tiles import text_of_plans
 from layoutopt.errors import LayoutError
 from layoutopt.ground.escape import identifier
-from layoutopt.problems.types import Block as CommonBlock
-from layoutopt.study.block import Block, Part
+from layoutopt.problems.types import Resources
+from layoutopt.study.block import Part, PlacedBlock
 
 
-def block_program(block: Block) -> str:
+def block_program(block: PlacedBlock) -> str:
     """The text of the program; `nvcc -arch=native` compiles it.
 
     Raises:
@@ -35,8 +35,8 @@ def block_program(block: Block) -> str:
     return START.replace("@HEADER@", header) + tests + apart + END.replace("@TESTS@", calls)
 
 
-def _plan(block: Block, part: Part) -> Plan:
-    problem = msgspec.structs.replace(part.problem, name=f"{block.name} {part.tile}", block=CommonBlock())
+def _plan(block: PlacedBlock, part: Part) -> Plan:
+    problem = msgspec.structs.replace(part.problem, name=f"{block.name} {part.tile}", block=Resources())
     try:
         return run_plan(problem, block.device, part.answer)
     except LayoutError as error:

@@ -16,10 +16,9 @@ from layoutopt.codegen.registry import LANGUAGES, Language
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.ground.escape import comment, identifier
 from layoutopt.hardware.devices import Device
-from layoutopt.problems.types import Block as CommonBlock
-from layoutopt.problems.types import TileSet
-from layoutopt.search.arrange import Arrangement
-from layoutopt.study.block import Block, solved_block
+from layoutopt.problems.answer import Arrangement
+from layoutopt.problems.types import Block, Resources
+from layoutopt.study.block import PlacedBlock, solved_block
 
 # How a kernel declares the bytes of all tiles, and comes to those of one.
 _DECLARED: Final = {
@@ -32,17 +31,17 @@ _DECLARED: Final = {
 _IN_C_PLUS_PLUS: Final = "__shared__ alignas({name}_alignment) unsigned char smem[{name}_bytes];"
 
 
-def arrangement_code(tile_set: TileSet, arrangement: Arrangement, gpu: Device) -> str:
+def arrangement_code(tile_set: Block, arrangement: Arrangement, gpu: Device) -> str:
     """The header of an arrangement that holds layouts, in the GPU's language; as for `block_code`."""
     return block_code(gpu.language, solved_block(tile_set, gpu, arrangement))
 
 
-def block_code(language: str, block: Block, *, only: Part = "all") -> str:
+def block_code(language: str, block: PlacedBlock, *, only: Part = "all") -> str:
     """One text for all tiles of a block; as for `block_plans` and `text_of_plans`."""
     return text_of_plans(language, block, block_plans(language, block, only=only))
 
 
-def block_plans(language: str, block: Block, *, only: Part = "all") -> tuple[Plan, ...]:
+def block_plans(language: str, block: PlacedBlock, *, only: Part = "all") -> tuple[Plan, ...]:
     """The plans of the parts of a block.
 
     Raises:
@@ -53,7 +52,7 @@ def block_plans(language: str, block: Block, *, only: Part = "all") -> tuple[Pla
     for part in block.parts:
         try:
             name = f"{block.name} {part.tile}"
-            alone = msgspec.structs.replace(part.problem, block=CommonBlock())  # said once, in the head
+            alone = msgspec.structs.replace(part.problem, block=Resources())  # said once, in the head
             plans.append(plan_for(language, alone, block.device, part.answer, name=name, only=only))
         except LayoutError as error:
             raise LayoutError(f"tile {part.tile!r}: {error}") from None
@@ -68,7 +67,7 @@ def block_plans(language: str, block: Block, *, only: Part = "all") -> tuple[Pla
     return tuple(plans)
 
 
-def text_of_plans(language: str, block: Block, plans: Sequence[Plan]) -> str:
+def text_of_plans(language: str, block: PlacedBlock, plans: Sequence[Plan]) -> str:
     """The text of plans that were made for this language: constants of the block, then each part's.
 
     Raises:
@@ -84,7 +83,7 @@ def text_of_plans(language: str, block: Block, plans: Sequence[Plan]) -> str:
     return text + ("\n#endif\n" if language == "c" else "")
 
 
-def block_edits(block: Block) -> list[tuple[str, dict[str, Any]]]:
+def block_edits(block: PlacedBlock) -> list[tuple[str, dict[str, Any]]]:
     """What to change in the kernel, tile by tile: as text, and as JSON-ready data."""
     edits = [edit(part.problem, block.device, part.answer) for part in block.parts]
     return [(edit_text(change), msgspec.to_builtins(change)) for change in edits]
@@ -97,7 +96,7 @@ def _functions(access: AccessPlan) -> list[str]:
     return [access.name, *(f"{access.name}_{part}" for part in ("bytes", *steps, *active))]
 
 
-def _head(language: Language, block: Block) -> list[str]:
+def _head(language: Language, block: PlacedBlock) -> list[str]:
     name, mark = identifier(block.name), language.comment
     declared = _DECLARED.get(language.name, _IN_C_PLUS_PLUS)
     usual = ("#pragma once", "#include <cstdint>") if mark == "//" else ()
@@ -127,7 +126,7 @@ _PROLOGUES: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
-def _places(block: Block) -> list[tuple[str, int]]:
+def _places(block: PlacedBlock) -> list[tuple[str, int]]:
     """Constants that say where each tile lies."""
     name = identifier(block.name)
     return [

@@ -233,7 +233,7 @@ def _has_swizzles(problem: Problem) -> bool:
     """Whether every swizzle of row-major offsets is in scope, whatever it takes."""
     layout = problem.layout
     limits = layout.max_bytes, layout.alignment_bytes, layout.pitch_multiple_bytes, layout.order
-    free = not problem.is_dictated and layout.minimise == "excess" and not any(limits)
+    free = not problem.is_dictated and layout.objective.excess_first and not any(limits)
     return free and "xor" in (layout.families or FAMILIES)
 
 

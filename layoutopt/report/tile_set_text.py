@@ -5,19 +5,18 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Mapping
 
-from layoutopt.problems.answer import Status
-from layoutopt.problems.types import TileSet
+from layoutopt.problems.answer import Arrangement, Status
+from layoutopt.problems.types import Block
 from layoutopt.problems.words import shape_text, tile_text
 from layoutopt.report.descriptor_text import cluster_lines, descriptor_lines
 from layoutopt.report.text import best_as, columns, explanation_report
-from layoutopt.search.arrange import Arrangement
 from layoutopt.search.tile_groups import alike, groups
 from layoutopt.study.block import own_answer
 from layoutopt.study.check_tiles import TileSetAudit
 from layoutopt.study.explain_tiles import TileSetExplanation
 
 
-def arrangement_report(tile_set: TileSet, arrangement: Arrangement) -> str:
+def arrangement_report(tile_set: Block, arrangement: Arrangement) -> str:
     """The human report of a solve of several tiles, without the code."""
     count = len(tile_set.tiles)
     lines = [f"{tile_set.name}  {count} tile{'s' * (count > 1)}  on {arrangement.target}", ""]
@@ -46,7 +45,7 @@ def arrangement_report(tile_set: TileSet, arrangement: Arrangement) -> str:
     return "\n".join(lines) + "\n"
 
 
-def tile_set_audit_report(tile_set: TileSet, audit: TileSetAudit) -> str:
+def tile_set_audit_report(tile_set: Block, audit: TileSetAudit) -> str:
     """The human report of a check of several tiles."""
     tiles = {tile.name: tile for tile in tile_set.tiles}
     placed = [("tile", "shape", "offset (elements)", "base", "stages", "stage", "used", "excess")]
@@ -82,7 +81,7 @@ def tile_set_audit_report(tile_set: TileSet, audit: TileSetAudit) -> str:
     return "\n".join([*lines, "", f"  {verdict}"]) + "\n"
 
 
-def tile_set_explanation_report(tile_set: TileSet, explanation: TileSetExplanation) -> str:
+def tile_set_explanation_report(tile_set: Block, explanation: TileSetExplanation) -> str:
     """The human report of an explanation of several tiles: all of them together, then each."""
     lines = [f"{tile_set.name}  {tile_text(tile_set)}  on {explanation.target}", ""]
     for reason in explanation.reasons:
@@ -97,9 +96,7 @@ def tile_set_explanation_report(tile_set: TileSet, explanation: TileSetExplanati
     )
 
 
-def _tile_rows(
-    tile_set: TileSet, arrangement: Arrangement, owner: Mapping[str, str]
-) -> list[tuple[str, ...]]:
+def _tile_rows(tile_set: Block, arrangement: Arrangement, owner: Mapping[str, str]) -> list[tuple[str, ...]]:
     tiles = {tile.name: tile for tile in tile_set.tiles}
     rows: list[tuple[str, ...]] = [
         ("tile", "shape", "offset (elements)", "base", "stages", "stage", "used", "excess")

@@ -11,18 +11,17 @@ from typing import Any, Final
 
 import msgspec
 
-from layoutopt.files.tile_set_file import fields_of
+from layoutopt.files.checks import fields_of
 from layoutopt.hardware.devices import Device
-from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
-from layoutopt.problems.types import Problem, TileSet
+from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, Proof, Result, Status
+from layoutopt.problems.types import Block, Problem
 from layoutopt.proof.certificates import ARITHMETIC, BY_SEARCH, certificate, check_certifiable
-from layoutopt.search.arrange import Arrangement
 from layoutopt.search.tile_groups import groups
 
 BLOCK_CERTIFICATE_SCHEMA: Final = "layoutopt.block_certificate/1"
 
 
-def check_block_certifiable(tile_set: TileSet) -> None:
+def check_block_certifiable(tile_set: Block) -> None:
     """Check that there are certificates for answers to these tiles.
 
     Raises:
@@ -33,7 +32,7 @@ def check_block_certifiable(tile_set: TileSet) -> None:
             check_certifiable(problem)
 
 
-def block_certificate(tile_set: TileSet, gpu: Device, arrangement: Arrangement) -> dict[str, Any]:
+def block_certificate(tile_set: Block, gpu: Device, arrangement: Arrangement) -> dict[str, Any]:
     """What supports `arrangement`, as JSON-ready data.
 
     Args:

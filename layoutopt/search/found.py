@@ -8,6 +8,7 @@ from layoutopt.model.linearisations import Linearisation, by_cost
 from layoutopt.model.placement import FreeAssignment
 from layoutopt.model.swizzle_rules import Masks
 from layoutopt.problems.answer import ModelGrowth
+from layoutopt.problems.objective import EXCESS_FIRST
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +30,9 @@ class Found:
     cheapest: bool = True
 
     @property
-    def rank(self) -> tuple[int, int, int]:
-        """What comes first, comes first."""
-        return self.excess, self.candidate.span, self.operations
+    def rank(self) -> tuple[float, ...]:
+        """Sorting key of layouts of one search, which seeks the least excess within its limit of bytes."""
+        return EXCESS_FIRST.key(self.excess, self.candidate.span, self.operations)
 
 
 @dataclass(slots=True)

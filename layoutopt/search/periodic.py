@@ -38,7 +38,7 @@ def with_period(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     tile, asked = case.lowered.tile, case.lowered.layout
     if proposal.layout is None or tile.elements <= MAX_LOOKUP or why_no_period(case.lowered):
         return proposal
-    if asked.minimise != "excess" or (asked.max_bytes is not None and asked.max_bytes < tile.bytes):
+    if not asked.objective.excess_first or (asked.max_bytes is not None and asked.max_bytes < tile.bytes):
         return proposal
     least = proposal.excess_bound.lower_bound if proposal.excess_bound.everywhere else 0
     best = proposal

@@ -152,15 +152,8 @@ def _counting_excess(case: Case, lanes: Trace, held_by: Blocks, budget: Budget) 
 
 
 def _rank(case: Case) -> Callable[[Proposal], tuple[float, ...]]:
-    def rank(p: Proposal) -> tuple[float, ...]:
-        cost = p.operations or 0
-        if case.lowered.layout.minimise == "excess":
-            return p.weighted_excess, p.bytes, cost
-        if case.lowered.layout.minimise == "bytes":
-            return p.bytes, p.weighted_excess, cost
-        return cost, p.weighted_excess, p.bytes
-
-    return rank
+    objective = case.lowered.layout.objective
+    return lambda p: objective.key(p.weighted_excess, p.bytes, p.operations or 0)
 
 
 def _some(total: int, count: int) -> BoolArray:

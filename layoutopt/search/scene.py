@@ -133,13 +133,13 @@ class Scene:
         if {"xor", "matrix"} & set(families) and self.sets and (alignment is None or alignment >= row_bytes):
             self.field = swizzle_field(self.sets, self.tile, trace)
             self._left_out = left_out((s.rule for s in self.sets), size)
-        self.minimise = problem.layout.minimise
+        self.objective = problem.layout.objective
         # Without a field, no choice of bits is listed; only extents that are powers of two have any.
         named = searched_families(problem)
         self._left_out_matrices = "matrix" in named and self.field is None and _is_binary(self.tile.shape)
         self.scope = self._families(named) + self._left_out
         # Where conflicts are ruled out, the fewest bytes without any are the aim anyway.
-        self.bytes_first = self.minimise == "bytes" and not conflict_free
+        self.bytes_first = self.objective.bytes_first and not conflict_free
         if self.bytes_first:
             least = self._least_span() * size
             self.limit = least if self.limit is None else min(self.limit, least)

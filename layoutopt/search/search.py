@@ -101,7 +101,7 @@ class _Search:
             )
         if self.scene.conflict_free and self.scene.floor:
             return self.scene.none("the counting bound: every layout has conflicts", EVERY_LAYOUT, True)
-        if self.scene.minimise != "instructions":
+        if not self.scene.objective.instructions_first:
             return self._excess_first()
         if (cheapest := LeastOperations(self.scene).run()) is not None:
             return cheapest

@@ -31,7 +31,7 @@ def why_none_is_searched(case: Case) -> str:
         return reason
     if case.chooses:
         return "some values are known only at run time"
-    return "none is where instructions come first" if case.lowered.layout.minimise == "instructions" else ""
+    return "none is where instructions come first" if case.lowered.layout.objective.instructions_first else ""
 
 
 def are_sought(case: Case) -> bool:
@@ -109,7 +109,11 @@ def _in_fewer_bytes(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     tile, bound = case.lowered.tile, proposal.excess_bound
     open_bytes = not proposal.complete and proposal.layout is not None and proposal.bytes != tile.bytes
     least = bound.everywhere and bound.lower_bound == proposal.weighted_excess
-    if not (open_bytes and least) or case.lowered.layout.minimise != "excess" or why_no_table(case.lowered):
+    if (
+        not (open_bytes and least)
+        or not case.lowered.layout.objective.excess_first
+        or why_no_table(case.lowered)
+    ):
         return proposal
     assert proposal.layout is not None
     lanes = case.lanes.with_idle()
@@ -146,7 +150,7 @@ def _start(proposal: Proposal) -> np.ndarray | None:
 def _worth_asking(case: Case, proposal: Proposal, ask: Ask) -> int | None:
     """The weighted excess of which to ask whether every layout has as much; None where nothing is open."""
     bound = proposal.excess_bound
-    if case.lowered.layout.minimise != "excess":
+    if not case.lowered.layout.objective.excess_first:
         return None  # excess is the price of what comes first
     if proposal.layout is None:
         return 1 if ask.conflict_free and not bound.lower_bound else None
@@ -220,7 +224,7 @@ def with_tables(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
 
 def _bytes_first(case: Case, ask: Ask) -> bool:
     """Whether fewer bytes are worth any excess."""
-    return case.lowered.layout.minimise == "bytes" and not ask.conflict_free
+    return case.lowered.layout.objective.bytes_first and not ask.conflict_free
 
 
 def _best_formula(case: Case, proposal: Proposal, ask: Ask) -> _Table | None:
@@ -276,5 +280,5 @@ def _the_better(
     return replace(proposal, complete=False, reason=_TABLES_LEFT)
 
 
-def _rank(case: Case, excess: float, size: int) -> tuple[float, float]:
-    return (size, excess) if case.lowered.layout.minimise == "bytes" else (excess, size)
+def _rank(case: Case, excess: float, size: int) -> tuple[float, ...]:
+    return case.lowered.layout.objective.key(excess, size)

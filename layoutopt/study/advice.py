@@ -114,11 +114,14 @@ def _time(row: Row) -> float:
 def _adoption(row: Row) -> tuple[bool, bool, int, float, int, int]:
     """What it takes to adopt a row, of rows that take as long: an edit first, then what has no conflicts."""
     bytes_, wavefronts = row.bytes or 0, row.weighted_wavefronts or 0.0
-    return row.family != "edit", bool(row.excess), bytes_, wavefronts, row.by_hardware or 0, _operations(row)
-
-
-def _operations(row: Row) -> int:
-    return row.instructions if row.instructions is not None else row.index_ops or 0
+    return (
+        row.family != "edit",
+        bool(row.excess),
+        bytes_,
+        wavefronts,
+        row.by_hardware or 0,
+        row.instructions or 0,
+    )
 
 
 def _kept(row: Row, fastest: Row) -> str:

@@ -11,11 +11,11 @@ import msgspec
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import Const, Op, parse, substituted, to_text
 from layoutopt.expressions.simplify import simplify
+from layoutopt.files.result_file import arrangement_from_data
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import element_expression
-from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
-from layoutopt.problems.types import Problem, Tile, TileSet
-from layoutopt.search.arrange import Arrangement, PlacedTile, arrangement_from_data
+from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, PlacedTile, Proof, Result, Status
+from layoutopt.problems.types import Block, Problem, Tile
 from layoutopt.search.tile_groups import alike, beginning, groups, viewed_index
 from layoutopt.study.check_tiles import TileSetAudit, check_tiles
 from layoutopt.study.claims import check_result
@@ -43,7 +43,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class PlacedBlock:
     """All of them.
 
     Attributes:
@@ -65,7 +65,7 @@ class Block:
     times: tuple[tuple[str, ...], ...]
 
 
-def solved_block(tile_set: TileSet, gpu: Device, arrangement: Arrangement) -> Block:
+def solved_block(tile_set: Block, gpu: Device, arrangement: Arrangement) -> PlacedBlock:
     """The block of an arrangement that holds layouts."""
     placed = {place.tile: (part, place) for part in arrangement.tiles for place in part.places}
     whole = {tile.name: problem.tile for tiles, problem in groups(tile_set) for tile in tiles}
@@ -77,7 +77,7 @@ def solved_block(tile_set: TileSet, gpu: Device, arrangement: Arrangement) -> Bl
     summary = f"{arrangement.bytes} bytes, {arrangement.excess} excess wavefronts; {arrangement.status}"
     assert arrangement.bytes is not None
     assert arrangement.alignment_bytes is not None
-    return Block(
+    return PlacedBlock(
         tile_set.name,
         gpu,
         tuple(parts),
@@ -124,7 +124,7 @@ def own_answer(result: Result, problem: Problem, whole: Tile) -> Result | str:
     return to_text(simplify(own_node, ranges))
 
 
-def block_in_use(tile_set: TileSet, gpu: Device) -> Block:
+def block_in_use(tile_set: Block, gpu: Device) -> PlacedBlock:
     """The block as the file says that it ships: each tile's layout, and where it lies.
 
     Raises:
@@ -133,7 +133,7 @@ def block_in_use(tile_set: TileSet, gpu: Device) -> Block:
     audit = check_tiles(tile_set, target=gpu)
     for finding in audit.findings:
         raise ProblemFileError("tiles", f"the block cannot hold its tiles so: {finding.message}")
-    return Block(
+    return PlacedBlock(
         tile_set.name,
         gpu,
         tuple(_parts_in_use(tile_set, audit)),
@@ -144,14 +144,14 @@ def block_in_use(tile_set: TileSet, gpu: Device) -> Block:
     )
 
 
-def _parts_in_use(tile_set: TileSet, audit: TileSetAudit) -> Iterator[Part]:
+def _parts_in_use(tile_set: Block, audit: TileSetAudit) -> Iterator[Part]:
     for tile, part in zip(tile_set.tiles, audit.tiles, strict=True):
         assert part.audit.offset is not None
         problem = tile_set.problem(tile)
         yield Part(tile.name, problem, part.base_bytes, part.stages, part.stage_bytes, part.audit.offset)
 
 
-def read_block(raw: dict[str, Any], tile_set: TileSet, gpu: Device) -> Block | Arrangement:
+def read_block(raw: dict[str, Any], tile_set: Block, gpu: Device) -> PlacedBlock | Arrangement:
     """The block of an arrangement as `solve --json` prints it; the arrangement, where that has no layouts.
 
     Raises:
@@ -177,7 +177,7 @@ def read_block(raw: dict[str, Any], tile_set: TileSet, gpu: Device) -> Block | A
     return solved_block(tile_set, gpu, arrangement)
 
 
-def _check_places(tile_set: TileSet, problem: Problem, part: PlacedTile, field: str) -> None:
+def _check_places(tile_set: Block, problem: Problem, part: PlacedTile, field: str) -> None:
     """Check that there is room for each tile, in as many stages as the file has."""
     tiles = {tile.name: tile for tile in tile_set.tiles}
     offsets = part.result.table().ravel()

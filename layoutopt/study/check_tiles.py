@@ -12,13 +12,13 @@ from msgspec import Struct
 
 from layoutopt.accesses.lower import byte_table
 from layoutopt.expressions.grammar import parse
-from layoutopt.files.tile_set_file import fields_of
+from layoutopt.files.checks import fields_of
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Result, Status
 from layoutopt.problems.target import target_of
-from layoutopt.problems.types import NamedTile, Problem, TileSet
+from layoutopt.problems.types import Block, NamedTile, Problem
 from layoutopt.search.tile_groups import groups, within_room
 from layoutopt.study.check import Audit, check
 from layoutopt.study.findings import Finding
@@ -69,7 +69,7 @@ class TileSetAudit(Struct, frozen=True, rename={"schema_": "schema"}):
 
 
 def check_tiles(
-    tile_set: TileSet,
+    tile_set: Block,
     *,
     target: Device | str | None = None,
     solver: Callable[[Problem], Result] | None = None,
@@ -87,7 +87,7 @@ def check_tiles(
     Raises:
         ProblemFileError: a tile has no layout to check, or one that cannot be read.
     """
-    gpu = target_of(tile_set, target, TileSet)
+    gpu = target_of(tile_set, target, Block)
     audits = {}
     for tile in tile_set.tiles:
         with fields_of(tile_set, tile):
@@ -116,7 +116,7 @@ def check_tiles(
     )
 
 
-def _placed(tile_set: TileSet, audits: Mapping[str, Audit]) -> Iterator[PlacedAudit]:
+def _placed(tile_set: Block, audits: Mapping[str, Audit]) -> Iterator[PlacedAudit]:
     """Where each tile lies: as the file says, else behind those before it that live at the same time."""
     ends: dict[str, int] = {}
     for tile in tile_set.tiles:
@@ -130,7 +130,7 @@ def _placed(tile_set: TileSet, audits: Mapping[str, Audit]) -> Iterator[PlacedAu
         yield PlacedAudit(tile.name, base, tile.stages, stage, audit)
 
 
-def _together(tile_set: TileSet, one: str, other: str) -> bool:
+def _together(tile_set: Block, one: str, other: str) -> bool:
     """Whether two tiles live at the same time."""
     times = [next((t for t, time in enumerate(tile_set.overlay) if n in time), None) for n in (one, other)]
     return None in times or times[0] == times[1]
@@ -155,7 +155,7 @@ def _misplaced(placed: tuple[PlacedAudit, ...]) -> Iterator[Finding]:
             )
 
 
-def _overlaps(tile_set: TileSet, placed: tuple[PlacedAudit, ...]) -> Iterator[Finding]:
+def _overlaps(tile_set: Block, placed: tuple[PlacedAudit, ...]) -> Iterator[Finding]:
     """Stages that share bytes while both live."""
     for one, other in itertools.combinations_with_replacement(placed, 2):
         if one is not other and not _together(tile_set, one.tile, other.tile):
@@ -172,7 +172,7 @@ def _overlaps(tile_set: TileSet, placed: tuple[PlacedAudit, ...]) -> Iterator[Fi
             )
 
 
-def _different(tile_set: TileSet, audits: Mapping[str, Audit]) -> Iterator[Finding]:
+def _different(tile_set: Block, audits: Mapping[str, Audit]) -> Iterator[Finding]:
     """Tiles that are to share a layout, and lie otherwise: by the bytes of their elements, row-major."""
     for tiles, _ in groups(tile_set):
         if len(tiles) < 2 or any(audits[tile.name].status is Status.INFEASIBLE for tile in tiles):

@@ -28,8 +28,7 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.families import Family, comparison_rows
-from layoutopt.layout.formula import has_xor, offset_expression
-from layoutopt.layout.formula_length import formula_operations, least_formula_operations
+from layoutopt.layout.formula import element_expression, has_xor, offset_expression
 from layoutopt.layout.layout import Layout
 from layoutopt.model.space import Space, space_of
 from layoutopt.problems.answer import Estimate, Result, Status
@@ -43,7 +42,6 @@ from layoutopt.study.advice import mark_pareto, recommend, recommend_dictated
 from layoutopt.study.comparison import Comparison, Row, RowAccess, by_wavefronts
 from layoutopt.study.counted import COUNTED, Counter, best, plainly
 from layoutopt.study.edits import strides_obey, strides_of
-from layoutopt.study.index_counts import Indices
 from layoutopt.study.known import known_case, with_known_lanes
 from layoutopt.study.nearest_edit import nearest_edit, time_of
 
@@ -113,7 +111,6 @@ class Comparer:
             self.case = known_case(source, gpu, self.widths)
         # Layouts are sought and counted over bytes, and shown over elements.
         self.problem = self.case.lowered
-        self.indices = Indices(self.case.problem, gpu)
         rules = [gpu.rule(a.operation) for a in self.case.lanes.accesses]
         period = max(rule.banks * rule.bank_bytes for rule in rules)
         self.space: Space = space_of(self.problem, self.case.lanes, period, ("none",), self.budget)
@@ -185,18 +182,25 @@ class Comparer:
 
     def _estimated(self, rows: list[Row]) -> list[Row]:
         """The rows with their estimated time, as far as the time limit goes, what is in use first."""
-        found: dict[str, Estimate] = {}
+        found: dict[str, tuple[Estimate, list[int]]] = {}
         first = [row.offset for row in rows if row.family in _ESTIMATED_FIRST]
         for offset in self.budget.while_left(dict.fromkeys([*first, *self.formulas])):
             if offset is not None and offset in self.formulas:
                 node = self.formulas[offset]
-                found[offset] = estimate(self.case, node, self.case.count(self.case.table(node)))
+                took = estimate(self.case, node, self.case.count(self.case.table(node)))
+                found[offset] = took, [code.instructions.total for code in self.case.index_code(node)]
         filled = []
         for row in rows:
-            took = found.get(row.offset or "")
-            if row.wavefronts is not None and took is not None:
+            if row.wavefronts is not None and row.offset in found:
+                took, each = found[row.offset]
+                accesses = zip(row.accesses, each, strict=True)
                 row = msgspec.structs.replace(
-                    row, instructions=took.instructions, cycles=took.cycles, time=took.time
+                    row,
+                    instructions=took.instructions,
+                    index_ops=took.instructions,
+                    cycles=took.cycles,
+                    time=took.time,
+                    accesses=tuple(msgspec.structs.replace(a, index_ops=n) for a, n in accesses),
                 )
             filled.append(row)
         return filled
@@ -355,7 +359,7 @@ class Comparer:
             wrong = wrong or f"needs a base aligned to {alignment} bytes; alignment_bytes is {given}"
         if wrong:
             return msgspec.structs.replace(row, **filled, status=Status.INFEASIBLE, reason=wrong)
-        accesses, weighted = self._cost(table, formula)
+        accesses, weighted = self._cost(table)
         self.formulas[text] = formula
         fits = block_occupancy(self.case, size, alignment)
         return msgspec.structs.replace(
@@ -367,7 +371,6 @@ class Comparer:
             excess=sum(a.excess for a in accesses),
             ways=max(a.ways for a in accesses),
             weighted_wavefronts=weighted,
-            index_ops=operations(formula),
             blocks_per_sm=fits.blocks if fits else None,
             blocks_by_shared_memory=fits.by_shared_memory if fits else None,
             limited_by=fits.limited_by if fits else None,
@@ -376,11 +379,11 @@ class Comparer:
             accesses=accesses,
         )
 
-    def _cost(self, table: IntArray, formula: Node) -> tuple[tuple[RowAccess, ...], float]:
+    def _cost(self, table: IntArray) -> tuple[tuple[RowAccess, ...], float]:
         """Every access at every lane, and the weighted wavefronts."""
         counts = self.case.count(table)
         accesses = []
-        for k, (access, count) in enumerate(zip(self.case.lanes.accesses, counts, strict=True)):
+        for access, count in zip(self.case.lanes.accesses, counts, strict=True):
             _, worst = worst_instruction(count)
             address = table[access.element[worst]]
             phases = witness(address.tolist(), access.active[worst].tolist(), access.operation, self.gpu)
@@ -393,7 +396,6 @@ class Comparer:
                     excess=int((count.wavefronts - count.ideal).sum()),
                     bank_conflicts=int(count.bank_conflicts.sum()),
                     ways=max((phase.wavefronts for phase in phases), default=0),
-                    index_ops=self.indices.operations(k, formula),
                 )
             )
         return tuple(accesses), self.case.weighted_wavefronts(counts) / self.case.lanes.weight_unit
@@ -432,11 +434,15 @@ def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def _is_best_of(everything: Result, families: tuple[str, ...]) -> bool:
-    """Whether the best layout of all families lies in these, and so is their best."""
+    """Whether the best layout of all families lies in these, and so is their best.
+
+    Where its formula is longer than those of its kind need be, the search of these may find a cheaper index.
+    """
     layout = everything.layout
     if everything.status is not Status.OPTIMAL or layout is None or everything.family is None:
         return False
-    if formula_operations(layout) > least_formula_operations(layout.shape, bool(layout.swizzle)):
+    shortest = 2 * max(0, sum(extent > 1 for extent in layout.shape) - 1) + bool(layout.swizzle)
+    if operations(element_expression(layout)) > shortest:
         return False
     return set(everything.family.split("+")) <= set(families)
 

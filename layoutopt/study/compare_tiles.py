@@ -15,15 +15,15 @@ import msgspec
 
 from layoutopt.engine.estimate import timing_of
 from layoutopt.expressions.grammar import parse
-from layoutopt.files.tile_set_file import fields_of
+from layoutopt.files.checks import fields_of
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.occupancy import occupancy
 from layoutopt.layout.families import comparison_rows
-from layoutopt.problems.answer import Status
+from layoutopt.problems.answer import Arrangement, Status
 from layoutopt.problems.target import target_of
-from layoutopt.problems.types import FAMILIES, TileSet
-from layoutopt.search.arrange import Arrangement, arrange
+from layoutopt.problems.types import FAMILIES, Block
+from layoutopt.search.block import solve as solve_all
 from layoutopt.search.fronts import Unit, own_alignment, plan_of, units_of
 from layoutopt.search.packing import Plan, pack, rounded_up
 from layoutopt.search.solve import solve
@@ -45,7 +45,7 @@ _ALIGNED: Final = "bytes are lost to alignment, which other layouts of the tiles
 
 
 def compare_tiles(
-    tile_set: TileSet,
+    tile_set: Block,
     *,
     target: Device | str | None = None,
     time_limit: float | None = None,
@@ -62,7 +62,7 @@ def compare_tiles(
     Raises:
         ProblemFileError: the file contradicts itself.
     """
-    return _TileComparer(tile_set, target_of(tile_set, target, TileSet), time_limit, progress).run()
+    return _TileComparer(tile_set, target_of(tile_set, target, Block), time_limit, progress).run()
 
 
 @dataclass(slots=True)
@@ -107,7 +107,7 @@ class _Member:
 
 class _TileComparer:
     def __init__(
-        self, tile_set: TileSet, gpu: Device, time_limit: float | None, progress: Callable[[str], None]
+        self, tile_set: Block, gpu: Device, time_limit: float | None, progress: Callable[[str], None]
     ) -> None:
         self.tile_set, self.gpu, self.progress = tile_set, gpu, progress
         self.units = units_of(tile_set, gpu)
@@ -256,7 +256,7 @@ class _TileComparer:
             excess=sum(row.excess or 0 for row in rows),
             ways=max(row.ways or 0 for row in rows),
             weighted_wavefronts=sum(row.weighted_wavefronts or 0.0 for row in rows),
-            index_ops=sum(row.index_ops or 0 for row in rows),
+            index_ops=_sum([row.index_ops for row in rows]),
             blocks_per_sm=blocks,
             blocks_by_shared_memory=fits.by_shared_memory if fits else None,
             limited_by=fits.limited_by if fits else None,
@@ -330,7 +330,7 @@ class _TileComparer:
         layout = msgspec.structs.replace(self.tile_set.layout, families=families, max_bytes=self.limit)
         asked = msgspec.structs.replace(self.tile_set, layout=layout)
         budget = self.budget.part(0.5)
-        self.arranged[families] = arrange(asked, target=self.gpu, budget=budget, progress=self.progress)
+        self.arranged[families] = solve_all(asked, target=self.gpu, budget=budget, progress=self.progress)
         return self.arranged[families]
 
     def _families(self, family: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ class RowAccess(Struct, frozen=True):
     Attributes:
         wavefronts, ideal, excess, bank_conflicts: over all its warp instructions.
         ways: wavefronts of the worst phase of its worst instruction (2: a 2-way conflict).
-        index_ops: integer operations from tid, lane, warp and loop variables to the element offset.
+        index_ops: integer instructions of its index code, one pass of a thread.
     """
 
     name: str
@@ -26,7 +26,7 @@ class RowAccess(Struct, frozen=True):
     excess: int
     bank_conflicts: int
     ways: int
-    index_ops: int
+    index_ops: int | None = None
 
 
 class Row(Struct, frozen=True):
@@ -46,7 +46,7 @@ class Row(Struct, frozen=True):
         wavefronts, ideal, excess: summed over all warp instructions, weights not applied.
         ways: of the worst conflict.
         weighted_wavefronts: with the weights.
-        index_ops: integer operations from coordinates to offset, at every access.
+        index_ops: `instructions` under its older name.
         blocks_per_sm: resident blocks of the multiprocessor, by shared memory, threads and block slots.
         blocks_by_shared_memory: by shared memory alone.
         limited_by: what decides blocks_per_sm.

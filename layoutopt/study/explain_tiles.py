@@ -9,14 +9,14 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from layoutopt.files.checks import fields_of
 from layoutopt.files.result_file import MAX_BYTES
-from layoutopt.files.tile_set_file import fields_of
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
-from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Status
+from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, PlacedTile, Status
 from layoutopt.problems.target import target_of
-from layoutopt.problems.types import TileSet
-from layoutopt.search.arrange import Arrangement, PlacedTile, arrange
+from layoutopt.problems.types import Block
+from layoutopt.search.block import solve
 from layoutopt.search.packing import Plan, pack
 from layoutopt.search.proposal import Progress
 from layoutopt.search.tile_groups import groups, within_room
@@ -72,7 +72,7 @@ class TileSetExplanation(Struct, frozen=True, rename={"schema_": "schema"}):
 
 
 def explain_tiles(
-    tile_set: TileSet,
+    tile_set: Block,
     *,
     time_limit: float | None = None,
     target: Device | str | None = None,
@@ -91,16 +91,16 @@ def explain_tiles(
     Raises:
         ProblemFileError: the file contradicts itself.
     """
-    gpu, time = target_of(tile_set, target, TileSet), budget or Budget.of_limit(time_limit)
-    found = arrange(tile_set, target=gpu, budget=time.part(_SEARCH_SHARE), progress=progress)
+    gpu, time = target_of(tile_set, target, Block), budget or Budget.of_limit(time_limit)
+    found = solve(tile_set, target=gpu, budget=time.part(_SEARCH_SHARE), progress=progress)
     room = within_room(_with(tile_set, max_bytes=None), gpu).layout.max_bytes
     tile_set = within_room(tile_set, gpu)
     free = None
     if tile_set.layout.max_bytes is not None and found.excess != 0:
-        free = arrange(_with(tile_set, max_bytes=MAX_BYTES), target=gpu, budget=time.part(_SEARCH_SHARE))
+        free = solve(_with(tile_set, max_bytes=MAX_BYTES), target=gpu, budget=time.part(_SEARCH_SHARE))
     wide = None
     if tile_set.layout.families is not None and found.excess != 0:
-        wide = arrange(_with(tile_set, families=None), target=gpu, budget=time.part(_SEARCH_SHARE))
+        wide = solve(_with(tile_set, families=None), target=gpu, budget=time.part(_SEARCH_SHARE))
     members = groups(tile_set)
     explained = []
     for k, (tiles, problem) in enumerate(members):
@@ -134,7 +134,7 @@ def _telling(progress: Progress, name: str) -> Progress:
     return lambda text: progress(f"{name}: {text}")
 
 
-def _with(tile_set: TileSet, **changes: int | None) -> TileSet:
+def _with(tile_set: Block, **changes: int | None) -> Block:
     layout = msgspec.structs.replace(tile_set.layout, **changes)
     return msgspec.structs.replace(tile_set, layout=layout)
 
@@ -155,7 +155,7 @@ class _Together:
     `room` is what a block of the GPU has, where that is known; the budget may be less.
     """
 
-    tile_set: TileSet
+    tile_set: Block
     room: int | None
     found: Arrangement
     free: Arrangement | None

@@ -34,7 +34,7 @@ def with_faster(problem: Problem, result: Result, gpu: Device, budget: Budget) -
         gpu: the device.
         budget: the time there is; without any, the result stays as it is.
     """
-    if result.layout is None or budget.spent or problem.layout.minimise == "time":
+    if result.layout is None or budget.spent or problem.layout.objective.time_first:
         return result
     if any(access.any for access in problem.accesses):
         return result

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.files.python import problem
+from layoutopt.files.file import tile_from_data
+from layoutopt.files.python import plain
 from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.counts import Execution
 from layoutopt.kernels.evaluate import Evaluation
@@ -70,7 +71,7 @@ def problem_of(
     }
     limits = {"families": families and list(families), "max_bytes": max_bytes}
     fields["layout"] = {name: limit for name, limit in limits.items() if limit is not None}
-    return problem(fields)
+    return tile_from_data(plain(fields))
 
 
 def _names(evaluation: Evaluation, steps: Sequence[int]) -> dict[int, str]:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from layoutopt.errors import LayoutError, ProblemFileError, VerificationError
-from layoutopt.files.file import from_data
+from layoutopt.files.file import tile_from_data
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.kernels.arrays import UsedArray
@@ -292,7 +292,7 @@ def _as_written(
 ) -> Problem | None:
     """The same question in the words of the source, where its accesses have formulas."""
     try:
-        return from_data(array_problem(before, UsedArray(array, tuple(steps)), shape))
+        return tile_from_data(array_problem(before, UsedArray(array, tuple(steps)), shape))
     except ProblemFileError:
         return None
 

@@ -9,18 +9,18 @@ import msgspec
 from layoutopt.engine.case import Case
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import parse
-from layoutopt.files.tile_set_file import fields_of
+from layoutopt.files.checks import fields_of
 from layoutopt.hardware.devices import Device
-from layoutopt.problems.answer import Result
-from layoutopt.problems.types import NamedTile, TileSet
-from layoutopt.search.arrange import Arrangement, arrange
+from layoutopt.problems.answer import Arrangement, Result
+from layoutopt.problems.types import Block, NamedTile
+from layoutopt.search.block import solve
 from layoutopt.study.block import Part, solved_block
 from layoutopt.study.known import known_case
 from layoutopt.study.show import NONE, PUBLISHED, SOLVED, Shown, Views, drawn
 
 
 def tile_views(
-    tile_set: TileSet,
+    tile_set: Block,
     gpu: Device,
     *,
     before: str,
@@ -57,7 +57,7 @@ def tile_views(
                 problem = tile_set.problem(tile)
                 free = msgspec.structs.replace(problem.layout, offset=None)
                 cases[tile.name] = known_case(msgspec.structs.replace(problem, layout=free), gpu)
-    found = arrange(tile_set, target=gpu, time_limit=time_limit)
+    found = solve(tile_set, target=gpu, time_limit=time_limit)
     parts = {p.tile: p for p in solved_block(tile_set, gpu, found).parts} if found.tiles else {}
     where = access, warp, iteration
     # A tile that only the hardware touches has nothing to draw, and says so where it is asked for or alone.
@@ -71,7 +71,7 @@ def tile_views(
 
 
 def _views(
-    tile_set: TileSet,
+    tile_set: Block,
     tile: NamedTile,
     case: Case,
     part: Part | None,

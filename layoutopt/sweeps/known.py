@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from layoutopt.files.result_file import result_from_data
 from layoutopt.hardware.devices import Device
-from layoutopt.problems.answer import Method, Result
-from layoutopt.problems.types import Problem, TileSet
-from layoutopt.search.arrange import Arrangement
+from layoutopt.problems.answer import Arrangement, Method, Result
+from layoutopt.problems.types import Block, Problem
 from layoutopt.study.claims import check_result
 from layoutopt.sweeps.canonical import device_digest, digest, spelling_of
 from layoutopt.sweeps.rows import spelled, typed
@@ -45,7 +44,7 @@ def known_result(
 
 
 def known_arrangement(
-    store: Store, tiles: TileSet, gpu: Device, *, time_limit: float, conflict_free: bool = False
+    store: Store, tiles: Block, gpu: Device, *, time_limit: float, conflict_free: bool = False
 ) -> Arrangement | None:
     """The same for several tiles, whose counts are not confirmed anew."""
     asked = digest(tiles, conflict_free=conflict_free, method="auto")

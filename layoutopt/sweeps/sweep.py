@@ -19,9 +19,8 @@ from layoutopt.files.python import Source, checked, items
 from layoutopt.files.templates import Value
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, device
-from layoutopt.problems.answer import Method, Result
+from layoutopt.problems.answer import Arrangement, Method, Result
 from layoutopt.problems.types import Problem
-from layoutopt.search.arrange import Arrangement
 from layoutopt.search.proposal import check_method, check_workers
 from layoutopt.sweeps import cluster, local
 from layoutopt.sweeps.canonical import device_digest, digest, spelling_of

@@ -20,17 +20,15 @@ from typing import Any
 
 from on_gpu import CONFLICTS_SUM, HOPPER_FLAGS, RAW_PAGE, WAVEFRONTS_SUM, counted, write_or_compare
 
-from layoutopt import arrange
+from layoutopt import solve
 from layoutopt.accesses.hardware_access import map_element
 from layoutopt.codegen.languages import emit
 from layoutopt.codegen.tiles import arrangement_code
 from layoutopt.files.file import from_data
-from layoutopt.files.tile_set_file import tiles_from_data
 from layoutopt.hardware import machine
 from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import TensorMap
 from layoutopt.problems.types import ELEMENT_BYTES
-from layoutopt.search.solve import solve
 
 HERE = Path(__file__).parent
 TARGET = "sm_90a"
@@ -225,8 +223,8 @@ def product_problem(name: str, case: dict[str, Any]) -> dict[str, Any]:
 def product_case(number: int, case: dict[str, Any]) -> tuple[str, str, int]:
     """A case's code, its name, and the wavefronts that its epilogue takes."""
     name = f"p{number}"
-    tiles = tiles_from_data(product_problem(name, case))
-    found = arrange(tiles)
+    tiles = from_data(product_problem(name, case))
+    found = solve(tiles)
     assert found.tiles, found.reason
     (epilogue,) = [a for t in found.tiles for a in t.result.accesses if a.name == "accumulators"]
     _, types, depth = TYPES[case["element"]]

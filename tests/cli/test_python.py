@@ -148,13 +148,14 @@ def test_the_page_for_compiler_authors_runs(capsys):
 
 def test_what_is_no_problem_is_said():
     one = transpose()
-    several = layoutopt.load_any("hopper_gemm_128x128x64_f16")
+    several = layoutopt.load("hopper_gemm_128x128x64_f16")
     for function in (layoutopt.solve, layoutopt.compare, layoutopt.explain, layoutopt.emit):
         with pytest.raises(ProblemFileError, match=r"expected a problem of one tile .*, got str 'tile.json'"):
             function("tile.json")
-        with pytest.raises(ProblemFileError, match="got a tile set, which arrange"):
+    for function in (layoutopt.compare, layoutopt.explain, layoutopt.emit):
+        with pytest.raises(ProblemFileError, match="got a block of several tiles, which check_tiles"):
             function(several)
-    for function in (layoutopt.arrange, layoutopt.compare_tiles, layoutopt.explain_tiles):
+    for function in (layoutopt.compare_tiles, layoutopt.explain_tiles):
         with pytest.raises(ProblemFileError, match="got a problem of one tile, which solve"):
             function(one)
 

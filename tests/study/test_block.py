@@ -13,9 +13,9 @@ from written import reads
 from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.codegen.tiles import block_code
 from layoutopt.errors import LayoutError, ProblemFileError
-from layoutopt.files.tile_set_file import tiles_from_data
+from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
-from layoutopt.search.arrange import arrange
+from layoutopt.search.block import solve
 from layoutopt.study.block import block_in_use, read_block, solved_block
 
 TILE = {"element": "f32", "shape": [32, 8]}
@@ -39,8 +39,8 @@ SET = {
 
 @pytest.fixture(scope="module")
 def solved():
-    tile_set = tiles_from_data(SET)
-    return tile_set, arrange(tile_set)
+    tile_set = from_data(SET)
+    return tile_set, solve(tile_set)
 
 
 def tables(tile_set, arrangement):
@@ -99,7 +99,7 @@ def test_python_offsets_of_tilelang(solved):
 
 
 def test_a_block_in_use_is_emitted_as_the_file_has_it():
-    block = block_in_use(tiles_from_data({**SET, "same_layout": False}), device("sm_90"))
+    block = block_in_use(from_data({**SET, "same_layout": False}), device("sm_90"))
     assert [(part.tile, part.base_bytes, part.answer) for part in block.parts] == [
         ("A", 0, "x0*9 + x1"),
         ("B", 2304, "x0*9 + x1"),
@@ -111,7 +111,7 @@ def test_a_block_in_use_is_emitted_as_the_file_has_it():
     with pytest.raises(
         ProblemFileError, match="tiles: the block cannot hold its tiles so: tiles A and B share"
     ):
-        block_in_use(tiles_from_data(wrong), device("sm_90"))
+        block_in_use(from_data(wrong), device("sm_90"))
 
 
 def test_an_answer_is_read_back_with_its_problem(solved):
@@ -175,7 +175,7 @@ def test_a_language_that_cannot_express_a_tile_names_it():
     odd = {"name": "odd", "shape": [24, 9], "element": "f32"}
     rows = reads("r", 4, ["lane % 24", "i"], i=9, tile="odd")
     data = {**SET, "tiles": [SET["tiles"][0], odd], "accesses": [SET["accesses"][0], rows]}
-    tile_set = tiles_from_data({**data, "overlay": [], "same_layout": False})
-    block = solved_block(tile_set, device("sm_90"), arrange(tile_set))
+    tile_set = from_data({**data, "overlay": [], "same_layout": False})
+    block = solved_block(tile_set, device("sm_90"), solve(tile_set))
     with pytest.raises(LayoutError, match="tile 'odd': Gluon's shared layouts need extents"):
         block_code("gluon", block)

@@ -7,7 +7,7 @@ from command import layoutopt
 from written import reads, writes
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.files.tile_set_file import tiles_from_data
+from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
 from layoutopt.study.explain_tiles import explain_tiles
 from layoutopt.study.show_tiles import tile_views
@@ -29,7 +29,7 @@ FILL = {"name": "fill", "tile": "A", "op": "tma.load"}
 
 
 def block(**changes):
-    return tiles_from_data({**SET, **changes})
+    return from_data({**SET, **changes})
 
 
 def test_the_budget_is_what_costs():
@@ -195,6 +195,6 @@ def test_a_tile_that_the_constraints_rule_out_has_no_conflicts_to_speak_of():
         "tiles": [{"name": "A", "shape": [4], "element": {"bytes": 6}}, {"name": "B", "shape": [4], "element": "f32"}],
         "accesses": [{"name": "a", "tile": "A", **load}, {"name": "b", "tile": "B", **load}],
     }  # fmt: skip
-    explanation = explain_tiles(tiles_from_data(data))
+    explanation = explain_tiles(from_data(data))
     assert (explanation.conflict_free, explanation.scope) == (False, "the layouts that the constraints allow")
     assert not any("has conflicts" in reason for reason in explanation.reasons)
