@@ -114,7 +114,7 @@ def _from_result(raw: dict[str, Any], problem: Problem | None, device_file: Path
     from layoutopt.files.result_file import result_from_data
     from layoutopt.hardware.devices import device
     from layoutopt.problems.types import Problem, Structure, Tile
-    from layoutopt.study.claims import check_result
+    from layoutopt.study.known import check_result
 
     result = result_from_data(raw)
     more = more_devices(device_file)

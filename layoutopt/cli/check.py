@@ -110,7 +110,6 @@ def _audited(
     if isinstance(data, dict) and "tiles" in data:
         from layoutopt.files.file import block_from_data
         from layoutopt.report.tile_set_text import tile_set_audit_report
-        from layoutopt.study.check_tiles import check_tiles
 
         if offset is not None or table is not None:
             raise click.UsageError(
@@ -119,7 +118,7 @@ def _audited(
             )
         tiles = block_from_data(data)
         gpu = problem_device(tiles, device_file)
-        whole = check_tiles(tiles, target=gpu, solver=seek, budget=budget.part(0.2), counting=counting)
+        whole = check(tiles, target=gpu, solver=seek, budget=budget.part(0.2), counting=counting)
         if as_json:
             say_json(whole.to_json())
         else:

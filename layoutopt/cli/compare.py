@@ -109,11 +109,9 @@ def _compared(
 
     loaded = from_data(data)
     if isinstance(loaded, Block):
-        from layoutopt.study.compare_tiles import compare_tiles
-
         _check_for_one(offset, run, store)
         gpu = problem_device(loaded, device_file)
-        whole = compare_tiles(loaded, target=gpu, time_limit=time_limit, progress=progress("comparing"))
+        whole = compare(loaded, target=gpu, time_limit=time_limit, progress=progress("comparing"))
         end_progress()
         return _printed(loaded, whole, form, plot)
     if offset is not None:

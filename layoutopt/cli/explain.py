@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
 from layoutopt.cli.interrupt import interruptibly
 from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, time_limit_option
 from layoutopt.cli.output import say, say_json
-
-if TYPE_CHECKING:
-    from layoutopt.study.explain_tiles import TileSetExplanation
-    from layoutopt.study.explanation import Explanation
 
 
 @click.command("explain")
@@ -36,20 +32,17 @@ def command(problem: Path, as_json: bool, time_limit: float, device_file: Path |
     from layoutopt.files.file import load
     from layoutopt.problems.types import Block
     from layoutopt.study.explain import explain
-    from layoutopt.study.explain_tiles import explain_tiles
 
     loaded = load(problem)
     gpu = problem_device(loaded, device_file)
-    explanation: Explanation | TileSetExplanation
+    explanation: Any = interruptibly(partial(explain, loaded, target=gpu), 2 * time_limit)
     if isinstance(loaded, Block):
         from layoutopt.report.tile_set_text import tile_set_explanation_report
 
-        explanation = interruptibly(partial(explain_tiles, loaded, target=gpu), 2 * time_limit)
         text = tile_set_explanation_report(loaded, explanation)
     else:
         from layoutopt.report.text import explanation_report
 
-        explanation = interruptibly(partial(explain, loaded, target=gpu), 2 * time_limit)
         text = explanation_report(loaded, explanation)
     if as_json:
         say_json(explanation.to_json())

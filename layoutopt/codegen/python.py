@@ -11,7 +11,7 @@ from layoutopt.problems.answer import Result
 from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Problem
 from layoutopt.search.solve import solve
-from layoutopt.study.claims import check_result
+from layoutopt.study.known import check_result
 
 
 def emit(
@@ -38,7 +38,7 @@ def emit(
     """
     if not isinstance(lang, str) or lang not in LANGUAGES:
         raise ProblemFileError("lang", f"expected one of {', '.join(LANGUAGES)}, got {described(lang)}")
-    gpu = target_of(problem, target)
+    gpu = target_of(problem, target, Problem)
     if layout is not None and not isinstance(layout, str):
         check_result(problem, gpu, layout)
     answer = layout if layout is not None else solve(problem, target=gpu, time_limit=time_limit)

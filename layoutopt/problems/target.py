@@ -10,14 +10,16 @@ from layoutopt.hardware.devices import Device, device
 from layoutopt.problems.types import Block, Problem
 
 
-def target_of(asked: Problem | Block, given: Device | str | None, kind: type = Problem) -> Device:
-    """The device of a problem or a tile set, or the one given instead of it.
+def target_of(asked: Problem | Block, given: Device | str | None, kind: type | None = None) -> Device:
+    """The device of a problem, or the one given instead of it.
 
     Raises:
-        ProblemFileError: `asked` is something else (Python may pass anything), or there is no such device.
+        ProblemFileError: `asked` is something else (Python may pass anything), or not of the `kind` that is
+            expected; or there is no such device.
     """
-    if not isinstance(asked, kind):
+    if not isinstance(asked, kind or (Problem, Block)):
         wanted = "a problem of one tile" if kind is Problem else "a block of several tiles"
+        wanted = "a problem" if kind is None else wanted
         raise ProblemFileError("", f"expected {wanted} (load, problem), got {_described(asked)}")
     if isinstance(given, Device):
         return given
@@ -28,7 +30,5 @@ def target_of(asked: Problem | Block, given: Device | str | None, kind: type = P
 
 def _described(asked: Any) -> str:
     if isinstance(asked, Block):
-        return "a block of several tiles, which check_tiles, compare_tiles and explain_tiles take"
-    if isinstance(asked, Problem):
-        return "a problem of one tile, which solve, check, compare and explain take"
-    return described(asked)
+        return "a block of several tiles"
+    return "a problem of one tile" if isinstance(asked, Problem) else described(asked)

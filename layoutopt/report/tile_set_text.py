@@ -12,8 +12,8 @@ from layoutopt.report.descriptor_text import cluster_lines, descriptor_lines
 from layoutopt.report.text import best_as, columns, explanation_report
 from layoutopt.search.tile_groups import alike, groups
 from layoutopt.study.block import own_answer
-from layoutopt.study.check_tiles import TileSetAudit
-from layoutopt.study.explain_tiles import TileSetExplanation
+from layoutopt.study.check import BlockAudit
+from layoutopt.study.explanation import BlockExplanation
 
 
 def arrangement_report(tile_set: Block, arrangement: Arrangement) -> str:
@@ -45,7 +45,7 @@ def arrangement_report(tile_set: Block, arrangement: Arrangement) -> str:
     return "\n".join(lines) + "\n"
 
 
-def tile_set_audit_report(tile_set: Block, audit: TileSetAudit) -> str:
+def tile_set_audit_report(tile_set: Block, audit: BlockAudit) -> str:
     """The human report of a check of several tiles."""
     tiles = {tile.name: tile for tile in tile_set.tiles}
     placed = [("tile", "shape", "offset (elements)", "base", "stages", "stage", "used", "excess")]
@@ -81,7 +81,7 @@ def tile_set_audit_report(tile_set: Block, audit: TileSetAudit) -> str:
     return "\n".join([*lines, "", f"  {verdict}"]) + "\n"
 
 
-def tile_set_explanation_report(tile_set: Block, explanation: TileSetExplanation) -> str:
+def tile_set_explanation_report(tile_set: Block, explanation: BlockExplanation) -> str:
     """The human report of an explanation of several tiles: all of them together, then each."""
     lines = [f"{tile_set.name}  {tile_text(tile_set)}  on {explanation.target}", ""]
     for reason in explanation.reasons:

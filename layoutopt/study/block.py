@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
+from layoutopt.accesses.lower import offset_formula
 from layoutopt.errors import ProblemFileError
-from layoutopt.expressions.grammar import Const, Op, parse, substituted, to_text
+from layoutopt.expressions.grammar import Const, Op, substituted, to_text
 from layoutopt.expressions.simplify import simplify
 from layoutopt.files.result_file import arrangement_from_data
 from layoutopt.hardware.devices import Device
@@ -17,8 +18,8 @@ from layoutopt.layout.formula import element_expression
 from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, PlacedTile, Proof, Result, Status
 from layoutopt.problems.types import Block, Problem, Tile
 from layoutopt.search.tile_groups import alike, beginning, groups, viewed_index
-from layoutopt.study.check_tiles import TileSetAudit, check_tiles
-from layoutopt.study.claims import check_result
+from layoutopt.study.check import BlockAudit, check
+from layoutopt.study.known import check_result
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +116,10 @@ def own_answer(result: Result, problem: Problem, whole: Tile) -> Result | str:
         )
     coordinates = tuple(f"x{d}" for d in range(len(problem.tile.shape)))
     views = viewed_index(coordinates, problem.tile, whole)
-    names = frozenset(coordinates)
-    node = parse(result.offset or "", frozenset(f"x{d}" for d in range(len(whole.shape))))
-    own_node = substituted(node, {f"x{d}": parse(text, names) for d, text in enumerate(views)})
+    node = offset_formula(result.offset or "", whole)
+    own_node = substituted(
+        node, {f"x{d}": offset_formula(text, problem.tile) for d, text in enumerate(views)}
+    )
     ratio = problem.tile.element_bits // whole.element_bits
     own_node = own_node if ratio == 1 else Op("//", (own_node, Const(ratio)))
     ranges = {name: (0, extent - 1) for name, extent in zip(coordinates, problem.tile.shape, strict=True)}
@@ -130,7 +132,7 @@ def block_in_use(tile_set: Block, gpu: Device) -> PlacedBlock:
     Raises:
         ProblemFileError: a tile says no layout, or the tiles cannot lie so.
     """
-    audit = check_tiles(tile_set, target=gpu)
+    audit = check(tile_set, target=gpu)
     for finding in audit.findings:
         raise ProblemFileError("tiles", f"the block cannot hold its tiles so: {finding.message}")
     return PlacedBlock(
@@ -144,7 +146,7 @@ def block_in_use(tile_set: Block, gpu: Device) -> PlacedBlock:
     )
 
 
-def _parts_in_use(tile_set: Block, audit: TileSetAudit) -> Iterator[Part]:
+def _parts_in_use(tile_set: Block, audit: BlockAudit) -> Iterator[Part]:
     for tile, part in zip(tile_set.tiles, audit.tiles, strict=True):
         assert part.audit.offset is not None
         problem = tile_set.problem(tile)

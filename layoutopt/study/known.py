@@ -1,4 +1,4 @@
-"""The case of a problem whose lanes are all known, which is what can be drawn and compared."""
+"""What is known of a problem: its answer, held against it, and the lanes and widths that the answer chose."""
 
 from __future__ import annotations
 
@@ -7,15 +7,40 @@ from collections.abc import Mapping
 import msgspec
 
 from layoutopt.accesses.free_lanes import is_free
-from layoutopt.accesses.lower import assigned
+from layoutopt.accesses.lower import assigned, stored
 from layoutopt.engine.case import Case, case_of
+from layoutopt.engine.claims import check_claims
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget
+from layoutopt.ground.escape import described
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Result
 from layoutopt.problems.types import Problem
+from layoutopt.search.dictated import named_candidate
 from layoutopt.search.solve import solve
-from layoutopt.study.claims import check_result
+
+
+def check_result(problem: Problem, gpu: Device, result: Result) -> None:
+    """Check that a result, read from a file or given by a caller, is one of this problem.
+
+    Raises:
+        ProblemFileError: it is no result, what `check_claims` names, or its layout or alignment is not what
+            `layout.must_be` asks for.
+    """
+    if not isinstance(result, Result):
+        raise ProblemFileError("", f"expected the result of solve, got {described(result)}")
+    check_claims(problem, gpu, result)
+    if problem.layout.must_be is None or result.layout is None:
+        return
+    table = result.layout.table().ravel()[:: problem.tile.packed]
+    same = named_candidate(stored(problem), table)
+    if same is None:
+        raise ProblemFileError("layout", "is none of those that layout.must_be names")
+    if (result.alignment_bytes or 0) < same.alignment_bytes:
+        raise ProblemFileError(
+            "alignment_bytes",
+            f"{same.name} needs a base aligned to {same.alignment_bytes}, not {result.alignment_bytes}",
+        )
 
 
 def with_known_lanes(

@@ -6,7 +6,7 @@ from layoutopt.files.result_file import result_from_data
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Arrangement, Method, Result
 from layoutopt.problems.types import Block, Problem
-from layoutopt.study.claims import check_result
+from layoutopt.study.known import check_result
 from layoutopt.sweeps.canonical import device_digest, digest, spelling_of
 from layoutopt.sweeps.rows import spelled, typed
 from layoutopt.sweeps.store import Store

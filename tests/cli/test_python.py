@@ -147,17 +147,21 @@ def test_the_page_for_compiler_authors_runs(capsys):
 
 
 def test_what_is_no_problem_is_said():
-    one = transpose()
     several = layoutopt.load("hopper_gemm_128x128x64_f16")
-    for function in (layoutopt.solve, layoutopt.compare, layoutopt.explain, layoutopt.emit):
+    for function in (layoutopt.check, layoutopt.compare, layoutopt.explain):
+        with pytest.raises(ProblemFileError, match=r"expected a problem .*, got str 'tile.json'"):
+            function("tile.json")
+    for function in (layoutopt.solve, layoutopt.emit):
         with pytest.raises(ProblemFileError, match=r"expected a problem of one tile .*, got str 'tile.json'"):
             function("tile.json")
-    for function in (layoutopt.compare, layoutopt.explain, layoutopt.emit):
-        with pytest.raises(ProblemFileError, match="got a block of several tiles, which check_tiles"):
-            function(several)
-    for function in (layoutopt.compare_tiles, layoutopt.explain_tiles):
-        with pytest.raises(ProblemFileError, match="got a problem of one tile, which solve"):
-            function(one)
+    with pytest.raises(ProblemFileError, match=r"expected a problem of one tile .*, got a block of several"):
+        layoutopt.emit(several)
+
+
+def test_names_of_the_last_release_warn():
+    for old in ("check_tiles", "compare_tiles", "explain_tiles"):
+        with pytest.warns(DeprecationWarning, match=f"{old} is now"):
+            assert getattr(layoutopt, old) is getattr(layoutopt, old.removesuffix("_tiles"))
 
 
 def test_a_target_may_be_a_name():

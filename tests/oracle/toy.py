@@ -26,10 +26,22 @@ def rules(lanes, banks, widths=(4, 8)):
     return found | {("atomic", 4): Rule((tuple(range(lanes)),), banks, 4, serialises_equal=True)}
 
 
+def device_file(lanes, banks):
+    """The same device as the data of a device file."""
+    half = [[*range(lanes // 2)], [*range(lanes // 2, lanes)]]
+    rules = [
+        {"ops": ["load", "store"], "bytes": [4], "phase": [[*range(lanes)]]},
+        {"ops": ["load", "store"], "bytes": [8], "phase": half},
+        {"ops": ["atomic"], "bytes": [4], "phase": [[*range(lanes)]], "count": "lanes"},
+    ]
+    device = {"name": f"toy_{lanes}_{banks}", "lanes": lanes, "banks": banks, "bank_bytes": 4}
+    return {"devices": [{**device, "instructions": rules}]}
+
+
 def toy_device(lanes, banks, widths=(4, 8)):
     """A device of these rules, as the package has it."""
     given = {key: PhaseRule(**vars(rule)) for key, rule in rules(lanes, banks, widths).items()}
-    return Device("toy", "toy", lanes, banks, 4, given)
+    return Device(f"toy_{lanes}_{banks}", "toy", lanes, banks, 4, given)
 
 
 def excess(accesses, lanes, table, banks):

@@ -16,8 +16,8 @@ from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
 from layoutopt.search.block import solve
 from layoutopt.study.block import read_block, solved_block
-from layoutopt.study.check_tiles import check_tiles
-from layoutopt.study.compare_tiles import compare_tiles
+from layoutopt.study.check import check
+from layoutopt.study.compare import compare
 
 GPU = device("sm_90")
 ROWS = writes("rows", 2, ["2*i + lane // 16", "lane % 16"], i=16)
@@ -92,7 +92,7 @@ def test_tiles_side_by_side_have_one_formula_and_their_own_bytes():
     assert all(a[1] <= b[0] for a, b in zip(sorted(spans), sorted(spans)[1:], strict=False))
     tables = np.load(io.BytesIO(_npz(tile_set, found)))
     assert (tables["B"] - tables["A"] == 2 * twins.stage_bytes).all()
-    rows = {row.family: row for row in compare_tiles(tile_set, time_limit=2).rows}
+    rows = {row.family: row for row in compare(tile_set, time_limit=2).rows}
     assert rows["all"].bytes == found.bytes
 
 
@@ -168,7 +168,7 @@ def test_pads_of_the_largest_tile_are_those_of_the_others():
     stage = {place.tile: (place.stage_bytes, place.bytes) for place in found.tiles[0].places}
     assert stage == {"A": (15 * 144 + 128, 15 * 144 + 128), "B": (47 * 144 + 128, 47 * 144 + 128)}
     assert (found.excess, str(found.status)) == (0, "optimal")
-    rows = {row.family: row for row in compare_tiles(tile_set, time_limit=2).rows}
+    rows = {row.family: row for row in compare(tile_set, time_limit=2).rows}
     assert rows["all"].bytes == found.bytes == 2 * stage["A"][0] + 3 * stage["B"][0]
 
 
@@ -188,9 +188,9 @@ def test_a_function_of_the_bytes_serves_elements_of_two_sizes_and_as_many_rows()
 def test_a_shipped_block_is_asked_for_one_layout():
     published = [{"offset": "x0*64 + (x1 ^ x0 % 8 * 8)", "bytes": n} for n in (2048, 6144)]
     tiles = [{**tile, "published": mine} for tile, mine in zip(ROWS_OF_16, published, strict=True)]
-    assert not check_tiles(from_data({**OPERANDS, "tiles": tiles}), target=GPU).findings
+    assert not check(from_data({**OPERANDS, "tiles": tiles}), target=GPU).findings
     tiles[1]["published"] = {"offset": "x0*64 + (x1 ^ x0 % 4 * 16)", "bytes": 6144}
-    (finding,) = check_tiles(from_data({**OPERANDS, "tiles": tiles}), target=GPU).findings
+    (finding,) = check(from_data({**OPERANDS, "tiles": tiles}), target=GPU).findings
     assert (finding.kind, finding.details["byte"]) == ("layouts_differ", 128)
 
 

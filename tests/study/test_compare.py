@@ -449,7 +449,7 @@ def test_an_answer_has_one_form():
 
 def test_what_is_known_is_not_searched_again(monkeypatch):
     """Everything is searched once, and not at all where its answer is given."""
-    from layoutopt.study import compare as module
+    from layoutopt.study import rows as module
 
     problem = load(ROOT / "problems/basics/transpose_16x32_f32.json")
     asked: list[int] = []
