@@ -78,7 +78,7 @@ def solve(
         ProblemFileError: the problem contradicts itself, or an argument is none.
         VerificationError: the conflict engine does not confirm the model; nothing is returned.
     """
-    gpu = target_of(problem, target, Problem)
+    gpu = target_of(problem, target)
     ask = Ask(budget or Budget.of_limit(time_limit), conflict_free, workers, progress, method)
 
     try:
