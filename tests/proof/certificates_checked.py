@@ -5,8 +5,8 @@ import re
 import subprocess
 import sys
 
-import toy
 from conftest import ROOT
+from oracle import toy
 from written import reads, writes
 
 from layoutopt.files.file import from_data
