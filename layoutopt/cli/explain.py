@@ -30,24 +30,16 @@ def command(problem: Path, as_json: bool, time_limit: float, device_file: Path |
       layoutopt explain problems/transposes/leimao_vectorised_swizzled_f32.json
     """
     from layoutopt.files.file import load
-    from layoutopt.problems.types import Block
+    from layoutopt.report.explanation_text import explanation_report
     from layoutopt.study.explain import explain
 
     loaded = load(problem)
     gpu = problem_device(loaded, device_file)
     explanation: Any = interruptibly(partial(explain, loaded, target=gpu), 2 * time_limit)
-    if isinstance(loaded, Block):
-        from layoutopt.report.tile_set_text import tile_set_explanation_report
-
-        text = tile_set_explanation_report(loaded, explanation)
-    else:
-        from layoutopt.report.text import explanation_report
-
-        text = explanation_report(loaded, explanation)
     if as_json:
         say_json(explanation.to_json())
     else:
-        say(text)
+        say(explanation_report(loaded, explanation))
     if explanation.conflict_free:
         return 0
     return 1 if explanation.conflict_free is False or explanation.excess is not None else 3

@@ -303,6 +303,11 @@ class Result(Struct, frozen=True, rename={"schema_": "schema"}):
     faster: FasterLayout | None = None
     schema_: str = RESULT_SCHEMA
 
+    @property
+    def has_layout(self) -> bool:
+        """Whether there is one."""
+        return self.layout is not None
+
     def to_json(self) -> dict[str, Any]:
         """The result as JSON-ready data, the schema first."""
         data: dict[str, Any] = msgspec.to_builtins(self)
@@ -427,6 +432,11 @@ class Arrangement(Struct, frozen=True, rename={"schema_": "schema"}):
     excess: int | float | None = None
     weighted_excess: float | None = None
     schema_: str = ARRANGEMENT_SCHEMA
+
+    @property
+    def has_layout(self) -> bool:
+        """Whether every tile has one."""
+        return bool(self.tiles)
 
     def to_json(self) -> dict[str, Any]:
         """The arrangement as JSON-ready data, the schema first."""

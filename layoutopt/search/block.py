@@ -107,7 +107,7 @@ def solve_block(
     method: Method = "auto",
 ) -> Arrangement:
     """The same for several tiles."""
-    gpu = target_of(tile_set, target, Block)
+    gpu = target_of(tile_set, target)
     bounded, time = within_room(tile_set, gpu), budget or Budget.of_limit(time_limit)
     units = units_of(tile_set, gpu)
     plan = plan_of(tile_set, units)

@@ -19,14 +19,12 @@ class Found:
         masks: of the swizzle.
         excess: weighted.
         operations: of the linearisation, and three for each distinct shift.
-        cheapest: no swizzle over this candidate is known to be cheaper.
     """
 
     candidate: Linearisation
     masks: Masks
     excess: int
     operations: int
-    cheapest: bool = True
 
     @property
     def rank(self) -> tuple[float, ...]:

@@ -115,7 +115,7 @@ class Growth:
         self.progress(f"{candidate.family} of {candidate.span * self.tile.element_bytes:,} bytes")
         if self.judge is not None:
             return self.judge(candidate, self.bound, self._swizzled_bound(candidate))
-        plain = Choice(candidate, {}, cheapest=True, written=False)
+        plain = Choice(candidate, {}, written=False)
         if candidate.span <= self.bound and self.holds(plain):
             return Verdict(known=plain)
         swizzled = self.model.swizzle is not None and candidate.may_swizzle

@@ -75,7 +75,7 @@ class LeastExcess:
             nowhere = ALL_HAVE_CONFLICTS if self.scene.conflict_free else NONE_KEEPS_TO_THEM
             return self.scene.none(nowhere if complete else "out of time", self.scene.scope, complete)
         best = self._polished(self.best)
-        return self.scene.proposal(best, max(known, min(bound, best.excess)), operations_proved=False)
+        return self.scene.proposal(best, max(known, min(bound, best.excess)))
 
     def _account(self) -> None:
         """Add what this stage took to what is told of the model."""

@@ -62,7 +62,7 @@ class Presolve:
         scene.tally.unswizzled.append(plain)
         ceilings = phases.ideal if scene.conflict_free else phases.target
         if (costs <= ceilings).all() and candidate.span <= most:
-            return Verdict(known=Choice(candidate, {}, cheapest=True, written=False))
+            return Verdict(known=Choice(candidate, {}, written=False))
         reach = max((r for r in scene.reaches(candidate) if r <= most_swizzled), default=None)
         if reach is None:
             return Verdict(refuted=True)
@@ -81,4 +81,4 @@ class Presolve:
             scene.tally.deciders.add("cp-sat")
             return Verdict()
         masks = shortened(roomy, scene.field, scene.tile, masks)
-        return Verdict(known=Choice(roomy, masks, cheapest=False, written=bool(masks)))
+        return Verdict(known=Choice(roomy, masks, written=bool(masks)))

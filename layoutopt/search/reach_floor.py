@@ -139,9 +139,7 @@ class ReachFloor:
         return self.scene.engine.excess(layout) == self.scene.floor
 
     def _chosen(self, choice: Choice) -> Found:
-        # Of other families the model alone does not seek what is as small and cheaper.
-        cheapest = choice.cheapest and (self.presolved or needs_no_list(self.scene.space))
-        return Found(choice.candidate, choice.masks, self.scene.floor, choice.operations, cheapest)
+        return Found(choice.candidate, choice.masks, self.scene.floor, choice.operations)
 
     def _count_plain(self) -> None:
         """All candidates without their swizzles, as far as time allows, where none reaches the floor."""

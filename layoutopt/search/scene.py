@@ -274,8 +274,6 @@ class Scene:
             self.tally.deciders.add("cp-sat")
         masks = solution.masks if solved else known
         found = None if masks is None else self.swizzled(candidate, phases, masks)
-        if found is not None and solution.outcome is not Outcome.OPTIMAL:
-            found = replace(found, cheapest=False)
         return found, known is not None or solution.outcome in (Outcome.OPTIMAL, Outcome.INFEASIBLE)
 
     def question(self, phases: Phases, ceilings: IntArray, given: Rules) -> Question:
@@ -295,10 +293,9 @@ class Scene:
     def swizzled(self, candidate: Linearisation, phases: Phases, masks: Masks) -> Found:
         """A layout with these masks, shortened to what `candidate` may take."""
         assert self.field is not None
-        plain, masks = masks, shortened(candidate, self.field, self.tile, masks)
+        masks = shortened(candidate, self.field, self.tile, masks)
         operations = candidate.operations + SHIFT_OPERATIONS * distances(masks)
-        # Which row operations are cheapest together with the masks, nobody asked.
-        return Found(candidate, masks, phases.excess(masks), operations, cheapest=masks == plain)
+        return Found(candidate, masks, phases.excess(masks), operations)
 
     def tell(self, excess: int, span: int, bound: int, doing: str) -> None:
         """Tell whoever watches the best so far, by its excess and its elements, and what is proved."""
@@ -326,7 +323,7 @@ class Scene:
         smaller = free.bytes < used and (self.bytes_first or (last and free.excess == best.excess))
         if not smaller and not (free.complete and (free.excess, free.bytes) < (best.excess, used)):
             return None
-        return as_table(self.tile, free, self.proposal(best, self.floor, operations_proved=False))
+        return as_table(self.tile, free, self.proposal(best, self.floor))
 
     def _free_assignment(self, sets: tuple[PhaseSet, ...], best: Found) -> FreeAssignment | None:
         hint = self.layout(best).table() if self.fits(best.candidate.span) else None
@@ -363,7 +360,7 @@ class Scene:
         codes = index_code(problem, self.device, self.trace, offset, layout.table())
         return sum(code.instructions.total for code in codes)
 
-    def proposal(self, found: Found, excess_bound: int, *, operations_proved: bool) -> Proposal:
+    def proposal(self, found: Found, excess_bound: int) -> Proposal:
         """What was found as an answer, under a proved bound of the excess."""
         layout = self.layout(found)
         used = int(layout.table().max()) + self.tile.element_bytes
@@ -388,13 +385,10 @@ class Scene:
             family,
             found.excess,
             used,
-            found.operations,
-            operations_proved and complete,
             Bound(min(excess_bound, found.excess), bound_scope),
             self.plain_floor,
             Bound(bytes_bound, bytes_scope),
-            complete,
-            "" if complete else STOPPED,
+            reason="" if complete else STOPPED,
         )
 
     def _plain(self) -> Proposal:
@@ -404,7 +398,7 @@ class Scene:
         fitting = [f for f in known if self.fits(f.candidate.span)]
         if not fitting:
             return self.none("the layouts that were looked at are larger", self.scope, False)
-        return self.proposal(min(fitting, key=lambda f: f.rank), self.floor, operations_proved=False)
+        return self.proposal(min(fitting, key=lambda f: f.rank), self.floor)
 
     def none(self, reason: str, scope: str, complete: bool) -> Proposal:
         """No layout, for a reason that holds in a scope."""
@@ -412,6 +406,6 @@ class Scene:
         if scope == self.scope and (unknown_sizes or self._left_out or self._left_out_matrices):
             complete = False
         return Proposal(
-            None, "", 0, 0, 0, False, Bound(self.floor, EVERY_LAYOUT), self.plain_floor,
-            Bound(self.tile.bytes, EVERY_LAYOUT), complete, f"{reason} ({scope})",
+            None, "", 0, 0, Bound(self.floor, EVERY_LAYOUT), self.plain_floor,
+            Bound(self.tile.bytes, EVERY_LAYOUT), refuted=complete, reason=f"{reason} ({scope})",
         )  # fmt: skip

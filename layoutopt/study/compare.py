@@ -224,7 +224,7 @@ class _BlockRows:
         ]
         total, bases = pack(self.plan, sizes, alignments)
         steps = (rounded_up(row.bytes or 0, one) for row, one in zip(rows, alignments, strict=True))
-        return _Places(total, tuple(bases), tuple(steps))
+        return _Places(total, tuple(bases[i] for i in range(len(rows))), tuple(steps))
 
     def _stages(self, rows: Sequence[Row]) -> int | None:
         """Stages that fit: of the tiles that have some, else of all."""

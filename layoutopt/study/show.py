@@ -29,7 +29,7 @@ from layoutopt.problems.words import lanes_text, widths_text
 from layoutopt.search.block import solve
 from layoutopt.search.proposal import Ask
 from layoutopt.search.solve import solve_cases
-from layoutopt.study.block import solved_block
+from layoutopt.study.block import placed
 from layoutopt.study.known import known_case, with_known_lanes
 from layoutopt.study.picture import Instruction, Picture, instruction, picture
 
@@ -141,7 +141,7 @@ def _block_views(tile_set: Block, gpu: Device, asked: _Asked, budget: Budget) ->
             with fields_of(tile_set, tile):
                 cases[tile.name] = known_case(_without_layout(tile_set.problem(tile)), gpu)
     found = solve(tile_set, target=gpu, budget=budget)
-    parts = {p.tile: p for p in solved_block(tile_set, gpu, found).parts} if found.tiles else {}
+    parts = {p.tile: p for p in placed(tile_set, gpu, found).parts} if found.tiles else {}
     # A tile that only the hardware touches has nothing to draw, and says so where it is asked for or alone.
     busy = [name for name, case in cases.items() if any(a.active.any() for a in case.lanes.accesses)]
     candidates = []

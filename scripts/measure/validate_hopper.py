@@ -28,12 +28,13 @@ from on_gpu import CONFLICTS_SUM, HOPPER_FLAGS, WAVEFRONTS_SUM, counted
 
 from layoutopt import solve
 from layoutopt.accesses.hardware_access import map_element
+from layoutopt.codegen.block import code_of
 from layoutopt.codegen.languages import emit
-from layoutopt.codegen.tiles import arrangement_code
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import TensorMap
 from layoutopt.problems.types import ELEMENT_BYTES
+from layoutopt.study.block import placed
 
 HERE = Path(__file__).parent
 TARGET = "sm_90a"
@@ -246,7 +247,7 @@ def product_case(number: int, case: dict[str, Any]) -> tuple[str, str, int]:
         f" return {name}_{s}_{'store' if s == 'd' else 'fill_' + s}_encode(e, m, g, n, b); }}"
         for s in "abd"
     )
-    text = f"""{arrangement_code(tiles, found, device(TARGET))}
+    text = f"""{code_of("cuda", placed(tiles, device(TARGET), found))}
 struct Case_{name} {{
     using T = {RAW[size]};
     static constexpr int k = {case["k"]}, k_steps = {case["k"] // depth};

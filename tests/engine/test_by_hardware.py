@@ -15,7 +15,6 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data, json_schema
 from layoutopt.hardware.devices import device
 from layoutopt.report.text import report
-from layoutopt.report.tile_set_text import arrangement_report
 
 TILES = {"name": "t", "threads": 32, "tiles": [{"name": "A", "shape": [8, 64], "element": "f16"}]}
 
@@ -348,7 +347,7 @@ def test_tile_sets_hold_them_and_fragments():
         40960,
         1024,
     )
-    text = arrangement_report(tiles, found)
+    text = report(tiles, found)
     assert "operand: K-major, mode 128B (code 1)" in text
     assert "store: 1 box of 64x64" in text
     jsonschema.validate({**TILES, "accesses": [{"tile": "A", **FILL}]}, json_schema())

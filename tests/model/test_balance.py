@@ -90,9 +90,6 @@ def test_a_table_is_found_where_the_search_ended_before_it_asked_for_one():
         bytes=int(padded.table().max()) + 4,
         excess_bound=Bound(0, EVERY_LAYOUT),
         bytes_bound=Bound(problem.tile.bytes, EVERY_LAYOUT),
-        complete=False,
-        operations=5,
-        operations_proved=False,
         plain_floor=0,
         reason="out of time",
     )

@@ -15,7 +15,7 @@ from conftest import ROOT, TILE_SETS
 from test_brute_force import random_case
 
 from layoutopt.accesses.trace import trace
-from layoutopt.codegen.tiles import arrangement_code
+from layoutopt.codegen.block import code_of
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data, json_schema, load
@@ -25,6 +25,7 @@ from layoutopt.problems.answer import Status
 from layoutopt.search.block import solve
 from layoutopt.search.packing import Plan, least, pack
 from layoutopt.search.tile_groups import groups
+from layoutopt.study.block import placed
 
 SMALL = [(2, 4), (3, 3), (2, 6), (4, 2), (3, 4), (2, 2, 2), (12,), (3, 5)]
 
@@ -438,7 +439,8 @@ def test_command_line(tmp_path):
 def test_the_header_compiles_and_agrees_with_the_tables(tmp_path):
     tile_set = from_data(passes(same_layout=True, layout={}))
     result = solve(tile_set)
-    text = arrangement_code(tile_set, result, device(tile_set.target))
+    gpu = device(tile_set.target)
+    text = code_of(gpu.language, placed(tile_set, gpu, result))
     (part,) = result.tiles
     table = part.result.layout.table()
     checks = [
@@ -458,7 +460,7 @@ def test_names_that_collide_in_the_code_are_refused():
     accesses = [TOUCH, {**TOUCH, "tile": "a_rows", "name": "more rows"}]
     tile_set = from_data(small(tiles=tiles, accesses=accesses))
     with pytest.raises(ProblemFileError, match="two_a_rows_bytes"):
-        arrangement_code(tile_set, solve(tile_set), device("sm_90"))
+        code_of("cuda", placed(tile_set, device("sm_90"), solve(tile_set)))
 
 
 def test_stages_of_bytes_begin_where_their_counts_hold():

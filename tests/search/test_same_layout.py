@@ -1,22 +1,22 @@
 """Tiles that share one layout: in the same bytes or side by side, of several shapes and element sizes."""
 
-import io
 import json
 
 import numpy as np
 import pytest
 
-from layoutopt.cli.tiles import _npz
-from layoutopt.codegen.tiles import block_code
+from layoutopt.codegen.block import code_of
 from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import evaluate, parse
 from layoutopt.files.file import from_data
+from layoutopt.files.result_file import answer_from_data
 from layoutopt.hardware.devices import device
 from layoutopt.search.block import solve
-from layoutopt.study.block import read_block, solved_block
+from layoutopt.study.block import placed, tables_of
 from layoutopt.study.check import check
 from layoutopt.study.compare import compare
+from layoutopt.study.known import check_answer
 
 GPU = device("sm_90")
 ROWS = {
@@ -68,7 +68,7 @@ def test_elements_of_two_sizes_share_their_bytes():
     tile_set = from_data(MIXED)
     found = solve(tile_set)
     assert (found.excess, found.bytes, str(found.status)) == (0, 1024, "optimal")
-    parts = {part.tile: part for part in solved_block(tile_set, GPU, found).parts}
+    parts = {part.tile: part for part in placed(tile_set, GPU, found).parts}
     halves, words = (offsets(parts[name].answer, parts[name].problem).ravel() for name in ("out", "acc"))
     assert (words == halves[::2]).all()
     assert (words + 2 == halves[1::2]).all()
@@ -77,8 +77,9 @@ def test_elements_of_two_sizes_share_their_bytes():
         table = offsets(part.answer, part.problem).ravel()
         case.check(table)
         assert all((count.wavefronts == count.ideal).all() for count in case.count(table))
-    assert "mixed_acc_offset_bytes" in block_code("c", solved_block(tile_set, GPU, found))
-    assert read_block(json.loads(json.dumps(found.to_json())), tile_set, GPU).bytes == 1024
+    assert "mixed_acc_offset_bytes" in code_of("c", placed(tile_set, GPU, found))
+    check_answer(tile_set, GPU, answer_from_data(json.loads(json.dumps(found.to_json()))))
+    assert found.bytes == 1024
 
 
 def test_tiles_side_by_side_have_one_formula_and_their_own_bytes():
@@ -88,14 +89,14 @@ def test_tiles_side_by_side_have_one_formula_and_their_own_bytes():
     assert (twins.tiles, single.tiles) == (("A", "B"), ("C",))
     assert twins.bases_bytes == (twins.base_bytes, twins.base_bytes + 2 * twins.stage_bytes)
     assert (found.excess, found.bytes) == (0, 5 * 1024 + 32)
-    parts = {part.tile: part for part in solved_block(tile_set, GPU, found).parts}
+    parts = {part.tile: part for part in placed(tile_set, GPU, found).parts}
     assert parts["A"].answer.offset == parts["B"].answer.offset
     assert (parts["A"].stages, parts["B"].stages) == (2, 3)
     spans = [
         (p.base_bytes, p.base_bytes + (p.stages - 1) * p.stage_bytes + p.answer.bytes) for p in parts.values()
     ]
     assert all(a[1] <= b[0] for a, b in zip(sorted(spans), sorted(spans)[1:], strict=False))
-    tables = np.load(io.BytesIO(_npz(tile_set, found)))
+    tables = tables_of(tile_set, found)
     assert (tables["B"] - tables["A"] == 2 * twins.stage_bytes).all()
     rows = {row.family: row for row in compare(tile_set, time_limit=2).rows}
     assert rows["all"].bytes == found.bytes
@@ -155,7 +156,7 @@ def test_tiles_of_several_sizes_have_one_formula_and_bytes_of_their_own():
     tile_set = from_data(OPERANDS)
     found = solve(tile_set)
     assert (found.excess, found.bytes, str(found.status)) == (0, 2 * 2048 + 3 * 6144, "optimal")
-    parts = {part.tile: part for part in solved_block(tile_set, GPU, found).parts}
+    parts = {part.tile: part for part in placed(tile_set, GPU, found).parts}
     assert parts["A"].answer.offset == parts["B"].answer.offset
     assert [(p.stages, p.stage_bytes, p.answer.bytes) for p in parts.values()] == [
         (2, 2048, 2048),
@@ -163,7 +164,7 @@ def test_tiles_of_several_sizes_have_one_formula_and_bytes_of_their_own():
     ]
     assert (parts["B"].answer.table()[:16] == parts["A"].answer.table()).all()
     assert json.dumps(found.to_json()["tiles"][0]["places"]).count("stage_bytes") == 2
-    assert read_block(json.loads(json.dumps(found.to_json())), tile_set, GPU).bytes == found.bytes
+    check_answer(tile_set, GPU, answer_from_data(json.loads(json.dumps(found.to_json()))))
 
 
 def test_pads_of_the_largest_tile_are_those_of_the_others():
@@ -185,7 +186,7 @@ def test_a_function_of_the_bytes_serves_elements_of_two_sizes_and_as_many_rows()
         tile_set = from_data({**data, **change})
         found = solve(tile_set)
         assert (found.excess, found.bytes) == (0, 2048 if not change else 3072)
-        parts = {part.tile: part for part in solved_block(tile_set, GPU, found).parts}
+        parts = {part.tile: part for part in placed(tile_set, GPU, found).parts}
         halves, words = (offsets(parts[name].answer, parts[name].problem).ravel() for name in ("out", "acc"))
         assert (words[:256] == halves[::2]).all()
 

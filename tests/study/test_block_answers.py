@@ -157,12 +157,9 @@ def test_accesses_of_several_tiles_are_written_out(tmp_path):
     assert answers[0] == answers[1]
 
 
-@pytest.mark.parametrize(
-    ("option", "said"), [("--run", "`layoutopt run` runs each"), ("--offset=published", "the file says each")]
-)
-def test_what_is_for_one_tile_says_so(option, said):
-    done = layoutopt("compare", "hopper_gemm_128x128x64_f16", option)
-    assert (done.returncode, said in done.stderr) == (2, True)
+def test_what_is_for_one_tile_says_so():
+    done = layoutopt("compare", "hopper_gemm_128x128x64_f16", "--offset=published")
+    assert (done.returncode, "the file says each" in done.stderr) == (2, True)
 
 
 def test_on_the_command_line(tmp_path):

@@ -19,7 +19,7 @@ from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, PhaseRule
 from layoutopt.layout.families import without_each_part
 from layoutopt.layout.layout import Digit, Layout, Target
-from layoutopt.report.text import explanation_report
+from layoutopt.report.explanation_text import explanation_report
 from layoutopt.search.solve import solve
 from layoutopt.study.clash import Clashes
 from layoutopt.study.explain import explain
