@@ -160,43 +160,34 @@ def condition(access: AccessPlan) -> str:
 def access_instruction(access: AccessPlan, address: str) -> str:
     """The access as one PTX instruction on registers v[0..3]; `cell` is its source in global memory."""
     operation = access.lanes.operation
-    does, width = operation.does, operation.width_bytes
-    words = max(1, width // 4)
+    does, width, at = operation.does, operation.width_bytes, f'"r"({address})'
+    count = operation.matrices or max(1, width // 4)
+    words = [f"v[{k}]" for k in range(count)]
+    results, values = [f'"=r"({word})' for word in words], [f'"r"({word})' for word in words]
     if operation.matrices:
-        return cuda.matrix_instruction(operation, address, [f"v[{k}]" for k in range(operation.matrices)])
+        return cuda.matrix_instruction(operation, address, words)
     if does.copies:
         return cuda.async_instruction(operation, address, "cell")
     if does.adds and not does.returns:
-        return f'asm volatile("red.shared.add.u{8 * width} [%0], 1;" :: "r"({address}) : "memory");'
+        return cuda.inline(f"red.shared.add.u{8 * width} [%0], 1;", [], at)
     if does.adds and width == 8:
-        return (
-            '{ unsigned long long old; asm volatile("atom.shared.add.u64 %0, [%1], %2;" : "=l"(old) '
-            f': "r"({address}), "l"((unsigned long long)v[0]) : "memory"); v[0] = (uint32_t)old; }}'
-        )
+        wide = f'"l"((unsigned long long){words[0]})'
+        added = cuda.inline("atom.shared.add.u64 %0, [%1], %2;", ['"=l"(old)'], at, wide)
+        return f"{{ unsigned long long old; {added} v[0] = (uint32_t)old; }}"
     if does.adds:
-        return f'asm volatile("atom.shared.add.u32 %0, [%1], %2;" : "=r"(v[0]) : "r"({address}), "r"(v[0]) : "memory");'
-    held = ", ".join(f"%{k}" for k in range(words))
+        return cuda.inline("atom.shared.add.u32 %0, [%1], %2;", results, at, *values)
+    first = 0 if does.returns else 1
+    held = cuda.operands(first, count)
+    held = held if count == 1 else f"{{{held}}}"
     if does.returns:
-        outputs = ", ".join(f'"=r"(v[{k}])' for k in range(words))
-        if width < 4:
-            return f'asm volatile("ld.volatile.shared.u{8 * width} %0, [%1];" : "=r"(v[0]) : "r"({address}) : "memory");'.replace(
-                "ld.volatile.shared.u16 %0, [%1];",
-                "{ .reg .u16 h; ld.volatile.shared.u16 h, [%1]; cvt.u32.u16 %0, h; }",
-            )
-        held = held if words == 1 else f"{{{held}}}"
-        return (
-            f'asm volatile("ld.volatile.shared.{_REGISTERS[width]} {held}, [%{words}];" : {outputs} '
-            f': "r"({address}) : "memory");'
-        )
-    inputs = ", ".join(f'"r"(v[{k}])' for k in range(words))
-    held = ", ".join(f"%{k + 1}" for k in range(words))
-    held = held if words == 1 else f"{{{held}}}"
+        loaded = f"ld.volatile.shared.{_REGISTERS[width]} {held}, [%{count}];"
+        if width == 2:
+            loaded = "{ .reg .u16 h; ld.volatile.shared.u16 h, [%1]; cvt.u32.u16 %0, h; }"
+        return cuda.inline(loaded, results, at)
+    stored = f"st.volatile.shared.{_REGISTERS[width]} [%0], {held};"
     if width == 2:
-        return (
-            'asm volatile("{ .reg .u16 h; cvt.u16.u32 h, %1; st.volatile.shared.u16 [%0], h; }" '
-            f':: "r"({address}), "r"(v[0]) : "memory");'
-        )
-    return f'asm volatile("st.volatile.shared.{_REGISTERS[width]} [%0], {held};" :: "r"({address}), {inputs} : "memory");'
+        stored = "{ .reg .u16 h; cvt.u16.u32 h, %1; st.volatile.shared.u16 [%0], h; }"
+    return cuda.inline(stored, [], at, *values)
 
 
 def _kernels(plan: Plan, index: int, access: AccessPlan) -> str:
