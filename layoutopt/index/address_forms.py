@@ -21,11 +21,9 @@ from functools import lru_cache, reduce
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.errors import ExpressionError
 from layoutopt.expressions.bits import bit_sums, moved_bits
-from layoutopt.expressions.count import operations
 from layoutopt.expressions.grammar import (
     Const,
     Node,
@@ -38,13 +36,11 @@ from layoutopt.expressions.grammar import (
     substituted,
     to_text,
 )
-from layoutopt.expressions.simplify import Range, bounds, simplify
-from layoutopt.ground.arrays import IntArray
+from layoutopt.expressions.simplify import Range, bounds, operations, simplify
+from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.index.address_cost import AddressCost, Form, Start
 from layoutopt.index.instructions import instructions
 from layoutopt.problems.types import Access
-
-BoolArray = npt.NDArray[np.bool_]
 
 _MASK: Final = (1 << 32) - 1
 _MAX_CHAIN: Final = 64  # constants that no formula gives, as a chain of comparisons
