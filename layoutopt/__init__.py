@@ -9,6 +9,7 @@ __all__ = [
     "Access",
     "Arrangement",
     "Audit",
+    "Block",
     "Comparison",
     "Explanation",
     "Layout",
@@ -17,19 +18,13 @@ __all__ = [
     "Status",
     "Sweep",
     "Tile",
-    "TileSet",
     "__version__",
-    "arrange",
     "check",
-    "check_tiles",
     "compare",
-    "compare_tiles",
     "emit",
     "explain",
-    "explain_tiles",
     "load",
     "load_all",
-    "load_any",
     "problem",
     "solve",
     "sweep",
@@ -41,26 +36,22 @@ if TYPE_CHECKING:
     from layoutopt.codegen.python import emit
     from layoutopt.files.file import load
     from layoutopt.files.python import load_all, problem
-    from layoutopt.files.tile_set_file import load_any
     from layoutopt.layout.layout import Layout
-    from layoutopt.problems.answer import Result, Status
-    from layoutopt.problems.types import Access, Problem, Tile, TileSet
-    from layoutopt.search.arrange import Arrangement, arrange
-    from layoutopt.search.solve import solve
+    from layoutopt.problems.answer import Arrangement, Result, Status
+    from layoutopt.problems.types import Access, Block, Problem, Tile
+    from layoutopt.search.block import solve
     from layoutopt.study.check import Audit, check
-    from layoutopt.study.check_tiles import check_tiles
     from layoutopt.study.compare import compare
-    from layoutopt.study.compare_tiles import compare_tiles
     from layoutopt.study.comparison import Comparison
     from layoutopt.study.explain import explain
-    from layoutopt.study.explain_tiles import explain_tiles
     from layoutopt.study.explanation import Explanation
     from layoutopt.sweeps.sweep import Sweep, sweep
 
 _HOMES = {
     "Access": "layoutopt.problems.types",
-    "Arrangement": "layoutopt.search.arrange",
+    "Arrangement": "layoutopt.problems.answer",
     "Audit": "layoutopt.study.check",
+    "Block": "layoutopt.problems.types",
     "Comparison": "layoutopt.study.comparison",
     "Explanation": "layoutopt.study.explanation",
     "Layout": "layoutopt.layout.layout",
@@ -69,26 +60,37 @@ _HOMES = {
     "Status": "layoutopt.problems.answer",
     "Sweep": "layoutopt.sweeps.sweep",
     "Tile": "layoutopt.problems.types",
-    "TileSet": "layoutopt.problems.types",
-    "arrange": "layoutopt.search.arrange",
     "check": "layoutopt.study.check",
-    "check_tiles": "layoutopt.study.check_tiles",
     "compare": "layoutopt.study.compare",
-    "compare_tiles": "layoutopt.study.compare_tiles",
     "emit": "layoutopt.codegen.python",
     "explain": "layoutopt.study.explain",
-    "explain_tiles": "layoutopt.study.explain_tiles",
     "load": "layoutopt.files.file",
     "load_all": "layoutopt.files.python",
-    "load_any": "layoutopt.files.tile_set_file",
     "problem": "layoutopt.files.python",
-    "solve": "layoutopt.search.solve",
+    "solve": "layoutopt.search.block",
     "sweep": "layoutopt.sweeps.sweep",
+}
+_RENAMED = {
+    "TileSet": "Block",
+    "arrange": "solve",
+    "check_tiles": "check",
+    "compare_tiles": "compare",
+    "explain_tiles": "explain",
+    "load_any": "load",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Public names are imported on first use: the command line's `--help` needs none of them."""
+    """Public names are imported on first use: the command line's `--help` needs none of them.
+
+    Names of the last release that others replace work, with a warning.
+    """
+    if name in _RENAMED:
+        from warnings import warn
+
+        new = _RENAMED[name]
+        warn(f"layoutopt.{name} is now layoutopt.{new}", DeprecationWarning, stacklevel=2)
+        name = new
     if name not in _HOMES:
         raise AttributeError(f"module 'layoutopt' has no attribute {name!r}")
     from importlib import import_module

@@ -1,9 +1,11 @@
 """Certificates as the script that checks them takes them."""
 
 import json
+import re
 import subprocess
 import sys
 
+import toy
 from conftest import ROOT
 
 from layoutopt.files.file import from_data
@@ -14,9 +16,12 @@ SCRIPT = ROOT / "scripts" / "checkers" / "check_certificate.py"
 
 
 def checked(problem, given, tmp_path):
-    """Exit code and output of the script."""
-    paths = tmp_path / "p.json", tmp_path / "c.json"
-    for path, data in zip(paths, (problem, given), strict=True):
+    """Exit code and output of the script, which is told of the toy device that a problem names."""
+    contents = [problem, given]
+    if match := re.fullmatch(r"toy_(\d+)_(\d+)", problem.get("target", "")):
+        contents.append(toy.device_file(*map(int, match.groups())))
+    paths = [tmp_path / name for name in ("p.json", "c.json", "d.json")][: len(contents)]
+    for path, data in zip(paths, contents, strict=True):
         path.write_text(json.dumps(data))
     done = subprocess.run([sys.executable, "-I", SCRIPT, *paths], capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr

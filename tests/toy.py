@@ -18,7 +18,19 @@ def toy_device(lanes, banks):
         rules[kind, 4] = PhaseRule(whole, banks, 4)
         rules[kind, 8] = PhaseRule(halves, banks, 4)
     rules["atomic", 4] = PhaseRule(whole, banks, 4, serialises_equal=True)
-    return Device("toy", "toy", lanes, banks, 4, rules)
+    return Device(f"toy_{lanes}_{banks}", "toy", lanes, banks, 4, rules)
+
+
+def device_file(lanes, banks):
+    """The same device as the data of a device file."""
+    half = [[*range(lanes // 2)], [*range(lanes // 2, lanes)]]
+    rules = [
+        {"ops": ["load", "store"], "bytes": [4], "phase": [[*range(lanes)]]},
+        {"ops": ["load", "store"], "bytes": [8], "phase": half},
+        {"ops": ["atomic"], "bytes": [4], "phase": [[*range(lanes)]], "count": "lanes"},
+    ]
+    device = {"name": f"toy_{lanes}_{banks}", "lanes": lanes, "banks": banks, "bank_bytes": 4}
+    return {"devices": [{**device, "instructions": rules}]}
 
 
 def phases_of(access, lanes):

@@ -8,8 +8,9 @@ iteration and register, with the table of the fragment.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from msgspec import Meta, Struct, field
@@ -18,10 +19,11 @@ from layoutopt.errors import ExpressionError, ProblemFileError
 from layoutopt.expressions.fit import fit, join
 from layoutopt.expressions.grammar import Const, Node, Op, Var, evaluate, parse, substituted, to_text
 from layoutopt.expressions.simplify import simplify
+from layoutopt.ground import json_data
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.fragments import Fragment, fragment, fragments
 from layoutopt.hardware.operations import Operation, parse_operation
-from layoutopt.problems.types import Access, Expression, Identifier, Name, Positive, Tile
+from layoutopt.problems.types import Access, Expression, Identifier, Name, Positive, Problem, Tile
 
 COORDINATES: Final = ("m", "n", "k")
 # Tile elements that may hold several elements of a fragment.
@@ -206,8 +208,13 @@ class _Move:
         return {c: f"{c}_step" for c, count in self.repeat.items() if count > 1}
 
 
-def written_out(access: FragmentAccess, place: str, tile: Tile, threads: int) -> Access:
-    """The fragment as an ordinary access, checked at every register."""
+def from_fragment(data: Mapping[str, Any], place: str, head: Problem) -> Access:
+    """The data of a `FragmentAccess` as an ordinary access, checked at every register.
+
+    Raises:
+        ProblemFileError: a field is wrong, or the instruction cannot move the fragment.
+    """
+    access, tile, threads = json_data.convert(data, FragmentAccess, place), head.tile, head.threads
     move = _move(access, place, tile, threads)
     held = move.held
     new = {name: move.repeat[c] for c, name in move.steps().items()}

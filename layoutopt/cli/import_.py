@@ -273,7 +273,7 @@ def _check_op(op: str) -> None:
 
 def _tile(tile: str, element: str) -> tuple[tuple[int, ...], int]:
     """The extents, and the bytes of an element, of a tile that a problem file may have."""
-    from layoutopt.files.file import MAX_ELEMENTS
+    from layoutopt.files.checks import MAX_ELEMENTS
     from layoutopt.problems.types import ELEMENT_BYTES
 
     shape = extents(tile)
@@ -287,13 +287,13 @@ def _tile(tile: str, element: str) -> tuple[tuple[int, ...], int]:
 
 def _same_tile(into: Path, tile: tuple[tuple[int, ...], str]) -> tuple[dict[str, Any], Problem]:
     """A problem file that has this tile, as data and as a problem."""
-    from layoutopt.files.file import MAX_FILE_BYTES, from_data, parsed
+    from layoutopt.files.file import MAX_FILE_BYTES, parsed, tile_from_data
     from layoutopt.ground.json_data import named_by, read
 
     shape, element = tile
     with named_by("--into"):
         old = parsed(read(into, MAX_FILE_BYTES))
-        known = from_data(old)
+        known = tile_from_data(old)
     if (list(known.tile.shape), known.tile.element) != (list(shape), element):
         raise ProblemFileError(
             "--into", f"{str(into)!r} has another tile than {'x'.join(map(str, shape))} {element}"
@@ -432,10 +432,10 @@ def _save(path: Path | None, data: dict[str, Any]) -> None:
 def _checked(data: dict[str, Any]) -> str:
     """The text of a problem file, once its accesses can be evaluated."""
     from layoutopt.accesses.trace import trace as lanes_of
-    from layoutopt.files.file import from_data
+    from layoutopt.files.file import tile_from_data
     from layoutopt.hardware.devices import device
     from layoutopt.problems.text import problem_text
 
-    problem = from_data(data)
+    problem = tile_from_data(data)
     lanes_of(problem, device(problem.target))
     return problem_text(data)

@@ -253,7 +253,7 @@ def check_kernels(
 
 def _fixes(evaluation: Evaluation, seconds: float) -> dict[str, dict[str, Any]]:
     """What to change of each array that has conflicts, found over all of its accesses; by name."""
-    from layoutopt.files.file import from_data
+    from layoutopt.files.file import tile_from_data
     from layoutopt.ground.budget import Budget
     from layoutopt.kernels.arrays import moved_by_itself, used_arrays
     from layoutopt.kernels.problem_data import array_problem
@@ -282,7 +282,7 @@ def _fixes(evaluation: Evaluation, seconds: float) -> dict[str, dict[str, Any]]:
             return solve(changed, budget=part)
 
         try:
-            problem = from_data(array_problem(evaluation, used))
+            problem = tile_from_data(array_problem(evaluation, used))
             audit = check(problem, solver=solver, budget=part.part(0.2))
         except ProblemFileError as error:
             found[used.array.name] = {"message": f"no fix is sought: {error}"}

@@ -62,19 +62,12 @@ def command(
     from layoutopt.files.block_starters import BLOCKS
     from layoutopt.files.file import from_data
     from layoutopt.files.starters import Options, starter
-    from layoutopt.files.tile_set_file import tiles_from_data
     from layoutopt.hardware.devices import device
     from layoutopt.problems.text import problem_text
 
     options = Options(name, extents(tile), element, threads, mma, operand.upper(), stages or 1, target)
-    if kind in BLOCKS:
-        data = BLOCKS[kind](options, stages)
-        several = tiles_from_data(data)
-        problems = [several.problem(part) for part in several.tiles]
-    else:
-        data = starter(kind, options)
-        problems = [from_data(data)]
-    for problem in problems:
+    data = BLOCKS[kind](options, stages) if kind in BLOCKS else starter(kind, options)
+    for problem in from_data(data).each:
         trace(problem, device(target))
     text = problem_text(data)
     if output is None:

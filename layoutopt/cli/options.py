@@ -15,7 +15,7 @@ from layoutopt.cli.files import STANDARD_INPUT, InputPath
 
 if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device
-    from layoutopt.problems.types import Problem, TileSet
+    from layoutopt.problems.types import Block, Problem
     from layoutopt.sweeps.store import Store
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -161,7 +161,7 @@ def chosen_device(target: str | None, device_file: Path | None) -> Device:
     return device(target, more)
 
 
-def problem_device(problem: Problem | TileSet, device_file: Path | None) -> Device:
+def problem_device(problem: Problem | Block, device_file: Path | None) -> Device:
     """The device that the problem names, out of the package or the file.
 
     Raises:

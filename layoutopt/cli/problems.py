@@ -44,18 +44,14 @@ def command(problem: Path | None, expanded: bool, fragments: bool, as_json: bool
 def _print(problem: Path, expanded: bool, as_json: bool) -> None:
     from layoutopt.files.file import from_data, read, written_out
     from layoutopt.files.templates import single
-    from layoutopt.files.tile_set_file import tiles_from_data
-    from layoutopt.files.tile_set_file import written_out as tiles_written_out
     from layoutopt.ground.json_data import parse
     from layoutopt.problems.text import problem_text
 
     text = read(problem)
     data = parse(text)
-    several = isinstance(data, dict) and "tiles" in data
-    (tiles_from_data if several else from_data)(data)
+    from_data(data)
     if expanded:
-        data = single(data)
-        data = (tiles_written_out if several else written_out)(data)
+        data = written_out(single(data))
     if as_json:
         say_json(data)
     else:

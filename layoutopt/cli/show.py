@@ -88,12 +88,10 @@ def command(
       layoutopt show problems/basics/transpose_32x32_f32.json
       layoutopt show problems/basics/transpose_32x32_f32.json --layout published --html banks.html
     """
-    from layoutopt.files.tile_set_file import load_any
-    from layoutopt.problems.types import TileSet
+    from layoutopt.files.file import load
     from layoutopt.study.show import views
-    from layoutopt.study.show_tiles import tile_views
 
-    loaded = load_any(problem)
+    loaded = load(problem)
     gpu = problem_device(loaded, device_file)
     asked: dict[str, Any] = {
         "before": before,
@@ -102,7 +100,7 @@ def command(
         "iteration": _iteration(iteration),
         "time_limit": time_limit,
     }
-    found = tile_views(loaded, gpu, **asked) if isinstance(loaded, TileSet) else views(loaded, gpu, **asked)
+    found = views(loaded, gpu, **asked)
     outputs = {}
     if svg is not None:
         from layoutopt.report.banks_svg import document

@@ -9,6 +9,7 @@ of the access.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from typing import Final
 
@@ -32,21 +33,61 @@ def program(plan: Plan) -> str:
     Raises:
         LayoutError: no NVIDIA GPU has the tile's size or an access's instruction.
     """
-    header = cuda.emit(plan)
-    return START.replace("@HEADER@", once(header)) + tile_test(plan) + END.replace("@TESTS@", call(plan))
+    return _program(cuda.emit(plan), _tile_test(plan), [_call(plan)])
 
 
-def once(header: str) -> str:
-    """A header as part of a program."""
-    return header.replace("#pragma once\n", "")
+def placed_tile_test(plan: Plan, block: str, tile: str, stages: int) -> str:
+    """What tests one of several tiles, in a namespace of its own, but for the function that runs it.
+
+    Raises:
+        LayoutError: as for `program`.
+    """
+    text = _tile_test(plan) + _PLACED
+    for key, value in {
+        "NAME": plan.name,
+        "PLACE": f"{block}_{tile}",
+        "BLOCK": block,
+        "STAGES": str(stages),
+        "ELEMENTS": str(plan.problem.tile.elements),
+        "SIZE": str(plan.element_bytes),
+    }.items():
+        text = text.replace(f"@{key}@", value)
+    space = f"{plan.name}_test_of"
+    return f"namespace {space} {{\n{text}}}  // namespace {space}\nusing namespace {space};\n\n"
 
 
-def call(plan: Plan) -> str:
+def block_program(
+    name: str, header: str, plans: Sequence[Plan], tests: str, times: Sequence[Sequence[str]]
+) -> str:
+    """A program that tests several tiles, each as by itself, and that none lies on another.
+
+    Args:
+        name: of the block.
+        header: the code of all tiles.
+        plans: of each.
+        tests: what `placed_tile_test` gives for each.
+        times: for each time, the names of the plans whose tiles live then.
+    """
+    apart = "\n".join(
+        f"    wrong += apart([](unsigned* owners) {{ {' '.join(f'{tile}_place(owners);' for tile in time)} }});"
+        for time in times
+    )
+    tests += _APART.replace("@TIMES@", apart).replace("@NAME@", name)
+    return _program(header, tests, [f"{name}_apart(profile)", *map(_call, plans)])
+
+
+def _program(header: str, tests: str, calls: Sequence[str]) -> str:
+    """A program that calls what counts the wrong accesses."""
+    start = _START.replace("@HEADER@", header.replace("#pragma once\n", ""))
+    return start + tests + _END.replace("@TESTS@", " + ".join(calls))
+
+
+def _call(plan: Plan) -> str:
     """What counts the wrong accesses of a tile."""
     return f"{plan.name}_selftest(profile)"
 
 
-def tile_test(plan: Plan) -> str:
+def _tile_test(plan: Plan) -> str:
     """The part of the program that tests one tile.
 
     Raises:
@@ -243,7 +284,7 @@ def _run(plan: Plan, index: int, access: AccessPlan) -> str:
     )
 
 
-START: Final = r"""// Self-test. nvcc -std=c++17 -arch=native -o selftest selftest.cu && ./selftest
+_START: Final = r"""// Self-test. nvcc -std=c++17 -arch=native -o selftest selftest.cu && ./selftest
 // Counters: ncu --kernel-name regex:_access_ --metrics \
 //   l1tex__data_pipe_lsu_wavefronts_mem_shared.sum,l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum \
 //   ./selftest profile
@@ -404,7 +445,7 @@ int @NAME@_selftest(bool profile) {
 
 """
 
-END: Final = r"""}  // namespace
+_END: Final = r"""}  // namespace
 
 // Without arguments: values and cycles. With `profile`: each access once, for a profiler.
 int main(int argc, char** argv) {
@@ -413,4 +454,44 @@ int main(int argc, char** argv) {
     CHECK(cudaDeviceSynchronize());
     return wrong != 0;
 }
+"""
+
+_PLACED: Final = r"""__global__ void @NAME@_placed(unsigned* owners) {
+    for (uint32_t stage = 0; stage < @STAGES@; ++stage)
+        for (uint32_t e = threadIdx.x; e < @ELEMENTS@; e += blockDim.x)
+            for (uint32_t k = 0; k < @SIZE@; ++k) {
+                const uint32_t at = @PLACE@_base + stage * @PLACE@_stage_bytes + offset_of(e) + k;
+                atomicAdd(&owners[at < @BLOCK@_bytes ? at : @BLOCK@_bytes], at < @BLOCK@_bytes ? 1u : 2u);
+            }
+}
+
+void @NAME@_place(unsigned* owners) {
+    static_assert(@PLACE@_base % @NAME@_alignment == 0, "counts hold at multiples");
+    static_assert(@STAGES@ == 1 || @PLACE@_stage_bytes % @NAME@_alignment == 0, "counts hold at multiples");
+    @NAME@_placed<<<1, 256>>>(owners);
+}
+"""
+
+_APART: Final = r"""// Whether tiles that live at the same time share a byte, or end behind the block.
+template <class Place>
+int apart(Place place) {
+    unsigned* d_owners;
+    std::vector<unsigned> owners(@NAME@_bytes + 1);
+    CHECK(cudaMalloc(&d_owners, owners.size() * 4));
+    CHECK(cudaMemset(d_owners, 0, owners.size() * 4));
+    place(d_owners);
+    CHECK(cudaMemcpy(owners.data(), d_owners, owners.size() * 4, cudaMemcpyDeviceToHost));
+    CHECK(cudaFree(d_owners));
+    return *std::max_element(owners.begin(), owners.end()) > 1;
+}
+
+int @NAME@_apart(bool profile) {
+    static_assert((@NAME@_alignment & (@NAME@_alignment - 1)) == 0, "a power of two");
+    if (profile) return 0;
+    int wrong = 0;
+@TIMES@
+    std::printf("@NAME@: tiles that live together share no byte: %s\n", wrong ? "NO" : "yes");
+    return wrong;
+}
+
 """

@@ -1,7 +1,8 @@
-"""The values of one variable as what its bits contribute: XORs of moved bits, and sums."""
+"""Bits of numbers: a basis under XOR, and values of a variable as what its bits contribute."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 
 import numpy as np
@@ -9,6 +10,20 @@ import numpy as np
 from layoutopt.expressions.grammar import Const, Node, Op
 from layoutopt.expressions.simplify import weighted_sum
 from layoutopt.ground.arrays import IntArray
+
+
+def xor_basis(numbers: Sequence[int]) -> list[int]:
+    """Numbers whose XORs are all XORs of `numbers`: as few as can be, their highest bits distinct."""
+    basis: list[int] = []
+    bits = max(numbers, default=0).bit_length()
+    for number in numbers:
+        for known in basis:
+            number = min(number, number ^ known)
+        if number:
+            basis.append(number)
+            if len(basis) == bits:
+                break
+    return basis
 
 
 def moved_bits(variable: Node, values: IntArray) -> Node | None:

@@ -6,7 +6,7 @@ import io
 import math
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
@@ -115,4 +115,12 @@ def offsets_file(table: npt.NDArray[np.int64]) -> bytes:
     """The .npy file of a table of byte offsets."""
     buffer = io.BytesIO()
     np.save(buffer, table)
+    return buffer.getvalue()
+
+
+def named_offsets_file(tables: Mapping[str, npt.NDArray[np.int64]]) -> bytes:
+    """The .npz archive of several tables of byte offsets, by name."""
+    buffer = io.BytesIO()
+    arrays: dict[str, Any] = dict(tables)
+    np.savez(buffer, **arrays)
     return buffer.getvalue()

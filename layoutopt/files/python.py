@@ -13,19 +13,18 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
 from layoutopt.files.inputs import STANDARD_INPUT, Input, inputs
 from layoutopt.files.templates import Value, expand
-from layoutopt.files.tile_set_file import any_from_data
 from layoutopt.ground.escape import described, shown, writable
 from layoutopt.problems import types
-from layoutopt.problems.types import TileSet
+from layoutopt.problems.types import Block
 
-Source = str | Path | BinaryIO | Mapping[str, Any] | types.Problem | TileSet
+Source = str | Path | BinaryIO | Mapping[str, Any] | types.Problem | Block
 
 # Fields that are read as arrays.
 _ARRAYS = frozenset(("coordinates", "active"))
 
 
-def problem(data: Mapping[str, Any] | None = None, /, **fields: Any) -> types.Problem:
-    """A problem of one tile from the fields of a problem file.
+def problem(data: Mapping[str, Any] | None = None, /, **fields: Any) -> types.Problem | Block:
+    """A problem of one tile or of several from the fields of a problem file.
 
     Args:
         data: the fields as a dict of the file's form. Numbers and arrays may be NumPy's, tuples are lists,
@@ -63,7 +62,7 @@ class Problem(metaclass=_Made):
 
 def load_all(
     *sources: Source, over: Mapping[str, Sequence[Value]] | None = None
-) -> list[types.Problem | TileSet]:
+) -> list[types.Problem | Block]:
     """Every problem that files, folders, names of the catalogue and dicts hold.
 
     Args:
@@ -82,13 +81,13 @@ def items(source: Source, over: Mapping[str, Sequence[Value]] | None = None) -> 
     if isinstance(source, str | Path):
         yield from inputs([source], over)
         return
-    if not isinstance(source, Mapping | types.Problem | TileSet):
+    if not isinstance(source, Mapping | types.Problem | Block):
         if not hasattr(source, "readline"):
             wanted = "a file, a folder, a stream of bytes, a dict or a problem"
             raise ProblemFileError("", f"expected {wanted}, got {described(source)}")
         yield from inputs([STANDARD_INPUT], over, source)
         return
-    name = source.name if isinstance(source, types.Problem | TileSet) else str(source.get("name", "tile"))
+    name = source.name if isinstance(source, types.Problem | Block) else str(source.get("name", "tile"))
     data = plain(source)
     try:
         for instance in expand({"name": "tile", **data}, over):
@@ -98,7 +97,7 @@ def items(source: Source, over: Mapping[str, Sequence[Value]] | None = None) -> 
         yield Input(name, error=error)
 
 
-def checked(item: Input) -> types.Problem | TileSet:
+def checked(item: Input) -> types.Problem | Block:
     """The problem of an input.
 
     Raises:
@@ -106,7 +105,7 @@ def checked(item: Input) -> types.Problem | TileSet:
     """
     if item.error is not None:
         raise item.error
-    return any_from_data(item.data)
+    return from_data(item.data)
 
 
 def plain(data: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Results out of JSON files: read, and refused where they contradict themselves.
+"""Answers out of JSON files: read, and refused where they contradict themselves.
 
 A result is rebuilt from its layout alone. What stands beside it (bytes, offset, totals) is for readers,
 reaches comments of code, and must be what the layout gives.
@@ -14,12 +14,19 @@ import numpy as np
 
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import evaluate, parse, to_text
-from layoutopt.files.file import MAX_ELEMENTS
+from layoutopt.files.checks import MAX_ELEMENTS
 from layoutopt.ground import json_data
 from layoutopt.ground.escape import shown
 from layoutopt.layout.formula import element_expression
 from layoutopt.layout.layout import Layout
-from layoutopt.problems.answer import RESULT_SCHEMA, Result, Status
+from layoutopt.problems.answer import (
+    ARRANGEMENT_SCHEMA,
+    RESULT_SCHEMA,
+    Arrangement,
+    PlacedTile,
+    Result,
+    Status,
+)
 
 # Of a tile, pads included; far more than any GPU has, far less than integers of 64 bits hold.
 MAX_BYTES: Final = 1 << 32
@@ -43,6 +50,17 @@ def layout_from_data(raw: Any) -> Layout:
     if (np.diff(starts) < layout.element_bytes).any():
         raise ProblemFileError("layout", "elements overlap")
     return layout
+
+
+def is_answer(raw: Any) -> bool:
+    """Whether decoded JSON data is what `solve --json` prints."""
+    return isinstance(raw, dict) and raw.get("schema") in (RESULT_SCHEMA, ARRANGEMENT_SCHEMA)
+
+
+def answer_from_data(raw: Any) -> Result | Arrangement:
+    """The answer to a problem of one tile or of several; as `result_from_data`."""
+    several = isinstance(raw, dict) and raw.get("schema") == ARRANGEMENT_SCHEMA
+    return arrangement_from_data(raw) if several else result_from_data(raw)
 
 
 def result_from_data(raw: Any) -> Result:
@@ -136,3 +154,64 @@ def _check_offset(layout: Layout, text: str | None) -> None:
 def _total(numbers: list[int | float]) -> int | float:
     """A sum as results print it: rounded where expectations are added."""
     return round(sum(numbers), 6)
+
+
+def arrangement_from_data(raw: Any) -> Arrangement:
+    """An arrangement from decoded JSON data, as `solve --json` prints it.
+
+    Raises:
+        ProblemFileError: the data is no arrangement, or says of a layout what does not hold.
+    """
+    if not isinstance(raw, dict) or raw.get("schema") != ARRANGEMENT_SCHEMA:
+        raise ProblemFileError("schema", f"expected {ARRANGEMENT_SCHEMA!r}, as `solve --json` prints")
+    arrangement = json_data.convert(raw, Arrangement)
+    if bool(arrangement.tiles) != (arrangement.status in (Status.OPTIMAL, Status.FEASIBLE)):
+        beside = "tiles" if arrangement.tiles else "no tiles"
+        raise ProblemFileError("status", f"{arrangement.status}, and {beside} beside it")
+    if not arrangement.tiles and (arrangement.bytes, arrangement.excess) != (None, None):
+        raise ProblemFileError("tiles", "there are none, and bytes or an excess of them")
+    placed = []
+    for k, (part, own) in enumerate(zip(arrangement.tiles, raw.get("tiles", ()), strict=True)):
+        try:
+            part = msgspec.structs.replace(part, result=result_from_data(own["result"]))
+        except ProblemFileError as error:
+            raise ProblemFileError(f"tiles[{k}].result.{error.field}", error.reason) from None
+        _check_place(part, f"tiles[{k}]")
+        placed.append(part)
+    if placed:
+        end = max(place.end for part in placed for place in part.places)
+        alignment = arrangement.alignment_bytes or 0
+        if arrangement.bytes != end:
+            raise ProblemFileError("bytes", f"the tiles end at byte {end}, not {arrangement.bytes}")
+        if any(alignment % (part.result.alignment_bytes or 1) for part in placed) or alignment < 1:
+            raise ProblemFileError(
+                "alignment_bytes", f"expected a multiple of those of the tiles, got {alignment}"
+            )
+    return msgspec.structs.replace(arrangement, tiles=tuple(placed))
+
+
+def _check_place(part: PlacedTile, field: str) -> None:
+    if part.result.layout is None:
+        raise ProblemFileError(f"{field}.result.layout", "expected a layout")
+    if part.tiles != tuple(place.tile for place in part.places) or not part.tiles:
+        raise ProblemFileError(f"{field}.places", f"expected one of each of {', '.join(part.tiles)}")
+    for k, place in enumerate(part.places):
+        for name in ("base_bytes", "stages", "stage_bytes", "bytes"):
+            least, given = 0 if name == "base_bytes" else 1, getattr(place, name)
+            if not least <= given <= MAX_BYTES:
+                raise ProblemFileError(
+                    f"{field}.places[{k}].{name}", f"expected {least} to {MAX_BYTES}, got {given}"
+                )
+        if place.stages > 1 and place.stage_bytes < place.bytes:
+            raise ProblemFileError(
+                f"{field}.places[{k}].stage_bytes",
+                f"one stage takes {place.bytes} bytes, the next begins after {place.stage_bytes}",
+            )
+    bases = tuple(place.base_bytes for place in part.places)
+    for name, expected in (
+        ("base_bytes", bases[0]),
+        ("bases_bytes", bases),
+        ("stage_bytes", max(place.stage_bytes for place in part.places)),
+    ):
+        if getattr(part, name) != expected:
+            raise ProblemFileError(f"{field}.{name}", f"expected {expected}, as `places` has it")

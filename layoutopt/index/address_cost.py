@@ -2,7 +2,7 @@
 
 Loops are unrolled as compilers unroll them, which leaves constants where loop variables were; what iterations
 share is computed once. Behind a predicate of their own, iterations with short code are executed under it and
-add the tile's start by themselves; longer code is branched around. See `layoutopt.expressions.instructions`
+add the tile's start by themselves; longer code is branched around. See `layoutopt.index.instructions`
 for what compilers make of expressions, and `scripts/benchmarks/index_machine_code.py` for how near this comes
 to machine code.
 """
@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from layoutopt.expressions.folding import folded, unrolled
 from layoutopt.expressions.grammar import Const, Node, Op, Var, names, parts, substituted
-from layoutopt.expressions.instructions import instructions, of_folded, takes_up
 from layoutopt.expressions.simplify import Range
+from layoutopt.index.folding import folded, unrolled
+from layoutopt.index.instructions import instructions, of_folded, takes_up
 
 UNROLLED: Final = 64  # iterations; more would flood the instruction cache, and compilers unroll no more
 UNROLLED_WHOLE: Final = 256  # iterations of a nest whose outer loops compilers unroll, too

@@ -38,10 +38,10 @@ from layoutopt.expressions.grammar import (
     substituted,
     to_text,
 )
-from layoutopt.expressions.instructions import instructions
 from layoutopt.expressions.simplify import Range, bounds, simplify
 from layoutopt.ground.arrays import IntArray
 from layoutopt.index.address_cost import AddressCost, Form, Start
+from layoutopt.index.instructions import instructions
 from layoutopt.problems.types import Access
 
 BoolArray = npt.NDArray[np.bool_]

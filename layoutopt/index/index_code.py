@@ -2,7 +2,7 @@
 
 An address is a base, computed once for a thread, and what the access's loops change of it; see
 `layoutopt.index.address_forms`. Its cost is counted in integer instructions as NVIDIA's compiler selects
-them (`layoutopt.expressions.instructions`), for one thread and one pass over the access's loops:
+them (`layoutopt.index.instructions`), for one thread and one pass over the access's loops:
 
     base = tid*132, address = base + 4*i          one instruction: the addend goes into the instruction
     base = tid*128, address = base ^ 4*i          one, and one for each i but 0

@@ -17,6 +17,7 @@ from functools import lru_cache
 import numpy as np
 
 from layoutopt.accesses.trace import Trace
+from layoutopt.expressions.bits import xor_basis
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import PhaseRule
 from layoutopt.model.linearisations import Linearisation
@@ -247,7 +248,7 @@ def rules(candidate: Linearisation, field: Field, tile: Tile) -> Rules:
     targets = field.targets
     still: list[tuple[int, tuple[int, ...]]] = []
     for chunk_bits, starts in field.vectors:
-        basis = _basis(np.flatnonzero(np.bincount(table[starts] >> field.first_source)).tolist(), sources)
+        basis = xor_basis(np.flatnonzero(np.bincount(table[starts] >> field.first_source)).tolist())
         if len(basis) == sources:
             targets = range(min(max(targets.start, chunk_bits), targets.stop), targets.stop)
             continue
@@ -284,16 +285,3 @@ def _obeys(masks: Masks, given: Rules) -> bool:
         return True
     sources, allowed = given.last
     return sum(1 << bit for bit, mask in masks.items() if (mask & sources).bit_count() & 1) in allowed
-
-
-def _basis(vectors: Sequence[int], enough: int) -> list[int]:
-    """A basis of the span of `vectors` over F2; stops at `enough`."""
-    basis: list[int] = []
-    for vector in vectors:
-        for known in basis:
-            vector = min(vector, vector ^ known)
-        if vector:
-            basis.append(vector)
-            if len(basis) == enough:
-                break
-    return basis

@@ -18,6 +18,7 @@ Method = Literal["auto", "model"]
 METHODS: Final[tuple[Method, ...]] = get_args(Method)
 
 RESULT_SCHEMA: Final = "layoutopt.result/1"
+ARRANGEMENT_SCHEMA: Final = "layoutopt.arrangement/1"
 # The scope of what holds for every placement of the elements that keeps their alignment and every access
 # whole and aligned.
 EVERY_LAYOUT: Final = "every layout"
@@ -302,6 +303,11 @@ class Result(Struct, frozen=True, rename={"schema_": "schema"}):
     faster: FasterLayout | None = None
     schema_: str = RESULT_SCHEMA
 
+    @property
+    def has_layout(self) -> bool:
+        """Whether there is one."""
+        return self.layout is not None
+
     def to_json(self) -> dict[str, Any]:
         """The result as JSON-ready data, the schema first."""
         data: dict[str, Any] = msgspec.to_builtins(self)
@@ -350,3 +356,89 @@ class Result(Struct, frozen=True, rename={"schema_": "schema"}):
             + f"<div><code>offset = {escape(self.offset or '')}</code></div><div>{escape(proof)}</div>"
             + table(("access", "op", "wavefronts", "ideal", "bank conflicts"), rows)
         )
+
+
+class Place(Struct, frozen=True):
+    """Where a tile lies.
+
+    Attributes:
+        base_bytes: where its first stage begins.
+        stages: how many there are.
+        stage_bytes: from one to the next.
+        bytes: of one.
+    """
+
+    tile: str
+    base_bytes: int
+    stages: int
+    stage_bytes: int
+    bytes: int
+
+    @property
+    def starts(self) -> range:
+        """Where each stage begins."""
+        return range(self.base_bytes, self.base_bytes + self.stages * self.stage_bytes, self.stage_bytes)
+
+    @property
+    def end(self) -> int:
+        """Where the last stage ends."""
+        return self.starts[-1] + self.bytes
+
+
+class PlacedTile(Struct, frozen=True):
+    """A layout and where it lies.
+
+    Attributes:
+        tiles: names of the tiles that it serves: one, or all that share it. The layout is in the
+            coordinates of the largest, in the smallest elements.
+        base_bytes: where its first stage begins.
+        stages: how many copies there are, of all tiles that lie side by side.
+        stage_bytes: from one copy to the next, of the largest tile.
+        result: the layout of one copy, with what is proved of it alone.
+        bases_bytes: where the first stage of each of `tiles` begins.
+        places: the same with the stages and bytes of each.
+    """
+
+    tiles: tuple[str, ...]
+    base_bytes: int
+    stages: int
+    stage_bytes: int
+    result: Result
+    bases_bytes: tuple[int, ...]
+    places: tuple[Place, ...]
+
+
+class Arrangement(Struct, frozen=True, rename={"schema_": "schema"}):
+    """The answer to a problem of several tiles. Without layouts, `bytes` and what follows from them are null.
+
+    Attributes:
+        tiles: in the order of the file.
+        bytes: of all tiles and stages, alignment included.
+        max_bytes: the budget: the file's, else what a block of the GPU has; None where that is not known.
+        alignment_bytes: of the base of the whole.
+        excess: one pass over every access, one stage.
+        proof: of all tiles together.
+    """
+
+    problem: str
+    target: str
+    status: Status
+    proof: Proof
+    reason: str
+    tiles: tuple[PlacedTile, ...] = ()
+    bytes: int | None = None
+    max_bytes: int | None = None
+    alignment_bytes: int | None = None
+    excess: int | float | None = None
+    weighted_excess: float | None = None
+    schema_: str = ARRANGEMENT_SCHEMA
+
+    @property
+    def has_layout(self) -> bool:
+        """Whether every tile has one."""
+        return bool(self.tiles)
+
+    def to_json(self) -> dict[str, Any]:
+        """The arrangement as JSON-ready data, the schema first."""
+        data: dict[str, Any] = msgspec.to_builtins(self)
+        return {"schema": data.pop("schema"), **data}

@@ -1,4 +1,4 @@
-"""What is asked: a tile and its accesses, or several tiles.
+"""What is asked: a tile and its accesses (`Problem`), or a block of several tiles (`Block`).
 
 The problem types are also the problem file: `msgspec` decodes JSON straight into them, and the
 published JSON Schema is generated from them.
@@ -16,6 +16,7 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.operations import is_direct_load
 from layoutopt.layout.families import NAMES
 from layoutopt.problems.hardware_use import HardwareUse
+from layoutopt.problems.objective import First, Objective
 
 SCHEMA: Final = "layoutopt.problem/1"
 
@@ -55,10 +56,6 @@ if TYPE_CHECKING:
     Family = str
 else:
     Family = Literal[FAMILIES]
-
-
-Objective = Literal["excess", "bytes", "instructions", "time"]
-OBJECTIVES: Final = ("excess", "bytes", "instructions", "time")
 
 
 class Structure(Struct, frozen=True, forbid_unknown_fields=True):
@@ -253,7 +250,7 @@ class Constraints(Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     order: Annotated[tuple[int, ...] | None, Meta(description="Dimensions from slowest to fastest")] = None
     minimise: Annotated[
-        Objective, Meta(description="What comes first; the others follow as excess, bytes, instructions")
+        First, Meta(description="What comes first; the others follow as excess, bytes, instructions")
     ] = "excess"
     offset: Annotated[
         Expression | None,
@@ -263,6 +260,11 @@ class Constraints(Struct, frozen=True, forbid_unknown_fields=True):
         str | Annotated[tuple[str, ...], Meta(min_length=1)] | None,
         Meta(description="Layouts that the hardware dictates: tma, tma.128B, wgmma, ..., or a list of them"),
     ] = None
+
+    @property
+    def objective(self) -> Objective:
+        """What is minimised, in which order."""
+        return Objective(self.minimise)
 
 
 class Published(Struct, frozen=True, forbid_unknown_fields=True):
@@ -281,7 +283,7 @@ class KnownOptimum(Struct, frozen=True, forbid_unknown_fields=True):
     bytes: Positive
 
 
-class Block(Struct, frozen=True, forbid_unknown_fields=True):
+class Resources(Struct, frozen=True, forbid_unknown_fields=True):
     """What else a block of the kernel takes, which decides how many fit on a multiprocessor."""
 
     other_shared_bytes: Annotated[
@@ -316,11 +318,16 @@ class Problem(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
     schema_: Literal["layoutopt.problem/1"] = SCHEMA
     target: Annotated[str, Meta(description="The GPU, such as sm_90")] = "sm_90"
     layout: Constraints = Constraints()
-    block: Block = Block()
+    block: Resources = Resources()
     kernel: KernelNames | None = None
     notes: str | None = None
     published: Published | None = None
     known_optimum: KnownOptimum | None = None
+
+    @property
+    def each(self) -> tuple[Problem, ...]:
+        """The problem of every tile, which is this one; as for a block of several."""
+        return (self,)
 
     @property
     def is_dictated(self) -> bool:
@@ -376,8 +383,8 @@ class TileAccess(Access, frozen=True, kw_only=True):
     tile: Annotated[Identifier, Meta(description="Name of the tile")]
 
 
-class TileSet(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_": "schema"}):
-    """Several tiles of one block and every access to them."""
+class Block(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_": "schema"}):
+    """Several tiles of one block of threads and every access to them; `Problem` is a block of one tile."""
 
     name: Name
     tiles: Annotated[tuple[NamedTile, ...], Meta(min_length=1, max_length=8)]
@@ -389,7 +396,7 @@ class TileSet(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
         Constraints,
         Meta(description="max_bytes is for all tiles together; the rest holds for each, beside its own"),
     ] = Constraints()
-    block: Block = Block()
+    block: Resources = Resources()
     overlay: Annotated[
         tuple[Annotated[tuple[Identifier, ...], Meta(min_length=1)], ...],
         Meta(
@@ -406,6 +413,11 @@ class TileSet(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
     ] = False
     notes: str | None = None
     known_optimum: KnownOptimum | None = None
+
+    @property
+    def each(self) -> tuple[Problem, ...]:
+        """The problem of every tile."""
+        return tuple(map(self.problem, self.tiles))
 
     def problem(self, tile: NamedTile) -> Problem:
         """One tile and its accesses as a problem of its own, the common budget left out."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
-from layoutopt.problems.types import Problem, Tile, TileSet
+from layoutopt.problems.types import Block, Problem, Tile
 
 
-def tile_text(problem: Problem | TileSet) -> str:
+def tile_text(problem: Problem | Block) -> str:
     """Shape and element of the tile; of several, the name and the stages of each, too."""
     if isinstance(problem, Problem):
         return shape_text(problem.tile)

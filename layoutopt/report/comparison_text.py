@@ -11,7 +11,7 @@ from typing import Final
 from layoutopt.ground import escape
 from layoutopt.layout.families import FAMILIES
 from layoutopt.problems.answer import Status
-from layoutopt.problems.types import Problem, TileSet
+from layoutopt.problems.types import Block, Problem
 from layoutopt.problems.words import tile_text, widths_text
 from layoutopt.report.text import columns
 from layoutopt.study.comparison import BlockRow, Comparison, Row
@@ -33,7 +33,7 @@ _CSV_FIELDS = (
 )  # fmt: skip
 
 
-def text(problem: Problem | TileSet, comparison: Comparison, width: int = MAX_WIDTH) -> str:
+def text(problem: Problem | Block, comparison: Comparison, width: int = MAX_WIDTH) -> str:
     """What to do, the table, its legend: lines of at most `width` characters, as far as words allow."""
     lines = wrapped(
         f"{problem.name}  {tile_text(problem)}  on {comparison.target}, "
@@ -78,7 +78,7 @@ def _width(lines: Sequence[Sequence[str]], shown: Sequence[int]) -> int:
     return 2 + sum(max(len(line[k]) for line in lines) + 2 for k in shown)
 
 
-def markdown(problem: Problem | TileSet, comparison: Comparison) -> str:
+def markdown(problem: Problem | Block, comparison: Comparison) -> str:
     """The same as Markdown, for a review or an issue."""
     head, rows = _cells(comparison)
     taken = comparison.recommendation
@@ -152,7 +152,7 @@ def _cells(comparison: Comparison) -> tuple[tuple[str, ...], list[tuple[Row, tup
     return head, rows
 
 
-def _legend(problem: Problem | TileSet, comparison: Comparison) -> list[str]:
+def _legend(problem: Problem | Block, comparison: Comparison) -> list[str]:
     lines = [
         "  * no other row has fewer wavefronts or bytes without having more of the other",
     ]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from layoutopt.hardware.dictated import engine
 from layoutopt.hardware.operations import BY_ITSELF
 from layoutopt.problems.answer import AccessReport, BulkCopy, MatrixDescriptor, TensorMap
-from layoutopt.problems.types import Block
+from layoutopt.problems.types import Resources
 from layoutopt.study.check import AuditedAccess
 
 
@@ -17,7 +17,7 @@ def descriptor_lines(accesses: Sequence[AccessReport] | Sequence[AuditedAccess])
     return ["", *lines] if lines else []
 
 
-def cluster_lines(block: Block) -> list[str]:
+def cluster_lines(block: Resources) -> list[str]:
     """A line about the cluster that the block belongs to, where it does."""
     if block.cluster is None:
         return []

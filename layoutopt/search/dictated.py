@@ -19,7 +19,7 @@ from layoutopt.engine.case import Case
 from layoutopt.engine.run_time_values import rounded_count
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import parse
-from layoutopt.files.file import check_dictated
+from layoutopt.files.checks import check_dictated
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.dictated import Mode, engine, modes
@@ -102,10 +102,10 @@ def propose(case: Case, ask: Ask) -> Proposal:
     smallest = {r.candidate.name: _too_large(r, limit) for r in over if limit is not None}
     reason = _reason(case, said, fitting, list(dict.fromkeys([*smallest.values(), *refused])))
     found = next((r for r in fitting if not (ask.conflict_free and r.weighted)), None)
-    if found and problem.layout.minimise == "instructions":  # excess is the price of what comes first
+    if found and problem.layout.objective.instructions_first:  # excess is the price of what comes first
         fitting = [r for r in fitting if r.flips == found.flips]
         scope += " that flip the fewest bits"
-    elif found and problem.layout.minimise == "bytes" and not ask.conflict_free:
+    elif found and problem.layout.objective.bytes_first and not ask.conflict_free:
         fitting = [r for r in fitting if r.bytes == found.bytes]
         scope += f" within {found.bytes} bytes"
     refuted = complete and found is None
@@ -123,12 +123,11 @@ def propose(case: Case, ask: Ask) -> Proposal:
         family=found.candidate.name if found else "",
         weighted_excess=found.weighted if found else 0,
         bytes=size,
-        operations=None,
-        operations_proved=False,
         excess_bound=Bound(least, scope),
         plain_floor=0,
         bytes_bound=Bound(least_size, EVERY_LAYOUT if everywhere else scope),
-        complete=complete,
+        refuted=refuted and complete,
+        left_open=not complete,
         reason=reason,
         alignment_bytes=found.alignment_bytes if found else None,
         plain_bound=Bound(min((r.plain for r in fitting), default=0) if complete else 0, scope),
@@ -280,8 +279,8 @@ def _counted(
 
 
 def _rank(case: Case) -> Callable[[_Ranked], tuple[float, ...]]:
-    first = {"instructions": "flips", "bytes": "bytes"}.get(case.lowered.layout.minimise, "weighted")
-    return lambda r: (getattr(r, first), r.weighted, *r.rest)
+    objective = case.lowered.layout.objective
+    return lambda r: (*objective.key(r.weighted, r.bytes, r.flips)[:2], *r.rest)
 
 
 def _direct(case: Case, budget: Budget) -> Iterator[Candidate | str]:

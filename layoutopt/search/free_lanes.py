@@ -296,10 +296,7 @@ class _Joint:
         shown = msgspec.structs.replace(answer.result, accesses=reports, method=self.ask.method)
         wavefronts, size = answer.wavefronts, proposal.bytes
         cost = answer.result.proof.index_cost
-        rank = {
-            "bytes": (size, wavefronts),
-            "instructions": (cost.value if cost is not None else 0, wavefronts, size),
-        }.get(self.problem.layout.minimise, (wavefronts, size))
+        rank = self.problem.layout.objective.key(wavefronts, size, cost.value if cost is not None else 0)
         return _Found(shown, rank, proposal.complete)
 
     def _proposal(
@@ -307,7 +304,7 @@ class _Joint:
     ) -> Proposal:
         """What holds of a layout under lanes that are chosen, by what bounds every assignment."""
         # What is proved of another order of objectives is no bound on each of them.
-        plainly = floor is not None and self.problem.layout.minimise == "excess"
+        plainly = floor is not None and self.problem.layout.objective.excess_first
         unit = case.lanes.weight_unit
         everything = Bound(0, EVERY_LAYOUT)
         proof = floor.proof if floor is not None else Proof(everything, everything)
@@ -320,9 +317,8 @@ class _Joint:
         # Where segments would have less than whole wavefronts, smaller layouts may have as few as this one.
         decided = plainly and excess == shared and proved
         size_bound = proof.bytes if decided else Bound(self.problem.tile.bytes, EVERY_LAYOUT)
-        counted = self.problem.layout.minimise in ("excess", "bytes")  # which no time or code decides
+        counted = self.problem.layout.objective.counts_only  # which no time or code decides
         complete = met and size == size_bound.lower_bound and counted
-        cost = result.proof.index_cost
         every = proof.every_layout
         known = None
         if bound.everywhere and least:
@@ -337,12 +333,10 @@ class _Joint:
             family=result.family or "",
             weighted_excess=excess,
             bytes=size,
-            operations=cost.value if cost is not None else None,
-            operations_proved=False,
             excess_bound=Bound(least, bound.scope),
             plain_floor=0,
             bytes_bound=size_bound,
-            complete=complete,
+            left_open=not counted,
             reason=reason,
             every_layout=known,
             # As whoever dictates the layout needs it, whose lanes are not free.
@@ -418,7 +412,7 @@ def _best(
 ) -> tuple[int, Assignment]:
     """The fewest wavefronts that are found, and the assignment."""
     # Where instructions come first, none of them is to look anything up.
-    tables = problem.layout.minimise in ("excess", "bytes")
+    tables = problem.layout.objective.counts_only
     covering = Covering(free.work, free.lanes, problem.tile.shape, table)
     dealer = Dealer(covering, gpu, budget, tables)
     if is_direct_load(problem.accesses[free.number].op):

@@ -36,13 +36,13 @@ import numpy as np
 from layoutopt.engine.case import Case, case_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import Node
-from layoutopt.files.tile_set_file import fields_of
+from layoutopt.files.checks import fields_of
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Result, Status
-from layoutopt.problems.types import NamedTile, Problem, TileSet
+from layoutopt.problems.types import Block, NamedTile, Problem
 from layoutopt.search.packing import Plan, least, pack, rounded_up
 from layoutopt.search.tile_groups import alike, groups, side_by_side
 
@@ -115,7 +115,7 @@ class Unit:
         return (all_stages - smaller) // sum(stages for (stages, _), size in copies if size == everything)
 
 
-def units_of(tile_set: TileSet, gpu: Device) -> tuple[Unit, ...]:
+def units_of(tile_set: Block, gpu: Device) -> tuple[Unit, ...]:
     """What gets one layout, in the order of the file.
 
     Raises:
@@ -159,7 +159,7 @@ def _check_touched(case: Case) -> None:
         )
 
 
-def plan_of(tile_set: TileSet, units: Sequence[Unit]) -> Plan:
+def plan_of(tile_set: Block, units: Sequence[Unit]) -> Plan:
     """Which units live when."""
     number = {tile.name: i for i, unit in enumerate(units) for tile in unit.tiles}
     if tile_set.same_layout and not side_by_side(tile_set):

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.expressions.bits import xor_basis
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.model.linear_phases import Phases
@@ -218,15 +219,7 @@ class _Tree:
         if first < question.field.targets.stop:  # not every row may read all of them
             top = max(parts, default=0).bit_length()
             return list(range(first, first + top))
-        pivots: dict[int, int] = {}
-        for part in parts:
-            while part:
-                top = part.bit_length() - 1
-                if top not in pivots:
-                    pivots[top] = part
-                    break
-                part ^= pivots[top]
-        return [first + bit for bit in sorted(pivots)]
+        return sorted(first + number.bit_length() - 1 for number in xor_basis(parts))
 
     # Bounds -----------------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ def with_period(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     tile, asked = case.lowered.tile, case.lowered.layout
     if proposal.layout is None or tile.elements <= MAX_LOOKUP or why_no_period(case.lowered):
         return proposal
-    if asked.minimise != "excess" or (asked.max_bytes is not None and asked.max_bytes < tile.bytes):
+    if not asked.objective.excess_first or (asked.max_bytes is not None and asked.max_bytes < tile.bytes):
         return proposal
     least = proposal.excess_bound.lower_bound if proposal.excess_bound.everywhere else 0
     best = proposal
@@ -53,7 +53,7 @@ def with_period(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
         best,
         excess_bound=Bound(least, EVERY_LAYOUT),
         bytes_bound=Bound(tile.bytes, EVERY_LAYOUT),
-        complete=done,
+        left_open=False,
         reason="" if done else _NOT_ALL,
         decided_by="placement",
     )
@@ -115,14 +115,11 @@ def _of(case: Case, period: int, best: Proposal, ask: Ask) -> Proposal | None:
     excess, size = case.weighted_excess(case.count(table)), case.size(table)
     if (excess, size) >= (best.weighted_excess, best.bytes):
         return None
-    size_of_index = 2 * (sum(1 for extent in tile.shape if extent > 1) - 1)
     return replace(
         best,
         layout=layout,
         family="table",
         weighted_excess=excess,
         bytes=size,
-        operations=size_of_index + 3,
-        operations_proved=False,
         alignment_bytes=None,
     )

@@ -10,8 +10,9 @@ from layoutopt.model.pads import whole_lines
 from layoutopt.model.pitches import MOST_ELEMENTS, most_elements
 from layoutopt.search.fall_back import fall_back
 from layoutopt.search.found import Found
-from layoutopt.search.joint import Growth, Listed, needs_no_list, smallest
-from layoutopt.search.presolve import Presolve, nothing_left
+from layoutopt.search.joint import Growth, Listed, join, needs_no_list, smallest
+from layoutopt.search.many_orders import likely
+from layoutopt.search.presolve import Presolve
 from layoutopt.search.scene import GATHER_SHARE, Scene
 
 # Share of the time after which a layout of the least excess is sought, and where any excess is too much:
@@ -82,11 +83,27 @@ class ReachFloor:
     def _solved(self) -> bool:
         """Have the model grow; whether to the end, so that nothing is better than its best."""
         try:
-            if not (self.presolved and nothing_left(self.scene, self.growth, self.listed)):
+            if not (self.presolved and self._dense()):
                 smallest(self.growth, self.listed)
         except OutOfTime:
             return False
         return True
+
+    def _dense(self) -> bool:
+        """Look at layouts of the tile's own bytes before anything is solved; whether one of them is the best.
+
+        Theorem: elements do not overlap, so nothing is smaller; and of pitches without a swizzle none has a
+        cheaper index, and no index of another family is as cheap. So one of them that does as it is is best.
+        """
+        growth, elements = self.growth, self.scene.tile.elements
+        growth.look_at_following(elements, 0)
+        if growth.best is None:
+            growth.look_at_first_to_do(likely(self.scene))
+        best = growth.best
+        if best is not None and best.rank == (elements, best.candidate.operations):
+            return True
+        join(growth, self.listed, elements)
+        return False
 
     def _look_at_whole_lines(self) -> None:
         """Out of time: lines that all start at the first bank, which a swizzle serves oftener than others."""
@@ -122,9 +139,7 @@ class ReachFloor:
         return self.scene.engine.excess(layout) == self.scene.floor
 
     def _chosen(self, choice: Choice) -> Found:
-        # Of other families the model alone does not seek what is as small and cheaper.
-        cheapest = choice.cheapest and (self.presolved or needs_no_list(self.scene.space))
-        return Found(choice.candidate, choice.masks, self.scene.floor, choice.operations, cheapest)
+        return Found(choice.candidate, choice.masks, self.scene.floor, choice.operations)
 
     def _count_plain(self) -> None:
         """All candidates without their swizzles, as far as time allows, where none reaches the floor."""

@@ -70,7 +70,7 @@ def by_sample(case: Case, ask: Ask, search: Callable[[Trace], Proposal]) -> Prop
         )
         joined = [_worst(over, mine) for over, mine in zip(counted.excess, taken, strict=True)]
         if ask.conflict_free and best.weighted_excess:
-            best = replace(best, layout=None, complete=False, reason=_LEFT)
+            best = replace(best, layout=None, reason=_LEFT)
         if counted.holds or ask.budget.spent or not any(rows.any() for rows in joined):
             return best
         taken = [mine | rows for mine, rows in zip(taken, joined, strict=True)]
@@ -109,9 +109,8 @@ def _counted(case: Case, lanes: Trace, proposal: Proposal, taken: list[BoolArray
         replace(
             proposal,
             weighted_excess=total,
-            operations_proved=False,
             bytes_bound=least,
-            complete=False,
+            left_open=True,
             reason=_LEFT,
         ),
         excess,
@@ -152,15 +151,12 @@ def _counting_excess(case: Case, lanes: Trace, held_by: Blocks, budget: Budget) 
 
 
 def _rank(case: Case) -> Callable[[Proposal], tuple[float, ...]]:
-    def rank(p: Proposal) -> tuple[float, ...]:
-        cost = p.operations or 0
-        if case.lowered.layout.minimise == "excess":
-            return p.weighted_excess, p.bytes, cost
-        if case.lowered.layout.minimise == "bytes":
-            return p.bytes, p.weighted_excess, cost
-        return cost, p.weighted_excess, p.bytes
-
-    return rank
+    objective = case.lowered.layout.objective
+    return lambda p: objective.key(
+        p.weighted_excess,
+        p.bytes,
+        case.index_cost(p.layout) if p.layout is not None and objective.instructions_first else 0,
+    )
 
 
 def _some(total: int, count: int) -> BoolArray:

@@ -100,7 +100,7 @@ def common_formula(
             raise ProblemFileError(
                 "layout", "one formula is sought for all sizes; offset, must_be and the hardware fix it"
             )
-        if problem.layout.minimise != "excess":
+        if not problem.layout.objective.excess_first:
             raise ProblemFileError(
                 "layout.minimise",
                 f"one formula for all sizes is sought for excess first, not {problem.layout.minimise}",

@@ -46,6 +46,7 @@ _CHEAP_TO_INDEX: Final = (
 _FIRST_SHARE, _ALL_SHARE = 0.2, 0.5
 # Share of the time left that one choice of widths has at least.
 _WIDTHS_SHARE: Final = 0.5
+_INDEX_LEFT: Final = "the time limit ended the search for a cheaper index"
 _WIDTHS_LEFT: Final = "another choice of widths was not searched to the end"
 
 
@@ -90,15 +91,18 @@ def solve(
 
 def _fixed(problem: Problem, ask: Ask, gpu: Device) -> Result:
     """The answer to a problem whose lanes are fixed."""
-    if problem.layout.minimise == "time":
+    if problem.layout.objective.time_first:
         return _of_least_time(problem, gpu, ask)
-    if problem.layout.minimise == "instructions" and not problem.is_dictated:
+    if problem.layout.objective.instructions_first and not problem.is_dictated:
         return _of_fewest_instructions(problem, gpu, ask)
     return solve_widths(problem, gpu, ask)
 
 
 def _what_ended(result: Result, budget: Budget) -> str:
     """The reason of the result; where a search was cut short, with what ended it."""
+    if result.status is Status.OPTIMAL and budget.ran_out and not result.reason:
+        cost = result.proof.index_cost
+        return "" if cost is None or cost.proved else _INDEX_LEFT
     if result.status is not Status.FEASIBLE:
         return result.reason
     if budget.stopped:
@@ -157,9 +161,7 @@ def _of_least_time(problem: Problem, gpu: Device, ask: Ask) -> Result:
     found = [(a, r) for a, r in each if r.layout is not None and r.estimate is not None]
     if not found:
         return under.solve(msgspec.structs.replace(problem.layout, minimise="excess"), ask)
-    _, least = min(
-        found, key=lambda ar: (_time(ar[1]), ar[1].weighted_excess or 0, ar[1].bytes or 0, not ar[0])
-    )
+    _, least = min(found, key=lambda ar: (*_key(problem, ar[1])[:-1], not ar[0]))
     reason = "least estimated time of the best layouts of several choices of families; an estimate, no proof"
     return msgspec.structs.replace(least, status=Status.FEASIBLE, reason=reason, decided_by=None)
 
@@ -180,21 +182,21 @@ def _of_fewest_instructions(problem: Problem, gpu: Device, ask: Ask) -> Result:
     found = [plainest]
     with suppress(OutOfTime):
         found += (r for _, r in _best_of_each(under, ask) if r.layout is not None)
-    least = min(found, key=_instructions)
+    least = min(found, key=lambda result: _key(problem, result))
     if least is plainest:
         return plainest
     return msgspec.structs.replace(least, status=Status.FEASIBLE, reason=plainest.reason, decided_by=None)
 
 
-def _instructions(result: Result) -> tuple[float, ...]:
-    cost = result.proof.index_cost
-    return cost.value if cost is not None else 0, result.weighted_excess or 0, result.bytes or 0
-
-
-def _time(result: Result) -> tuple[bool, float, float]:
-    """What fits on the device comes first."""
-    took = result.estimate
-    return (took.blocks_per_sm == 0, took.time, took.cycles) if took is not None else (False, 0.0, 0.0)
+def _key(problem: Problem, result: Result) -> tuple[float, ...]:
+    """What sorts results that have a layout; of estimates, what fits on the device comes first."""
+    cost, took = result.proof.index_cost, result.estimate
+    return problem.layout.objective.key(
+        result.weighted_excess or 0,
+        result.bytes or 0,
+        cost.value if cost is not None else 0,
+        (took.blocks_per_sm == 0, took.time, took.cycles) if took is not None else (),
+    )
 
 
 class _Under:
@@ -293,11 +295,11 @@ def formulas(case: Case, ask: Ask) -> Proposal:
         ProblemFileError: instructions come first where values are known only at run time.
     """
     problem = case.lowered
-    if case.chooses and problem.layout.minimise == "instructions":
+    if case.chooses and problem.layout.objective.instructions_first:
         raise ProblemFileError(
             "layout.minimise", "instructions cannot come first where values are known only at run time"
         )
-    if ask.method == "model" and problem.layout.minimise == "instructions":
+    if ask.method == "model" and problem.layout.objective.instructions_first:
         raise ProblemFileError("layout.minimise", "instructions cannot come first with the method 'model'")
     if tables.are_sought(case):  # afterwards
         families = tuple(f for f in problem.layout.families or () if f != "table")
@@ -384,9 +386,7 @@ def _of_all_widths(proof: Proof, proofs: Sequence[Proof], all_there: bool) -> Pr
 def _rank(answer: Answer) -> tuple[float, ...]:
     size, proof, wavefronts = answer.result.bytes or 0, answer.result.proof, answer.wavefronts
     cost = proof.index_cost.value if proof.index_cost else 0
-    if answer.minimise == "bytes":
-        return size, wavefronts, cost
-    return (cost, wavefronts, size) if answer.minimise == "instructions" else (wavefronts, size, cost)
+    return answer.objective.key(wavefronts, size, cost)
 
 
 def _decided(answer: Answer, least: Answer) -> bool:
@@ -395,4 +395,4 @@ def _decided(answer: Answer, least: Answer) -> bool:
     if result.status is Status.OPTIMAL:
         return True
     saved = (result.weighted_excess or 0) - result.proof.objective.lower_bound
-    return answer.minimise == "excess" and answer.wavefronts - saved > least.wavefronts
+    return answer.objective.excess_first and answer.wavefronts - saved > least.wavefronts

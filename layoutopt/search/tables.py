@@ -31,7 +31,7 @@ def why_none_is_searched(case: Case) -> str:
         return reason
     if case.chooses:
         return "some values are known only at run time"
-    return "none is where instructions come first" if case.lowered.layout.minimise == "instructions" else ""
+    return "none is where instructions come first" if case.lowered.layout.objective.instructions_first else ""
 
 
 def are_sought(case: Case) -> bool:
@@ -55,7 +55,7 @@ def not_refuted(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     if too_large or (ask.conflict_free and bound.everywhere and bound.lower_bound > 0):
         return proposal
     reasons = proposal.reason, why_none_is_searched(case) or _TABLES_LEFT
-    return replace(proposal, complete=False, reason="; ".join(filter(None, reasons)))
+    return replace(proposal, refuted=False, reason="; ".join(filter(None, reasons)))
 
 
 def within(problem: Problem, families: tuple[Family, ...] | None) -> Problem:
@@ -81,7 +81,7 @@ def of_every_layout(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
         workers=ask.workers,
         briefly=limits.families is not None,
         max_bytes=limits.max_bytes,
-        hint=_start(proposal),
+        hint=proposal.layout.table() if proposal.layout is not None else None,
         progress=_telling(case, proposal, ask),
     )
     proposal = replace(proposal, every_layout=(general.bound, general.evidence))
@@ -98,9 +98,9 @@ def of_every_layout(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
         return proposal
     proposal = replace(proposal, excess_bound=Bound(general.bound, EVERY_LAYOUT))
     if proposal.layout is None:
-        return replace(proposal, complete=True, reason=_by(general), decided_by=_decider(general))
+        return replace(proposal, refuted=True, reason=_by(general), decided_by=_decider(general))
     if general.bound == proposal.weighted_excess and proposal.bytes == case.lowered.tile.bytes:
-        proposal = replace(proposal, complete=True, reason="", decided_by=_decider(general))
+        proposal = replace(proposal, left_open=False, reason="", decided_by=_decider(general))
     return proposal
 
 
@@ -109,7 +109,11 @@ def _in_fewer_bytes(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     tile, bound = case.lowered.tile, proposal.excess_bound
     open_bytes = not proposal.complete and proposal.layout is not None and proposal.bytes != tile.bytes
     least = bound.everywhere and bound.lower_bound == proposal.weighted_excess
-    if not (open_bytes and least) or case.lowered.layout.minimise != "excess" or why_no_table(case.lowered):
+    if (
+        not (open_bytes and least)
+        or not case.lowered.layout.objective.excess_first
+        or why_no_table(case.lowered)
+    ):
         return proposal
     assert proposal.layout is not None
     lanes = case.lanes.with_idle()
@@ -136,17 +140,10 @@ def _telling(case: Case, best: Proposal | _Table | None, ask: Ask) -> Callable[[
     return tell
 
 
-def _start(proposal: Proposal) -> np.ndarray | None:
-    """Where a table is sought from: a better one that is known, or the formula."""
-    if proposal.start is not None:
-        return proposal.start
-    return proposal.layout.table() if proposal.layout is not None else None
-
-
 def _worth_asking(case: Case, proposal: Proposal, ask: Ask) -> int | None:
     """The weighted excess of which to ask whether every layout has as much; None where nothing is open."""
     bound = proposal.excess_bound
-    if case.lowered.layout.minimise != "excess":
+    if not case.lowered.layout.objective.excess_first:
         return None  # excess is the price of what comes first
     if proposal.layout is None:
         return 1 if ask.conflict_free and not bound.lower_bound else None
@@ -210,17 +207,17 @@ def with_tables(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
             return replace(
                 proposal,
                 excess_bound=Bound(bound, EVERY_LAYOUT),
-                complete=True,
+                refuted=True,
                 reason=_by(general),
                 decided_by=_decider(general),
             )
-        return replace(proposal, complete=False, reason=f"{proposal.reason}; {_TABLES_LEFT}")
+        return replace(proposal, refuted=False, left_open=True, reason=f"{proposal.reason}; {_TABLES_LEFT}")
     return _the_better(case, proposal, known, bound, None if _bytes_first(case, ask) else general.free)
 
 
 def _bytes_first(case: Case, ask: Ask) -> bool:
     """Whether fewer bytes are worth any excess."""
-    return case.lowered.layout.minimise == "bytes" and not ask.conflict_free
+    return case.lowered.layout.objective.bytes_first and not ask.conflict_free
 
 
 def _best_formula(case: Case, proposal: Proposal, ask: Ask) -> _Table | None:
@@ -267,14 +264,14 @@ def _the_better(
         return replace(
             proposal,
             bytes_bound=Bound(least, EVERY_LAYOUT),
-            complete=True,
+            left_open=False,
             reason="",
             decided_by="placement",
         )
     if bound >= proposal.excess_bound.lower_bound:
         proposal = replace(proposal, excess_bound=Bound(bound, EVERY_LAYOUT))
-    return replace(proposal, complete=False, reason=_TABLES_LEFT)
+    return replace(proposal, left_open=True, reason=_TABLES_LEFT)
 
 
-def _rank(case: Case, excess: float, size: int) -> tuple[float, float]:
-    return (size, excess) if case.lowered.layout.minimise == "bytes" else (excess, size)
+def _rank(case: Case, excess: float, size: int) -> tuple[float, ...]:
+    return case.lowered.layout.objective.key(excess, size)

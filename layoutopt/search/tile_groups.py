@@ -17,25 +17,25 @@ import msgspec
 
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout, Target, row_major
-from layoutopt.problems.types import FAMILIES, Access, NamedTile, Problem, Tile, TileSet
+from layoutopt.problems.types import FAMILIES, Access, Block, NamedTile, Problem, Tile
 
 # Families of what a tile's own order of dimensions leaves no choice of.
 _OTHER_ORDERS: Final = ("order", "split", "matrix")
 
 
-def shared_tiles(tile_set: TileSet) -> tuple[tuple[str, ...], ...]:
+def shared_tiles(tile_set: Block) -> tuple[tuple[str, ...], ...]:
     """Names of the tiles that share a layout, list by list."""
     if isinstance(tile_set.same_layout, tuple):
         return tile_set.same_layout
     return (tuple(name for time in tile_set.overlay for name in time),) if tile_set.same_layout else ()
 
 
-def side_by_side(tile_set: TileSet) -> bool:
+def side_by_side(tile_set: Block) -> bool:
     """Whether tiles that share a layout lie one behind the other, and not in the same bytes."""
     return isinstance(tile_set.same_layout, tuple)
 
 
-def groups(tile_set: TileSet) -> tuple[tuple[tuple[NamedTile, ...], Problem], ...]:
+def groups(tile_set: Block) -> tuple[tuple[tuple[NamedTile, ...], Problem], ...]:
     """The tiles that get one layout, and their accesses as one problem, in the order of the file.
 
     The problem's tile has the bytes of the largest of them in the smallest elements; where one of them is so,
@@ -153,7 +153,7 @@ def viewed_index(index: Sequence[str | int], tile: Tile, onto: Tile) -> tuple[st
     return tuple(reversed(found))
 
 
-def within_room(tile_set: TileSet, gpu: Device) -> TileSet:
+def within_room(tile_set: Block, gpu: Device) -> Block:
     """The tiles under a budget: the file's, else what a block of the GPU has beside other shared memory."""
     limits = gpu.limits_of(tile_set.target)
     if tile_set.layout.max_bytes is not None or limits is None:

@@ -17,7 +17,7 @@ from layoutopt.index.index_code import MEASURE
 from layoutopt.layout.formula import element_expression
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, IndexCost, Proof, Result, Status
-from layoutopt.problems.types import Objective
+from layoutopt.problems.objective import Objective
 from layoutopt.proof.reasons import COUNTING
 from layoutopt.search.proposal import Proposal
 
@@ -31,13 +31,13 @@ class Answer:
     Attributes:
         result: the result.
         wavefronts: of its layout, weighted; 0 without one.
-        minimise: what comes first.
+        objective: what is minimised.
         elements_bytes: of the elements, which no layout undercuts.
     """
 
     result: Result
     wavefronts: float
-    minimise: Objective
+    objective: Objective
     elements_bytes: int
 
 
@@ -58,12 +58,12 @@ def verified(case: Case, proposal: Proposal, *, conflict_free: bool = False) -> 
         result = Result(
             name, target, status, proof, proposal.reason, decided_by=decided_by, model=proposal.model
         )
-        return Answer(result, 0, case.asked.layout.minimise, elements)
+        return Answer(result, 0, case.asked.layout.objective, elements)
     counts = _counts(case, layout, proposal)
     reports = case.described(case.reports(counts), case.table(layout))
     if conflict_free and any(report.excess for report in reports):
         unknown = Result(name, target, Status.UNKNOWN, proof, _WEIGHTLESS)
-        return Answer(unknown, 0, case.asked.layout.minimise, elements)
+        return Answer(unknown, 0, case.asked.layout.objective, elements)
     shown = case.as_elements(layout)
     own = case.needed_alignment(layout, reports)
     result = Result(
@@ -85,7 +85,7 @@ def verified(case: Case, proposal: Proposal, *, conflict_free: bool = False) -> 
         model=proposal.model,
     )
     wavefronts = round(case.weighted_wavefronts(counts) / case.lanes.weight_unit, 6)
-    return Answer(result, wavefronts, case.asked.layout.minimise, elements)
+    return Answer(result, wavefronts, case.asked.layout.objective, elements)
 
 
 def _counts(case: Case, layout: Layout, proposal: Proposal) -> Sequence[Counts]:
@@ -117,8 +117,8 @@ def _proof(case: Case, proposal: Proposal) -> Proof:
     plain = Bound(least, scope if least > proposal.plain_floor else EVERY_LAYOUT)
     weighted = Bound(case.in_weights(bound), scope) if case.has_weights else None
     cost = None
-    if proposal.layout is not None and proposal.operations is not None and case.indexed:
-        value = sum(code.instructions.total for code in case.index_code(proposal.layout))
+    if proposal.layout is not None and case.indexed and not case.lowered.is_dictated:
+        value = case.index_cost(proposal.layout)
         cost = IndexCost(value, value <= case.least_instructions, MEASURE)
     # The search itself proves of every layout what counting gives.
     wider, evidence = None, COUNTING.evidence if bound and scope == EVERY_LAYOUT else ""

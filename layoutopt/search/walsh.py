@@ -28,6 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.expressions.bits import xor_basis
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.model.cp_sat import Outcome
@@ -98,7 +99,7 @@ class _Search:
         lowest = int(question.low[self.binding].min())
         if (question.high[self.binding] != self.high).any() or question.first_source < self.high:
             return Outcome.UNKNOWN, {}
-        self.sources = self._pivots()
+        self.sources = self._enough_sources()
         if self.high - lowest + len(self.sources) > _MAX_BITS:
             return Outcome.UNKNOWN, {}
         self.size = 1 << len(self.sources)
@@ -143,25 +144,17 @@ class _Search:
 
     # Tables -----------------------------------------------------------------------------------
 
-    def _pivots(self) -> list[int]:
+    def _enough_sources(self) -> list[int]:
         """Source bits that are enough: masks over them give every functional on the words in use."""
         question = self.question
         words = question.words[self.binding] >> question.first_source
         parts = np.unique(words[self.present[self.binding]]).tolist()
         parts += [v >> question.first_source for _, offsets in question.still for v in offsets]
         parts += [question.last[0] >> question.first_source] if question.last is not None else []
-        pivots: dict[int, int] = {}
-        for part in parts:
-            while part:
-                top = part.bit_length() - 1
-                if top not in pivots:
-                    pivots[top] = part
-                    break
-                part ^= pivots[top]
-        return sorted(pivots)
+        return sorted(number.bit_length() - 1 for number in xor_basis(parts))
 
     def _compress(self, part: IntArray | int) -> IntArray:
-        """The pivot bits of a source part, moved together."""
+        """The bits that are enough of a source part, moved together."""
         part = np.asarray(part)
         result = np.zeros_like(part)
         for k, bit in enumerate(self.sources):

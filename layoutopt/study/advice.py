@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from layoutopt.problems.answer import Status
+from layoutopt.problems.answer import Estimate, Status
 from layoutopt.study.comparison import Recommendation, Row
 
 # Estimates that differ by less do not tell which layout is faster: three times their median error. A layout
@@ -98,7 +98,13 @@ def clearly_faster(row: Row, used: Row) -> bool:
     saved = (used.weighted_wavefronts or 0.0) - (row.weighted_wavefronts or 0.0)
     if row.time is None or used.time is None or row.cycles is None or used.cycles is None:
         return saved > 0
-    return saved >= 0 and max(row.time / used.time, row.cycles / used.cycles) * SAME_TIME < 1
+    return saved >= 0 and surely_faster(row, used)
+
+
+def surely_faster(found: Row | Estimate, used: Row | Estimate) -> bool:
+    """Whether estimates tell that one is faster, for one block alone and for as many as fit."""
+    pairs = (found.time, used.time), (found.cycles, used.cycles)
+    return all(a is not None and b is not None and a * SAME_TIME < b for a, b in pairs)
 
 
 def _left_out(rows: int) -> str:
@@ -114,11 +120,14 @@ def _time(row: Row) -> float:
 def _adoption(row: Row) -> tuple[bool, bool, int, float, int, int]:
     """What it takes to adopt a row, of rows that take as long: an edit first, then what has no conflicts."""
     bytes_, wavefronts = row.bytes or 0, row.weighted_wavefronts or 0.0
-    return row.family != "edit", bool(row.excess), bytes_, wavefronts, row.by_hardware or 0, _operations(row)
-
-
-def _operations(row: Row) -> int:
-    return row.instructions if row.instructions is not None else row.index_ops or 0
+    return (
+        row.family != "edit",
+        bool(row.excess),
+        bytes_,
+        wavefronts,
+        row.by_hardware or 0,
+        row.instructions or 0,
+    )
 
 
 def _kept(row: Row, fastest: Row) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 from msgspec import Struct
+
+from layoutopt.ground.json_data import Versioned
 
 SCHEMA: Final = "layoutopt.comparison/1"
 
@@ -16,7 +17,7 @@ class RowAccess(Struct, frozen=True):
     Attributes:
         wavefronts, ideal, excess, bank_conflicts: over all its warp instructions.
         ways: wavefronts of the worst phase of its worst instruction (2: a 2-way conflict).
-        index_ops: integer operations from tid, lane, warp and loop variables to the element offset.
+        index_ops: integer instructions of its index code, one pass of a thread.
     """
 
     name: str
@@ -26,7 +27,7 @@ class RowAccess(Struct, frozen=True):
     excess: int
     bank_conflicts: int
     ways: int
-    index_ops: int
+    index_ops: int | None = None
 
 
 class Row(Struct, frozen=True):
@@ -46,7 +47,7 @@ class Row(Struct, frozen=True):
         wavefronts, ideal, excess: summed over all warp instructions, weights not applied.
         ways: of the worst conflict.
         weighted_wavefronts: with the weights.
-        index_ops: integer operations from coordinates to offset, at every access.
+        index_ops: `instructions` under its older name.
         blocks_per_sm: resident blocks of the multiprocessor, by shared memory, threads and block slots.
         blocks_by_shared_memory: by shared memory alone.
         limited_by: what decides blocks_per_sm.
@@ -151,7 +152,7 @@ class Recommendation(Struct, frozen=True):
     keep: bool
 
 
-class Comparison(Struct, frozen=True, rename={"schema_": "schema"}):
+class Comparison(Versioned, frozen=True):
     """All rows, from the plainest to the most general.
 
     Attributes:
@@ -172,11 +173,6 @@ class Comparison(Struct, frozen=True, rename={"schema_": "schema"}):
     measured_on: str | None = None
     not_counted: str | None = None
     schema_: str = SCHEMA
-
-    def to_json(self) -> dict[str, Any]:
-        """The comparison as JSON-ready data, the schema first."""
-        data: dict[str, Any] = msgspec.to_builtins(self)
-        return {"schema": data.pop("schema"), **data}
 
 
 def by_wavefronts(row: Row) -> tuple[float, int]:

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from layoutopt.errors import LayoutError, ProblemFileError, VerificationError
-from layoutopt.files.file import from_data
+from layoutopt.files.file import tile_from_data
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
@@ -280,7 +280,7 @@ def _problems(question: Question, used: UsedArray, request: Request) -> Iterator
         shapes = [*(shapes if shapes[0] != flat else []), *rows[:MOST_SHAPES], flat]
     limits = Constraints(families=FAMILIES, max_bytes=size + size // 4)
     for shape in dict.fromkeys(shapes):
-        problem = from_data(question.data(shape, trimmed=False))
+        problem = tile_from_data(question.data(shape, trimmed=False))
         written = shape == question.extents
         yield msgspec.structs.replace(problem, layout=limits, published=None), written
 

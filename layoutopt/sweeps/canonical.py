@@ -19,7 +19,7 @@ import msgspec
 
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Method
-from layoutopt.problems.types import Problem, TileSet
+from layoutopt.problems.types import Block, Problem
 
 # Fields of an access that few have: left out where they say nothing.
 _FREE: Final = ("lanes", "values", "global", "order")
@@ -36,7 +36,7 @@ class Spelling:
     order: tuple[int, ...]
 
 
-def spelling_of(problem: Problem | TileSet) -> Spelling:
+def spelling_of(problem: Problem | Block) -> Spelling:
     """How the accesses of a problem are called, and their places in the order of their texts."""
     names = tuple(access.name for access in problem.accesses)
     if _names_matter(problem):
@@ -49,7 +49,7 @@ def spelling_of(problem: Problem | TileSet) -> Spelling:
     return Spelling(names, tuple(order))
 
 
-def digest(problem: Problem | TileSet, *, conflict_free: bool, method: Method) -> str:
+def digest(problem: Problem | Block, *, conflict_free: bool, method: Method) -> str:
     """What decides the answer to a problem on a device, as 64 hexadecimal digits."""
     data = {field: value for field, value in msgspec.to_builtins(problem).items() if field not in _SAYINGS}
     if isinstance(problem, Problem) and problem.published is not None:
@@ -92,9 +92,9 @@ def restored(answer: dict[str, Any], name: str, spelling: Spelling) -> dict[str,
     return {**answer, "problem": name, "accesses": own}
 
 
-def _names_matter(problem: Problem | TileSet) -> bool:
+def _names_matter(problem: Problem | Block) -> bool:
     """Whether answers name accesses or tiles elsewhere than in the reports."""
-    return isinstance(problem, TileSet) or problem.is_dictated
+    return isinstance(problem, Block) or problem.is_dictated
 
 
 def _access(access: Any) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.files.result_file import arrangement_from_data
 from layoutopt.files.templates import Value
 from layoutopt.ground import json_data
-from layoutopt.problems.answer import Result, Status
-from layoutopt.search.arrange import Arrangement, arrangement_from_data
+from layoutopt.problems.answer import Arrangement, Result, Status
 from layoutopt.sweeps.canonical import Spelling, restored
 from layoutopt.sweeps.task import ERROR, LOST
 

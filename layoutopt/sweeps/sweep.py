@@ -13,15 +13,14 @@ from typing import Final
 
 import msgspec
 
-from layoutopt.errors import LayoutoptError, ProblemFileError
+from layoutopt.errors import LayoutoptError
 from layoutopt.files.inputs import Input
 from layoutopt.files.python import Source, checked, items
 from layoutopt.files.templates import Value
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, device
-from layoutopt.problems.answer import Method, Result
+from layoutopt.problems.answer import Arrangement, Method, Result
 from layoutopt.problems.types import Problem
-from layoutopt.search.arrange import Arrangement
 from layoutopt.search.proposal import check_method, check_workers
 from layoutopt.sweeps import cluster, local
 from layoutopt.sweeps.canonical import device_digest, digest, spelling_of
@@ -260,8 +259,6 @@ def _tile(item: Input, how: _How, digests: _Digests) -> tuple[Tile, bytes]:
     try:
         problem = checked(item)
         gpu, data = digests.of(problem.target)
-        if how.method != "auto" and not isinstance(problem, Problem):
-            raise ProblemFileError("", "--method: of several tiles, each is solved by auto")
     except LayoutoptError as error:
         return Tile(item.source or item.label, item.values, str(name), error=str(error)), b""
     tile = Tile(

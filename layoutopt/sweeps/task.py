@@ -16,9 +16,8 @@ from layoutopt.ground import json_data
 from layoutopt.ground.budget import OutOfTime
 from layoutopt.hardware.devices import Device, device
 from layoutopt.problems.answer import Method, Status
-from layoutopt.problems.types import Problem, TileSet
-from layoutopt.search.arrange import arrange
-from layoutopt.search.solve import solve
+from layoutopt.problems.types import Block, Problem
+from layoutopt.search.block import solve
 from layoutopt.study.faster import timed
 from layoutopt.sweeps.canonical import kept, spelling_of
 
@@ -72,28 +71,28 @@ class Outcome:
     seconds: float = 0.0
 
 
-def problem_of(data: bytes) -> Problem | TileSet:
+def problem_of(data: bytes) -> Problem | Block:
     """A checked problem out of its JSON."""
     return _SEVERAL.decode(data) if b'"tiles":' in data else _ONE.decode(data)
 
 
 json_data.prepare(Problem)
-json_data.prepare(TileSet)
+json_data.prepare(Block)
 _ONE: Final = msgspec.json.Decoder(Problem)
-_SEVERAL: Final = msgspec.json.Decoder(TileSet)
+_SEVERAL: Final = msgspec.json.Decoder(Block)
 
 
-def _solved(problem: Problem, gpu: Device, task: Task) -> dict[str, Any]:
+def _solved(problem: Problem | Block, gpu: Device, task: Task) -> dict[str, Any]:
     """The answer as `layoutopt solve` prints it."""
     begun = time.monotonic()
-    result = solve(
+    found = solve(
         problem,
         target=gpu,
         time_limit=task.time_limit,
         conflict_free=task.conflict_free,
         method=task.method,
     )
-    return timed(problem, result, gpu, task.time_limit, time.monotonic() - begun).to_json()
+    return timed(problem, found, gpu, task.time_limit, time.monotonic() - begun).to_json()
 
 
 def outcome_of(task: Task, devices: Sequence[Device] = ()) -> Outcome:
@@ -112,12 +111,7 @@ def outcome_of(task: Task, devices: Sequence[Device] = ()) -> Outcome:
     try:
         problem = problem_of(task.data)
         gpu = device(problem.target, devices)
-        if isinstance(problem, TileSet):
-            data = arrange(
-                problem, target=gpu, time_limit=task.time_limit, conflict_free=task.conflict_free
-            ).to_json()
-        else:
-            data = _solved(problem, gpu, task)
+        data = _solved(problem, gpu, task)
     except LayoutoptError as error:
         return Outcome(task.hash, ERROR, error=str(error))
     except MemoryError:

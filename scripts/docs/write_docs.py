@@ -128,7 +128,7 @@ def format_page() -> str:
         "CopyAccess",
         "Copy",
         "Constraints",
-        "TileSet",
+        "Block",
         "NamedTile",
         "TileAccess",
         "Template",

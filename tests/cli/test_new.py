@@ -11,16 +11,15 @@ import pytest
 from command import COMMAND, ENVIRONMENT, layoutopt
 from conftest import PROBLEMS, ROOT, TILE_SETS
 
-from layoutopt import arrange, load_any
+from layoutopt import load, solve
 from layoutopt.accesses.trace import trace
 from layoutopt.cli.new import KINDS as OFFERED
 from layoutopt.files.block_starters import BLOCKS
 from layoutopt.files.catalogue import find, problems, short_names
-from layoutopt.files.file import from_data, load
+from layoutopt.files.file import from_data
 from layoutopt.files.starters import KINDS, Options, starter
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.fragments import executes, fragments
-from layoutopt.search.solve import solve
 
 TILE_ELEMENT = {"s8": "i8", "s32": "i32"}
 
@@ -50,9 +49,9 @@ def test_every_kind_solves_as_it_is(kind, tmp_path):
 def test_a_hopper_block_solves_as_it_is(options, stages, threads, bytes_, tmp_path):
     path = tmp_path / "block.json"
     assert layoutopt("new", "hopper", *options, "-o", path).returncode == 0
-    tiles = load_any(path)
+    tiles = load(path)
     assert (tiles.tiles[0].stages, tiles.threads) == (stages, threads)
-    found = arrange(tiles)
+    found = solve(tiles)
     assert (found.status, found.excess, found.bytes) == ("optimal", 0, bytes_)
 
 

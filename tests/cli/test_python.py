@@ -146,16 +146,26 @@ def test_the_page_for_compiler_authors_runs(capsys):
 
 
 def test_what_is_no_problem_is_said():
-    one = transpose()
-    several = layoutopt.load_any("hopper_gemm_128x128x64_f16")
-    for function in (layoutopt.solve, layoutopt.compare, layoutopt.explain, layoutopt.emit):
-        with pytest.raises(ProblemFileError, match=r"expected a problem of one tile .*, got str 'tile.json'"):
+    for function in (layoutopt.solve, layoutopt.check, layoutopt.compare, layoutopt.explain, layoutopt.emit):
+        with pytest.raises(ProblemFileError, match=r"expected a problem .*, got str 'tile.json'"):
             function("tile.json")
-        with pytest.raises(ProblemFileError, match="got a tile set, which arrange"):
-            function(several)
-    for function in (layoutopt.arrange, layoutopt.compare_tiles, layoutopt.explain_tiles):
-        with pytest.raises(ProblemFileError, match="got a problem of one tile, which solve"):
-            function(one)
+
+
+def test_names_of_the_last_release_warn():
+    for old in ("check_tiles", "compare_tiles", "explain_tiles"):
+        with pytest.warns(DeprecationWarning, match=f"{old} is now"):
+            assert getattr(layoutopt, old) is getattr(layoutopt, old.removesuffix("_tiles"))
+
+
+def test_several_tiles_are_solved_and_emitted_as_one():
+    several = layoutopt.load("hopper_gemm_128x128x64_f16")
+    found = layoutopt.solve(several, time_limit=5)
+    assert isinstance(found, layoutopt.Arrangement)
+    assert f"_{found.tiles[0].tiles[0]}_stage_bytes" in layoutopt.emit(several, found, lang="c")
+    with pytest.raises(ProblemFileError, match="a formula is for one tile"):
+        layoutopt.emit(several, "x0")
+    with pytest.raises(ProblemFileError, match="the answer is for several tiles, the problem has one"):
+        layoutopt.emit(transpose(), found)
 
 
 def test_a_target_may_be_a_name():

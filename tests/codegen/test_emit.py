@@ -19,11 +19,11 @@ from layoutopt.engine.case import case_of
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.bits import moved_bits
 from layoutopt.expressions.grammar import Const, Op, Var, evaluate, parse, to_text
-from layoutopt.expressions.instructions import instructions
 from layoutopt.expressions.simplify import simplify
 from layoutopt.files.file import from_data, load
 from layoutopt.ground.escape import comment, identifier
 from layoutopt.hardware.devices import device
+from layoutopt.index.instructions import instructions
 from layoutopt.layout.formula import flipped_spelling, offset_expression
 from layoutopt.layout.layout import Digit, Layout, Target
 from layoutopt.problems.answer import Bound, Proof, Result, Status

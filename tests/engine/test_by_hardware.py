@@ -9,15 +9,12 @@ import numpy as np
 import pytest
 from hardware_tiles import FILL, MEASURED, OWN_ROW, ROWS, data, of, solved
 
-from layoutopt import arrange, check, compare, load_all
+from layoutopt import check, compare, load_all, solve
 from layoutopt.codegen.languages import emit
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data, json_schema
-from layoutopt.files.tile_set_file import tiles_from_data
 from layoutopt.hardware.devices import device
 from layoutopt.report.text import report
-from layoutopt.report.tile_set_text import arrangement_report
-from layoutopt.search.solve import solve
 
 TILES = {"name": "t", "threads": 32, "tiles": [{"name": "A", "shape": [8, 64], "element": "f16"}]}
 
@@ -244,7 +241,7 @@ def test_what_is_not_declared_is_refused_by_name(op, why):
         from_data(data({"name": "a", "op": op}))
     tiles = {**TILES, "accesses": [{"name": "a", "tile": "A", "op": op}]}
     with pytest.raises(ProblemFileError, match=r"accesses\[0\]\.op: "):
-        tiles_from_data(tiles)
+        from_data(tiles)
 
 
 def test_other_gpus_have_none():
@@ -324,7 +321,7 @@ def test_a_problem_survives_its_data():
 
 
 def test_tile_sets_hold_them_and_fragments():
-    tiles = tiles_from_data(
+    tiles = from_data(
         {
             "name": "gemm",
             "target": "sm_90",
@@ -343,21 +340,21 @@ def test_tile_sets_hold_them_and_fragments():
             "layout": {"families": ["none", "pad"], "max_bytes": 65536},
         }
     )  # fmt: skip
-    found = arrange(tiles)
+    found = solve(tiles)
     assert (str(found.status), found.excess, found.bytes, found.alignment_bytes) == (
         "optimal",
         0,
         40960,
         1024,
     )
-    text = arrangement_report(tiles, found)
+    text = report(tiles, found)
     assert "operand: K-major, mode 128B (code 1)" in text
     assert "store: 1 box of 64x64" in text
     jsonschema.validate({**TILES, "accesses": [{"tile": "A", **FILL}]}, json_schema())
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**TILES, "accesses": [FILL]}, json_schema())
     with pytest.raises(ProblemFileError, match=r"accesses\[1\]\.box\[0\]"):
-        tiles_from_data({**TILES, "accesses": [{"tile": "A", **ROWS}, {"tile": "A", **FILL, "box": [3, 64]}]})
+        from_data({**TILES, "accesses": [{"tile": "A", **ROWS}, {"tile": "A", **FILL, "box": [3, 64]}]})
 
 
 def test_the_layouts_that_the_hardware_knows_are_compared():

@@ -7,13 +7,13 @@ from layoutopt.codegen.languages import run_plan
 from layoutopt.engine.case import case_of
 from layoutopt.errors import VerificationError
 from layoutopt.expressions.expand import expanded
-from layoutopt.expressions.folding import folded, unrolled
 from layoutopt.expressions.grammar import Const, evaluate, parse, substituted, to_text
 from layoutopt.expressions.simplify import simplify
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
 from layoutopt.index import index_code
 from layoutopt.index.address_forms import FormSearch
+from layoutopt.index.folding import folded, unrolled
 from layoutopt.layout.formula import flipped_spelling
 from layoutopt.search.solve import solve
 

@@ -11,7 +11,7 @@ from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
 from layoutopt.layout.layout import Digit, Layout
 from layoutopt.model.phases import phase_sets
-from layoutopt.model.placement import nearby
+from layoutopt.model.placement import free_assignment
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Status
 from layoutopt.report.text import report
 from layoutopt.search.proposal import Ask, Proposal
@@ -73,7 +73,7 @@ def test_excess_stays_what_it_is_where_bytes_are_saved():
     lanes = trace(problem, gpu)
     padded = sum(s * x for s, x in zip((43, 7, 1), np.indices(problem.tile.shape), strict=True)) * 4
     sets = phase_sets(lanes, problem.tile, gpu)
-    found = nearby(sets, lanes, problem.tile, budget=Budget(), hint=padded)
+    found = free_assignment(sets, lanes, problem.tile, budget=Budget(), hint=padded)
     assert found.excess <= weighted_excess(padded, lanes, gpu)
     assert found.bytes == problem.tile.bytes
 
@@ -90,9 +90,6 @@ def test_a_table_is_found_where_the_search_ended_before_it_asked_for_one():
         bytes=int(padded.table().max()) + 4,
         excess_bound=Bound(0, EVERY_LAYOUT),
         bytes_bound=Bound(problem.tile.bytes, EVERY_LAYOUT),
-        complete=False,
-        operations=5,
-        operations_proved=False,
         plain_floor=0,
         reason="out of time",
     )

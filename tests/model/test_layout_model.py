@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,10 +19,12 @@ from layoutopt.model.layout_model import LayoutModel
 from layoutopt.model.linear_phases import phases_of
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.pitches import PitchVariables, by_span, linearisation, pitches_of
-from layoutopt.model.readable import readable
 from layoutopt.model.space import Space
 from layoutopt.model.swizzle_rules import swizzle_field
 from layoutopt.search.joint import Growth
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts/docs"))
+from print_model import readable
 
 FAMILIES = [
     ["none", "xor"],

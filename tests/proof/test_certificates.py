@@ -152,7 +152,7 @@ def test_a_packing_of_words_that_are_requests_of_their_own(tmp_path):
         rules["store", 8], phases=((0, 1, 2, 3), (4, 5, 6, 7)), split_words=True
     )
     rules["store", 1] = rules["store", 4]
-    gpu = dataclasses.replace(gpu, rules=rules)
+    gpu = dataclasses.replace(gpu, name="made up", rules=rules)
     wide = {"name": "wide", "op": "store", "bytes": 8, "for": {"k": 4}}
     wide["index"] = ["((tid + k) // 3 + 3*k) % 4", "2*((tid + k) % 3)"]
     byte = {"name": "byte", "op": "store", "bytes": 1, "index": ["(tid // 6 + tid // 4) % 4", "tid % 6"]}
@@ -162,11 +162,12 @@ def test_a_packing_of_words_that_are_requests_of_their_own(tmp_path):
     result = solve(problem, target=gpu)
     assert (result.status, result.excess, result.proof.evidence) == (Status.OPTIMAL, 2, PACKING.evidence)
     given = certificate(problem, gpu, result)
-    assert checked(data, given, tmp_path)[0] == 0
+    code, text = checked(data, given, tmp_path)  # of a GPU that nobody knows, phases are not checked
+    assert (code, "hardware: NOT CHECKED" in text) == (3, True), text
     split = next(p for c in given["packing"]["cliques"] for p in c["phases"] if "request" in p)
     for other in (1 - split["request"], 2, -1, None):
         split["request"] = other
-        assert checked(data, given, tmp_path)[0] != 0
+        assert checked(data, given, tmp_path)[0] == 1
 
 
 def test_a_parity_and_every_way_to_forge_it(tmp_path):
@@ -262,7 +263,7 @@ def test_too_many_bytes_are_arithmetic(tmp_path):
         (lambda g: g["bound"].update(excess=1), "less excess than 1"),
         (lambda g: g["bytes"].update(at_least=300), "fewer bytes than 300"),
         (lambda g: g["bytes"].update(at_least=200), "optimal, but the bounds are lower"),
-        (lambda g: g["served"]["rows"].update(bytes=8), "8 bytes, not 4"),
+        (lambda g: g["served"]["rows"].update(bytes=8), "phases of access 'rows' is not that of toy_8_8"),
         (lambda g: g.pop("bound"), "malformed"),
         (lambda g: g.update(status={}), "no status"),
         (lambda g: g.update(status="infeasible"), "infeasible, with a layout"),
@@ -307,8 +308,7 @@ def test_elements_that_share_bytes_and_widths_that_were_chosen(tmp_path):
         ],
     }  # fmt: skip
     code, text, given = certified(chosen, toy.toy_device(8, 8), tmp_path)
-    assert (code, text.count(": checked")) == (0, 3)
-    assert text.startswith("widths: rows: 4 bytes; other choices are not compared here\n")
+    assert (code, text.count(": checked")) == (0, 3)  # no choice has less than none in the tile's own bytes
     given["served"]["rows"]["bytes"] = 16
     assert checked(chosen, given, tmp_path)[0] == 1
 
@@ -369,7 +369,7 @@ def test_counting_counts_equal_addresses_where_they_are_served_one_by_one(tmp_pa
     access = {"name": "a", "op": "atomic", "bytes": 4, "index": ["tid // 2"]}
     data = {
         "name": "t",
-        "target": "toy",
+        "target": "toy_4_2",
         "tile": {"shape": [2], "element": "f32"},
         "threads": 4,
         "accesses": [access],

@@ -65,7 +65,7 @@ def test_the_choice_of_a_mode_is_checked(tmp_path):
     given = certificate(problem := from_data(OWN_ROW), device("sm_90"), solve(problem, time_limit=5))
     assert given["bound"]["excess"] > 0
     code, text = checked(OWN_ROW, given, tmp_path)
-    assert (code, "in the layouts of tma.load, boxes side by side: checked, in all " in text) == (0, True), (
+    assert (code, "layouts of whole boxes, pages or copies none is better: checked" in text) == (0, True), (
         text
     )
     pinned = {**OWN_ROW, "accesses": [{**OWN_ROW["accesses"][0], "mode": "none"}, OWN_ROW["accesses"][1]]}

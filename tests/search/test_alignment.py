@@ -12,7 +12,6 @@ from layoutopt.accesses.trace import trace
 from layoutopt.engine.case import case_of
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.files.file import from_data
-from layoutopt.files.tile_set_file import tiles_from_data
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, PhaseRule, device
 from layoutopt.problems.answer import EVERY_LAYOUT, Status
@@ -242,8 +241,8 @@ def test_the_tiles_of_a_set_need_no_more_than_the_file_has():
     tiles = [{"name": n, "shape": [8], "element": "f64"} for n in ("s", "t")]
     accesses = [{"name": n, "tile": n, "op": "load", "bytes": 4, "index": ["tid"]} for n in ("s", "t")]
     data = {"name": "two", "tiles": tiles, "threads": 8, "accesses": accesses}
-    assert layoutopt.arrange(tiles_from_data(data)).alignment_bytes == 8
-    assert layoutopt.arrange(tiles_from_data({**data, "layout": {"alignment_bytes": 4}})).alignment_bytes == 4
+    assert layoutopt.solve(from_data(data)).alignment_bytes == 8
+    assert layoutopt.solve(from_data({**data, "layout": {"alignment_bytes": 4}})).alignment_bytes == 4
 
 
 def test_an_error_names_access_lane_and_address():
@@ -345,8 +344,8 @@ def test_public_functions_stay_functions():
     """The module of that name is loaded by the first call."""
     tile = {"name": "t", "shape": [8], "element": "f32"}
     access = {"name": "a", "tile": "t", "op": "load", "bytes": 4, "index": ["tid"]}
-    tile_set = tiles_from_data({"name": "s", "tiles": [tile], "threads": 8, "accesses": [access]})
-    assert layoutopt.arrange(tile_set).bytes == layoutopt.arrange(tile_set).bytes == 32
+    tile_set = from_data({"name": "s", "tiles": [tile], "threads": 8, "accesses": [access]})
+    assert layoutopt.solve(tile_set).bytes == layoutopt.solve(tile_set).bytes == 32
     assert callable(layoutopt.solve)
     assert callable(layoutopt.check)
 

@@ -15,17 +15,17 @@ from conftest import ROOT, TILE_SETS
 from test_brute_force import random_case
 
 from layoutopt.accesses.trace import trace
-from layoutopt.codegen.tiles import arrangement_code
+from layoutopt.codegen.block import code_of
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import ProblemFileError
-from layoutopt.files.file import json_schema
-from layoutopt.files.tile_set_file import load_any, tiles_from_data
+from layoutopt.files.file import from_data, json_schema, load
+from layoutopt.files.result_file import arrangement_from_data
 from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import Status
-from layoutopt.search.arrange import arrange, arrangement_from_data
+from layoutopt.search.block import solve
 from layoutopt.search.packing import Plan, least, pack
-from layoutopt.search.solve import solve
 from layoutopt.search.tile_groups import groups
+from layoutopt.study.block import placed
 
 SMALL = [(2, 4), (3, 3), (2, 6), (4, 2), (3, 4), (2, 2, 2), (12,), (3, 5)]
 
@@ -143,13 +143,13 @@ def test_best_combination(block):
     for seed in range(block * 40, block * 40 + 40):
         rng, data, plan, costs, target = random_set(seed)
         if not all(costs):
-            assert arrange(tiles_from_data(data), target=target).status is Status.INFEASIBLE, seed
+            assert solve(from_data(data), target=target).status is Status.INFEASIBLE, seed
             continue
         totals = every_combination(data, plan, costs)
         limits = {None, min(totals.values()) - 1, *totals.values(), min(totals.values()) + rng.randint(0, 12)}
         for limit in sorted(limits, key=lambda n: n or 0)[-4:]:
             data["layout"] = {"max_bytes": limit}
-            result = arrange(tiles_from_data(data), target=target)
+            result = solve(from_data(data), target=target)
             fitting = [(e, size) for e, size in totals.items() if limit is None or size <= limit]
             if not fitting:
                 assert result.status is Status.INFEASIBLE, (seed, limit)
@@ -189,8 +189,8 @@ def placed_tables(tile_set, result):
 
 
 def test_every_byte_is_used_once_and_costs_hold_where_the_tile_lies():
-    tile_set = tiles_from_data(gemm())
-    result = arrange(tile_set)
+    tile_set = from_data(gemm())
+    result = solve(tile_set)
     assert result.status is Status.OPTIMAL
     used = []
     gpu = device(tile_set.target)
@@ -231,8 +231,8 @@ def passes(**changes):
 
 
 def test_an_overlay_takes_the_larger_of_its_tiles():
-    apart = arrange(tiles_from_data(passes(overlay=[])))
-    over = arrange(tiles_from_data(passes()))
+    apart = solve(from_data(passes(overlay=[])))
+    over = solve(from_data(passes()))
     sizes = [p.result.bytes for p in over.tiles]
     assert [p.result.offset for p in over.tiles] == [p.result.offset for p in apart.tiles]
     assert over.bytes == max(sizes)
@@ -242,8 +242,8 @@ def test_an_overlay_takes_the_larger_of_its_tiles():
 
 def test_one_layout_for_two_shapes():
     """The second tile is the first in another shape: its accesses cost what they cost by its own table."""
-    tile_set = tiles_from_data(passes(same_layout=True, layout={}))
-    result = arrange(tile_set)
+    tile_set = from_data(passes(same_layout=True, layout={}))
+    result = solve(tile_set)
     assert result.status is Status.OPTIMAL
     (part,) = result.tiles
     assert part.tiles == ("first", "second")
@@ -269,22 +269,22 @@ def test_conflict_free_within_a_budget():
         ],
         "layout": {"families": ["none", "pad"]},
     }  # fmt: skip
-    free = arrange(tiles_from_data(data), target=gpu, conflict_free=True)
+    free = solve(from_data(data), target=gpu, conflict_free=True)
     assert (free.status, free.excess) == (Status.OPTIMAL, 0)
     assert free.bytes == 3 * (7 * 9 + 8) * 4
     data["layout"]["max_bytes"] = free.bytes - 1
-    none = arrange(tiles_from_data(data), target=gpu, conflict_free=True)
+    none = solve(from_data(data), target=gpu, conflict_free=True)
     assert none.status is Status.INFEASIBLE
     assert none.tiles == ()
     # Of the two, the one with two stages frees more bytes; either suffices, and costs the same.
-    tight = arrange(tiles_from_data(data), target=gpu)
+    tight = solve(from_data(data), target=gpu)
     assert (tight.status, tight.excess, tight.bytes) == (
         Status.OPTIMAL,
         7 * 8,
         2 * 256 + (7 * 9 + 8) * 4,
     )
     data["layout"] = {}
-    assert arrange(tiles_from_data(data), target=gpu).bytes == 3 * 256
+    assert solve(from_data(data), target=gpu).bytes == 3 * 256
 
 
 def test_packed_elements_and_lanes_that_choose():
@@ -300,8 +300,8 @@ def test_packed_elements_and_lanes_that_choose():
             {"name": "count", "tile": "bins", "op": "load", "bytes": 4, "index": ["bin", "lane"], "any": {"bin": 4}},
         ],
     }  # fmt: skip
-    result = arrange(tiles_from_data(data))
-    single = [solve(problem) for _, problem in groups(tiles_from_data(data))]
+    result = solve(from_data(data))
+    single = [solve(problem) for _, problem in groups(from_data(data))]
     assert [part.result for part in result.tiles] == single
     assert result.bytes == 2 * single[0].bytes + single[1].bytes
     assert result.excess == sum(r.excess for r in single)
@@ -309,7 +309,7 @@ def test_packed_elements_and_lanes_that_choose():
 
 
 def test_out_of_time_is_no_claim():
-    result = arrange(tiles_from_data(gemm()), time_limit=1e-9)
+    result = solve(from_data(gemm()), time_limit=1e-9)
     assert result.status is Status.UNKNOWN
     assert "time" in result.reason
     assert result.to_json()["bytes"] is None
@@ -321,26 +321,26 @@ def test_what_no_block_of_the_gpu_has_is_infeasible():
     rows = {"op": "store", "bytes": 16, "index": ["tid // 32 + 4*i", "4*(tid % 32)"], "for": {"i": 32}}
     accesses = [{**rows, "name": f"rows {name}", "tile": name} for name in "AB"]
     data = {"name": "large", "target": "sm_90", "threads": 128, "tiles": tiles, "accesses": accesses}
-    nothing = arrange(tiles_from_data(data))
+    nothing = solve(from_data(data))
     assert (nothing.status, nothing.max_bytes) == (Status.INFEASIBLE, 232448)
     assert "a block of sm_90 has 232448" in nothing.reason
-    assert arrange(tiles_from_data({**data, "layout": {"max_bytes": 300000}})).bytes == 262144
-    less = arrange(tiles_from_data({**data, "tiles": [{**tile, "stages": 1} for tile in tiles],
+    assert solve(from_data({**data, "layout": {"max_bytes": 300000}})).bytes == 262144
+    less = solve(from_data({**data, "tiles": [{**tile, "stages": 1} for tile in tiles],
                                     "block": {"other_shared_bytes": 101377}}))  # fmt: skip
     assert (less.status, less.max_bytes) == (Status.INFEASIBLE, 131071)
 
 
 def test_same_problem_same_answer():
-    tile_set = tiles_from_data(gemm(layout={"max_bytes": 5000}))
-    assert arrange(tile_set) == arrange(tile_set) == arrange(tile_set, workers=2)
+    tile_set = from_data(gemm(layout={"max_bytes": 5000}))
+    assert solve(tile_set) == solve(tile_set) == solve(tile_set, workers=2)
 
 
 @pytest.mark.parametrize("path", TILE_SETS, ids=lambda path: path.stem)
 def test_files_of_several_tiles(path):
-    tile_set = load_any(path)
+    tile_set = load(path)
     assert tile_set.notes
     jsonschema.validate(json.loads(path.read_text()), json_schema())
-    result = arrange(tile_set)
+    result = solve(tile_set)
     assert result.status is Status.OPTIMAL
     known = tile_set.known_optimum
     assert (result.excess, result.bytes) == (known.excess, known.bytes)
@@ -348,7 +348,7 @@ def test_files_of_several_tiles(path):
 
 def test_two_passes_of_an_fft_share_one_layout():
     data = json.loads((ROOT / "problems" / "tile_sets" / "shoc_fft512_two_passes_f32.json").read_text())
-    result = arrange(tiles_from_data({**data, "same_layout": True}))
+    result = solve(from_data({**data, "same_layout": True}))
     (part,) = result.tiles
     assert part.tiles == ("first", "second")
     assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 2048)
@@ -396,7 +396,7 @@ def small(**changes):
 def test_errors_name_the_field(case):
     changes, message = BROKEN[case]
     with pytest.raises(ProblemFileError) as raised:
-        arrange(tiles_from_data(small(**changes)))
+        solve(from_data(small(**changes)))
     assert message in str(raised.value)
 
 
@@ -414,7 +414,7 @@ def test_command_line(tmp_path):
     answer = json.loads(done.stdout)
     assert next(iter(answer)) == "schema"
     assert (answer["schema"], answer["status"]) == ("layoutopt.arrangement/1", "optimal")
-    expected = arrange(load_any(path))
+    expected = solve(load(path))
     assert answer["bytes"] == expected.bytes == 4096
     tables, text = np.load(table), header.read_text()
     for part in expected.tiles:
@@ -437,9 +437,10 @@ def test_command_line(tmp_path):
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler on this machine")
 def test_the_header_compiles_and_agrees_with_the_tables(tmp_path):
-    tile_set = tiles_from_data(passes(same_layout=True, layout={}))
-    result = arrange(tile_set)
-    text = arrangement_code(tile_set, result, device(tile_set.target))
+    tile_set = from_data(passes(same_layout=True, layout={}))
+    result = solve(tile_set)
+    gpu = device(tile_set.target)
+    text = code_of(gpu.language, placed(tile_set, gpu, result))
     (part,) = result.tiles
     table = part.result.layout.table()
     checks = [
@@ -457,9 +458,9 @@ def test_the_header_compiles_and_agrees_with_the_tables(tmp_path):
 def test_names_that_collide_in_the_code_are_refused():
     tiles = [ONE, {**ONE, "name": "a_rows"}]
     accesses = [TOUCH, {**TOUCH, "tile": "a_rows", "name": "more rows"}]
-    tile_set = tiles_from_data(small(tiles=tiles, accesses=accesses))
+    tile_set = from_data(small(tiles=tiles, accesses=accesses))
     with pytest.raises(ProblemFileError, match="two_a_rows_bytes"):
-        arrangement_code(tile_set, arrange(tile_set), device("sm_90"))
+        code_of("cuda", placed(tile_set, device("sm_90"), solve(tile_set)))
 
 
 def test_stages_of_bytes_begin_where_their_counts_hold():
@@ -483,7 +484,7 @@ def test_stages_of_bytes_begin_where_their_counts_hold():
         "accesses": accesses,
         "layout": {"families": ["none", "pad"]},
     }
-    result = arrange(tiles_from_data(data))
+    result = solve(from_data(data))
     assert (str(result.status), result.bytes, result.excess) == ("optimal", 1906, 0)
     assert (result.alignment_bytes, [p.stage_bytes for p in result.tiles]) == (4, [637, 316])
 
@@ -499,7 +500,7 @@ def test_tiles_of_bytes_fit_where_their_elements_do(limit):
             for name, extent in (("a", 6), ("b", 5))
         ],
     }  # fmt: skip
-    found = arrange(tiles_from_data(data))
+    found = solve(from_data(data))
     assert (found.status, found.bytes) == (Status.OPTIMAL, 11)
 
 
@@ -511,7 +512,7 @@ def test_a_scope_names_no_tables():
         for name in ("A", "B")
     ]  # fmt: skip
     data = {"name": "two", "tiles": tiles, "threads": 32, "accesses": accesses}
-    result = arrange(tiles_from_data(data))
+    result = solve(from_data(data))
     scope = result.proof.bytes.scope
     assert (result.bytes > 2 * 576 * 36, scope.startswith("families none, order"), "table" in scope) == (
         True,
@@ -531,7 +532,7 @@ def test_a_scope_names_no_tables():
 def test_an_answer_has_tiles_where_it_says_so(change, field):
     tile = {"name": "A", "shape": [4, 8], "element": "f32"}
     access = {"name": "a", "tile": "A", "op": "load", "bytes": 4, "index": ["tid // 8", "tid % 8"]}
-    found = arrange(tiles_from_data({"name": "n", "threads": 32, "tiles": [tile], "accesses": [access]}))
+    found = solve(from_data({"name": "n", "threads": 32, "tiles": [tile], "accesses": [access]}))
     raw = json.loads(json.dumps(found.to_json()))
     assert arrangement_from_data(raw).tiles
     with pytest.raises(ProblemFileError) as wrong:

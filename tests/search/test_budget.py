@@ -13,8 +13,8 @@ from layoutopt.accesses.trace import Trace, trace
 from layoutopt.cli.process import call
 from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
+from layoutopt.files.file import from_data
 from layoutopt.files.file import from_data as problem
-from layoutopt.files.tile_set_file import tiles_from_data
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import offset_expression
@@ -339,9 +339,9 @@ def test_bytes_of_several_tiles_without_time_are_no_error(monkeypatch, tick):
         "tiles": [{**tile, "name": "T0", "shape": [33, 8]}, {**tile, "name": "T1", "shape": [2, 32]}],
         "accesses": [{**access, "name": "a", "tile": "T0"}, {**access, "name": "b", "tile": "T1"}],
     }  # fmt: skip
-    tiles = tiles_from_data(data)
+    tiles = from_data(data)
     monkeypatch.setattr(layoutopt.ground.budget, "time", Ticks(tick))
-    assert layoutopt.arrange(tiles, time_limit=0.1).status is not None
+    assert layoutopt.solve(tiles, time_limit=0.1).status is not None
 
 
 @pytest.mark.parametrize("seconds", [float("nan"), -1])

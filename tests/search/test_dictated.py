@@ -7,16 +7,14 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
-from layoutopt import arrange, check, compare
+from layoutopt import check, compare, solve
 from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
-from layoutopt.files.tile_set_file import tiles_from_data
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
 from layoutopt.search.dictated import candidates, modes, propose
 from layoutopt.search.proposal import Ask
-from layoutopt.search.solve import solve
 
 MEASURED = json.loads((ROOT / "tests/data/h200_fragments.json").read_text())
 STORES = {
@@ -168,7 +166,7 @@ def test_run_time_values_are_counted_at_their_worst():
 def test_tiles_may_be_dictated():
     tile = {"name": "t", "shape": [64, 64], "element": "bf16", "layout": {"must_be": "tma.128B"}}
     access = {"name": "a", "tile": "t", **STORES["own row"]}
-    found = arrange(tiles_from_data({"name": "ts", "threads": 128, "tiles": [tile], "accesses": [access]}))
+    found = solve(from_data({"name": "ts", "threads": 128, "tiles": [tile], "accesses": [access]}))
     assert (found.status, found.excess, found.bytes, found.alignment_bytes) == ("optimal", 0, 8192, 1024)
     assert found.proof.index_cost is None, "nothing was minimised"
 

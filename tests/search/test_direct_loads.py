@@ -8,14 +8,12 @@ from layoutopt.codegen.languages import emit
 from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
-from layoutopt.files.tile_set_file import tiles_from_data
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import device
-from layoutopt.search.arrange import arrange
+from layoutopt.search.block import solve
 from layoutopt.search.dictated import propose
 from layoutopt.search.direct import Pieces
 from layoutopt.search.proposal import Ask
-from layoutopt.search.solve import solve
 
 READ = {
     "name": "A",
@@ -145,7 +143,7 @@ def test_one_of_several_tiles():
     block = data(TURNED, tiles=[tile])
     del block["tile"]
     block["accesses"] = [{**access, "tile": "A"} for access in block["accesses"]]
-    found = arrange(tiles_from_data(block))
+    found = solve(from_data(block))
     assert (found.excess, found.bytes) == (0, 16384)
 
 
@@ -188,7 +186,7 @@ def test_the_scope_of_several_tiles_says_what_was_listed():
     problem = data(ROWS)
     tiles = [{"name": "A", **problem.pop("tile")}]
     accesses = [{**access, "tile": "A"} for access in problem.pop("accesses")]
-    found = arrange(tiles_from_data({**problem, "tiles": tiles, "accesses": accesses}))
+    found = solve(from_data({**problem, "tiles": tiles, "accesses": accesses}))
     assert found.proof.excess.scope == "the layouts that each tile may have, as listed for direct loads"
 
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from layoutopt.files.tile_set_file import tiles_from_data
+from layoutopt.files.file import from_data
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import Status
@@ -18,7 +18,7 @@ def transposes(*columns):
         for way, index in (("rows", ["0", "tid % 32"]), ("columns", ["tid", "0"]))
     ]
     tiles = [{"name": f"T{k}", "shape": [32, n], "element": "f32"} for k, n in enumerate(columns)]
-    return tiles_from_data({"name": "set", "tiles": tiles, "threads": 32, "accesses": accesses})
+    return from_data({"name": "set", "tiles": tiles, "threads": 32, "accesses": accesses})
 
 
 def explored(tile_set, clock, cut_short):

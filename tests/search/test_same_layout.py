@@ -1,22 +1,22 @@
 """Tiles that share one layout: in the same bytes or side by side, of several shapes and element sizes."""
 
-import io
 import json
 
 import numpy as np
 import pytest
 
-from layoutopt.cli.tiles import _npz
-from layoutopt.codegen.tiles import block_code
+from layoutopt.codegen.block import code_of
 from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import evaluate, parse
-from layoutopt.files.tile_set_file import tiles_from_data
+from layoutopt.files.file import from_data
+from layoutopt.files.result_file import answer_from_data
 from layoutopt.hardware.devices import device
-from layoutopt.search.arrange import arrange
-from layoutopt.study.block import read_block, solved_block
-from layoutopt.study.check_tiles import check_tiles
-from layoutopt.study.compare_tiles import compare_tiles
+from layoutopt.search.block import solve
+from layoutopt.study.block import placed, tables_of
+from layoutopt.study.check import check
+from layoutopt.study.compare import compare
+from layoutopt.study.known import check_answer
 
 GPU = device("sm_90")
 ROWS = {
@@ -65,10 +65,10 @@ def offsets(answer, problem):
 
 
 def test_elements_of_two_sizes_share_their_bytes():
-    tile_set = tiles_from_data(MIXED)
-    found = arrange(tile_set)
+    tile_set = from_data(MIXED)
+    found = solve(tile_set)
     assert (found.excess, found.bytes, str(found.status)) == (0, 1024, "optimal")
-    parts = {part.tile: part for part in solved_block(tile_set, GPU, found).parts}
+    parts = {part.tile: part for part in placed(tile_set, GPU, found).parts}
     halves, words = (offsets(parts[name].answer, parts[name].problem).ravel() for name in ("out", "acc"))
     assert (words == halves[::2]).all()
     assert (words + 2 == halves[1::2]).all()
@@ -77,27 +77,28 @@ def test_elements_of_two_sizes_share_their_bytes():
         table = offsets(part.answer, part.problem).ravel()
         case.check(table)
         assert all((count.wavefronts == count.ideal).all() for count in case.count(table))
-    assert "mixed_acc_offset_bytes" in block_code("c", solved_block(tile_set, GPU, found))
-    assert read_block(json.loads(json.dumps(found.to_json())), tile_set, GPU).bytes == 1024
+    assert "mixed_acc_offset_bytes" in code_of("c", placed(tile_set, GPU, found))
+    check_answer(tile_set, GPU, answer_from_data(json.loads(json.dumps(found.to_json()))))
+    assert found.bytes == 1024
 
 
 def test_tiles_side_by_side_have_one_formula_and_their_own_bytes():
-    tile_set = tiles_from_data(TWINS)
-    found = arrange(tile_set)
+    tile_set = from_data(TWINS)
+    found = solve(tile_set)
     twins, single = found.tiles
     assert (twins.tiles, single.tiles) == (("A", "B"), ("C",))
     assert twins.bases_bytes == (twins.base_bytes, twins.base_bytes + 2 * twins.stage_bytes)
     assert (found.excess, found.bytes) == (0, 5 * 1024 + 32)
-    parts = {part.tile: part for part in solved_block(tile_set, GPU, found).parts}
+    parts = {part.tile: part for part in placed(tile_set, GPU, found).parts}
     assert parts["A"].answer.offset == parts["B"].answer.offset
     assert (parts["A"].stages, parts["B"].stages) == (2, 3)
     spans = [
         (p.base_bytes, p.base_bytes + (p.stages - 1) * p.stage_bytes + p.answer.bytes) for p in parts.values()
     ]
     assert all(a[1] <= b[0] for a, b in zip(sorted(spans), sorted(spans)[1:], strict=False))
-    tables = np.load(io.BytesIO(_npz(tile_set, found)))
+    tables = tables_of(tile_set, found)
     assert (tables["B"] - tables["A"] == 2 * twins.stage_bytes).all()
-    rows = {row.family: row for row in compare_tiles(tile_set, time_limit=2).rows}
+    rows = {row.family: row for row in compare(tile_set, time_limit=2).rows}
     assert rows["all"].bytes == found.bytes
 
 
@@ -118,18 +119,18 @@ def test_tiles_side_by_side_have_one_formula_and_their_own_bytes():
 )
 def test_what_cannot_share_is_refused(changes, error):
     with pytest.raises(ProblemFileError) as caught:
-        tiles_from_data({**TWINS, **changes})
+        from_data({**TWINS, **changes})
     assert str(caught.value).startswith(error)
 
 
 def test_elements_that_nothing_touches_could_be_torn():
     columns = {**MIXED["accesses"][0], "for": {"i": 7}}
-    tile_set = tiles_from_data({**MIXED, "accesses": [columns, MIXED["accesses"][1]]})
+    tile_set = from_data({**MIXED, "accesses": [columns, MIXED["accesses"][1]]})
     with pytest.raises(ProblemFileError, match=r"tiles\[0\]: none touches element \(0, 7\)"):
-        arrange(tile_set)
+        solve(tile_set)
     odd = [{"name": "acc", "shape": [32, 8], "element": {"bytes": 4, "align": 2}}, MIXED["tiles"][1]]
     with pytest.raises(ProblemFileError, match=r"tiles\[0\].element: elements of several sizes"):
-        tiles_from_data({**MIXED, "tiles": odd})
+        from_data({**MIXED, "tiles": odd})
 
 
 # Operands of a GEMM: as many columns, more rows of B than of A.
@@ -152,10 +153,10 @@ OPERANDS = {
 
 
 def test_tiles_of_several_sizes_have_one_formula_and_bytes_of_their_own():
-    tile_set = tiles_from_data(OPERANDS)
-    found = arrange(tile_set)
+    tile_set = from_data(OPERANDS)
+    found = solve(tile_set)
     assert (found.excess, found.bytes, str(found.status)) == (0, 2 * 2048 + 3 * 6144, "optimal")
-    parts = {part.tile: part for part in solved_block(tile_set, GPU, found).parts}
+    parts = {part.tile: part for part in placed(tile_set, GPU, found).parts}
     assert parts["A"].answer.offset == parts["B"].answer.offset
     assert [(p.stages, p.stage_bytes, p.answer.bytes) for p in parts.values()] == [
         (2, 2048, 2048),
@@ -163,17 +164,17 @@ def test_tiles_of_several_sizes_have_one_formula_and_bytes_of_their_own():
     ]
     assert (parts["B"].answer.table()[:16] == parts["A"].answer.table()).all()
     assert json.dumps(found.to_json()["tiles"][0]["places"]).count("stage_bytes") == 2
-    assert read_block(json.loads(json.dumps(found.to_json())), tile_set, GPU).bytes == found.bytes
+    check_answer(tile_set, GPU, answer_from_data(json.loads(json.dumps(found.to_json()))))
 
 
 def test_pads_of_the_largest_tile_are_those_of_the_others():
     """With pads alone the bytes of every tile rise with the pitch, so that they are proved together."""
-    tile_set = tiles_from_data({**OPERANDS, "layout": {"families": ["none", "pad"]}})
-    found = arrange(tile_set)
+    tile_set = from_data({**OPERANDS, "layout": {"families": ["none", "pad"]}})
+    found = solve(tile_set)
     stage = {place.tile: (place.stage_bytes, place.bytes) for place in found.tiles[0].places}
     assert stage == {"A": (15 * 144 + 128, 15 * 144 + 128), "B": (47 * 144 + 128, 47 * 144 + 128)}
     assert (found.excess, str(found.status)) == (0, "optimal")
-    rows = {row.family: row for row in compare_tiles(tile_set, time_limit=2).rows}
+    rows = {row.family: row for row in compare(tile_set, time_limit=2).rows}
     assert rows["all"].bytes == found.bytes == 2 * stage["A"][0] + 3 * stage["B"][0]
 
 
@@ -182,10 +183,10 @@ def test_a_function_of_the_bytes_serves_elements_of_two_sizes_and_as_many_rows()
     columns = {**MIXED["accesses"][0], "for": {"i": 16}}
     data = {**MIXED, "tiles": tiles, "accesses": [columns, MIXED["accesses"][1]]}
     for change in ({}, {"overlay": [], "same_layout": [["acc", "out"]]}):
-        tile_set = tiles_from_data({**data, **change})
-        found = arrange(tile_set)
+        tile_set = from_data({**data, **change})
+        found = solve(tile_set)
         assert (found.excess, found.bytes) == (0, 2048 if not change else 3072)
-        parts = {part.tile: part for part in solved_block(tile_set, GPU, found).parts}
+        parts = {part.tile: part for part in placed(tile_set, GPU, found).parts}
         halves, words = (offsets(parts[name].answer, parts[name].problem).ravel() for name in ("out", "acc"))
         assert (words[:256] == halves[::2]).all()
 
@@ -193,9 +194,9 @@ def test_a_function_of_the_bytes_serves_elements_of_two_sizes_and_as_many_rows()
 def test_a_shipped_block_is_asked_for_one_layout():
     published = [{"offset": "x0*64 + (x1 ^ x0 % 8 * 8)", "bytes": n} for n in (2048, 6144)]
     tiles = [{**tile, "published": mine} for tile, mine in zip(ROWS_OF_16, published, strict=True)]
-    assert not check_tiles(tiles_from_data({**OPERANDS, "tiles": tiles}), target=GPU).findings
+    assert not check(from_data({**OPERANDS, "tiles": tiles}), target=GPU).findings
     tiles[1]["published"] = {"offset": "x0*64 + (x1 ^ x0 % 4 * 16)", "bytes": 6144}
-    (finding,) = check_tiles(tiles_from_data({**OPERANDS, "tiles": tiles}), target=GPU).findings
+    (finding,) = check(from_data({**OPERANDS, "tiles": tiles}), target=GPU).findings
     assert (finding.kind, finding.details["byte"]) == ("layouts_differ", 128)
 
 
@@ -204,7 +205,7 @@ def test_what_the_hardware_reads_has_one_shape():
     with pytest.raises(
         ProblemFileError, match=r"accesses\[4\]: tma.load needs tiles of one shape and element"
     ):
-        tiles_from_data({**OPERANDS, "accesses": accesses})
+        from_data({**OPERANDS, "accesses": accesses})
 
 
 def test_what_several_sizes_leave_out_is_in_no_scope():
@@ -216,7 +217,7 @@ def test_what_several_sizes_leave_out_is_in_no_scope():
         "accesses": [{**columns, "name": tile, "tile": tile} for tile in "AB"],
         "layout": {"families": ["none", "order"]},
     }  # fmt: skip
-    found = arrange(tiles_from_data(data))
+    found = solve(from_data(data))
     assert (found.excess, found.proof.excess.scope) == (112, "families none")
-    refused = arrange(tiles_from_data(data), conflict_free=True)
+    refused = solve(from_data(data), conflict_free=True)
     assert (str(refused.status), "(families none)" in refused.reason) == ("infeasible", True)

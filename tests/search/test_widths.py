@@ -16,7 +16,7 @@ from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import Status
 from layoutopt.report import comparison_text
-from layoutopt.report.text import explanation_report
+from layoutopt.report.explanation_text import explanation_report
 from layoutopt.search.solve import cases as solve_module_cases
 from layoutopt.search.solve import solve
 from layoutopt.study.compare import compare

@@ -18,7 +18,7 @@ from layoutopt.ground.budget import Budget
 from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
 from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import Status
-from layoutopt.report.text import audit_report
+from layoutopt.report.audit_text import audit_report
 from layoutopt.study.compare import compare
 
 BASICS = ROOT / "problems" / "basics"

@@ -43,12 +43,11 @@ def test_a_pitch_of_132_instead_of_129():
     assert found.excess == 0
 
 
-def test_edits_are_not_estimated_once_the_time_is_over():
-    problem = from_data(SCAN)
+def test_edits_are_not_estimated_once_the_time_is_over(monkeypatch):
+    monkeypatch.setattr("layoutopt.study.nearest_edit.estimate", lambda *_: 1 / 0)
+    case = case_of(from_data(SCAN), device("sm_90"))
     node = parse("x0*129 + x1", frozenset(("x0", "x1")))
-    found = nearest_edit(node, case_of(problem, device("sm_90")), Budget(0), cost=None)
-    late = nearest_edit(node, case_of(problem, device("sm_90")), Budget(0), cost=lambda *_: 1 / 0)
-    assert late == found
+    assert nearest_edit(node, case, Budget(0), by_time=True) == nearest_edit(node, case, Budget(0))
 
 
 def test_it_is_a_row_of_compare_and_the_first_fix_of_check():

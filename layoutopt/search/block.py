@@ -7,34 +7,40 @@ it lies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, Final
+from typing import Final, TypedDict, Unpack, overload
 
 import msgspec
-from msgspec import Struct
 
-from layoutopt.errors import ProblemFileError, VerificationError
-from layoutopt.files.result_file import MAX_BYTES, result_from_data
-from layoutopt.files.tile_set_file import fields_of
-from layoutopt.ground import json_data
+from layoutopt.errors import VerificationError
+from layoutopt.files.checks import fields_of
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.index.index_code import MEASURE
 from layoutopt.model.swizzle_rules import left_out
-from layoutopt.problems.answer import EVERY_LAYOUT, Bound, IndexCost, Proof, Result, Status
+from layoutopt.problems.answer import (
+    EVERY_LAYOUT,
+    Arrangement,
+    Bound,
+    IndexCost,
+    Method,
+    Place,
+    PlacedTile,
+    Proof,
+    Result,
+    Status,
+)
 from layoutopt.problems.target import target_of
-from layoutopt.problems.types import Problem, TileSet
+from layoutopt.problems.types import Block, Problem
 from layoutopt.search.dictated import side_by_side
 from layoutopt.search.fronts import Choice, Point, Unit, explore, plan_of, units_of
 from layoutopt.search.packing import Plan, least, pack, rounded_up
-from layoutopt.search.proposal import STOPPED, Ask
+from layoutopt.search.proposal import STOPPED, Ask, Progress
 from layoutopt.search.scene import searched_families
+from layoutopt.search.solve import solve as solve_tile
 from layoutopt.search.solve import solve_cases
 from layoutopt.search.tile_groups import within_room
-
-ARRANGEMENT_SCHEMA: Final = "layoutopt.arrangement/1"
-
 
 # Of the time, for a search without a budget, where the file has none and a block of the GPU has one.
 _UNBOUNDED_SHARE: Final = 0.75
@@ -43,174 +49,65 @@ _WITHIN_WORDS: Final = (
 )
 
 
-class Place(Struct, frozen=True):
-    """Where a tile lies.
-
-    Attributes:
-        base_bytes: where its first stage begins.
-        stages: how many there are.
-        stage_bytes: from one to the next.
-        bytes: of one.
-    """
-
-    tile: str
-    base_bytes: int
-    stages: int
-    stage_bytes: int
-    bytes: int
-
-    @property
-    def starts(self) -> range:
-        """Where each stage begins."""
-        return range(self.base_bytes, self.base_bytes + self.stages * self.stage_bytes, self.stage_bytes)
-
-    @property
-    def end(self) -> int:
-        """Where the last stage ends."""
-        return self.starts[-1] + self.bytes
+@overload
+def solve(problem: Problem, **how: Unpack[Options]) -> Result: ...
+@overload
+def solve(problem: Block, **how: Unpack[Options]) -> Arrangement: ...
 
 
-class PlacedTile(Struct, frozen=True):
-    """A layout and where it lies.
+def solve(problem: Problem | Block, **how: Unpack[Options]) -> Result | Arrangement:
+    """Layouts of least weighted excess in all, then fewest bytes, then least index cost, each verified.
 
-    Attributes:
-        tiles: names of the tiles that it serves: one, or all that share it. The layout is in the
-            coordinates of the largest, in the smallest elements.
-        base_bytes: where its first stage begins.
-        stages: how many copies there are, of all tiles that lie side by side.
-        stage_bytes: from one copy to the next, of the largest tile.
-        result: the layout of one copy, with what is proved of it alone.
-        bases_bytes: where the first stage of each of `tiles` begins.
-        places: the same with the stages and bytes of each.
-    """
-
-    tiles: tuple[str, ...]
-    base_bytes: int
-    stages: int
-    stage_bytes: int
-    result: Result
-    bases_bytes: tuple[int, ...]
-    places: tuple[Place, ...]
-
-
-class Arrangement(Struct, frozen=True, rename={"schema_": "schema"}):
-    """The answer to a problem of several tiles. Without layouts, `bytes` and what follows from them are null.
-
-    Attributes:
-        tiles: in the order of the file.
-        bytes: of all tiles and stages, alignment included.
-        max_bytes: the budget: the file's, else what a block of the GPU has; None where that is not known.
-        alignment_bytes: of the base of the whole.
-        excess: one pass over every access, one stage.
-        proof: of all tiles together.
-    """
-
-    problem: str
-    target: str
-    status: Status
-    proof: Proof
-    reason: str
-    tiles: tuple[PlacedTile, ...] = ()
-    bytes: int | None = None
-    max_bytes: int | None = None
-    alignment_bytes: int | None = None
-    excess: int | float | None = None
-    weighted_excess: float | None = None
-    schema_: str = ARRANGEMENT_SCHEMA
-
-    def to_json(self) -> dict[str, Any]:
-        """The arrangement as JSON-ready data, the schema first."""
-        data: dict[str, Any] = msgspec.to_builtins(self)
-        return {"schema": data.pop("schema"), **data}
-
-
-def arrangement_from_data(raw: Any) -> Arrangement:
-    """An arrangement from decoded JSON data, as `solve --json` prints it.
+    Args:
+        problem: what to solve: one tile, or several of one block, without `layout.max_bytes` within what a
+            block of the GPU has.
+        how: see `Options`.
 
     Raises:
-        ProblemFileError: the data is no arrangement, or says of a layout what does not hold.
+        ProblemFileError: the problem contradicts itself, or an option is none.
+        VerificationError: the conflict engine does not confirm the model; nothing is returned.
     """
-    if not isinstance(raw, dict) or raw.get("schema") != ARRANGEMENT_SCHEMA:
-        raise ProblemFileError("schema", f"expected {ARRANGEMENT_SCHEMA!r}, as `solve --json` prints")
-    arrangement = json_data.convert(raw, Arrangement)
-    if bool(arrangement.tiles) != (arrangement.status in (Status.OPTIMAL, Status.FEASIBLE)):
-        beside = "tiles" if arrangement.tiles else "no tiles"
-        raise ProblemFileError("status", f"{arrangement.status}, and {beside} beside it")
-    if not arrangement.tiles and (arrangement.bytes, arrangement.excess) != (None, None):
-        raise ProblemFileError("tiles", "there are none, and bytes or an excess of them")
-    placed = []
-    for k, (part, own) in enumerate(zip(arrangement.tiles, raw.get("tiles", ()), strict=True)):
-        try:
-            part = msgspec.structs.replace(part, result=result_from_data(own["result"]))
-        except ProblemFileError as error:
-            raise ProblemFileError(f"tiles[{k}].result.{error.field}", error.reason) from None
-        _check_place(part, f"tiles[{k}]")
-        placed.append(part)
-    if placed:
-        end = max(place.end for part in placed for place in part.places)
-        alignment = arrangement.alignment_bytes or 0
-        if arrangement.bytes != end:
-            raise ProblemFileError("bytes", f"the tiles end at byte {end}, not {arrangement.bytes}")
-        if any(alignment % (part.result.alignment_bytes or 1) for part in placed) or alignment < 1:
-            raise ProblemFileError(
-                "alignment_bytes", f"expected a multiple of those of the tiles, got {alignment}"
-            )
-    return msgspec.structs.replace(arrangement, tiles=tuple(placed))
+    if isinstance(problem, Block):
+        return solve_block(problem, **how)
+    return solve_tile(problem, **how)
 
 
-def _check_place(part: PlacedTile, field: str) -> None:
-    if part.result.layout is None:
-        raise ProblemFileError(f"{field}.result.layout", "expected a layout")
-    if part.tiles != tuple(place.tile for place in part.places) or not part.tiles:
-        raise ProblemFileError(f"{field}.places", f"expected one of each of {', '.join(part.tiles)}")
-    for k, place in enumerate(part.places):
-        for name in ("base_bytes", "stages", "stage_bytes", "bytes"):
-            least, given = 0 if name == "base_bytes" else 1, getattr(place, name)
-            if not least <= given <= MAX_BYTES:
-                raise ProblemFileError(
-                    f"{field}.places[{k}].{name}", f"expected {least} to {MAX_BYTES}, got {given}"
-                )
-        if place.stages > 1 and place.stage_bytes < place.bytes:
-            raise ProblemFileError(
-                f"{field}.places[{k}].stage_bytes",
-                f"one stage takes {place.bytes} bytes, the next begins after {place.stage_bytes}",
-            )
-    bases = tuple(place.base_bytes for place in part.places)
-    for name, expected in (
-        ("base_bytes", bases[0]),
-        ("bases_bytes", bases),
-        ("stage_bytes", max(place.stage_bytes for place in part.places)),
-    ):
-        if getattr(part, name) != expected:
-            raise ProblemFileError(f"{field}.{name}", f"expected {expected}, as `places` has it")
+class Options(TypedDict, total=False):
+    """How to solve.
+
+    Attributes:
+        time_limit: seconds; None for no limit. The best answer so far is the answer when it ends.
+        workers: solver threads. The answer does not depend on it unless the time runs out.
+        conflict_free: make any excess infeasible.
+        target: the device or its name, where it is not the one the problem names.
+        budget: replaces `time_limit`, for callers that stop the search from another thread.
+        progress: called with a line of text from time to time.
+        method: "model": one CP-SAT model decides pads, order and XOR masks, and refutes what is smaller;
+            "auto": the same answer, by counting and spectra as far as they go.
+    """
+
+    time_limit: float | None
+    workers: int
+    conflict_free: bool
+    target: Device | str | None
+    budget: Budget | None
+    progress: Progress
+    method: Method
 
 
-def arrange(
-    tile_set: TileSet,
+def solve_block(
+    tile_set: Block,
     *,
     time_limit: float | None = None,
     workers: int = 1,
     conflict_free: bool = False,
     target: Device | str | None = None,
     budget: Budget | None = None,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = lambda _: None,
+    method: Method = "auto",
 ) -> Arrangement:
-    """Layouts of least weighted excess in all, then fewest bytes, each verified where it lies.
-
-    Args:
-        tile_set: what to solve; without `layout.max_bytes`, within what a block of the GPU has.
-        time_limit: seconds; None for no limit. The best combination so far is the answer when it ends.
-        workers: solver threads. The answer does not depend on it unless the time runs out.
-        conflict_free: make any excess infeasible.
-        target: the device or its name, where it is not the one the problem names.
-        budget: replaces `time_limit`, for callers that stop the search from another thread.
-        progress: called with a line of text from time to time.
-
-    Raises:
-        ProblemFileError: the problem contradicts itself.
-        VerificationError: the conflict engine does not confirm the model; nothing is returned.
-    """
-    gpu = target_of(tile_set, target, TileSet)
+    """The same for several tiles."""
+    gpu = target_of(tile_set, target)
     bounded, time = within_room(tile_set, gpu), budget or Budget.of_limit(time_limit)
     units = units_of(tile_set, gpu)
     plan = plan_of(tile_set, units)
@@ -222,11 +119,12 @@ def arrange(
         nothing = Proof(Bound(0, EVERY_LAYOUT), Bound(elements, EVERY_LAYOUT))
         return Arrangement(tile_set.name, gpu.name, Status.INFEASIBLE, nothing, reason, max_bytes=limit)
 
-    def best(whole: TileSet, units: Sequence[Unit], time: Budget) -> Arrangement:
+    def best(whole: Block, units: Sequence[Unit], time: Budget) -> Arrangement:
         def solver(unit: Unit, share: float, problem: Problem) -> Result:
             name = unit.tiles[0].name
             with fields_of(whole, *unit.tiles):
-                ask = Ask(time.part(share), conflict_free, workers, lambda text: progress(f"{name}: {text}"))
+                tell = lambda text: progress(f"{name}: {text}")  # noqa: E731
+                ask = Ask(time.part(share), conflict_free, workers, tell, method)
                 return solve_cases([unit.case.constrained(problem.layout)], ask)
 
         choice = explore(units, plan, whole.layout.max_bytes, solver, time)
@@ -242,7 +140,7 @@ def arrange(
 
 
 def _arrangement(
-    tile_set: TileSet,
+    tile_set: Block,
     gpu: Device,
     units: Sequence[Unit],
     plan: Plan,
@@ -318,7 +216,7 @@ def _placed(unit: Unit, point: Point, base: int) -> PlacedTile:
 
 
 def _nothing(
-    tile_set: TileSet,
+    tile_set: Block,
     gpu: Device,
     units: Sequence[Unit],
     infeasible: bool,

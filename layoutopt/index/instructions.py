@@ -20,9 +20,9 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 
-from layoutopt.expressions.folding import folded, is_power
 from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var
 from layoutopt.expressions.simplify import Range, bounds
+from layoutopt.index.folding import folded, is_power
 
 _BITS = frozenset("^&|")
 _LEAVES = Const, Var

@@ -1,4 +1,4 @@
-"""The certificate of several tiles: where each lies, and of each layout what holds of every layout.
+"""Certificates of answers: of several tiles, where each lies, and of each what holds of every layout.
 
 `scripts/checkers/check_certificate.py` checks the certificate of each tile, that the tiles keep to their
 bytes, and what of the rest is arithmetic. That no other combination is better where the budget, or a family,
@@ -11,46 +11,58 @@ from typing import Any, Final
 
 import msgspec
 
-from layoutopt.files.tile_set_file import fields_of
+from layoutopt.files.checks import fields_of
 from layoutopt.hardware.devices import Device
-from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
-from layoutopt.problems.types import Problem, TileSet
-from layoutopt.proof.certificates import ARITHMETIC, BY_SEARCH, certificate, check_certifiable
-from layoutopt.search.arrange import Arrangement
+from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, Proof, Result, Status
+from layoutopt.problems.types import Block, Problem
+from layoutopt.proof import certificates
+from layoutopt.proof.certificates import ARITHMETIC, BY_SEARCH
 from layoutopt.search.tile_groups import groups
 
 BLOCK_CERTIFICATE_SCHEMA: Final = "layoutopt.block_certificate/1"
 
 
-def check_block_certifiable(tile_set: TileSet) -> None:
-    """Check that there are certificates for answers to these tiles.
+def check_certifiable(problem: Problem | Block) -> None:
+    """Check that there are certificates for answers to this problem.
 
     Raises:
-        ProblemFileError: some lanes choose at run time.
+        ProblemFileError: some lanes choose at run time, or are free.
     """
-    for tiles, problem in groups(tile_set):
-        with fields_of(tile_set, *tiles):
-            check_certifiable(problem)
+    if isinstance(problem, Problem):
+        certificates.check_certifiable(problem)
+        return
+    for tiles, shared in groups(problem):
+        with fields_of(problem, *tiles):
+            certificates.check_certifiable(shared)
 
 
-def block_certificate(tile_set: TileSet, gpu: Device, arrangement: Arrangement) -> dict[str, Any]:
-    """What supports `arrangement`, as JSON-ready data.
+def certificate(problem: Problem | Block, gpu: Device, answer: Result | Arrangement) -> dict[str, Any]:
+    """What supports an answer, as JSON-ready data.
 
     Args:
-        tile_set: what was solved.
+        problem: what was solved.
         gpu: for which device.
-        arrangement: the answer.
+        answer: what came out.
 
     Raises:
-        ProblemFileError: some lanes choose at run time, which certificates do not cover.
+        ProblemFileError: as for `check_certifiable`.
     """
-    check_block_certifiable(tile_set)
+    if isinstance(problem, Problem):
+        assert isinstance(answer, Result)
+        return certificates.certificate(problem, gpu, answer)
+    assert isinstance(answer, Arrangement)
+    check_certifiable(problem)
+    return _of_block(problem, gpu, answer)
+
+
+def _of_block(block: Block, gpu: Device, arrangement: Arrangement) -> dict[str, Any]:
+    """Where each tile lies, and the certificate of each layout."""
     proof = arrangement.proof
     parts: list[dict[str, Any]] = []
-    for (tiles, problem), part in zip(groups(tile_set), arrangement.tiles, strict=False):
-        own = certificate(problem, gpu, _everywhere(problem, part.result))
+    for (tiles, problem), part in zip(groups(block), arrangement.tiles, strict=False):
+        own = certificates.certificate(problem, gpu, _everywhere(problem, part.result))
         # As the file has them: what several sizes leave out is no constraint of its.
-        own["constraints"]["families"] = msgspec.to_builtins(tile_set.problem(tiles[0]).layout.families)
+        own["constraints"]["families"] = msgspec.to_builtins(block.problem(tiles[0]).layout.families)
         parts.append(
             {
                 "tiles": part.tiles,
@@ -68,8 +80,8 @@ def block_certificate(tile_set: TileSet, gpu: Device, arrangement: Arrangement) 
     by_hand = everywhere and rests_on <= {ARITHMETIC}
     return {
         "schema": BLOCK_CERTIFICATE_SCHEMA,
-        "problem": tile_set.name,
-        "target": tile_set.target,
+        "problem": block.name,
+        "target": block.target,
         "status": str(arrangement.status),
         "reason": arrangement.reason,
         "max_bytes": arrangement.max_bytes,

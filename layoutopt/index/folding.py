@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final
-
-import numpy as np
 
 from layoutopt.errors import ExpressionError
 from layoutopt.expressions.grammar import (
     MAX_VALUE,
     Const,
-    Lookup,
     Node,
     Op,
+    Var,
     evaluate,
     names,
-    parts,
     with_parts,
 )
 from layoutopt.expressions.simplify import FOLD
@@ -40,85 +36,26 @@ def unrolled(node: Node, loops: Mapping[str, int], iterations: Iterable[int]) ->
         loops: how often each variable that becomes a constant runs.
         iterations: which, counted with the last variable fastest.
     """
-    plan = _Plan(loops)
-    last = plan.place(node)
-    value = plan.value
-    constants = [(table, places) for _, _, operands, table, places in plan.changing if not operands]
-    known: dict[tuple[Node | None, ...], Node] = {}  # of what loops change, the constants decide the rest
+    known: dict[tuple[Node, tuple[int, ...]], Node] = {}
+
+    def at(node: Node, place: Mapping[str, int]) -> Node:
+        used = names(node)
+        mine = tuple([place[name] for name in loops if name in used])
+        if not mine:
+            return folded(node)
+        key = node, mine
+        if key not in known:
+            if isinstance(node, Var):
+                known[key] = Const(mine[0])
+            else:
+                known[key] = _step(with_parts(node, lambda part: at(part, place)))
+        return known[key]
+
     for k in iterations:
-        key = tuple([table[places[k]] for table, places in constants])
-        if key in known:
-            yield known[key]
-            continue
-        for place, part, operands, table, places in plan.changing:
-            at = places[k]
-            made = table[at]
-            if made is None:
-                args = tuple([value[p] for p in operands])
-                made = table[at] = _step(Op(part, args)) if isinstance(part, str) else part(args)
-            value[place] = made
-        yield known.setdefault(key, value[last])
-
-
-class _Plan:
-    """The parts of expressions in the order in which they are made at an iteration of `loops`.
-
-    Attributes:
-        value: of each part, at the iteration that was made last.
-        changing: of each part that loops change: its place in `value`; its operator, or what makes it; the
-            places of its operands; what was made of it; and where that lies, for each iteration.
-    """
-
-    def __init__(self, loops: Mapping[str, int]) -> None:
-        self.loops = loops
-        self.value: list[Node] = []
-        self.changing: list[tuple[int, str | _Maker, list[int], list[Node | None], Sequence[int]]] = []
-        self.placed: dict[Node, int] = {}
-
-    def place(self, node: Node) -> int:
-        """Where the value of `node` is."""
-        if node not in self.placed:
-            used = names(node)
-            mine = [name for name in self.loops if name in used]
-            sizes = tuple(self.loops[name] for name in mine)
-            table = self._constants(node, mine, sizes) if mine and used <= self.loops.keys() else None
-            operands = [self.place(part) for part in parts(node)] if mine and table is None else []
-            self.placed[node] = place = len(self.value)
-            self.value.append(node if mine else folded(node))
-            if mine:
-                table = [None] * math.prod(sizes) if table is None else table
-                self.changing.append((place, _maker(node), operands, table, self._places(mine)))
-        return self.placed[node]
-
-    def _places(self, mine: list[str]) -> Sequence[int]:
-        """Where in a table over some of the variables each iteration is."""
-        sizes = tuple(self.loops.values())
-        if len(mine) == len(sizes):
-            return range(math.prod(sizes))
-        kept = [n if name in mine else 1 for name, n in self.loops.items()]
-        flat = np.arange(math.prod(kept)).reshape(kept)
-        places: list[int] = np.broadcast_to(flat, sizes).ravel().tolist()
-        return places
-
-    @staticmethod
-    def _constants(node: Node, mine: list[str], sizes: tuple[int, ...]) -> list[Node | None] | None:
-        """The values of a part of loop variables alone, None where it has not always one."""
-        env = dict(zip(mine, np.indices(sizes, np.int64, sparse=True), strict=True))
-        try:
-            values = np.broadcast_to(evaluate(node, env), sizes)
-        except ExpressionError:
-            return None
-        return [Const(value) for value in values.ravel().tolist()]
-
-
-_Maker = Callable[[tuple[Node, ...]], Node]
-
-
-def _maker(node: Node) -> str | _Maker:
-    """The operator of a node, or what makes it of its operands."""
-    if isinstance(node, Lookup):
-        return lambda args: Lookup(node.values, args[0], node.name)
-    return node.symbol if isinstance(node, Op) else ""
+        place = {}
+        for name, trips in reversed(list(loops.items())):
+            k, place[name] = divmod(k, trips)
+        yield at(node, place)
 
 
 def _step(node: Node) -> Node:
