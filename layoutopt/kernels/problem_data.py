@@ -15,12 +15,11 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.accesses.array_access import from_coordinates
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.threads import fit_threads
-from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.ground.escape import comment, shown
 from layoutopt.hardware.operations import Operation
 from layoutopt.kernels.arrays import UsedArray, moved_by_itself
@@ -30,8 +29,6 @@ from layoutopt.kernels.evaluate import Evaluation
 from layoutopt.kernels.program import Memory
 from layoutopt.kernels.summary import op_text
 from layoutopt.problems.types import Problem, Tile
-
-BoolArray = npt.NDArray[np.bool_]
 
 LANES: Final = 32
 _NAME_CHARACTERS: Final = 120  # of files and arrays, so that names of accesses keep to their limit

@@ -12,14 +12,11 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.kernels.counts import MOST_TRACED_ROWS, Execution
 from layoutopt.kernels.evaluate import Evaluation
 from layoutopt.kernels.program import Memory, Program
-
-BoolArray = npt.NDArray[np.bool_]
 
 # Copies in bulk and TMA, between shared memory and elsewhere.
 _MOVERS = re.compile(r"(?:@\S+\s+)?(?:UBLKCP|UBLKRED|UTMALDG|UTMASTG|UTMAREDG)\b")
