@@ -17,8 +17,8 @@ from written import one_tile, reads, writes
 from layoutopt.accesses.trace import trace
 from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
-from layoutopt.expressions.count import operations
 from layoutopt.expressions.grammar import evaluate, parse
+from layoutopt.expressions.simplify import operations
 from layoutopt.files.file import load
 from layoutopt.files.python import problem as from_fields
 from layoutopt.ground.budget import Budget
