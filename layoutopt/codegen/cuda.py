@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from layoutopt.codegen import by_hardware
@@ -141,25 +142,30 @@ def _pieces(plan: Plan, access: AccessPlan) -> list[str]:
     return ["#ifdef __CUDACC__", *body, "#endif"]
 
 
-def matrix_instruction(operation: Operation, address: str, registers: list[str]) -> str:
+def inline(ptx: str, outputs: Sequence[str], *inputs: str) -> str:
+    """A statement of inline PTX; `ptx` numbers its operands, outputs first."""
+    results = f": {', '.join(outputs)} :" if outputs else "::"
+    return f'asm volatile("{ptx}" {results} {", ".join(inputs)} : "memory");'
+
+
+def operands(first: int, count: int) -> str:
+    """The numbers of so many operands: `%0, %1`."""
+    return ", ".join(f"%{first + k}" for k in range(count))
+
+
+def matrix_instruction(operation: Operation, address: str, registers: Sequence[str]) -> str:
     """ldmatrix or stmatrix as inline PTX."""
-    n = operation.matrices
+    n, at = operation.matrices, f'"r"({address})'
     form = f"{operation.kind}.sync.aligned.m8n8.x{n}{'.trans' if operation.transposed else ''}.shared.b16"
     if operation.does.returns:
-        outputs = ", ".join(f'"=r"({r})' for r in registers)
-        held = ", ".join(f"%{k}" for k in range(n))
-        return f'asm volatile("{form} {{{held}}}, [%{n}];" : {outputs} : "r"({address}) : "memory");'
-    inputs = ", ".join(f'"r"({r})' for r in registers)
-    held = ", ".join(f"%{k + 1}" for k in range(n))
-    return f'asm volatile("{form} [%0], {{{held}}};" :: "r"({address}), {inputs} : "memory");'
+        return inline(f"{form} {{{operands(0, n)}}}, [%{n}];", [f'"=r"({r})' for r in registers], at)
+    return inline(f"{form} [%0], {{{operands(1, n)}}};", [], at, *(f'"r"({r})' for r in registers))
 
 
-def async_instruction(operation: Operation, address: str, source_pointer: str) -> str:
+def async_instruction(operation: Operation, address: str, source: str) -> str:
     """cp.async as inline PTX."""
-    return (
-        f'asm volatile("{operation.kind}.shared.global [%0], [%1], {operation.width_bytes};" '
-        f':: "r"({address}), "l"(__cvta_generic_to_global({source_pointer})) : "memory");'
-    )
+    form = f"{operation.kind}.shared.global [%0], [%1], {operation.width_bytes};"
+    return inline(form, [], f'"r"({address})', f'"l"(__cvta_generic_to_global({source}))')
 
 
 def _matrix(access: AccessPlan) -> list[str]:

@@ -21,7 +21,6 @@ from functools import lru_cache, reduce
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.errors import ExpressionError
 from layoutopt.expressions.bits import bit_sums, moved_bits
@@ -38,12 +37,10 @@ from layoutopt.expressions.grammar import (
     to_text,
 )
 from layoutopt.expressions.simplify import Range, bounds, operations, simplify
-from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.index.address_cost import AddressCost, Form, Start
 from layoutopt.index.instructions import instructions
 from layoutopt.problems.types import Access
-
-BoolArray = npt.NDArray[np.bool_]
 
 _MASK: Final = (1 << 32) - 1
 _MAX_CHAIN: Final = 64  # constants that no formula gives, as a chain of comparisons

@@ -29,11 +29,9 @@ import numpy as np
 import numpy.typing as npt
 
 from layoutopt.expressions.bits import xor_basis
-from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.model.cp_sat import Outcome
-
-BoolArray = npt.NDArray[np.bool_]
 
 # Functionals in a table, and table entries that one search touches.
 _MAX_BITS = 17
