@@ -18,11 +18,8 @@ from layoutopt.kernels.counts import MOST_TRACED_ROWS, Execution
 from layoutopt.kernels.evaluate import Evaluation
 from layoutopt.kernels.program import Memory, Program
 
-# Copies in bulk and TMA, between shared memory and elsewhere, in machine code and in PTX.
-_MOVERS = re.compile(
-    r"(?:@\S+\s+)?(?:UBLKCP|UBLKRED|UTMALDG|UTMASTG|UTMAREDG"
-    r"|cp\.(?:reduce\.)?async\.bulk(?!\.(?:commit_group|wait_group|prefetch)))\b"
-)
+# Copies in bulk and TMA, between shared memory and elsewhere.
+_MOVERS = re.compile(r"(?:@\S+\s+)?(?:UBLKCP|UBLKRED|UTMALDG|UTMASTG|UTMAREDG)\b")
 _READS = ("load", "ldmatrix", "atomic")
 _WRITES = ("store", "stmatrix", "copy", "atomic")
 
