@@ -16,8 +16,7 @@ from layoutopt.engine.witness import witness
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
 from layoutopt.ground.budget import Budget, OutOfTime
-from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
-from layoutopt.hardware.devices import device
+from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS, device
 from layoutopt.problems.answer import Status
 from layoutopt.report.audit_text import audit_report
 from layoutopt.study import nearest_edit
