@@ -66,10 +66,19 @@ class SwizzleModel:
 
     def hold(self, ceilings: IntArray) -> None:
         """Every phase costs at most its ceiling, in wavefronts."""
+        apart: set[tuple[int, int, int]] = set()
         for k, ceiling in enumerate(ceilings.tolist()):
-            if len(self._phases.held(k)) > ceiling:
+            words = self._phases.held(k)
+            if ceiling == 1:  # in clauses, which every SAT solver reads
+                bits = int(self._phases.bank_bits[k]), self._lowest(k)
+                apart.update((u ^ v, *bits) for a, u in enumerate(words) for v in words[:a])
+            elif len(words) > ceiling:
                 for terms, constant in self._loads(k):
                     self.model.at_most(terms, ceiling - 1 - constant)
+        for difference in sorted(apart):
+            shared = self.swizzle.shared_bank(*difference)
+            if shared is not None:
+                self.model.clause(() if shared is True else (-shared - 1,))
 
     def hold_excess(self, most: int) -> None:
         """All phases together have a weighted excess of at most so many wavefronts."""
@@ -105,10 +114,13 @@ class SwizzleModel:
         self._keep_low()
         return self.model.to_text()
 
+    def _lowest(self, k: int) -> int:
+        """The lowest bit that tells words of a phase apart and may be flipped."""
+        return max(self._low, int(self._phases.chunk_bits[k]))
+
     def _loads(self, k: int) -> list[tuple[list[tuple[int, int]], int]]:
         phases = self._phases
-        low = max(self._low, int(phases.chunk_bits[k]))
-        return list(self.swizzle.loads(phases.held(k), int(phases.bank_bits[k]), low))
+        return list(self.swizzle.loads(phases.held(k), int(phases.bank_bits[k]), self._lowest(k)))
 
     def _keep_low(self) -> None:
         """Targets that may not be flipped have no mask bits."""
