@@ -21,8 +21,8 @@ from layoutopt.hardware.devices import Device
 from layoutopt.model.placement import FreeAssignment
 from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, PlacedTile, Status
 from layoutopt.problems.target import target_of
+from layoutopt.problems.text import lanes_text
 from layoutopt.problems.types import Access, Block, Problem
-from layoutopt.problems.words import lanes_text
 from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, Search, subject_of
 from layoutopt.search.block import solve
 from layoutopt.search.packing import Plan, pack
