@@ -15,6 +15,7 @@ from layoutopt.codegen.c_family import (
     parameters,
     source,
 )
+from layoutopt.codegen.c_text import operands
 from layoutopt.codegen.plan import AccessPlan, Plan
 from layoutopt.hardware.operations import Operation
 from layoutopt.problems.types import VECTOR_TYPES, Structure
@@ -146,11 +147,6 @@ def inline(ptx: str, outputs: Sequence[str], *inputs: str) -> str:
     """A statement of inline PTX; `ptx` numbers its operands, outputs first."""
     results = f": {', '.join(outputs)} :" if outputs else "::"
     return f'asm volatile("{ptx}" {results} {", ".join(inputs)} : "memory");'
-
-
-def operands(first: int, count: int) -> str:
-    """The numbers of so many operands: `%0, %1`."""
-    return ", ".join(f"%{first + k}" for k in range(count))
 
 
 def matrix_instruction(operation: Operation, address: str, registers: Sequence[str]) -> str:
