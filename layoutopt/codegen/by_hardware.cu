@@ -71,3 +71,15 @@ __device__ __forceinline__ void @NAME@_store(uint32_t smem, void* destination, u
            "r"(@NAME@_copy_bytes) : "memory");
 }
 #endif
+//@ groups
+
+#ifdef __CUDACC__
+// The copies issued since the last commit are one group; wait until at most N are under way.
+__device__ __forceinline__ void @NAME@_commit() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int N>
+__device__ __forceinline__ void @NAME@_wait() {
+    asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
+}
+#endif
