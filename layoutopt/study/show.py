@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from layoutopt.accesses.lower import byte_table, chosen_widths, offset_formula
+from layoutopt.accesses.lower import byte_table, offset_formula
 from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import Case
 from layoutopt.engine.witness import worst_instruction
@@ -25,12 +25,10 @@ from layoutopt.layout.formula import element_expression, offset_expression
 from layoutopt.layout.layout import row_major
 from layoutopt.problems.answer import Result
 from layoutopt.problems.types import Block, Constraints, Problem
-from layoutopt.problems.words import lanes_text, widths_text
+from layoutopt.problems.words import widths_text
 from layoutopt.search.block import solve
-from layoutopt.search.proposal import Ask
-from layoutopt.search.solve import solve_cases
 from layoutopt.study.block import placed
-from layoutopt.study.known import known_case, with_known_lanes
+from layoutopt.study.known import known_case, solved
 from layoutopt.study.picture import Instruction, Picture, instruction, picture
 
 MAX_FILE_BYTES = 1 << 26
@@ -111,19 +109,12 @@ def views(
     budget, asked = Budget.of_limit(time_limit), _Asked(before, access, warp, iteration)
     if isinstance(problem, Block):
         return _block_views(problem, gpu, asked, budget)
-    chosen = with_known_lanes(problem, gpu, budget)
-    free = _without_layout(chosen)
-    case = known_case(free, gpu, budget=budget)  # what cannot be drawn is refused before the search
-    result = solve(free, target=gpu, budget=budget) if case.widths else solve_cases([case], Ask(budget))
-    notes = []
-    if chosen is not problem:
-        notes.append(f"drawn with {lanes_text(problem, chosen)}, as the solved layout has it")
-    widths = chosen_widths(problem, result)
-    if widths:
-        case = known_case(free, gpu, widths)
-        notes.append(f"drawn with {widths_text(widths)}, as the solved layout has it")
-    solved = Shown("solved", result.offset or "", case.table(result.layout)) if result.layout else None
-    return replace(asked.views(case, chosen.layout, solved, result.reason, notes), widths=widths)
+    best = solved(problem, gpu, budget)
+    chosen = [text for text in (best.lanes, widths_text(best.widths) if best.widths else "") if text]
+    notes = [f"drawn with {text}, as the solved layout has it" for text in chosen]
+    shown = _as_solved(best.case, best.result) if best.result.layout is not None else None
+    found = asked.views(best.case, best.layout, shown, best.result.reason, notes)
+    return replace(found, widths=best.widths)
 
 
 def _block_views(tile_set: Block, gpu: Device, asked: _Asked, budget: Budget) -> Views:
@@ -139,7 +130,7 @@ def _block_views(tile_set: Block, gpu: Device, asked: _Asked, budget: Budget) ->
     for tile in tile_set.tiles:
         if asked.access is None or owners[asked.access] == tile.name:
             with fields_of(tile_set, tile):
-                cases[tile.name] = known_case(_without_layout(tile_set.problem(tile)), gpu)
+                cases[tile.name] = known_case(tile_set.problem(tile), gpu)
     found = solve(tile_set, target=gpu, budget=budget)
     parts = {p.tile: p for p in placed(tile_set, gpu, found).parts} if found.tiles else {}
     # A tile that only the hardware touches has nothing to draw, and says so where it is asked for or alone.
@@ -157,11 +148,6 @@ def _block_views(tile_set: Block, gpu: Device, asked: _Asked, budget: Budget) ->
             drawn = asked.views(case, tile_set.problem(tile).layout, solved, found.reason, notes)
         candidates.append(replace(drawn, tile=(tile.name, part.base_bytes if part is not None else 0)))
     return max(candidates, key=_worst)
-
-
-def _without_layout(problem: Problem) -> Problem:
-    """The problem without the layout in use, which is no constraint on the others."""
-    return msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, offset=None))
 
 
 def _as_solved(case: Case, answer: Result | str) -> Shown:
