@@ -18,7 +18,7 @@ import msgspec
 
 from layoutopt.accesses.lower import chosen_widths, offset_formula, over_elements
 from layoutopt.accesses.trace import Trace
-from layoutopt.engine.estimate import block_occupancy, estimate, timing_of
+from layoutopt.engine.estimate import block_occupancy, estimate
 from layoutopt.engine.witness import witness, worst_instruction
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.count import operations
@@ -37,8 +37,8 @@ from layoutopt.search.dictated import ranked_candidates, reach
 from layoutopt.search.proposal import Ask
 from layoutopt.search.scene import searched_families
 from layoutopt.search.solve import solve_cases, solve_widths
-from layoutopt.study.advice import mark_pareto, recommend, recommend_dictated
-from layoutopt.study.comparison import Comparison, Row, RowAccess, by_wavefronts
+from layoutopt.study.advice import advised
+from layoutopt.study.comparison import Comparison, Row, RowAccess
 from layoutopt.study.counted import COUNTED, Counter, best, plainly
 from layoutopt.study.edits import strides_obey, strides_of
 from layoutopt.study.known import known_case, with_known_lanes
@@ -100,15 +100,8 @@ class TileRows:
         given += self.used_rows()
         given += self._edits()
         self.budget = whole
-        marked = mark_pareto(self._estimated(given))
-        return Comparison(
-            problem.name,
-            self.gpu.name,
-            problem.threads,
-            marked,
-            recommend_dictated(marked) if problem.is_dictated else recommend(marked),
-            self.widths or {},
-            timing_of(self.gpu)[1],
+        return advised(
+            problem, self.gpu, self._estimated(given), self.widths or {}, dictated=problem.is_dictated
         )
 
     def _families(self) -> list[Row]:
@@ -390,8 +383,8 @@ def _at_least(row: Row, members: list[Row]) -> Row:
     That is where time ran out, or where an interval pad cuts no coordinate evenly.
     """
     usable = [member for member in members if member.wavefronts is not None]
-    better = min(usable, key=by_wavefronts, default=row)
-    if better is row or (row.wavefronts is not None and by_wavefronts(better) >= by_wavefronts(row)):
+    better = min(usable, key=lambda member: member.rank, default=row)
+    if better is row or (row.wavefronts is not None and better.rank >= row.rank):
         return row
     return msgspec.structs.replace(
         better,
