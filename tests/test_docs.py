@@ -11,6 +11,7 @@ import sys
 import pytest
 from command import layoutopt
 from conftest import ROOT
+from written import one_tile, reads
 
 import layoutopt as layoutopt_package
 from layoutopt import load, solve
@@ -112,14 +113,8 @@ def test_notebook_gives_what_it_shows():
 
 
 def test_html_escapes_what_a_file_says():
-    data = {
-        "name": "<script>",
-        "tile": {"shape": [4, 8], "element": {"bytes": 4}},
-        "threads": 32,
-        "accesses": [
-            {"name": "a&b", "op": "load", "bytes": 4, "index": ["lane // 8", "lane % 8"], "where": "lane < 9"}
-        ],
-    }
+    accesses = [reads("a&b", 4, ["lane // 8", "lane % 8"], where="lane < 9")]
+    data = one_tile("<script>", [4, 8], {"bytes": 4}, 32, accesses)
     problem = from_data(data)
     text = problem._repr_html_()
     assert "<script>" not in text

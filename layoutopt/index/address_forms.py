@@ -25,7 +25,6 @@ import numpy.typing as npt
 
 from layoutopt.errors import ExpressionError
 from layoutopt.expressions.bits import bit_sums, moved_bits
-from layoutopt.expressions.count import operations
 from layoutopt.expressions.grammar import (
     Const,
     Node,
@@ -38,7 +37,7 @@ from layoutopt.expressions.grammar import (
     substituted,
     to_text,
 )
-from layoutopt.expressions.simplify import Range, bounds, simplify
+from layoutopt.expressions.simplify import Range, bounds, operations, simplify
 from layoutopt.ground.arrays import IntArray
 from layoutopt.index.address_cost import AddressCost, Form, Start
 from layoutopt.index.instructions import instructions

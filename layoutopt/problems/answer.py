@@ -341,7 +341,7 @@ class Result(Struct, frozen=True, rename={"schema_": "schema"}):
 
     def _repr_html_(self) -> str:
         """The answer in a line, its proof, and what each access costs."""
-        from layoutopt.problems.html import escape, table, titled
+        from layoutopt.ground.escape import table, titled, xml
 
         if self.layout is None:
             return titled(self.problem, f"{self.status}: {self.reason}")
@@ -353,7 +353,7 @@ class Result(Struct, frozen=True, rename={"schema_": "schema"}):
         rows = [(a.name, a.op, str(a.wavefronts), str(a.ideal), str(a.bank_conflicts)) for a in self.accesses]
         return (
             titled(self.problem, head)
-            + f"<div><code>offset = {escape(self.offset or '')}</code></div><div>{escape(proof)}</div>"
+            + f"<div><code>offset = {xml(self.offset or '')}</code></div><div>{xml(proof)}</div>"
             + table(("access", "op", "wavefronts", "ideal", "bank conflicts"), rows)
         )
 

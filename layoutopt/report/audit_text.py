@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
 from layoutopt.problems.answer import Status
+from layoutopt.problems.text import shape_text, tile_text
 from layoutopt.problems.types import Block, Problem
-from layoutopt.problems.words import shape_text, tile_text
 from layoutopt.report.descriptor_text import descriptor_lines
 from layoutopt.report.text import chosen_lanes, columns, operation_text, over_values
 from layoutopt.study.check import Audit, AuditedAccess, BlockAudit

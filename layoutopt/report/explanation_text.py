@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from layoutopt.problems.text import tile_text, widths_text
 from layoutopt.problems.types import Block, Problem
-from layoutopt.problems.words import tile_text, widths_text
 from layoutopt.report.text import rounds_text
 from layoutopt.search.tile_groups import groups
 from layoutopt.study.explanation import BlockExplanation, Explanation

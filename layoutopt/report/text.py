@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence, Set
 from layoutopt.expressions.grammar import lookups
 from layoutopt.layout.formula import offset_expression
 from layoutopt.problems.answer import AccessReport, Arrangement, Estimate, ModelGrowth, Proof, Result, Status
-from layoutopt.problems.text import abridged, tables
+from layoutopt.problems.text import abridged, shape_text, tables, tile_text
 from layoutopt.problems.types import Block, Problem
-from layoutopt.problems.words import shape_text, tile_text
 from layoutopt.report.descriptor_text import cluster_lines, descriptor_lines
 from layoutopt.search.tile_groups import alike, groups
 from layoutopt.study.block import own_answer

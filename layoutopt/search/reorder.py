@@ -157,7 +157,7 @@ def reordered(access: Access, turn: Turn, problem: Problem, lanes: int) -> Acces
         chosen = Op("^", (chosen, Op("*", (part, Const(value)))))
     if chosen == Var(turn.loop):
         return access
-    ranges = expression_ranges(access, problem, lanes)
+    ranges = expression_ranges(problem.threads, lanes, access.loops)
     known = frozenset(ranges)
 
     def written(text: str | int) -> str:

@@ -16,8 +16,8 @@ from layoutopt.ground.budget import Budget
 from layoutopt.ground.escape import described
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Arrangement, PlacedTile, Result
+from layoutopt.problems.text import lanes_text
 from layoutopt.problems.types import Block, Constraints, Problem
-from layoutopt.problems.words import lanes_text
 from layoutopt.search.dictated import named_candidate
 from layoutopt.search.proposal import Ask, Progress
 from layoutopt.search.solve import solve, solve_cases

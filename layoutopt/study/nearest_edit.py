@@ -17,8 +17,8 @@ from msgspec import Struct
 from layoutopt.engine.case import Case
 from layoutopt.engine.estimate import estimate
 from layoutopt.errors import ExpressionError, LayoutError
-from layoutopt.expressions.count import operations
 from layoutopt.expressions.grammar import Node
+from layoutopt.expressions.simplify import operations
 from layoutopt.ground.budget import Budget
 from layoutopt.layout.formula import has_xor
 from layoutopt.problems.objective import EXCESS_FIRST

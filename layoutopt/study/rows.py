@@ -21,9 +21,8 @@ from layoutopt.accesses.trace import Trace
 from layoutopt.engine.estimate import block_occupancy, estimate
 from layoutopt.engine.witness import witness, worst_instruction
 from layoutopt.errors import LayoutError, ProblemFileError
-from layoutopt.expressions.count import operations
 from layoutopt.expressions.grammar import Const, Node, Op, Var, to_text
-from layoutopt.expressions.simplify import simplify
+from layoutopt.expressions.simplify import operations, simplify
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device

@@ -24,8 +24,8 @@ from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import element_expression, offset_expression
 from layoutopt.layout.layout import row_major
 from layoutopt.problems.answer import Result
+from layoutopt.problems.text import widths_text
 from layoutopt.problems.types import Block, Constraints, Problem
-from layoutopt.problems.words import widths_text
 from layoutopt.search.block import solve
 from layoutopt.study.block import placed
 from layoutopt.study.known import known_case, solved

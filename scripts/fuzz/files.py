@@ -24,8 +24,8 @@ import many_kinds
 from campaign import Case, parser, run_cases
 from command_lines import LIMIT_S
 from mutate import jsonable
+from oracle.answers import Finding, require
 from process import MEMORY_BYTES, ROOT, Done, call, import_everything
-from verify import Finding, require
 
 CPU_S = 2 * (2 * LIMIT_S + 2)
 WRITES = {"-o", "--table", "--code", "--svg", "--html", "--certificate"}

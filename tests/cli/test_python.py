@@ -8,12 +8,13 @@ import msgspec
 import numpy as np
 import pytest
 from conftest import ROOT
+from written import writes
 
 import layoutopt
 from layoutopt.errors import LayoutError, ProblemFileError
 
-ROWS = {"name": "rows", "op": "store", "bytes": 4, "index": ("i", "lane"), "for": {"i": np.int64(32)}}
-ROW_OF_8 = {"name": "row", "op": "store", "bytes": 4, "index": ["tid // 8", "tid % 8"]}
+ROWS = writes("rows", 4, ("i", "lane"), i=np.int64(32))
+ROW_OF_8 = writes("row", 4, ["tid // 8", "tid % 8"])
 PLAIN = {"tile": {"shape": [8, 8], "element": "f32"}, "threads": 64, "accesses": [ROW_OF_8]}
 COLUMNS = np.stack(np.broadcast_arrays(np.arange(32)[None, :], np.arange(32)[:, None]), axis=-1)
 

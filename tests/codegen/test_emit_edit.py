@@ -4,6 +4,7 @@ import json
 
 import pytest
 from command import layoutopt
+from written import one_tile, reads, writes
 
 from layoutopt.codegen.edit import edit, edit_text
 from layoutopt.codegen.languages import emit
@@ -15,20 +16,8 @@ GPU = device("sm_90")
 
 
 def transpose(shape=(32, 32), element="f32", width=4, **more):
-    rows = {
-        "name": "rows",
-        "op": "store",
-        "bytes": width,
-        "index": ["tid // 32 + 8*i", "tid % 32"],
-        "for": {"i": 4},
-    }
-    columns = {
-        "name": "columns",
-        "op": "load",
-        "bytes": width,
-        "index": ["lane", "warp + 8*i"],
-        "for": {"i": 4},
-    }
+    rows = writes("rows", width, ["tid // 32 + 8*i", "tid % 32"], i=4)
+    columns = reads("columns", width, ["lane", "warp + 8*i"], i=4)
     tile = {"shape": list(shape), "element": element}
     return from_data({"name": "t", "tile": tile, "threads": 256, "accesses": [rows, columns], **more})  # fmt: skip
 
@@ -68,15 +57,13 @@ def test_the_kernel_s_own_words_and_its_layout_in_use():
 )
 def test_outer_coordinates_that_stand_alone_are_dimensions(shape, offset, array):
     index = [["0"], []][len(shape) == 2]
-    accesses = [{"name": "a", "op": "load", "bytes": 4, "index": [*index, "tid", "i"], "for": {"i": 32}}]
-    problem = from_data(
-        {"name": "t", "tile": {"shape": shape, "element": "f32"}, "threads": 32, "accesses": accesses}
-    )
+    accesses = [reads("a", 4, [*index, "tid", "i"], i=32)]
+    problem = from_data(one_tile("t", shape, "f32", 32, accesses))
     assert edit(problem, GPU, offset).declaration.after == f"__shared__ float {array};"
 
 
 def test_several_elements_are_an_address():
-    access = {"name": "a", "op": "load", "bytes": 16, "index": ["tid", "4*i"], "for": {"i": 8}}
+    access = reads("a", 16, ["tid", "4*i"], i=8)
     tile = {"shape": [32, 32], "element": "f32"}
     problem = from_data({"name": "t", "tile": tile, "threads": 32, "accesses": [access]})
     assert changed(problem, "x0*36 + x1")[1:] == [("&tile[tid][i*4]", "&tile[tid][i*4]")]

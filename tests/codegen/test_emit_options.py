@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 from command import layoutopt
+from written import reads, writes
 
 from layoutopt.codegen.languages import emit, run_plan
 from layoutopt.errors import LayoutError
@@ -21,12 +22,10 @@ def problem(element="f32", width=4, **more):
             "name": "a tile",
             "tile": {"shape": [32, 32], "element": element},
             "threads": 256,
-            "accesses": [
-                {"name": "rows", "op": "store", "bytes": width, "index": ["warp + 8*i", "lane"], "for": {"i": 4}}
-            ],
+            "accesses": [writes("rows", width, ["warp + 8*i", "lane"], i=4)],
             **more,
         }
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("language", ["cuda", "hip", "opencl", "c", "numba"])
@@ -90,9 +89,9 @@ def test_the_command_takes_names_that_all_languages_take():
 
 def test_a_predicate_that_no_loop_changes_stands_around_the_loops():
     accesses = [
-        {"name": "a", "op": "load", "bytes": 4, "index": ["warp + 8*i", "lane"], "for": {"i": 4}, "where": "tid < 128"},
-        {"name": "b", "op": "load", "bytes": 4, "index": ["warp + 8*i", "lane"], "for": {"i": 4}, "where": "tid > i"},
-    ]  # fmt: skip
+        reads("a", 4, ["warp + 8*i", "lane"], i=4, where="tid < 128"),
+        reads("b", 4, ["warp + 8*i", "lane"], i=4, where="tid > i"),
+    ]
     code = emit("cuda", problem(accesses=accesses), GPU, "x0*33 + x1")
     assert "    if (a_tile_a_active(tid, 0)) {\n        #pragma unroll" in code
     assert "        if (a_tile_b_active(tid, i)) body(" in code

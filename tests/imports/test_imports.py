@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from command import layoutopt
 from conftest import ROOT
+from written import one_tile
 
 from layoutopt.accesses.thread_values import access_of
 from layoutopt.accesses.trace import trace
@@ -125,12 +126,7 @@ def test_access_touches_what_the_table_says(row):
     module = triton if row in TRITON else cute
     table = module.thread_values(row["text"], row["tile"])
     access = access_of(table, row["tile"], 2, "x", "load", None)
-    data = {
-        "name": "p",
-        "tile": {"shape": row["tile"], "element": "f16"},
-        "threads": len(table),
-        "accesses": [access],
-    }
+    data = one_tile("p", row["tile"], "f16", len(table), [access])
     loaded = from_data(data)
     (lanes,) = trace(loaded, device("sm_90")).accesses
     threads = lanes.element.reshape(-1, -(-len(table) // 32) * 32)[:, : len(table)]
@@ -584,10 +580,8 @@ def test_formulas_of_threads_and_iterations_are_found_again(threads, trips, inde
 
 
 def test_a_copy_of_part_of_the_threads_comes_back_from_its_trace(tmp_path):
-    data = {
-        "name": "t", "tile": {"shape": [24, 40], "element": "f32"}, "threads": 128,
-        "accesses": [{"name": "fill", "op": "store", "copy": {"bytes": 4, "threads": 100}}],
-    }  # fmt: skip
+    accesses = [{"name": "fill", "op": "store", "copy": {"bytes": 4, "threads": 100}}]
+    data = one_tile("t", [24, 40], "f32", 128, accesses)
     problem = from_data(data)
     (lanes,) = trace(problem, device("sm_90")).accesses
     lines = []

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from written import one_tile, reads, writes
 
 from layoutopt.codegen.languages import run_plan
 from layoutopt.engine.case import case_of
@@ -19,17 +20,11 @@ from layoutopt.search.solve import solve
 
 
 def transpose(element="f32"):
-    return from_data(
-        {
-            "name": "transpose",
-            "tile": {"shape": [32, 32], "element": element},
-            "threads": 256,
-            "accesses": [
-                {"name": "rows", "op": "store", "bytes": 4, "index": ["tid // 32 + 8*i", "tid % 32"], "for": {"i": 4}},
-                {"name": "columns", "op": "load", "bytes": 4, "index": ["tid % 32", "tid // 32 + 8*i"], "for": {"i": 4}},
-            ],
-        }
-    )  # fmt: skip
+    accesses = [
+        writes("rows", 4, ["tid // 32 + 8*i", "tid % 32"], i=4),
+        reads("columns", 4, ["tid % 32", "tid // 32 + 8*i"], i=4),
+    ]
+    return from_data(one_tile("transpose", [32, 32], element, 256, accesses))
 
 
 def test_an_addend_is_free_and_a_flip_is_not():
@@ -96,15 +91,9 @@ def test_beyond_millions_of_lanes_the_address_is_taken_as_it_is(monkeypatch):
 def test_addresses_that_are_longer_than_their_share_are_taken_as_they_are(monkeypatch):
     """Of hundreds of accesses with expressions of hundreds of operators, the search would take minutes."""
     long = " + ".join(f"(tid*{k} ^ i*{k + 7}) // {k + 2}" for k in range(1, 50))
-    accesses = [
-        {"name": f"a{k}", "op": "load", "bytes": 4, "index": [f"({long} + {k}) % 1024"], "for": {"i": 8},
-         "where": f"({long}) % 3"}
-        for k in range(8)
-    ]  # fmt: skip
-    accesses.append({"name": "short", "op": "load", "bytes": 4, "index": ["tid"]})
-    problem = from_data(
-        {"name": "p", "tile": {"shape": [1024], "element": "f32"}, "threads": 256, "accesses": accesses}
-    )
+    accesses = [reads(f"a{k}", 4, [f"({long} + {k}) % 1024"], i=8, where=f"({long}) % 3") for k in range(8)]
+    accesses.append(reads("short", 4, ["tid"]))
+    problem = from_data(one_tile("p", [1024], "f32", 256, accesses))
     case = case_of(problem, device("sm_90"))
     monkeypatch.setattr(index_code, "_codes", {})
     sought = []
@@ -153,7 +142,7 @@ def _cost(index, where=None, loops=None):
     ],
 )
 def test_behind_predicates_the_start_is_added(index, where, cost):
-    access = {"name": "a", "op": "load", "bytes": 4, "index": [index], "for": {"i": 4}}
+    access = reads("a", 4, [index], i=4)
     access |= {} if where is None else {"where": where}
     tile = {"shape": [4096], "element": {"bytes": 4, "align": 4}}
     case = case_of(

@@ -1,6 +1,7 @@
 """The index cost: instructions of the emitted code, called least only where no layout takes fewer."""
 
 import pytest
+from written import one_tile, reads, writes
 
 from layoutopt.codegen.languages import run_plan
 from layoutopt.engine.case import case_of
@@ -11,10 +12,7 @@ from layoutopt.study.compare import compare
 
 
 def problem(shape, element, *accesses, **layout):
-    described = [
-        {"name": f"a{k}", "op": "load", "bytes": width, "index": index, "for": {"i": trips}}
-        for k, (width, index, trips) in enumerate(accesses)
-    ]
+    described = [reads(f"a{k}", width, index, i=trips) for k, (width, index, trips) in enumerate(accesses)]
     tile = {"shape": shape, "element": element}
     return from_data({"name": "p", "tile": tile, "threads": 32, "accesses": described, "layout": layout})
 
@@ -60,20 +58,16 @@ def test_the_cost_is_that_of_the_emitted_code_and_least_where_every_access_takes
 )
 def test_what_no_layout_undercuts(threads, element, width, index, least):
     data = {"name": "p", "tile": {"shape": [32, 32], "element": element}, "threads": threads}
-    data["accesses"] = [{"name": "a", "op": "load", "bytes": width, "index": index, "for": {"i": 32}}]
+    data["accesses"] = [reads("a", width, index, i=32)]
     assert case_of(from_data(data), device("sm_90")).least_instructions == least
 
 
 def test_instructions_first_takes_no_more_of_them_than_any_row():
-    data = {
-        "name": "tile",
-        "tile": {"shape": [16, 32], "element": "f32"},
-        "threads": 64,
-        "accesses": [
-            {"name": "fill", "op": "store", "bytes": 4, "index": ["tid // 32 + 2*i", "tid % 32"], "for": {"i": 8}},
-            {"name": "use", "op": "load", "bytes": 16, "index": ["tid // 4", "4*(tid % 4) + 16*k"], "for": {"k": 2}},
-        ],
-    }  # fmt: skip
+    accesses = [
+        writes("fill", 4, ["tid // 32 + 2*i", "tid % 32"], i=8),
+        reads("use", 16, ["tid // 4", "4*(tid % 4) + 16*k"], k=2),
+    ]
+    data = one_tile("tile", [16, 32], "f32", 64, accesses)
     usual = from_data(data)
     first = from_data(data | {"layout": {"minimise": "instructions"}})
     rows = compare(usual).rows

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from written import reads, writes
 
 from layoutopt.accesses.trace import trace
 from layoutopt.files.file import from_data, load
@@ -61,8 +62,8 @@ helped = CliRunner().invoke(main, ["solve", "--help"]).output
 assert "odd" in helped
 """
 SQUARE = [
-    {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": 8}},
-    {"name": "columns", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 8}},
+    writes("rows", 4, ["i", "tid"], i=8),
+    reads("columns", 4, ["tid", "i"], i=8),
 ]
 
 
@@ -89,8 +90,8 @@ def test_every_family_with_pads_is_in_the_list():
 def test_interval_pads_are_a_row_of_their_own(problem_file):
     """Whatever other families the problem allows."""
     accesses = [
-        {"name": "r", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": 32}},
-        {"name": "c", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 32}},
+        writes("r", 4, ["i", "tid"], i=32),
+        reads("c", 4, ["tid", "i"], i=32),
     ]
     problem = load(
         problem_file(
@@ -117,8 +118,8 @@ def test_an_interval_is_the_same_to_solve_and_to_compare(problem_file, shape):
         if len(shape) == 1
         else ["tid % 5", "0", "i"]
     )
-    access = {"name": "r", "op": "load", "bytes": 4, "index": index, "for": {"i": 6}}
-    stride = {"name": "s", "op": "load", "bytes": 4, "index": [f"tid % {n}" for n in shape]}
+    access = reads("r", 4, index, i=6)
+    stride = reads("s", 4, [f"tid % {n}" for n in shape])
     problem = load(
         problem_file(
             tile={"shape": list(shape), "element": "f32"},
@@ -151,7 +152,7 @@ def test_the_lengths_of_interval_pads(problem_file):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_row_major_belongs_to_every_family(name):
-    rows = {"name": "a", "op": "load", "bytes": 4, "index": ["i", "tid"], "for": {"i": 4}}
+    rows = reads("a", 4, ["i", "tid"], i=4)
     data = {"name": "r", "target": "sm_90", "tile": {"shape": [4, 32], "element": "f32"}, "threads": 32}
     data |= {"accesses": [rows], "layout": {"families": [name]}}
     found = solve(from_data(data))

@@ -6,7 +6,7 @@ import types
 
 import numpy as np
 import pytest
-from test_free import weighted_excess
+from oracle.banks import weighted_excess
 
 from layoutopt.accesses.trace import trace
 from layoutopt.files.file import from_data

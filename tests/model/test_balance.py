@@ -2,13 +2,17 @@
 
 import numpy as np
 import pytest
-from test_free import free, weighted_excess
+from oracle.banks import weighted_excess
+from test_free import free, rows_columns_diagonals
+from written import batched_rows_and_columns
 
 from layoutopt.accesses.trace import trace
 from layoutopt.engine.case import cases
+from layoutopt.expressions.grammar import lookups
 from layoutopt.files.file import from_data
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
+from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Digit, Layout
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import free_assignment
@@ -18,22 +22,6 @@ from layoutopt.search.proposal import Ask, Proposal
 from layoutopt.search.solve import solve
 from layoutopt.search.tables import of_every_layout
 from layoutopt.search.verify import verified
-
-
-def batched_rows_and_columns(size, count, element, width):
-    """Matrices of which each lane has a row, then a column; a warp spans several."""
-    row, other = f"tid//{size}", f"tid%{size}"
-    return {
-        "schema": "layoutopt.problem/1",
-        "name": "batched",
-        "target": "sm_90",
-        "tile": {"shape": [count, size, size], "element": element},
-        "threads": count * size,
-        "accesses": [
-            {"name": "rows", "op": "store", "bytes": width, "index": [row, "j", other], "for": {"j": size}},
-            {"name": "columns", "op": "load", "bytes": width, "index": [row, other, "j"], "for": {"j": size}},
-        ],
-    }
 
 
 @pytest.mark.parametrize(
@@ -96,3 +84,26 @@ def test_a_table_is_found_where_the_search_ended_before_it_asked_for_one():
     better = of_every_layout(case, open_bytes, Ask())
     result = verified(case, better).result
     assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 4800)
+
+
+def spelling(table, element_bytes):
+    layout = Layout(table.shape, element_bytes, (), lookup=tuple((table.ravel() // element_bytes).tolist()))
+    return offset_expression(layout)
+
+
+def test_turned_lines_serve_rows_columns_and_wrapped_diagonals():
+    problem, gpu = rows_columns_diagonals(31, 32), device("sm_90")
+    lanes, found = free(problem, gpu)
+    assert (found.excess, found.bytes, found.complete) == (0, 31 * 32 * 4, True)
+    assert weighted_excess(found.table, lanes, gpu) == 0
+    assert not lookups(spelling(found.table, 4))
+
+
+def test_the_end_of_a_pad_goes_into_its_holes_by_a_small_table():
+    problem, gpu = from_data(batched_rows_and_columns(10, 12, "f64", 8)), device("sm_90")
+    x, y, z = np.indices(problem.tile.shape)
+    lanes, found = free(problem, gpu, hint=(10 * x + 121 * y + z) * 8)
+    assert (found.excess, found.bytes, found.complete) == (0, problem.tile.bytes, True)
+    assert weighted_excess(found.table, lanes, gpu) == 0
+    (small,) = lookups(spelling(found.table, 8))
+    assert len(small.values) == 9

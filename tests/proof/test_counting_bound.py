@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 from conftest import ROOT
+from written import one_tile, reads
 
 from layoutopt.accesses.trace import trace
 from layoutopt.engine.conflicts import count_wavefronts
@@ -31,10 +32,7 @@ def random_problem(rng, target):
         index = [f"{flat} // {inner} % {shape[0]}", f"{flat} % {inner} * {wide}"]
         op = rng.choice(["load", "store"])
         accesses.append({"name": f"a{k}", "op": op, "bytes": width, "index": index})
-    return from_data(
-        {"schema": "layoutopt.problem/1", "name": "random", "target": target, "threads": 64,
-         "tile": {"shape": shape, "element": element}, "accesses": accesses}
-    )  # fmt: skip
+    return from_data(one_tile("random", shape, element, 64, accesses, target=target))
 
 
 def random_tables(rng, shape, size):
@@ -78,11 +76,7 @@ def test_no_layout_goes_below(target):
 
 def test_two_words_of_one_kepler_row():
     """32 words at the start of consecutive 16-byte elements: pairs 32 words apart go in one wavefront."""
-    problem = from_data(
-        {"schema": "layoutopt.problem/1", "name": "heads", "target": "sm_30", "threads": 32,
-         "tile": {"shape": [32], "element": "c128"},
-         "accesses": [{"name": "heads", "op": "load", "bytes": 4, "index": ["tid"]}]}
-    )  # fmt: skip
+    problem = from_data(one_tile("heads", [32], "c128", 32, [reads("heads", 4, ["tid"])], target="sm_30"))
     gpu = device("sm_30")
     lanes = trace(problem, gpu)
     (heads,) = phase_sets(lanes, problem.tile, gpu)

@@ -5,10 +5,11 @@ import json
 import sys
 
 import pytest
-import toy
 from conftest import ROOT
 from hardware_tiles import FILL, data
+from oracle import toy
 from test_block_certificates import BLOCK, block_certificate_of
+from written import one_tile, reads, writes
 
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
@@ -263,7 +264,7 @@ def test_constraints_of_a_dictated_tile_are_checked_or_open(layout, verdict):
 def test_a_list_of_modes_is_not_every_layout(verdict):
     problem = data(
         FILL,
-        {"name": "r", "op": "load", "bytes": 2, "index": ["tid % 64", "i"], "for": {"i": 4}},
+        reads("r", 2, ["tid % 64", "i"], i=4),
         shape=(64, 64),
     )
     given = certified(problem, device("sm_90"), time_limit=5)
@@ -276,7 +277,7 @@ def test_a_list_of_modes_is_not_every_layout(verdict):
 def test_what_is_refuted_is_read(refuted, verdict):
     problem = data(
         FILL,
-        {"name": "r", "op": "load", "bytes": 2, "index": ["tid % 64", "i"], "for": {"i": 4}},
+        reads("r", 2, ["tid % 64", "i"], i=4),
         shape=(64, 64),
     )
     given = certified(problem, device("sm_90"), time_limit=5, conflict_free=True)
@@ -288,14 +289,12 @@ def test_what_is_refuted_is_read(refuted, verdict):
 
 
 def test_a_choice_of_widths_is_not_compared_with_the_others(verdict):
-    problem = {
-        "name": "w", "target": "sm_90", "threads": 32, "tile": {"shape": [32, 32], "element": "f32"},
-        "accesses": [
-            {"name": "s", "op": "store", "bytes": 16, "index": ["tid", "4*i"], "for": {"i": 8}},
-            {"name": "l", "op": "load", "bytes": 4, "index": ["i", "tid"], "for": {"i": 32}},
-            {"name": "c", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 32}},
-        ],
-    }  # fmt: skip
+    accesses = [
+        writes("s", 16, ["tid", "4*i"], i=8),
+        reads("l", 4, ["i", "tid"], i=32),
+        reads("c", 4, ["tid", "i"], i=32),
+    ]
+    problem = one_tile("w", [32, 32], "f32", 32, accesses, target="sm_90")
     given = certified(problem, device("sm_90"))
     assert given["bound"]["excess"] > 0
     before = verdict(problem, given)

@@ -2,6 +2,7 @@
 
 import pytest
 from certificates_checked import certified, checked, plain_transpose
+from written import one_tile, reads
 
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
@@ -87,11 +88,11 @@ def test_of_equals_the_fewest_boxes(tmp_path):
 
 
 def test_rows_of_a_matrix_may_be_several_dimensions(tmp_path):
-    data = {
-        "name": "mn", "target": "sm_90", "threads": 128, "tile": {"shape": [4, 32, 64], "element": "f16"},
-        "accesses": [{"name": "ld", "op": "tma.load"},
-                     {"name": "b", "op": "wgmma.B", "mn": [0, 1], "k": 2, "rows": 128}],
-    }  # fmt: skip
+    accesses = [
+        {"name": "ld", "op": "tma.load"},
+        {"name": "b", "op": "wgmma.B", "mn": [0, 1], "k": 2, "rows": 128},
+    ]
+    data = one_tile("mn", [4, 32, 64], "f16", 128, accesses, target="sm_90")
     given = certificate(problem := from_data(data), device("sm_90"), solve(problem, time_limit=5))
     code, text = checked(data, given, tmp_path)
     assert (code, "b: wgmma.B, mode 128B, 4 instructions reach" in text) == (0, True), text
@@ -120,11 +121,8 @@ def test_a_layout_that_must_be_is_checked(tmp_path):
 
 def test_boxes_with_short_rows_are_among_what_must_be(tmp_path):
     """Whole rows of 16 columns of f32 have 3 conflicts: 8 rows of 64 bytes; 16-byte rows have none."""
-    data = {
-        "name": "short", "target": "sm_90", "threads": 8, "tile": {"shape": [8, 16], "element": "f32"},
-        "accesses": [{"name": "r", "op": "load", "bytes": 16, "index": ["lane", "0"]}],
-        "layout": {"must_be": "tma.none"},
-    }  # fmt: skip
+    accesses = [reads("r", 16, ["lane", "0"])]
+    data = one_tile("short", [8, 16], "f32", 8, accesses, target="sm_90", layout={"must_be": "tma.none"})
     given = certificate(problem := from_data(data), device("sm_90"), solve(problem, time_limit=5))
     code, text = checked(data, given, tmp_path)
     assert (code, given["bound"]["excess"], "none is better: checked" in text) == (0, 0, True), text
@@ -137,11 +135,11 @@ def test_boxes_with_short_rows_are_among_what_must_be(tmp_path):
 
 def test_boxes_of_a_part_of_several_dimensions_are_compared(tmp_path):
     """Boxes of one x1 each have 2 conflicts; those of all twelve, nine."""
-    data = {
-        "name": "odd", "target": "sm_90", "threads": 32, "tile": {"shape": [12, 12, 8], "element": "f64"},
-        "accesses": [{"name": "ld", "op": "tma.load", "mode": "32B", "order": [2, 1, 0]},
-                     {"name": "r", "op": "load", "bytes": 8, "index": [0, "lane*2 % 12", "lane*3 % 8"]}],
-    }  # fmt: skip
+    accesses = [
+        {"name": "ld", "op": "tma.load", "mode": "32B", "order": [2, 1, 0]},
+        reads("r", 8, [0, "lane*2 % 12", "lane*3 % 8"]),
+    ]
+    data = one_tile("odd", [12, 12, 8], "f64", 32, accesses, target="sm_90")
     given = certificate(problem := from_data(data), device("sm_90"), solve(problem, time_limit=5))
     code, text = checked(data, given, tmp_path)
     assert (code, given["bound"]["excess"], "none is better: checked" in text) == (0, 2, True), text
@@ -149,12 +147,12 @@ def test_boxes_of_a_part_of_several_dimensions_are_compared(tmp_path):
 
 def test_what_must_be_serves_the_accesses_too(tmp_path):
     """tma.none would have no conflicts here, and wgmma does not read it."""
-    data = {
-        "name": "both", "target": "sm_90", "threads": 64, "tile": {"shape": [64, 48], "element": "bf16"},
-        "accesses": [{"name": "a", "op": "wgmma.A"}, {"name": "ld", "op": "tma.load"},
-                     {"name": "r", "op": "load", "bytes": 16, "index": ["tid*8 // 48", "tid*8 % 48"]}],
-        "layout": {"must_be": "tma"},
-    }  # fmt: skip
+    accesses = [
+        {"name": "a", "op": "wgmma.A"},
+        {"name": "ld", "op": "tma.load"},
+        reads("r", 16, ["tid*8 // 48", "tid*8 % 48"]),
+    ]
+    data = one_tile("both", [64, 48], "bf16", 64, accesses, target="sm_90", layout={"must_be": "tma"})
     given = certificate(problem := from_data(data), device("sm_90"), solve(problem, time_limit=5))
     assert given["bound"]["excess"] > 0
     code, text = checked(data, given, tmp_path)
@@ -162,12 +160,8 @@ def test_what_must_be_serves_the_accesses_too(tmp_path):
 
 
 def test_direct_loads_write_side_by_side(tmp_path):
-    data = {
-        "name": "direct", "target": "gfx942", "threads": 64, "tile": {"shape": [8, 64], "element": "f32"},
-        "accesses": [
-            {"name": "d", "op": "buffer_load_dword.lds", "index": ["i", "lane"], "for": {"i": 8}}
-        ],
-    }  # fmt: skip
+    accesses = [{"name": "d", "op": "buffer_load_dword.lds", "index": ["i", "lane"], "for": {"i": 8}}]
+    data = one_tile("direct", [8, 64], "f32", 64, accesses, target="gfx942")
     given = certificate(problem := from_data(data), device("gfx942"), solve(problem, time_limit=5))
     assert checked(data, given, tmp_path)[0] == 0
     table = given["layout"]["byte_offsets"]

@@ -5,9 +5,11 @@ import random
 from dataclasses import replace
 
 import pytest
-import toy
 from conftest import ROOT
-from test_free import every_placement, tiny
+from oracle import toy
+from oracle.random_tiles import tiny
+from oracle.toy import every_placement
+from written import one_tile, reads
 
 from layoutopt.accesses.trace import trace
 from layoutopt.files.file import from_data, load
@@ -23,13 +25,8 @@ BASICS = ROOT / "problems" / "basics"
 
 def words_problem(elements, threads, indices, trips):
     """Loads of single words of a line."""
-    accesses = [
-        {"name": f"a{k}", "op": "load", "bytes": 4, "index": [text], "for": {"c": trips}}
-        for k, text in enumerate(indices)
-    ]
-    return from_data(
-        {"name": "words", "tile": {"shape": [elements], "element": "f32"}, "threads": threads, "accesses": accesses}
-    )  # fmt: skip
+    accesses = [reads(f"a{k}", 4, [text], c=trips) for k, text in enumerate(indices)]
+    return from_data(one_tile("words", [elements], "f32", threads, accesses))
 
 
 def on_board(problem, gpu):
@@ -126,9 +123,7 @@ def _diagonals(n):
             ("rows", ["i", "tid"]), ("columns", ["tid", "i"]), ("diagonals", ["tid", f"(tid + i) % {n}"]),
         ]
     ]  # fmt: skip
-    return from_data(
-        {"name": "d", "tile": {"shape": [n, n], "element": "f32"}, "threads": n, "accesses": accesses}
-    )
+    return from_data(one_tile("d", [n, n], "f32", n, accesses))
 
 
 @pytest.mark.parametrize(
@@ -150,10 +145,7 @@ def test_every_phase_meets_its_own_words_once():
 
 
 def test_elements_of_odd_sizes_are_not_covered():
-    data = {
-        "name": "twelve", "tile": {"shape": [8], "element": {"bytes": 12}}, "threads": 8,
-        "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["tid"]}],
-    }  # fmt: skip
+    data = one_tile("twelve", [8], {"bytes": 12}, 8, [reads("a", 4, ["tid"])])
     assert on_board(from_data(data), device("sm_90"))[1] is None
 
 
@@ -193,12 +185,7 @@ def test_500_impossible_cases_and_no_possible_one():
             }
             for k, phase in enumerate(phases)
         ]  # fmt: skip
-        data = {
-            "name": "m",
-            "tile": {"shape": [words], "element": "f32"},
-            "threads": banks,
-            "accesses": accesses,
-        }
+        data = one_tile("m", [words], "f32", banks, accesses)
         problem, gpu = from_data(data), toy.toy_device(banks, banks)
         lanes = trace(problem, gpu)
         general = every_layout(problem.tile, gpu, lanes, enough=1, budget=Budget())

@@ -5,6 +5,7 @@ import threading
 
 import numpy as np
 import pytest
+from written import one_tile, reads, writes
 
 import layoutopt.ground.budget
 import layoutopt.search.scene
@@ -126,7 +127,7 @@ def test_a_trace_ends_with_its_time():
     budget = Budget()
     budget.stop()
     tile = {"shape": [32, 32], "element": "f32"}
-    access = {"name": "a", "op": "load", "bytes": 4, "index": ["i", "tid"], "for": {"i": 32}}
+    access = reads("a", 4, ["i", "tid"], i=32)
     rows = problem(
         {"schema": "layoutopt.problem/1", "name": "p", "tile": tile, "threads": 32, "accesses": [access]}
     )
@@ -136,15 +137,7 @@ def test_a_trace_ends_with_its_time():
 
 def test_a_trace_in_pieces_is_the_trace():
     tile = {"shape": [64, 1024], "element": "f32"}
-    access = {
-        "name": "a",
-        "op": "load",
-        "bytes": 4,
-        "index": ["i", "(tid*5 + 3*j) % 1024"],
-        "where": "tid % 3 != j",
-        "weight": "i + j",
-        "for": {"i": 64, "j": 3},
-    }
+    access = reads("a", 4, ["i", "(tid*5 + 3*j) % 1024"], i=64, j=3, where="tid % 3 != j", weight="i + j")
     rows = problem(
         {"schema": "layoutopt.problem/1", "name": "p", "tile": tile, "threads": 1000, "accesses": [access]}
     )
@@ -203,7 +196,7 @@ def test_a_short_limit_is_used_for_pads_that_are_not_the_smallest(monkeypatch):
 
 
 def test_a_comparison_without_time_names_what_it_did_not_finish(monkeypatch):
-    access = {"name": "a", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 8}}
+    access = reads("a", 4, ["tid", "i"], i=8)
     data = {"schema": "layoutopt.problem/1", "name": "p", "threads": 32, "accesses": [access]}
     data["tile"] = {"shape": [32, 32], "element": "f32"}
     monkeypatch.setattr(layoutopt.ground.budget, "time", Ticks(1e-2))
@@ -225,7 +218,7 @@ def usual_signals():
 @pytest.mark.usefixtures("usual_signals")
 @pytest.mark.parametrize("command", ["solve", "show", "compare", "explain"])
 def test_what_cannot_be_evaluated_in_time_ends_with_one_line(monkeypatch, capsys, tmp_path, command):
-    access = {"name": "a", "op": "load", "bytes": 4, "index": ["tid"], "for": {"i": 1 << 16}}
+    access = reads("a", 4, ["tid"], i=1 << 16)
     data = {"schema": "layoutopt.problem/1", "name": "p", "threads": 32, "accesses": [access]}
     data["tile"] = {"shape": [32], "element": "f32"}
     (tmp_path / "p.json").write_text(json.dumps(data))
@@ -238,7 +231,7 @@ def test_what_cannot_be_evaluated_in_time_ends_with_one_line(monkeypatch, capsys
 
 
 def nothing_is_asked_of(shape, **layout):
-    access = {"name": "a", "op": "store", "bytes": 1, "index": ["0"] * len(shape)}
+    access = writes("a", 1, ["0"] * len(shape))
     tile = {"shape": shape, "element": {"bytes": 3}}
     return problem({"name": "n", "tile": tile, "threads": 1, "accesses": [access], "layout": layout})
 
@@ -305,7 +298,7 @@ def found_without_time(asked):
 @pytest.mark.parametrize("element", ["f32", {"bytes": 6}])
 @pytest.mark.parametrize("minimise", ["excess", "bytes", "instructions"])
 def test_whatever_the_time_there_is_a_plain_layout(minimise, element):
-    access = {"name": "a", "op": "load", "bytes": 4, "index": [f"tid // {2**d} % 2" for d in range(8)]}
+    access = reads("a", 4, [f"tid // {2**d} % 2" for d in range(8)])
     tile = {"shape": [2] * 8, "element": element}
     layout = {"minimise": minimise, "max_bytes": 4096}
     found = problem({"name": "n", "tile": tile, "threads": 32, "accesses": [access], "layout": layout})
@@ -319,8 +312,8 @@ def test_whatever_the_time_there_is_a_plain_layout(minimise, element):
 def test_without_time_to_count_two_layouts_it_is_the_padded_one(monkeypatch, element):
     """The first of some phases are looked at in any case, so that row-major is not the answer to a transpose."""
     accesses = [
-        {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": 96}},
-        {"name": "columns", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 96}},
+        writes("rows", 4, ["i", "tid"], i=96),
+        reads("columns", 4, ["tid", "i"], i=96),
     ]
     data = {"name": "n", "threads": 96, "accesses": accesses}
     data["tile"] = {"shape": [96, 96], "element": element}
@@ -346,8 +339,7 @@ def test_bytes_of_several_tiles_without_time_are_no_error(monkeypatch, tick):
 
 @pytest.mark.parametrize("seconds", [float("nan"), -1])
 def test_what_is_no_time_is_refused(seconds):
-    asked = problem({"name": "p", "tile": {"shape": [4, 4], "element": "f32"}, "threads": 4, "accesses": [
-        {"name": "a", "op": "load", "bytes": 4, "index": ["tid", "0"]}]})  # fmt: skip
+    asked = problem(one_tile("p", [4, 4], "f32", 4, [reads("a", 4, ["tid", "0"])]))
     for call_ in (solve, sweep):
         with pytest.raises(ProblemFileError, match="time_limit: expected seconds, 0 or more, got"):
             call_(asked, time_limit=seconds)
@@ -358,7 +350,7 @@ def test_without_time_nothing_is_asked_of_every_layout_of_many_lanes(threads, as
     """Gathering words and cliques takes as long as a search; of few lanes it takes no time."""
     tile = {"shape": [64, 64], "element": "f32"}
     accesses = [
-        {"name": f"a{k}", "op": "load", "bytes": 4, "index": index, "for": {"i": 64}}
+        reads(f"a{k}", 4, index, i=64)
         for k, index in enumerate([["i", "tid"], ["tid", "i"], ["tid", "(tid + i) % 64"]])
     ]
     asking = problem({"name": "p", "tile": tile, "threads": threads, "accesses": accesses})
@@ -376,8 +368,8 @@ def test_without_time_nothing_is_asked_of_every_layout_of_many_lanes(threads, as
 
 def minimised(objective):
     accesses = [
-        {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": 24}},
-        {"name": "columns", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 24}},
+        writes("rows", 4, ["i", "tid"], i=24),
+        reads("columns", 4, ["tid", "i"], i=24),
     ]
     data = {"name": "n", "threads": 24, "accesses": accesses, "layout": {"minimise": objective}}
     return problem({**data, "tile": {"shape": [24, 24], "element": "f32"}})

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from written import one_tile, reads, writes
 
 from layoutopt.accesses.trace import trace
 from layoutopt.files.file import from_data
@@ -28,25 +29,8 @@ def scene(**layout):
         index, div = [""] * 5, 1
         for d in order:
             index[d], div = f"(tid + 64*i) // {div} % {SHAPE[d]}", div * SHAPE[d]
-        accesses.append(
-            {
-                "name": name,
-                "op": "load",
-                "bytes": 4,
-                "index": index,
-                "for": {"i": 6},
-                "where": "tid + 64*i < 360",
-            }
-        )
-    problem = from_data(
-        {
-            "name": "p",
-            "tile": {"shape": SHAPE, "element": "f32"},
-            "threads": 64,
-            "accesses": accesses,
-            "layout": layout,
-        }
-    )
+        accesses.append(reads(name, 4, index, i=6, where="tid + 64*i < 360"))
+    problem = from_data(one_tile("p", SHAPE, "f32", 64, accesses, layout=layout))
     gpu = device(problem.target)
     return Scene(problem, gpu, trace(problem, gpu), False, Budget(), 1, lambda _: None)
 
@@ -82,8 +66,8 @@ def test_a_climb_keeps_to_the_constraints():
 
 def test_a_climb_pads_only_where_that_is_allowed():
     """Four bytes at the start of each row of six: aligned in rows of eight alone, which are padded."""
-    store = {"name": "a", "op": "store", "bytes": 4, "index": ["tid", "0"]}
-    data = {"name": "rows", "tile": {"shape": [4, 6], "element": "i8"}, "threads": 4, "accesses": [store]}
+    store = writes("a", 4, ["tid", "0"])
+    data = one_tile("rows", [4, 6], "i8", 4, [store])
     for families in (["none", "order"], ["none", "order", "pad"]):
         problem = from_data(data | {"layout": {"families": families}})
         gpu = device(problem.target)
@@ -93,10 +77,8 @@ def test_a_climb_pads_only_where_that_is_allowed():
 
 
 def test_a_climb_without_anything_that_weighs():
-    load = {"name": "a", "op": "load", "bytes": 4, "index": ["tid"], "weight": 0}
-    problem = from_data(
-        {"name": "none", "tile": {"shape": [64], "element": "f32"}, "threads": 32, "accesses": [load]}
-    )
+    load = reads("a", 4, ["tid"], weight=0)
+    problem = from_data(one_tile("none", [64], "f32", 32, [load]))
     gpu = device(problem.target)
     given = Scene(problem, gpu, trace(problem, gpu), False, Budget(), 1, lambda _: None)
     fall_back(given)
@@ -127,8 +109,8 @@ def test_free_of_conflicts_though_nothing_was_found_by_rising_bytes(monkeypatch,
     monkeypatch.setattr("layoutopt.search.reach_floor.ReachFloor._solved", lambda self: False)
     monkeypatch.setattr("layoutopt.search.reach_floor.ReachFloor._look_at_whole_lines", lambda self: None)
     index = {"rows": ["0", "tid"], "columns": ["tid", "0"]}
-    accesses = [{"name": name, "op": "load", "bytes": 4, "index": index[name]} for name in index]
-    data = {"name": "p", "tile": {"shape": [32, 32], "element": "f32"}, "threads": 32, "accesses": accesses}
+    accesses = [reads(name, 4, index[name]) for name in index]
+    data = one_tile("p", [32, 32], "f32", 32, accesses)
     found = solve(from_data(data | {"layout": {"families": families}}), conflict_free=True)
     assert found.layout is not None
     assert found.excess == 0

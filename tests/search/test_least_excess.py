@@ -6,8 +6,9 @@ import random
 import msgspec
 import numpy as np
 import pytest
-import toy
-from test_swizzle_rules import moved
+from oracle import toy
+from oracle.toy import apply
+from written import one_tile, reads
 
 from layoutopt.engine.case import case_of
 from layoutopt.files.catalogue import find
@@ -76,7 +77,7 @@ def every_mask(candidate, phases, tile, field, starts):
     rows = [range(0, 1 << top, -field.sources(bit)) for bit in range(BANK_BITS)]
     for chosen in itertools.product(*rows):
         masks = dict(enumerate(chosen))
-        offsets = [moved(word, masks) for word in table]
+        offsets = [apply(masks, word) for word in table]
         if all(offsets[s] % 2 == 0 and offsets[s + 1] == offsets[s] + 1 for s in starts):
             yield phases.excess(masks), max(offsets) + 1
 
@@ -208,14 +209,11 @@ def test_a_scope_names_what_the_constraints_leave(constraint, scope):
     """A fixed order leaves no cuts and a pitch no pads within rows: `x0*10 + x1 // 4 * 5 + x1 % 4` keeps the order."""
     named = ["none", "order", "pad", "split", "interval", "matrix"]
     families = named if "pitch_multiple_bytes" in constraint else [f for f in named if f != "interval"]
-    data = {
-        "name": "squares", "tile": {"shape": [4, 8], "element": "f32"}, "threads": 8,
-        "accesses": [
-            {"name": "squares", "op": "load", "bytes": 4, "index": ["tid % 4", "tid // 4 * 4 + i"], "for": {"i": 4}},
-            {"name": "rows", "op": "load", "bytes": 4, "index": ["i", "tid"], "for": {"i": 4}},
-            {"name": "pairs", "op": "load", "bytes": 4, "index": ["tid // 4 * 2", "tid % 4 * 2"]},
-        ],
-        "layout": {"families": families, **constraint},
-    }  # fmt: skip
+    accesses = [
+        reads("squares", 4, ["tid % 4", "tid // 4 * 4 + i"], i=4),
+        reads("rows", 4, ["i", "tid"], i=4),
+        reads("pairs", 4, ["tid // 4 * 2", "tid % 4 * 2"]),
+    ]
+    data = one_tile("squares", [4, 8], "f32", 8, accesses, layout={"families": families, **constraint})
     result = solve(from_data(data), target=toy.toy_device(8, 8))
     assert (result.proof.excess.lower_bound > 0, result.proof.excess.scope) == (True, scope)

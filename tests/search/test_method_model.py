@@ -2,13 +2,12 @@
 
 import re
 
-import constrained
 import msgspec
 import pytest
-import toy
 from command import layoutopt
 from conftest import ROOT
-from test_brute_force import random_case
+from oracle import toy
+from oracle.random_tiles import random_case
 
 from layoutopt import load, solve
 from layoutopt.errors import ProblemFileError
@@ -59,13 +58,6 @@ def test_same_minimum_as_exhaustive_search(block):
         assert result.decided_by not in (None, "walsh"), seed
         clean = by_model(data, device, conflict_free=True)
         assert (clean.status is Status.INFEASIBLE) == (result.weighted_excess > 0), seed
-
-
-@pytest.mark.parametrize("block", range(6))
-def test_constraints_on_pitches_by_both_methods(block):
-    """`max_bytes`, `pitch_multiple_bytes` and bytes first, against every layout; scripts/fuzz goes on."""
-    for seed in range(30 * block, 30 * block + 30):
-        constrained.compare(seed)
 
 
 QUICK = [

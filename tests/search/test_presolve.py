@@ -1,6 +1,7 @@
 """What is known before the model is asked."""
 
 import pytest
+from written import one_tile, reads, writes
 
 from layoutopt import load, solve
 from layoutopt.files.file import from_data
@@ -34,14 +35,8 @@ def test_words_that_merge_cost_no_bytes_to_keep_apart(method):
     }
     rows = {"op": "load", "bytes": 4, "index": ["(tid + i) // 8 % 8", "(tid + i) % 8"], "for": {"i": 3}}
     vectors = {"op": "load", "bytes": 16, "index": ["tid % 8", "4*(tid // 8 % 2)"]}
-    problem = from_data(
-        {
-            "name": "p",
-            "tile": {"shape": [8, 8], "element": "f32"},
-            "threads": 16,
-            "accesses": [{"name": "rows", **rows}, {"name": "vectors", **vectors}],
-        }
-    )
+    accesses = [{"name": "rows", **rows}, {"name": "vectors", **vectors}]
+    problem = from_data(one_tile("p", [8, 8], "f32", 16, accesses))
     result = solve(problem, target=Device("toy", "toy", 8, 4, 4, rules), method=method)
     assert answer(result) == ("optimal", 0, 256)
 
@@ -51,13 +46,12 @@ def test_out_of_time_lines_that_start_at_the_first_bank_are_looked_at(monkeypatc
     monkeypatch.setattr(ReachFloor, "_solved", lambda self: False)
     diagonals = {"down": "(tid + i) % 48", "up": "(432 - tid + i) % 48"}
     data = {
-        "name": "t", "tile": {"shape": [48, 48], "element": "f32"}, "threads": 64,
+        "name": "t",
+        "tile": {"shape": [48, 48], "element": "f32"},
+        "threads": 64,
         "layout": {"families": ["order", "pad", "xor"]},
-        "accesses": [
-            {"name": name, "op": "load", "bytes": 4, "index": ["tid % 48", column], "for": {"i": 48}}
-            for name, column in diagonals.items()
-        ],
-    }  # fmt: skip
+        "accesses": [reads(name, 4, ["tid % 48", column], i=48) for name, column in diagonals.items()],
+    }
     found = solve(from_data(data))
     assert (found.status, found.excess, found.bytes) == ("feasible", 0, 12288)
     assert found.proof.bytes.lower_bound == 9216
@@ -66,21 +60,17 @@ def test_out_of_time_lines_that_start_at_the_first_bank_are_looked_at(monkeypatc
 def test_out_of_time_nothing_is_infeasible_that_was_not_looked_at(monkeypatch):
     """Nothing that was looked at fits into the fewest bytes; what does was not."""
     monkeypatch.setattr(ReachFloor, "_solved", lambda self: False)
-    data = {
-        "name": "t", "tile": {"shape": [32, 32], "element": "f16"}, "threads": 32,
-        "layout": {"pitch_multiple_bytes": 6, "minimise": "bytes"},
-        "accesses": [{"name": "a", "op": "store", "bytes": 4, "index": ["tid // 16", "2*(tid % 16)"]}],
-    }  # fmt: skip
+    accesses = [writes("a", 4, ["tid // 16", "2*(tid % 16)"])]
+    data = one_tile(
+        "t", [32, 32], "f16", 32, accesses, layout={"pitch_multiple_bytes": 6, "minimise": "bytes"}
+    )
     assert solve(from_data(data)).status != "infeasible"
 
 
 def test_lines_that_start_at_the_first_bank_keep_the_pitch_asked_for(monkeypatch):
     monkeypatch.setattr(ReachFloor, "_solved", lambda self: False)
-    rows = {"name": "rows", "op": "load", "bytes": 8, "index": ["tid % 32", "i"], "for": {"i": 4}}
-    data = {
-        "name": "t", "tile": {"shape": [32, 4], "element": "f64"}, "threads": 32, "accesses": [rows],
-        "layout": {"pitch_multiple_bytes": 24},
-    }  # fmt: skip
+    rows = reads("rows", 8, ["tid % 32", "i"], i=4)
+    data = one_tile("t", [32, 4], "f64", 32, [rows], layout={"pitch_multiple_bytes": 24})
     found = solve(from_data(data))
     assert [d.stride * 8 % 24 for d in found.layout.digits if d.dim == 0 and d.size > 1] == [0]
 

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from written import writes
 
 from layoutopt.codegen.block import code_of
 from layoutopt.engine.case import case_of
@@ -19,13 +20,7 @@ from layoutopt.study.compare import compare
 from layoutopt.study.known import check_answer
 
 GPU = device("sm_90")
-ROWS = {
-    "name": "rows",
-    "op": "store",
-    "bytes": 2,
-    "index": ["2*i + lane // 16", "lane % 16"],
-    "for": {"i": 16},
-}
+ROWS = writes("rows", 2, ["2*i + lane // 16", "lane % 16"], i=16)
 # Sums in f32 leave down the columns; halves arrive along the rows.
 MIXED = {
     "name": "mixed", "target": "sm_90", "threads": 32,

@@ -8,6 +8,7 @@ import subprocess
 import numpy as np
 import pytest
 from command import layoutopt
+from written import reads
 
 from layoutopt.codegen.block import code_of
 from layoutopt.codegen.registry import LANGUAGES
@@ -175,14 +176,7 @@ def test_emit_of_several_tiles_on_the_command_line(tmp_path):
 
 def test_a_language_that_cannot_express_a_tile_names_it():
     odd = {"name": "odd", "shape": [24, 9], "element": "f32"}
-    rows = {
-        "name": "r",
-        "tile": "odd",
-        "op": "load",
-        "bytes": 4,
-        "index": ["lane % 24", "i"],
-        "for": {"i": 9},
-    }
+    rows = reads("r", 4, ["lane % 24", "i"], i=9, tile="odd")
     data = {**SET, "tiles": [SET["tiles"][0], odd], "accesses": [SET["accesses"][0], rows]}
     tile_set = from_data({**data, "overlay": [], "same_layout": False})
     block = placed(tile_set, device("sm_90"), solve(tile_set))

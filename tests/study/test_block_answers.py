@@ -4,6 +4,7 @@ import json
 
 import pytest
 from command import layoutopt
+from written import reads, writes
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
@@ -55,7 +56,7 @@ def test_more_than_the_gpu_has_is_no_advice():
 def test_fewer_stages_help_where_they_fit_as_aligned_as_they_are():
     """Two stages of A fill what the swizzled B leaves of a row of banks: without one of them C begins there still."""
     wide, rows = {"shape": [5, 16], "element": "f32"}, "2*i + lane // 16"
-    accesses = [{"name": "a", "tile": "A", "op": "load", "bytes": 4, "index": ["lane % 8"]}]
+    accesses = [reads("a", 4, ["lane % 8"], tile="A")]
     for name in ("B", "C"):
         use = {"tile": name, "bytes": 4}
         accesses += [
@@ -78,15 +79,8 @@ def test_fewer_stages_help_where_they_fit_as_aligned_as_they_are():
 
 def test_a_tile_that_always_conflicts_is_named():
     """A store of 16 bytes a lane and a load of 4 down the columns: 4-way at best."""
-    vectors = {
-        "name": "rows",
-        "tile": "B",
-        "op": "store",
-        "bytes": 16,
-        "index": ["lane", "4*i"],
-        "for": {"i": 2},
-    }
-    columns = {"name": "b", "tile": "B", "op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 8}}
+    vectors = writes("rows", 16, ["lane", "4*i"], i=2, tile="B")
+    columns = reads("b", 4, ["lane", "i"], i=8, tile="B")
     found = explain(block(accesses=[SET["accesses"][0], vectors, columns]))
     assert found.conflict_free is False
     assert found.scope == "every layout"

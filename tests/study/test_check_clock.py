@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from written import reads
 
 from layoutopt.files.file import from_data
 from layoutopt.ground.budget import Budget, OutOfTime
@@ -24,12 +25,12 @@ def test_lanes_that_choose_are_counted_by_the_clock(layout):
     with pytest.raises(OutOfTime):
         check(problem, layout, counting=Budget(0))
     # Lanes that are known are counted without it.
-    known = from_data(PROBLEM | {"accesses": [{"name": "read", "op": "load", "index": ["lane"], "bytes": 4}]})
+    known = from_data(PROBLEM | {"accesses": [reads("read", 4, ["lane"])]})
     assert check(known, layout, counting=Budget(0)).excess == 0
 
 
 def test_a_long_formula_of_many_elements_is_estimated_and_edited_by_the_clock(monkeypatch):
-    columns = {"name": "read", "op": "load", "index": ["lane", "0"], "bytes": 4}
+    columns = reads("read", 4, ["lane", "0"])
     problem = from_data(PROBLEM | {"tile": {"shape": [32, 32], "element": "u32"}, "accesses": [columns]})
     text = "x0*32 + (x1 ^ x0 // 1024)"
     assert check(problem, text, solver=solve, budget=Budget(0)).edit is not None

@@ -8,6 +8,7 @@ import json
 import msgspec
 import pytest
 from command import layoutopt
+from written import reads
 
 from layoutopt.files.file import from_data
 from layoutopt.search.block import solve
@@ -155,9 +156,7 @@ def test_forms_of_the_answer(form, tmp_path):
 
 def test_tiles_lie_as_closely_as_where_they_are_solved():
     """Bytes that begin within a word."""
-    accesses = [
-        {"name": name, "tile": name, "op": "load", "bytes": 1, "index": ["tid"]} for name in ("A", "B")
-    ]
+    accesses = [reads(name, 1, ["tid"], tile=name) for name in ("A", "B")]
     tiles = [{"name": "A", "shape": [6], "element": "u8"}, {"name": "B", "shape": [5], "element": "u8"}]
     tile_set = from_data({"name": "p", "tiles": tiles, "threads": 4, "accesses": accesses})
     rows = {row.family: row for row in compare(tile_set).rows}
@@ -167,7 +166,7 @@ def test_tiles_lie_as_closely_as_where_they_are_solved():
 def test_a_row_that_loses_bytes_to_alignment_is_not_called_the_best():
     """Two stages of 1,440 bytes; the swizzled one wants a base at a multiple of 128."""
     index = {"rows": ["0", "tid % 40"], "columns": ["tid % 9", "tid // 9"]}
-    accesses = [{"name": k, "tile": "A", "op": "load", "bytes": 4, "index": index[k]} for k in index]
+    accesses = [reads(k, 4, index[k], tile="A") for k in index]
     tiles = [{"name": "A", "shape": [9, 40], "element": "f32", "stages": 2}]
     data = {"name": "p", "tiles": tiles, "threads": 32, "accesses": accesses}
     tile_set = from_data(data | {"layout": {"families": ["none", "xor"]}})

@@ -1,5 +1,7 @@
 """What `explain` asks beside the search ends with its time."""
 
+from written import reads
+
 from layoutopt.engine.case import case_of
 from layoutopt.files.file import from_data
 from layoutopt.ground.budget import Budget
@@ -9,7 +11,7 @@ from layoutopt.proof.lane_order import lane_order
 from layoutopt.study.clash import Clashes
 from layoutopt.study.relaxations import Relaxations
 
-COLUMNS = {"name": "columns", "op": "load", "bytes": 8, "index": ["tid", "0"]}
+COLUMNS = reads("columns", 8, ["tid", "0"])
 
 
 def columns():

@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from evaluate import Tile
+from oracle.problem_file import Tile
 
 
 @dataclass(frozen=True)

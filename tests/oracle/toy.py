@@ -1,24 +1,29 @@
-"""Toy devices, and exhaustive search over every layout of the families, in plain Python.
+"""Toy devices, and exhaustive search over every layout of the families, and over every placement.
 
-Nothing here uses the model or the engine: layouts are enumerated, and wavefronts counted, anew.
+Accesses are ((kind, width, rows), weight): `rows` has the first element of each lane, or None, for each
+instruction of one warp. Elements and words are 4 bytes.
 """
 
 import itertools
 import math
+from functools import cache
 
 from layoutopt.hardware.devices import Device, PhaseRule
+from oracle.banks import Rule, busiest
+
+# In how many parts the lanes are served, by bytes of an access.
+PARTS = {1: 1, 2: 1, 4: 1, 8: 2, 16: 4}
 
 
-def toy_device(lanes, banks):
-    """4-byte accesses are served by all lanes at once, 8-byte accesses by halves."""
-    whole = (tuple(range(lanes)),)
-    halves = (tuple(range(lanes // 2)), tuple(range(lanes // 2, lanes)))
-    rules = {}
-    for kind in ("load", "store"):
-        rules[kind, 4] = PhaseRule(whole, banks, 4)
-        rules[kind, 8] = PhaseRule(halves, banks, 4)
-    rules["atomic", 4] = PhaseRule(whole, banks, 4, serialises_equal=True)
-    return Device(f"toy_{lanes}_{banks}", "toy", lanes, banks, 4, rules)
+@cache
+def rules(lanes, banks, widths=(4, 8)):
+    """Accesses of at most a word are served by all lanes at once, 8 bytes by halves, 16 by quarters."""
+    found = {}
+    for width in widths:
+        step = lanes // PARTS[width]
+        phases = tuple(tuple(range(k, k + step)) for k in range(0, lanes, step))
+        found |= {(kind, width): Rule(phases, banks, 4) for kind in ("load", "store")}
+    return found | {("atomic", 4): Rule((tuple(range(lanes)),), banks, 4, serialises_equal=True)}
 
 
 def device_file(lanes, banks):
@@ -33,36 +38,50 @@ def device_file(lanes, banks):
     return {"devices": [{**device, "instructions": rules}]}
 
 
-def phases_of(access, lanes):
-    """Phases of one access, each a list of element tuples, one tuple per lane."""
-    kind, width, rows = access
-    groups = [range(lanes)] if width == 4 else [range(lanes // 2), range(lanes // 2, lanes)]
-    for row in rows:
-        for group in groups:
-            yield (
-                kind,
-                [tuple(range(row[lane], row[lane] + width // 4)) for lane in group if row[lane] is not None],
-            )
-
-
-def wavefronts(kind, phase, table, banks):
-    """Passes over the banks, and how many an even spread would take."""
-    words = [table[e] for lane in phase for e in lane]
-    counted = words if kind == "atomic" else sorted(set(words))
-    load = [0] * banks
-    for word in counted:
-        load[word % banks] += 1
-    return max(load), -(-len(set(words)) // banks)
+def toy_device(lanes, banks, widths=(4, 8)):
+    """A device of these rules, as the package has it."""
+    given = {key: PhaseRule(**vars(rule)) for key, rule in rules(lanes, banks, widths).items()}
+    return Device(f"toy_{lanes}_{banks}", "toy", lanes, banks, 4, given)
 
 
 def excess(accesses, lanes, table, banks):
+    """Weighted wavefronts above the ideal; `table`: the word of every element."""
     total = 0
-    for access, weight in accesses:
-        for kind, phase in phases_of(access, lanes):
-            if phase:
-                cost, ideal = wavefronts(kind, phase, table, banks)
+    for (kind, width, rows), weight in accesses:
+        rule = rules(lanes, banks)[kind, width]
+        for row, phase in itertools.product(rows, rule.phases):
+            words = [table[row[n] + k] for n in phase if row[n] is not None for k in range(width // 4)]
+            if words:
+                cost, ideal = busiest(words, rule)
                 total += weight * (cost - ideal)
     return total
+
+
+def every_placement(elements, accesses, lanes, banks):
+    """Least excess over all banks of all words, and the fewest words of storage at that excess.
+
+    Words that no access touches fill what is left.
+    """
+    pairs = starts_of_pairs(accesses)
+    touched = {e for (_, _, rows), _ in accesses for row in rows for e in row if e is not None}
+    heads = sorted((touched | pairs) - {e + 1 for e in pairs})
+    choices = [range(0, banks, 2) if e in pairs else range(banks) for e in heads]
+    best = None
+    for chosen in itertools.product(*choices):
+        table, height = {}, [0] * banks
+        for row, (e, bank) in enumerate(zip(heads, chosen, strict=True)):
+            for k in range(2 if e in pairs else 1):
+                table[e + k] = row * banks + bank + k
+                height[bank + k] += 1
+        need = max((n - 1) * banks + b + 1 for b, n in enumerate(height) if n)
+        value = excess(accesses, lanes, table, banks), max(elements, need)
+        best = value if best is None else min(best, value)
+    return best
+
+
+def starts_of_pairs(accesses):
+    """First elements of 8-byte accesses."""
+    return {e for (_, width, rows), _ in accesses if width == 8 for row in rows for e in row if e is not None}
 
 
 def linearisations(shape, vector, banks, families, starts, multiple=1, within=None):
@@ -228,9 +247,7 @@ def apply(swizzle, offset):
 
 def sound(offsets, accesses):
     """Are the 8-byte accesses whole and aligned?"""
-    starts = {
-        e for (_, width, rows), _ in accesses if width == 8 for row in rows for e in row if e is not None
-    }
+    starts = starts_of_pairs(accesses)
     return all(offsets[e] % 2 == 0 and offsets[e + 1] == offsets[e] + 1 for e in starts)
 
 
@@ -258,9 +275,7 @@ def best_by_bytes(shape, accesses, lanes, banks, families, multiple=1):
 def layouts(shape, accesses, banks, families, multiple=1, within=None):
     """Every layout of the families that keeps the vectors whole, once each."""
     vector = max(width // 4 for (_, width, _), _ in accesses)
-    starts = {
-        e for (_, width, rows), _ in accesses if width == 8 for row in rows for e in row if e is not None
-    }
+    starts = starts_of_pairs(accesses)
     seen = set()
     for table, span, swizzled in linearisations(shape, vector, banks, families, starts, multiple, within):
         for swizzle in swizzles(span, banks, vector) if swizzled else [{}]:

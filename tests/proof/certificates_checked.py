@@ -5,8 +5,9 @@ import re
 import subprocess
 import sys
 
-import toy
 from conftest import ROOT
+from oracle import toy
+from written import reads, writes
 
 from layoutopt.files.file import from_data
 from layoutopt.proof.certificates import certificate
@@ -37,8 +38,8 @@ def certified(data, gpu, tmp_path, **options):
 
 def plain_transpose(**layout):
     accesses = [
-        {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": 8}},
-        {"name": "columns", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 8}},
+        writes("rows", 4, ["i", "tid"], i=8),
+        reads("columns", 4, ["tid", "i"], i=8),
     ]
     tile = {"shape": [8, 8], "element": "f32"}
     return {"name": "t", "tile": tile, "threads": 8, "accesses": accesses, "layout": layout}

@@ -1,7 +1,4 @@
-"""What a problem file means, in plain Python: hardware, expressions, accesses, counts.
-
-Written from the documentation; nothing here imports layoutopt. The hardware is read from its data alone.
-"""
+"""What a problem file means, in plain Python: hardware, expressions, accesses, counts."""
 
 from __future__ import annotations
 
@@ -14,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from oracle.banks import Rule, busiest, place, serve
+
 DEVICES = Path(__file__).parents[2] / "layoutopt" / "hardware" / "devices.json"
 NAMED = {1: "i8 u8 b8 f8 e4m3 e5m2", 2: "i16 u16 b16 f16 bf16", 4: "i32 u32 b32 f32 tf32 f16x2 bf16x2",
          8: "i64 u64 b64 f64 c64", 16: "b128 c128"}  # fmt: skip
@@ -25,20 +24,6 @@ MAX_VALUES = 5000
 
 class Misaligned(Exception):
     """An access starts where its width does not allow, or a vector is torn."""
-
-
-@dataclass(frozen=True)
-class Rule:
-    """How one instruction is served."""
-
-    phases: tuple[tuple[int, ...], ...]
-    banks: int
-    bank_bytes: int
-    by_lane: bool
-    merge: bool
-    split: bool
-    row_words: int
-    extra: int
 
 
 @dataclass(frozen=True)
@@ -249,60 +234,17 @@ def count(access: Access, table: list[int], base: int = 0) -> Count:
     return total
 
 
-def serve(address: dict[int, int], rule: Rule, width: int, lanes: int) -> tuple[int, int, int]:
-    """Wavefronts, ideal and occupied phases of one warp instruction."""
-    phases = list(rule.phases)
-    if rule.merge and any(_pairs(address, bit, lanes) for bit in (1, 2)):
-        phases = [phases[k] + phases[k + 1] for k in range(0, len(phases), 2)]
-    words = max(1, width // rule.bank_bytes)
-    cost = ideal = occupied = 0
-    for phase in phases:
-        for part in range(words) if rule.split else [slice(None)]:
-            requests = []
-            for lane in phase:
-                if lane in address:
-                    all_words = [address[lane] // rule.bank_bytes + k for k in range(words)]
-                    requests += [all_words[part]] if rule.split else all_words
-            if requests:
-                occupied += 1
-                busy, even = _busiest(requests, rule)
-                cost += busy + rule.extra
-                ideal += even + rule.extra
-    return cost, ideal, occupied
-
-
-def _pairs(address: dict[int, int], bit: int, lanes: int) -> bool:
-    return all(
-        address[lane] == address[lane ^ bit]
-        for lane in range(lanes)
-        if lane in address and lane ^ bit in address
-    )
-
-
-def _busiest(words: list[int], rule: Rule) -> tuple[int, int]:
-    banks = defaultdict(list)
-    for word in words:
-        banks[word % rule.banks].append(_row(word, rule))
-    busy = max(len(rows if rule.by_lane else set(rows)) for rows in banks.values())
-    return busy, -(-sum(len(set(rows)) for rows in banks.values()) // rule.banks)
-
-
-def _row(word: int, rule: Rule) -> int:
-    """Words of a bank in one row are served together."""
-    return word // (rule.banks if rule.row_words == 1 else rule.row_words)
-
-
 def _worst(phase: tuple[int, ...], issue: Issue, access: Access, table: list[int], base: int) -> int:
     """The most wavefronts over all values: lanes matched to distinct words of one bank."""
     rule, wanted = access.rule, defaultdict(dict)
     for lane in phase:
         for start in issue.first.get(lane, ()):
             word = (table[start] + base) // rule.bank_bytes
-            wanted[word % rule.banks].setdefault(lane, set()).add(_row(word, rule))
+            wanted[word % rule.banks].setdefault(lane, set()).add(place(word, rule))
     if not wanted:
         return 0
-    most = len if rule.by_lane else _matching
-    return max(most(lanes) for lanes in wanted.values()) + rule.extra
+    most = len if rule.serialises_equal else _matching
+    return max(most(lanes) for lanes in wanted.values()) + rule.extra_wavefronts
 
 
 def _expected(phase: tuple[int, ...], issue: Issue, access: Access, table: list[int], base: int) -> float:
@@ -313,7 +255,8 @@ def _expected(phase: tuple[int, ...], issue: Issue, access: Access, table: list[
     if math.prod(map(len, lanes)) > MAX_VALUES:
         return math.nan
     costs = [
-        _busiest([(table[start] + base) // rule.bank_bytes for start in starts], rule)[0] + rule.extra
+        busiest([(table[start] + base) // rule.bank_bytes for start in starts], rule)[0]
+        + rule.extra_wavefronts
         for starts in itertools.product(*lanes)
     ]
     return sum(costs) / len(costs)

@@ -7,7 +7,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from evaluate import Access, Misaligned, Tile, accesses, check_vectors, count
+
+from oracle.problem_file import Access, Misaligned, Tile, accesses, check_vectors, count
 
 SAMPLED = 0.03  # the mean over values may be one of 16,384 samples
 
@@ -98,7 +99,7 @@ def verify_counts(asked: Question, flat: list[int], answer: dict, base: int) -> 
             continue
         require(report["ideal"] == found.ideal, f"ideal{where}", (access.name, found.ideal, report))
         require(report["excess"] == found.wavefronts - found.ideal, "excess of an access", report)
-        if not access.rule.extra:
+        if not access.rule.extra_wavefronts:
             require(
                 report["bank_conflicts"] == found.wavefronts - found.occupied, f"bank_conflicts{where}",
                 (access.name, found, report),

@@ -12,7 +12,7 @@ import random
 import time
 from dataclasses import dataclass
 
-from evaluate import Access, Tile, count, span
+from oracle.problem_file import Access, Tile, count, span
 
 MAX_PLACEMENTS = 3000
 
