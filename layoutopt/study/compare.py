@@ -176,7 +176,8 @@ class _BlockRows:
         rows = [everything if name == ALL else self._row(name) for name in families]
         there = [row for row in rows if row is not None]
         dictated = all(member.dictated for member in self.members)
-        return advised(self.tile_set, self.gpu, there, {}, dictated=dictated)
+        widths = {k: width for m in self.members for k, width in (m.found.widths or {}).items()}
+        return advised(self.tile_set, self.gpu, there, widths, dictated=dictated)
 
     def _row(self, family: str) -> Row | None:
         """The row of all tiles; None where one has nothing to put into it."""

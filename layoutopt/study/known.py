@@ -188,5 +188,4 @@ def solved(
         result = solve_cases([case], Ask(part, progress=progress))
     widths = chosen_widths(free, result)
     case = known_case(free, gpu, widths) if widths else case
-    lanes = lanes_text(problem, chosen) if chosen is not problem else ""
-    return Solved(case, chosen.layout, result, lanes, widths)
+    return Solved(case, chosen.layout, result, lanes_text(problem, chosen), widths)
