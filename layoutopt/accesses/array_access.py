@@ -23,12 +23,11 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import MAX_ENTRIES, Node, to_text
 from layoutopt.expressions.threads import fit_threads, guard
 from layoutopt.ground import json_data
-from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.operations import operation_at
 from layoutopt.problems.types import Access, Expression, Name, Problem
 
-BoolArray = npt.NDArray[np.bool_]
 Vector = tuple[int, ...]
 
 MAX_BASES: Final = 22

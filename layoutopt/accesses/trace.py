@@ -13,18 +13,15 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.errors import ExpressionError, ProblemFileError
 from layoutopt.expressions.grammar import evaluate, parse
-from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.ground.escape import shown
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation, operation_at
 from layoutopt.problems.types import Access, Problem, Tile
-
-BoolArray = npt.NDArray[np.bool_]
 
 MAX_LANE_ACCESSES: Final = 1 << 24
 MAX_WEIGHT: Final = 1_000_000

@@ -8,7 +8,6 @@ from typing import Final, Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.accesses.trace import LaneTrace, trace
 from layoutopt.codegen.c_text import HELPERS
@@ -32,8 +31,6 @@ from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import AccessReport, Descriptor, MatrixDescriptor, TensorMap
 from layoutopt.problems.text import abridged, tables
 from layoutopt.problems.types import Access, Problem
-
-BoolArray = npt.NDArray[np.bool_]
 
 Part = Literal["all", "offset", "access"]
 

@@ -24,13 +24,10 @@ from functools import lru_cache, reduce
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 
 from layoutopt.errors import ExpressionError
-from layoutopt.ground.arrays import IntArray
-
-BoolArray = npt.NDArray[np.bool_]
+from layoutopt.ground.arrays import BoolArray, IntArray
 
 MAX_CHARACTERS: Final = 4000
 MAX_DEPTH: Final = 60

@@ -22,9 +22,9 @@ from typing import Final
 import numpy as np
 
 from layoutopt.accesses.assignments import ROUND, Assignment
-from layoutopt.engine.conflicts import BoolArray, count_wavefronts
+from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, evaluate
-from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation

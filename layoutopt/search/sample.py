@@ -14,20 +14,17 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.accesses.alignment import Blocks, blocks
 from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import Case
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import VerificationError
-from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.model.phases import counting_excess, phase_sets
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound
 from layoutopt.search.proposal import Ask, Proposal
-
-BoolArray = npt.NDArray[np.bool_]
 
 # Warp instructions beyond which a sample is searched; how many it has, and how many join it in a round.
 MOST_TOGETHER: Final = 1 << 14

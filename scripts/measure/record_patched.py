@@ -13,7 +13,6 @@ launch marked `bench` is the kernel at a size at which its time means something.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 
 import kernel_launches as collection
 import on_gpu
-from on_gpu import counted, provenance, tool
+from on_gpu import counted, provenance
 from record_kernels import REPEAT, profile, watched
 
 from layoutopt.hardware import machine
@@ -48,16 +47,11 @@ def predicted(evaluation: Any) -> dict[str, int]:
     return found
 
 
-def assemble(ptx: Path) -> None:
-    """PTX to a cubin beside it."""
-    cubin = ptx.with_suffix(".cubin")
-    subprocess.run([tool("ptxas"), "-arch=sm_90", "-o", cubin, ptx], check=True)
-
-
 def write(folder: Path) -> None:
     """Patch every kernel that has conflicts and can be patched."""
     from layoutopt.errors import ProblemFileError
     from layoutopt.hardware.devices import device
+    from layoutopt.kernels.files import assemble, from_ptx
     from layoutopt.kernels.launch import Launch
     from layoutopt.study.patch import Request, patch
 
@@ -72,16 +66,16 @@ def write(folder: Path) -> None:
             shared_bytes=kernel.shared,
         )
         try:
-            found = patch(text, kernel.name, kernel.symbol, Request(launch, device("sm_90"), time_limit=10))
+            (program,) = [one for one in from_ptx(text) if one.name == kernel.symbol]
+            found = patch(text, kernel.name, program, Request(launch, device("sm_90"), time_limit=10))
         except ProblemFileError as error:
             print(f"{kernel.name}: {error}", flush=True)
             continue
         if found.after is found.before:
             continue
         for name, ptx in (("plain", text), ("patched", found.text)):
-            path = folder / f"{kernel.name}.{name}.ptx"
-            path.write_text(ptx)
-            assemble(path)
+            (folder / f"{kernel.name}.{name}.ptx").write_text(ptx)
+            (folder / f"{kernel.name}.{name}.cubin").write_bytes(assemble(ptx, "sm_90"))
         row = {
             "name": kernel.name,
             "shared": found.shared_bytes,
