@@ -63,8 +63,7 @@ def _run(problem: Problem, target: Device, answer: Result | str, card: Gpu, as_j
     from layoutopt.codegen.languages import run_plan
     from layoutopt.codegen.selftest import program
     from layoutopt.hardware import machine
-    from layoutopt.hardware.counters import counters
-    from layoutopt.hardware.devices import device
+    from layoutopt.hardware.devices import counters, device
 
     here = device(f"sm_{card.compute_capability.replace('.', '')}")
     if target.name != here.name:
@@ -101,7 +100,7 @@ def _json(plan: Plan, card: Gpu, distinct: bool, runs: list[Run], good: bool) ->
 
 
 def _table(plan: Plan, card: Gpu, distinct: bool, runs: list[Run], good: bool) -> str:
-    from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
+    from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS
 
     def pair(run: Run, name: str) -> str:
         if name not in run.predicted:

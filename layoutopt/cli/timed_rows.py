@@ -65,7 +65,7 @@ def _layouts(row: Row) -> list[Layout]:
 
 def _counters(plans: list[Plan], read: list[dict[str, int]]) -> dict[str, Any]:
     """The profiler's counters of a pass over all tiles, beside what is predicted for their accesses."""
-    from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS, counters
+    from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS, counters
     from layoutopt.hardware.machine import compared
 
     found = {"counted_wavefronts": 0, "counted_bank_conflicts": 0, "counted_as_predicted": True}

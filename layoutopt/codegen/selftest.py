@@ -15,7 +15,7 @@ from typing import Final
 
 from layoutopt.codegen import cuda
 from layoutopt.codegen.c_family import arguments, loop_nest, parameter, parameters
-from layoutopt.codegen.c_text import helpers, to_c
+from layoutopt.codegen.c_text import helpers, operands, to_c
 from layoutopt.codegen.plan import AccessPlan, Plan
 from layoutopt.codegen.templates import filled, lines
 from layoutopt.errors import LayoutError
@@ -184,7 +184,7 @@ def access_instruction(access: AccessPlan, address: str) -> str:
     if does.adds:
         return cuda.inline("atom.shared.add.u32 %0, [%1], %2;", results, at, *values)
     first = 0 if does.returns else 1
-    held = cuda.operands(first, count)
+    held = operands(first, count)
     held = held if count == 1 else f"{{{held}}}"
     if does.returns:
         loaded = f"ld.volatile.shared.{_REGISTERS[width]} {held}, [%{count}];"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
+from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS
 from layoutopt.problems.answer import Status
 from layoutopt.problems.text import shape_text, tile_text
 from layoutopt.problems.types import Block, Problem

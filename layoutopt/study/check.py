@@ -24,8 +24,7 @@ from layoutopt.files.checks import fields_of
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.ground.json_data import Versioned
-from layoutopt.hardware.counters import counters
-from layoutopt.hardware.devices import Device
+from layoutopt.hardware.devices import Device, counters
 from layoutopt.problems.answer import RESULT_SCHEMA, Descriptor, Estimate, Status
 from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Block, NamedTile, Problem

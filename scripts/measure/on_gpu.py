@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from layoutopt.hardware import machine
-from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
+from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS
 
 CONFLICTS_SUM = f"{BANK_CONFLICTS}.sum"
 WAVEFRONTS_SUM = f"{WAVEFRONTS}.sum"

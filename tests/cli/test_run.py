@@ -19,8 +19,7 @@ from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import parse
 from layoutopt.files.file import from_data, load
 from layoutopt.hardware import machine as gpu
-from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS, counters
-from layoutopt.hardware.devices import device
+from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS, counters, device
 from layoutopt.layout.layout import Layout
 
 RUNS = json.loads((ROOT / "tests/data/h200_runs.json").read_text())

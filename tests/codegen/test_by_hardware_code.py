@@ -12,8 +12,7 @@ from hardware_tiles import FILL, MEASURED, of, solved
 
 from layoutopt.codegen.languages import emit, run_plan
 from layoutopt.codegen.selftest import program
-from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
-from layoutopt.hardware.devices import device
+from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS, device
 
 
 def test_code_has_constants_and_copies():

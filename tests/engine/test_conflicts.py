@@ -10,8 +10,15 @@ import pytest
 from oracle.banks import instruction
 
 from layoutopt.engine.conflicts import CHUNK_INSTRUCTIONS, count_wavefronts
-from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS, counters
-from layoutopt.hardware.devices import Device, PhaseRule, device, devices
+from layoutopt.hardware.devices import (
+    BANK_CONFLICTS,
+    WAVEFRONTS,
+    Device,
+    PhaseRule,
+    counters,
+    device,
+    devices,
+)
 from layoutopt.hardware.operations import Operation, parse_operation
 
 pytestmark = pytest.mark.filterwarnings("ignore::layoutopt.errors.DisputedRuleWarning")

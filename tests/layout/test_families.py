@@ -1,12 +1,16 @@
 """The list of families: one meaning each, and one place to add one."""
 
+import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from conftest import ROOT
 from written import reads, writes
 
 from layoutopt.accesses.trace import trace
+from layoutopt.expressions.grammar import evaluate, parse
 from layoutopt.files.file import from_data, load
 from layoutopt.hardware.devices import device
 from layoutopt.layout.families import FAMILIES, NAMES, comparison_rows
@@ -157,3 +161,31 @@ def test_row_major_belongs_to_every_family(name):
     data |= {"accesses": [rows], "layout": {"families": [name]}}
     found = solve(from_data(data))
     assert (found.family, found.excess, found.offset) == ("none", 0, "x0*32 + x1")
+
+
+PAGE = (ROOT / "docs" / "families.md").read_text()
+PICTURES = re.findall(r"```layout\n(.*?)\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize(("formula", "drawn"), PICTURES)
+def test_picture(formula, drawn):
+    grids = {f"x{d}": g for d, g in enumerate(np.indices((4, 4)))}
+    offsets = np.broadcast_to(evaluate(parse(formula, frozenset(grids)), grids), (4, 4))
+    assert len(np.unique(offsets)) == 16
+    numbers = [[int(n) for n in line.split()] for line in drawn.splitlines()]
+    assert numbers == np.hstack((offsets, offsets % 4)).tolist()
+
+
+NAMED = [family for family in FAMILIES if not family.special_case_of]
+
+
+def test_every_family_has_its_section():
+    headings = [(family.name, family.heading) for family in NAMED]
+    assert re.findall(r"^## (\w+): (.*)", PAGE, re.MULTILINE) == headings
+
+
+@pytest.mark.parametrize("family", NAMED, ids=lambda family: family.name)
+def test_the_page_says_what_the_list_says(family):
+    assert f"| `{family.name}` | {family.adds} | {family.bytes} | {family.index} |" in PAGE
+    section = PAGE.split(f"\n## {family.name}: ")[1]
+    assert section.split("```layout\n")[1].splitlines()[0] == family.picture

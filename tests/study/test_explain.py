@@ -16,13 +16,15 @@ from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data, load
 from layoutopt.ground.budget import Budget
-from layoutopt.hardware.devices import Device, PhaseRule
+from layoutopt.hardware.devices import Device, PhaseRule, device
 from layoutopt.layout.families import without_each_part
 from layoutopt.layout.layout import Digit, Layout, Target
+from layoutopt.proof.lane_order import lane_order
 from layoutopt.report.explanation_text import explanation_report
 from layoutopt.search.solve import solve
 from layoutopt.study.clash import Clashes
 from layoutopt.study.explain import explain
+from layoutopt.study.relaxations import Relaxations
 
 PROBLEMS = ROOT / "problems"
 
@@ -204,20 +206,18 @@ def test_lane_orders_where_every_layout_has_conflicts():
 
 
 def test_the_search_has_the_time_that_solve_has(monkeypatch):
-    """And a budget of its own: what solve finds depends on the share of its time that is left."""
     given = []
 
     def search(cases, ask):
-        given.append((ask.budget.seconds, ask.budget.share_left))
+        given.append(ask.budget.seconds)
         raise ProblemFileError("stop", "here")
 
     monkeypatch.setattr("layoutopt.study.explain.solve_cases", search)
     path = str(PROBLEMS / "basics/scan_512_f32.json")
     done = CliRunner().invoke(command, [path, "--time-limit", "40"])
     assert isinstance(done.exception, ProblemFileError)
-    ((seconds, share),) = given
+    (seconds,) = given
     assert 39 < seconds <= 40
-    assert share > 0.9
 
 
 def test_a_pair_is_proved_once_the_others_are_gone(monkeypatch):
@@ -484,3 +484,36 @@ def test_an_edit_that_is_told_may_be_made_and_leaves_no_conflict(change):
     }  # fmt: skip
     edits = [r.message for r in explain(from_data(data)).relaxations if r.kind == "edit"]
     assert not edits
+
+
+COLUMNS = reads("columns", 8, ["tid", "0"])
+
+
+def columns():
+    tile = {"shape": [64, 32], "element": "f64"}
+    return from_data({"name": "c", "tile": tile, "threads": 64, "accesses": [COLUMNS]})
+
+
+def test_questions_stay_open_once_the_time_is_over():
+    case = case_of(columns(), device("sm_90"))
+    assert Clashes(case, Budget()).possible(case.lowered.accesses) is True
+    late = Clashes(case, Budget(0))
+    assert late.possible(case.lowered.accesses) is None
+    assert late.smallest(case.lowered.accesses) == (list(case.lowered.accesses), False)
+
+
+def test_no_order_of_lanes_is_sought_once_the_time_is_over(monkeypatch):
+    case = case_of(columns(), device("sm_90"))
+    access = case.lanes.accesses[0]
+    monkeypatch.setattr("layoutopt.proof.lane_order.free_phases", None)
+    rule = case.device.rule(access.operation)
+    assert lane_order((), case.lanes, case.lowered.tile, access, rule, budget=Budget(0)) is None
+
+
+def test_phases_of_hundreds_of_accesses_are_not_gathered_once_the_time_is_over(monkeypatch):
+    case = case_of(columns(), device("sm_90"))
+    layout = Layout((64, 32), 8, (Digit(0, 1, 64, 32), Digit(1, 1, 32, 1)))
+    monkeypatch.setattr("layoutopt.study.relaxations.phase_sets", None)
+    monkeypatch.setattr("layoutopt.study.relaxations.lane_order", None)
+    late = Relaxations(case, Clashes(case, Budget(0)))
+    assert not list(late.lane_orders(layout, ()))
