@@ -5,7 +5,7 @@ from layoutopt.files.file import from_data
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
 from layoutopt.layout.layout import Digit, Layout
-from layoutopt.proof.lane_order import lane_order
+from layoutopt.search.deal import lane_order
 from layoutopt.study.clash import Clashes
 from layoutopt.study.relaxations import Relaxations
 
@@ -28,7 +28,7 @@ def test_questions_stay_open_once_the_time_is_over():
 def test_no_order_of_lanes_is_sought_once_the_time_is_over(monkeypatch):
     case = case_of(columns(), device("sm_90"))
     access = case.lanes.accesses[0]
-    monkeypatch.setattr("layoutopt.proof.lane_order.free_phases", None)
+    monkeypatch.setattr("layoutopt.search.deal.free_assignment", None)
     rule = case.device.rule(access.operation)
     assert lane_order((), case.lanes, case.lowered.tile, access, rule, budget=Budget(0)) is None
 
