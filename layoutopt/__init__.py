@@ -20,12 +20,9 @@ __all__ = [
     "Tile",
     "__version__",
     "check",
-    "check_tiles",
     "compare",
-    "compare_tiles",
     "emit",
     "explain",
-    "explain_tiles",
     "load",
     "load_all",
     "problem",
@@ -44,12 +41,9 @@ if TYPE_CHECKING:
     from layoutopt.problems.types import Access, Block, Problem, Tile
     from layoutopt.search.block import solve
     from layoutopt.study.check import Audit, check
-    from layoutopt.study.check_tiles import check_tiles
     from layoutopt.study.compare import compare
-    from layoutopt.study.compare_tiles import compare_tiles
     from layoutopt.study.comparison import Comparison
     from layoutopt.study.explain import explain
-    from layoutopt.study.explain_tiles import explain_tiles
     from layoutopt.study.explanation import Explanation
     from layoutopt.sweeps.sweep import Sweep, sweep
 
@@ -67,19 +61,23 @@ _HOMES = {
     "Sweep": "layoutopt.sweeps.sweep",
     "Tile": "layoutopt.problems.types",
     "check": "layoutopt.study.check",
-    "check_tiles": "layoutopt.study.check_tiles",
     "compare": "layoutopt.study.compare",
-    "compare_tiles": "layoutopt.study.compare_tiles",
     "emit": "layoutopt.codegen.python",
     "explain": "layoutopt.study.explain",
-    "explain_tiles": "layoutopt.study.explain_tiles",
     "load": "layoutopt.files.file",
     "load_all": "layoutopt.files.python",
     "problem": "layoutopt.files.python",
     "solve": "layoutopt.search.block",
     "sweep": "layoutopt.sweeps.sweep",
 }
-_RENAMED = {"TileSet": "Block", "arrange": "solve", "load_any": "load"}
+_RENAMED = {
+    "TileSet": "Block",
+    "arrange": "solve",
+    "check_tiles": "check",
+    "compare_tiles": "compare",
+    "explain_tiles": "explain",
+    "load_any": "load",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -4,6 +4,7 @@ import functools
 import shutil
 
 from conftest import PROBLEMS, answer_of
+from written import one_tile, reads, writes
 
 from layoutopt.accesses.lower import assigned, chosen_widths, with_loops, with_widths
 from layoutopt.accesses.trace import trace
@@ -35,19 +36,14 @@ def solved(path):
 @functools.cache
 def tabled():
     """A tile that is allowed nothing but row-major and a table, and needs the table."""
+    accesses = [
+        writes("rows", 4, ["i", "tid"], i=12, where="tid < 24"),
+        reads("columns", 4, ["tid % 12", "tid // 12 + 5*i"], i=5, where="tid < 60 and tid // 12 + 5*i < 24"),
+        reads("jumps", 4, ["(3*tid + i) % 12", "(tid * tid // 3 + 5*i) % 24"], i=3),
+    ]
     problem = from_data(
-        {
-            "name": "only a table", "tile": {"shape": [12, 24], "element": "f32"}, "threads": 64,
-            "accesses": [
-                {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": 12}, "where": "tid < 24"},
-                {"name": "columns", "op": "load", "bytes": 4, "index": ["tid % 12", "tid // 12 + 5*i"], "for": {"i": 5},
-                 "where": "tid < 60 and tid // 12 + 5*i < 24"},
-                {"name": "jumps", "op": "load", "bytes": 4, "index": ["(3*tid + i) % 12", "(tid * tid // 3 + 5*i) % 24"],
-                 "for": {"i": 3}},
-            ],
-            "layout": {"families": ["none", "table"]},
-        }
-    )  # fmt: skip
+        one_tile("only a table", [12, 24], "f32", 64, accesses, layout={"families": ["none", "table"]})
+    )
     answer = solve(problem)
     assert (answer.family, answer.excess, answer.bytes) == ("table", 0, 1152)
     assert answer.layout.lookup  # no formula that it follows

@@ -1,6 +1,8 @@
-"""Every script starts, and names files that are there."""
+"""Every script starts and names files that are there; the fuzzers run briefly."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 from command import layoutopt
@@ -23,3 +25,25 @@ def test_scripts_start(path, tmp_path):
 
 def test_scripts_lie_in_rooms():
     assert not list((ROOT / "scripts").glob("*.*"))
+
+
+@pytest.mark.parametrize(("script", "count"), [("problems.py", 40), ("files.py", 120)])
+def test_no_finding(script, count, tmp_path):
+    command = [
+        sys.executable,
+        str(ROOT / "scripts" / "fuzz" / script),
+        "--seed",
+        "20261121",
+        "--count",
+        str(count),
+        "--slack",
+        "30",
+    ]
+    done = subprocess.run(
+        [*command, "--no-shrink", "--save", str(tmp_path / "found")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{count} cases, 0 findings" in done.stdout

@@ -22,7 +22,6 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from layoutopt.accesses.copy_access import part_of_number
 from layoutopt.accesses.trace import LaneTrace, trace
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.expand import through_xor
@@ -364,11 +363,11 @@ def written_out(work: Work, assignment: Assignment, access: Access, threads: int
     inner = 1
     for digit in merged(assignment.digits):
         slowest = inner * digit.size == work.units
-        part = part_of_number(inner, digit.size, work.threads, slowest)
+        part = _part_of_number(inner, digit.size, work.threads, slowest)
         nodes[digit.dim] = Op("+", (nodes[digit.dim], Op("*", (Const(digit.stride), part))))
         inner *= digit.size
     for twist in assignment.twists:
-        part = part_of_number(twist.divide, 2, work.threads, twist.divide * 2 == work.units)
+        part = _part_of_number(twist.divide, 2, work.threads, twist.divide * 2 == work.units)
         nodes[twist.dim] = Op("^", (nodes[twist.dim], Op("*", (Const(twist.stride), part))))
     rounds, step = _loop_values(work)
     ranges = {"tid": (work.first, work.first + work.threads - 1)} | {
@@ -436,3 +435,18 @@ def merged(digits: Sequence[Digit]) -> list[Digit]:
         else:
             found.append(digit)
     return found
+
+
+def _part_of_number(inner: int, extent: int, workers: int, slowest: bool) -> Node:
+    """`(tid + workers * i) // inner % extent`, where possible without adding tid and i first."""
+    tid, i = Op("//", (Var("tid"), Const(inner))), Var("i")
+    step = workers // inner
+    if workers % inner == 0 and (slowest or extent % step == 0 or step % extent == 0):
+        turn: Node = i if slowest else Op("%", (i, Const(max(1, extent // step))))
+        own: Node = tid if slowest else Op("%", (tid, Const(extent)))
+        return Op("+", (own, Op("*", (Const(step), turn))))
+    if inner % workers == 0:
+        whole: Node = Op("//", (i, Const(inner // workers)))
+    else:
+        whole = Op("//", (Op("+", (Var("tid"), Op("*", (Const(workers), i)))), Const(inner)))
+    return whole if slowest else Op("%", (whole, Const(extent)))

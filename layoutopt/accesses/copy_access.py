@@ -1,16 +1,34 @@
-"""Accesses that copy a whole tile, as ordinary ones."""
+"""Accesses that say what of a tile is copied, by consecutive threads or by threads that the solver chooses.
+
+{"name": "fill", "op": "cp.async", "copy": {"bytes": 16, "threads": 256}}
+{"name": "drain", "op": "load", "bytes": 4, "lanes": "free", "global": {"contiguous": 32}}
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+import msgspec
+from msgspec import Meta, Struct, field
 
+from layoutopt.accesses.assignments import work_on, written_out
 from layoutopt.errors import ProblemFileError
-from layoutopt.expressions.grammar import Const, Node, Op, Var, substituted, to_text
-from layoutopt.expressions.simplify import simplify
-from layoutopt.problems.types import Access, Expression, Name, Positive, Tile
+from layoutopt.ground import json_data
+from layoutopt.problems.types import (
+    Access,
+    Expression,
+    GlobalSide,
+    Identifier,
+    Name,
+    Order,
+    Positive,
+    Problem,
+)
+
+Bound = Annotated[int, Meta(ge=0)]
 
 
 class Copy(Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,67 +52,112 @@ class CopyAccess(Struct, frozen=True, forbid_unknown_fields=True):
     notes: str | None = None
 
 
-def part_of_number(inner: int, extent: int, workers: int, slowest: bool) -> Node:
-    """`(tid + workers * i) // inner % extent`, where possible without adding tid and i first."""
-    tid, i = Op("//", (Var("tid"), Const(inner))), Var("i")
-    step = workers // inner
-    if workers % inner == 0 and (slowest or extent % step == 0 or step % extent == 0):
-        turn: Node = i if slowest else Op("%", (i, Const(max(1, extent // step))))
-        own: Node = tid if slowest else Op("%", (tid, Const(extent)))
-        return Op("+", (own, Op("*", (Const(step), turn))))
-    if inner % workers == 0:
-        whole: Node = Op("//", (i, Const(inner // workers)))
-    else:
-        whole = Op("//", (Op("+", (Var("tid"), Op("*", (Const(workers), i)))), Const(inner)))
-    return whole if slowest else Op("%", (whole, Const(extent)))
+class CoverAccess(
+    Struct, frozen=True, forbid_unknown_fields=True, rename={"loops": "for", "global_": "global"}
+):
+    """A fill or a drain of the tile, or of a box of it, by threads that choose their pieces."""
+
+    name: Name
+    op: Annotated[str, Meta(description="load, store or cp.async")]
+    lanes: Literal["free"]
+    bytes: Annotated[Literal[1, 2, 4, 8, 16], Meta(description="Bytes of one access to the tile: a piece")]
+    covers: Annotated[
+        tuple[tuple[Bound, Positive], ...] | None,
+        Meta(description="For each dimension, the first element and the one after the last; the whole tile"),
+    ] = None
+    threads: Annotated[Positive | None, Meta(description="Threads that take part; all, if left out")] = None
+    global_: Annotated[GlobalSide | None, Meta(description="What they keep to in global memory")] = None
+    order: Annotated[Order | None, Meta(description="The same as order in global")] = None
+    loops: Annotated[
+        dict[Identifier, Positive], Meta(description="Loop variables, where they are to be called something")
+    ] = field(default_factory=dict)
+    values: Annotated[Literal["free"] | None, Meta(description="As for other accesses")] = None
+    weight: Annotated[int | float, Meta(description="As for other accesses")] = 1
+    notes: str | None = None
 
 
-def written_out(access: CopyAccess, place: str, tile: Tile, threads: int) -> Access:
-    """The copy as an ordinary access: piece `tid + threads * i` of the tile, in the order given."""
-    dims = len(tile.shape)
-    order = access.copy.order if access.copy.order is not None else tuple(range(dims))
+def from_copy(data: Mapping[str, Any], place: str, head: Problem) -> Access:
+    """The data of a `CopyAccess` as an ordinary access: consecutive threads take consecutive pieces.
+
+    Raises:
+        ProblemFileError: there is no such order, or pieces do not divide the tile.
+    """
+    access = json_data.convert(data, CopyAccess, place)
+    tile, copy, dims = head.tile, access.copy, len(head.tile.shape)
+    order = copy.order if copy.order is not None else tuple(range(dims))
     if sorted(order) != list(range(dims)):
         raise ProblemFileError(
             f"{place}.copy.order", f"expected each of 0..{dims - 1} once, got {list(order)}"
         )
-    workers = access.copy.threads or threads
-    if workers > threads:
-        raise ProblemFileError(f"{place}.copy.threads", f"the block has {threads} threads, not {workers}")
-    vector = max(1, 8 * access.copy.bytes // tile.element_bits)
-    if 8 * access.copy.bytes % tile.element_bits:
+    workers = _workers(copy.threads, f"{place}.copy.threads", head)
+    vector = max(1, 8 * copy.bytes // tile.element_bits)
+    if 8 * copy.bytes % tile.element_bits:
         raise ProblemFileError(
             f"{place}.copy.bytes",
-            f"{access.copy.bytes} bytes are no whole number of {tile.element_bits}-bit elements",
+            f"{copy.bytes} bytes are no whole number of {tile.element_bits}-bit elements",
         )
     if vector > 1 and (order[-1] != dims - 1 or tile.shape[-1] % vector):
         raise ProblemFileError(
             f"{place}.copy.bytes",
-            f"{access.copy.bytes} bytes are {vector} elements, which must lie along the last dimension "
+            f"{copy.bytes} bytes are {vector} elements, which must lie along the last dimension "
             f"and divide its extent, {tile.shape[-1]}",
         )
-    extents = [tile.shape[d] // (vector if d == order[-1] else 1) for d in order]
-    pieces = math.prod(extents)
-    trips = -(-pieces // workers)
-    ranges = {"tid": (0, workers - 1), "i": (0, trips - 1)}
-    once = {} if trips > 1 else {"i": Const(0)}
-    index: dict[int, Node] = {}
-    inner = pieces
-    for d, extent in zip(order, extents, strict=True):
-        inner //= extent
-        node = part_of_number(inner, extent, workers, slowest=d == order[0])
-        if d == order[-1] and vector > 1:
-            node = Op("*", (Const(vector), node))
-        index[d] = simplify(substituted(node, once), ranges)
-    limits = [f"tid < {workers}"] * (workers < threads)
-    if trips * workers > pieces:
-        limits.append(f"tid + {workers}*i < {pieces}" if trips > 1 else f"tid < {pieces}")
-    return Access(
-        name=access.name,
-        op=access.op,
-        index=tuple(to_text(index[d]) for d in range(dims)),
-        bytes=access.copy.bytes,
-        loops={"i": trips} if trips > 1 else {},
-        where=" and ".join(limits) or None,
-        weight=access.weight,
+    plain = Access(
+        name=access.name, op=access.op, index=(0,) * dims, bytes=copy.bytes, weight=access.weight,
+        order=order, notes=access.notes,
+    )  # fmt: skip
+    work = work_on(head, plain, place, (0,) * dims, tile.shape, 0, workers, vector)
+    return written_out(work, work.natural, plain, head.threads)
+
+
+def _workers(asked: int | None, place: str, head: Problem) -> int:
+    """Threads that take part: all of the block where nothing is said."""
+    if asked is not None and asked > head.threads:
+        raise ProblemFileError(place, f"the block has {head.threads} threads, not {asked}")
+    return asked or head.threads
+
+
+def from_cover(data: Mapping[str, Any], place: str, head: Problem) -> Access:
+    """The data of a `CoverAccess` as an ordinary access with free lanes; its index is that of a copy.
+
+    Raises:
+        ProblemFileError: there is no such box, or pieces do not divide it.
+    """
+    access = json_data.convert(data, CoverAccess, place)
+    tile, dims = head.tile, len(head.tile.shape)
+    box = access.covers if access.covers is not None else tuple((0, extent) for extent in tile.shape)
+    if len(box) != dims:
+        raise ProblemFileError(f"{place}.covers", f"expected one pair for each of {dims} dimensions")
+    for d, (low, high) in enumerate(box):
+        if not low < high <= tile.shape[d]:
+            raise ProblemFileError(
+                f"{place}.covers[{d}]", f"expected 0 <= first < end <= {tile.shape[d]}, got [{low}, {high}]"
+            )
+    threads = _workers(access.threads, f"{place}.threads", head)
+    if 8 * access.bytes % tile.element_bits and 8 * access.bytes > tile.element_bits:
+        raise ProblemFileError(
+            f"{place}.bytes", f"{access.bytes} bytes are no whole number of {tile.element_bits}-bit elements"
+        )
+    piece = max(1, 8 * access.bytes // tile.element_bits)
+    if box[-1][0] % piece:
+        raise ProblemFileError(
+            f"{place}.covers[{dims - 1}]", f"a piece is {piece} elements and starts at a multiple of them"
+        )
+    plain = Access(
+        name=access.name, op=access.op, index=(0,) * dims, bytes=access.bytes, weight=access.weight,
+        lanes=access.lanes, values=access.values, global_=access.global_, order=access.order,
         notes=access.notes,
-    )
+    )  # fmt: skip
+    begin, end = zip(*box, strict=True)
+    work = work_on(head, plain, place, begin, end, 0, threads, piece)
+    if access.loops:
+        trips = math.prod(access.loops.values())
+        if trips != work.rounds * work.steps:
+            raise ProblemFileError(
+                f"{place}.for",
+                f"{work.threads} threads cover this in {work.rounds * work.steps} iterations, not {trips}",
+            )
+        work = replace(work, loops=access.loops)
+    written = written_out(work, work.natural, plain, head.threads)
+    kept = {"lanes": plain.lanes, "values": plain.values, "global_": plain.global_, "order": plain.order}
+    return msgspec.structs.replace(written, **kept)

@@ -8,20 +8,23 @@ iteration and register, with the table of the fragment.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from msgspec import Meta, Struct, field
 
+from layoutopt.accesses.trace import expression_ranges
 from layoutopt.errors import ExpressionError, ProblemFileError
 from layoutopt.expressions.fit import fit, join
 from layoutopt.expressions.grammar import Const, Node, Op, Var, evaluate, parse, substituted, to_text
 from layoutopt.expressions.simplify import simplify
+from layoutopt.ground import json_data
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.fragments import Fragment, fragment, fragments
-from layoutopt.hardware.operations import Operation, parse_operation
-from layoutopt.problems.types import Access, Expression, Identifier, Name, Positive, Tile
+from layoutopt.hardware.operations import Operation, operation_at
+from layoutopt.problems.types import Access, Expression, Identifier, Name, Positive, Problem, Tile
 
 COORDINATES: Final = ("m", "n", "k")
 # Tile elements that may hold several elements of a fragment.
@@ -153,8 +156,8 @@ class _Move:
         parts = [part for part in (above, below, given) if part]
         return " & ".join(f"({part})" for part in parts) if len(parts) > 1 else "".join(parts) or None
 
-    def addressed(self) -> tuple[IntArray, IntArray]:
-        """The lane that holds the first element at each lane's address, and which value it is.
+    def moved_from(self, lane: IntArray, piece: IntArray, element: int = 0) -> tuple[IntArray, IntArray]:
+        """The lane that holds the element so many places after a lane's address, and which value it is.
 
         A row of an 8x8 matrix is 16 bytes; lane 8 * j + r gives the address of row r of matrix j.
         Lane l receives bytes 4 * (l % 4) .. of row l // 4, or with .trans elements l // 4 of rows
@@ -162,24 +165,7 @@ class _Move:
         16 lanes address as many rows of 16 elements as 64 bits hold elements, 64 bits each, and lane l
         receives column l % 16 (AMD CDNA4 ISA, 11.4; HIP documentation, CDNA4 MFMA transpose load intrinsics;
         b16: Triton, chooseDsReadTrLayout; b8: HipKittens' loads of columns).
-
-        Returns:
-            int64 arrays of shape (lanes, pieces).
         """
-        lane = np.arange(self.held.lanes)[:, None]
-        piece = np.arange(self.pieces)[None, :]
-        if self.operation.kind == "load.tr":
-            holder, row = self._transposed(lane)
-            return holder + 0 * piece, self.moved * piece + row
-        if not self.operation.matrices:
-            return lane + 0 * piece, self.moved * piece + 0 * lane
-        first, row = self._matrix(lane, piece)
-        if self.operation.transposed:
-            return row // 2 + 0 * piece, first + row % 2
-        return 4 * row + 0 * piece, first
-
-    def covered(self, lane: IntArray, piece: IntArray, element: int) -> tuple[IntArray, IntArray]:
-        """As `addressed`, for the element `element` places after the one at the address."""
         if self.operation.kind == "load.tr":
             holder, row = self._transposed(lane)
             return holder + element, self.moved * piece + row
@@ -206,8 +192,13 @@ class _Move:
         return {c: f"{c}_step" for c, count in self.repeat.items() if count > 1}
 
 
-def written_out(access: FragmentAccess, place: str, tile: Tile, threads: int) -> Access:
-    """The fragment as an ordinary access, checked at every register."""
+def from_fragment(data: Mapping[str, Any], place: str, head: Problem) -> Access:
+    """The data of a `FragmentAccess` as an ordinary access, checked at every register.
+
+    Raises:
+        ProblemFileError: a field is wrong, or the instruction cannot move the fragment.
+    """
+    access, tile, threads = json_data.convert(data, FragmentAccess, place), head.tile, head.threads
     move = _move(access, place, tile, threads)
     held = move.held
     new = {name: move.repeat[c] for c, name in move.steps().items()}
@@ -234,12 +225,7 @@ def written_out(access: FragmentAccess, place: str, tile: Tile, threads: int) ->
     _verify(move, index, access, place, threads)
 
     coordinates = {c: _coordinate(move, c, place) for c in held.extent}
-    ranges = {
-        "tid": (0, threads - 1),
-        "lane": (0, held.lanes - 1),
-        "warp": (0, threads // held.lanes - 1),
-        **{name: (0, trips - 1) for name, trips in loops.items()},
-    }
+    ranges = expression_ranges(threads, held.lanes, loops)
     written = tuple(to_text(simplify(substituted(node, coordinates), ranges)) for node in index)
     return Access(
         name=access.name,
@@ -255,10 +241,7 @@ def written_out(access: FragmentAccess, place: str, tile: Tile, threads: int) ->
 
 def _move(access: FragmentAccess, place: str, tile: Tile, threads: int) -> _Move:
     held = _packed(_find(access.fragment, place), tile, place)
-    try:
-        operation = parse_operation(access.op, access.bytes)
-    except ValueError as error:
-        raise ProblemFileError(f"{place}.op", str(error)) from None
+    operation = operation_at(place, access.op, access.bytes)
     repeat: dict[str, int] = {str(coordinate): count for coordinate, count in access.repeat.items()}
     for c in repeat:
         if c not in held.extent:
@@ -342,8 +325,9 @@ def _groups(access: FragmentAccess, place: str, held: Fragment, threads: int) ->
 def _coordinate(move: _Move, c: str, place: str) -> Node:
     """Coordinate `c` of the element at a lane's address, over lane, warp and the loops."""
     held = move.held
-    holder, value = move.addressed()
-    table = move.at[c][holder[:, :, None], np.arange(held.warps)[None, None, :], value[:, :, None]]
+    lane, piece, in_group = np.indices((held.lanes, move.pieces, held.warps), dtype=np.int64, sparse=True)
+    holder, value = move.moved_from(lane, piece)
+    table = move.at[c][holder, in_group, value]
     node = fit(table, {"lane": held.lanes, "piece": move.pieces, "warp": held.warps})
     if node is None:
         raise ProblemFileError(f"{place}.fragment", f"no formula gives coordinate {c} of {held.name}")
@@ -387,11 +371,10 @@ def _verify(move: _Move, index: list[Node], access: FragmentAccess, place: str, 
         except ExpressionError as error:
             raise ExpressionError(error.reason, None, f"{place}.index") from None
 
-    holder, value = move.addressed()
-    base = place_of(holder[lane, piece], value[lane, piece])
+    base = place_of(*move.moved_from(lane, piece))
     elements = (16 if move.operation.matrices else move.operation.width_bytes) * 8 // held.bits
     for e in range(1, elements):
-        _compare(place_of(*move.covered(lane, piece, e)), [*base[:-1], base[-1] + e], access, place)
+        _compare(place_of(*move.moved_from(lane, piece, e)), [*base[:-1], base[-1] + e], access, place)
 
 
 def _compare(held: list[IntArray], taken: list[IntArray], access: FragmentAccess, place: str) -> None:

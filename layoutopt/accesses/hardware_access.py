@@ -10,11 +10,13 @@ They cost no wavefront that this tool counts; what they ask of the layout is `Ac
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground import json_data
 from layoutopt.hardware.devices import devices
 from layoutopt.hardware.dictated import Engine, engine, modes, why_undeclared
 from layoutopt.hardware.operations import BY_ITSELF
@@ -94,7 +96,7 @@ class HardwareAccess(Struct, frozen=True, forbid_unknown_fields=True):
     notes: str | None = None
 
 
-def is_hardware(access: dict[str, Any]) -> bool:
+def is_hardware(access: Mapping[str, Any]) -> bool:
     """Whether decoded data is meant as an access of the hardware by itself, not yet written out."""
     op = access.get("op")
     return isinstance(op, str) and "hardware" not in access and (op in BY_ITSELF or _is_like_one(op))
@@ -106,24 +108,17 @@ def _is_like_one(op: str) -> bool:
     return op not in BY_ITSELF and (family or why_undeclared(op) is not None)
 
 
-def check_declared(access: dict[str, Any], place: str) -> None:
-    """Check that there is such an access of the hardware by itself.
+def from_hardware(data: Mapping[str, Any], place: str, head: Problem) -> Access:
+    """The data of a `HardwareAccess` as an ordinary access that no lane executes.
 
     Raises:
-        ProblemFileError: there is not; the text says why, or which there are.
+        ProblemFileError: there is no such op, or a field is not of it or cannot be; the text says why.
     """
-    op = str(access.get("op"))
+    op, tile = str(data.get("op")), head.tile
     if op not in BY_ITSELF:
         known = f"it is none of {', '.join(BY_ITSELF)}"
         raise ProblemFileError(f"{place}.op", f"{op!r} is not declared: {why_undeclared(op) or known}")
-
-
-def written_out(access: HardwareAccess, place: str, tile: Tile) -> Access:
-    """The access as an ordinary one that no lane executes.
-
-    Raises:
-        ProblemFileError: a field is not of this op, or cannot be.
-    """
+    access = json_data.convert(data, HardwareAccess, place)
     name = BY_ITSELF[access.op]
     for field in _CHOICES:
         if getattr(access, field) is not None and field not in _FIELDS[name]:

@@ -68,9 +68,18 @@ def _over_bytes(access: Access, packed: int) -> HardwareUse | None:
     return replace(use, box=(*use.box[:-1], use.box[-1] // packed))
 
 
+def offset_formula(text: str, tile: Tile) -> Node:
+    """Element offsets over x0, x1, ... of a tile.
+
+    Raises:
+        ExpressionError: the text is no formula of these.
+    """
+    return parse(text, frozenset(f"x{d}" for d in range(len(tile.shape))))
+
+
 def over_bytes(offset: str, tile: Tile) -> str:
     """An offset of packed elements as the offset of the bytes that hold them."""
-    return to_text(bytes_formula(parse(offset, frozenset(f"x{d}" for d in range(len(tile.shape)))), tile))
+    return to_text(bytes_formula(offset_formula(offset, tile), tile))
 
 
 def bytes_formula(offset: Node, tile: Tile) -> Node:

@@ -15,17 +15,28 @@ coordinates m, n, k beside the usual variables, so `["n", "k"]` is a B tile stor
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 
-from layoutopt.accesses import array_access, copy_access, cover_access, fragment_access, hardware_access
-from layoutopt.accesses.copy_access import CopyAccess
-from layoutopt.accesses.cover_access import CoverAccess
-from layoutopt.accesses.fragment_access import FragmentAccess
-from layoutopt.accesses.hardware_access import HardwareAccess
-from layoutopt.ground import json_data
+from layoutopt.accesses.array_access import ArrayAccess, BasesAccess, from_bases, from_coordinates
+from layoutopt.accesses.copy_access import CopyAccess, CoverAccess, from_copy, from_cover
+from layoutopt.accesses.fragment_access import FragmentAccess, from_fragment
+from layoutopt.accesses.hardware_access import HardwareAccess, from_hardware, is_hardware
 from layoutopt.problems.types import Access, Problem
+
+# The types of named accesses, the field by which data is known to be one, and what makes an ordinary access
+# of data at a place in its file, for a problem with its tile, threads and target.
+_KINDS: Final[dict[type, tuple[str, Callable[[dict[str, Any], str, Problem], Access]]]] = {
+    FragmentAccess: ("fragment", from_fragment),
+    CopyAccess: ("copy", from_copy),
+    CoverAccess: ("lanes", from_cover),
+    ArrayAccess: ("coordinates", from_coordinates),
+    BasesAccess: ("bases", from_bases),
+    HardwareAccess: ("op", from_hardware),
+}
+TYPES: Final = tuple(_KINDS)
 
 
 def expand(accesses: list[Any], head: Problem) -> list[Any]:
@@ -46,17 +57,14 @@ def expand(accesses: list[Any], head: Problem) -> list[Any]:
 
 def is_named(access: Any) -> bool:
     """Whether decoded data is meant as a fragment, a copy, a cover, arrays or one of the hardware."""
-    return isinstance(access, dict) and (
-        not _KEYS.isdisjoint(access) or _covers(access) or hardware_access.is_hardware(access)
-    )
+    return isinstance(access, dict) and _kind(access) is not None
 
 
-def _covers(access: dict[str, Any]) -> bool:
-    """Whether the access leaves its lanes free and gives no index to start from."""
-    return "lanes" in access and "index" not in access
-
-
-_KEYS: Final = frozenset(("fragment", "copy", "coordinates", "bases"))
+def _kind(access: dict[str, Any]) -> type | None:
+    if is_hardware(access):
+        return HardwareAccess
+    plain = {"op", "lanes"} if "index" in access else {"op"}
+    return next((kind for kind, (key, _) in _KINDS.items() if key in access.keys() - plain), None)
 
 
 def expanded(access: dict[str, Any], place: str, head: Problem) -> dict[str, Any]:
@@ -65,21 +73,9 @@ def expanded(access: dict[str, Any], place: str, head: Problem) -> dict[str, Any
     Raises:
         ProblemFileError: likewise.
     """
-    tile, threads = head.tile, head.threads
-    if hardware_access.is_hardware(access):
-        hardware_access.check_declared(access, place)
-        plain = hardware_access.written_out(json_data.convert(access, HardwareAccess, place), place, tile)
-    elif "fragment" in access:
-        named = json_data.convert(access, FragmentAccess, place)
-        plain = fragment_access.written_out(named, place, tile, threads)
-    elif "copy" in access:
-        plain = copy_access.written_out(json_data.convert(access, CopyAccess, place), place, tile, threads)
-    elif _covers(access):
-        plain = cover_access.from_cover(json_data.convert(access, CoverAccess, place), place, head)
-    elif "bases" in access:
-        plain = array_access.from_bases(access, place, head)
-    else:
-        plain = array_access.from_coordinates(access, place, head)
+    kind = _kind(access)
+    assert kind is not None
+    plain = _KINDS[kind][1](access, place, head)
     left_out = {f.encode_name: f.default for f in msgspec.structs.fields(Access)} | {"for": {}, "any": {}}
     data = msgspec.to_builtins(plain)
     return {key: value for key, value in data.items() if key not in left_out or value != left_out[key]}

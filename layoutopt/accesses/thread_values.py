@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from layoutopt.accesses.trace import expression_ranges
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import Const, Node, Op, to_text
 from layoutopt.expressions.simplify import simplify
@@ -93,12 +94,7 @@ def _index(starts: IntArray, shape: Sequence[int], axes: dict[str, int], lanes: 
     alone = [formula(values) for values in coordinates]
     if all(node is not None for node in alone):
         return [node for node in alone if node is not None]
-    ranges = {
-        "tid": (0, len(starts) - 1),
-        "lane": (0, min(len(starts), lanes) - 1),
-        "warp": (0, (len(starts) - 1) // lanes),
-        **{name: (0, extent - 1) for name, extent in axes.items()},
-    }
+    ranges = expression_ranges(len(starts), lanes, axes)
     for order in (range(len(shape)), range(len(shape))[::-1]):
         place = formula(np.ravel_multi_index([coordinates[d] for d in order], [shape[d] for d in order]))
         if place is None:

@@ -6,25 +6,22 @@ Both the model and the conflict engine start from these arrays; what they do wit
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.errors import ExpressionError, ProblemFileError
 from layoutopt.expressions.grammar import evaluate, parse
-from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.ground.escape import shown
 from layoutopt.hardware.devices import Device
-from layoutopt.hardware.operations import Operation, parse_operation
+from layoutopt.hardware.operations import Operation, operation_at
 from layoutopt.problems.types import Access, Problem, Tile
-
-BoolArray = npt.NDArray[np.bool_]
 
 MAX_LANE_ACCESSES: Final = 1 << 24
 MAX_WEIGHT: Final = 1_000_000
@@ -145,13 +142,19 @@ def trace(problem: Problem, device: Device, budget: Budget | None = None) -> Tra
     return Trace(tuple(accesses), unit)
 
 
-def expression_ranges(access: Access, problem: Problem, lanes: int) -> dict[str, tuple[int, int]]:
-    """The range, ends included, of every variable that the access's expressions may use."""
+def expression_ranges(threads: int, lanes: int, loops: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """The range, ends included, of every variable that an access's expressions may use.
+
+    Args:
+        threads: of the block.
+        lanes: of a warp.
+        loops: of the access, by trip count.
+    """
     return {
-        "tid": (0, problem.threads - 1),
-        "lane": (0, min(problem.threads, lanes) - 1),
-        "warp": (0, (problem.threads - 1) // lanes),
-        **{name: (0, trips - 1) for name, trips in access.loops.items()},
+        "tid": (0, threads - 1),
+        "lane": (0, min(threads, lanes) - 1),
+        "warp": (0, (threads - 1) // lanes),
+        **{name: (0, trips - 1) for name, trips in loops.items()},
     }
 
 
@@ -236,10 +239,7 @@ def _check_served(operation: Operation, field: str, device: Device) -> None:
 
 def _operation(access: Access, field: str, tile: Tile, device: Device) -> Operation:
     """What the access's op means, on a device that serves it, for elements of this size."""
-    try:
-        operation = parse_operation(access.op, access.single_width)
-    except ValueError as error:
-        raise ProblemFileError(f"{field}.op", str(error)) from None
+    operation = operation_at(field, access.op, access.single_width)
     _check_served(operation, field, device)
     width = operation.width_bytes
     if width & (width - 1):

@@ -1,43 +1,30 @@
-"""The layout that a command works on: solved, read from a result file, or given as a formula."""
+"""The layouts that a command works on: solved, read from a result file, given as a formula, or in use."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 from layoutopt.cli.options import (
     ProblemPath,
     device_file_option,
-    more_devices,
     problem_device,
     time_limit_option,
 )
+from layoutopt.cli.output import note
 from layoutopt.cli.solve import CODES, solve_interruptibly
 
 if TYPE_CHECKING:
-    from layoutopt.hardware.devices import Device
-    from layoutopt.problems.answer import Result
-    from layoutopt.problems.types import Problem
+    from layoutopt.problems.answer import Arrangement, Result
+    from layoutopt.problems.types import Block, Problem
+    from layoutopt.study.block import Placed
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
 PUBLISHED = "published"
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What was found. `code` is the exit code where there is no layout, and `reason` says why."""
-
-    problem: Problem
-    device: Device
-    answer: Result | str
-    code: int | None = None
-    reason: str = ""
 
 
 def answer_options(command: Command) -> Command:
@@ -68,69 +55,108 @@ def answer_of(
     workers: int,
     device_file: Path | None,
     in_use: bool = True,
-) -> Callable[[], Answer]:
-    """What gives the problem, its device and a layout: files are read at once, the call solves.
+) -> Callable[[], Placed]:
+    """What gives the tiles of a problem with a layout each: files are read at once, the call solves.
 
-    `raw` is the data of a problem or a result. With `in_use`, a layout in use that it names is the answer
-    where no other is given.
+    Args:
+        raw: data of a problem, or of what `solve --json` prints.
+        problem: the problem of such an answer; one tile may do without.
+        offset: a formula for one tile, or `published` for the layouts in the file.
+        time_limit: seconds to solve.
+        workers: solver threads.
+        device_file: more devices.
+        in_use: take `layout.offset` of one tile, where no other layout is given.
 
     Raises:
         ProblemFileError: a file is wrong.
     """
-    from layoutopt.errors import ProblemFileError
-    from layoutopt.files.file import parsed, read, tile_from_data
+    from layoutopt.files.file import from_data, parsed, read
+    from layoutopt.files.result_file import is_answer
     from layoutopt.ground.json_data import named_by
-    from layoutopt.problems.answer import RESULT_SCHEMA
+    from layoutopt.problems.types import Block
+    from layoutopt.study.block import placed, placed_in_use
 
-    if isinstance(raw, dict) and raw.get("schema") == RESULT_SCHEMA:
-        if offset is not None:
-            raise click.UsageError("--offset needs a problem file, not a result")
+    answered = is_answer(raw)
+    _check_given(answered, isinstance(raw, dict) and "tiles" in raw, problem, offset)
+    if answered:
         with named_by("--problem"):
-            named = tile_from_data(parsed(read(problem))) if problem is not None else None
-        found = _from_result(raw, named, device_file)
-        return lambda: found
-    if problem is not None:
-        raise click.UsageError("--problem belongs to a result file")
-    loaded = tile_from_data(raw)
+            asked = from_data(parsed(read(problem))) if problem is not None else None
+        return _read(raw, asked, device_file)
+    loaded = from_data(raw)
     gpu = problem_device(loaded, device_file)
-    if offset == PUBLISHED:
-        if loaded.published is None:
-            raise ProblemFileError("published", "the file names no published layout")
-        offset = loaded.published.offset
-    if in_use and offset is None:
-        offset = loaded.layout.offset
-    if offset is not None:
-        given = Answer(loaded, gpu, offset)
+    if isinstance(loaded, Block):
+        given = placed_in_use(loaded, gpu) if offset is not None else None
+    else:
+        text = _published(loaded) if offset == PUBLISHED else offset
+        text = loaded.layout.offset if in_use and text is None else text
+        given = placed(loaded, gpu, text) if text is not None else None
+    if given is not None:
         return lambda: given
-    return partial(_solved, loaded, gpu, time_limit, workers)
+
+    def solved() -> Placed:
+        found = solve_interruptibly(loaded, gpu, time_limit, workers)
+        return placed(loaded, gpu, found) if found.has_layout else _none(found)
+
+    return solved
 
 
-def _solved(problem: Problem, gpu: Device, time_limit: float, workers: int) -> Answer:
-    result = solve_interruptibly(problem, gpu, time_limit, workers, False)
-    return Answer(problem, gpu, result, *_missing(result))
+def _check_given(answered: bool, several: bool, problem: Path | None, offset: str | None) -> None:
+    """Refuse options that do not go with a problem or an answer, of one tile or several."""
+    if problem is not None and not answered:
+        raise click.UsageError("--problem belongs to a result file")
+    if offset is not None and several and (answered or offset != PUBLISHED):
+        raise click.UsageError(
+            f"--offset: of several tiles, the file says each tile's layout (tiles[i].published.offset); "
+            f"--offset {PUBLISHED} takes those"
+        )
+    if offset is not None and answered:
+        raise click.UsageError("--offset needs a problem file, not a result")
+    if answered and several and problem is None:
+        raise click.UsageError("an answer for several tiles needs its --problem")
 
 
-def _from_result(raw: dict[str, Any], problem: Problem | None, device_file: Path | None) -> Answer:
-    from layoutopt.files.result_file import result_from_data
-    from layoutopt.hardware.devices import device
+def _published(problem: Problem) -> str:
+    from layoutopt.errors import ProblemFileError
+
+    if problem.published is None:
+        raise ProblemFileError("published", "the file names no published layout")
+    return problem.published.offset
+
+
+def _read(
+    raw: dict[str, Any], asked: Problem | Block | None, device_file: Path | None
+) -> Callable[[], Placed]:
+    """What an answer that was read gives, checked against its problem."""
+    from layoutopt.files.result_file import answer_from_data
+    from layoutopt.study.block import placed
+    from layoutopt.study.known import check_answer
+
+    found = answer_from_data(raw)
+    checked = asked is not None
+    problem = asked if asked is not None else _bare(found)
+    gpu = problem_device(problem, device_file)
+    if checked:
+        check_answer(problem, gpu, found)
+    if not found.has_layout:
+        return lambda: _none(found)
+    tiles = placed(problem, gpu, found)
+    return lambda: tiles
+
+
+def _bare(found: Result | Arrangement) -> Problem:
+    """A problem of the tile of a result, without accesses."""
     from layoutopt.problems.types import Problem, Structure, Tile
-    from layoutopt.study.claims import check_result
 
-    result = result_from_data(raw)
-    more = more_devices(device_file)
-    if problem is not None:
-        gpu = device(problem.target, more)
-        check_result(problem, gpu, result)
-        return Answer(problem, gpu, result, *_missing(result))
-    if result.layout is None:
+    layout = getattr(found, "layout", None)
+    if layout is None:
         tile = Tile((1,), Structure(1))
     else:
-        packed = result.layout.packed
-        element = f"b{8 // packed}" if packed > 1 else Structure(result.layout.element_bytes)
-        tile = Tile(result.layout.shape, element)
-    bare = Problem(result.problem, tile, 1, (), target=result.target)
-    return Answer(bare, device(result.target, more), result, *_missing(result))
+        element = f"b{8 // layout.packed}" if layout.packed > 1 else Structure(layout.element_bytes)
+        tile = Tile(layout.shape, element)
+    return Problem(found.problem, tile, 1, (), target=found.target)
 
 
-def _missing(result: Result) -> tuple[int | None, str]:
-    return (None, "") if result.layout is not None else (CODES[result.status], result.reason)
+def _none(found: Result | Arrangement) -> NoReturn:
+    """End the command where there is no layout, and say why."""
+    note(f"no layout: {found.reason}")
+    raise click.exceptions.Exit(CODES[found.status])

@@ -16,6 +16,7 @@ from layoutopt.cli.several import answer_each, problems_argument
 
 if TYPE_CHECKING:
     from layoutopt.files.templates import Value
+    from layoutopt.study.check import Audit, BlockAudit
 
 
 @click.command("check")
@@ -92,10 +93,11 @@ def _audited(
 ) -> int:
     """Audit the layout of one problem and print what comes out; the exit code."""
     from layoutopt.files.array_file import read_offsets
-    from layoutopt.files.file import tile_from_data
+    from layoutopt.files.file import from_data
     from layoutopt.ground.budget import Budget
     from layoutopt.problems.answer import Result, Status
-    from layoutopt.problems.types import Problem
+    from layoutopt.problems.types import Block, Problem
+    from layoutopt.report.audit_text import audit_report
     from layoutopt.study.check import check
 
     # What is known only at run time is counted in any case, or there is no answer.
@@ -106,34 +108,22 @@ def _audited(
 
         return solve(changed, budget=budget, target=gpu)
 
+    loaded = from_data(data)
+    gpu = problem_device(loaded, device_file)
     seek = None if no_fix else solver
-    if isinstance(data, dict) and "tiles" in data:
-        from layoutopt.files.file import block_from_data
-        from layoutopt.report.tile_set_text import tile_set_audit_report
-        from layoutopt.study.check_tiles import check_tiles
-
+    audit: Audit | BlockAudit
+    if isinstance(loaded, Block):
         if offset is not None or table is not None:
             raise click.UsageError(
                 f"{'--offset' if table is None else '--table'} is one tile's; of several, the file says each "
                 "tile's layout: tiles[i].published.offset"
             )
-        tiles = block_from_data(data)
-        gpu = problem_device(tiles, device_file)
-        whole = check_tiles(tiles, target=gpu, solver=seek, budget=budget.part(0.2), counting=counting)
-        if as_json:
-            say_json(whole.to_json())
-        else:
-            say(tile_set_audit_report(tiles, whole))
-        return 1 if whole.excess or whole.status is Status.INFEASIBLE else 0
-
-    loaded = tile_from_data(data)
-    gpu = problem_device(loaded, device_file)
-    layout = read_offsets(table, loaded.tile.shape, "--table") if table is not None else offset
-    audit = check(loaded, layout, target=gpu, solver=seek, budget=budget.part(0.2), counting=counting)
+        audit = check(loaded, solver=seek, target=gpu, budget=budget.part(0.2), counting=counting)
+    else:
+        layout = read_offsets(table, loaded.tile.shape, "--table") if table is not None else offset
+        audit = check(loaded, layout, solver=seek, target=gpu, budget=budget.part(0.2), counting=counting)
     if as_json:
         say_json(audit.to_json())
     else:
-        from layoutopt.report.text import audit_report
-
         say(audit_report(loaded, audit))
     return 1 if audit.excess or audit.status is Status.INFEASIBLE else 0

@@ -21,6 +21,8 @@ from layoutopt.cli.several import answer_each, problems_argument
 
 if TYPE_CHECKING:
     from layoutopt.files.templates import Value
+    from layoutopt.hardware.devices import Device
+    from layoutopt.problems.answer import Result
     from layoutopt.problems.types import Block, Problem
     from layoutopt.study.comparison import Comparison
     from layoutopt.sweeps.store import Store
@@ -101,35 +103,19 @@ def _compared(
     device_file: Path | None,
 ) -> int:
     """Compare the layouts of one problem and print them; the exit code."""
-    import msgspec
-
     from layoutopt.files.file import from_data
-    from layoutopt.problems.types import Block
     from layoutopt.study.compare import compare
 
     loaded = from_data(data)
-    if isinstance(loaded, Block):
-        from layoutopt.study.compare_tiles import compare_tiles
-
-        _check_for_one(offset, run, store)
-        gpu = problem_device(loaded, device_file)
-        whole = compare_tiles(loaded, target=gpu, time_limit=time_limit, progress=progress("comparing"))
-        end_progress()
-        return _printed(loaded, whole, form, plot)
     if offset is not None:
-        layout = msgspec.structs.replace(loaded.layout, offset=offset)
-        loaded = msgspec.structs.replace(loaded, layout=layout)
+        loaded = _in_use(loaded, offset)
     gpu = problem_device(loaded, device_file)
     card = None
     if run:
         from layoutopt.hardware.machine import gpu_present
 
         card = gpu_present()  # or refused before the search
-    known = None
-    if store is not None:
-        from layoutopt.sweeps.known import known_result
-
-        known = known_result(store, loaded, gpu, time_limit=time_limit)
+    known = partial(_known, store, gpu, time_limit)
     result = compare(loaded, target=gpu, time_limit=time_limit, progress=progress("comparing"), known=known)
     end_progress()
     if card is not None:
@@ -139,15 +125,30 @@ def _compared(
     return _printed(loaded, result, form, plot)
 
 
-def _check_for_one(offset: str | None, run: bool, store: Store | None) -> None:
-    """Refuse what is for one tile only."""
-    for flag, given, instead in (
-        ("--offset", offset, "the file says each tile's layout (published, layout.offset)"),
-        ("--run", run, "`layoutopt run` runs each"),
-        ("--store", store, "rows are searched tile by tile, and a store holds the answer to the whole block"),
-    ):
-        if given:
-            raise click.UsageError(f"{flag} is for one tile; of several, {instead}")
+def _in_use(problem: Problem | Block, offset: str) -> Problem:
+    """The problem with another layout in use."""
+    import msgspec
+
+    from layoutopt.problems.types import Block
+
+    if isinstance(problem, Block):
+        raise click.UsageError(
+            "--offset is for one tile; of several, the file says each tile's layout "
+            "(published, layout.offset)"
+        )
+    layout = msgspec.structs.replace(problem.layout, offset=offset)
+    return msgspec.structs.replace(problem, layout=layout)
+
+
+def _known(store: Store | None, gpu: Device, time_limit: float, problem: Problem) -> Result | None:
+    """The answer to the problem of a tile that the store has."""
+    if store is None:
+        return None
+    from layoutopt.problems.answer import Result
+    from layoutopt.sweeps.known import known_answer
+
+    found = known_answer(store, problem, gpu, time_limit=time_limit)
+    return found if isinstance(found, Result) else None
 
 
 def _printed(loaded: Problem | Block, result: Comparison, form: str, plot: Path | None) -> int:

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from layoutopt.cli.answer import Answer, answer_of, answer_options
+from layoutopt.cli.answer import answer_of, answer_options
 from layoutopt.cli.files import FileCommand, OutputPath, write_all
 from layoutopt.cli.options import ProblemPath, problem_device
-from layoutopt.cli.output import note, say_json
+from layoutopt.cli.output import say_json
 from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.ground.escape import identifier, shown
 
 if TYPE_CHECKING:
     from layoutopt.codegen.plan import Plan
+    from layoutopt.study.block import Placed
 
 _LIST = "\b\nLanguages:\n" + "\n".join(
     f"  {known.name:<9} {known.title}, {known.suffix}: {known.summary}" for known in LANGUAGES.values()
@@ -86,7 +87,6 @@ def command(
       layoutopt emit problems/basics/gemm_a_128x64_f16.json --lang cute
       layoutopt solve P.json --json > R.json; layoutopt emit R.json --problem P.json -o tile.cuh
     """
-    from layoutopt.cli.block import tiles_in
     from layoutopt.files.file import parsed, read
 
     _check_options(lang, name, only, as_edit, self_test)
@@ -95,41 +95,41 @@ def command(
         if as_edit or self_test or only != "all" or offset is not None:
             raise click.UsageError("a file with `sizes` gives one header, without other parts")
         return _done(*several, output, as_json)
-    if tiles_in(raw):
-        how = problem, offset, time_limit, workers, device_file
-        return _block(raw, how, name, lang, only, as_edit, self_test, output, as_json)
-    found = answer_of(raw, problem, offset, time_limit, workers, device_file, in_use=not as_edit)()
-    if found.code is not None:
-        note(f"no layout: {found.reason}")
-        return found.code
-    return _done(*_one(found, lang, name, only, as_edit, self_test), output, as_json)
+    tiles = answer_of(raw, problem, offset, time_limit, workers, device_file, in_use=not as_edit)()
+    return _done(*_code(tiles, lang, name, only, as_edit, self_test), output, as_json)
 
 
-def _one(
-    found: Answer,
+def _code(
+    tiles: Placed,
     lang: str,
     name: str | None,
     only: Literal["offset", "access", "all"],
     as_edit: bool,
     self_test: bool,
 ) -> tuple[str, dict[str, Any]]:
-    """The text for one tile, and its figures."""
-    data: dict[str, Any] = {"schema": "layoutopt.code/1", "problem": found.problem.name, "lang": lang}
+    """The text, and its figures: of one tile, or of all with those of each under `tiles`."""
+    from layoutopt.codegen import block
+
+    if name is not None and tiles.whole is not None:
+        tiles = replace(tiles, name=name)
+    data: dict[str, Any] = {"schema": "layoutopt.code/1", "problem": tiles.name, "lang": lang}
+    figures = [data]
+    if tiles.whole is not None:
+        fields = "tile", "base_bytes", "stages", "stage_bytes"
+        data["tiles"] = figures = [{f: getattr(part, f) for f in fields} for part in tiles.parts]
     if as_edit:
-        text, data["edit"] = _edit(found)
-    elif self_test:
-        from layoutopt.codegen.languages import run_plan
-        from layoutopt.codegen.selftest import program
-
-        text = program(run_plan(found.problem, found.device, found.answer))
-    else:
-        from layoutopt.codegen.languages import code, plan_for
-
-        planned = plan_for(lang, found.problem, found.device, found.answer, name=name, only=only)
-        text = code(lang, planned)
-        if LANGUAGES[lang].unit == "byte":
-            data |= _instructions(planned)
-    return text, data
+        edits = block.edits_of(tiles)
+        for own, (_, change) in zip(figures, edits, strict=True):
+            own["edit"] = change
+        return "\n".join(text for text, _ in edits), data
+    if self_test:
+        return block.self_test(tiles), data
+    plans = block.plans_of(lang, tiles, name=name, only=only)
+    if LANGUAGES[lang].unit == "byte":
+        for own, plan in zip(figures, plans, strict=True):
+            own |= _instructions(plan)
+        data["instructions"] = sum(plan.instructions for plan in plans)
+    return block.text_of(lang, tiles, plans), data
 
 
 def _done(text: str, data: dict[str, Any], output: Path | None, as_json: bool) -> int:
@@ -141,48 +141,6 @@ def _done(text: str, data: dict[str, Any], output: Path | None, as_json: bool) -
     elif output is None:
         click.echo(text, nl=False)
     return 0
-
-
-def _block(
-    raw: Any,
-    how: tuple[Path | None, str | None, float, int, Path | None],
-    name: str | None,
-    lang: str,
-    only: Literal["offset", "access", "all"],
-    as_edit: bool,
-    self_test: bool,
-    output: Path | None,
-    as_json: bool,
-) -> int:
-    """Emit all tiles of a block, the edit of each, or what tests them; the exit code."""
-    from layoutopt.cli.block import NoBlock, block_of
-    from layoutopt.codegen.tiles import block_edits, block_plans, text_of_plans
-
-    try:
-        block = block_of(raw, *how)()
-    except NoBlock as none:
-        return none.code
-    block = block if name is None else replace(block, name=name)
-    data: dict[str, Any] = {"schema": "layoutopt.code/1", "problem": block.name, "lang": lang}
-    tiles: list[dict[str, Any]] = [
-        {f: getattr(part, f) for f in ("tile", "base_bytes", "stages", "stage_bytes")} for part in block.parts
-    ]
-    data["tiles"] = tiles
-    if as_edit:
-        edits = block_edits(block)
-        for tile, (_, change) in zip(tiles, edits, strict=True):
-            tile["edit"] = change
-        return _done("\n".join(text for text, _ in edits), data, output, as_json)
-    if self_test:
-        from layoutopt.codegen.block_selftest import block_program
-
-        return _done(block_program(block), data, output, as_json)
-    plans = block_plans(lang, block, only=only)
-    if LANGUAGES[lang].unit == "byte":
-        for tile, plan in zip(tiles, plans, strict=True):
-            tile |= _instructions(plan)
-        data["instructions"] = sum(plan.instructions for plan in plans)
-    return _done(text_of_plans(lang, block, plans), data, output, as_json)
 
 
 def _sizes(
@@ -221,16 +179,6 @@ def _check_options(lang: str, name: str | None, only: str, as_edit: bool, self_t
             raise click.UsageError(f"{flag} is CUDA C++; --lang {lang} has none")
     if as_edit and self_test:
         raise click.UsageError("either --edit or --self-test")
-
-
-def _edit(found: Answer) -> tuple[str, dict[str, Any]]:
-    """The edit as text, and as JSON-ready data."""
-    import msgspec
-
-    from layoutopt.codegen.edit import edit, edit_text
-
-    change = edit(found.problem, found.device, found.answer)
-    return edit_text(change), msgspec.to_builtins(change)
 
 
 def _instructions(planned: Plan) -> dict[str, Any]:

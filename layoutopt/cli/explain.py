@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
 from layoutopt.cli.interrupt import interruptibly
 from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, time_limit_option
 from layoutopt.cli.output import say, say_json
-
-if TYPE_CHECKING:
-    from layoutopt.study.explain_tiles import TileSetExplanation
-    from layoutopt.study.explanation import Explanation
 
 
 @click.command("explain")
@@ -34,27 +30,16 @@ def command(problem: Path, as_json: bool, time_limit: float, device_file: Path |
       layoutopt explain problems/transposes/leimao_vectorised_swizzled_f32.json
     """
     from layoutopt.files.file import load
-    from layoutopt.problems.types import Block
+    from layoutopt.report.explanation_text import explanation_report
     from layoutopt.study.explain import explain
-    from layoutopt.study.explain_tiles import explain_tiles
 
     loaded = load(problem)
     gpu = problem_device(loaded, device_file)
-    explanation: Explanation | TileSetExplanation
-    if isinstance(loaded, Block):
-        from layoutopt.report.tile_set_text import tile_set_explanation_report
-
-        explanation = interruptibly(partial(explain_tiles, loaded, target=gpu), 2 * time_limit)
-        text = tile_set_explanation_report(loaded, explanation)
-    else:
-        from layoutopt.report.text import explanation_report
-
-        explanation = interruptibly(partial(explain, loaded, target=gpu), 2 * time_limit)
-        text = explanation_report(loaded, explanation)
+    explanation: Any = interruptibly(partial(explain, loaded, target=gpu), 2 * time_limit)
     if as_json:
         say_json(explanation.to_json())
     else:
-        say(text)
+        say(explanation_report(loaded, explanation))
     if explanation.conflict_free:
         return 0
     return 1 if explanation.conflict_free is False or explanation.excess is not None else 3

@@ -88,20 +88,20 @@ def cute(operand: str | None, **options: Any) -> int:
       layoutopt import cute "((4,8),(2,2)):((32,1),(16,8))" --tile 16x8 --element f32 -o tile.json
       layoutopt import cute "Sw<3,3,3> o _0 o (_8,_64):(_64,_1)" --tile 8x64 --element f16
     """
-    from layoutopt.imports import cute, cute_copy, cute_mma, cute_shared
+    from layoutopt.imports import cute, cute_shared, cute_tiled
 
     text = _text(options.pop("layout"))
     _check_op(options["op"])
-    if cute_mma.is_mma(text) != (operand is not None):
+    if cute_tiled.is_mma(text) != (operand is not None):
         given = "is one: say" if operand is None else "is none: leave out"
         raise click.UsageError(f"--operand is for a TiledMMA, and the layout {given} --operand")
     if operand is not None:
         options.pop("shared")
-        return _thread_values(lambda shape, _: cute_mma.thread_values(text, shape, operand), **options)
-    if cute_copy.is_copy(text):
+        return _thread_values(lambda shape, _: cute_tiled.multiplied(text, shape, operand), **options)
+    if cute_tiled.is_copy(text):
         options.pop("shared")
         shape = _tile(options["tile"], options["element"])[0]
-        table, op = cute_copy.thread_values(text, shape, options["op"])
+        table, op = cute_tiled.copied(text, shape, options["op"])
         return _thread_values(lambda *_: table, **{**options, "op": op})
     if options.pop("shared") or cute_shared.is_swizzled(text):
         return _shared(cute_shared.offsets, text, **options)

@@ -151,7 +151,8 @@ _OPTIONS = (
                  help="As --arg, for a value that is only assumed; the verdict names it."),
     click.option("--max-steps", type=click.IntRange(1, 10**9), default=DEFAULT_MOST_STEPS, show_default=True,
                  metavar="N", help="Steps that blocks evaluated together may need."),
-    click.option("--target", "--arch", metavar="T", help="The GPU to compile a source for  [default: sm_90]"),
+    click.option("--target", "--arch", metavar="T",
+                 help="The GPU to compile or assemble for  [default: that of the PTX, or sm_90]"),
     click.option("-I", "--include", multiple=True, metavar="DIR", help="A folder of headers of a source."),
     click.option("-D", "--define", multiple=True, metavar="NAME[=VALUE]", help="A macro of a source."),
     click.option("--nvcc", multiple=True, metavar="OPTION",
@@ -227,27 +228,16 @@ def _printable(values: dict[str, int | float | str]) -> dict[str, int | float | 
 def check_kernels(
     paths: Sequence[Path], options: LaunchOptions, *, as_json: bool, no_fix: bool, time_limit: float
 ) -> int:
-    """Print what a launch of each kernel does to shared memory; 1 where there are conflicts.
-
-    PTX and machine code of one kernel, one after the other, are compared.
-    """
-    import msgspec
-
-    from layoutopt.kernels.forms import changes, said
-    from layoutopt.kernels.summary import KernelReport, summary
+    """Print what a launch of each kernel does to shared memory; 1 where there are conflicts."""
+    from layoutopt.kernels.summary import summary
 
     code = 0
-    before: KernelReport | None = None
     for number, path in enumerate(paths):
         evaluation = evaluated(path, options, time_limit)
         report = summary(evaluation, options.entry)
         fixes = {} if no_fix else _fixes(evaluation, time_limit)
-        differences = None if before is None else changes(before, report)
-        before = report
         if as_json:
             data = report.to_json() | {"assumed": _printable(options.assume)}
-            if differences is not None:
-                data["changes"] = msgspec.to_builtins(differences, str_keys=True)
             for array in data["arrays"]:
                 array["fix"] = fixes.get(array["name"])
             say_json(data)
@@ -256,9 +246,6 @@ def check_kernels(
 
             lines = [f"  assumed: parameter {name} is {value}" for name, value in options.assume.items()]
             lines += [f"  {name}: {fix['message']}" for name, fix in fixes.items()]
-            if differences is not None:
-                lines += ["  what the assembler made of the PTX:" if differences else "  as in the PTX"]
-                lines += [f"    {said(change)}" for change in differences]
             say(("\n" if number else "") + kernel_report(report, lines))
         code = max(code, int(report.totals["bank_conflicts"] > 0))
     return code

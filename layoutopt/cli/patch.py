@@ -49,9 +49,9 @@ def command(
     """Put conflict-free layouts into a compiled kernel: PTX with every access of an array at its new place.
 
     KERNEL is PTX, or a CUDA source, which is compiled first; what to change in the source is then printed,
-    too. Layouts are pads and XORs of at most a quarter more bytes. An array whose address goes where it
-    cannot be followed is refused. The patched kernel is evaluated, compared with the first one, and assembled
-    where ptxas is on this machine.
+    too. ptxas assembles it, and layouts are those for the machine code: pads and XORs of at most a quarter
+    more bytes. An array whose address goes where it cannot be followed is refused. The patched kernel is
+    assembled and evaluated, too: it takes no more wavefronts than the first one.
     Exit code 1: conflicts remain.
 
     \b
@@ -68,25 +68,26 @@ def command(
     options = LaunchOptions(**launch)
     if result is not None and array is None:
         raise click.UsageError("--result is the layout of one array: name it with --array")
+    layout = _layout(result) if result is not None else None
     text, program = ptx_text(kernel, options.target, options.entry, options.compiler, budget)
     planned, gpu = launch_of(program, options)
     planned = by_position(program, planned)
     request = Request(
         planned,
         gpu,
+        target=options.target,
         array=array,
         shape=extents(shape),
-        layout=_layout(result) if result is not None else None,
+        layout=layout,
         time_limit=time_limit,
         budget=budget,
         most_steps=options.max_steps,
         progress=progress("patch"),
     )
     try:
-        found = patch(text, shown(str(kernel)), program.name, request)
+        found = patch(text, shown(str(kernel)), program, request)
     finally:
         end_progress()
-    _assemble(found.text, program.target)
     write_all({output: found.text.encode()})
     if as_json:
         say_json(_data(found))
@@ -108,24 +109,6 @@ def _layout(path: Path) -> Layout:
             "--result", f"expected a result with a layout, got {shown(str(path))} without one"
         )
     return layout
-
-
-def _assemble(text: str, target: str) -> None:
-    """Let ptxas read the PTX, where there is one.
-
-    Raises:
-        VerificationError: it refuses it.
-    """
-    from layoutopt.errors import VerificationError
-    from layoutopt.hardware.machine import find_tool
-    from layoutopt.kernels.files import assemble
-
-    if find_tool("ptxas") is None:
-        return
-    try:
-        assemble(text, target)
-    except ProblemFileError as error:
-        raise VerificationError(f"ptxas refuses the patched kernel: {error}") from None
 
 
 def _data(found: Patch) -> dict[str, Any]:

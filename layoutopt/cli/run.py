@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from layoutopt.hardware.machine import Gpu, Run
     from layoutopt.problems.answer import Result
     from layoutopt.problems.types import Problem
-    from layoutopt.study.block import PlacedBlock
 
 
 @click.command("run")
@@ -44,43 +42,20 @@ def command(
     Example:
       layoutopt run problems/basics/gemm_a_128x64_f16.json --offset published
     """
-    from layoutopt.cli.block import block_of, tiles_in
     from layoutopt.files.file import parsed, read
     from layoutopt.hardware import machine
 
-    raw = parsed(read(file))
-    how = problem, offset, time_limit, workers, device_file
-    if tiles_in(raw):
-        solved_block = block_of(raw, *how)
-        return _run_block(solved_block, machine.gpu_present(), as_json)
-    solved = answer_of(raw, *how)
+    solved = answer_of(parsed(read(file)), problem, offset, time_limit, workers, device_file)
     card = machine.gpu_present()
-    given = solved()
-    if given.code is not None:
-        note(f"no layout: {given.reason}")
-        return given.code
-    found = _run(given.problem, given.device, given.answer, card, as_json)
-    if as_json:
-        say_json(found)
-    return 0 if found["agrees"] else 1
-
-
-def _run_block(solved: Callable[[], PlacedBlock], card: Gpu, as_json: bool) -> int:
-    """Run every tile by itself, print what came out; the exit code."""
-    from layoutopt.cli.block import NoBlock
-
-    try:
-        block = solved()
-    except NoBlock as none:
-        return none.code
-    tiles = [
-        {"tile": part.tile, **_run(part.problem, block.device, part.answer, card, as_json)}
-        for part in block.parts
-    ]
-    good = all(tile["agrees"] for tile in tiles)
-    if as_json:
-        say_json({"schema": "layoutopt.block_run/1", "problem": block.name, "tiles": tiles, "agrees": good})
-    return 0 if good else 1
+    tiles = solved()
+    found = [_run(part.problem, tiles.device, part.answer, card, as_json) for part in tiles.parts]
+    agrees = all(one["agrees"] for one in found)
+    if as_json and tiles.whole is None:
+        say_json(found[0])
+    elif as_json:
+        each = [{"tile": part.tile, **one} for part, one in zip(tiles.parts, found, strict=True)]
+        say_json({"schema": "layoutopt.block_run/1", "problem": tiles.name, "tiles": each, "agrees": agrees})
+    return 0 if agrees else 1
 
 
 def _run(problem: Problem, target: Device, answer: Result | str, card: Gpu, as_json: bool) -> dict[str, Any]:
@@ -88,8 +63,7 @@ def _run(problem: Problem, target: Device, answer: Result | str, card: Gpu, as_j
     from layoutopt.codegen.languages import run_plan
     from layoutopt.codegen.selftest import program
     from layoutopt.hardware import machine
-    from layoutopt.hardware.counters import counters
-    from layoutopt.hardware.devices import device
+    from layoutopt.hardware.devices import counters, device
 
     here = device(f"sm_{card.compute_capability.replace('.', '')}")
     if target.name != here.name:
@@ -126,7 +100,7 @@ def _json(plan: Plan, card: Gpu, distinct: bool, runs: list[Run], good: bool) ->
 
 
 def _table(plan: Plan, card: Gpu, distinct: bool, runs: list[Run], good: bool) -> str:
-    from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
+    from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS
 
     def pair(run: Run, name: str) -> str:
         if name not in run.predicted:

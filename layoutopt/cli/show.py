@@ -89,9 +89,7 @@ def command(
       layoutopt show problems/basics/transpose_32x32_f32.json --layout published --html banks.html
     """
     from layoutopt.files.file import load
-    from layoutopt.problems.types import Block
     from layoutopt.study.show import views
-    from layoutopt.study.show_tiles import tile_views
 
     loaded = load(problem)
     gpu = problem_device(loaded, device_file)
@@ -102,7 +100,7 @@ def command(
         "iteration": _iteration(iteration),
         "time_limit": time_limit,
     }
-    found = tile_views(loaded, gpu, **asked) if isinstance(loaded, Block) else views(loaded, gpu, **asked)
+    found = views(loaded, gpu, **asked)
     outputs = {}
     if svg is not None:
         from layoutopt.report.banks_svg import document

@@ -25,14 +25,13 @@ from layoutopt.cli.options import (
 )
 from layoutopt.cli.output import note, say, say_json
 from layoutopt.cli.several import answer_each, problems_argument
-from layoutopt.problems.answer import METHODS, Method, Result, Status
+from layoutopt.problems.answer import METHODS, Arrangement, Method, Result, Status
 from layoutopt.problems.objective import FIRSTS, First
 from layoutopt.problems.types import FAMILIES, Block, Problem
 
 if TYPE_CHECKING:
     from layoutopt.files.templates import Value
     from layoutopt.hardware.devices import Device
-    from layoutopt.problems.answer import Arrangement
     from layoutopt.sweeps.store import Store
 
 P = TypeVar("P", bound=Problem | Block)
@@ -154,57 +153,30 @@ class Asked:
 
     def answer(self, problem: Problem | Block) -> int:
         """Solve, write what is asked for, print the answer; the exit code."""
+        from layoutopt.study.faster import timed
+
         gpu = problem_device(problem, self.device_file)
-        if isinstance(problem, Block):
-            return self._arranged(problem, gpu)
         if self.certificate is not None:
-            from layoutopt.proof.certificates import check_certifiable
+            from layoutopt.search.certify import check_certifiable
 
             check_certifiable(problem)
         start = time.monotonic()
-        result = self._known(problem, gpu) or solve_interruptibly(
+        found = self._known(problem, gpu) or solve_interruptibly(
             problem, gpu, self.time_limit, self.workers, self.conflict_free, self.method, self.stopped
         )
         seconds = time.monotonic() - start
-        result = self._timed(problem, result, gpu, seconds)
-        return _finish(problem, result, gpu, seconds, self.as_json, self.table, self.code, self.certificate)
+        if not self.stopped.is_set():
+            found = timed(problem, found, gpu, self.time_limit, seconds)
+        self._write(problem, found, gpu, seconds)
+        return 1 if found.excess else CODES[found.status]
 
-    def _timed(self, problem: Problem, result: Result, gpu: Device, seconds: float) -> Result:
-        """The result with its estimate of time, where the limit leaves time for that."""
-        if self.stopped.is_set():
-            return result
-        from layoutopt.study.faster import timed
-
-        return timed(problem, result, gpu, self.time_limit, seconds)
-
-    def _arranged(self, tiles: Block, gpu: Device) -> int:
-        if self.certificate is not None:
-            from layoutopt.search.block_certificate import check_block_certifiable
-
-            check_block_certifiable(tiles)
-        if self.method != "auto":
-            raise click.UsageError("--method: of several tiles, each is solved by auto")
-        from layoutopt.cli.tiles import finish
-
-        found = None
-        if self.store is not None:
-            from layoutopt.sweeps.known import known_arrangement
-
-            found = known_arrangement(
-                self.store, tiles, gpu, time_limit=self.time_limit, conflict_free=self.conflict_free
-            )
-        if found is None:
-            found = arrange_interruptibly(
-                tiles, gpu, self.time_limit, self.workers, self.conflict_free, self.stopped
-            )
-        return finish(tiles, found, gpu, self.as_json, self.table, self.code, self.certificate)
-
-    def _known(self, problem: Problem, gpu: Device) -> Result | None:
+    def _known(self, problem: Problem | Block, gpu: Device) -> Result | Arrangement | None:
+        """The answer that the store has."""
         if self.store is None:
             return None
-        from layoutopt.sweeps.known import known_result
+        from layoutopt.sweeps.known import known_answer
 
-        return known_result(
+        return known_answer(
             self.store,
             problem,
             gpu,
@@ -213,41 +185,45 @@ class Asked:
             method=self.method,
         )
 
+    def _write(
+        self, problem: Problem | Block, found: Result | Arrangement, gpu: Device, seconds: float
+    ) -> None:
+        """Write the files asked for, and print the answer."""
+        text, outputs = None, {}
+        if found.has_layout and (self.code is not None or not self.as_json):
+            from layoutopt.codegen.block import code_of
+            from layoutopt.study.block import placed
 
-def _finish(
-    loaded: Problem,
-    result: Result,
-    gpu: Device,
-    seconds: float,
-    as_json: bool,
-    table: Path | None,
-    code: Path | None,
-    certificate: Path | None,
-) -> int:
-    """Write what is asked for, print the answer; the exit code."""
-    text = None
-    if result.layout is not None and (code is not None or not as_json):
-        text = _code(loaded, result, gpu)
-    outputs = {}
-    if result.layout is not None and table is not None:
-        from layoutopt.files.array_file import offsets_file
+            text = code_of(gpu.language, placed(problem, gpu, found))
+        if found.has_layout and self.table is not None:
+            outputs[self.table] = _offsets(problem, found)
+        if text is not None and self.code is not None:
+            outputs[self.code] = text.encode()
+        if self.certificate is not None:
+            from layoutopt.search.certify import certificate
 
-        assert result.layout is not None
-        outputs[table] = offsets_file(result.layout.table())
-    if text is not None and code is not None:
-        outputs[code] = text.encode()
-    if certificate is not None:
-        outputs[certificate] = _certificate(loaded, gpu, result)
-    write_all(outputs)
-    if as_json:
-        say_json(result.to_json())
-    else:
+            outputs[self.certificate] = json.dumps(certificate(problem, gpu, found)).encode() + b"\n"
+        write_all(outputs)
+        if self.as_json:
+            say_json(found.to_json())
+            return
         from layoutopt.report.text import report
 
-        say(report(loaded, result, seconds))
-        if text is not None and code is None:
+        say(report(problem, found, seconds))
+        if text is not None and self.code is None:
             click.echo("\n" + text, nl=False)
-    return 1 if result.excess else CODES[result.status]
+
+
+def _offsets(problem: Problem | Block, found: Result | Arrangement) -> bytes:
+    """The file of the byte offsets: of one tile, or of each by its name."""
+    from layoutopt.files.array_file import named_offsets_file, offsets_file
+    from layoutopt.study.block import tables_of
+
+    if isinstance(problem, Block):
+        assert isinstance(found, Arrangement)
+        return named_offsets_file(tables_of(problem, found))
+    assert isinstance(found, Result)
+    return offsets_file(found.table())
 
 
 def _named_families(families: str) -> tuple[str, ...]:
@@ -265,17 +241,12 @@ def _with_families(problem: P, names: tuple[str, ...]) -> P:
             f"--families: the problem allows only {', '.join(allowed)}, not {', '.join(outside)}"
         )
     if isinstance(problem, Block):
-        _say_dictated(problem)
+        dictated = [tile.name for tile in problem.tiles if problem.problem(tile).is_dictated]
+        if len(dictated) == len(problem.tiles):
+            raise click.UsageError("--families: the hardware dictates the layout of every tile")
+        if dictated:
+            note(f"--families is not for {', '.join(dictated)}, whose layouts the hardware dictates")
     return msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, families=names))
-
-
-def _say_dictated(tiles: Block) -> None:
-    """Say for which tiles families make no difference; there must be others."""
-    dictated = [tile.name for tile in tiles.tiles if tiles.problem(tile).is_dictated]
-    if len(dictated) == len(tiles.tiles):
-        raise click.UsageError("--families: the hardware dictates the layout of every tile")
-    if dictated:
-        note(f"--families is not for {', '.join(dictated)}, whose layouts the hardware dictates")
 
 
 def _constrained(problem: P, **given: Any) -> P:
@@ -296,50 +267,16 @@ def _constrained(problem: P, **given: Any) -> P:
 
 
 def solve_interruptibly(
-    problem: Problem,
-    gpu: Device,
-    time_limit: float,
-    workers: int,
-    conflict_free: bool,
-    method: Method = "auto",
-    stopped: threading.Event | None = None,
-) -> Result:
-    """Solve, so that Ctrl-C gives the best layout so far and sets `stopped`."""
-    from layoutopt.search.solve import solve
-
-    work = partial(
-        solve,
-        problem,
-        target=gpu,
-        workers=workers,
-        conflict_free=conflict_free,
-        method=method,
-    )
-    return interruptibly(work, time_limit, stopped)
-
-
-def arrange_interruptibly(
-    tiles: Block,
+    problem: Problem | Block,
     gpu: Device,
     time_limit: float,
     workers: int,
     conflict_free: bool = False,
+    method: Method = "auto",
     stopped: threading.Event | None = None,
-) -> Arrangement:
-    """The same for several tiles."""
-    from layoutopt.search.block import solve_block
+) -> Result | Arrangement:
+    """Solve, so that Ctrl-C gives the best answer so far and sets `stopped`."""
+    from layoutopt.search.block import solve
 
-    work = partial(solve_block, tiles, target=gpu, workers=workers, conflict_free=conflict_free)
+    work = partial(solve, problem, target=gpu, workers=workers, conflict_free=conflict_free, method=method)
     return interruptibly(work, time_limit, stopped)
-
-
-def _code(problem: Problem, result: Result, gpu: Device) -> str:
-    from layoutopt.codegen.languages import emit
-
-    return emit(gpu.language, problem, gpu, result)
-
-
-def _certificate(problem: Problem, gpu: Device, result: Result) -> bytes:
-    from layoutopt.proof.certificates import certificate
-
-    return json.dumps(certificate(problem, gpu, result)).encode() + b"\n"

@@ -45,7 +45,7 @@ class Dialect:
 def source(plan: Plan, dialect: Dialect) -> str:
     """The text of a header for `plan`."""
     name = plan.name
-    lines = [*(f"// {comment(line)}" for line in plan.about), *dialect.prologue(plan), ""]
+    lines = [*(f"// {line}" for line in plan.header), *dialect.prologue(plan), ""]
     sizes = {"bytes": plan.bytes, "alignment": plan.alignment_bytes}
     if plan.problem.block.cluster is not None:
         sizes["cluster"] = plan.problem.block.cluster
@@ -144,11 +144,7 @@ def expression(plan: Plan, node: Node, access: AccessPlan, dialect: Dialect) -> 
 
 
 def _headline(access: AccessPlan) -> list[str]:
-    report = access.report
-    lines = [
-        f"// {comment(access.access.name)}: {comment(access.access.op)}; {report.wavefronts} wavefronts, "
-        f"ideal {report.ideal}, bank_conflicts {report.bank_conflicts}"
-    ]
+    lines = [f"// {access.headline}"]
     if access.access.where is not None:
         lines.append(f"// only where {comment(abridged(access.access.where))}")
     lines.append(f"// {access.cost}")

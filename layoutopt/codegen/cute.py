@@ -13,7 +13,6 @@ from layoutopt.errors import VerificationError
 from layoutopt.expressions.grammar import Var, evaluate
 from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.escape import comment
 from layoutopt.layout.formula import stages
 from layoutopt.layout.layout import Layout
 
@@ -23,12 +22,7 @@ _SAMPLE = 2048  # elements
 def emit(plan: Plan) -> str:
     """A header for CuTe. Offsets count elements, as CuTe's do."""
     lines = [
-        *(f"// {comment(line)}" for line in plan.about),
-        *(
-            f"// {comment(a.access.name)}: {comment(a.access.op)}; {a.report.wavefronts} wavefronts, "
-            f"ideal {a.report.ideal}, bank_conflicts {a.report.bank_conflicts}"
-            for a in plan.accesses
-        ),
+        *(f"// {line}" for line in (*plan.header, *(access.headline for access in plan.accesses))),
         "#pragma once",
         "#include <cute/layout.hpp>",
         "#include <cute/swizzle.hpp>",

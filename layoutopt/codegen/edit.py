@@ -146,7 +146,7 @@ def _subscripts(planned: Plan) -> tuple[list[int], list[Node]]:
 def _index(planned: Plan, access: AccessPlan, names: KernelNames) -> str:
     """The element, or the address of the first of several, that a lane touches."""
     warp = planned.device.lanes
-    ranges = expression_ranges(access.access, planned.problem, warp)
+    ranges = expression_ranges(planned.problem.threads, warp, access.access.loops)
     defined = {name: _normal(text, access, warp) for name, text in names.variables.items()}
     env = environment(access.access, planned.problem.threads, warp)
     for name, text in names.variables.items():

@@ -18,7 +18,6 @@ import numpy as np
 from layoutopt.codegen.plan import Plan
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.escape import comment
 from layoutopt.imports.triton_shared import offsets as shared_offsets
 
 _TYPES: Final = {
@@ -38,12 +37,7 @@ def emit(plan: Plan) -> str:
     name = f"{plan.name}_layout"
     kind = f"gl.{_TYPES[element]}" if isinstance(element, str) and element in _TYPES else "dtype"
     lines = [
-        *(f"# {comment(line)}" for line in plan.about),
-        *(
-            f"# {comment(a.access.name)}: {comment(a.access.op)}; {a.report.wavefronts} wavefronts, "
-            f"ideal {a.report.ideal}, bank_conflicts {a.report.bank_conflicts}"
-            for a in plan.accesses
-        ),
+        *(f"# {line}" for line in (*plan.header, *(access.headline for access in plan.accesses))),
         "from triton.experimental.gluon import language as gl",
         "",
         f"{name} = gl.{expression(plan)}",

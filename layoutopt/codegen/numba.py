@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import keyword
+from collections.abc import Iterable
 from typing import Final
 
 from layoutopt.codegen.plan import BASE, AccessPlan, Plan
-from layoutopt.codegen.python_text import header, headline, parameter, text
-from layoutopt.expressions.grammar import Const, Op, Var, to_text
+from layoutopt.expressions.grammar import Const, Node, Op, Var, substituted, to_text
 
 _TYPES: Final = {
     "i8": "int8", "u8": "uint8", "i16": "int16", "u16": "uint16", "i32": "int32", "u32": "uint32",
@@ -22,7 +23,7 @@ def emit(plan: Plan) -> str:
     size = plan.bytes // plan.element_bytes
     coordinates = list(plan.coordinate_ranges)
     lines = [
-        *header(plan),
+        *(f"# {line}" for line in plan.header),
         *(["import numpy as np"] if any(access.tables for access in plan.accesses) else []),
         "from numba import cuda",
         "",
@@ -41,7 +42,7 @@ def _access(access: AccessPlan) -> list[str]:
     loops = list(access.access.loops)
     every = ["tid", *loops]
     wide = access.lanes.width_elements
-    note = [headline(access) + ("" if wide == 1 else f"; the first of {wide} elements")]
+    note = [access.headline + ("" if wide == 1 else f"; the first of {wide} elements")]
     if access.access.where is not None:
         note.append(f"Only where {access.name}_active({', '.join(map(parameter, every))}).")
     note.append(f"{access.cost[0].upper()}{access.cost[1:]}.")
@@ -84,3 +85,13 @@ def _function(name: str, parameters: list[str], body: str, about: str) -> list[s
         f'    """{quoted}"""',
         f"    return {body}",
     ]
+
+
+def parameter(name: str) -> str:
+    """`name` as a parameter's name."""
+    return f"{name}_" if keyword.iskeyword(name) or name == "base" else name
+
+
+def text(node: Node, names: Iterable[str]) -> str:
+    """`node` in Python, its variables renamed where Python reserves their names."""
+    return to_text(substituted(node, {BASE: Var("base"), **{name: Var(parameter(name)) for name in names}}))

@@ -19,9 +19,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from layoutopt.codegen import cuda
-from layoutopt.codegen.c_family import arguments, guarded_loops, parameter
+from layoutopt.codegen.c_family import guarded_loops
 from layoutopt.codegen.plan import AccessPlan, Plan
-from layoutopt.codegen.selftest import access_instruction
+from layoutopt.codegen.selftest import WAIT, access_instruction, stepped
+from layoutopt.codegen.templates import filled, lines
 
 REPEATS: Final = 64
 LAUNCHES: Final = 5
@@ -40,18 +41,17 @@ def program(plans: Sequence[Plan]) -> str:
         f"        time({k}, {plan.name}_pass<0>, {plan.name}_pass<1>, {plan.bytes});"
         for k, plan in enumerate(plans)
     ]
-    text = _PROGRAM
-    for key, value in {
-        "HEADERS": "\n".join(headers),
-        "KERNELS": "\n".join(kernels),
-        "RUNS": "\n".join(runs),
-        "PROFILED": "\n".join(profiled),
-        "THREADS": str(plans[0].problem.threads),
-        "REPEATS": str(REPEATS),
-        "LAUNCHES": str(LAUNCHES),
-    }.items():
-        text = text.replace(f"@{key}@", value)
-    return text
+    return filled(
+        "passes",
+        "program",
+        HEADERS="\n".join(headers),
+        KERNELS="\n".join(kernels),
+        RUNS="\n".join(runs),
+        PROFILED="\n".join(profiled),
+        THREADS=plans[0].problem.threads,
+        REPEATS=REPEATS,
+        LAUNCHES=LAUNCHES,
+    )
 
 
 def _kernel(plan: Plan) -> str:
@@ -61,42 +61,15 @@ def _kernel(plan: Plan) -> str:
     know, so that no address outlives a pass: it takes an empty `asm` for nothing, and hoists or computes anew
     as it likes, layout by layout.
     """
-    parts = []
-    for access in plan.accesses:
-        parts += _access(access)
-    return "\n".join(
-        [
-            "template <int KEPT>",
-            f"__global__ void __launch_bounds__({plan.problem.threads})",
-            f"{plan.name}_pass(uint32_t* cells, int repeats, int zero, Span* spans) {{",
-            "    extern __shared__ __align__(1024) unsigned char tile[];",
-            "    uint32_t smem = static_cast<uint32_t>(__cvta_generic_to_shared(tile));",
-            "    int tid = threadIdx.x;",
-            "    uint32_t v[4] = {cells[tid], cells[tid + 1], cells[tid + 2], cells[tid + 3]}, sum = 0;",
-            "    __syncthreads();",
-            "    const long long start = clock64();",
-            "    #pragma unroll 1",
-            "    for (int repeat = 0; repeat < repeats; ++repeat) {",
-            "        if (!KEPT) { tid ^= zero; smem ^= zero; }",
-            *parts,
-            "    }",
-            "    const long long end = clock64();",
-            "    if (threadIdx.x == 0) spans[blockIdx.x] = {start, end, multiprocessor()};",
-            "    cells[threadIdx.x] = sum ^ v[0] ^ v[1] ^ v[2] ^ v[3];",
-            "}",
-        ]
-    )
+    accesses = "".join(map(_access, plan.accesses))
+    threads = plan.problem.threads
+    return filled("passes", "kernel", NAME=plan.name, THREADS=threads, ACCESSES=accesses).removesuffix("\n")
 
 
-def _access(access: AccessPlan) -> list[str]:
+def _access(access: AccessPlan) -> str:
     """All iterations of one access, then the barrier."""
     operation = access.lanes.operation
-    address = f"smem + {access.name}_bytes({arguments(access)})"
-    base = []
-    if access.form.has_step:
-        step = ", ".join(map(parameter, access.access.loops))
-        address = f"smem + {access.name}_step(base, {step})"
-        base = [f"            const uint32_t base = {access.name}_base(tid); (void)base;"]
+    address, base = stepped(access)
     does = operation.does
     # What is loaded must be used, or the assembler leaves the load out; into registers of its own, or a load
     # under a predicate waits for the one before.
@@ -104,116 +77,15 @@ def _access(access: AccessPlan) -> list[str]:
     own = "uint32_t v[4]; " if does.returns and not does.adds else ""
     use = f" sum ^= {' ^ '.join(f'v[{k}]' for k in range(words))};" if does.returns else ""
     statement = f"{{ {own}{access_instruction(access, address)}{use} }}"
-    cell = [f"            const uint32_t* cell = cells + {operation.width_bytes // 4} * tid;"]
-    wait = ['            asm volatile("cp.async.wait_all;" ::: "memory");']
-    return [
-        "        {",
-        *base,
-        *(cell if does.copies else []),
-        *(f"        {line}" for line in guarded_loops(access, statement)),
-        *(wait if does.copies else []),
-        "            __syncthreads();",
-        "        }",
-    ]
-
-
-_PROGRAM: Final = r"""// Cycles of passes. nvcc -std=c++17 -arch=native -o passes passes.cu && ./passes
-#include <algorithm>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <map>
-#include <vector>
-@HEADERS@
-
-namespace {
-
-#define CHECK(call) do { cudaError_t e = (call); if (e != cudaSuccess) { \
-    std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(e)); std::exit(3); } } while (0)
-
-// When a block began and ended its passes, by the clock of its multiprocessor.
-struct Span { long long start, end; unsigned processor; };
-
-__device__ unsigned multiprocessor() {
-    unsigned number;
-    asm volatile("mov.u32 %0, %%smid;" : "=r"(number));
-    return number;
-}
-
-@KERNELS@
-
-typedef void (*Pass)(uint32_t*, int, int, Span*);
-
-// Cycles of a multiprocessor for one pass, the mean of those that had blocks: the median of some launches
-// after the first.
-double launch(Pass kernel, int blocks, int bytes) {
-    std::vector<Span> spans(blocks);
-    std::vector<double> means;
-    uint32_t* d_cells; Span* d_spans;
-    CHECK(cudaMalloc(&d_cells, 65536)); CHECK(cudaMemset(d_cells, 0, 65536));
-    CHECK(cudaMalloc(&d_spans, blocks * sizeof(Span)));
-    for (int again = 0; again <= @LAUNCHES@; ++again) {
-        kernel<<<blocks, @THREADS@, bytes>>>(d_cells, @REPEATS@, 0, d_spans);
-        CHECK(cudaGetLastError());
-        CHECK(cudaMemcpy(spans.data(), d_spans, blocks * sizeof(Span), cudaMemcpyDeviceToHost));
-        std::map<unsigned, Span> whole;
-        std::map<unsigned, int> count;
-        for (const Span& each : spans) {
-            Span& span = whole.emplace(each.processor, each).first->second;
-            span.start = std::min(span.start, each.start);
-            span.end = std::max(span.end, each.end);
-            ++count[each.processor];
-        }
-        double sum = 0;
-        for (const auto& [processor, span] : whole)
-            sum += double(span.end - span.start) / count[processor] / @REPEATS@;
-        if (again) means.push_back(sum / whole.size());
-    }
-    CHECK(cudaFree(d_cells)); CHECK(cudaFree(d_spans));
-    std::sort(means.begin(), means.end());
-    return means[means.size() / 2];
-}
-
-void prepare(Pass kernel, int bytes) {
-    CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100));
-}
-
-void profile(Pass kernel, int bytes) {
-    uint32_t* d_cells; Span* d_spans;
-    CHECK(cudaMalloc(&d_cells, 65536)); CHECK(cudaMemset(d_cells, 0, 65536));
-    CHECK(cudaMalloc(&d_spans, sizeof(Span)));
-    prepare(kernel, bytes);
-    kernel<<<1, @THREADS@, bytes>>>(d_cells, 1, 0, d_spans);
-    CHECK(cudaGetLastError());
-    CHECK(cudaFree(d_cells)); CHECK(cudaFree(d_spans));
-}
-
-void time(int row, Pass once, Pass kept, int bytes) {
-    for (Pass kernel : {once, kept}) prepare(kernel, bytes);
-    int fit = 0, processors = 0;
-    cudaFuncAttributes attributes;
-    CHECK(cudaFuncGetAttributes(&attributes, once));
-    CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, once, @THREADS@, bytes));
-    CHECK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0));
-    std::printf("pass\t%d\t%d\t%d", row, fit, attributes.numRegs);
-    for (Pass kernel : {once, kept})
-        for (int blocks : {1, fit * processors}) std::printf("\t%.1f", launch(kernel, blocks, bytes));
-    std::printf("\n");
-    std::fflush(stdout);
-}
-
-}  // namespace
-
-// A line a layout: its number; blocks that fit on a multiprocessor; registers of a thread; cycles of a pass,
-// once by one block and together, kept by one block and together.
-int main(int argc, char**) {
-    if (argc > 1) {
-@PROFILED@
-    } else {
-@RUNS@
-    }
-    CHECK(cudaDeviceSynchronize());
-    return 0;
-}
-"""
+    cell = f"const uint32_t* cell = cells + {operation.width_bytes // 4} * tid;"
+    return lines(
+        [
+            "{",
+            *(f"    {line}" for line in (*base, *([cell] if does.copies else []))),
+            *guarded_loops(access, statement),
+            *([f"    {WAIT}"] if does.copies else []),
+            "    __syncthreads();",
+            "}",
+        ],
+        8,
+    )

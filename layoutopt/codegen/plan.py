@@ -8,7 +8,6 @@ from typing import Final, Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.accesses.trace import LaneTrace, trace
 from layoutopt.codegen.c_text import HELPERS
@@ -23,7 +22,7 @@ from layoutopt.expressions.grammar import (
 )
 from layoutopt.expressions.simplify import Range
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.escape import identifier
+from layoutopt.ground.escape import comment, identifier
 from layoutopt.hardware.devices import Device
 from layoutopt.index.address_cost import Form
 from layoutopt.index.address_forms import over_tid
@@ -33,10 +32,7 @@ from layoutopt.problems.answer import AccessReport, Descriptor, MatrixDescriptor
 from layoutopt.problems.text import abridged, tables
 from layoutopt.problems.types import Access, Problem
 
-BoolArray = npt.NDArray[np.bool_]
-
 Part = Literal["all", "offset", "access"]
-PARTS_OF_CODE: Final[tuple[Part, ...]] = ("all", "offset", "access")
 
 # The base as a variable: no loop variable can have this name.
 BASE: Final = "@base"
@@ -61,6 +57,15 @@ class AccessPlan:
     report: AccessReport
     code: IndexCode
     tables: Mapping[tuple[int, ...], str]
+
+    @property
+    def headline(self) -> str:
+        """What it is and what it costs, in a line that is safe in a comment."""
+        report = self.report
+        return (
+            f"{comment(self.access.name)}: {comment(self.access.op)}; {report.wavefronts} wavefronts, "
+            f"ideal {report.ideal}, bank_conflicts {report.bank_conflicts}"
+        )
 
     @property
     def form(self) -> Form:
@@ -170,6 +175,11 @@ class Plan:
     def element_bytes(self) -> int:
         """Size of one element in bytes."""
         return self.problem.tile.storage.element_bytes
+
+    @property
+    def header(self) -> list[str]:
+        """`about`, safe in comments."""
+        return [comment(line) for line in self.about]
 
     @property
     def instructions(self) -> int:

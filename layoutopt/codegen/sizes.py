@@ -6,21 +6,18 @@ those of an element in the file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-
 from layoutopt import __version__
-from layoutopt.accesses.trace import environment
 from layoutopt.codegen.c_family import parameter
 from layoutopt.codegen.c_text import to_c
 from layoutopt.codegen.cuda import prologue
-from layoutopt.errors import LayoutError, VerificationError
-from layoutopt.expressions.grammar import Const, Node, Op, Var, evaluate, parse, substituted, to_text
+from layoutopt.errors import LayoutError
+from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, substituted, to_text
 from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.escape import comment, identifier
-from layoutopt.problems.types import Access
 from layoutopt.search.sizes import ELEMENT, CommonFormula, Size, formula_ranges
 
 # What the GPU's compiler defines, by language.
@@ -60,7 +57,6 @@ def sizes_header(raw: Mapping[str, Any], found: CommonFormula, name: str, lang: 
 
     Raises:
         LayoutError: elements share bytes, which a template does not express.
-        VerificationError: an address would not equal the layout. Our bug.
     """
     first = found.sizes[0]
     if any(size.case.problem.tile.packed > 1 for size in found.sizes):
@@ -132,76 +128,50 @@ def _is(template: _Template, size: Size) -> str:
     return " && ".join(tests)
 
 
-def _bytes_of(template: _Template, node: Node) -> Node:
-    tile = template.found.sizes[0].case.problem.tile
-    return Op("*", (node, Const(tile.element_bytes) if template.element is None else Var(ELEMENT)))
-
-
-def _body(template: _Template, body: str) -> list[str]:
-    """What every function begins with, and what it returns."""
-    lines = [f'    static_assert({template.name}_bytes<{template.every}>() > 0, "a size that was solved");']
+def _offset(template: _Template) -> list[str]:
+    found, tile = template.found, template.found.sizes[0].case.problem.tile
+    coordinates = ", ".join(f"uint32_t x{d}" for d in range(len(tile.shape)))
+    ranges = formula_ranges(found.sizes)
+    size: Node = Const(tile.element_bytes) if template.element is None else Var(ELEMENT)
+    body = to_c(simplify(Op("*", (found.offset, size)), ranges), ranges)
+    lines = [
+        "// Byte offset of an element.",
+        template.head,
+        f"{_FUNCTION} {template.name}_offset_bytes({coordinates}) {{",
+        f'    static_assert({template.name}_bytes<{template.every}>() > 0, "a size that was solved");',
+    ]
     if ELEMENT in body:
         lines.append(f"    constexpr int {ELEMENT} = {template.element};")
     return [*lines, f"    return static_cast<uint32_t>({body});", "}"]
 
 
-def _offset(template: _Template) -> list[str]:
-    found = template.found
-    ranges = formula_ranges(found.sizes)
-    extents = [f"x{d}" for d in range(len(found.sizes[0].case.problem.tile.shape))]
-    body = to_c(simplify(_bytes_of(template, found.offset), ranges), ranges)
-    return [
-        "// Byte offset of an element.",
-        template.head,
-        f"{_FUNCTION} {template.name}_offset_bytes({', '.join(f'uint32_t {x}' for x in extents)}) {{",
-        *_body(template, body),
-    ]
-
-
 def _access(template: _Template, raw: Mapping[str, Any], k: int) -> list[str]:
-    """The address of one access, as the formula at its index expressions."""
-    found, name = template.found, template.name
-    accesses = [size.case.problem.accesses[k] for size in found.sizes]
+    """The address of one access: the offset at its index expressions."""
+    sizes, name = template.found.sizes, template.name
+    accesses = [size.case.problem.accesses[k] for size in sizes]
     if "index" not in raw or len(raw["index"]) != len(accesses[0].index):
         return [f"// {comment(accesses[0].name)}: no index expressions over the parameters"]
-    loops = {v: max(access.loops[v] for access in accesses) for v in accesses[0].loops}
-    threads = max(size.case.problem.threads for size in found.sizes)
-    known = {p: r for p, r in formula_ranges(found.sizes).items() if p in {*found.sizes[0].values, ELEMENT}}
-    ranges = {**known, "tid": (0, threads - 1), **{v: (0, n - 1) for v, n in loops.items()}}
-    lanes = found.sizes[0].case.device.lanes
-    warps: dict[str, Node] = {
-        "lane": Op("%", (Var("tid"), Const(lanes))),
-        "warp": Op("//", (Var("tid"), Const(lanes))),
-    }
-    free = frozenset((*ranges, "lane", "warp")) - {ELEMENT}
-    index = {f"x{d}": substituted(parse(str(t), free), warps) for d, t in enumerate(raw["index"])}
-    node = simplify(_bytes_of(template, substituted(found.offset, index)), ranges)
-    for size in found.sizes:
-        _verify(size, k, size.case.problem.accesses[k], node)
-    renamed = {v: Var(parameter(v)) for v in ranges}
-    body = to_c(substituted(node, renamed), {parameter(v): r for v, r in ranges.items()})
-    declared = ", ".join(f"int {parameter(v)}" for v in ("tid", *loops))
+    threads = max(size.case.problem.threads for size in sizes)
+    known = {p: r for p, r in formula_ranges(sizes).items() if p in sizes[0].values}
+    loops = {v: (0, max(access.loops[v] for access in accesses) - 1) for v in accesses[0].loops}
+    ranges = {**known, "tid": (0, threads - 1), **loops}
+    lanes = Const(sizes[0].case.device.lanes)
+    warps: dict[str, Node] = {"lane": Op("%", (Var("tid"), lanes)), "warp": Op("//", (Var("tid"), lanes))}
+    spelled = {parameter(v): r for v, r in ranges.items()}
+    index = []
+    for text in raw["index"]:
+        node = simplify(substituted(parse(str(text), frozenset((*ranges, *warps))), warps), ranges)
+        index.append(to_c(substituted(node, {v: Var(parameter(v)) for v in ranges}), spelled))
+    own = [parameter(v) for v in ("tid", *loops)]
+    words = set(re.findall(r"\w+", " ".join(index)))
     return [
         f"// {comment(accesses[0].name)}: {comment(accesses[0].op)}",
         template.head,
-        f"{_FUNCTION} {name}_{identifier(accesses[0].name)}_bytes({declared}) {{",
-        *(f"    (void){parameter(v)};" for v in ("tid", *loops) if parameter(v) not in body),
-        *_body(template, body),
+        f"{_FUNCTION} {name}_{identifier(accesses[0].name)}_bytes({', '.join(f'int {v}' for v in own)}) {{",
+        *(f"    (void){v};" for v in own if v not in words),
+        f"    return {name}_offset_bytes<{template.every}>({', '.join(index)});",
+        "}",
     ]
-
-
-def _verify(size: Size, k: int, access: Access, node: Node) -> None:
-    """Compare an address with the layout at every lane of one size."""
-    lanes = size.case.lanes.accesses[k]
-    env = environment(access, size.case.problem.threads, size.case.device.lanes)
-    shape = np.broadcast_shapes(*(values.shape for values in env.values()))
-    active = lanes.active.reshape(shape[0], -1)[:, : size.case.problem.threads]
-    element = lanes.element.reshape(shape[0], -1)[:, : size.case.problem.threads]
-    numbers = {p: np.array(v) for p, v in size.values.items() if isinstance(v, int)}
-    numbers[ELEMENT] = np.array(size.case.problem.tile.element_bytes)
-    values = evaluate(node, {**env, **numbers}, active)
-    if (np.broadcast_to(values, shape) != size.case.table(size.offset)[element])[active].any():
-        raise VerificationError(f"the template's address of access {access.name!r} does not equal the layout")
 
 
 def _assertions(template: _Template) -> list[str]:

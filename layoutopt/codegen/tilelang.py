@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from layoutopt.codegen.plan import Plan
-from layoutopt.codegen.python_text import header, headline
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import Node, Op, to_text
 
@@ -40,8 +39,7 @@ def emit(plan: Plan) -> str:
         )
     coordinates = ", ".join(plan.coordinate_ranges)
     lines = [
-        *header(plan),
-        *(f"# {headline(a)}" for a in plan.accesses),
+        *(f"# {line}" for line in (*plan.header, *(access.headline for access in plan.accesses))),
         "",
         "",
         f"def {plan.name}_offset({coordinates}):",

@@ -146,6 +146,10 @@ class Case:
             offset = bytes_formula(layout, self.problem.tile)
         return index_code(with_loops(self.lowered), self.device, self.lanes, offset, table)
 
+    def index_cost(self, layout: Layout | Node) -> int:
+        """Integer instructions of the index code of all accesses; arguments, errors as for `index_code`."""
+        return sum(code.instructions.total for code in self.index_code(layout))
+
     @property
     def least_instructions(self) -> int:
         """What the index code of no layout undercuts."""

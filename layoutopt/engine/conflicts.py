@@ -34,11 +34,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.hardware.devices import Device, PhaseRule
 from layoutopt.hardware.operations import Operation
 
-BoolArray = npt.NDArray[np.bool_]
 UIntArray = npt.NDArray[Any]
 
 # Rows handled at a time: 4,096 instructions x 32 lanes x 4-byte keys take half of a 1 MiB cache, and

@@ -24,19 +24,16 @@ from typing import Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 
 from layoutopt.engine.conflicts import CHUNK_INSTRUCTIONS, addressing_lanes, count_wavefronts
 from layoutopt.errors import ProblemFileError, VerificationError
 from layoutopt.files import array_file
 from layoutopt.ground import json_data
-from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.ground.escape import shown
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation, parse_operation
-
-BoolArray = npt.NDArray[np.bool_]
 
 BLOCK_BYTES: Final = 1 << 20
 MAX_LINE_BYTES: Final = 1 << 20

@@ -46,8 +46,6 @@ from layoutopt.hardware.operations import Operation
 from layoutopt.problems.answer import AccessReport
 from layoutopt.problems.types import Problem
 
-BoolArray = npt.NDArray[np.bool_]
-
 # The standard error of an expectation is then below 1 % of a wavefront's standard deviation.
 SAMPLES: Final = 1 << 14
 # Of all instructions together; where these are many, the sum needs fewer of each.

@@ -24,13 +24,10 @@ from functools import lru_cache, reduce
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 
 from layoutopt.errors import ExpressionError
-from layoutopt.ground.arrays import IntArray
-
-BoolArray = npt.NDArray[np.bool_]
+from layoutopt.ground.arrays import BoolArray, IntArray
 
 MAX_CHARACTERS: Final = 4000
 MAX_DEPTH: Final = 60
@@ -296,8 +293,11 @@ class _Evaluation:
                 if name not in self.most:
                     self.most[name] = max(-int(given.min()), int(given.max())) if given.size else 0
                 return given, self.most[name]
-            case Op(symbol, (left, right)) if symbol in _ARRAY:
+            case Op(symbol, (left, right)) if symbol in INTEGER:
                 return self.binary(symbol, self.run(left, mask), self.run(right, mask), mask)
+            case Op(symbol, (left, right)) if symbol in _COMPARED:
+                holds = _COMPARED[symbol](self.run(left, mask)[0], self.run(right, mask)[0])
+                return holds.astype(np.int64), 1
             case Lookup(values, index):
                 at, _ = self.run(index, mask)
                 outside = (at < 0) | (at >= len(values))
@@ -354,9 +354,22 @@ class _Evaluation:
                 self.check(wide, mask, "value beyond 2**62")
                 a = np.where(wide, 0, a)
             most = MAX_VALUE
-        return _ARRAY[symbol](a, b), most
+        return INTEGER[symbol](a, b), most
 
 
+# Operators on integers, one by one or in arrays.
+INTEGER: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "<<": operator.lshift,
+    ">>": operator.rshift,
+    "&": operator.and_,
+    "|": operator.or_,
+    "^": operator.xor,
+}
 # Bounds on the magnitudes of results by those of the operands.
 _MOST: Final[dict[str, Callable[[int, int], int]]] = {
     "+": operator.add,
@@ -367,7 +380,6 @@ _MOST: Final[dict[str, Callable[[int, int], int]]] = {
     "%": lambda a, b: max(b, 1),
     ">>": lambda a, b: a + 1,
     **dict.fromkeys("&|^", lambda a, b: 1 << (a | b).bit_length()),
-    **dict.fromkeys(("<", "<=", ">", ">=", "==", "!="), lambda a, b: 1),
 }
 _FLOAT: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "+": np.add,
@@ -375,24 +387,10 @@ _FLOAT: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "*": np.multiply,
     "<<": lambda a, b: np.ldexp(a, b.astype(np.int64)),
 }
-_ARRAY: Final[dict[str, Callable[[Any, Any], Any]]] = {
-    "+": np.add,
-    "-": np.subtract,
-    "*": np.multiply,
-    "//": np.floor_divide,
-    "%": np.remainder,
-    "<<": np.left_shift,
-    ">>": np.right_shift,
-    "&": np.bitwise_and,
-    "|": np.bitwise_or,
-    "^": np.bitwise_xor,
-    "<": lambda a, b: (a < b).astype(np.int64),
-    "<=": lambda a, b: (a <= b).astype(np.int64),
-    ">": lambda a, b: (a > b).astype(np.int64),
-    ">=": lambda a, b: (a >= b).astype(np.int64),
-    "==": lambda a, b: (a == b).astype(np.int64),
-    "!=": lambda a, b: (a != b).astype(np.int64),
-}
+_COMPARED: Final = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt,
+    ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
+}  # fmt: skip
 
 _PRECEDENCE: Final = {
     "if": 1, "or": 2, "and": 3, "not": 4,

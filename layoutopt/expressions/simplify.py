@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping
 
-from layoutopt.expressions.count import operations
-from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, with_parts
+from layoutopt.expressions.grammar import INTEGER, Const, Lookup, Node, Op, Var, parts, with_parts
 
 Range = tuple[int, int]  # both ends included
 
@@ -103,7 +101,7 @@ def _shorter(node: Op, ranges: Mapping[str, Range]) -> Node | None:
     match node.symbol, args:
         case "+" | "-" | "*" | "//" | "%" | "&" | "|" | "^" | "<<" | ">>" as symbol, (Const(a), Const(b)):
             if not (symbol in ("//", "%") and b == 0) and not (symbol in ("<<", ">>") and not 0 <= b <= 62):
-                return Const(FOLD[symbol](a, b))
+                return Const(INTEGER[symbol](a, b))
         case "+" | "^" | "|", (Const(0), other):
             return other
         case "+" | "-" | "^" | "|" | "<<" | ">>", (other, Const(0)):
@@ -236,16 +234,24 @@ def weighted_sum(terms: Iterable[tuple[int, Node]]) -> Node:
     return total
 
 
-# Operators on integers.
-FOLD: Final[dict[str, Callable[[int, int], int]]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "//": lambda a, b: a // b,
-    "%": lambda a, b: a % b,
-    "&": lambda a, b: a & b,
-    "|": lambda a, b: a | b,
-    "^": lambda a, b: a ^ b,
-    "<<": lambda a, b: a << b,
-    ">>": lambda a, b: a >> b,
-}
+def operations(node: Node) -> int:
+    """The length of an expression: its operators, a repeated subexpression once; a look-up counts one.
+
+    A division or remainder by a constant that is no power of two counts as three. What computing it costs is
+    another matter: `layoutopt.index`.
+    """
+    seen: set[Node] = set()
+
+    def visit(part: Node) -> int:
+        if not isinstance(part, Op | Lookup) or part in seen:
+            return 0
+        seen.add(part)
+        costly = isinstance(part, Op) and part.symbol in ("//", "%") and not _divides_by_shift(part)
+        return (3 if costly else 1) + sum(map(visit, parts(part)))
+
+    return visit(node)
+
+
+def _divides_by_shift(node: Op) -> bool:
+    divisor = node.args[1]
+    return isinstance(divisor, Const) and divisor.value > 0 and not divisor.value & (divisor.value - 1)

@@ -14,14 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.expressions.fit import MAX_CASES, fit, join
 from layoutopt.expressions.grammar import MAX_CHARACTERS, Const, Node, Op, Var, evaluate, substituted, to_text
 from layoutopt.expressions.simplify import simplify
-from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.arrays import BoolArray, IntArray
 
-BoolArray = npt.NDArray[np.bool_]
 View = dict[str, Node]
 
 

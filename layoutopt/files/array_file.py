@@ -6,15 +6,15 @@ import io
 import math
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from numpy.lib import format as npy
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.arrays import IntArray
 
 MAGIC: Final = b"\x93NUMPY"
 # Larger than every shared memory, and far from where arithmetic on bits of 64-bit integers wraps.
@@ -67,7 +67,7 @@ def header(path: Path, field: str = "") -> Header:
     return Header(shape, dtype)
 
 
-def read_offsets(path: Path, shape: Sequence[int], field: str) -> npt.NDArray[np.int64]:
+def read_offsets(path: Path, shape: Sequence[int], field: str) -> IntArray:
     """Byte offsets of every element, int64, from an .npy file of integers.
 
     Args:
@@ -111,8 +111,16 @@ def _wrong(path: Path, field: str, reason: str) -> ProblemFileError:
     return ProblemFileError(field, f"{str(path)!r} is no whole .npy file: {reason}")
 
 
-def offsets_file(table: npt.NDArray[np.int64]) -> bytes:
+def offsets_file(table: IntArray) -> bytes:
     """The .npy file of a table of byte offsets."""
     buffer = io.BytesIO()
     np.save(buffer, table)
+    return buffer.getvalue()
+
+
+def named_offsets_file(tables: Mapping[str, IntArray]) -> bytes:
+    """The .npz archive of several tables of byte offsets, by name."""
+    buffer = io.BytesIO()
+    arrays: dict[str, Any] = dict(tables)
+    np.savez(buffer, **arrays)
     return buffer.getvalue()

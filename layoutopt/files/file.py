@@ -9,11 +9,6 @@ from typing import Any, Final
 import msgspec
 
 from layoutopt.accesses import named_accesses
-from layoutopt.accesses.array_access import ArrayAccess, BasesAccess
-from layoutopt.accesses.copy_access import CopyAccess
-from layoutopt.accesses.cover_access import CoverAccess
-from layoutopt.accesses.fragment_access import FragmentAccess
-from layoutopt.accesses.hardware_access import HardwareAccess
 from layoutopt.errors import ProblemFileError
 from layoutopt.files import catalogue, templates
 from layoutopt.files.checks import check, check_element, fields_of
@@ -159,16 +154,7 @@ def _written_of_tiles(raw: dict[str, Any], accesses: list[Any]) -> list[Any]:
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a problem file, generated from the types."""
-    kinds = [
-        Problem,
-        Block,
-        FragmentAccess,
-        CopyAccess,
-        CoverAccess,
-        ArrayAccess,
-        BasesAccess,
-        HardwareAccess,
-    ]
+    kinds = [Problem, Block, *named_accesses.TYPES]
     (one, several, *named), components = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
     items = components["Problem"]["properties"]["accesses"]
     items["items"] = {"anyOf": [items["items"], *named]}

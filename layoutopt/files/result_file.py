@@ -1,4 +1,4 @@
-"""Results out of JSON files: read, and refused where they contradict themselves.
+"""Answers out of JSON files: read, and refused where they contradict themselves.
 
 A result is rebuilt from its layout alone. What stands beside it (bytes, offset, totals) is for readers,
 reaches comments of code, and must be what the layout gives.
@@ -50,6 +50,17 @@ def layout_from_data(raw: Any) -> Layout:
     if (np.diff(starts) < layout.element_bytes).any():
         raise ProblemFileError("layout", "elements overlap")
     return layout
+
+
+def is_answer(raw: Any) -> bool:
+    """Whether decoded JSON data is what `solve --json` prints."""
+    return isinstance(raw, dict) and raw.get("schema") in (RESULT_SCHEMA, ARRANGEMENT_SCHEMA)
+
+
+def answer_from_data(raw: Any) -> Result | Arrangement:
+    """The answer to a problem of one tile or of several; as `result_from_data`."""
+    several = isinstance(raw, dict) and raw.get("schema") == ARRANGEMENT_SCHEMA
+    return arrangement_from_data(raw) if several else result_from_data(raw)
 
 
 def result_from_data(raw: Any) -> Result:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html as _html
 import re
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 # What XML 1.0 cannot hold, not even as a reference; and what acts in a page instead of being seen: controls,
@@ -74,6 +75,20 @@ def xml_text(text: str) -> str:
 def xml(text: str) -> str:
     """`text` as the content or the quoted attribute of an element of HTML or SVG."""
     return _html.escape(xml_text(text))
+
+
+def titled(name: str, text: str) -> str:
+    """A line of HTML that starts with a name."""
+    return f"<div><b>{xml(name)}</b>: {xml(text)}</div>"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Rows under a head, in HTML."""
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{xml(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    return f"<table>{line(head, 'th')}{''.join(line(row, 'td') for row in rows)}</table>"
 
 
 def script(json: str) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import shown
@@ -209,3 +210,12 @@ def located(error: msgspec.ValidationError, raw: Any) -> ProblemFileError:
 
 def _lower(text: str) -> str:
     return text[:1].lower() + text[1:]
+
+
+class Versioned(Struct, frozen=True, rename={"schema_": "schema"}):
+    """Data with a schema: its last field, `schema_`, which stands first in JSON."""
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready data."""
+        data: dict[str, Any] = msgspec.to_builtins(self)
+        return {"schema": data.pop("schema"), **data}

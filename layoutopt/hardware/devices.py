@@ -33,6 +33,10 @@ from layoutopt.hardware.operations import KINDS, Operation
 DEFAULT_TARGET: Final = "sm_90"
 MAX_FILE_BYTES: Final = 1 << 20
 
+# Counters of Nsight Compute, without `.sum`.
+BANK_CONFLICTS: Final = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared"
+WAVEFRONTS: Final = "l1tex__data_pipe_lsu_wavefronts_mem_shared"
+
 Width = Literal[1, 2, 4, 8, 12, 16]
 Lane = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
@@ -167,7 +171,7 @@ class Device:
         notes: what is worth knowing and no rule says.
         limits: what its multiprocessors hold, chip by chip; empty where not known.
         conflict_counter: the profiler's counter of cycles lost to conflicts; None where Nsight Compute's
-            counters of `layoutopt.hardware.counters` hold.
+            counters, as `counters` predicts them, hold.
         timing: cycles of a pass; None where nothing was measured.
         language: that of its kernels, one of `layoutopt.codegen.registry`.
     """
@@ -224,6 +228,27 @@ class Device:
                 stacklevel=1,  # one place for all callers, so that Python shows each text once
             )
         return rule
+
+
+def counters(gpu: Device, operation: Operation, wavefronts: int, bank_conflicts: int) -> dict[str, int]:
+    """Predicted profiler counters; empty where the profiler does not count the operation.
+
+    Those of Nsight Compute (their `.sum`), or the one that the GPU's data names.
+
+    A launch adds a few wavefronts of its own to the total, which `..._op_misc` holds; they are not
+    in the prediction.
+    """
+    if operation.does.counters is None:
+        return {}
+    if gpu.conflict_counter is not None:
+        return {gpu.conflict_counter: bank_conflicts}
+    found = {BANK_CONFLICTS: bank_conflicts, WAVEFRONTS: wavefronts}
+    wavefront_part, conflict_part = operation.does.counters
+    for part in ("op_ld", "op_st", "op_atom"):
+        found[f"{WAVEFRONTS}_{part}"] = wavefronts if part == wavefront_part else 0
+    for part in ("op_ld", "op_st", "op_atom", "op_ldgsts"):
+        found[f"{BANK_CONFLICTS}_{part}"] = bank_conflicts if part == conflict_part else 0
+    return found
 
 
 class InstructionEntry(Struct, frozen=True, forbid_unknown_fields=True):

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from layoutopt.errors import MachineError
 from layoutopt.ground.temporary import temporary_folder
-from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
+from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS
 from layoutopt.hardware.tools import ended
 
 # One in each launch, and one for each instruction that all lanes of a warp skip: no access causes these.

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
+from layoutopt.errors import ProblemFileError
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -238,6 +240,18 @@ def parse_operation(text: str, width_bytes: int | None) -> Operation:
     if kind == "cp.async":
         kind = "cp.async.cg" if width == 16 else "cp.async.ca"
     return Operation(kind, width, matrices, transposed)
+
+
+def operation_at(place: str, text: str, width_bytes: int | None) -> Operation:
+    """The same of an access that stands at `place` in a file.
+
+    Raises:
+        ProblemFileError: likewise; `field` is its op.
+    """
+    try:
+        return parse_operation(text, width_bytes)
+    except ValueError as error:
+        raise ProblemFileError(f"{place}.op", str(error)) from None
 
 
 def _written(text: str) -> Written:

@@ -17,17 +17,14 @@ from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 from msgspec import Meta, Struct
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import to_text
 from layoutopt.expressions.threads import fit_threads, guard
 from layoutopt.ground import json_data
-from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.hardware.operations import Operation, parse_operation
-
-BoolArray = npt.NDArray[np.bool_]
 
 LANES: Final = 32
 MAX_LINES: Final = 1 << 20

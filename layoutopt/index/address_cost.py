@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from layoutopt.expressions.grammar import Const, Node, Op, Var, names, parts, substituted
@@ -124,10 +124,7 @@ class AddressCost:
         few = math.prod(self.loops.values()) <= UNROLLED
         before = self._before(form, fixed, once, few)
         added = Var(_START) if few and self._adds_start(form, ranges) else None
-        # What is a constant in every iteration and added last is free, so that it need not be folded in.
-        free = names(form.steps) <= loops.keys()
-        changing = _with_start(replace(form, steps=Const(0)), start) if free else address
-        cost = of_folded(unrolled(changing, loops, every), ranges, known, before, limit, added)
+        cost = of_folded(unrolled(address, loops, every), ranges, known, before, limit, added)
         if rolled and cost <= limit:
             kept = min(cost, instructions(self._still(address, loops, rolled), ranges, known))
             cost = kept + (cost - kept) * math.prod(self.loops[v] for v in rolled)

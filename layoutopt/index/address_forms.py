@@ -21,11 +21,9 @@ from functools import lru_cache, reduce
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.errors import ExpressionError
 from layoutopt.expressions.bits import bit_sums, moved_bits
-from layoutopt.expressions.count import operations
 from layoutopt.expressions.grammar import (
     Const,
     Node,
@@ -38,13 +36,11 @@ from layoutopt.expressions.grammar import (
     substituted,
     to_text,
 )
-from layoutopt.expressions.simplify import Range, bounds, simplify
-from layoutopt.ground.arrays import IntArray
+from layoutopt.expressions.simplify import Range, bounds, operations, simplify
+from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.index.address_cost import AddressCost, Form, Start
 from layoutopt.index.instructions import instructions
 from layoutopt.problems.types import Access
-
-BoolArray = npt.NDArray[np.bool_]
 
 _MASK: Final = (1 << 32) - 1
 _MAX_CHAIN: Final = 64  # constants that no formula gives, as a chain of comparisons
@@ -326,11 +322,6 @@ def _cheapest(node: Node, ranges: Mapping[str, Range]) -> Node:
         return node  # what depends on loops has no other form
     env = {"tid": np.arange(ranges["tid"][1] + 1, dtype=np.int64)}
     values = evaluate(node, env)
-    masked = _has_masks(node)
-    # Neither a constant nor `tid` and a constant takes at least one instruction.
-    takes_one = len(values) > 1 and values[1] - values[0] not in (0, 1)
-    if takes_one and not masked and operations(node) == instructions([node], ranges) == 1:
-        return node
     candidates = []
     if values.min() >= 0:
         # First, since compilers keep constants that are added to bits apart, but not those in a sum of bits.
@@ -339,7 +330,7 @@ def _cheapest(node: Node, ranges: Mapping[str, Range]) -> Node:
             start = int(values[0])
             candidates.append(moved if start == 0 else Op("^", (moved, Const(start))))
         candidates += bit_sums(Var("tid"), values)
-    candidates.insert(0 if not candidates or not masked else len(candidates), node)
+    candidates.insert(len(candidates) if _has_masks(node) else 0, node)
     right = [c for c in candidates if _same(c, env, values)]
     return min(right, key=lambda form: (instructions([form], ranges), operations(form)))
 

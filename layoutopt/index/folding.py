@@ -8,6 +8,7 @@ from typing import Final
 
 from layoutopt.errors import ExpressionError
 from layoutopt.expressions.grammar import (
+    INTEGER,
     MAX_VALUE,
     Const,
     Node,
@@ -17,7 +18,6 @@ from layoutopt.expressions.grammar import (
     names,
     with_parts,
 )
-from layoutopt.expressions.simplify import FOLD
 
 _TOTAL: Final = frozenset("+-*&|^")
 
@@ -199,7 +199,7 @@ def _constant(node: Op) -> Node:
     """The value of an operation on constants; the operation, where it has none."""
     values = [arg.value for arg in node.args if isinstance(arg, Const)]
     if node.symbol in _TOTAL or (node.symbol in ("//", "%") and values[1]):
-        value = FOLD[node.symbol](*values)
+        value = INTEGER[node.symbol](*values)
         return Const(value) if abs(value) <= MAX_VALUE else node
     try:
         return Const(int(evaluate(node, {})))

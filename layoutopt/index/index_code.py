@@ -226,8 +226,8 @@ def _of_access(
         env = {name: values if values.shape[0] == 1 else values[rows] for name, values in env.items()}
         active, element = active[rows], element[rows]
     wanted = np.where(active, table.ravel()[element] // unit, 0)
-    ranges = expression_ranges(access, problem, warp)
-    ranges = {"tid": ranges["tid"], **{v: ranges[v] for v in access.loops}}
+    ranges = expression_ranges(problem.threads, warp, access.loops)
+    ranges = {name: ranges[name] for name in ("tid", *access.loops)}
 
     start = partial(_start, operation=lanes.operation, alignment=alignment)
     addresses = [substituted(spelling, index) for spelling in spellings]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -179,12 +179,12 @@ def declared(ptx: str, name: str, static_bytes: int, start: int) -> tuple[Array,
                 continue
             size = int(bits) // 8 * int(count or 1)
             at = -(-at // int(align)) * int(align)
-            found.append(Array(symbol, at, size))
+            found.append(Array(_plain(symbol), at, size, symbol))
             at += size
     largest = 16
     if not at <= static_bytes < at + largest:
         return ()
-    return tuple(replace(array, name=_plain(array.name)) for array in found)
+    return tuple(found)
 
 
 def _plain(symbol: str) -> str:

@@ -13,7 +13,6 @@ import numpy as np
 from layoutopt.engine.conflicts import addressing_lanes, count_wavefronts
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device
-from layoutopt.kernels.apart import APART
 from layoutopt.kernels.program import Memory, Program
 from layoutopt.kernels.registers import Stopped
 from layoutopt.kernels.values import Bools
@@ -64,33 +63,6 @@ class Tally:
         self.low, self.high = min(self.low, other.low), max(self.high, other.high)
 
 
-@dataclass(slots=True)
-class _Parted:
-    """What parts of warps did at one instruction: their totals, and how often each lane of each warp did."""
-
-    tally: Tally = field(default_factory=Tally)
-    turns: IntArray = field(default_factory=lambda: np.zeros((0, 32), np.int64))
-
-    def execute(self, rows: IntArray, lanes: Bools) -> None:
-        """These lanes did once."""
-        self._grow(int(rows.max()) + 1)
-        self.turns[rows] += lanes
-
-    def add(self, other: _Parted, times: int) -> None:
-        """Add what was done so many times."""
-        self.tally.add(other.tally, times)
-        self._grow(len(other.turns))
-        self.turns[: len(other.turns)] += times * other.turns
-
-    def least(self) -> int:
-        """Warp instructions that there are at least, whoever of a warp is together."""
-        return int(self.turns.max(axis=1, initial=0).sum())
-
-    def _grow(self, rows: int) -> None:
-        if rows > len(self.turns):
-            self.turns = np.pad(self.turns, ((0, rows - len(self.turns)), (0, 0)))
-
-
 @dataclass(frozen=True, slots=True)
 class Execution:
     """One step of some warps of the first block: warp numbers, addresses, lanes, how often it happened."""
@@ -130,10 +102,8 @@ class Counter:
     traces: dict[int, list[Execution]] = field(default_factory=dict)
     barriers: list[int] = field(default_factory=list)
     ended: bool = False
-    _waiting: dict[tuple[int, bool], list[tuple[IntArray, Bools]]] = field(default_factory=dict)
-    _rows: dict[tuple[int, bool], int] = field(default_factory=dict)
-    _parted: dict[int, _Parted] = field(default_factory=dict)
-    _together: set[int] = field(default_factory=set)
+    _waiting: dict[int, list[tuple[IntArray, Bools]]] = field(default_factory=dict)
+    _rows: dict[int, int] = field(default_factory=dict)
     _traced_rows: dict[int, int] = field(default_factory=dict)
     _clock: int = 0
 
@@ -142,11 +112,6 @@ class Counter:
         self.doubts.setdefault(why, index)
         if self.strict and why not in self.excused:
             raise Stopped(why)
-
-    def may_be_together(self, index: int) -> None:
-        """Lanes of a warp executed a step apart, and may do it together."""
-        self._together.add(index)
-        self.uncertain(index, APART)
 
     def trial(self, strict: bool = True) -> Counter:
         """A counter for what happens next, of which it is not known yet how often."""
@@ -161,9 +126,6 @@ class Counter:
         other.finish()
         for index, tally in other.tallies.items():
             self.tallies.setdefault(index, Tally()).add(tally, times)
-        for index, parted in other._parted.items():
-            self._parted.setdefault(index, _Parted()).add(parted, times)
-        self._together |= other._together
         for why, index in other.doubts.items():
             self.doubts.setdefault(why, index)
         for index, executions in other.traces.items():
@@ -188,13 +150,9 @@ class Counter:
         lanes: Bools,
         unsure: Bools | None,
         hidden: Bools | None,
-        parted: bool = False,
     ) -> None:
-        """One step of these warps; `unsure` lanes may take part, where `hidden` ones do is unknown.
-
-        `parted`: other lanes of the warps are elsewhere.
-        """
-        tally = self._tally(index, parted)
+        """One step of these warps; `unsure` lanes may take part, where `hidden` ones do is unknown."""
+        tally = self.tallies.setdefault(index, Tally())
         tally.executions += len(rows)
         self._clock += 1
         action = self.program.steps[index].action
@@ -210,8 +168,6 @@ class Counter:
                 f"{what.width_bytes} bytes is not known",
             )
             return
-        if parted:
-            self._parted[index].execute(rows, lanes)
         sure = np.ones(len(rows), bool)
         most = lanes if unsure is None else lanes | unsure
         for doubt, count in ((hidden, self._anywhere), (unsure, self._perhaps)):
@@ -227,16 +183,10 @@ class Counter:
         if action.retried:
             address, lanes = self._uncrowded(index, tally, action, address, lanes)
         if lanes.any():
-            key = (index, parted)
-            self._waiting.setdefault(key, []).append((address, lanes))
-            self._rows[key] = self._rows.get(key, 0) + len(address)
-            if self._rows[key] >= BATCH_ROWS:
-                self._count(index, parted)
-
-    def _tally(self, index: int, parted: bool) -> Tally:
-        if parted:
-            return self._parted.setdefault(index, _Parted()).tally
-        return self.tallies.setdefault(index, Tally())
+            self._waiting.setdefault(index, []).append((address, lanes))
+            self._rows[index] = self._rows.get(index, 0) + len(address)
+            if self._rows[index] >= BATCH_ROWS:
+                self._count(index)
 
     def _anywhere(self, tally: Tally, action: Memory, address: IntArray, least: Bools, most: Bools) -> None:
         """Bounds where addresses are unknown: no conflicts; each lane at another word of one bank."""
@@ -293,33 +243,12 @@ class Counter:
 
     def finish(self) -> None:
         """Count what is left."""
-        for index, parted in list(self._waiting):
-            self._count(index, parted)
+        for index in list(self._waiting):
+            self._count(index)
 
-    def settle(self) -> None:
-        """Count what is left at the end, and what parts of warps did.
-
-        Lanes that may be together take at least the executions of one lane: a warp executes a step that
-        often at least, and what whole warps do takes no less with more lanes.
-        """
-        self.finish()
-        for index, parted in self._parted.items():
-            tally, part = self.tallies.setdefault(index, Tally()), parted.tally
-            if index in self._together:
-                least = parted.least() - tally.wavefronts - tally.best
-                bounds = Tally(part.executions, low=part.low, high=part.high)
-                bounds.unknown, bounds.best = part.executions, max(least, 0)
-                bounds.worst = part.wavefronts + part.worst
-                tally.add(bounds, 1)
-            else:
-                tally.add(part, 1)
-        self._parted.clear()
-
-    def _count(self, index: int, parted: bool) -> None:
-        waiting = self._waiting.pop((index, parted), [])
-        self._rows[index, parted] = 0
-        if not waiting:
-            return
+    def _count(self, index: int) -> None:
+        waiting = self._waiting.pop(index)
+        self._rows[index] = 0
         action = self.program.steps[index].action
         assert isinstance(action, Memory)
         assert action.operation is not None
@@ -328,7 +257,7 @@ class Counter:
         used = addressing_lanes(lanes, action.operation)
         address = np.where(used, address, 0)
         counts = count_wavefronts(address, lanes, action.operation, self.gpu)
-        tally = self._tally(index, parted)
+        tally = self.tallies[index]
         tally.wavefronts += int(counts.wavefronts.sum())
         tally.ideal += int(counts.ideal.sum())
         tally.phases += int(counts.phases.sum())

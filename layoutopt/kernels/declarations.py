@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ import numpy as np
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import evaluate, names, parse
 from layoutopt.ground import json_data
+from layoutopt.kernels.program import Parameter
 
 MAX_BYTES: Final = 4 << 20
 _CONSTANT: Final = re.compile(
@@ -71,6 +73,27 @@ def pointer_names(source: str, kernel: str) -> frozenset[str]:
     """Names of the parameters that the source declares as pointers."""
     found = (re.search(r"\*[\s\w]*?(\w+)\s*$", one) for one in _parameters(source, kernel))
     return frozenset(match[1] for match in found if match is not None)
+
+
+def ptx_parameters(text: str, kernel: str, parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
+    """The parameters of a kernel with the names that its PTX gives them.
+
+    Those that it makes addresses of global memory are pointers.
+    """
+    head = re.search(
+        rf"\.entry\s+{re.escape(kernel)}\s*\(([^)]*)\)(.*?)(?=\.entry\s|\.func\s|\Z)", text, re.S
+    )
+    names = re.findall(r"\.param\s[^,]*?([\w$%]+)\s*(?:\[\d*\]\s*)?(?:,|$)", head[1].strip()) if head else []
+    if head is None or len(names) != len(parameters):
+        return parameters
+    loaded = dict(re.findall(r"ld\.param\.[bu]64\s+(%\w+)\s*,\s*\[\s*([\w$%]+)\s*\]", head[2]))
+    pointers = {
+        loaded.get(cell) for cell in re.findall(r"cvta\.to\.global\.u64\s+%\w+\s*,\s*(%\w+)", head[2])
+    }
+    return tuple(
+        replace(one, name=name, pointer=one.pointer or (one.size == 8 and name in pointers) or None)
+        for one, name in zip(parameters, names, strict=True)
+    )
 
 
 def _parameters(source: str, kernel: str) -> list[str]:

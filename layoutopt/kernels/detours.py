@@ -21,7 +21,6 @@ from layoutopt.kernels.program import (
     Memory,
     Nothing,
     Refused,
-    Rejoin,
     Step,
     cells,
 )
@@ -113,14 +112,14 @@ class Detours:
         step = self._steps[index]
         read = cells(step)
         uniform = bool(read) and all(cell.startswith("U") for cell in read)
-        return uniform or isinstance(self._steps[meet].action, (Meet, Rejoin))
+        return uniform or isinstance(self._steps[meet].action, Meet)
 
     def _passable(self, step: Step) -> bool:
         action = step.action
         match action:
             case Forget(_, counts):
                 return not counts
-            case Compute() | Across() | Nothing() | Rejoin() | Mark() | Meet():
+            case Compute() | Across() | Nothing() | Mark() | Meet():
                 return True
             case Jump():
                 return True

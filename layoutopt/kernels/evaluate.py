@@ -229,7 +229,7 @@ class _Run:
             counter.ended = True
         except TooManySteps as stop:
             raise ProblemFileError("--max-steps", _too_many(stop)) from None
-        counter.settle()
+        counter.finish()
         return counter, self.most_steps - machine.steps_left
 
 

@@ -18,8 +18,8 @@ from layoutopt.ground.escape import shown
 from layoutopt.ground.temporary import temporary_folder
 from layoutopt.hardware.machine import find_tool
 from layoutopt.hardware.tools import ended
-from layoutopt.kernels import elf, ptx_program, sass
-from layoutopt.kernels.declarations import parameter_names, pointer_names
+from layoutopt.kernels import elf, sass
+from layoutopt.kernels.declarations import parameter_names, pointer_names, ptx_parameters
 from layoutopt.kernels.names import base_name, without_types
 from layoutopt.kernels.program import Program
 
@@ -34,7 +34,7 @@ def programs(
 
     Args:
         path: a cubin, a listing, a source, PTX, or a file with cubins in it.
-        target: the GPU to compile for, or whose cubin to take, or of a listing that does not say.
+        target: the GPU to compile or assemble for, or whose cubin to take, or of a listing that does not say.
         options: for nvcc.
         budget: the time there is for reading, compilers left out; None for no limit.
 
@@ -52,7 +52,7 @@ def programs(
         return _from_container(path, target, budget)
     text = data.decode("utf-8", "replace")
     if path.suffix.lower() == ".ptx" or re.search(r"^[^\S\n]*\.address_size\s", text, re.M):
-        return ptx_program.programs(text, shown(str(path)), budget)
+        return from_ptx(text, target, budget)
     if "\0" in text:
         raise ProblemFileError("", f"{shown(str(path))} is neither a cubin nor text")
     return sass.from_text(text, target, budget)
@@ -65,38 +65,59 @@ def ptx_text(
     options: Sequence[str] = (),
     budget: Budget | None = None,
 ) -> tuple[str, Program]:
-    """The PTX of a file of PTX or of a CUDA source (`options` are nvcc's), and the kernel that is meant.
+    """The PTX of a file of PTX or of a CUDA source (`options` are nvcc's), and the kernel meant, assembled.
 
     Raises:
         ProblemFileError: it cannot be read, or which kernel is meant is not clear.
-        MachineError: there is no nvcc.
+        MachineError: there is no nvcc, or no ptxas.
         OutOfTime: the budget is spent.
     """
     if path.suffix.lower() == ".cu":
         with _uncounted(budget):
             text = compile_source(path, target or DEFAULT_TARGET, options, "ptx").decode("utf-8", "replace")
         source = json_data.read(path, MAX_BYTES).decode("utf-8", "replace")
-        program = chosen(ptx_program.programs(text, shown(str(path)), budget), entry)
-        return text, _named(program, source)
+        return text, _named(chosen(from_ptx(text, target, budget), entry), source)
     if path.suffix.lower() == ".ptx":
         text = json_data.read(path, MAX_BYTES).decode("utf-8", "replace")
     else:
         raise ProblemFileError("", f"expected PTX or a CUDA source (.ptx, .cu), got {shown(str(path))}")
-    return text, chosen(ptx_program.programs(text, shown(str(path)), budget), entry)
+    return text, chosen(from_ptx(text, target, budget), entry)
+
+
+def from_ptx(text: str, target: str | None = None, budget: Budget | None = None) -> tuple[Program, ...]:
+    """The kernels of PTX as ptxas assembles them, for the GPU that the text names where no other is given.
+
+    Raises:
+        ProblemFileError: ptxas refuses it.
+        MachineError: there is no ptxas, or no nvdisasm.
+        OutOfTime: the budget is spent; ptxas is not counted.
+    """
+    named = re.search(r"^\s*\.target\s+(sm_\d{2,3}[af]?)\b", text, re.M)
+    with _uncounted(budget):
+        cubin = assemble(text, target or (named[1] if named else DEFAULT_TARGET))
+    return tuple(
+        replace(one, parameters=ptx_parameters(text, one.name, one.parameters or ()))
+        for one in _from_cubin(cubin, budget)
+    )
 
 
 def assemble(text: str, target: str) -> bytes:
-    """PTX made a cubin.
+    """PTX made a cubin, with the lines of its source.
 
     Raises:
         ProblemFileError: ptxas refuses it.
         MachineError: there is no ptxas.
     """
+    _check_target(target)
     with temporary_folder() as folder:
-        source, output = folder / "kernel.ptx", folder / "kernel.cubin"
-        source.write_text(text, "utf-8")
-        run_tool("ptxas", [f"-arch={target}", "-o", str(output), str(source)], folder)
-        return output.read_bytes()
+        (folder / "kernel.ptx").write_text(text, "utf-8")
+        run_tool("ptxas", [f"-arch={target}", "-lineinfo", "-o", "kernel.cubin", "kernel.ptx"], folder)
+        return (folder / "kernel.cubin").read_bytes()
+
+
+def _check_target(target: str) -> None:
+    if not re.fullmatch(r"sm_\d{2,3}[af]?", target):
+        raise ProblemFileError("--target", f"expected a GPU of NVIDIA such as sm_90, got {shown(target)!r}")
 
 
 def chosen(found: Sequence[Program], entry: str | None) -> Program:
@@ -217,8 +238,7 @@ def compile_source(path: Path, target: str, options: Sequence[str] = (), form: s
         ProblemFileError: nvcc refuses it.
         MachineError: there is no nvcc.
     """
-    if not re.fullmatch(r"sm_\d{2,3}[af]?", target):
-        raise ProblemFileError("--target", f"expected a GPU of NVIDIA such as sm_90, got {shown(target)!r}")
+    _check_target(target)
     json_data.read(path, MAX_BYTES)
     for name in (os.path.realpath(path), *(o for o in options if o.startswith("-I"))):
         if _RUNS_IN_SHELLS.intersection(name):

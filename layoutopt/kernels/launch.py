@@ -276,13 +276,12 @@ def constant_bank(program: Program, launch: Launch, given: Arguments) -> tuple[b
             content[at : at + len(data)] = data
             known[at : at + len(data)] = True
 
-    if program.form == "sass":
-        layout = bank_layout(program.target)
-        put(layout.block, struct.pack("<3I", *launch.block))
-        put(layout.grid, struct.pack("<3I", *launch.grid))
-        put(layout.stack, struct.pack("<I", STACK_BYTES))
-        put(layout.shared_window, struct.pack("<Q", SHARED_WINDOW << 32))
-        put(layout.local_window, struct.pack("<Q", LOCAL_WINDOW << 32))
+    layout = bank_layout(program.target)
+    put(layout.block, struct.pack("<3I", *launch.block))
+    put(layout.grid, struct.pack("<3I", *launch.grid))
+    put(layout.stack, struct.pack("<I", STACK_BYTES))
+    put(layout.shared_window, struct.pack("<Q", SHARED_WINDOW << 32))
+    put(layout.local_window, struct.pack("<Q", LOCAL_WINDOW << 32))
     content[base : base + len(given.content)] = given.content
     known[base : base + len(given.content)] |= given.given
     return bytes(content), known

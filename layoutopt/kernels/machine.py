@@ -34,13 +34,11 @@ from layoutopt.kernels.program import (
     Meet,
     Memory,
     Refused,
-    Rejoin,
     Restore,
     Save,
     Step,
 )
 from layoutopt.kernels.registers import Registers, Stopped
-from layoutopt.kernels.rejoin import Rejoins
 from layoutopt.kernels.relevance import Relevance, return_places
 from layoutopt.kernels.values import Bools, Value, unknown, whole
 from layoutopt.kernels.ways import MOST_WAYS, Turns, both_ways
@@ -83,7 +81,6 @@ class Machine:
         self._detours = Detours(self._steps, relevance.kept, budget)
         self._shortcuts = relevance.shortcuts
         self._meetings = Meetings(self._cells.rows)
-        self._rejoins = Rejoins(self._cells.rows)
         self._barriers = Barriers(self._cells.blocks, self._cells.warps)
         self._ready: list[Group] = []
         self._returns = frozenset(return_places(self._steps))
@@ -117,9 +114,8 @@ class Machine:
             self._advance(group, until)
             if not self._ready:
                 self._release()
-        if self._meetings.waiting or self._rejoins.waiting or self._barriers.waiting:
-            lanes = (*self._meetings.waiting, *self._rejoins.waiting)
-            at = min([*lanes, *(group.at for group in self._barriers.waiting)])
+        if self._meetings.waiting or self._barriers.waiting:
+            at = min([*self._meetings.waiting, *(group.at for group in self._barriers.waiting)])
             raise Stopped(f"lanes wait for ever at {self._cells.named(at)}")
 
     @property
@@ -135,7 +131,6 @@ class Machine:
         """Forget all groups."""
         self._ready = []
         self._meetings.alone()
-        self._rejoins.alone()
         self._barriers = Barriers(self._cells.blocks, self._cells.warps)
 
     def fork(self, counter: Counter, loops: Loops | None, most_steps: int) -> Self:
@@ -152,7 +147,6 @@ class Machine:
         other._cells = other.registers = self._cells.fork()
         other._ready = [copy.copy(group) for group in self._ready]
         other._meetings = copy.deepcopy(self._meetings)
-        other._rejoins = copy.deepcopy(self._rejoins)
         other._barriers = copy.deepcopy(self._barriers)
         other.memory = self.memory.fork(other._cells, counter)
         other.maybe = self.maybe.copy()
@@ -164,14 +158,13 @@ class Machine:
 
     def _standing(self) -> tuple[object, ...]:
         groups = sorted((g.at, g.rows.tobytes(), g.lanes.tobytes()) for g in self._ready)
-        waiting = (self._meetings.state(), self._rejoins.state(), self._barriers.state())
+        waiting = (self._meetings.state(), self._barriers.state())
         return (groups, self._cells.live.tobytes(), *waiting)
 
     def mattering(self, live: Sequence[frozenset[str]], at: int) -> frozenset[str]:
         """Cells that matter where a group stands that is at a step, and where the others stand."""
         places = {at, *(group.at for group in (*self._ready, *self._barriers.waiting))}
-        places |= {*self._meetings.waiting, *self._rejoins.waiting}
-        return frozenset().union(*(live[place] for place in places))
+        return frozenset().union(*(live[place] for place in places | self._meetings.waiting.keys()))
 
     def _put(self, group: Group | None) -> None:
         if group is None:
@@ -184,10 +177,8 @@ class Machine:
 
     def _release(self) -> None:
         """Let those go on for whom everybody has come."""
-        for waiting in (self._meetings, self._rejoins):
-            for group in waiting.complete(self._cells.live):
-                self.memory.together(group)
-                self._put(group)
+        for group in self._meetings.complete(self._cells.live):
+            self._put(group)
         for group, met in self._barriers.complete(self._cells.live):
             for block, warps in met:
                 self.memory.met(block, warps)
@@ -296,8 +287,6 @@ class Machine:
                 self._release()
             case Meet(name):
                 return self._meet(group, step, name, lanes)
-            case Rejoin():
-                return self._rejoin(group)
             case Barrier():
                 self._arrive(group, step, action, lanes)
                 self._put(converged.part(group, group.lanes & ~lanes, at + 1))
@@ -320,15 +309,6 @@ class Machine:
             here.at += 1
             self._put(here)
         self._put(converged.part(group, group.lanes & ~lanes, group.at + 1))
-        self._release()
-        return None
-
-    def _rejoin(self, group: Group) -> int | None:
-        waits = self._rejoins.arrive(group)
-        if not waits.any():
-            return group.at + 1
-        if not waits.all():
-            self._put(Group(group.at + 1, group.rows[~waits], group.lanes[~waits]))
         self._release()
         return None
 
@@ -382,9 +362,6 @@ class Machine:
             return at + 1
         if not stay.any():
             return action.target
-        if action.joins is not None:
-            parted: Bools = np.asarray(stay.any(axis=1) & lanes.any(axis=1))
-            self._rejoins.part(group, parted, action.joins)
         self._put(converged.part(group, stay, at + 1))
         self._put(converged.part(group, lanes, action.target))
         return None

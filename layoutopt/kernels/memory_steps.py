@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 
 from layoutopt.ground.arrays import IntArray
-from layoutopt.kernels.apart import Apart
 from layoutopt.kernels.counts import Counter
 from layoutopt.kernels.groups import Group
 from layoutopt.kernels.launch import Arguments
@@ -37,7 +36,6 @@ class MemorySteps:
         self._writers = Writers(cells.blocks, cells.warps, self._size) if "shared" in kept else None
         self._local = Bytes(cells.rows * 32, STACK_BYTES) if "local" in kept else None
         self._global = [(base, Bytes(1, len(data), data)) for base, data in given.buffers.items()]
-        self._apart = Apart(cells.rows) if cells.program.form == "ptx" else None
 
     @property
     def is_large(self) -> bool:
@@ -53,7 +51,6 @@ class MemorySteps:
         other._cells, other._recorder = cells, recorder
         other._shared, other._local = copy.deepcopy(self._shared), copy.deepcopy(self._local)
         other._writers, other._global = copy.deepcopy(self._writers), copy.deepcopy(self._global)
-        other._apart = None if self._apart is None else self._apart.fork()
         return other
 
     def holds_like(self, other: MemorySteps) -> bool:
@@ -69,11 +66,6 @@ class MemorySteps:
             mine.merge(first, second)
         if self._writers is not None and one._writers is not None and other._writers is not None:
             self._writers.merge(one._writers, other._writers)
-
-    def together(self, group: Group) -> None:
-        """Lanes that had parted go on as a group."""
-        if self._apart is not None:
-            self._apart.met(group)
 
     def met(self, block: int, warps: IntArray) -> None:
         """Warps of a block waited for each other."""
@@ -157,12 +149,7 @@ class MemorySteps:
         told, perhaps = lanes, unsure
         if maybe is not None and (lanes & maybe).any():
             told, perhaps = lanes & ~maybe, (lanes & maybe) if unsure is None else unsure | (lanes & maybe)
-        live = self._cells.live[group.rows]
-        parted = self._apart is not None and not bool((group.lanes | ~live).all())
-        self._recorder.access(index, group.rows, address, told, perhaps, nowhere, parted)
-        some = lanes if unsure is None else lanes | unsure
-        if self._apart and action.operation and self._apart.execute(index, group, some, live):
-            self._recorder.may_be_together(index)
+        self._recorder.access(index, group.rows, address, told, perhaps, nowhere)
         if action.operation is not None and (nowhere is not None or unsure is not None):
             what = "the address of" if nowhere is not None else "which lanes execute"
             self._recorder.uncertain(index, f"{what} {self._cells.named(index)} is not known")

@@ -9,18 +9,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any, Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.accesses.array_access import from_coordinates
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.threads import fit_threads
-from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.ground.escape import comment, shown
 from layoutopt.hardware.operations import Operation
 from layoutopt.kernels.arrays import UsedArray, moved_by_itself
@@ -30,8 +29,6 @@ from layoutopt.kernels.evaluate import Evaluation
 from layoutopt.kernels.program import Memory
 from layoutopt.kernels.summary import op_text
 from layoutopt.problems.types import Problem, Tile
-
-BoolArray = npt.NDArray[np.bool_]
 
 LANES: Final = 32
 _NAME_CHARACTERS: Final = 120  # of files and arrays, so that names of accesses keep to their limit
@@ -75,43 +72,121 @@ def array_problem(
     Raises:
         ProblemFileError: its accesses are not known, too many, or do not go with the shape.
     """
-    sites = [one for group in _groups(evaluation, used) for one in group]
-    doubtful = [k for k in used.steps if evaluation.tallies[k].unknown]
-    if not sites:
-        why = (
-            "the addresses of its accesses are not known"
-            if doubtful
-            else "the first block accesses none of it"
-        )
-        raise ProblemFileError(used.array.name, why)
-    element = _element_bytes(sites, used, shape)
-    files = {step.place.file for k in used.steps if (step := evaluation.program.steps[k]).place is not None}
-    told = shape or next((s for f in sorted(files) if (s := _declared(f, used, element))), None)
-    if told is not None:
-        element = used.array.size // math.prod(told) if used.array.size % math.prod(told) == 0 else element
-    count = -(-used.array.size // element)
-    plain = _problem(evaluation, used, element, told or (count,))
-    data = plain
-    if shape is None and len(told or (count,)) == 1:
-        rows = [_problem(evaluation, used, element, one) for one in _shapes(sites, element, count)]
-        shortest = min(rows, key=_length, default=plain)
-        data = shortest if _length(shortest) <= ROWS_MAY_BE_LONGER * _length(plain) else plain
-    moved = moved_by_itself(evaluation, used)
-    if moved is not None:
-        data["notes"] += f" {comment(moved)}."
-    if doubtful:
-        lines = ", ".join(_place(evaluation, k) for k in doubtful[:8])
-        data["notes"] += f" Accesses whose addresses depend on data are left out: {comment(lines)}."
-    return data
+    question = Question(evaluation, used, shape)
+    plain = question.data(question.extents)
+    if shape is not None or len(question.extents) > 1:
+        return plain
+    shortest = min((question.data(one) for one in question.pitches()), key=_length, default=plain)
+    return shortest if _length(shortest) <= ROWS_MAY_BE_LONGER * _length(plain) else plain
+
+
+class Question:
+    """An array of a launch about to become a problem, whatever extents its tile gets.
+
+    Args:
+        evaluation: of the launch.
+        used: the array.
+        shape: its extents, where the user says them.
+        widest: accesses of more bytes at each lane are several of these; None to leave them.
+
+    Attributes:
+        extents: as said, as a source declares them, or else all elements in one line.
+        element_bytes: what these extents make of the array's bytes, or the largest that no access splits.
+
+    Raises:
+        ProblemFileError: its accesses are not known, or too many; or the shape does not fit its bytes.
+    """
+
+    def __init__(
+        self,
+        evaluation: Evaluation,
+        used: UsedArray,
+        shape: tuple[int, ...] | None = None,
+        widest: int | None = None,
+    ) -> None:
+        self._evaluation, self._used = evaluation, used
+        self._sites = [one for group in _groups(evaluation, used) for one in group]
+        if widest is not None:
+            self._sites = [part for site in self._sites for part in _split(site, widest)]
+        self._doubtful = [k for k in used.steps if evaluation.tallies[k].unknown]
+        if not self._sites:
+            why = "the first block accesses none of it"
+            if self._doubtful:
+                why = "the addresses of its accesses are not known"
+            raise ProblemFileError(used.array.name, why)
+        told = shape or self._declared()
+        size = used.array.size
+        if told is None:
+            self.element_bytes = _element_bytes(self._sites, size)
+            told = (-(-size // self.element_bytes),)
+        else:
+            self.element_bytes, rest = divmod(size, math.prod(told))
+            if rest or self.element_bytes not in _ELEMENTS:
+                why = f"{used.array.name} has {size} bytes: no elements of 1 to 16 bytes make {told}"
+                raise ProblemFileError("--shape", why)
+        self.extents: tuple[int, ...] = told
+
+    def _declared(self) -> tuple[int, ...] | None:
+        steps = (self._evaluation.program.steps[k] for k in self._used.steps)
+        files = {step.place.file for step in steps if step.place is not None}
+        name, size = self._used.array.name, self._used.array.size
+        return next((found for file in sorted(files) if (found := declared_shape(file, name, size))), None)
+
+    def pitches(self) -> list[tuple[int, int]]:
+        """Two-dimensional extents with rows as long as steps between neighbouring lanes, likeliest first."""
+        element = self.element_bytes
+        count = -(-self._used.array.size // element)
+        steps: Counter[int] = Counter()
+        for site in self._sites:
+            moves = np.abs(np.diff(site.offset, axis=2))[site.lanes[..., 1:] & site.lanes[..., :-1]]
+            values, counts = np.unique(moves, return_counts=True)
+            for value, times in zip(values.tolist(), counts.tolist(), strict=True):
+                if value % element == 0 and _LEAST_ROW_BYTES <= value <= count * element // 2:
+                    steps[value // element] += times
+        return [(-(-count // pitch), pitch) for pitch, _ in steps.most_common(_MOST_PITCHES)]
+
+    def data(self, extents: tuple[int, ...], trimmed: bool = True) -> dict[str, Any]:
+        """The problem of the array as a tile of these extents.
+
+        With `trimmed`, elements at the end of each row that nobody touches are a pad of the layout in use;
+        else they belong to the tile.
+
+        Raises:
+            ProblemFileError: the accesses do not go with the extents.
+        """
+        data = _problem(self._evaluation, self._used, self._sites, self.element_bytes, extents, trimmed)
+        moved = moved_by_itself(self._evaluation, self._used)
+        if moved is not None:
+            data["notes"] += f" {comment(moved)}."
+        if self._doubtful:
+            lines = ", ".join(_place(self._evaluation, k) for k in self._doubtful[:8])
+            data["notes"] += f" Accesses whose addresses depend on data are left out: {comment(lines)}."
+        return data
+
+
+def _split(site: Site, widest: int) -> list[Site]:
+    """A load or store as those of so many bytes; anything else as it is."""
+    width = site.operation.width_bytes
+    if site.operation.kind not in ("load", "store") or width <= widest:
+        return [site]
+    narrow = Operation(site.operation.kind, widest)
+    return [replace(site, operation=narrow, offset=site.offset + k) for k in range(0, width, widest)]
+
+
+def _element_bytes(sites: Sequence[Site], size: int) -> int:
+    """The largest element that no access splits."""
+    width = min(2 if site.operation.matrices else min(site.operation.width_bytes, 4) for site in sites)
+    if all(site.operation.width_bytes == 8 and not site.operation.matrices for site in sites):
+        width = 8
+    together = width
+    for site in sites:
+        together = math.gcd(together, int(np.gcd.reduce(site.offset[site.lanes], initial=0)) or together)
+    return math.gcd(together, size) if size else together
 
 
 def _length(data: dict[str, Any]) -> int:
     """Characters of all indices; a table counts as it is written."""
     return sum(len(text) for access in data["accesses"] for text in access["index"])
-
-
-def _declared(file: str, used: UsedArray, element: int) -> tuple[int, ...] | None:
-    return declared_shape(file, used.array.name, used.array.size)
 
 
 def _groups(evaluation: Evaluation, used: UsedArray) -> Iterator[list[Site]]:
@@ -196,51 +271,21 @@ def _place(evaluation: Evaluation, k: int) -> str:
     return f"{shown(PurePath(step.place.file).name, _NAME_CHARACTERS)}:{step.place.line}"
 
 
-def _element_bytes(sites: Sequence[Site], used: UsedArray, shape: tuple[int, ...] | None) -> int:
-    """The largest element that no access splits."""
-    if shape is not None:
-        element, rest = divmod(used.array.size, math.prod(shape))
-        if rest or element not in _ELEMENTS:
-            raise ProblemFileError(
-                "--shape",
-                f"{used.array.name} has {used.array.size} bytes: no elements of 1 to 16 bytes make {shape}",
-            )
-        return element
-    known = used.array.element_bytes
-    if known:
-        return known
-    width = min(2 if site.operation.matrices else min(site.operation.width_bytes, 4) for site in sites)
-    if all(site.operation.width_bytes == 8 and not site.operation.matrices for site in sites):
-        width = 8
-    together = width
-    for site in sites:
-        together = math.gcd(together, int(np.gcd.reduce(site.offset[site.lanes], initial=0)) or together)
-    return math.gcd(together, used.array.size) if used.array.size else together
-
-
-def _shapes(sites: Sequence[Site], element: int, count: int) -> list[tuple[int, ...]]:
-    """Two-dimensional extents whose rows are as long as steps between neighbouring lanes."""
-    steps: Counter[int] = Counter()
-    for site in sites:
-        moves = np.abs(np.diff(site.offset, axis=2))[site.lanes[..., 1:] & site.lanes[..., :-1]]
-        values, counts = np.unique(moves, return_counts=True)
-        for value, times in zip(values.tolist(), counts.tolist(), strict=True):
-            if value % element == 0 and _LEAST_ROW_BYTES <= value <= count * element // 2:
-                steps[value // element] += times
-    return [(-(-count // pitch), pitch) for pitch, _ in steps.most_common(_MOST_PITCHES)]
-
-
 def _problem(
-    evaluation: Evaluation, used: UsedArray, element: int, extents: tuple[int, ...]
+    evaluation: Evaluation,
+    used: UsedArray,
+    sites: Sequence[Site],
+    element: int,
+    extents: tuple[int, ...],
+    trimmed: bool,
 ) -> dict[str, Any]:
-    """The problem with an array of these extents, whose rows may have a pad that nobody touches."""
-    sites = [one for group in _groups(evaluation, used) for one in group]
     strides = [math.prod(extents[k + 1 :]) for k in range(len(extents))]
     touched = max(
         int((((site.offset // element) % extents[-1]) + _reach(site, element))[site.lanes].max())
         for site in sites
     )
-    shape = (*extents[:-1], min(extents[-1], touched)) if len(extents) > 1 else extents
+    last = min(extents[-1], touched) if trimmed and len(extents) > 1 else extents[-1]
+    shape = (*extents[:-1], last)
     program, launch = evaluation.program, evaluation.launch
     head = Problem("", Tile(shape, _ELEMENTS[element]), launch.threads, (), target=_target(program.target))
     accesses = []

@@ -1,15 +1,13 @@
 """A kernel as steps that do not depend on the instruction set.
 
-A reader of SASS or PTX turns every instruction into a `Step`: which cells (registers, predicates) it reads
-and
-writes, and what it does, one of the actions below. Everything else here works on steps alone: what matters
-(`relevance`), execution (`machine`), counting.
+A reader of machine code turns every instruction into a `Step`: which cells (registers, predicates) it reads
+and writes, and what it does, one of the actions below. Everything else here works on steps alone: what
+matters (`relevance`), execution (`machine`), counting.
 
 Cells are names. A name that begins with U is a uniform register, one value a warp, written whatever the
-active
-lanes are. Names that begin with `$` are set before the first step and never written: `$tid.x`, `$ntid.x`,
-`$ctaid.x`, `$nctaid.x` (and y, z), `$laneid`, `$warpid`, `$false`, and `$c0.528`, the word at byte 528 of
-constant bank 0 (64-bit operands are two of them).
+active lanes are. Names that begin with `$` are set before the first step and never written: `$tid.x`,
+`$ntid.x`, `$ctaid.x`, `$nctaid.x` (and y, z), `$laneid`, `$warpid`, `$false`, and `$c0.528`, the word at
+byte 528 of constant bank 0 (64-bit operands are two of them).
 
 Predicates are values of one bit. A step's guard applies to all that it does.
 """
@@ -149,7 +147,6 @@ class Jump:
         none_left: BRA.DIV: jumps where the active lanes are not the mask in the first source.
         all_there: BRA.CONV: jumps where they are.
         condition: predicates out of the sources; without it they are the sources. All must be 1.
-        joins: index of the `Rejoin` where lanes that part here go on together.
         call: what is there comes back to the next step.
         places: the steps that a jump through a table may go to; None for a return.
     """
@@ -159,14 +156,8 @@ class Jump:
     none_left: bool = False
     all_there: bool = False
     condition: Callable[..., tuple[Value, ...]] | None = None
-    joins: int | None = None
     call: bool = False
     places: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Rejoin:
-    """Lanes that a `Jump` parted wait for each other, if this is where they join."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +243,6 @@ Action = (
     | Lose
     | Memory
     | Jump
-    | Rejoin
     | Exit
     | Mark
     | Meet
@@ -315,13 +305,13 @@ class Array:
         name: of the source.
         start: first byte, as addresses count.
         size: in bytes.
-        element_bytes: where known, else 0.
+        symbol: of the PTX, where known.
     """
 
     name: str
     start: int
     size: int
-    element_bytes: int = 0
+    symbol: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,7 +322,6 @@ class Program:
         name: as the binary has it.
         title: demangled.
         target: of `hardware.devices`, such as `sm_90`.
-        form: `sass` or `ptx`.
         steps: in the order of their addresses; jumps go to indices.
         parameters: in order; None where the file does not say.
         parameter_base: where the first one lies in constant bank 0.
@@ -345,7 +334,6 @@ class Program:
     name: str
     title: str
     target: str
-    form: Literal["sass", "ptx"]
     steps: tuple[Step, ...]
     parameters: tuple[Parameter, ...] | None = None
     parameter_base: int = 0

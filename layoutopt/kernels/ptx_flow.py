@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.kernels.ptx_memory import space_of
-from layoutopt.kernels.ptx_text import Function, Instruction, Module
+from layoutopt.kernels.ptx_text import TYPE_BYTES, Function, Instruction, Module
 
 _WORD: Final = re.compile(r"[A-Za-z_$%][\w$`]*")
 # Instructions on one lane's bytes at an address, whose address can be another.
@@ -73,10 +72,12 @@ class Use:
     Attributes:
         function: where it stands.
         instruction: what it is.
+        aligned: low bits that are surely 0 in registers of the function, counted from the start of the array.
     """
 
     function: Function
     instruction: Instruction
+    aligned: Mapping[str, int]
 
 
 def shared_names(module: Module) -> set[str]:
@@ -112,7 +113,7 @@ def uses_of(module: Module, name: str, entry: str) -> list[Use]:
 
 
 def _uses(function: Function, name: str, names: set[str]) -> Iterator[Use]:
-    reaches = _reaches(function, names)
+    reaches, aligned = _reaches(function, names), alignments(function, name)
 
     def arrays(text: str) -> set[str]:
         return set().union(*(({w} & names) | reaches.get(w, set()) for w in _WORD.findall(text)), set())
@@ -122,7 +123,7 @@ def _uses(function: Function, name: str, names: set[str]) -> Iterator[Use]:
             continue
         words = item.opcode.split(".")
         place, others = _operands(item, words)
-        by_lane = place is not None and space_of(tuple(words)) == "shared"
+        by_lane = place is not None and any(word.split("::")[0] == "shared" for word in words)
         if any(name in arrays(text) for text in others):
             _refuse_escape(item, words, name)
         if place is None:
@@ -135,7 +136,7 @@ def _uses(function: Function, name: str, names: set[str]) -> Iterator[Use]:
         if name in reached and len(reached) > 1:
             raise _refusal(item, name, f"it may reach {' or '.join(sorted(reached))}")
         if name in reached:
-            yield Use(function, item)
+            yield Use(function, item, aligned)
 
 
 def _operands(item: Instruction, words: list[str]) -> tuple[str | None, list[str]]:
@@ -191,3 +192,77 @@ def _reaches(function: Function, names: set[str]) -> dict[str, set[str]]:
                     found[cell] = found.get(cell, set()) | arrays
                     changed = True
     return found
+
+
+def access_bytes(item: Instruction) -> int:
+    """Bytes that an instruction accesses at each lane's address."""
+    words = item.opcode.split(".")
+    if words[0] in ("ldmatrix", "stmatrix"):
+        return 16
+    if words[0] == "cp":
+        return int(item.operands[2], 0)
+    kind = next((TYPE_BYTES[word] for word in reversed(words) if word in TYPE_BYTES), 1)
+    return kind * next((int(word[1:]) for word in words if word in ("v2", "v4", "v8")), 1)
+
+
+_FLOATS: Final = re.compile(r"\.(?:f|bf|tf)\d")
+# Alignment of 0, in bits.
+_ZERO_BITS: Final = 64
+
+
+def alignments(function: Function, name: str) -> dict[str, int]:
+    """Low bits that are surely 0 in each register, counted from the start of an array.
+
+    Whatever way the kernel takes: the least over all instructions that write the register.
+    """
+    found: dict[str, int] = {}
+    changed = True
+    while changed:
+        changed = False
+        for item in function.body or ():
+            if not isinstance(item, Instruction) or len(item.operands) < 2:
+                continue
+            given = [_bits(text, name, function, found) for text in item.operands[1:]]
+            bits = _aligned(item, given)
+            for cell in (
+                _WORD.findall(item.operands[0]) if item.opcode.split(".")[0] not in _NO_RESULT else ()
+            ):
+                before = found.get(cell, _ZERO_BITS + 1)
+                if bits < before:
+                    found[cell] = bits
+                    changed = True
+    return found
+
+
+def _bits(text: str, name: str, function: Function, found: dict[str, int]) -> int:
+    if text == name:
+        return _ZERO_BITS
+    if re.fullmatch(r"-?(?:0[xX][0-9a-fA-F]+|\d+)", text):
+        number = int(text, 0)
+        return (number & -number).bit_length() - 1 if number else _ZERO_BITS
+    return found.get(text, _ZERO_BITS) if text in function.registers else 0
+
+
+def _aligned(item: Instruction, given: list[int]) -> int:
+    """Low bits that are 0 in what an instruction computes of integers with so many."""
+    if _FLOATS.search(item.opcode):
+        return 0
+    match item.opcode.split(".")[0]:
+        case "mov" | "cvt" | "cvta":
+            found = given[0]
+        case "add" | "sub" | "or" | "xor" | "min" | "max":
+            found = min(given[:2])
+        case "selp":
+            found = min(given[:2])
+        case "and":
+            found = max(given[:2])
+        case "mul" if "hi" not in item.opcode:
+            found = sum(given[:2])
+        case "mad" if "hi" not in item.opcode:
+            found = min(sum(given[:2]), given[2])
+        case "shl":
+            amount = item.operands[2]
+            found = given[0] + (int(amount, 0) if re.fullmatch(r"\d+", amount) else 0)
+        case _:
+            found = 0
+    return min(found, _ZERO_BITS)

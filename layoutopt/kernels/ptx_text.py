@@ -1,8 +1,7 @@
 """PTX as text: statements, declarations and scopes, each with its place in the text.
 
-Follows the PTX ISA as nvcc, clang, Triton and Numba write it. What an instruction means is
-`kernels.ptx_operations`; here names are resolved: a register declared in an inner block gets a name of its
-own.
+Follows the PTX ISA as nvcc, clang, Triton and Numba write it. Nothing is executed; names are resolved: a
+register declared in an inner block gets a name of its own.
 """
 
 from __future__ import annotations
@@ -54,29 +53,23 @@ _CALL: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A declaration: an array of a state space, or a parameter.
+    """A declaration: an array of a state space.
 
     Attributes:
         name: as written.
         space: `shared`, `global`, `const`, `local`, `param`.
         align: in bytes.
         size: in bytes; 0 for an array without extent (dynamic shared memory).
-        element_bytes: of its type.
         span: of the text.
         extern: declared elsewhere.
-        pointer: a parameter said to be a pointer.
-        content: initial bytes, where they are plain numbers.
     """
 
     name: str
     space: str
     align: int
     size: int
-    element_bytes: int
     span: tuple[int, int]
     extern: bool = False
-    pointer: bool = False
-    content: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +107,6 @@ class Function:
     Attributes:
         name: as written.
         entry: it can be launched.
-        parameters: in order.
-        results: of a function.
         body: labels and instructions; None for a declaration.
         variables: declared inside.
         registers: names and types of registers, `%r<24>` as 24 names.
@@ -124,8 +115,6 @@ class Function:
 
     name: str
     entry: bool
-    parameters: tuple[Variable, ...]
-    results: tuple[Variable, ...]
     body: tuple[Instruction | Label, ...] | None
     variables: tuple[Variable, ...]
     registers: dict[str, str]
@@ -243,8 +232,7 @@ class _Reader:
     # Declarations.
 
     def _variables(self, match: re.Match[str]) -> Iterator[Variable]:
-        space, rest = match[1], _SPACE.sub(" ", match[2])
-        declaration, _, initial = rest.partition("=")
+        space, declaration = match[1], _SPACE.sub(" ", match[2]).partition("=")[0]
         found = _DECLARED.match(declaration)
         if found is None or found["name"] is None:
             self._fail("expected a declaration", match.start())
@@ -252,11 +240,9 @@ class _Reader:
             one = re.match(rf"({_NAME})\s*((?:\[\s*\d*\s*\]\s*)*)", part)
             if one is None:
                 self._fail("expected a name", match.start())
-            yield self._variable(space, found["words"], one[1], one[2], match.span(), initial, match[0])
+            yield self._variable(space, found["words"], one[1], one[2], match)
 
-    def _variable(
-        self, space: str, words: str, name: str, extents: str, span: tuple[int, int], initial: str, whole: str
-    ) -> Variable:
+    def _variable(self, space: str, words: str, name: str, extents: str, match: re.Match[str]) -> Variable:
         kinds = [w for w in re.findall(r"\.([\w:]+)", words) if w in TYPE_BYTES]
         align = re.search(r"\.align\s+(\d+)", words)
         size = TYPE_BYTES[kinds[-1]] if kinds else 1
@@ -266,63 +252,40 @@ class _Reader:
         for extent in re.findall(r"\[\s*(\d*)\s*\]", extents):
             total *= int(extent or 0)
         if total > 1 << 40:
-            self._fail("expected an array that fits memory", span[0])
-        return Variable(
-            name,
-            space,
-            int(align[1]) if align else size,
-            total,
-            size,
-            span,
-            ".extern" in whole.split("." + space)[0],
-            ".ptr" in words,
-            _numbers(initial, size, total),
-        )
+            self._fail("expected an array that fits memory", match.start())
+        extern = ".extern" in match[0].split("." + space)[0]
+        return Variable(name, space, int(align[1]) if align else size, total, match.span(), extern)
 
-    def _parameters(self) -> tuple[Variable, ...]:
-        """What stands in parentheses."""
+    def _skip_parameters(self) -> None:
+        """Pass over what stands in parentheses."""
         self._more()
-        if not self._text.startswith("(", self._at):
-            return ()
-        end = self._text.find(")", self._at)
-        if end < 0:
-            self._fail("expected ')'")
-        start, self._at = self._at, end + 1
-        found = []
-        for part in _split(_SPACE.sub(" ", self._text[start + 1 : end])):
-            one = _DECLARED.match(part)
-            if one is None or one["name"] is None:
-                self._fail("expected a parameter", start)
-            found.append(
-                self._variable("param", one["words"], one["name"], one["extents"], (start, end), "", part)
-            )
-        return tuple(found)
+        if self._text.startswith("(", self._at):
+            end = self._text.find(")", self._at)
+            if end < 0:
+                self._fail("expected ')'")
+            self._at = end + 1
 
     # Functions.
 
     def _function(self, entry: bool) -> Function:
-        results = self._parameters()
+        self._skip_parameters()
         self._more()
         match = self._take(re.compile(_NAME))
         if match is None:
             self._fail("expected the name of a function")
-        parameters = self._parameters()
-        if entry and len({v.name for v in parameters}) < len(parameters):
-            self._fail("expected parameters of different names", match.start())
+        self._skip_parameters()
         while self._more() and self._text[self._at] not in "{;":  # .maxntid 128, 1, 1 and the like
             directive = self._take(re.compile(r"\.[\w.]+(?:[\s\d,]|//[^\n]*)*"))
             if directive is None:
                 self._fail("expected the body of a function")
         if self._text.startswith(";", self._at):
             self._at += 1
-            return Function(match[0], entry, parameters, results, None, (), {}, (self._at, self._at))
+            return Function(match[0], entry, None, (), {}, (self._at, self._at))
         if self._at >= len(self._text):
             self._fail("expected the body of a function", match.start())
-        return self._body(match[0], entry, parameters, results)
+        return self._body(match[0], entry)
 
-    def _body(
-        self, name: str, entry: bool, parameters: tuple[Variable, ...], results: tuple[Variable, ...]
-    ) -> Function:
+    def _body(self, name: str, entry: bool) -> Function:
         begin = self._at
         scopes: list[_Scope] = []
         items: list[tuple[Instruction | Label, tuple[_Scope, ...]]] = []
@@ -341,7 +304,7 @@ class _Reader:
                 if not scopes:
                     span = (begin, self._at)
                     body = tuple(_resolved(item, inside) for item, inside in items)
-                    return Function(name, entry, parameters, results, body, tuple(variables), registers, span)
+                    return Function(name, entry, body, tuple(variables), registers, span)
             elif match := self._take(_LOC):
                 file = self._files.get(int(match[1]), "")
                 place = Place(file, int(match[2])) if int(match[2]) else None
@@ -432,19 +395,3 @@ def _split(text: str) -> list[str]:
             start = k + 1
     last = text[start:].strip()
     return [*parts, last] if last else parts
-
-
-def _numbers(initial: str, size: int, total: int) -> bytes | None:
-    """The bytes of `{1, 2, 0x3}`; None where they are addresses or floats by name."""
-    text = initial.strip().strip("{} ")
-    if not text or total > 1 << 20:
-        return None
-    data = bytearray()
-    for part in text.split(","):
-        word = part.strip().rstrip("Uu")
-        try:
-            number = int(word[2:], 16) if word[:2].lower() in ("0f", "0d") else int(word, 0)
-        except ValueError:
-            return None
-        data += (number & ((1 << 8 * size) - 1)).to_bytes(size, "little")
-    return bytes(data[:total]).ljust(total, b"\0")

@@ -64,8 +64,7 @@ class Registers:
         step = self.program.steps[index]
         place = f" ({step.place.file}:{step.place.line})" if step.place is not None else ""
         words = [word for word in step.text.split() if not word.startswith("@")]
-        where = f"line {step.address}" if self.program.form == "ptx" else f"0x{step.address:x}"
-        return f"{words[0] if words else '?'} at {where}{place}"
+        return f"{words[0] if words else '?'} at 0x{step.address:x}{place}"
 
     def read(self, group: Group, operand: Operand) -> Value:
         """What the rows of a group have in a cell."""

@@ -35,6 +35,16 @@ class Remap:
         """Whether any offset changes."""
         return bool(self.pads or self.interval or self.flips)
 
+    def unit(self, size: int) -> int:
+        """Most bytes, up to 16, that stay together at every multiple of themselves in so large an array."""
+        for unit in (16, 8, 4, 2):
+            first = np.arange(0, size - unit + 1, unit, dtype=np.int64)
+            moved = self.apply(first)
+            together = (self.apply(first + k) - moved == k for k in range(1, unit))
+            if not (moved % unit).any() and all(bool(part.all()) for part in together):
+                return unit
+        return 1
+
     def apply(self, offsets: IntArray) -> IntArray:
         """Where bytes at these offsets go."""
         moved = offsets.copy()

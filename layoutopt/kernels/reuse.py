@@ -12,20 +12,14 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.kernels.counts import MOST_TRACED_ROWS, Execution
 from layoutopt.kernels.evaluate import Evaluation
 from layoutopt.kernels.program import Memory, Program
 
-BoolArray = npt.NDArray[np.bool_]
-
-# Copies in bulk and TMA, between shared memory and elsewhere, in machine code and in PTX.
-_MOVERS = re.compile(
-    r"(?:@\S+\s+)?(?:UBLKCP|UBLKRED|UTMALDG|UTMASTG|UTMAREDG"
-    r"|cp\.(?:reduce\.)?async\.bulk(?!\.(?:commit_group|wait_group|prefetch)))\b"
-)
+# Copies in bulk and TMA, between shared memory and elsewhere.
+_MOVERS = re.compile(r"(?:@\S+\s+)?(?:UBLKCP|UBLKRED|UTMALDG|UTMASTG|UTMAREDG)\b")
 _READS = ("load", "ldmatrix", "atomic")
 _WRITES = ("store", "stmatrix", "copy", "atomic")
 

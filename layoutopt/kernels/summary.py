@@ -125,7 +125,7 @@ def summary(evaluation: Evaluation, entry: str | None = None) -> KernelReport:
         entry or base_name(program.title),
         program.name,
         program.title,
-        program.form,
+        "sass",
         program.target,
         launch.block,
         launch.grid,

@@ -14,10 +14,9 @@ from functools import lru_cache
 import numpy as np
 
 from layoutopt.errors import ExpressionError
-from layoutopt.expressions.count import operations
 from layoutopt.expressions.fit import fit, grid
 from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, evaluate, parts
-from layoutopt.expressions.simplify import Range, simplify, weighted_sum
+from layoutopt.expressions.simplify import Range, operations, simplify, weighted_sum
 from layoutopt.ground.arrays import IntArray
 
 # Longer formulas are no gain, and larger tables none over that of all offsets.

@@ -67,13 +67,11 @@ class Choice:
     Attributes:
         candidate: the linearisation; its span is what the layout takes.
         masks: of the swizzle, by target bit, in bits of the word offset; none where it is not written out.
-        cheapest: whether no masks are known to be cheaper.
         written: whether it was written out.
     """
 
     candidate: Linearisation
     masks: Masks
-    cheapest: bool
     written: bool
 
     @property
@@ -308,7 +306,7 @@ class LayoutModel:
         self.work.add(answer)
         if not answer.values:
             return answer.outcome, None
-        return answer.outcome, self._choice(answer, index)
+        return answer.outcome, self._choice(answer)
 
     def _question(self, index: bool, most: int | None) -> Model:
         """All that is written out, with the constraints that grow with it, and the objective."""
@@ -351,22 +349,19 @@ class LayoutModel:
         if self.swizzle is not None:
             self.swizzle.hint(question, known.masks)
 
-    def _choice(self, answer: Answer, index: bool) -> Choice:
+    def _choice(self, answer: Answer) -> Choice:
         """The layout in a solution."""
         listed = next((c for c, y in self._listed.items() if answer.values[y]), None)
         candidate = listed or self.pitches.linearisation(answer.values)
-        best = index and answer.outcome is Outcome.OPTIMAL
         if candidate not in self.written:
-            return Choice(candidate, {}, best, written=False)
+            return Choice(candidate, {}, written=False)
         candidate = replace(candidate, span=answer.values[self._used])
         masks: Masks = {}
         if self.swizzle is not None:
             highest = int(candidate.table(self.tile.shape).max()) * self.tile.element_bytes
             masks = self.swizzle.masks(answer.values, (highest // self.swizzle.field.word_bytes).bit_length())
-            shorter = shortened(candidate, self.swizzle.field, self.tile, masks)
-            best = best and shorter == masks  # which row operations are cheapest with them, nobody asked
-            masks = shorter
-        return Choice(candidate, masks, best, written=True)
+            masks = shortened(candidate, self.swizzle.field, self.tile, masks)
+        return Choice(candidate, masks, written=True)
 
 
 def _by_dimensions(

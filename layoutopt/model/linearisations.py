@@ -18,9 +18,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.layout.layout import Digit, Layout, Target
-from layoutopt.model.space import BoolArray, Moved, Piece, PlacedStarts, Space, Structure, amounts
+from layoutopt.model.space import Moved, Piece, PlacedStarts, Space, Structure, amounts
 
 MAX_DIGITS = 6
 MAX_CUTS = 2

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.model.linearisations import (
     MAX_CUTS,
     MAX_DIGITS,
@@ -34,7 +34,7 @@ from layoutopt.model.linearisations import (
     unpadded,
 )
 from layoutopt.model.pitches import by_span, most_elements, most_pad, row_major_operations
-from layoutopt.model.space import BoolArray, PlacedStarts, Space, Structure, amounts
+from layoutopt.model.space import PlacedStarts, Space, Structure, amounts
 
 # No candidate is below this by `by_cost`; and what gives them by rising span.
 Stream = tuple[tuple[int, int], Callable[[], Iterator[Linearisation]]]

@@ -131,20 +131,6 @@ def in_own_bytes(
     return None if model is None else _Questions(model).in_own_bytes(hint, model.floor)
 
 
-def nearby(
-    sets: Sequence[PhaseSet], trace: Trace, tile: Tile, *, budget: Budget, hint: IntArray | None = None
-) -> FreeAssignment | None:
-    """What local search alone makes of a layout in a fraction of a second; never worse than `hint`.
-
-    Arguments and what is returned are those of `free_assignment`.
-    """
-    model = _model(sets, trace, tile, budget, workers=1)
-    if model is None:
-        return None
-    asked = _Questions(model)
-    return asked.searched_nearby(hint, model.floor, _FIRST)
-
-
 def _model(
     sets: Sequence[PhaseSet], trace: Trace, tile: Tile, budget: Budget, workers: int
 ) -> PlacementModel | None:

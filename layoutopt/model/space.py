@@ -16,15 +16,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.accesses.trace import Trace
-from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.layout.layout import Digit
 from layoutopt.problems.types import Problem
-
-BoolArray = npt.NDArray[np.bool_]
 
 Piece = tuple[int, int, int]  # (dim, divide, size)
 Structure = tuple[Piece, ...]  # slowest first

@@ -303,6 +303,11 @@ class Result(Struct, frozen=True, rename={"schema_": "schema"}):
     faster: FasterLayout | None = None
     schema_: str = RESULT_SCHEMA
 
+    @property
+    def has_layout(self) -> bool:
+        """Whether there is one."""
+        return self.layout is not None
+
     def to_json(self) -> dict[str, Any]:
         """The result as JSON-ready data, the schema first."""
         data: dict[str, Any] = msgspec.to_builtins(self)
@@ -336,7 +341,7 @@ class Result(Struct, frozen=True, rename={"schema_": "schema"}):
 
     def _repr_html_(self) -> str:
         """The answer in a line, its proof, and what each access costs."""
-        from layoutopt.problems.html import escape, table, titled
+        from layoutopt.ground.escape import table, titled, xml
 
         if self.layout is None:
             return titled(self.problem, f"{self.status}: {self.reason}")
@@ -348,7 +353,7 @@ class Result(Struct, frozen=True, rename={"schema_": "schema"}):
         rows = [(a.name, a.op, str(a.wavefronts), str(a.ideal), str(a.bank_conflicts)) for a in self.accesses]
         return (
             titled(self.problem, head)
-            + f"<div><code>offset = {escape(self.offset or '')}</code></div><div>{escape(proof)}</div>"
+            + f"<div><code>offset = {xml(self.offset or '')}</code></div><div>{xml(proof)}</div>"
             + table(("access", "op", "wavefronts", "ideal", "bank conflicts"), rows)
         )
 
@@ -427,6 +432,11 @@ class Arrangement(Struct, frozen=True, rename={"schema_": "schema"}):
     excess: int | float | None = None
     weighted_excess: float | None = None
     schema_: str = ARRANGEMENT_SCHEMA
+
+    @property
+    def has_layout(self) -> bool:
+        """Whether every tile has one."""
+        return bool(self.tiles)
 
     def to_json(self) -> dict[str, Any]:
         """The arrangement as JSON-ready data, the schema first."""

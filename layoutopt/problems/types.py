@@ -337,7 +337,7 @@ class Problem(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
 
     def _repr_html_(self) -> str:
         """The tile in a line, and a table of its accesses."""
-        from layoutopt.problems.html import table, titled
+        from layoutopt.ground.escape import table, titled
 
         tile = self.tile
         element = tile.element if isinstance(tile.element, str) else f"{tile.element.bytes}-byte elements"

@@ -167,8 +167,8 @@ def _infeasible(problem: Problem, result: Result, rests_on: str) -> dict[str, An
     most, bound = problem.layout.max_bytes, result.proof.objective
     if most is not None and most < problem.tile.bytes:
         claim, rests_on = f"a layout of {most} bytes", ARITHMETIC
-    elif bound.lower_bound and bound.everywhere:
-        claim = "a layout without conflicts"
+    elif bound.lower_bound:
+        claim, rests_on = "a layout without conflicts", rests_on if bound.everywhere else BY_SEARCH
     else:
         claim, rests_on = "a layout in scope that keeps to the constraints", BY_SEARCH
     return {"refuted": claim, "max_bytes": most, "reason": result.reason, "rests_on": rests_on}

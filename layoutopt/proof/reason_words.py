@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from layoutopt.accesses.trace import Trace
-from layoutopt.problems.words import listed
+from layoutopt.problems.text import listed
 from layoutopt.proof.obstructions import Board, Parity
 from layoutopt.proof.packing import Packing
 

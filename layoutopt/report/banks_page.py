@@ -21,7 +21,7 @@ from layoutopt.accesses.trace import LaneTrace
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.ground.escape import script, xml, xml_text
 from layoutopt.hardware.devices import PhaseRule
-from layoutopt.problems.words import tile_text
+from layoutopt.problems.text import tile_text
 from layoutopt.report import palette
 from layoutopt.report.banks_text import LayoutCost, default_colouring, summary
 from layoutopt.study.picture import instruction

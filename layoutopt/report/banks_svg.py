@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from layoutopt.ground.escape import xml as escape
-from layoutopt.problems.words import tile_text
+from layoutopt.problems.text import tile_text
 from layoutopt.report import palette
 from layoutopt.report.banks_text import default_colouring, meeting_text, picture_costs, summary
 from layoutopt.study.picture import Cell, Line, Picture, instruction_text

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from layoutopt.ground.escape import terminal
-from layoutopt.problems.words import tile_text
+from layoutopt.problems.text import tile_text
 from layoutopt.report import palette
 from layoutopt.study.picture import Cell, Line, Meeting, Picture, instruction_text
 from layoutopt.study.show import Views

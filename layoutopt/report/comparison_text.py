@@ -11,8 +11,8 @@ from typing import Final
 from layoutopt.ground import escape
 from layoutopt.layout.families import FAMILIES
 from layoutopt.problems.answer import Status
+from layoutopt.problems.text import tile_text, widths_text
 from layoutopt.problems.types import Block, Problem
-from layoutopt.problems.words import tile_text, widths_text
 from layoutopt.report.text import columns
 from layoutopt.study.comparison import BlockRow, Comparison, Row
 

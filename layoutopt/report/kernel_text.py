@@ -14,14 +14,13 @@ _LANES_A_ROW = 8
 def kernel_report(report: KernelReport, fixes: Sequence[str] = ()) -> str:
     """The report; `fixes` are lines that say what to change."""
     block, grid = (",".join(map(str, sizes)) for sizes in (report.block, report.grid))
-    lines = [f"{report.title}  block {block}  grid {grid}  {report.target} ({_form(report)})", ""]
+    lines = [f"{report.title}  block {block}  grid {grid}  {report.target} (machine code)", ""]
     if not report.accesses:
         lines.append("  no shared memory is touched")
     else:
         lines += _table(report.accesses, report.bounded)
     totals = report.totals
-    when = "will print" if report.form == "sass" else "would print if the assembler changed nothing"
-    lines += ["", f"  what the profiler {when} (l1tex__data_..._mem_shared_op_*):"]
+    lines += ["", "  what the profiler will print (l1tex__data_..._mem_shared_op_*):"]
     rows: list[tuple[str, ...]] = [("", "ld", "st", "atom")]
     open_ = totals["wavefronts_worst"] > totals["wavefronts"]
     names = [("at most", "wavefronts_worst")] if open_ and report.bounded else []
@@ -39,10 +38,6 @@ def kernel_report(report: KernelReport, fixes: Sequence[str] = ()) -> str:
     if fixes:
         lines += ["", *fixes]
     return "\n".join(lines) + "\n"
-
-
-def _form(report: KernelReport) -> str:
-    return "machine code" if report.form == "sass" else "PTX: what the compiler is given, not what runs"
 
 
 def _table(accesses: Sequence[KernelAccess], bounded: bool) -> list[str]:

@@ -48,18 +48,15 @@ def as_table(tile: Tile, free: FreeAssignment, proposal: Proposal) -> Proposal:
     assert free.bytes is not None
     assert free.excess is not None
     size = tile.element_bytes
-    row_major = 2 * (sum(1 for extent in tile.shape if extent > 1) - 1)
     return replace(
         proposal,
         layout=Layout(tile.shape, size, (), lookup=tuple((free.table.ravel() // size).tolist())),
         family="table",
         weighted_excess=free.excess,
         bytes=free.bytes,
-        operations=row_major + 1,
-        operations_proved=False,
         excess_bound=Bound(free.bound, EVERY_LAYOUT),
         bytes_bound=Bound(free.bytes_bound if free.excess == free.bound else tile.bytes, EVERY_LAYOUT),
-        complete=free.complete,
+        left_open=False,
         decided_by="placement",
         reason="" if free.complete else STOPPED,
     )

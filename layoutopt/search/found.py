@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from layoutopt.model.linearisations import Linearisation, by_cost
-from layoutopt.model.placement import FreeAssignment
 from layoutopt.model.swizzle_rules import Masks
 from layoutopt.problems.answer import ModelGrowth
 from layoutopt.problems.objective import EXCESS_FIRST
@@ -20,14 +19,12 @@ class Found:
         masks: of the swizzle.
         excess: weighted.
         operations: of the linearisation, and three for each distinct shift.
-        cheapest: no swizzle over this candidate is known to be cheaper.
     """
 
     candidate: Linearisation
     masks: Masks
     excess: int
     operations: int
-    cheapest: bool = True
 
     @property
     def rank(self) -> tuple[float, ...]:
@@ -47,7 +44,6 @@ class Tally:
         exhausted: every candidate of the families was looked at.
         unswizzled: every candidate looked at, as it is.
         growth: of the one model, where it was asked.
-        nearby: the table that local search makes of the best formula so far.
     """
 
     level: Found | None = None
@@ -57,7 +53,6 @@ class Tally:
     exhausted: bool = True
     unswizzled: list[Found] = field(default_factory=list)
     growth: ModelGrowth | None = None
-    nearby: FreeAssignment | None = None
 
 
 def by_cost_then_digits(candidate: Linearisation) -> tuple[object, ...]:

@@ -318,7 +318,6 @@ class _Joint:
         size_bound = proof.bytes if decided else Bound(self.problem.tile.bytes, EVERY_LAYOUT)
         counted = self.problem.layout.objective.counts_only  # which no time or code decides
         complete = met and size == size_bound.lower_bound and counted
-        cost = result.proof.index_cost
         every = proof.every_layout
         known = None
         if bound.everywhere and least:
@@ -333,12 +332,10 @@ class _Joint:
             family=result.family or "",
             weighted_excess=excess,
             bytes=size,
-            operations=cost.value if cost is not None else None,
-            operations_proved=False,
             excess_bound=Bound(least, bound.scope),
             plain_floor=0,
             bytes_bound=size_bound,
-            complete=complete,
+            left_open=not counted,
             reason=reason,
             every_layout=known,
             # As whoever dictates the layout needs it, whose lanes are not free.

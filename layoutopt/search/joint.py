@@ -8,8 +8,8 @@ It ends when a proposal that was written out comes back: nothing better exists a
 bound. Where a last block that is not full may be moved by the swizzle, a linearisation of a larger span can
 still take fewer elements, so those are written out before the answer counts as the smallest.
 
-The rules of `layoutopt.search.presolve` come before a linearisation is written out: one that is refuted is
-forbidden instead, and a layout that is known bounds the others.
+`layoutopt.search.presolve` comes before a linearisation is written out: one that is refuted is forbidden
+instead, and a layout that is known bounds the others.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from layoutopt.model.cp_sat import Outcome
 from layoutopt.model.layout_model import Choice, LayoutModel
 from layoutopt.model.linearisations import Linearisation, by_cost
 from layoutopt.model.phases import PhaseSet
-from layoutopt.model.pitches import WITHIN, by_span, described, turned
+from layoutopt.model.pitches import WITHIN, by_span, described
 from layoutopt.model.space import Space
 from layoutopt.model.swizzle import SHIFT_OPERATIONS
 from layoutopt.model.swizzle_rules import Field
 from layoutopt.problems.answer import ModelGrowth
 from layoutopt.problems.types import Tile
-from layoutopt.search.verdict import Judge, Verdict
+from layoutopt.search.presolve import Judge, Verdict
 
 # Linearisations that join the model at once where pitches do not do; twice as many each time.
 _FIRST_LISTED = 32
@@ -80,7 +80,6 @@ class Growth:
         self._looked_at: set[Linearisation] = set()
         self.pending = True  # something may have come that `run` has not seen
         self._waiting: list[Linearisation] = []  # listed ones that were not written out, the cheapest last
-        self.joined = False  # whether there is anything that pitches do not describe
         self.rounds = 0
         self.rejected: list[Linearisation] = []
         self.best: Choice | None = None  # it holds
@@ -116,7 +115,7 @@ class Growth:
         self.progress(f"{candidate.family} of {candidate.span * self.tile.element_bytes:,} bytes")
         if self.judge is not None:
             return self.judge(candidate, self.bound, self._swizzled_bound(candidate))
-        plain = Choice(candidate, {}, cheapest=True, written=False)
+        plain = Choice(candidate, {}, written=False)
         if candidate.span <= self.bound and self.holds(plain):
             return Verdict(known=plain)
         swizzled = self.model.swizzle is not None and candidate.may_swizzle
@@ -128,7 +127,7 @@ class Growth:
         if verdict.refuted:
             return False
         known = verdict.known
-        self.pending = self.joined = True
+        self.pending = True
         self.model.allow(candidate)
         if known is not None and known.masks:
             self.model.write_out(candidate)
@@ -269,31 +268,6 @@ class Growth:
                 self._look_at(candidate)
             if self.best is not None:
                 return
-
-    def count_following(self, count: int) -> None:
-        """Count so many of the following pitches: `best` is the smallest that do, if there is one cheapest.
-
-        Only where no swizzle may lie over them, so that each is one layout, known or refuted.
-        """
-        found: list[Choice] = []
-        for _ in range(count):
-            following = self._following()
-            if following is None or (found and following.span > found[0].candidate.span):
-                break
-            verdict = self._verdict(following)
-            if verdict.refuted:
-                self.model.forbid(following)
-            elif verdict.known is not None and self.holds(verdict.known):
-                found.append(verdict.known)
-            else:
-                return  # the model's to decide
-            self._looked_at.add(following)
-        else:
-            return  # there may be more of the same size
-        turns = [turned(choice.candidate, self.space) for choice in found]
-        if found and turns.count(min(turns)) == 1:
-            self.best = found[turns.index(min(turns))]
-            self.pending = False
 
     def _following(self) -> Linearisation | None:
         """The smallest of the pitches that were not looked at."""

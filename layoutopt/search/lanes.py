@@ -27,12 +27,12 @@ import numpy as np
 
 from layoutopt.accesses.assignments import Assignment, Twist, Work, coordinates, lanes_under
 from layoutopt.accesses.trace import LaneTrace, expression_ranges
-from layoutopt.engine.conflicts import BoolArray, Counts, count_wavefronts
+from layoutopt.engine.conflicts import Counts, count_wavefronts
 from layoutopt.engine.referee import KnownLanes
 from layoutopt.expressions.bits import moved_bits, xor_basis
 from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, substituted, to_text
 from layoutopt.expressions.simplify import simplify
-from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.types import Access, Problem
@@ -443,7 +443,7 @@ def reordered(access: Access, loop: str, turn: Turn, problem: Problem, lanes: in
         chosen = Op("^", (chosen, flipped))
     else:
         return access
-    ranges = expression_ranges(access, problem, lanes)
+    ranges = expression_ranges(problem.threads, lanes, access.loops)
     known = frozenset(ranges)
 
     def written(text: str | int) -> str:

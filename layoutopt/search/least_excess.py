@@ -1,8 +1,7 @@
 """The least weighted excess over all candidates, where none reaches the bounds.
 
-Every linearisation is asked for less than the best so far, the most promising and the smallest in turn; the
-bound is what makes the questions easy. Method "auto" asks a search tree (`layoutopt.search.mask_tree`), and
-CP-SAT where that is too large; method "model" asks CP-SAT alone, a few linearisations at a time.
+A search tree (`layoutopt.search.mask_tree`) is asked of every linearisation for less than the best so far,
+the most promising and the smallest in turn; the bound is what makes the questions easy.
 """
 
 from __future__ import annotations
@@ -12,13 +11,10 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from layoutopt.model.cp_sat import Outcome, Work
-from layoutopt.model.excess_model import ExcessModel
 from layoutopt.model.linear_phases import Phases, phases_of
 from layoutopt.model.linearisations import Linearisation, by_cost
 from layoutopt.model.swizzle import SwizzleModel
 from layoutopt.model.swizzle_rules import last_block, rules, textbook
-from layoutopt.problems.answer import Method
 from layoutopt.search.found import Found, by_cost_then_digits
 from layoutopt.search.mask_tree import Question, least_excess
 from layoutopt.search.proposal import Proposal
@@ -29,8 +25,6 @@ ALL_HAVE_CONFLICTS = "every layout of these families has conflicts"
 NONE_KEEPS_TO_THEM = "no layout of these families keeps to the constraints"
 # Classes that the tree may count for one linearisation, round by round: about 0.01, 0.1 and 14 s.
 _TREE_STEPS = (1 << 22, 1 << 26, 1 << 33)
-# Linearisations in one CP-SAT model, and its deterministic time, round by round.
-_BATCHES: tuple[tuple[int, float | None], ...] = ((8, 2.0), (1, 10.0), (1, None))
 # After so many linearisations a table is tried: it may be the answer, and be proved to be.
 _BEFORE_TABLE = 24
 # Smallest and least conflicting linearisations over which the usual swizzles are evaluated.
@@ -42,12 +36,10 @@ _POLISH_EFFORT = 2.0
 class LeastExcess:
     """Stage 2: all linearisations under the best so far."""
 
-    def __init__(self, scene: Scene, stage1: ReachFloor, method: Method) -> None:
+    def __init__(self, scene: Scene, stage1: ReachFloor) -> None:
         self.scene, self.tally = scene, scene.tally
         self.stage1 = stage1
-        self.method = method
-        self._batches = self._trees = 0
-        self._work = Work()
+        self._trees = 0
 
     def run(self) -> Proposal:
         """The best layout found, and what is proved of it."""
@@ -57,21 +49,14 @@ class LeastExcess:
         most = self.scene.floor if self.scene.conflict_free else self._most_excess()
         nothing = replace(self.tally.unswizzled[0], excess=1 + most)
         self.best = min(fitting, key=lambda f: f.rank, default=nothing)
-        self.scene.look_nearby(self.best)
         left = self._in_turn()
-        if self.method == "auto":
-            self._usual_swizzles()
-            first, rest = left[:_BEFORE_TABLE], left[_BEFORE_TABLE:]
-            first = self._by_tree(first, _TREE_STEPS[0])
-        else:
-            first, rest = [], left
+        self._usual_swizzles()
+        first = self._by_tree(left[:_BEFORE_TABLE], _TREE_STEPS[0])
         if (answer := self.scene.by_table(self.best)) is not None:
             return answer
-        left = first + rest
-        for steps in _TREE_STEPS if self.method == "auto" else ():
+        left = first + left[_BEFORE_TABLE:]
+        for steps in _TREE_STEPS:
             left = self._by_tree(left, steps)
-        for size, effort in _BATCHES:
-            left = self._by_model(left, size, effort)
         left = [candidate for candidate in left if self._may_be_better(candidate)]
         self._go_on()
         return self._proposal(left, nothing)
@@ -90,19 +75,12 @@ class LeastExcess:
             nowhere = ALL_HAVE_CONFLICTS if self.scene.conflict_free else NONE_KEEPS_TO_THEM
             return self.scene.none(nowhere if complete else "out of time", self.scene.scope, complete)
         best = self._polished(self.best)
-        return self.scene.proposal(best, max(known, min(bound, best.excess)), operations_proved=False)
+        return self.scene.proposal(best, max(known, min(bound, best.excess)))
 
     def _account(self) -> None:
         """Add what this stage took to what is told of the model."""
         if (grown := self.tally.growth) is not None:
-            self.tally.growth = structs.replace(
-                grown,
-                batches=self._batches,
-                trees=self._trees,
-                branches=grown.branches + self._work.branches,
-                conflicts=grown.conflicts + self._work.conflicts,
-                effort=round(grown.effort + self._work.effort, 4),
-            )
+            self.tally.growth = structs.replace(grown, trees=self._trees)
 
     def _in_turn(self) -> list[Linearisation]:
         """Linearisations that a swizzle may lie over: the smallest in turn with the most promising.
@@ -157,34 +135,6 @@ class LeastExcess:
                 self._consider(self.scene.swizzled(exact, phases, searched.best.masks))
             if not searched.complete:
                 left.append(candidate)
-        return left
-
-    def _by_model(
-        self, candidates: Sequence[Linearisation], size: int, effort: float | None
-    ) -> list[Linearisation]:
-        """Ask CP-SAT, so many linearisations at a time; those that it did not decide."""
-        left: list[Linearisation] = []
-        for start in range(0, len(candidates), size):
-            batch = [c for c in candidates[start : start + size] if self._may_be_better(c)]
-            if not batch:
-                continue
-            if self.scene.budget.spent:
-                left += batch
-                continue
-            self.tally.deciders.add("cp-sat")
-            self._say(batch[0])
-            phases = [phases_of(candidate, self.scene.sets, self.scene.tile) for candidate in batch]
-            assert self.scene.field is not None
-            members = list(zip(batch, phases, strict=True))
-            model = ExcessModel(members, self.scene.field, self.scene.tile, self._below, self._most)
-            least = model.solve(self.scene.budget, effort)
-            self._batches += 1
-            self._work.add(least.work)
-            if least.masks is not None:
-                exact = replace(batch[least.number], span=least.used)
-                self._consider(self.scene.swizzled(exact, phases[least.number], least.masks))
-            if least.outcome not in (Outcome.OPTIMAL, Outcome.INFEASIBLE):
-                left += batch
         return left
 
     def _serves(self, found: Found) -> bool:

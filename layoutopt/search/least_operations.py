@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Final
 
 from layoutopt.accesses.lower import with_loops
 from layoutopt.ground.budget import OutOfTime
@@ -14,14 +13,13 @@ from layoutopt.model.linearisations import Linearisation, least_operations
 from layoutopt.model.swizzle import SHIFT_OPERATIONS
 from layoutopt.search.found import Found
 from layoutopt.search.proposal import Proposal
-from layoutopt.search.scene import GATHER_SHARE, Scene
+from layoutopt.search.scene import EFFORT_A_CANDIDATE, GATHERING, Scene
 
-# Said of a layout whose index another may undercut, where the index comes first.
-COST_LEFT: Final[dict[str, Any]] = {
-    "complete": False,
-    "operations_proved": False,
-    "reason": "that no index of these families is cheaper is not proved",
-}
+
+def with_cost_open(proposal: Proposal) -> Proposal:
+    """A layout whose index another may undercut, where the index comes first."""
+    reason = "that no index of these families is cheaper is not proved"
+    return replace(proposal, left_open=True, reason=reason)
 
 
 class LeastOperations:
@@ -73,8 +71,11 @@ class LeastOperations:
         need be looked at; of them the smallest that reaches the floor ends the search.
         """
         if self.scene.conflict_free:
-            gathered = list(self.scene.budget.part(GATHER_SHARE).while_left(self.scene.candidates()))
-            self.tally.exhausted = self.tally.exhausted and self.scene.budget.share_left > 1 - GATHER_SHARE
+            part, gathered = self.scene.budget.part(*GATHERING), []
+            for candidate in part.while_left(self.scene.candidates()):
+                gathered.append(candidate)
+                part.charge(EFFORT_A_CANDIDATE)
+            self.tally.exhausted = self.tally.exhausted and not part.spent
             yield from sorted(gathered, key=lambda c: (c.operations, c.span))
             return
         try:
@@ -101,5 +102,5 @@ class LeastOperations:
         least = least_instructions(with_loops(scene.problem), scene.trace)
         proved = (scene.instructions(found), found.excess, size) <= (least, scene.floor, scene.tile.bytes)
         self.tally.undecided_span = scene.tile.elements
-        proposal = scene.proposal(found, scene.floor, operations_proved=proved)
-        return proposal if proved else replace(proposal, **COST_LEFT)
+        proposal = scene.proposal(found, scene.floor)
+        return proposal if proved else with_cost_open(proposal)

@@ -15,11 +15,10 @@ from typing import Final
 
 import numpy as np
 
-from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.model.linearisations import Linearisation
 from layoutopt.model.phases import PhaseSet
 from layoutopt.model.pitches import by_span, pitches_of
-from layoutopt.model.space import BoolArray
 from layoutopt.problems.types import Tile
 from layoutopt.search.scene import Scene
 

@@ -24,12 +24,11 @@ import numpy as np
 import numpy.typing as npt
 
 from layoutopt.expressions.bits import xor_basis
-from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.model.linear_phases import Phases
 from layoutopt.model.swizzle_rules import Field, LastBlock, Masks, Rules
 
-BoolArray = npt.NDArray[np.bool_]
 Lanes = npt.NDArray[Any]  # uint32 or uint64: a bit for each lane
 
 # Masks times phases that a table holds at most, and the entries that are counted at once.

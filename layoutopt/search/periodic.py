@@ -53,7 +53,7 @@ def with_period(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
         best,
         excess_bound=Bound(least, EVERY_LAYOUT),
         bytes_bound=Bound(tile.bytes, EVERY_LAYOUT),
-        complete=done,
+        left_open=False,
         reason="" if done else _NOT_ALL,
         decided_by="placement",
     )
@@ -115,14 +115,11 @@ def _of(case: Case, period: int, best: Proposal, ask: Ask) -> Proposal | None:
     excess, size = case.weighted_excess(case.count(table)), case.size(table)
     if (excess, size) >= (best.weighted_excess, best.bytes):
         return None
-    size_of_index = 2 * (sum(1 for extent in tile.shape if extent > 1) - 1)
     return replace(
         best,
         layout=layout,
         family="table",
         weighted_excess=excess,
         bytes=size,
-        operations=size_of_index + 3,
-        operations_proved=False,
         alignment_bytes=None,
     )

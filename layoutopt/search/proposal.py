@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.ground.escape import described
 from layoutopt.layout.layout import Layout
@@ -83,19 +82,19 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What the model promises; the conflict engine decides whether it holds.
+    """A layout, or none, and what is proved; the conflict engine decides whether what it promises holds.
 
     Attributes:
         layout: the best layout found; None if there is none.
         family: the families it uses.
         weighted_excess: in units of `Trace.weight_unit`.
         bytes: last offset plus element size.
-        operations: what the search takes the index to cost; None where there is nothing to choose between.
-        operations_proved: no layout searched with this excess and these bytes was taken to cost less.
         excess_bound: of the weighted excess.
         plain_floor: excess, weights not applied, that the counting bound leaves in every layout.
         bytes_bound: of the bytes at that excess.
-        complete: both bounds are met, or infeasibility is proved.
+        refuted: without a layout: whether that there is none is proved.
+        left_open: whether something may be better of which the bounds say nothing, such as a cheaper index
+            where instructions come first.
         reason: why there is no layout, or what is left unproved; may be empty.
         alignment_bytes: that the base must have, where not the layout's own needs decide.
         plain_bound: of the excess, weights not applied, where more is known than the other two say.
@@ -103,23 +102,28 @@ class Proposal:
             that was asked.
         decided_by: see `Result.decided_by`; it counts where `complete`.
         model: what one model of everything took, where it was asked.
-        start: byte offsets of a table with less excess, for whoever looks for one.
     """
 
     layout: Layout | None
     family: str
     weighted_excess: float
     bytes: int
-    operations: int | None
-    operations_proved: bool
     excess_bound: Bound
     plain_floor: int
     bytes_bound: Bound
-    complete: bool
-    reason: str
+    refuted: bool = False
+    left_open: bool = False
+    reason: str = ""
     alignment_bytes: int | None = None
     plain_bound: Bound | None = None
     every_layout: tuple[int, str] | None = None
     decided_by: str = ""
     model: ModelGrowth | None = None
-    start: IntArray | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is better: the bounds are met, or there is no layout."""
+        if self.layout is None:
+            return self.refuted
+        met = self.weighted_excess <= self.excess_bound.lower_bound
+        return met and self.bytes <= self.bytes_bound.lower_bound and not self.left_open

@@ -11,6 +11,7 @@ from layoutopt.engine.run_time_values import ChoiceTrace
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound
+from layoutopt.problems.objective import EXCESS_FIRST
 from layoutopt.search.proposal import Ask, Proposal
 from layoutopt.search.search import plain_layouts
 
@@ -35,32 +36,23 @@ def over_values(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     bound = proposal.excess_bound.lower_bound
     least_bytes = proposal.bytes_bound.lower_bound
     needed = ask.budget.at_least(_NEEDED_S)
-    best = _judged(case, proposal, proposal.layout, proposal.family, proposal.operations or 0, needed)
+    best = _judged(case, proposal, proposal.layout, proposal.family, needed)
     plain = plain_layouts(case.lowered, case.device, case.certain, ask.budget)
-    for layout, family, operations in islice(plain, _most(case)):
+    for layout, family in islice(plain, _most(case)):
         if ask.budget.spent or (best.weighted_excess <= bound and best.bytes <= least_bytes):
             break
-        size = case.size(case.table(layout))
-        if best.weighted_excess <= bound and (size, operations) >= (best.bytes, best.operations or 0):
+        if best.weighted_excess <= bound and case.size(case.table(layout)) >= best.bytes:
             continue
         try:
-            judged = _judged(case, proposal, layout, family, operations, ask.budget)
+            judged = _judged(case, proposal, layout, family, ask.budget)
         except OutOfTime:
             break
-        best = min(best, judged, key=_rank)
-    reached = best.weighted_excess <= bound
-    bytes_bound = proposal.bytes_bound if reached else Bound(case.lowered.tile.bytes, EVERY_LAYOUT)
-    complete = reached and best.bytes == bytes_bound.lower_bound
+        best = min(best, judged, key=_key)
+    if best.weighted_excess > bound:
+        best = replace(best, bytes_bound=Bound(case.lowered.tile.bytes, EVERY_LAYOUT))
     if ask.conflict_free and best.weighted_excess > 0:
-        reason = "no layout without excess over all values was found"
-        return replace(best, layout=None, complete=False, reason=reason)
-    return replace(
-        best,
-        bytes_bound=bytes_bound,
-        operations_proved=complete and best.layout == proposal.layout and proposal.operations_proved,
-        complete=complete,
-        reason="" if complete else _NOT_ALL,
-    )
+        return replace(best, layout=None, reason="no layout without excess over all values was found")
+    return replace(best, reason="" if best.complete else _NOT_ALL)
 
 
 def _most(case: Case) -> int:
@@ -69,17 +61,13 @@ def _most(case: Case) -> int:
     return max(32, min(_MOST_PLAIN_LAYOUTS, _CHOICES_COUNTED // max(1, work)))
 
 
-def _judged(
-    case: Case, proposal: Proposal, layout: Layout, family: str, operations: int, budget: Budget
-) -> Proposal:
+def _judged(case: Case, proposal: Proposal, layout: Layout, family: str, budget: Budget) -> Proposal:
     """The layout in the proposal's place, with what the engine counts."""
     table = case.table(layout)
     excess = case.weighted_excess(case.count(table, budget))
-    size = case.size(table)
-    return replace(
-        proposal, layout=layout, family=family, operations=operations, bytes=size, weighted_excess=excess
-    )
+    return replace(proposal, layout=layout, family=family, bytes=case.size(table), weighted_excess=excess)
 
 
-def _rank(proposal: Proposal) -> tuple[float, int, int]:
-    return proposal.weighted_excess, proposal.bytes, proposal.operations or 0
+def _key(proposal: Proposal) -> tuple[float, ...]:
+    flips = len(proposal.layout.swizzle) if proposal.layout is not None else 0
+    return EXCESS_FIRST.key(proposal.weighted_excess, proposal.bytes, flips)

@@ -14,20 +14,17 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.accesses.alignment import Blocks, blocks
 from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import Case
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import VerificationError
-from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.model.phases import counting_excess, phase_sets
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound
 from layoutopt.search.proposal import Ask, Proposal
-
-BoolArray = npt.NDArray[np.bool_]
 
 # Warp instructions beyond which a sample is searched; how many it has, and how many join it in a round.
 MOST_TOGETHER: Final = 1 << 14
@@ -70,7 +67,7 @@ def by_sample(case: Case, ask: Ask, search: Callable[[Trace], Proposal]) -> Prop
         )
         joined = [_worst(over, mine) for over, mine in zip(counted.excess, taken, strict=True)]
         if ask.conflict_free and best.weighted_excess:
-            best = replace(best, layout=None, complete=False, reason=_LEFT)
+            best = replace(best, layout=None, reason=_LEFT)
         if counted.holds or ask.budget.spent or not any(rows.any() for rows in joined):
             return best
         taken = [mine | rows for mine, rows in zip(taken, joined, strict=True)]
@@ -109,9 +106,8 @@ def _counted(case: Case, lanes: Trace, proposal: Proposal, taken: list[BoolArray
         replace(
             proposal,
             weighted_excess=total,
-            operations_proved=False,
             bytes_bound=least,
-            complete=False,
+            left_open=True,
             reason=_LEFT,
         ),
         excess,
@@ -153,7 +149,11 @@ def _counting_excess(case: Case, lanes: Trace, held_by: Blocks, budget: Budget) 
 
 def _rank(case: Case) -> Callable[[Proposal], tuple[float, ...]]:
     objective = case.lowered.layout.objective
-    return lambda p: objective.key(p.weighted_excess, p.bytes, p.operations or 0)
+    return lambda p: objective.key(
+        p.weighted_excess,
+        p.bytes,
+        case.index_cost(p.layout) if p.layout is not None and objective.instructions_first else 0,
+    )
 
 
 def _some(total: int, count: int) -> BoolArray:

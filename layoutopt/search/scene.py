@@ -33,7 +33,7 @@ from layoutopt.model.linearisations import (
 from layoutopt.model.pads import padded
 from layoutopt.model.phases import PhaseSet, counting_excess, phase_sets
 from layoutopt.model.pitches import by_span
-from layoutopt.model.placement import FreeAssignment, free_assignment, in_own_bytes, nearby
+from layoutopt.model.placement import FreeAssignment, free_assignment, in_own_bytes
 from layoutopt.model.space import space_of
 from layoutopt.model.swizzle import SHIFT_OPERATIONS, SwizzleModel
 from layoutopt.model.swizzle_rules import (
@@ -62,8 +62,9 @@ _TABLE_EFFORT = 2.0
 _MOST_ASKED = 512
 # Linearisations of whole dimensions among which pads may be a period or more.
 _MOST_FAR = 1024
-# Share of the time left to list other kinds before any is tried.
-GATHER_SHARE = 0.2
+# Share of the time left, and effort, to list other kinds before any is tried; and the effort of one.
+GATHERING = (0.2, 2.0)
+EFFORT_A_CANDIDATE = 2e-5
 
 
 def _is_binary(shape: tuple[int, ...]) -> bool:
@@ -221,10 +222,11 @@ class Scene:
         for cuts in range(MAX_CUTS + 1):
             tight: list[Linearisation] = []
             candidates = unpadded(self.space, cuts, known())
-            turned, part = rotated(self.space) if cuts == 0 else (), self.budget.part(GATHER_SHARE)
+            turned, part = rotated(self.space) if cuts == 0 else (), self.budget.part(*GATHERING)
             try:
                 for candidate in itertools.chain(candidates, turned):
                     (tight if candidate.span == self.tile.elements else rest).append(candidate)
+                    part.charge(EFFORT_A_CANDIDATE)
                     part.check()
             except OutOfTime:
                 self.tally.exhausted = False
@@ -274,8 +276,6 @@ class Scene:
             self.tally.deciders.add("cp-sat")
         masks = solution.masks if solved else known
         found = None if masks is None else self.swizzled(candidate, phases, masks)
-        if found is not None and solution.outcome is not Outcome.OPTIMAL:
-            found = replace(found, cheapest=False)
         return found, known is not None or solution.outcome in (Outcome.OPTIMAL, Outcome.INFEASIBLE)
 
     def question(self, phases: Phases, ceilings: IntArray, given: Rules) -> Question:
@@ -295,29 +295,14 @@ class Scene:
     def swizzled(self, candidate: Linearisation, phases: Phases, masks: Masks) -> Found:
         """A layout with these masks, shortened to what `candidate` may take."""
         assert self.field is not None
-        plain, masks = masks, shortened(candidate, self.field, self.tile, masks)
+        masks = shortened(candidate, self.field, self.tile, masks)
         operations = candidate.operations + SHIFT_OPERATIONS * distances(masks)
-        # Which row operations are cheapest together with the masks, nobody asked.
-        return Found(candidate, masks, phases.excess(masks), operations, cheapest=masks == plain)
+        return Found(candidate, masks, phases.excess(masks), operations)
 
     def tell(self, excess: int, span: int, bound: int, doing: str) -> None:
         """Tell whoever watches the best so far, by its excess and its elements, and what is proved."""
         unit, size = self.trace.weight_unit, span * self.tile.element_bytes
         self.progress(standing(excess / unit, size, bound / unit, doing))
-
-    def look_nearby(self, best: Found) -> None:
-        """Let local search make a table of the best so far: it costs little, and others start from it."""
-        if self.may_look_up:
-            self.tally.nearby = nearby(
-                self.sets, self.trace, self.tile, budget=self.budget, hint=self.layout(best).table()
-            )
-
-    def start_of_table(self, best: Found) -> IntArray | None:
-        """Byte offsets of the table found nearby, where it has less excess than the best."""
-        found = self.tally.nearby
-        if found is None or found.excess is None or found.excess >= best.excess:
-            return None
-        return found.table
 
     def by_table(self, best: Found, *, last: bool = False) -> Proposal | None:
         """A table that is better than the best formula so far, where that is the answer.
@@ -327,9 +312,7 @@ class Scene:
         """
         if not self.may_look_up:
             return None
-        free, known = self._free_assignment(self.sets, best), self.tally.nearby
-        if free is not None and known is not None and (free.excess or 0) < (known.excess or 0):
-            self.tally.nearby = free
+        free = self._free_assignment(self.sets, best)
         if self.trace.has_idle and free is not None and free.complete and free.excess == self.floor:
             # What weighs nothing should cost no more, either, where that is to be had.
             every = phase_sets(self.trace.with_idle(), self.tile, self.device, blocks(self.trace, self.tile))
@@ -342,10 +325,10 @@ class Scene:
         smaller = free.bytes < used and (self.bytes_first or (last and free.excess == best.excess))
         if not smaller and not (free.complete and (free.excess, free.bytes) < (best.excess, used)):
             return None
-        return as_table(self.tile, free, self.proposal(best, self.floor, operations_proved=False))
+        return as_table(self.tile, free, self.proposal(best, self.floor))
 
     def _free_assignment(self, sets: tuple[PhaseSet, ...], best: Found) -> FreeAssignment | None:
-        hint = self._hint(best)
+        hint = self.layout(best).table() if self.fits(best.candidate.span) else None
         if best.excess == self.floor and self.tile.elements > _MOST_ASKED and hint is not None:
             return in_own_bytes(sets, self.trace, self.tile, budget=self.budget, hint=hint)
         return free_assignment(
@@ -357,11 +340,6 @@ class Scene:
             max_bytes=self.tile.bytes if self.bytes_first else self.limit,
             hint=hint,
         )
-
-    def _hint(self, best: Found) -> IntArray | None:
-        if (start := self.start_of_table(best)) is not None:
-            return start
-        return self.layout(best).table() if self.fits(best.candidate.span) else None
 
     def layout(self, found: Found) -> Layout:
         """What was found, as a layout."""
@@ -384,7 +362,7 @@ class Scene:
         codes = index_code(problem, self.device, self.trace, offset, layout.table())
         return sum(code.instructions.total for code in codes)
 
-    def proposal(self, found: Found, excess_bound: int, *, operations_proved: bool) -> Proposal:
+    def proposal(self, found: Found, excess_bound: int) -> Proposal:
         """What was found as an answer, under a proved bound of the excess."""
         layout = self.layout(found)
         used = int(layout.table().max()) + self.tile.element_bytes
@@ -409,14 +387,10 @@ class Scene:
             family,
             found.excess,
             used,
-            found.operations,
-            operations_proved and complete,
             Bound(min(excess_bound, found.excess), bound_scope),
             self.plain_floor,
             Bound(bytes_bound, bytes_scope),
-            complete,
-            "" if complete else STOPPED,
-            start=self.start_of_table(found),
+            reason="" if complete else STOPPED,
         )
 
     def _plain(self) -> Proposal:
@@ -426,7 +400,7 @@ class Scene:
         fitting = [f for f in known if self.fits(f.candidate.span)]
         if not fitting:
             return self.none("the layouts that were looked at are larger", self.scope, False)
-        return self.proposal(min(fitting, key=lambda f: f.rank), self.floor, operations_proved=False)
+        return self.proposal(min(fitting, key=lambda f: f.rank), self.floor)
 
     def none(self, reason: str, scope: str, complete: bool) -> Proposal:
         """No layout, for a reason that holds in a scope."""
@@ -434,6 +408,6 @@ class Scene:
         if scope == self.scope and (unknown_sizes or self._left_out or self._left_out_matrices):
             complete = False
         return Proposal(
-            None, "", 0, 0, 0, False, Bound(self.floor, EVERY_LAYOUT), self.plain_floor,
-            Bound(self.tile.bytes, EVERY_LAYOUT), complete, f"{reason} ({scope})",
+            None, "", 0, 0, Bound(self.floor, EVERY_LAYOUT), self.plain_floor,
+            Bound(self.tile.bytes, EVERY_LAYOUT), refuted=complete, reason=f"{reason} ({scope})",
         )  # fmt: skip

@@ -23,7 +23,7 @@ from layoutopt.problems.types import Problem
 from layoutopt.search.fall_back import fall_back
 from layoutopt.search.found import Found
 from layoutopt.search.least_excess import ALL_HAVE_CONFLICTS, NONE_KEEPS_TO_THEM, LeastExcess
-from layoutopt.search.least_operations import COST_LEFT, LeastOperations
+from layoutopt.search.least_operations import LeastOperations, with_cost_open
 from layoutopt.search.proposal import Progress, Proposal
 from layoutopt.search.reach_floor import ReachFloor
 from layoutopt.search.scene import Scene
@@ -55,8 +55,8 @@ def search(
 
 def plain_layouts(
     problem: Problem, device: Device, trace: Trace, budget: Budget
-) -> Iterator[tuple[Layout, str, int]]:
-    """Layouts of the families without a swizzle, with their families and operations.
+) -> Iterator[tuple[Layout, str]]:
+    """Layouts of the families without a swizzle, with their families.
 
     First those without cuts and pads, then pads of whole dimensions by rising bytes, then cuts.
     """
@@ -67,7 +67,7 @@ def plain_layouts(
     for candidate in budget.while_left(every):
         if scene.fits(candidate.span):
             found = Found(candidate, {}, 0, candidate.operations)
-            yield scene.layout(found), candidate.family, candidate.operations
+            yield scene.layout(found), candidate.family
 
 
 class _Search:
@@ -106,7 +106,7 @@ class _Search:
         if (cheapest := LeastOperations(self.scene).run()) is not None:
             return cheapest
         proposal = self._excess_first()
-        return proposal if proposal.layout is None else replace(proposal, **COST_LEFT)
+        return proposal if proposal.layout is None else with_cost_open(proposal)
 
     def _plainest(self) -> Proposal:
         """Where the time was over before the smallest candidate was known: the best of a few plain ones."""
@@ -116,9 +116,7 @@ class _Search:
         found = [f for f in self.tally.unswizzled if f.excess <= enough]
         if not found:
             return self.scene.none("out of time", self.scene.scope, False)
-        return self.scene.proposal(
-            min(found, key=lambda f: f.rank), self.scene.floor, operations_proved=False
-        )
+        return self.scene.proposal(min(found, key=lambda f: f.rank), self.scene.floor)
 
     def _excess_first(self) -> Proposal:
         """Least excess, then bytes, then index cost."""
@@ -138,8 +136,7 @@ class _Search:
                 answer = self.scene.by_table(stage1, last=True)
                 if answer is not None:
                     return answer
-            proved = self.tally.undecided_span is None and stage1.cheapest
-            return self.scene.proposal(stage1, self.scene.floor, operations_proved=proved)
+            return self.scene.proposal(stage1, self.scene.floor)
         if self.scene.conflict_free and self.tally.undecided_span is None and self.tally.exhausted:
             return self.scene.none(ALL_HAVE_CONFLICTS, self.scene.scope, True)
-        return LeastExcess(self.scene, reach, self.method).run()
+        return LeastExcess(self.scene, reach).run()

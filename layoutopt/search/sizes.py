@@ -21,9 +21,8 @@ from layoutopt.accesses.free_lanes import is_free
 from layoutopt.accesses.trace import MAX_LANE_ACCESSES
 from layoutopt.engine.case import Case, cases
 from layoutopt.errors import LayoutError, ProblemFileError
-from layoutopt.expressions.count import operations
 from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, substituted
-from layoutopt.expressions.simplify import Range, simplify
+from layoutopt.expressions.simplify import Range, operations, simplify
 from layoutopt.files.templates import Values
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget, OutOfTime

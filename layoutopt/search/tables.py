@@ -55,7 +55,7 @@ def not_refuted(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     if too_large or (ask.conflict_free and bound.everywhere and bound.lower_bound > 0):
         return proposal
     reasons = proposal.reason, why_none_is_searched(case) or _TABLES_LEFT
-    return replace(proposal, complete=False, reason="; ".join(filter(None, reasons)))
+    return replace(proposal, refuted=False, reason="; ".join(filter(None, reasons)))
 
 
 def within(problem: Problem, families: tuple[Family, ...] | None) -> Problem:
@@ -81,7 +81,7 @@ def of_every_layout(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
         workers=ask.workers,
         briefly=limits.families is not None,
         max_bytes=limits.max_bytes,
-        hint=_start(proposal),
+        hint=proposal.layout.table() if proposal.layout is not None else None,
         progress=_telling(case, proposal, ask),
     )
     proposal = replace(proposal, every_layout=(general.bound, general.evidence))
@@ -98,9 +98,9 @@ def of_every_layout(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
         return proposal
     proposal = replace(proposal, excess_bound=Bound(general.bound, EVERY_LAYOUT))
     if proposal.layout is None:
-        return replace(proposal, complete=True, reason=_by(general), decided_by=_decider(general))
+        return replace(proposal, refuted=True, reason=_by(general), decided_by=_decider(general))
     if general.bound == proposal.weighted_excess and proposal.bytes == case.lowered.tile.bytes:
-        proposal = replace(proposal, complete=True, reason="", decided_by=_decider(general))
+        proposal = replace(proposal, left_open=False, reason="", decided_by=_decider(general))
     return proposal
 
 
@@ -138,13 +138,6 @@ def _telling(case: Case, best: Proposal | _Table | None, ask: Ask) -> Callable[[
         ask.progress(found)
 
     return tell
-
-
-def _start(proposal: Proposal) -> np.ndarray | None:
-    """Where a table is sought from: a better one that is known, or the formula."""
-    if proposal.start is not None:
-        return proposal.start
-    return proposal.layout.table() if proposal.layout is not None else None
 
 
 def _worth_asking(case: Case, proposal: Proposal, ask: Ask) -> int | None:
@@ -214,11 +207,11 @@ def with_tables(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
             return replace(
                 proposal,
                 excess_bound=Bound(bound, EVERY_LAYOUT),
-                complete=True,
+                refuted=True,
                 reason=_by(general),
                 decided_by=_decider(general),
             )
-        return replace(proposal, complete=False, reason=f"{proposal.reason}; {_TABLES_LEFT}")
+        return replace(proposal, refuted=False, left_open=True, reason=f"{proposal.reason}; {_TABLES_LEFT}")
     return _the_better(case, proposal, known, bound, None if _bytes_first(case, ask) else general.free)
 
 
@@ -271,13 +264,13 @@ def _the_better(
         return replace(
             proposal,
             bytes_bound=Bound(least, EVERY_LAYOUT),
-            complete=True,
+            left_open=False,
             reason="",
             decided_by="placement",
         )
     if bound >= proposal.excess_bound.lower_bound:
         proposal = replace(proposal, excess_bound=Bound(bound, EVERY_LAYOUT))
-    return replace(proposal, complete=False, reason=_TABLES_LEFT)
+    return replace(proposal, left_open=True, reason=_TABLES_LEFT)
 
 
 def _rank(case: Case, excess: float, size: int) -> tuple[float, ...]:

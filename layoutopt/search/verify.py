@@ -117,8 +117,8 @@ def _proof(case: Case, proposal: Proposal) -> Proof:
     plain = Bound(least, scope if least > proposal.plain_floor else EVERY_LAYOUT)
     weighted = Bound(case.in_weights(bound), scope) if case.has_weights else None
     cost = None
-    if proposal.layout is not None and proposal.operations is not None and case.indexed:
-        value = sum(code.instructions.total for code in case.index_code(proposal.layout))
+    if proposal.layout is not None and case.indexed and not case.lowered.is_dictated:
+        value = case.index_cost(proposal.layout)
         cost = IndexCost(value, value <= case.least_instructions, MEASURE)
     # The search itself proves of every layout what counting gives.
     wider, evidence = None, COUNTING.evidence if bound and scope == EVERY_LAYOUT else ""

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from layoutopt.problems.answer import Status
+from layoutopt.problems.answer import Estimate, Status
 from layoutopt.study.comparison import Recommendation, Row
 
 # Estimates that differ by less do not tell which layout is faster: three times their median error. A layout
@@ -98,7 +98,13 @@ def clearly_faster(row: Row, used: Row) -> bool:
     saved = (used.weighted_wavefronts or 0.0) - (row.weighted_wavefronts or 0.0)
     if row.time is None or used.time is None or row.cycles is None or used.cycles is None:
         return saved > 0
-    return saved >= 0 and max(row.time / used.time, row.cycles / used.cycles) * SAME_TIME < 1
+    return saved >= 0 and surely_faster(row, used)
+
+
+def surely_faster(found: Row | Estimate, used: Row | Estimate) -> bool:
+    """Whether estimates tell that one is faster, for one block alone and for as many as fit."""
+    pairs = (found.time, used.time), (found.cycles, used.cycles)
+    return all(a is not None and b is not None and a * SAME_TIME < b for a, b in pairs)
 
 
 def _left_out(rows: int) -> str:

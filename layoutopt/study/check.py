@@ -1,31 +1,42 @@
-"""Audit a layout that somebody already uses: what it costs, what is wrong with it, what would mend it."""
+"""Audit layouts that somebody already uses: what they cost, what is wrong with them, what would mend them.
+
+Of several tiles, each layout is audited by itself; where they lie and what all of it takes is the block's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Final, TypedDict, Unpack, overload
 
 import msgspec
+import numpy as np
 from msgspec import Struct
 
 from layoutopt.accesses.free_lanes import free_accesses, is_free, naturally
-from layoutopt.accesses.lower import named_lanes, named_widths, width_choices
+from layoutopt.accesses.lower import byte_table, named_lanes, named_widths, offset_formula, width_choices
 from layoutopt.engine.conflicts import Counts
 from layoutopt.engine.referee import CountedAccess, KnownLanes
 from layoutopt.engine.run_time_values import rounded_count
+from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import to_text
+from layoutopt.files.checks import fields_of
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
-from layoutopt.hardware.counters import counters
-from layoutopt.hardware.devices import Device
-from layoutopt.problems.answer import RESULT_SCHEMA, Descriptor, Estimate, Result, Status
+from layoutopt.ground.json_data import Versioned
+from layoutopt.hardware.devices import Device, counters
+from layoutopt.problems.answer import RESULT_SCHEMA, Descriptor, Estimate, Status
 from layoutopt.problems.target import target_of
-from layoutopt.problems.types import Problem
+from layoutopt.problems.types import Block, NamedTile, Problem
 from layoutopt.search.free_lanes import under_layout
+from layoutopt.search.tile_groups import groups, within_room
 from layoutopt.study import findings
 from layoutopt.study.findings import Finding
-from layoutopt.study.fix import EditedLayout, Timed, edit_finding, edited, fix
+from layoutopt.study.fix import EditedLayout, Solver, edit_finding, edited, estimated, fix
 from layoutopt.study.idle_xor import alignment_note, idle_xor
 from layoutopt.study.in_use import AnyLayout, InUse
+
+BLOCK_SCHEMA: Final = "layoutopt.tile_set_audit/1"
 
 
 class AuditedAccess(Struct, frozen=True, omit_defaults=True, rename={"loops": "for"}):
@@ -46,7 +57,7 @@ class AuditedAccess(Struct, frozen=True, omit_defaults=True, rename={"loops": "f
     where: str | None = None
 
 
-class Audit(Struct, frozen=True, rename={"schema_": "schema"}):
+class Audit(Versioned, frozen=True):
     """The outcome.
 
     Attributes:
@@ -71,25 +82,76 @@ class Audit(Struct, frozen=True, rename={"schema_": "schema"}):
     estimate: Estimate | None
     schema_: str = RESULT_SCHEMA
 
-    def to_json(self) -> dict[str, Any]:
-        """The audit as JSON-ready data, the schema first."""
-        data: dict[str, Any] = msgspec.to_builtins(self)
-        return {"schema": data.pop("schema"), **data}
+
+class PlacedAudit(Struct, frozen=True):
+    """One tile of a block.
+
+    Attributes:
+        base_bytes: where its first stage begins, as the file says, else behind the tiles before it.
+        stage_bytes: from one stage to the next.
+        audit: of one stage.
+    """
+
+    tile: str
+    base_bytes: int
+    stages: int
+    stage_bytes: int
+    audit: Audit
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """First byte and end of each stage."""
+        starts = (self.base_bytes + stage * self.stage_bytes for stage in range(self.stages))
+        return [(start, start + self.audit.bytes) for start in starts]
 
 
+class BlockAudit(Versioned, frozen=True):
+    """The outcome for several tiles.
+
+    Attributes:
+        status: infeasible where a layout cannot hold its tile, or where tiles do not lie as they must.
+        bytes: to the end of the last tile as declared, all stages.
+        max_bytes: what the file allows, else what a block of the GPU may take; None where not known.
+        findings: about the block; those about one layout stand with its tile.
+    """
+
+    problem: str
+    target: str
+    status: Status
+    bytes: int
+    max_bytes: int | None
+    excess: int | float
+    tiles: tuple[PlacedAudit, ...]
+    findings: tuple[Finding, ...]
+    schema_: str = BLOCK_SCHEMA
+
+
+class Options(TypedDict, total=False):
+    """How to check; see `check`."""
+
+    target: Device | str | None
+    solver: Solver | None
+    budget: Budget | None
+    counting: Budget | None
+
+
+@overload
+def check(problem: Problem, layout: AnyLayout | None = None, **how: Unpack[Options]) -> Audit: ...
+@overload
+def check(problem: Block, **how: Unpack[Options]) -> BlockAudit: ...
 def check(
-    problem: Problem,
+    problem: Problem | Block,
     layout: AnyLayout | None = None,
     *,
     target: Device | str | None = None,
-    solver: Callable[[Problem], Result] | None = None,
+    solver: Solver | None = None,
     budget: Budget | None = None,
     counting: Budget | None = None,
-) -> Audit:
+) -> Audit | BlockAudit:
     """Audit `layout` under the accesses of `problem`.
 
     Args:
-        problem: the tile and its accesses.
+        problem: a tile and its accesses, or several, each with a layout in the file.
         layout: element offsets as an expression over x0, x1, ...; a `Layout` or a result of `solve`; or an
             integer array of byte offsets in the shape of the tile. None takes the `layout.offset` of the
             file, else its `published.offset`.
@@ -103,46 +165,44 @@ def check(
         ProblemFileError: there is no layout to check, or it cannot be read.
     """
     gpu = target_of(problem, target)
+    if isinstance(problem, Block):
+        if layout is not None:
+            raise ProblemFileError("layout", "is one tile's; of several, the file says each tile's layout")
+        return _block_audit(problem, gpu, solver, budget, counting)
+    return _tile_audit(problem, layout, gpu, solver, budget, counting)
+
+
+def _tile_audit(
+    problem: Problem,
+    layout: AnyLayout | None,
+    gpu: Device,
+    solver: Solver | None,
+    budget: Budget | None,
+    counting: Budget | None,
+) -> Audit:
+    """The audit under the lanes and widths that cost least, where the file leaves them open."""
     asked = problem
     if is_free(problem):
         natural = naturally(problem, free_accesses(problem, gpu))
         table = InUse(width_choices(natural)[0], layout, gpu).table
         problem = under_layout(problem, gpu, table, budget)
-    audit = _with_widths(problem, layout, gpu, solver, budget, counting)
-    return msgspec.structs.replace(audit, accesses=named_lanes(audit.accesses, asked, problem))
+    options = [InUse(option, layout, gpu, counting) for option in width_choices(problem)]
+    used = min(options, key=_cost) if len(options) > 1 else options[0]
+    audit = _audit(used, solver, budget)
+    accesses = named_widths(audit.accesses, problem, used.problem)
+    return msgspec.structs.replace(audit, accesses=named_lanes(accesses, asked, problem))
 
 
-def _with_widths(
-    problem: Problem,
-    layout: AnyLayout | None,
-    gpu: Device,
-    solver: Callable[[Problem], Result] | None,
-    budget: Budget | None,
-    counting: Budget | None,
-) -> Audit:
-    """The audit under the widths that cost least."""
-    options = width_choices(problem)
-    if len(options) > 1:
-        # The layout is given, so that every access takes the width that costs it least.
-        audits = [_audit(InUse(option, layout, gpu, counting), None, None, final=False) for option in options]
-        totals = [
-            (a.status is Status.INFEASIBLE, sum(access.wavefronts for access in a.accesses)) for a in audits
-        ]
-        chosen = options[totals.index(min(totals))]
-        audit = _audit(InUse(chosen, layout, gpu, counting), solver, budget)
-        return msgspec.structs.replace(audit, accesses=named_widths(audit.accesses, problem, chosen))
-    return _audit(InUse(options[0], layout, gpu, counting), solver, budget)
+def _cost(used: InUse) -> tuple[bool, float]:
+    """Whether the layout cannot hold the tile with these widths, and its wavefronts."""
+    reports = (access.report(counts) for access, counts in zip(used.accesses, used.counts, strict=True))
+    return any(any(kind(used)) for kind in _WRONG), sum(report.wavefronts for report in reports)
 
 
-def _audit(
-    used: InUse,
-    solver: Callable[[Problem], Result] | None,
-    budget: Budget | None,
-    *,
-    final: bool = True,
-) -> Audit:
+def _audit(used: InUse, solver: Solver | None, budget: Budget | None) -> Audit:
+    """Everything about a layout with one width for each access."""
     accesses, budget = used.accesses, budget or Budget()
-    counts = [access.count(used.table, used.counting) for access in accesses]
+    counts = used.counts
     reports = tuple(_report(used, a, c) for a, c in zip(accesses, counts, strict=True))
     known = [
         (a.lanes, source, c)
@@ -164,14 +224,12 @@ def _audit(
     ]
     excess = rounded_count(sum(r.excess for r in reports))
     weighted_excess = weighted / used.lanes.weight_unit
-    edit, took = None, None
-    if final:
-        timed = Timed(used, not wrong, budget)
-        took = timed.own
-        if solver is not None:
-            edit = edited(used, excess, timed)
-            found += [edit_finding(used, edit)] if edit is not None else []
-            found += fix(used, excess, weighted_excess, bool(wrong), solver, timed)
+    own = estimated(used, used.node, budget) if used.node is not None and not wrong else None
+    edit = None
+    if solver is not None:
+        edit = edited(used, excess, budget)
+        found += [edit_finding(used, edit)] if edit is not None else []
+        found += fix(used, excess, weighted_excess, bool(wrong), solver, own, budget)
     return Audit(
         used.problem.name,
         used.gpu.name,
@@ -185,7 +243,7 @@ def _audit(
         reports,
         tuple(found),
         edit,
-        took,
+        own,
     )
 
 
@@ -209,3 +267,122 @@ def _report(used: InUse, access: CountedAccess, counts: Counts) -> AuditedAccess
         **msgspec.structs.asdict(base),
         counters=counters(used.gpu, access.operation, int(base.wavefronts), int(base.bank_conflicts)),
     )
+
+
+# A block -----------------------------------------------------------------------------------------
+
+
+def _block_audit(
+    tile_set: Block, gpu: Device, solver: Solver | None, budget: Budget | None, counting: Budget | None
+) -> BlockAudit:
+    """Every tile's layout in the file, and how the tiles lie."""
+    audits = {}
+    for tile in tile_set.tiles:
+        with fields_of(tile_set, tile):
+            audits[tile.name] = _tile_audit(tile_set.problem(tile), None, gpu, solver, budget, counting)
+    placed = tuple(_placed(tile_set, audits))
+    size = max(part.ranges[-1][0] + part.audit.declared_bytes for part in placed)
+    limit = within_room(tile_set, gpu).layout.max_bytes
+    wrong = [
+        *_misplaced(placed),
+        *_overlaps(tile_set, placed),
+        *_too_large(size, limit),
+        *_different(tile_set, audits),
+    ]
+    sound = not wrong and all(part.audit.status is not Status.INFEASIBLE for part in placed)
+    return BlockAudit(
+        tile_set.name,
+        gpu.name,
+        Status.FEASIBLE if sound else Status.INFEASIBLE,
+        size,
+        limit,
+        sum(part.audit.excess for part in placed),
+        placed,
+        tuple(wrong),
+    )
+
+
+def _placed(tile_set: Block, audits: Mapping[str, Audit]) -> Iterator[PlacedAudit]:
+    """Where each tile lies: as the file says, else behind those before it that live at the same time."""
+    ends: dict[str, int] = {}
+    for tile in tile_set.tiles:
+        audit = audits[tile.name]
+        given = tile_set.problem(tile).layout.alignment_bytes
+        unit = max(audit.alignment_bytes, min(tile.element_alignment, given or tile.element_alignment))
+        stage = tile.stage_bytes or -(-audit.declared_bytes // unit) * unit
+        before = [end for name, end in ends.items() if _together(tile_set, name, tile.name)]
+        base = tile.base_bytes if tile.base_bytes is not None else -(-max(before, default=0) // unit) * unit
+        ends[tile.name] = base + (tile.stages - 1) * stage + audit.declared_bytes
+        yield PlacedAudit(tile.name, base, tile.stages, stage, audit)
+
+
+def _together(tile_set: Block, one: str, other: str) -> bool:
+    """Whether two tiles live at the same time."""
+    times = [next((t for t, time in enumerate(tile_set.overlay) if n in time), None) for n in (one, other)]
+    return None in times or times[0] == times[1]
+
+
+def _misplaced(placed: tuple[PlacedAudit, ...]) -> Iterator[Finding]:
+    """Stages that do not begin at a multiple of what the layout needs."""
+    for part in placed:
+        unit = part.audit.alignment_bytes
+        starts = [start for start, _ in part.ranges if start % unit]
+        if starts:
+            yield Finding(
+                "misplaced",
+                f"tile {part.tile}: a stage begins at byte {starts[0]:,}; counts hold at multiples of {unit}",
+                details={"tile": part.tile, "byte_offset": starts[0], "alignment_bytes": unit},
+            )
+
+
+def _overlaps(tile_set: Block, placed: tuple[PlacedAudit, ...]) -> Iterator[Finding]:
+    """Stages that share bytes while both live."""
+    for one, other in itertools.combinations_with_replacement(placed, 2):
+        if one is not other and not _together(tile_set, one.tile, other.tile):
+            continue
+        mine, theirs = one.ranges, other.ranges
+        pairs = itertools.combinations(mine, 2) if one is other else itertools.product(mine, theirs)
+        shared = next(((max(a, c), min(b, d)) for (a, b), (c, d) in pairs if max(a, c) < min(b, d)), None)
+        if shared is not None:
+            whose = f"two stages of tile {one.tile}" if one is other else f"tiles {one.tile} and {other.tile}"
+            yield Finding(
+                "overlap",
+                f"{whose} share bytes {shared[0]:,} to {shared[1] - 1:,}",
+                details={"tiles": [one.tile, other.tile], "bytes": list(shared)},
+            )
+
+
+def _different(tile_set: Block, audits: Mapping[str, Audit]) -> Iterator[Finding]:
+    """Tiles that are to share a layout, and lie otherwise: by the bytes of their elements, row-major."""
+    for tiles, _ in groups(tile_set):
+        if len(tiles) < 2 or any(audits[tile.name].status is Status.INFEASIBLE for tile in tiles):
+            continue
+        first, *others = (_byte_offsets(tile, audits[tile.name]) for tile in tiles)
+        for tile, offsets in zip(tiles[1:], others, strict=True):
+            count = min(len(first), len(offsets))
+            apart = np.flatnonzero(first[:count] != offsets[:count])
+            if len(apart):
+                at = int(apart[0])
+                yield Finding(
+                    "layouts_differ",
+                    f"tiles {tiles[0].name} and {tile.name} are to share a layout (same_layout): byte {at:,} "
+                    f"of their elements lies at {first[at]:,} in one and at {offsets[at]:,} in the other",
+                    details={"tiles": [tiles[0].name, tile.name], "byte": at},
+                )
+
+
+def _byte_offsets(tile: NamedTile, audit: Audit) -> IntArray:
+    """Where each byte of the elements lies, row-major."""
+    node = offset_formula(audit.offset or "0", tile)
+    size = tile.storage.element_bytes
+    offsets: IntArray = (byte_table(node, tile)[:, None] + np.arange(size)).ravel()
+    return offsets
+
+
+def _too_large(size: int, limit: int | None) -> Iterator[Finding]:
+    if limit is not None and size > limit:
+        yield Finding(
+            "budget",
+            f"the block takes {size:,} bytes of shared memory; {limit:,} are allowed",
+            details={"bytes": size, "max_bytes": limit},
+        )

@@ -1,457 +1,380 @@
 """Padding or swizzle? The best layout of each family side by side, what each costs, and which to take.
 
-A row is the best of its family: proved by the solver, or, where the family is small, by counting every
-layout of it (`layoutopt.study.counted`). The guesses are what people write without looking. The problem is
-traced once, and the XOR row is not searched again where the best layout of all is one.
+Several tiles are compared by themselves and under one budget: a row of the block is the same row of all its
+tiles, one behind the other as tightly as they go. Where that is more than the budget, the tiles are arranged
+again with the families of the row, so that the row is the least excess that fits.
 """
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from layoutopt.accesses.lower import chosen_widths, over_elements
-from layoutopt.accesses.trace import Trace
-from layoutopt.engine.estimate import block_occupancy, estimate, timing_of
-from layoutopt.engine.witness import witness, worst_instruction
-from layoutopt.errors import LayoutError, ProblemFileError
-from layoutopt.expressions.count import operations
-from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, to_text
-from layoutopt.expressions.simplify import simplify
-from layoutopt.ground.arrays import IntArray
+from layoutopt.accesses.lower import offset_formula
+from layoutopt.engine.estimate import timing_of
+from layoutopt.files.checks import fields_of
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
-from layoutopt.layout.families import Family, comparison_rows
-from layoutopt.layout.formula import element_expression, has_xor, offset_expression
-from layoutopt.layout.layout import Layout
-from layoutopt.model.space import Space, space_of
-from layoutopt.problems.answer import Estimate, Result, Status
+from layoutopt.hardware.occupancy import occupancy
+from layoutopt.layout.families import comparison_rows
+from layoutopt.problems.answer import Arrangement, Result, Status
 from layoutopt.problems.target import target_of
-from layoutopt.problems.types import FAMILIES, Problem
-from layoutopt.search.dictated import ranked_candidates, reach
-from layoutopt.search.proposal import Ask
-from layoutopt.search.scene import searched_families
-from layoutopt.search.solve import solve_cases, solve_widths
+from layoutopt.problems.types import FAMILIES, Block, Problem
+from layoutopt.search.block import solve
+from layoutopt.search.fronts import Unit, own_alignment, plan_of, units_of
+from layoutopt.search.packing import pack, rounded_up
+from layoutopt.search.proposal import Progress
+from layoutopt.search.tile_groups import within_room
 from layoutopt.study.advice import mark_pareto, recommend, recommend_dictated
-from layoutopt.study.comparison import Comparison, Row, RowAccess, by_wavefronts
-from layoutopt.study.counted import COUNTED, Counter, best, plainly
-from layoutopt.study.edits import strides_obey, strides_of
-from layoutopt.study.known import known_case, with_known_lanes
-from layoutopt.study.nearest_edit import nearest_edit, time_of
+from layoutopt.study.check import check
+from layoutopt.study.comparison import BlockRow, Comparison, Row, TileOfRow
+from layoutopt.study.rows import ALL, TileRows
 
-ALL: Final = "all"
-# What is in use, and what it is most likely to be replaced by.
-_ESTIMATED_FIRST: Final = ("in_use", "published", "edit", "pad", ALL)
-_NOT_ALLOWED: Final = "not allowed by the problem's layout constraints"
-# Share of the time for everything but the first search that estimates of time have at least.
-_ESTIMATE_SHARE: Final = 0.25
+Known = Callable[[Problem], Result | None]
+
+# What is taken of a tile that has no such row: its layout in use, or row-major.
+_INSTEAD: Final = {
+    "edit": ("in_use", "published"),
+    "in_use": ("published",),
+    "guess_pad": ("none",),
+    "guess_xor": ("none",),
+}
+_MAX_STAGES: Final = 64  # as in a file
+_ALIGNED: Final = "bytes are lost to alignment, which other layouts of the tiles may not lose"
 
 
 def compare(
-    problem: Problem,
+    problem: Problem | Block,
     *,
     target: Device | str | None = None,
     time_limit: float | None = None,
-    progress: Callable[[str], None] = lambda _: None,
-    known: Result | None = None,
+    progress: Progress = lambda _: None,
+    known: Result | Known | None = None,
 ) -> Comparison:
-    """The best layout of each family, the guesses, and the layout in use.
+    """The best layout of each family, the guesses, and the layout in use; of several tiles, rows are of all.
 
     Args:
-        problem: the tile and its accesses.
+        problem: a tile and its accesses, or several.
         target: the device or its name, where it is not the one the problem names.
         time_limit: seconds for the search over everything, and as many for the rest; None for no limit.
         progress: called with a line of text from time to time.
-        known: the answer of `solve` to the problem, where it is known; everything is not searched again.
+        known: the answer of `solve` to the problem of one tile, or what has that of each tile where it is
+            known; everything is not searched again.
 
     Raises:
         ProblemFileError: the problem contradicts itself, or `known` is no answer to it.
     """
     gpu = target_of(problem, target)
-    problem = with_known_lanes(problem, gpu, Budget.of_limit(time_limit), known)
-    return Comparer(problem, gpu, time_limit, progress, known).run()
+    if isinstance(problem, Block):
+        answers = known if callable(known) else lambda _: None
+        return _BlockRows(problem, gpu, time_limit, progress, answers).run()
+    return TileRows(problem, gpu, time_limit, progress, known(problem) if callable(known) else known).run()
 
 
-class Comparer:
-    """A problem and its best layout of all, from which rows are made.
+# A block -----------------------------------------------------------------------------------------
 
-    Raises:
-        ProblemFileError: the problem contradicts itself.
+
+@dataclass(slots=True)
+class _Member:
+    """What gets one layout, and its rows by family.
+
+    The best layout of what the hardware dictates stands in the row of every family.
     """
 
+    unit: Unit
+    found: TileRows
+    rows: dict[str, Row]
+
+    @property
+    def dictated(self) -> bool:
+        return self.unit.case.asked.is_dictated
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(tile.name for tile in self.unit.tiles)
+
+    def row(self, family: str) -> Row | None:
+        """Its row, or what is taken in its place; None where there is neither."""
+        if self.dictated:
+            return self.rows.get(family, self.rows[ALL])
+        for name in (family, *_INSTEAD.get(family, ())):
+            if name in self.rows:
+                return self.rows[name] if self.may_be(name) else self.rows[ALL]
+        return None
+
+    def may_be(self, family: str) -> bool:
+        """Whether the constraints let the tile be of the family; what is no family may be."""
+        allowed, known = self.unit.case.problem.layout.families, comparison_rows()
+        if self.dictated or allowed is None or family not in known:
+            return not self.dictated
+        return any({*f.allowed_by} <= {*allowed, "none"} for f in known[family])
+
+    def alignment(self, row: Row) -> int:
+        """The least of a base at which the row's layout has its counts, and elements are aligned."""
+        formula = self.found.formulas.get(row.offset or "")
+        given = row.alignment_bytes or 1
+        if formula is None or self.dictated:
+            return max(given, self.unit.least_alignment)
+        return own_alignment(self.unit, formula, given)
+
+    def bytes_of(self, row: Row, alignment: int, stages: int | None = None) -> int:
+        """Bytes of all stages under the layout of a row, or of so many."""
+        unit = self.unit
+        sizes: tuple[int, ...] = (row.bytes or 0,) * len(unit.copies)
+        if unit.several_sizes and row.offset is not None:
+            sizes = unit.sizes(unit.case.table(offset_formula(row.offset, unit.case.problem.tile)))
+        return unit.bytes_at(sizes, alignment, stages)
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Bytes of all tiles; where each begins, and bytes from stage to stage of each."""
+
+    bytes: int
+    bases: tuple[int, ...]
+    steps: tuple[int, ...]
+
+
+class _BlockRows:
+    """Rows of all tiles, from those of each."""
+
     def __init__(
-        self,
-        problem: Problem,
-        gpu: Device,
-        time_limit: float | None,
-        progress: Callable[[str], None],
-        known: Result | None,
+        self, tile_set: Block, gpu: Device, time_limit: float | None, progress: Progress, known: Known
     ) -> None:
-        source = msgspec.structs.replace(
-            problem, layout=msgspec.structs.replace(problem.layout, offset=None, minimise="excess")
-        )
-        self.gpu = gpu
-        # The search over everything may use half, the other rows the rest.
-        self.budget = Budget(None if time_limit is None else 2 * time_limit)
-        self.progress = progress
-        self.allowed = problem.layout.families or FAMILIES
-        self.in_use = problem.layout.offset
-        self.case = known_case(source, gpu, budget=self.budget)
-        self.widths: dict[str, int] | None = None  # not chosen yet
-        self.everything, self.seconds = _timed(lambda: known or self._solve(FAMILIES))
-        self.solved: list[Result] = []  # of rows, those without pads first
-        self.widths = chosen_widths(problem, self.everything)
-        if self.widths:
-            self.case = known_case(source, gpu, self.widths)
-        # Layouts are sought and counted over bytes, and shown over elements.
-        self.problem = self.case.lowered
-        rules = [gpu.rule(a.operation) for a in self.case.lanes.accesses]
-        period = max(rule.banks * rule.bank_bytes for rule in rules)
-        self.space: Space = space_of(self.problem, self.case.lanes, period, ("none",), self.budget)
-        self.counter = Counter(self.case.lanes, gpu)
-        self.formulas: dict[str, Node] = {}  # of all rows that can be used, by their text
+        self.tile_set, self.gpu, self.progress = tile_set, gpu, progress
+        units = units_of(tile_set, gpu)
+        self.plan = plan_of(tile_set, units)
+        # As much for what does not fit as for one tile.
+        share = None if time_limit is None else time_limit / (len(units) + 1)
+        self.members = [self._member(unit, share, known) for unit in units]
+        self.budget = Budget(None if share is None else 2 * share)
+        self.arranged: dict[tuple[str, ...], Arrangement] = {}
+        self.limit = within_room(tile_set, gpu).layout.max_bytes
+
+    def _member(self, unit: Unit, share: float | None, known: Known) -> _Member:
+        problem = unit.case.asked
+        with fields_of(self.tile_set, *unit.tiles):
+            answer = known(problem)
+            if problem.is_dictated:
+                result = answer or solve(problem, target=self.gpu, time_limit=share)
+                found = TileRows(problem, self.gpu, share, self.progress, result)
+                rows = [found.solved_row(ALL, "dictated", result), *found.used_rows()]
+            else:
+                told = partial(_tell, self.progress, unit.tiles[0].name)
+                found = TileRows(problem, self.gpu, share, told, answer)
+                rows = list(found.run().rows)
+        return _Member(unit, found, {row.family: row for row in rows})
 
     def run(self) -> Comparison:
         """All rows."""
-        problem, whole = self.problem, self.budget
-        self.budget = whole.part(1 - _ESTIMATE_SHARE)
-        given = self._dictated() if problem.is_dictated else self._families()
-        given += self.used_rows()
-        given += self._edits()
-        self.budget = whole
-        marked = mark_pareto(self._estimated(given))
+        families = dict.fromkeys(family for member in self.members for family in member.rows)
+        # Everything is searched first: what it finds is the answer of every row that it belongs to.
+        everything = self._row(ALL)
+        rows = [everything if name == ALL else self._row(name) for name in families]
+        marked = mark_pareto([row for row in rows if row is not None])
+        dictated = all(member.dictated for member in self.members)
         return Comparison(
-            problem.name,
+            self.tile_set.name,
             self.gpu.name,
-            problem.threads,
+            self.tile_set.threads,
             marked,
-            recommend_dictated(marked) if problem.is_dictated else recommend(marked),
-            self.widths or {},
+            recommend_dictated(marked) if dictated else recommend(marked),
+            {},
             timing_of(self.gpu)[1],
         )
 
-    def _families(self) -> list[Row]:
-        """The best of each family, and the guesses."""
-        found = {name: self._family_row(name, families) for name, families in comparison_rows().items()}
-        found["xor"] = _at_least(found["xor"], [found["cute"]])
-        if found["pad+xor"].status is not Status.INFEASIBLE:
-            found["pad+xor"] = _at_least(found["pad+xor"], [found["xor"], found["pad"]])
-        guesses = list(self._guesses())
-        of_family = {"guess_pad": self._guessed_pad, "guess_xor": "xor"}
-        for row in guesses:
-            found[of_family[row.family]] = _at_least(found[of_family[row.family]], [row])
-        everything = self._solved_row(ALL, "everything", self.everything, self.seconds)
-        found[ALL] = _at_least(everything, [row for name, row in found.items() if name != ALL])
-        return [found.pop("none"), *guesses, *found.values()]
-
-    def _dictated(self) -> list[Row]:
-        """Layouts the hardware knows, in the order of `solve`: each mode's best, and its fewest boxes."""
-        listed = ranked_candidates(self.case, self.budget)
-        fewest = {c.name: c for c in sorted(listed, key=lambda c: -c.instructions)}
-        best = {c.name: c for c in reversed(listed)}
-        rows: list[Row] = []
-        for c in listed:
-            if c in (best[c.name], fewest[c.name]):
-                mode = c.name.partition(",")[0]
-                family = mode if mode not in [row.family for row in rows] else c.title
-                rows.append(self._layout_row(Row(family, c.title, Status.OPTIMAL, label=c.name), c.layout))
-        return [*rows, self._solved_row(ALL, "everything", self.everything, self.seconds)]
-
-    def used_rows(self) -> list[Row]:
-        """The layout in use and the published one, where the file has them; without estimates."""
-        given = []
-        if self.in_use is not None:
-            given.append(self._given_row("in_use", "in use", "layout.offset", self.in_use, None))
-        if (published := self.case.problem.published) is not None:
-            given.append(
-                self._given_row(
-                    "published", "published", "published.offset", published.offset, published.bytes
-                )
-            )
-        return given
-
-    def solved_row(self, family: str, title: str, result: Result) -> Row:
-        """The row, with its estimate, of an answer of `solve` to the problem under more constraints."""
-        return self._estimated([self._solved_row(family, title, result, 0.0)])[0]
-
-    def _estimated(self, rows: list[Row]) -> list[Row]:
-        """The rows with their estimated time, as far as the time limit goes, what is in use first."""
-        found: dict[str, tuple[Estimate, list[int]]] = {}
-        first = [row.offset for row in rows if row.family in _ESTIMATED_FIRST]
-        for offset in self.budget.while_left(dict.fromkeys([*first, *self.formulas])):
-            if offset is not None and offset in self.formulas:
-                node = self.formulas[offset]
-                took = estimate(self.case, node, self.case.count(self.case.table(node)))
-                found[offset] = took, [code.instructions.total for code in self.case.index_code(node)]
-        filled = []
-        for row in rows:
-            if row.wavefronts is not None and row.offset in found:
-                took, each = found[row.offset]
-                accesses = zip(row.accesses, each, strict=True)
-                row = msgspec.structs.replace(
-                    row,
-                    instructions=took.instructions,
-                    index_ops=took.instructions,
-                    cycles=took.cycles,
-                    time=took.time,
-                    accesses=tuple(msgspec.structs.replace(a, index_ops=n) for a, n in accesses),
-                )
-            filled.append(row)
-        return filled
-
-    def _solve(self, families: tuple[str, ...]) -> Result:
-        """The best layout of these families, as far as the problem allows them."""
-        chosen = tuple(f for f in families if f in self.allowed) or ("none",)
-        if self.case.asked.is_dictated:
-            return solve_cases([self.case], Ask(self.budget.part(0.5), progress=self.progress))
-        # Without time there is a layout, and no more.
-        ask = Ask(self.budget.part(0.5), progress=self.progress, every_layout=not self.budget.spent)
-        layout = msgspec.structs.replace(self.case.asked.layout, families=chosen)
-        if self.widths is not None or not self.case.widths:
-            # No row tells what the index of a proof costs.
-            return solve_cases([replace(self.case.constrained(layout), indexed=False)], ask)
-        return solve_widths(msgspec.structs.replace(self.case.asked, layout=layout), self.gpu, ask)
-
-    # Rows --------------------------------------------------------------------------------------
-
-    def _family_row(self, name: str, families: tuple[Family, ...]) -> Row:
-        """The best layout of the families that share a row."""
-        title = families[0].title
-        mine = [f for f in families if {*f.allowed_by} <= {*self.allowed, "none"}]
-        if not mine or (mine[0].orders and self.problem.layout.order is not None):
-            return Row(name, title, Status.INFEASIBLE, _NOT_ALLOWED)
-        beside = [other for family in mine for other in family.beside]
-        together = tuple(f for f in FAMILIES if f in beside or f in [family.name for family in mine])
-        if not mine[0].counted:
-            if _is_best_of(self.everything, together):
-                return self._solved_row(name, title, self.everything, 0.0)
-            if "pad" in together and (tight := next(filter(_needs_no_pad, self.solved), None)) is not None:
-                return self._solved_row(name, title, tight, 0.0)
-            result, seconds = _timed(partial(self._solve, together))
-            self.solved.append(result)
-            return self._solved_row(name, title, result, seconds)
-        self.progress(title)
-        space = replace(self.space, families=frozenset(f for f in together if f in ("none", *self.allowed)))
-        flips = (most := self.problem.layout.alignment_bytes) is None or most >= self.case.alignment(True)
-        layouts = (COUNTED.get(name, plainly) if flips else plainly)(space, self.problem.tile.element_bytes)
-        limits = _least_excess(self.everything, self.case.lanes), self.problem.layout.max_bytes, self.budget
-        found, seconds = _timed(partial(best, layouts, self.counter, *limits))
-        row = self._counted_row(name, mine[0], found, seconds)
-        if self.budget.spent:
-            status = Status.UNKNOWN if found is None else Status.FEASIBLE
-            row = msgspec.structs.replace(row, status=status, reason="out of time")
-        return row
-
-    def _solved_row(self, family: str, title: str, result: Result, seconds: float) -> Row:
-        row = Row(family, title, result.status, result.reason, seconds=seconds)
-        if result.layout is None:
+    def _row(self, family: str) -> Row | None:
+        """The row of all tiles; None where one has nothing to put into it."""
+        if family in comparison_rows() and not any(member.may_be(family) for member in self.members):
+            return next(m.rows[family] for m in self.members if family in m.rows)
+        rows = [member.row(family) for member in self.members]
+        found = [row for row in rows if row is not None]
+        if len(found) < len(rows):
+            return None
+        title = next((m.rows[family].title for m in self.members if family in m.rows), "dictated")
+        missing = [row.reason if row.wavefronts is None else "" for row in found]
+        if any(row.wavefronts is None for row in found):
+            status = Status.UNKNOWN if any(r.status == Status.UNKNOWN for r in found) else Status.INFEASIBLE
+            return Row(family, title, status, self._each(missing))
+        row = self._block_row(family, title, found, self._places(family, found))
+        if self.limit is None or (row.bytes or 0) <= self.limit:
             return row
-        row = msgspec.structs.replace(row, label=result.family or "")
-        return self._layout_row(row, self.case.as_bytes(result.layout))
+        return self._within(row)
 
-    def _counted_row(self, name: str, family: Family, layout: Layout | None, seconds: float) -> Row:
-        if layout is None:
-            reason = "no layout of the family keeps the vectors whole and the constraints"
-            return Row(name, family.title, Status.INFEASIBLE, reason, seconds=seconds)
-        label = family.label(layout) + (" (in bytes)" if self.case.problem.tile.packed > 1 else "")
-        row = Row(name, family.title, Status.OPTIMAL, seconds=seconds, label=label)
-        return self._layout_row(row, layout)
+    def _places(self, family: str, rows: Sequence[Row]) -> _Places:
+        """Where the tiles lie: as the file says of what is in use, else as tightly as they go."""
+        said = all(tile.published or tile.layout.offset for tile in self.tile_set.tiles)
+        if family in ("in_use", "published") and said and not self.tile_set.same_layout:
+            audit = check(self.tile_set, target=self.gpu)
+            bases = tuple(part.base_bytes for part in audit.tiles)
+            return _Places(audit.bytes, bases, tuple(part.stage_bytes for part in audit.tiles))
+        return self._packed(rows)
 
-    def _layout_row(self, row: Row, layout: Layout) -> Row:
-        formula = over_elements(offset_expression(layout), self.case.problem.tile)
-        return self._row(row, formula, layout.table().ravel(), layout.declared_bytes, bool(layout.swizzle))
+    def _packed(self, rows: Sequence[Row], stages: Sequence[int | None] | None = None) -> _Places:
+        """As tightly as they go, with the stages of the file or so many of each tile."""
+        parts = list(zip(self.members, rows, stages or [None] * len(rows), strict=True))
+        alignments = [member.alignment(row) for member, row, _ in parts]
+        sizes = [
+            member.bytes_of(row, alignment, stages)
+            for (member, row, stages), alignment in zip(parts, alignments, strict=True)
+        ]
+        total, bases = pack(self.plan, sizes, alignments)
+        steps = (rounded_up(row.bytes or 0, one) for row, one in zip(rows, alignments, strict=True))
+        return _Places(total, tuple(bases[i] for i in range(len(rows))), tuple(steps))
 
-    def _given_row(self, family: str, title: str, field: str, text: str, declared: int | None) -> Row:
-        try:
-            node = parse(text, frozenset(f"x{d}" for d in range(len(self.problem.tile.shape))))
-            table = self.case.table(node)
-        except ProblemFileError as error:
-            raise ProblemFileError(field, error.reason) from None
-        except LayoutError as error:
-            return Row(family, title, Status.INFEASIBLE, str(error), offset=text)
-        return self._row(Row(family, title, "given"), node, table, declared or 0, has_xor(node))
+    def _stages(self, rows: Sequence[Row]) -> int | None:
+        """Stages that fit: of the tiles that have some, else of all."""
+        if self.limit is None:
+            return None
+        staged = [max(tile.stages for tile in member.unit.tiles) > 1 for member in self.members]
+        staged = staged if any(staged) else [True for _ in staged]
+        best = 0
+        for n in range(1, _MAX_STAGES + 1):
+            if self._packed(rows, [n if some else 1 for some in staged]).bytes > self.limit:
+                break
+            best = n
+        return best
 
-    def _edits(self) -> Iterator[Row]:
-        """The nearest edit of the layout in use, else of the published one, where one is better."""
-        published = self.case.problem.published
-        text = self.in_use or (published.offset if published is not None else None)
-        if text is None:
-            return
-        node = parse(text, frozenset(f"x{d}" for d in range(len(self.problem.tile.shape))))
-        found, seconds = _timed(
-            partial(nearest_edit, node, self.case, self.budget, cost=partial(time_of, self.case))
+    def _block_row(self, family: str, title: str, rows: Sequence[Row], places: _Places) -> BlockRow:
+        """One row of all tiles: what adds up is added, what a block has is that of all bytes."""
+        total, common = places.bytes, self.tile_set.block
+        status, reason = _status(rows), ""
+        if status == Status.OPTIMAL and family != "none":
+            sizes = [member.bytes_of(row, 1) for member, row in zip(self.members, rows, strict=True)]
+            if pack(self.plan, sizes, [1] * len(sizes))[0] < total:
+                status, reason = str(Status.FEASIBLE), _ALIGNED
+        alignment = max(member.alignment(row) for member, row in zip(self.members, rows, strict=True))
+        fits = occupancy(
+            total,
+            alignment,
+            self.tile_set.threads,
+            self.gpu,
+            self.tile_set.target,
+            other_bytes=common.other_shared_bytes,
+            registers=common.registers,
         )
-        if found is not None:
-            row = Row("edit", "nearest edit", "given", edit=found.edit.text, seconds=seconds)
-            after = found.edit.node
-            declared = self._declared(after)
-            yield self._row(row, after, self.case.table(after), declared, has_xor(after))
-
-    def _declared(self, node: Node) -> int:
-        """Bytes of an array with every pitch in full, where the formula has pitches; 0 elsewhere."""
-        tile = self.case.problem.tile
-        strides = strides_of(node, len(tile.shape)) or ()
-        full = max((s * n for s, n in zip(strides, tile.shape, strict=False)), default=0)
-        return full * tile.element_bits // 8
-
-    @property
-    def _guessed_pad(self) -> str:
-        """The family of a pad on every row: where there are no rows, a period of the banks is one."""
-        return "pad" if len(self.problem.tile.shape) > 1 else "interval"
-
-    def _guesses(self) -> Iterator[Row]:
-        """One vector of pad, and column ^ row: what people write without looking."""
-        tile = self.problem.tile
-        vector, columns = self.space.vector, tile.shape[-1]
-        if len(tile.shape) == 1:
-            columns = self.space.period
-            row: Node = Op("//", (Var("x0"), Const(columns)))
-            column: Node = Op("%", (Var("x0"), Const(columns)))
-            rows = -(-tile.elements // columns)
-        else:
-            row = Var("x0")
-            for d in range(1, len(tile.shape) - 1):
-                row = Op("+", (Op("*", (row, Const(tile.shape[d]))), Var(f"x{d}")))
-            column = Var(f"x{len(tile.shape) - 1}")
-            rows = tile.elements // columns
-        ranges = {f"x{d}": (0, extent - 1) for d, extent in enumerate(tile.shape)}
-        allowed, slots = searched_families(self.problem), columns // vector
-        if self._guessed_pad in allowed:
-            node = simplify(_row_and(row, columns + vector, column), ranges)
-            title = f"pad {vector * self.case.problem.tile.packed}"
-            yield self._guess("guess_pad", title, node, columns + vector, rows)
-        if "xor" in allowed and slots > 1:
-            turns = 1 << (slots.bit_length() - 1)
-            flip = Op("*", (Op("%", (row, Const(turns))), Const(vector)))
-            node = simplify(_row_and(row, columns, Op("^", (column, flip))), ranges)
-            yield self._guess("guess_xor", "column ^ row", node, columns, rows)
-
-    def _guess(self, family: str, title: str, node: Node, pitch: int, rows: int) -> Row:
-        text = to_text(over_elements(node, self.case.problem.tile))
-        shape = self.problem.tile.shape
-        strides = [*(pitch * math.prod(shape[d:-1]) for d in range(1, len(shape))), 1]
-        if not strides_obey(strides, self.problem.layout, self.problem.tile):
-            return Row(family, title, Status.INFEASIBLE, _NOT_ALLOWED, offset=text)
-        return self._given_row(family, title, family, text, rows * pitch * self.problem.tile.element_bytes)
-
-    def _row(self, row: Row, formula: Node, table: IntArray, declared: int, swizzled: bool) -> Row:
-        """Fill in what a layout costs, or why it cannot be used."""
-        case, problem = self.case, self.problem
-        size = case.size(table)
-        text = to_text(formula)
-        filled = {"offset": text, "bytes": size, "declared_bytes": max(declared, size)}
-        limit = problem.layout.max_bytes
-        wrong = f"{size:,} bytes; max_bytes is {limit:,}" if limit is not None and size > limit else ""
-        alignment, given = case.alignment(swizzled), problem.layout.alignment_bytes
-        try:
-            case.check(table)
-            reached = reach(problem, table)
-            alignment = max(alignment, reached.alignment_bytes)
-        except LayoutError as error:
-            wrong = str(error)
-        if given is not None and alignment > given:
-            wrong = wrong or f"needs a base aligned to {alignment} bytes; alignment_bytes is {given}"
-        if wrong:
-            return msgspec.structs.replace(row, **filled, status=Status.INFEASIBLE, reason=wrong)
-        accesses, weighted = self._cost(table)
-        self.formulas[text] = formula
-        fits = block_occupancy(self.case, size, alignment)
-        return msgspec.structs.replace(
-            row,
-            **filled,
-            alignment_bytes=alignment,
-            wavefronts=sum(a.wavefronts for a in accesses),
-            ideal=sum(a.ideal for a in accesses),
-            excess=sum(a.excess for a in accesses),
-            ways=max(a.ways for a in accesses),
-            weighted_wavefronts=weighted,
+        timed = [(row.cycles, row.time) for row in rows if row.cycles is not None and row.time is not None]
+        whole = len(timed) == len(rows)
+        blocks = max(1, fits.blocks if fits else 1)
+        dictated = any(row.by_hardware is not None for row in rows)
+        costs = [row.instructions for row in rows if row.instructions is not None]
+        cost = sum(costs) if len(costs) == len(rows) else None
+        return BlockRow(
+            family,
+            title,
+            status,
+            reason,
+            self._each([row.offset or "" for row in rows]),
+            self._each([row.label for row in rows]),
+            total,
+            max(self._declared(rows, places), total),
+            alignment,
+            wavefronts=sum(row.wavefronts or 0 for row in rows),
+            ideal=sum(row.ideal or 0 for row in rows),
+            excess=sum(row.excess or 0 for row in rows),
+            ways=max(row.ways or 0 for row in rows),
+            weighted_wavefronts=sum(row.weighted_wavefronts or 0.0 for row in rows),
+            index_ops=cost,
             blocks_per_sm=fits.blocks if fits else None,
             blocks_by_shared_memory=fits.by_shared_memory if fits else None,
             limited_by=fits.limited_by if fits else None,
-            pipeline_stages=fits.stages if fits else None,
-            by_hardware=reached.instructions if problem.is_dictated else None,
-            accesses=accesses,
+            pipeline_stages=self._stages(rows),
+            by_hardware=sum(row.by_hardware or 0 for row in rows) if dictated else None,
+            instructions=cost,
+            cycles=sum(cycles for cycles, _ in timed) if whole else None,
+            # A tile's time is that of its memory, or its cycles shared by as many blocks as run.
+            time=sum(max(time, cycles / blocks) for cycles, time in timed) if whole else None,
+            edit=self._each([row.edit or "" for row in rows]) or None,
+            seconds=sum(row.seconds for row in rows),
+            accesses=tuple(access for row in rows for access in row.accesses),
+            tiles=tuple(self._tiles(rows, places)),
         )
 
-    def _cost(self, table: IntArray) -> tuple[tuple[RowAccess, ...], float]:
-        """Every access at every lane, and the weighted wavefronts."""
-        counts = self.case.count(table)
-        accesses = []
-        for access, count in zip(self.case.lanes.accesses, counts, strict=True):
-            _, worst = worst_instruction(count)
-            address = table[access.element[worst]]
-            phases = witness(address.tolist(), access.active[worst].tolist(), access.operation, self.gpu)
-            accesses.append(
-                RowAccess(
-                    access.name,
-                    access.op,
-                    wavefronts=int(count.wavefronts.sum()),
-                    ideal=int(count.ideal.sum()),
-                    excess=int((count.wavefronts - count.ideal).sum()),
-                    bank_conflicts=int(count.bank_conflicts.sum()),
-                    ways=max((phase.wavefronts for phase in phases), default=0),
-                )
+    def _tiles(self, rows: Sequence[Row], places: _Places) -> Iterator[TileOfRow]:
+        for member, row, base, step in zip(self.members, rows, places.bases, places.steps, strict=True):
+            yield TileOfRow(
+                member.names,
+                row.offset or "",
+                row.bytes or 0,
+                base,
+                member.unit.stages,
+                step,
+                row.wavefronts or 0,
+                row.excess or 0,
             )
-        return tuple(accesses), self.case.weighted_wavefronts(counts) / self.case.lanes.weight_unit
+
+    def _declared(self, rows: Sequence[Row], places: _Places) -> int:
+        """To the end of the last array, declared with every pitch in full."""
+        ends = []
+        for member, row, base, step in zip(self.members, rows, places.bases, places.steps, strict=True):
+            before = (member.unit.stages - 1) * step
+            if member.unit.several_sizes:
+                before = member.bytes_of(row, member.alignment(row)) - (row.bytes or 0)
+            ends.append(base + before + (row.declared_bytes or 0))
+        return max(ends)
+
+    def _each(self, texts: Sequence[str]) -> str:
+        """The text of each tile that has one."""
+        said = zip(self.members, texts, strict=True)
+        return "; ".join(f"{', '.join(member.names)}: {text}" for member, text in said if text)
+
+    def _within(self, row: BlockRow) -> Row:
+        """The best of the row's families within the budget, where the row itself is beyond it."""
+        needs = f"{row.bytes:,} bytes with {row.excess:,} excess wavefronts, and {self.limit:,} are there"
+        if row.pipeline_stages:
+            needs += f"; {row.pipeline_stages} stage{'s' * (row.pipeline_stages > 1)} fit"
+        families = self._families(row.family)
+        nothing = Row(row.family, row.title, Status.INFEASIBLE, needs, row.offset, bytes=row.bytes)
+        if not families:
+            return nothing
+        found = self._arranged(families)
+        if not found.tiles or found.bytes is None:
+            return msgspec.structs.replace(nothing, status=found.status)
+        rows = [
+            member.found.solved_row(row.family, row.title, part.result)
+            for member, part in zip(self.members, found.tiles, strict=True)
+        ]
+        bases = tuple(part.base_bytes for part in found.tiles)
+        places = _Places(found.bytes, bases, tuple(part.stage_bytes for part in found.tiles))
+        within = self._block_row(row.family, row.title, rows, places)
+        return msgspec.structs.replace(within, status=found.status, reason=f"without the limit {needs}")
+
+    def _arranged(self, families: tuple[str, ...]) -> Arrangement:
+        """The best of these families within the budget, each question asked once."""
+        for searched, found in self.arranged.items():
+            used = {name for part in found.tiles for name in (part.result.family or "none").split("+")}
+            best = found.status is Status.OPTIMAL and used <= {*families} <= {*searched}
+            if searched == families or (found.tiles and best):
+                return found
+        layout = msgspec.structs.replace(self.tile_set.layout, families=families, max_bytes=self.limit)
+        asked = msgspec.structs.replace(self.tile_set, layout=layout)
+        budget = self.budget.part(0.5)
+        self.arranged[families] = solve(asked, target=self.gpu, budget=budget, progress=self.progress)
+        return self.arranged[families]
+
+    def _families(self, family: str) -> tuple[str, ...]:
+        """Families to search for a row under the budget, as far as every tile allows them."""
+        known = comparison_rows()
+        if family != ALL and family not in known:
+            return ()
+        mine = known.get(family, ())
+        together = {other for f in mine for other in (f.name, *f.beside)} | {"none"}
+        allowed = self.tile_set.layout.families or FAMILIES
+        return tuple(f for f in FAMILIES if f in allowed and (family == ALL or f in together))
 
 
-def _least_excess(everything: Result, lanes: Trace) -> int:
-    """Weighted excess, in the trace's unit, that no layout of any kind undercuts."""
-    bound = everything.proof.objective
-    return int(bound.lower_bound * lanes.weight_unit) if bound.everywhere else 0
+def _status(rows: Sequence[Row]) -> str:
+    """Proved best where every tile's row is; given where one is."""
+    found = {row.status for row in rows}
+    for status in ("given", Status.FEASIBLE):
+        if status in found:
+            return str(status)
+    return str(Status.OPTIMAL)
 
 
-def _at_least(row: Row, members: list[Row]) -> Row:
-    """The row, or the best of its family's `members` where the search ended before it found as much.
-
-    That is where time ran out, or where an interval pad cuts no coordinate evenly.
-    """
-    usable = [member for member in members if member.wavefronts is not None]
-    better = min(usable, key=by_wavefronts, default=row)
-    if better is row or (row.wavefronts is not None and by_wavefronts(better) >= by_wavefronts(row)):
-        return row
-    return msgspec.structs.replace(
-        better,
-        family=row.family,
-        title=row.title,
-        status=Status.FEASIBLE,
-        reason="not found by the family's own search, so not proved best",
-        label=better.label or better.family,
-        seconds=row.seconds,
-    )
-
-
-def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    start = time.perf_counter()
-    answer = work()
-    return answer, time.perf_counter() - start
-
-
-def _is_best_of(everything: Result, families: tuple[str, ...]) -> bool:
-    """Whether the best layout of all families lies in these, and so is their best.
-
-    Where its formula is longer than those of its kind need be, the search of these may find a cheaper index.
-    """
-    layout = everything.layout
-    if everything.status is not Status.OPTIMAL or layout is None or everything.family is None:
-        return False
-    shortest = 2 * max(0, sum(extent > 1 for extent in layout.shape) - 1) + bool(layout.swizzle)
-    if operations(element_expression(layout)) > shortest:
-        return False
-    return set(everything.family.split("+")) <= set(families)
-
-
-def _row_and(row: Node, pitch: int, column: Node) -> Node:
-    return Op("+", (Op("*", (row, Const(pitch))), column))
-
-
-def _needs_no_pad(found: Result) -> bool:
-    """Whether pads cannot make it better: it is the best of its families, and nothing is of any families."""
-    proof = found.proof
-    return found.status is Status.OPTIMAL and proof.objective.everywhere and proof.bytes.everywhere
+def _tell(progress: Progress, name: str, text: str) -> None:
+    progress(f"{name}: {text}")

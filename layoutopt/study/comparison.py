@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 from msgspec import Struct
+
+from layoutopt.ground.json_data import Versioned
 
 SCHEMA: Final = "layoutopt.comparison/1"
 
@@ -151,7 +152,7 @@ class Recommendation(Struct, frozen=True):
     keep: bool
 
 
-class Comparison(Struct, frozen=True, rename={"schema_": "schema"}):
+class Comparison(Versioned, frozen=True):
     """All rows, from the plainest to the most general.
 
     Attributes:
@@ -172,11 +173,6 @@ class Comparison(Struct, frozen=True, rename={"schema_": "schema"}):
     measured_on: str | None = None
     not_counted: str | None = None
     schema_: str = SCHEMA
-
-    def to_json(self) -> dict[str, Any]:
-        """The comparison as JSON-ready data, the schema first."""
-        data: dict[str, Any] = msgspec.to_builtins(self)
-        return {"schema": data.pop("schema"), **data}
 
 
 def by_wavefronts(row: Row) -> tuple[float, int]:

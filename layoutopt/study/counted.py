@@ -14,7 +14,7 @@ import numpy as np
 
 from layoutopt.accesses.trace import Trace
 from layoutopt.engine.conflicts import count_wavefronts
-from layoutopt.expressions.count import operations
+from layoutopt.expressions.simplify import operations
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device

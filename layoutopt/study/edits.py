@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
 
-from layoutopt.expressions.grammar import Const, Node, Op, Var, to_text, with_parts
+from layoutopt.expressions.grammar import Const, Node, Op, Var, names, substituted, to_text
 from layoutopt.expressions.simplify import simplify, sum_terms, weighted_sum
 from layoutopt.problems.types import Constraints, Tile
 
@@ -87,23 +87,20 @@ def _shown(symbol: str, value: int, other: int) -> str:
 
 def _restrided(node: Node, found: Sequence[tuple[Path, str, int]], value: int, other: int) -> Iterator[Edit]:
     """`value` as `other`: wherever it is a factor, alone and with the strides that are multiples of it."""
-    places = [path for path, symbol, factor in found if symbol == "*" and factor == value]
-    slower = {
-        path: factor // value * other + factor % value
-        for path, symbol, factor in found
-        if symbol == "*" and factor >= 2 * value > 2
-    }
-    text = f"change {value} to {other}"
+    text, distance = f"change {value} to {other}", abs(other - value) / value
+    factors = [(path, factor) for path, symbol, factor in found if symbol == "*"]
+    places = [path for path, factor in factors if factor == value]
     if len(places) > 1:
         for path in places:
-            one = _with(node, {path: other})
-            yield Edit("constant", one, f"change one {value} to {other}", abs(other - value) / value)
+            yield Edit("constant", _with(node, {path: other}), f"change one {value} to {other}", distance)
     everywhere = dict.fromkeys(places, other)
-    yield Edit("constant", _with(node, everywhere), text, abs(other - value) / value)
+    yield Edit("constant", _with(node, everywhere), text, distance)
+    slower = {path: factor for path, factor in factors if factor >= 2 * value > 2}
     if slower:
-        more = sorted({(_at(node, path), changed) for path, changed in slower.items()})
-        texts = "".join(f" and {before} to {after}" for before, after in more)
-        yield Edit("constant", _with(node, everywhere | slower), text + texts, abs(other - value) / value)
+        after = {factor: factor // value * other + factor % value for factor in sorted(slower.values())}
+        changed = everywhere | {path: after[factor] for path, factor in slower.items()}
+        text += "".join(f" and {before} to {now}" for before, now in after.items())
+        yield Edit("constant", _with(node, changed), text, distance)
 
 
 def _constants(node: Node, path: Path = ()) -> Iterator[tuple[Path, str, int]]:
@@ -116,24 +113,21 @@ def _constants(node: Node, path: Path = ()) -> Iterator[tuple[Path, str, int]]:
             yield from _constants(arg, (*path, k))
 
 
-def _with(node: Node, values: dict[Path, int]) -> Node:
+def _with(node: Node, values: Mapping[Path, int]) -> Node:
     """`node` with other constants at these places."""
-    if () in values:
-        return Const(values[()])
-    if not values or not isinstance(node, Op):
-        return node
-    inner: dict[int, dict[Path, int]] = {}
-    for (k, *rest), value in values.items():
-        inner.setdefault(k, {})[tuple(rest)] = value
-    return Op(node.symbol, tuple(_with(arg, inner.get(k, {})) for k, arg in enumerate(node.args)))
+    for path, value in values.items():
+        node = changed_at(node, path, lambda _, value=value: Const(value))  # type: ignore[misc]
+    return node
 
 
-def _at(node: Node, path: Path) -> int:
-    for k in path:
-        assert isinstance(node, Op)
-        node = node.args[k]
-    assert isinstance(node, Const)
-    return node.value
+def changed_at(node: Node, path: Path, change: Callable[[Node], Node]) -> Node:
+    """`node` with the operand at a path of operand numbers changed."""
+    if not path:
+        return change(node)
+    assert isinstance(node, Op)
+    args = list(node.args)
+    args[path[0]] = changed_at(args[path[0]], path[1:], change)
+    return Op(node.symbol, tuple(args))
 
 
 # Pads, masks and orders --------------------------------------------------------------------------
@@ -173,7 +167,7 @@ def _masks(node: Node, tile: Tile, vector: int, period: int) -> Iterator[Edit]:
                 text = to_text(flip)
                 distance = bits + start / 64
                 if alone and source != last and 1 << (to + bits) <= tile.shape[-1]:
-                    inner = _replaced(node, last, Op("^", (last, flip)))
+                    inner = substituted(node, {last.name: Op("^", (last, flip))})
                     yield Edit("mask", inner, f"XOR {text} into {last.name}", distance)
                 whole = Op("^", (node, flip))
                 yield Edit("mask", whole, f"XOR {text} into the offset", distance + 0.5)
@@ -194,19 +188,7 @@ def _field(source: Node, start: int, bits: int, to: int) -> Node:
 def _stands_alone(node: Node, variable: Var) -> bool:
     """Whether the formula is a sum with `variable` itself as a term, and nowhere else."""
     terms = sum_terms(node, 1)
-    return (1, variable) in terms and sum(_mentions(term, variable) for _, term in terms) == 1
-
-
-def _mentions(node: Node, variable: Var) -> int:
-    if node == variable:
-        return 1
-    return sum(_mentions(arg, variable) for arg in node.args) if isinstance(node, Op) else 0
-
-
-def _replaced(node: Node, variable: Var, value: Node) -> Node:
-    if node == variable:
-        return value
-    return with_parts(node, lambda part: _replaced(part, variable, value))
+    return (1, variable) in terms and sum(variable.name in names(term) for _, term in terms) == 1
 
 
 def strides_of(node: Node, dimensions: int) -> tuple[int, ...] | None:

@@ -1,15 +1,16 @@
-"""What `explain` answers."""
+"""What `explain` answers, of one tile and of several."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
 from msgspec import Struct
 
+from layoutopt.ground.json_data import Versioned
 from layoutopt.problems.answer import ModelGrowth
 
 EXPLANATION_SCHEMA: Final = "layoutopt.explanation/1"
+BLOCK_SCHEMA: Final = "layoutopt.tile_set_explanation/1"
 # The scope of "no layout": other constraints might have one.
 ALLOWED: Final = "the layouts that the constraints allow"
 
@@ -32,7 +33,7 @@ class Relaxation(Struct, frozen=True):
     with_access: str | None = None
 
 
-class Explanation(Struct, frozen=True, rename={"schema_": "schema"}):
+class Explanation(Versioned, frozen=True):
     """Why.
 
     Attributes:
@@ -76,7 +77,40 @@ class Explanation(Struct, frozen=True, rename={"schema_": "schema"}):
     weighted: bool = False
     schema_: str = EXPLANATION_SCHEMA
 
-    def to_json(self) -> dict[str, Any]:
-        """The explanation as JSON-ready data, the schema first."""
-        data: dict[str, Any] = msgspec.to_builtins(self)
-        return {"schema": data.pop("schema"), **data}
+
+class ExplainedTile(Struct, frozen=True):
+    """A tile, or tiles that share a layout, as if there were no others."""
+
+    tiles: tuple[str, ...]
+    explanation: Explanation
+
+
+class BlockExplanation(Versioned, frozen=True):
+    """Why several tiles come out as they do.
+
+    Attributes:
+        conflict_free: whether all tiles without conflicts fit; None where that is open.
+        scope: the layouts for which that holds when it is false, and `lower_bound`.
+        lower_bound: of the weighted excess of all tiles together.
+        excess, weighted_excess, bytes: of the best layouts found; None without one.
+        max_bytes: the budget.
+        clashing_accesses: of single tiles, accesses that cannot all be served without conflicts.
+        relaxations: what to give up of what all tiles share.
+        reasons: sentences about all tiles together.
+        tiles: one by one, without the budget.
+    """
+
+    problem: str
+    target: str
+    conflict_free: bool | None
+    scope: str
+    lower_bound: int | float
+    excess: int | float | None
+    weighted_excess: float | None
+    bytes: int | None
+    max_bytes: int | None
+    clashing_accesses: tuple[str, ...]
+    relaxations: tuple[Relaxation, ...]
+    reasons: tuple[str, ...]
+    tiles: tuple[ExplainedTile, ...]
+    schema_: str = BLOCK_SCHEMA

@@ -14,8 +14,8 @@ from layoutopt.accesses.lower import assigned, chosen_widths
 from layoutopt.engine.case import Case, case_of
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
-from layoutopt.problems.answer import FasterLayout, Result
-from layoutopt.problems.types import FAMILIES, Constraints, Problem
+from layoutopt.problems.answer import Arrangement, FasterLayout, Result
+from layoutopt.problems.types import FAMILIES, Block, Constraints, Problem
 from layoutopt.search.proposal import Ask
 from layoutopt.search.solve import estimated, solve_cases, solve_widths, with_estimate
 
@@ -69,17 +69,23 @@ def _padded(case: Case, layout: Constraints, budget: Budget) -> Result | None:
     return with_estimate(problem, result, case.device) if case.widths else estimated(case, result)
 
 
-def timed(problem: Problem, result: Result, gpu: Device, time_limit: float, seconds: float) -> Result:
+def timed(
+    problem: Problem | Block,
+    result: Result | Arrangement,
+    gpu: Device,
+    time_limit: float,
+    seconds: float,
+) -> Result | Arrangement:
     """The same in a share of what a search of so many seconds left of its limit: what `solve` prints.
 
     Args:
         problem: what was solved.
-        result: its answer; one that has an estimate stays as it is.
+        result: its answer; one that has an estimate, or is of several tiles, stays as it is.
         gpu: the device.
         time_limit: of the search, in seconds.
         seconds: that it took.
     """
-    if result.estimate is not None:
+    if isinstance(problem, Block) or isinstance(result, Arrangement) or result.estimate is not None:
         return result
     return with_faster(problem, result, gpu, Budget(_SHARE * (time_limit - seconds)))
 

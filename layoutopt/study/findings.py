@@ -6,18 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 
 from layoutopt.accesses.trace import LaneTrace
 from layoutopt.engine.conflicts import Counts, count_wavefronts
 from layoutopt.engine.witness import witness, worst_instruction
-from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.hardware.operations import Operation
 from layoutopt.problems.types import Access
 from layoutopt.study.in_use import InUse
-
-BoolArray = npt.NDArray[np.bool_]
 
 _FUSED_WIDTHS = (16, 8)
 

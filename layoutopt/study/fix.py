@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -11,15 +12,19 @@ from msgspec import Struct
 from layoutopt.engine.estimate import estimate
 from layoutopt.engine.run_time_values import rounded_count
 from layoutopt.expressions.grammar import Node, to_text
-from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Estimate, Result
+from layoutopt.problems.objective import EXCESS_FIRST
 from layoutopt.problems.types import Constraints, Problem
-from layoutopt.study.advice import SAME_TIME
+from layoutopt.study.advice import SAME_TIME, surely_faster
 from layoutopt.study.findings import Finding
 from layoutopt.study.in_use import InUse
 from layoutopt.study.nearest_edit import is_large, nearest_edit
+
+Solver = Callable[[Problem], Result]
+
+_SIMPLE: Final = (("none", "pad"), ("none", "order", "split"), ("none", "xor"))
 
 
 class EditedLayout(Struct, frozen=True):
@@ -40,41 +45,22 @@ class EditedLayout(Struct, frozen=True):
     saved_wavefronts: int | float
 
 
-class Timed:
-    """Estimates for a layout in use and for others of its tile; of large problems, as long as there is time.
-
-    Attributes:
-        case: of the layout in use.
-        own: its estimate; None where it is no formula or no layout, or lanes choose at run time.
-    """
-
-    def __init__(self, used: InUse, sound: bool, budget: Budget) -> None:
-        self.case = used.case
-        self.large = is_large(self.case, used.node)
-        self.budget = budget
-        self.own = self.of(used.node) if sound and used.node is not None else None
-
-    def of(self, layout: Layout | Node) -> Estimate | None:
-        """The estimate of a layout, where there can be one."""
-        if self.case.chooses or (self.budget.spent and self.large):
-            return None
-        return estimate(self.case, layout, self.case.count(self.case.table(layout)))
-
-    def cost(self, node: Node, table: IntArray) -> float:
-        """The estimated time of a formula with these offsets; its excess where there is no estimate."""
-        took = self.of(node) if self.own is not None else None
-        return took.time if took is not None else self.case.weighted_excess(self.case.count(table))
+def estimated(used: InUse, layout: Layout | Node, budget: Budget) -> Estimate | None:
+    """The estimate of a layout of the tile; None where lanes choose at run time, or no time is left."""
+    case = used.case
+    if case.chooses or (budget.spent and is_large(case, used.node)):
+        return None
+    return estimate(case, layout, case.count(case.table(layout)))
 
 
-def edited(used: InUse, excess: int | float, timed: Timed) -> EditedLayout | None:
+def edited(used: InUse, excess: int | float, budget: Budget) -> EditedLayout | None:
     """The nearest edit of a layout in use that is a formula, where one is better than it."""
     if used.node is None:
         return None
-    case = timed.case
-    found = nearest_edit(used.node, case, timed.budget, cost=timed.cost)
+    found = nearest_edit(used.node, used.case, budget, by_time=True)
     if found is None:
         return None
-    left = rounded_count(sum(report.excess for report in case.measure(found.edit.node)))
+    left = rounded_count(sum(report.excess for report in used.case.measure(found.edit.node)))
     saved = rounded_count(excess - left)
     return EditedLayout(found.edit.text, to_text(found.edit.node), left, found.bytes, saved)
 
@@ -96,8 +82,9 @@ def fix(
     excess: int | float,
     weighted: float,
     broken: bool,
-    solver: Callable[[Problem], Result],
-    timed: Timed,
+    solver: Solver,
+    own: Estimate | None,
+    budget: Budget,
 ) -> Iterator[Finding]:
     """The layout of least estimated time, of equals the cheapest to adopt, if it is clearly faster.
 
@@ -108,30 +95,42 @@ def fix(
         excess, weighted: what it costs.
         broken: it cannot hold the tile at all.
         solver: finds layouts.
-        timed: estimates.
+        own: the estimate of the layout in use.
+        budget: the time that other estimates have.
     """
     best = _solved(used, solver, None)
     if best is None or best.weighted_excess is None or best.bytes is None:
         return
-    if not broken and (best.weighted_excess, best.bytes) >= (weighted, used.size):
+    order = EXCESS_FIRST.key
+    if not broken and order(best.weighted_excess, best.bytes) >= order(weighted, used.size):
         return
-    options = [best]
-    for families in (("none", "pad"), ("none", "order", "split"), ("none", "xor")):
-        layout = used.problem.layout
-        if not used.problem.is_dictated and set(families) <= set(layout.families or families):
-            option = _solved(used, solver, families)
-            if option is not None:
-                options.append(option)
-    reach = [o for o in options if o.weighted_excess == best.weighted_excess]
-    faster = _of_least_time(options, broken, timed)
-    if isinstance(faster, Finding):
-        yield faster
-        return
+    options = [best, *_of_few_families(used, solver)]
+    took = [estimated(used, o.layout, budget) if o.layout is not None else None for o in options]
+    timed = [(o, t) for o, t in zip(options, took, strict=True) if t is not None]
+    if (own is not None or broken) and len(timed) == len(options):
+        faster = [(o, t) for o, t in timed if own is None or surely_faster(t, own)]
+        if own is not None and not faster:
+            yield _keep(own, *min(timed, key=lambda pair: pair[1].time))
+            return
+        least = min(t.time for _, t in faster)
+        options = [o for o, t in faster if t.time <= SAME_TIME * least]
+    else:
+        options = [o for o in options if o.weighted_excess == best.weighted_excess]
     # Cheapest to adopt: no more memory than now if that can be had, then the simplest formula.
-    chosen = min(faster or reach, key=lambda o: ((o.bytes or 0) > used.size, _cost(o), o.bytes))
-    if best.weighted_excess >= weighted and timed.own is None:
+    chosen = min(options, key=lambda o: ((o.bytes or 0) > used.size, _cost(o), o.bytes))
+    if best.weighted_excess >= weighted and own is None:
         chosen = best  # only bytes are to be won
     yield _fix_finding(used, chosen, excess, weighted)
+
+
+def _of_few_families(used: InUse, solver: Solver) -> Iterator[Result]:
+    """The best layouts of families that are simple to adopt, where the file allows them."""
+    allowed = used.problem.layout.families
+    for families in _SIMPLE if not used.problem.is_dictated else ():
+        if allowed is None or set(families) <= set(allowed):
+            found = _solved(used, solver, families)
+            if found is not None:
+                yield found
 
 
 def _fix_finding(used: InUse, chosen: Result, excess: int | float, weighted: float) -> Finding:
@@ -160,34 +159,8 @@ def _fix_finding(used: InUse, chosen: Result, excess: int | float, weighted: flo
     )
 
 
-def _of_least_time(options: list[Result], broken: bool, timed: Timed) -> list[Result] | Finding:
-    """Those of least time, if they are clearly faster than what is in use, or why it stays.
-
-    Empty where there are no estimates.
-    """
-    if timed.own is None and not broken:
-        return []
-    found = [(o, timed.of(o.layout)) for o in options if o.layout is not None]
-    pairs = [(o, t) for o, t in found if t is not None]
-    if len(pairs) < len(found):
-        return []
-    faster = [(o, t) for o, t in pairs if _clearly_faster(t, timed.own)]
-    if not faster and timed.own is not None:
-        return _keep(timed.own, min(pairs, key=lambda pair: pair[1].time))
-    least = min(t.time for _, t in faster)
-    return [o for o, t in faster if t.time <= SAME_TIME * least]
-
-
-def _clearly_faster(found: Estimate, own: Estimate | None) -> bool:
-    """As `layoutopt.study.advice.clearly_faster`; whatever holds the tile is faster than what does not."""
-    if own is None:
-        return True
-    return found.time * SAME_TIME < own.time and found.cycles * SAME_TIME < own.cycles
-
-
-def _keep(own: Estimate, fastest: tuple[Result, Estimate]) -> Finding:
-    """Leave the layout as it is, and why."""
-    result, found = fastest
+def _keep(own: Estimate, result: Result, found: Estimate) -> Finding:
+    """Leave the layout as it is: the fastest other is not clearly faster."""
     rival = "is not clearly faster" if found.time < own.time else "is not faster"
     return Finding(
         "keep",
@@ -196,9 +169,7 @@ def _keep(own: Estimate, fastest: tuple[Result, Estimate]) -> Finding:
     )
 
 
-def _solved(
-    used: InUse, solver: Callable[[Problem], Result], families: tuple[str, ...] | None
-) -> Result | None:
+def _solved(used: InUse, solver: Solver, families: tuple[str, ...] | None) -> Result | None:
     old: Constraints = used.problem.layout
     changed = msgspec.structs.replace(old, offset=None, families=families or old.families)
     result = solver(msgspec.structs.replace(used.problem, layout=changed))

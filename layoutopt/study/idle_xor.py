@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -12,6 +12,7 @@ from layoutopt.engine.conflicts import Counts
 from layoutopt.expressions.grammar import Const, Node, Op, to_text
 from layoutopt.expressions.simplify import Range, bounds, simplify
 from layoutopt.ground.budget import Budget
+from layoutopt.study.edits import changed_at
 from layoutopt.study.findings import Finding
 from layoutopt.study.in_use import InUse
 
@@ -26,7 +27,7 @@ def idle_xor(used: InUse, counts: Sequence[Counts], budget: Budget) -> Iterator[
     for path, operand in budget.while_left(_xor_operands(node)):
         reach = int(np.bitwise_or.reduce(used.offsets_of(operand)))
         for bit in budget.while_left(range(max(reach, 0).bit_length())):
-            tried = _replaced(node, path, partial(_without_bit, bit))
+            tried = changed_at(node, path, partial(_without_bit, bit))
             if reach >> bit & 1 and used.same_counts(used.offsets_of(tried), counts):
                 node, dropped = tried, dropped + 1
     if dropped:
@@ -47,7 +48,7 @@ def alignment_note(used: InUse, budget: Budget) -> Iterator[Finding]:
     for path, _ in _xor_operands(used.node):
         if used.tile.elements > _QUICK and budget.spent:
             return
-        without = used.offsets_of(_replaced(used.node, path, lambda _: Const(0)))
+        without = used.offsets_of(changed_at(used.node, path, lambda _: Const(0)))
         flipped |= int(np.bitwise_or.reduce(without * used.tile.element_bits // 8 ^ used.table))
     needed = 1 << max(flipped, 0).bit_length()
     own = used.alignment
@@ -66,15 +67,6 @@ def _xor_operands(node: Node, path: tuple[int, ...] = ()) -> Iterator[tuple[tupl
             yield (*path, 1), node.args[1]
         for k, arg in enumerate(node.args):
             yield from _xor_operands(arg, (*path, k))
-
-
-def _replaced(node: Node, path: tuple[int, ...], change: Callable[[Node], Node]) -> Node:
-    if not path:
-        return change(node)
-    assert isinstance(node, Op)
-    args = list(node.args)
-    args[path[0]] = _replaced(args[path[0]], path[1:], change)
-    return Op(node.symbol, tuple(args))
 
 
 def _without_bit(bit: int, node: Node) -> Node:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from layoutopt.accesses.alignment import base_alignment
-from layoutopt.accesses.lower import stored, with_loops
+from layoutopt.accesses.lower import offset_formula, stored, with_loops
 from layoutopt.accesses.trace import LaneTrace, instruction_at, trace
 from layoutopt.engine.by_hardware import check_direct_loads, descriptors
 from layoutopt.engine.case import Case, able_to_count, case_of
 from layoutopt.engine.conflicts import Counts
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
-from layoutopt.expressions.grammar import Node, evaluate, parse
+from layoutopt.expressions.grammar import Node, evaluate
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
@@ -71,7 +72,12 @@ class InUse:
         audits_published = layout is None and problem.layout.offset is None
         self.array = problem.published.bytes if audits_published and problem.published is not None else None
 
-    @property
+    @cached_property
+    def counts(self) -> tuple[Counts, ...]:
+        """What every warp instruction costs, access by access."""
+        return tuple(access.count(self.table, self.counting) for access in self.accesses)
+
+    @cached_property
     def case(self) -> Case:
         """The problem as those know it who ask about other layouts; only packed elements are traced again."""
         if self.tile.packed > 1:
@@ -99,7 +105,7 @@ class InUse:
             return 8 * layout.table().ravel() + self._place_in_byte()
         if isinstance(layout, str):
             try:
-                self.node = parse(layout, frozenset(f"x{d}" for d in range(len(self.tile.shape))))
+                self.node = offset_formula(layout, self.tile)
                 return self.offsets_of(self.node) * self.tile.element_bits
             except ExpressionError as error:
                 where = "" if error.position is None else f" (at {self.at(error.position)})"

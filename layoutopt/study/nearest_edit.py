@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 from msgspec import Struct
@@ -17,9 +17,8 @@ from msgspec import Struct
 from layoutopt.engine.case import Case
 from layoutopt.engine.estimate import estimate
 from layoutopt.errors import ExpressionError, LayoutError
-from layoutopt.expressions.count import operations
 from layoutopt.expressions.grammar import Node
-from layoutopt.ground.arrays import IntArray
+from layoutopt.expressions.simplify import operations
 from layoutopt.ground.budget import Budget
 from layoutopt.layout.formula import has_xor
 from layoutopt.problems.types import Constraints, Tile
@@ -65,7 +64,7 @@ def nearest_edit(
     case: Case,
     budget: Budget,
     *,
-    cost: Callable[[Node, IntArray], float] | None = None,
+    by_time: bool = False,
 ) -> Nearest | None:
     """The nearest edit of `node` that is better than it; None where there is none.
 
@@ -76,8 +75,8 @@ def nearest_edit(
         node: element offset of `case.problem` over x0, x1, ...
         case: the tile and its accesses, with one width for each.
         budget: the time there is.
-        cost: of a formula and its byte offsets, by which kinds of edits are compared; excess where
-            left out, or no time is left.
+        by_time: kinds of edits are compared by their estimated time, where lanes do not choose at run time
+            and time is left; else by excess.
     """
     large = is_large(case, node)
     if large and budget.spent:
@@ -91,18 +90,14 @@ def nearest_edit(
     ]
     if not best:
         return None
-    if budget.spent:
-        cost = None  # which may take as long for each as the counts of all
-    prices = [
-        found.excess if cost is None else cost(found.edit.node, case.table(found.edit.node)) for found in best
-    ]
+    # Each estimate may take as long as the counts of all.
+    by_time = by_time and not case.chooses and not budget.spent
+    prices = [_time(case, found.edit.node) if by_time else found.excess for found in best]
     return next(found for found, price in zip(best, prices, strict=True) if price <= min(prices))
 
 
-def time_of(case: Case, node: Node, table: IntArray) -> float:
-    """The estimated time of a formula with these offsets; its excess where lanes choose at run time."""
-    counts = case.count(table)
-    return case.weighted_excess(counts) if case.chooses else estimate(case, node, counts).time
+def _time(case: Case, node: Node) -> float:
+    return estimate(case, node, case.count(case.table(node))).time
 
 
 def _best_of(kind: str, node: Node, case: Case, budget: Budget) -> Nearest | None:

@@ -1,9 +1,13 @@
-"""A kernel in PTX with better layouts put in: found, written, evaluated again and compared."""
+"""A kernel in PTX with better layouts put in: found from its machine code, written, assembled and compared.
+
+Layouts are those for the accesses that the assembler makes. A layout stays in only where the machine code of
+the new text takes fewer wavefronts than that of the old one, and each thread reaches the same bytes, moved.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -12,25 +16,29 @@ import numpy as np
 
 from layoutopt.errors import LayoutError, ProblemFileError, VerificationError
 from layoutopt.files.file import tile_from_data
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.kernels.arrays import UsedArray
+from layoutopt.kernels.counts import MOST_TRACED_ROWS
 from layoutopt.kernels.evaluate import Evaluation, evaluate
+from layoutopt.kernels.files import from_ptx
 from layoutopt.kernels.launch import Launch
-from layoutopt.kernels.problem_data import array_problem
-from layoutopt.kernels.program import Array, Memory
-from layoutopt.kernels.ptx_patch import patched
-from layoutopt.kernels.ptx_program import program_of, shared_places, source_name
-from layoutopt.kernels.ptx_text import Function, Module, read_ptx
+from layoutopt.kernels.problem_data import Question
+from layoutopt.kernels.program import Array, Memory, Program
+from layoutopt.kernels.ptx_patch import patched, widest
+from layoutopt.kernels.ptx_text import Module, read_ptx
 from layoutopt.kernels.remap import Remap, remap_of
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Result
 from layoutopt.problems.types import Constraints, Problem
 from layoutopt.search.solve import solve
-from layoutopt.study.kernel_problem import likely_shapes, problem_of
 
 # What can be put into compiled code.
 FAMILIES: Final = ("none", "pad", "interval", "xor")
+# Shapes that an array may have, beside the declared one and one line; layouts that are assembled.
+MOST_SHAPES: Final = 2
+MOST_TRIED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +74,7 @@ class Patch:
     Attributes:
         text: of the file.
         arrays: those that were looked at.
-        before, after: the launch, evaluated.
+        before, after: the launch of the machine code, evaluated.
         shared_bytes: dynamic shared memory that the launch needs now.
         gpu: whose banks count.
     """
@@ -86,6 +94,7 @@ class Request:
     Attributes:
         launch: the launch that it is patched for.
         gpu: whose banks count.
+        target: what the PTX is assembled for; None for the GPU that it names.
         array: the one array to move; None for all that have conflicts.
         shape: of its tile.
         layout: to put in; found by the solver if None.
@@ -96,6 +105,7 @@ class Request:
 
     launch: Launch
     gpu: Device
+    target: str | None = None
     array: str | None = None
     shape: tuple[int, ...] | None = None
     layout: Layout | None = None
@@ -105,77 +115,77 @@ class Request:
     progress: Callable[[str], None] = lambda _: None
 
 
-def patch(text: str, origin: str, entry: str, request: Request) -> Patch:
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """The file as it stands, and what the launch of its machine code does."""
+
+    module: Module
+    evaluation: Evaluation
+
+    def arrays(self) -> dict[str, Array]:
+        """The shared arrays of the kernel by their names in the PTX, as they lie in the machine code."""
+        program = self.evaluation.program
+        found = {array.symbol: array for array in program.arrays}
+        text = self.module.text[slice(*self.module.functions[program.name].span)]
+        dynamic = [v for v in self.module.variables if v.space == "shared" and v.extern and v.name in text]
+        for variable in dynamic:
+            every = max(variable.align, 16)
+            start = -(-(program.static_bytes or 0) // every) * every
+            size = self.evaluation.launch.shared_bytes
+            found[variable.name] = Array(variable.name, start, size, variable.name)
+        return found
+
+
+def patch(text: str, origin: str, program: Program, request: Request) -> Patch:
     """Move the shared arrays of a kernel.
 
     Args:
         text: of a file of PTX.
         origin: its name, for messages.
-        entry: name of the kernel in it.
+        program: the kernel in it, assembled (`kernels.files.from_ptx`).
         request: what to move, and how.
 
     Raises:
         ProblemFileError: the array cannot be moved, or nothing is known of it.
         VerificationError: the patched kernel does not do what was meant; nothing is returned.
+        MachineError: there is no ptxas.
         OutOfTime: the budget of the request is spent.
     """
     module = read_ptx(text, origin, request.budget)
-    before = _evaluated(module, entry, request, request.launch)
-    places = shared_places(module, module.functions[entry])
-    chosen = _chosen(places, request, before)
+    first = now = _Kernel(module, _evaluated(program, request.launch, request))
+    chosen = _chosen(first, request)
     moved: list[Moved] = []
-    remaps: dict[str, Remap] = {}
     search = Budget(request.time_limit)
     for number, symbol in enumerate(chosen):
         share = search.part(1 / (len(chosen) - number)).seconds or 0.0
-        one, remap = _move(module, symbol, places, replace(request, time_limit=share), before)
+        one, now = _move(now, symbol, replace(request, time_limit=share))
         moved.append(one)
-        if remap is not None:
-            module = read_ptx(patched(module, symbol, remap, entry), origin, request.budget)
-            remaps[symbol] = remap
-    dynamic = [remap.size for symbol, remap in remaps.items() if places[symbol][1] == 0]
-    shared = max([request.launch.shared_bytes, *dynamic])
-    launch = Launch(
-        block=request.launch.block,
-        grid=request.launch.grid,
-        arguments=request.launch.arguments,
-        shared_bytes=shared,
-        buffers=request.launch.buffers,
+    launch = now.evaluation.launch
+    return Patch(
+        now.module.text, tuple(moved), first.evaluation, now.evaluation, launch.shared_bytes, request.gpu
     )
-    after = _evaluated(module, entry, request, launch) if remaps else before
-    _compare(before, after, places, shared_places(module, module.functions[entry]), remaps, request)
-    return Patch(module.text, tuple(moved), before, after, shared, request.gpu)
 
 
-def _evaluated(module: Module, entry: str, request: Request, launch: Launch) -> Evaluation:
-    program = program_of(module, _entry(module, entry), request.budget)
-    most, budget = request.most_steps, request.budget
-    return evaluate(program, launch, request.gpu, most_steps=most, budget=budget, every_round=True)
+def _evaluated(program: Program, launch: Launch, request: Request) -> Evaluation:
+    return evaluate(program, launch, request.gpu, most_steps=request.most_steps, budget=request.budget)
 
 
-def _entry(module: Module, entry: str) -> Function:
-    function = module.functions.get(entry)
-    if function is None or function.body is None or not function.entry:
-        raise ProblemFileError("--entry", f"no kernel {entry!r} in the PTX")
-    return function
-
-
-def _chosen(places: dict[str, tuple[int, int]], request: Request, before: Evaluation) -> list[str]:
+def _chosen(kernel: _Kernel, request: Request) -> list[str]:
     """Symbols of the arrays to look at."""
+    arrays = kernel.arrays()
     if request.array is not None:
-        found = [s for s in places if request.array in (s, source_name(s))]
+        found = [symbol for symbol, array in arrays.items() if request.array in (symbol, array.name)]
         if len(found) != 1:
-            names = ", ".join(source_name(s) for s in places) or "none"
+            names = ", ".join(array.name for array in arrays.values()) or "none"
             raise ProblemFileError("--array", f"expected one of the arrays ({names}), got {request.array!r}")
         return found
-    if not places:
-        raise ProblemFileError(
-            before.program.name, "expected a kernel with arrays in shared memory, got one without"
-        )
-    return list(places)
+    if not arrays:
+        name = kernel.evaluation.program.name
+        raise ProblemFileError(name, "expected a kernel with arrays in shared memory, got none that is known")
+    return list(arrays)
 
 
-def _steps_of(array: Array, evaluation: Evaluation) -> list[int]:
+def _steps_of(array: Array, evaluation: Evaluation) -> tuple[int, ...]:
     """Instructions that touch an array, by index."""
     found = []
     for index, tally in evaluation.tallies.items():
@@ -189,166 +199,181 @@ def _steps_of(array: Array, evaluation: Evaluation) -> list[int]:
                     f"{evaluation.program.steps[index].text} reaches beyond the array: it cannot be moved",
                 )
             found.append(index)
-    return sorted(found)
+    return tuple(sorted(found))
 
 
-def _move(
-    module: Module, symbol: str, places: dict[str, tuple[int, int]], request: Request, before: Evaluation
-) -> tuple[Moved, Remap | None]:
-    """The layout of one array, if it is to move."""
-    start, size = places[symbol]
-    array = Array(source_name(symbol), start, size or request.launch.shared_bytes)
+def _move(now: _Kernel, symbol: str, request: Request) -> tuple[Moved, _Kernel]:
+    """One array with the best layout that is found for it, if that is to move it."""
+    array = now.arrays()[symbol]
     if array.size == 0:
         raise ProblemFileError("--shared", f"expected the bytes of the dynamic array {array.name}, got 0")
-    steps = _steps_of(array, before)
-    conflicts = sum(before.tallies[k].wavefronts - before.tallies[k].phases for k in steps)
-    problem: Problem | None = None
-    result: Result | None = None
-    in_source = True
-    layout = request.layout
-    if layout is None:
-        if request.array is None and conflicts == 0:
-            return Moved(array.name, symbol, None, None, None, "no conflicts", array.size, array.size), None
-        problem, result, written = _found(array, steps, request, before)
-        # Loops of a question that was read off addresses count executions: the source has no such variable.
-        in_source = written or not any(access.loops for access in problem.accesses)
-        layout = result.layout
-    if layout is None:
-        return Moved(
-            array.name, symbol, problem, result, None, "no layout was found", array.size, array.size
-        ), None
+    used = UsedArray(array, _steps_of(array, now.evaluation))
+    tallies = [now.evaluation.tallies[k] for k in used.steps]
+    stays = Moved(array.name, symbol, None, None, None, "no conflicts", array.size, array.size)
+    if request.layout is not None:
+        moved = iter([replace(stays, layout=request.layout)])
+    elif request.array is None and all(tally.wavefronts == tally.phases for tally in tallies):
+        return stays, now
+    else:
+        moved = _found(now, used, stays, request)
+    best: tuple[Moved, _Kernel] | None = None
+    for one in moved:
+        if one.layout is None:
+            stays = replace(one, reason="no layout was found")
+            continue
+        remap = _remap(one, array)
+        stays = replace(one, layout=None, reason="no layout of pads and XOR is better")
+        if not remap.moves:
+            continue
+        later, why = _with(now, symbol, remap, request)
+        stays = replace(stays, reason=why)
+        if later is None or (best is not None and _costs(best[1].evaluation) <= _costs(later.evaluation)):
+            continue
+        best = replace(one, reason="", bytes_after=max(array.size, remap.size)), later
+        if one.result is not None and one.result.excess == 0:
+            break
+    return best or (stays, now)
+
+
+def _remap(moved: Moved, array: Array) -> Remap:
+    assert moved.layout is not None
     try:
-        remap = remap_of(layout)
+        return remap_of(moved.layout)
     except LayoutError as error:
         raise ProblemFileError(array.name, str(error)) from None
-    if not remap.moves:
-        reason = "no layout of pads and XOR is better"
-        return Moved(array.name, symbol, problem, result, None, reason, array.size, array.size), None
-    _check_whole(array, remap, steps, before)
-    grown = max(array.size, remap.size)
-    return Moved(array.name, symbol, problem, result, layout, "", array.size, grown, in_source), remap
 
 
-def _found(
-    array: Array, steps: Sequence[int], request: Request, before: Evaluation
-) -> tuple[Problem, Result, bool]:
-    """The best layout over the shapes that the array may have, the question that it answers, and whether
-    that is in the words of the source.
+def _found(now: _Kernel, used: UsedArray, stays: Moved, request: Request) -> Iterator[Moved]:
+    """Answers for the shapes that the array may have, the best first: a few that keep every access as it is,
+    then a few that take apart what the assembler joined.
     """
-    written = _as_written(before, array, steps, request.shape)
-    shapes: list[tuple[int, ...] | None] = [request.shape]
-    if request.shape is None:
-        shapes = [*likely_shapes(before, array, steps), None]
-        if written is not None and written.tile.shape not in shapes:
-            shapes.insert(0, written.tile.shape)
-    best: tuple[tuple[float, float], Problem, Result] | None = None
-    for shape in shapes:
-        try:
-            problem = _question(array, steps, shape, request, before, written)
-            result = solve(problem, time_limit=request.time_limit / len(shapes), target=request.gpu)
-        except ProblemFileError:  # an access goes beyond a row of a shape that nobody asked for
-            if request.shape is not None or (shape is None and best is None):
-                raise
-            continue
-        found = result.layout is not None
-        cost = (float(result.excess or 0), float(result.bytes or 0)) if found else (math.inf, math.inf)
-        if best is None or cost < best[0]:
-            best = (cost, problem, result)
-        if best[0][0] == 0 and best[0][1] <= array.size:
-            break
-    assert best is not None
-    _, problem, result = best
-    same = written is not None and written.tile.shape == problem.tile.shape
-    if written is not None and same and written.tile.element_bytes == problem.tile.element_bytes:
-        return written, result, True
-    return problem, result, False
-
-
-def _question(
-    array: Array,
-    steps: Sequence[int],
-    shape: tuple[int, ...] | None,
-    request: Request,
-    before: Evaluation,
-    written: Problem | None,
-) -> Problem:
-    """What is asked of a shape: as written where all bytes of the array are its elements, which accesses may
-    split; else read off the addresses.
-    """
-    most = array.size + array.size // 4
-    if written is not None and shape == written.tile.shape:
-        element = written.tile.element_bytes
-        narrow = any(isinstance(a.bytes, int) and a.bytes < element for a in written.accesses)
-        if narrow and math.prod(shape) * element == array.size:
-            limits = Constraints(families=FAMILIES, max_bytes=most)
-            return msgspec.structs.replace(written, layout=limits)
-    return problem_of(
-        before, array, steps, shape=shape, families=FAMILIES, max_bytes=most, target=request.gpu.name
+    narrow = widest(now.module, used.array.symbol, now.evaluation.program.name)
+    actions = [now.evaluation.program.steps[k].action for k in used.steps]
+    wide = any(
+        isinstance(a, Memory) and a.kind in ("load", "store") and a.width_bytes > narrow for a in actions
     )
+    search = Budget(request.time_limit)
+    for most in (None, narrow) if wide else (None,):
+        part = search.part(0.5 if wide and most is None else 1)
+        asked = list(_problems(Question(now.evaluation, used, request.shape, most), used, request))
+        found: list[tuple[tuple[float, float], Moved]] = []
+        for number, (problem, written) in enumerate(asked):
+            result = solve(problem, budget=part.part(1 / (len(asked) - number)), target=request.gpu)
+            # Loops of a shape that was read off addresses count executions: no variable of the source does.
+            in_source = written or not any(access.loops for access in problem.accesses)
+            known = result.layout is not None
+            cost = (float(result.excess or 0), float(result.bytes or 0)) if known else (math.inf, math.inf)
+            one = replace(stays, problem=problem, result=result, layout=result.layout, in_source=in_source)
+            found.append((cost, one))
+            if cost <= (0, used.array.size):
+                break
+        yield from [one for _, one in sorted(found, key=lambda pair: pair[0])][:MOST_TRIED]
 
 
-def _as_written(
-    before: Evaluation, array: Array, steps: Sequence[int], shape: tuple[int, ...] | None
-) -> Problem | None:
-    """The same question in the words of the source, where its accesses have formulas."""
-    try:
-        return tile_from_data(array_problem(before, UsedArray(array, tuple(steps)), shape))
-    except ProblemFileError:
-        return None
+def _problems(question: Question, used: UsedArray, request: Request) -> Iterator[tuple[Problem, bool]]:
+    """The array as problems of different shapes, and whether each is in the words of the source."""
+    size = used.array.size
+    shapes = [question.extents]
+    if request.shape is None:
+        rows = [one for one in question.pitches() if math.prod(one) * question.element_bytes == size]
+        flat = (size // question.element_bytes,)
+        shapes = [*(shapes if shapes[0] != flat else []), *rows[:MOST_SHAPES], flat]
+    limits = Constraints(families=FAMILIES, max_bytes=size + size // 4)
+    for shape in dict.fromkeys(shapes):
+        problem = tile_from_data(question.data(shape, trimmed=False))
+        written = shape == question.extents
+        yield msgspec.structs.replace(problem, layout=limits, published=None), written
 
 
-def _check_whole(array: Array, remap: Remap, steps: Sequence[int], before: Evaluation) -> None:
-    """Every access stays whole at every offset that its width allows."""
-    for k in steps:
-        action = before.program.steps[k].action
-        assert isinstance(action, Memory)
-        width = action.width_bytes
-        offsets = np.arange(0, array.size // width * width, width, dtype=np.int64)
-        moved = remap.apply(offsets)
-        last = remap.apply(offsets + width - 1)
-        if (last - moved != width - 1).any() or (moved % width).any():
-            raise ProblemFileError(
-                array.name,
-                f"{before.program.steps[k].text.split()[0]} needs {width} bytes together at every place",
-            )
-
-
-def _compare(
-    before: Evaluation,
-    after: Evaluation,
-    old: dict[str, tuple[int, int]],
-    new: dict[str, tuple[int, int]],
-    remaps: dict[str, Remap],
-    request: Request,
-) -> None:
-    """Every address of the patched kernel is the old one, moved.
+def _with(now: _Kernel, symbol: str, remap: Remap, request: Request) -> tuple[_Kernel | None, str]:
+    """The kernel with an array moved; None, and why, where that takes more wavefronts or cannot be had.
 
     Raises:
-        VerificationError: one is not.
+        VerificationError: the machine code reaches other bytes.
     """
-    first, second = (
-        [
-            k
-            for k, s in enumerate(e.program.steps)
-            if isinstance(s.action, Memory) and s.action.space == "shared"
-        ]
-        for e in (before, after)
-    )
-    if len(first) != len(second):
-        raise VerificationError("the patched kernel has other accesses")
-    for a, b in zip(first, second, strict=True):
-        for x, y in zip(before.traces.get(a, []), after.traces.get(b, []), strict=False):
-            expected = np.broadcast_to(x.address, x.lanes.shape).copy()
-            for symbol, (start, size) in old.items():
-                size = size or request.launch.shared_bytes
-                inside = (expected >= start) & (expected < start + size) & x.lanes
-                remap = remaps.get(symbol)
-                offsets = np.where(inside, expected - start, 0)
-                there = new[symbol][0] + (offsets if remap is None else remap.apply(offsets))
-                expected = np.where(inside, -1 - there, expected)
-            expected = np.where(expected < 0, -1 - expected, expected)
-            same = x.lanes.shape == y.lanes.shape and bool((x.lanes == y.lanes).all())
-            if not same or bool((np.where(x.lanes, expected - y.address, 0) != 0).any()):
-                raise VerificationError(
-                    f"{before.program.steps[a].text}: the patched kernel reaches other bytes"
-                )
+    entry, launch = now.evaluation.program.name, now.evaluation.launch
+    try:
+        text = patched(now.module, symbol, remap, entry)
+        programs = from_ptx(text, request.target, request.budget)
+    except ProblemFileError as error:
+        if request.layout is not None:
+            raise
+        return None, str(error)
+    module = read_ptx(text, "the patched PTX", request.budget)
+    if now.arrays()[symbol].start >= (now.evaluation.program.static_bytes or 0):
+        launch = replace(launch, shared_bytes=max(launch.shared_bytes, remap.size))
+    program = next(one for one in programs if one.name == entry)
+    later = _Kernel(module, _evaluated(program, launch, request))
+    before, after = (_costs(one.evaluation) for one in (now, later))
+    if any(b > a for a, b in zip(before, after, strict=True)) or before == after:
+        return None, f"the layout found takes {after[-1]:,} wavefronts where {before[-1]:,} are taken now"
+    _check_same_bytes(now, later, {symbol: remap})
+    return later, ""
+
+
+def _costs(evaluation: Evaluation) -> tuple[int, ...]:
+    """Wavefronts, none of which may rise: at most and at least, of what the profiler counts and of all."""
+    found = [int(not evaluation.bounded), int(evaluation.ended), 0, 0, 0, 0]
+    for index, tally in evaluation.tallies.items():
+        action = evaluation.program.steps[index].action
+        assert isinstance(action, Memory)
+        times = 2 if action.doubled else 1
+        most, least = (times * (tally.wavefronts + part) for part in (tally.worst, tally.best))
+        for k, wavefronts in enumerate((most, least)):
+            found[2 + k] += wavefronts * (action.counter is not None)
+            found[4 + k] += wavefronts
+    return tuple(found)
+
+
+def _check_same_bytes(now: _Kernel, later: _Kernel, remaps: dict[str, Remap]) -> None:
+    """Every thread of the first block reaches the bytes that it did, at their new places.
+
+    Arrays of which an address is not known, or more was executed than is kept, are not compared. Where a
+    thread loads what it stored, the assembler may keep it in a register.
+
+    Raises:
+        VerificationError: one does not.
+    """
+    arrays = now.arrays()
+    for symbol, array in later.arrays().items():
+        before, after = (_touched(one, of) for one, of in ((now, arrays[symbol]), (later, array)))
+        if before is None or after is None:
+            continue
+        for stored in (True, False):
+            threads, offsets = before[stored]
+            if symbol in remaps:
+                offsets = remaps[symbol].apply(offsets)
+            moved = np.unique(np.stack([threads, offsets]), axis=1)
+            if not np.array_equal(moved, np.stack(after[stored])):
+                raise VerificationError(f"{array.name}: the patched kernel reaches other bytes")
+
+
+def _touched(kernel: _Kernel, array: Array) -> dict[bool, tuple[IntArray, IntArray]] | None:
+    """Threads of the first block and the bytes of an array that they store (True), and all that they reach.
+
+    In order, each once; None where not all of them are known.
+    """
+    evaluation = kernel.evaluation
+    found: dict[bool, list[IntArray]] = {True: [], False: []}
+    for k in _steps_of(array, evaluation):
+        action, traces = evaluation.program.steps[k].action, evaluation.traces.get(k, [])
+        assert isinstance(action, Memory)
+        assert action.operation is not None
+        if evaluation.tallies[k].unknown or sum(len(one.warps) for one in traces) > MOST_TRACED_ROWS:
+            return None
+        addressed = 8 * action.operation.matrices or 32
+        for one in traces:
+            lanes = one.lanes & (np.arange(32) < addressed)
+            thread = np.broadcast_to(one.warps[:, None] * 32 + np.arange(32), lanes.shape)[lanes]
+            first = np.broadcast_to(one.address, lanes.shape)[lanes] - array.start
+            places = np.unique(np.stack([thread, first]), axis=1)
+            every = np.repeat(places, action.width_bytes, axis=1)
+            every[1] += np.tile(np.arange(action.width_bytes), places.shape[1])
+            found[False].append(every)
+            if action.kind not in ("load", "ldmatrix"):
+                found[True].append(every)
+    nothing = np.zeros((2, 0), np.int64)
+    unique = {
+        kind: np.unique(np.concatenate([nothing, *some], axis=1), axis=1) for kind, some in found.items()
+    }
+    return {kind: (table[0], table[1]) for kind, table in unique.items()}

@@ -17,7 +17,7 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.layout.families import without_each_part
 from layoutopt.layout.layout import Layout, row_major
 from layoutopt.problems.answer import Result
-from layoutopt.problems.words import listed
+from layoutopt.problems.text import listed
 
 # Wavefronts drawn of one phase.
 _SHOWN: Final = 8

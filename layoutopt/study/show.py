@@ -8,13 +8,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from layoutopt.accesses.lower import byte_table, chosen_widths
+from layoutopt.accesses.lower import byte_table, chosen_widths, offset_formula
 from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import Case
 from layoutopt.engine.witness import worst_instruction
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
-from layoutopt.expressions.grammar import parse, to_text
+from layoutopt.expressions.grammar import to_text
 from layoutopt.files import array_file
+from layoutopt.files.checks import fields_of
 from layoutopt.files.result_file import layout_from_data
 from layoutopt.ground import json_data
 from layoutopt.ground.arrays import IntArray
@@ -22,10 +23,13 @@ from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import element_expression, offset_expression
 from layoutopt.layout.layout import row_major
-from layoutopt.problems.types import Problem
-from layoutopt.problems.words import lanes_text, widths_text
+from layoutopt.problems.answer import Result
+from layoutopt.problems.text import lanes_text, widths_text
+from layoutopt.problems.types import Block, Constraints, Problem
+from layoutopt.search.block import solve
 from layoutopt.search.proposal import Ask
-from layoutopt.search.solve import solve, solve_cases
+from layoutopt.search.solve import solve_cases
+from layoutopt.study.block import placed
 from layoutopt.study.known import known_case, with_known_lanes
 from layoutopt.study.picture import Instruction, Picture, instruction, picture
 
@@ -80,7 +84,7 @@ class Views:
 
 
 def views(
-    problem: Problem,
+    problem: Problem | Block,
     gpu: Device,
     *,
     before: str,
@@ -89,82 +93,167 @@ def views(
     iteration: dict[str, int],
     time_limit: float | None,
 ) -> Views:
-    """Gather what to draw.
+    """Gather what to draw: of several tiles, that of the access, else that whose first layout conflicts most.
 
     Args:
         problem: what to look at.
         gpu: the device.
-        before: none (row-major), published, solved (only the best layout), or a file: a table of
-            byte offsets (.npy) or the JSON that `solve` prints.
+        before: none (row-major), published, solved (only the best layout), or, of one tile, a file: a table
+            of byte offsets (.npy) or the JSON that `solve` prints.
         access: name of the access; None for the one with the worst conflict.
-        warp: None for the warp with the worst conflict.
+        warp: None for the warp with the worst conflict; of several tiles, where the access is named.
         iteration: values of loop variables; those left out are as in the worst conflict.
         time_limit: seconds to look for the best layout.
 
     Raises:
         ProblemFileError: there is no such layout, access, warp or iteration, or a file is wrong.
     """
-    budget = Budget.of_limit(time_limit)
-    asked, problem = problem, with_known_lanes(problem, gpu, budget)
-    free = msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, offset=None))
+    budget, asked = Budget.of_limit(time_limit), _Asked(before, access, warp, iteration)
+    if isinstance(problem, Block):
+        return _block_views(problem, gpu, asked, budget)
+    chosen = with_known_lanes(problem, gpu, budget)
+    free = _without_layout(chosen)
     case = known_case(free, gpu, budget=budget)  # what cannot be drawn is refused before the search
     result = solve(free, target=gpu, budget=budget) if case.widths else solve_cases([case], Ask(budget))
-    notes: list[str] = []
-    if problem is not asked:
-        notes.append(f"drawn with {lanes_text(asked, problem)}, as the solved layout has it")
+    notes = []
+    if chosen is not problem:
+        notes.append(f"drawn with {lanes_text(problem, chosen)}, as the solved layout has it")
     widths = chosen_widths(problem, result)
     if widths:
         case = known_case(free, gpu, widths)
-    problem = msgspec.structs.replace(case.problem, layout=problem.layout)
-    if widths:
         notes.append(f"drawn with {widths_text(widths)}, as the solved layout has it")
-    solved = None
-    if result.layout is not None and result.offset is not None:
-        solved = Shown("solved", result.offset, case.table(result.layout))
-    found = drawn(case, problem, before, solved, result.reason, (access, warp, iteration), notes)
-    return replace(found, widths=widths)
+    solved = Shown("solved", result.offset or "", case.table(result.layout)) if result.layout else None
+    return replace(asked.views(case, chosen.layout, solved, result.reason, notes), widths=widths)
 
 
-def drawn(
-    case: Case,
-    problem: Problem,
-    before: str,
-    solved: Shown | None,
-    reason: str,
-    where: tuple[str | None, int | None, dict[str, int]],
-    notes: list[str],
-) -> Views:
-    """What to draw, once the best layout is known.
+def _block_views(tile_set: Block, gpu: Device, asked: _Asked, budget: Budget) -> Views:
+    """The views of one tile of several, under the layout that it gets beside the others."""
+    owners = {a.name: a.tile for a in tile_set.accesses}
+    if asked.access is not None and asked.access not in owners:
+        raise ProblemFileError("--access", f"no access {asked.access!r}; there are {', '.join(owners)}")
+    if asked.access is None and (asked.warp is not None or asked.iteration):
+        raise ProblemFileError("--access", "--warp and --iteration need it where there are several tiles")
+    if asked.before not in (NONE, PUBLISHED, SOLVED):
+        raise ProblemFileError("--layout", "a file holds the layout of one tile, and here are several")
+    cases = {}
+    for tile in tile_set.tiles:
+        if asked.access is None or owners[asked.access] == tile.name:
+            with fields_of(tile_set, tile):
+                cases[tile.name] = known_case(_without_layout(tile_set.problem(tile)), gpu)
+    found = solve(tile_set, target=gpu, budget=budget)
+    parts = {p.tile: p for p in placed(tile_set, gpu, found).parts} if found.tiles else {}
+    # A tile that only the hardware touches has nothing to draw, and says so where it is asked for or alone.
+    busy = [name for name, case in cases.items() if any(a.active.any() for a in case.lanes.accesses)]
+    candidates = []
+    for tile in tile_set.tiles:
+        if tile.name not in (busy or cases):
+            continue
+        case, part, notes, solved = cases[tile.name], parts.get(tile.name), [], None
+        if part is not None:
+            solved = _as_solved(case, part.answer)
+            where = f"its first stage begins at byte {part.base_bytes:,}"
+            notes.append(f"tile {tile.name} of {len(tile_set.tiles)}; {where}")
+        with fields_of(tile_set, tile):
+            drawn = asked.views(case, tile_set.problem(tile).layout, solved, found.reason, notes)
+        candidates.append(replace(drawn, tile=(tile.name, part.base_bytes if part is not None else 0)))
+    return max(candidates, key=_worst)
 
-    Args:
-        case: the accesses.
-        problem: the tile, with the layout constraints of its file.
-        before: as for `views`.
-        solved: the best layout; None where there is none, for `reason`.
-        reason: see there.
-        where: access, warp and iteration, as for `views`.
-        notes: what to say first.
 
-    Raises:
-        ProblemFileError: as for `views`.
-    """
-    layouts: list[Shown] = []
-    if before != SOLVED:
-        first = _before(problem, before)
-        try:
-            case.check(first.table)
-        except LayoutError as error:
-            notes = [*notes, f"{first.name} cannot serve the accesses ({error}), so it is not drawn"]
+def _without_layout(problem: Problem) -> Problem:
+    """The problem without the layout in use, which is no constraint on the others."""
+    return msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, offset=None))
+
+
+def _as_solved(case: Case, answer: Result | str) -> Shown:
+    if isinstance(answer, Result):
+        assert answer.layout is not None
+        return Shown("solved", answer.offset or "", case.table(answer.layout))
+    return Shown("solved", answer, case.table(offset_formula(answer, case.problem.tile)))
+
+
+def _worst(views: Views) -> int:
+    first = views.pictures()[0]
+    return first.wavefronts - first.ideal
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What to draw beside the best layout, and where to look; as for `views`."""
+
+    before: str
+    access: str | None
+    warp: int | None
+    iteration: dict[str, int]
+
+    def views(
+        self, case: Case, layout: Constraints, solved: Shown | None, reason: str, notes: list[str]
+    ) -> Views:
+        """What to draw of a tile, once the best layout is known.
+
+        Args:
+            case: the accesses.
+            layout: the constraints of the file, with the layout in use.
+            solved: the best layout; None where there is none, for `reason`.
+            reason: see there.
+            notes: what to say first.
+
+        Raises:
+            ProblemFileError: as for `views`.
+        """
+        problem = msgspec.structs.replace(case.problem, layout=layout)
+        layouts: list[Shown] = []
+        if self.before != SOLVED:
+            first = _before(problem, self.before)
+            try:
+                case.check(first.table)
+            except LayoutError as error:
+                notes = [*notes, f"{first.name} cannot serve the accesses ({error}), so it is not drawn"]
+            else:
+                layouts.append(first)
+        if solved is not None:
+            layouts.append(solved)
+        elif not layouts:
+            raise ProblemFileError("layout", f"no layout to draw: {reason}")
         else:
-            layouts.append(first)
-    if solved is not None:
-        layouts.append(solved)
-    elif not layouts:
-        raise ProblemFileError("layout", f"no layout to draw: {reason}")
-    else:
-        notes = [*notes, f"no layout was found: {reason}"]
-    chosen = _choose(case, layouts[0].table, *where)
-    return Views(problem, case.device, case.lanes, tuple(layouts), chosen, "; ".join(notes), {})
+            notes = [*notes, f"no layout was found: {reason}"]
+        chosen = self._instruction(case, problem, layouts[0].table)
+        return Views(problem, case.device, case.lanes, tuple(layouts), chosen, "; ".join(notes), {})
+
+    def _instruction(self, case: Case, problem: Problem, table: IntArray) -> Instruction:
+        """The instruction asked for; what is left open is that of the worst conflict under a table."""
+        gpu = case.device
+        names = [a.name for a in problem.accesses]
+        if self.access is not None and self.access not in names:
+            raise ProblemFileError("--access", f"no access {self.access!r}; there are {', '.join(names)}")
+        busy = [k for k, a in enumerate(case.lanes.accesses) if a.active.any()]
+        candidates = [names.index(self.access)] if self.access is not None else busy
+        if not {*candidates} & {*busy}:
+            field = "--access" if self.access is not None else "accesses"
+            raise ProblemFileError(
+                field, "nothing to draw: no lane takes part, the hardware moves it by itself"
+            )
+        worst = [(*worst_instruction(case.accesses[k].count(table)), k) for k in candidates]
+        _, row, number = max(worst, key=lambda w: (w[0], -w[2]))
+        start = instruction(problem, number, row, gpu.lanes)
+        loops = problem.accesses[number].loops
+        values = dict(start.iteration)
+        for name, value in self.iteration.items():
+            if name not in loops:
+                known = ", ".join(loops) or "none"
+                raise ProblemFileError(
+                    "--iteration", f"{names[number]!r} has no loop {name!r}; its loops: {known}"
+                )
+            if not 0 <= value < loops[name]:
+                raise ProblemFileError("--iteration", f"{name} lies in 0..{loops[name] - 1}, not {value}")
+            values[name] = value
+        warps = -(-problem.threads // gpu.lanes)
+        own_warp = start.warp if self.warp is None else self.warp
+        if not 0 <= own_warp < warps:
+            raise ProblemFileError("--warp", f"lies in 0..{warps - 1}, not {own_warp}")
+        step = 0
+        for name, trips in loops.items():
+            step = step * trips + values[name]
+        return Instruction(number, step * warps + own_warp, own_warp, values)
 
 
 def _before(problem: Problem, name: str) -> Shown:
@@ -186,9 +275,8 @@ def _before(problem: Problem, name: str) -> Shown:
 
 
 def _formula(problem: Problem, name: str, field: str, text: str) -> Shown:
-    names = frozenset(f"x{d}" for d in range(len(problem.tile.shape)))
     try:
-        return Shown(name, text, byte_table(parse(text, names), problem.tile))
+        return Shown(name, text, byte_table(offset_formula(text, problem.tile), problem.tile))
     except ExpressionError as error:
         raise ExpressionError(error.reason, error.position, field) from None
     except LayoutError as error:
@@ -213,40 +301,3 @@ def _from_file(problem: Problem, path: Path) -> Shown:
         )
     table = layout.table()[..., :: layout.packed].ravel()
     return Shown(path.name, to_text(element_expression(layout)), table)
-
-
-def _choose(
-    case: Case, table: IntArray, access: str | None, warp: int | None, iteration: dict[str, int]
-) -> Instruction:
-    """The instruction asked for; where that is left open, the one with the worst conflict under a table."""
-    problem, gpu = case.problem, case.device
-    names = [a.name for a in problem.accesses]
-    if access is not None and access not in names:
-        raise ProblemFileError("--access", f"no access {access!r}; there are {', '.join(names)}")
-    busy = [k for k, a in enumerate(case.lanes.accesses) if a.active.any()]
-    candidates = [names.index(access)] if access is not None else busy
-    if not {*candidates} & {*busy}:
-        field = "--access" if access is not None else "accesses"
-        raise ProblemFileError(field, "nothing to draw: no lane takes part, the hardware moves it by itself")
-    worst = [(*worst_instruction(case.accesses[k].count(table)), k) for k in candidates]
-    _, row, number = max(worst, key=lambda w: (w[0], -w[2]))
-    start = instruction(problem, number, row, gpu.lanes)
-    loops = problem.accesses[number].loops
-    values = dict(start.iteration)
-    for name, value in iteration.items():
-        if name not in loops:
-            known = ", ".join(loops) or "none"
-            raise ProblemFileError(
-                "--iteration", f"{names[number]!r} has no loop {name!r}; its loops: {known}"
-            )
-        if not 0 <= value < loops[name]:
-            raise ProblemFileError("--iteration", f"{name} lies in 0..{loops[name] - 1}, not {value}")
-        values[name] = value
-    warps = -(-problem.threads // gpu.lanes)
-    own_warp = start.warp if warp is None else warp
-    if not 0 <= own_warp < warps:
-        raise ProblemFileError("--warp", f"lies in 0..{warps - 1}, not {own_warp}")
-    step = 0
-    for name, trips in loops.items():
-        step = step * trips + values[name]
-    return Instruction(number, step * warps + own_warp, own_warp, values)

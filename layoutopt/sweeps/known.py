@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from layoutopt.files.result_file import result_from_data
+from layoutopt.files.result_file import answer_from_data
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Arrangement, Method, Result
 from layoutopt.problems.types import Block, Problem
-from layoutopt.study.claims import check_result
+from layoutopt.study.known import check_answer
 from layoutopt.sweeps.canonical import device_digest, digest, spelling_of
-from layoutopt.sweeps.rows import spelled, typed
+from layoutopt.sweeps.rows import spelled
 from layoutopt.sweeps.store import Store
 
 
-def known_result(
+def known_answer(
     store: Store,
-    problem: Problem,
+    problem: Problem | Block,
     gpu: Device,
     *,
     time_limit: float,
     conflict_free: bool = False,
     method: Method = "auto",
-) -> Result | None:
+) -> Result | Arrangement | None:
     """The answer to a problem that a store holds, its counts confirmed by the conflict engine.
 
     Args:
@@ -38,18 +38,6 @@ def known_result(
     data = store.answer(asked, device_digest(gpu), time_limit)
     if data is None:
         return None
-    result = result_from_data(spelled(data, problem.name, spelling_of(problem)))
-    check_result(problem, gpu, result)
-    return result
-
-
-def known_arrangement(
-    store: Store, tiles: Block, gpu: Device, *, time_limit: float, conflict_free: bool = False
-) -> Arrangement | None:
-    """The same for several tiles, whose counts are not confirmed anew."""
-    asked = digest(tiles, conflict_free=conflict_free, method="auto")
-    data = store.answer(asked, device_digest(gpu), time_limit)
-    if data is None:
-        return None
-    found = typed(spelled(data, tiles.name, spelling_of(tiles)))
-    return found if isinstance(found, Arrangement) else None
+    found = answer_from_data(spelled(data, problem.name, spelling_of(problem)))
+    check_answer(problem, gpu, found)
+    return found

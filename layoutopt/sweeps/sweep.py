@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from layoutopt.errors import LayoutoptError, ProblemFileError
+from layoutopt.errors import LayoutoptError
 from layoutopt.files.inputs import Input
 from layoutopt.files.python import Source, checked, items
 from layoutopt.files.templates import Value
@@ -259,8 +259,6 @@ def _tile(item: Input, how: _How, digests: _Digests) -> tuple[Tile, bytes]:
     try:
         problem = checked(item)
         gpu, data = digests.of(problem.target)
-        if how.method != "auto" and not isinstance(problem, Problem):
-            raise ProblemFileError("", "--method: of several tiles, each is solved by auto")
     except LayoutoptError as error:
         return Tile(item.source or item.label, item.values, str(name), error=str(error)), b""
     tile = Tile(

@@ -15,7 +15,7 @@ from layoutopt.errors import LayoutoptError, MachineError
 from layoutopt.ground import json_data
 from layoutopt.ground.budget import OutOfTime
 from layoutopt.hardware.devices import Device, device
-from layoutopt.problems.answer import Method, Result, Status
+from layoutopt.problems.answer import Method, Status
 from layoutopt.problems.types import Block, Problem
 from layoutopt.search.block import solve
 from layoutopt.study.faster import timed
@@ -92,9 +92,7 @@ def _solved(problem: Problem | Block, gpu: Device, task: Task) -> dict[str, Any]
         conflict_free=task.conflict_free,
         method=task.method,
     )
-    if isinstance(problem, Problem) and isinstance(found, Result):
-        found = timed(problem, found, gpu, task.time_limit, time.monotonic() - begun)
-    return found.to_json()
+    return timed(problem, found, gpu, task.time_limit, time.monotonic() - begun).to_json()
 
 
 def outcome_of(task: Task, devices: Sequence[Device] = ()) -> Outcome:

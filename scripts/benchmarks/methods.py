@@ -1,16 +1,13 @@
 """Both methods over the catalogue: excess, bytes, seconds, rounds, and who decided.
 
     python scripts/benchmarks/methods.py [--time-limit S] [--families LIST] [--json FILE] [NAME...]
-    python scripts/benchmarks/methods.py --rules [...]
 
-A line for each problem whose name holds a NAME (all without), warm; then a summary. With `--rules`, in place
-of the methods: `auto` with all its rules, without each one, and without any. Exits with 1 where two that
-prove an answer differ in excess or bytes.
+A line for each problem whose name holds a NAME (all without), warm; then a summary. Exits with 1 where both
+prove an answer and differ in excess or bytes.
 """
 
 import argparse
 import collections
-import contextlib
 import json
 import statistics
 import sys
@@ -21,42 +18,15 @@ import msgspec
 from layoutopt import load, solve
 from layoutopt.files.catalogue import of_one_tile
 from layoutopt.problems.answer import METHODS, Status
-from layoutopt.search import presolve
 
 PROVED = (Status.OPTIMAL, Status.INFEASIBLE)
-RULES = (*presolve.FIRST, *presolve.RULES)
 
 
-@contextlib.contextmanager
-def without(names):
-    """`auto` without some of its rules."""
-    tables = presolve.FIRST, presolve.RULES
-    kept = [dict(table) for table in tables]
-    for table in tables:
-        for name in set(names) & set(table):
-            del table[name]
-    yield
-    for table, before in zip(tables, kept, strict=True):
-        table.clear()
-        table.update(before)
-
-
-# Name of a column -> the method, and the rules that it does without.
-METHOD_COLUMNS = {method: (method, ()) for method in METHODS}
-RULE_COLUMNS = {
-    "auto": ("auto", ()),
-    **{f"without {name}": ("auto", (name,)) for name in RULES},
-    "without any": ("auto", RULES),
-}
-
-
-def measured(problem, column, limit):
+def measured(problem, method, limit):
     """One answer as a row, and the seconds it took."""
-    method, left_out = column
-    with without(left_out):
-        start, cpu = time.perf_counter(), time.process_time()
-        result = solve(problem, time_limit=limit, method=method)
-        seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+    start, cpu = time.perf_counter(), time.process_time()
+    result = solve(problem, time_limit=limit, method=method)
+    seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
     row = {"excess": result.excess, "bytes": result.bytes, "status": result.status.value}
     grown = msgspec.to_builtins(result.model) or {}
     return {
@@ -97,11 +67,9 @@ def main():
     parser.add_argument("names", nargs="*")
     parser.add_argument("--time-limit", type=float, default=10.0)
     parser.add_argument("--families", help="comma-separated; all without")
-    parser.add_argument("--rules", action="store_true", help="compare the rules of auto")
     parser.add_argument("--json", dest="file", help="write all rows to this file")
     options = parser.parse_args()
     rows, wrong = {}, 0
-    columns = RULE_COLUMNS if options.rules else METHOD_COLUMNS
     for name, path in of_one_tile().items():
         if options.names and not any(part in name for part in options.names):
             continue
@@ -110,15 +78,15 @@ def main():
             problem = within(problem, options.families.split(","))
         if problem is None or problem.layout.minimise == "instructions":
             continue
-        measured(problem, METHOD_COLUMNS["auto"], min(1, options.time_limit))  # to be warm
-        row = rows[name] = {c: measured(problem, how, options.time_limit) for c, how in columns.items()}
+        measured(problem, "auto", min(1, options.time_limit))  # to be warm
+        row = rows[name] = {method: measured(problem, method, options.time_limit) for method in METHODS}
         answers = {(r["excess"], r["bytes"]) for r in row.values()}
         proved = {(r["excess"], r["bytes"]) for r in row.values() if r["status"] in PROVED}
         note = "" if len(answers) == 1 else "  DIFFERENT" if len(proved) > 1 else "  different, not proved"
         wrong += len(proved) > 1
         shown = (f"{v}" for r in row.values() for k, v in r.items() if k not in ("written", "proposed"))
         print(f"{name:45}", *shown, note, flush=True)
-    for column in columns:
+    for column in METHODS:
         summary(rows, column)
     if options.file:
         with open(options.file, "w") as file:

@@ -4,10 +4,10 @@
 
 Uses the standard library and no code of layoutopt. Which lanes the hardware serves together must be as the
 data of the known GPUs has it (layoutopt/hardware/devices.json, and the device file, if one is given); of any
-other GPU it is taken from the certificate (`served`), as is, where the file leaves a choice, how wide the
-accesses are. Everything else is derived from the problem file. Name, target and constraints must be those of
-the file: a certificate of a problem that options changed is one of another problem. What only a solver
-answered is not checked here: give the certificate's `questions` to another solver.
+other GPU it is the certificate's word (`served`), and not checked, nor are other widths than those chosen
+where the file leaves a choice. Everything else is derived from the problem file. Name, target and constraints
+must be those of the file: a certificate of a problem that options changed is one of another problem. What
+only a solver answered is not checked here: give the certificate's `questions` to another solver.
 
 Of what the hardware moves by itself (TMA, tensor cores, bulk copies) every element is where the tensor map,
 the matrix descriptor or the copy has it, and no other layout of boxes or pages that follow one another has
@@ -27,8 +27,21 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from certificate.block import check_block
 from certificate.hardware import read_devices
-from certificate.problem import Broken, check_problem, require, require_form, without_lanes
+from certificate.problem import (
+    Broken,
+    check_problem,
+    plain,
+    require,
+    require_form,
+    say,
+    unique,
+    without_lanes,
+)
 from certificate.tile import check, not_checked
+
+
+def read(path):
+    return json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=unique)
 
 
 def main():
@@ -36,10 +49,10 @@ def main():
         print(__doc__)
         return 0
     try:
-        problem, given = (json.loads(Path(path).read_text(encoding="utf-8")) for path in sys.argv[1:3])
+        problem, given = (read(path) for path in sys.argv[1:3])
         devices = read_devices(*sys.argv[3:])
     except (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError, Broken) as error:
-        print(f"two JSON files are needed, PROBLEM and CERTIFICATE: {error}", file=sys.stderr)
+        print(f"two JSON files are needed, PROBLEM and CERTIFICATE: {plain(error)}", file=sys.stderr)
         return 2
     try:
         if isinstance(given, dict) and given.get("schema") == "layoutopt.block_certificate/1":
@@ -47,13 +60,13 @@ def main():
         check_problem(problem)
         known = isinstance(given, dict) and given.get("schema") == "layoutopt.certificate/1"
         require_form(known, "the second file is no certificate")
-        plain = without_lanes(problem)
-        if why := not_checked(plain, given, devices):
+        asked = without_lanes(problem)
+        if why := not_checked(asked, given, devices):
             hint = "; `layoutopt problems --expanded` writes them out" if "without an index" in why else ""
-            print(f"NOT CHECKED: {why}{hint}")
-        return 0 if not why and check(plain, given) else 3
+            say(f"NOT CHECKED: {why}{hint}")
+        return 0 if not why and check(asked, given, devices) else 3
     except Broken as error:
-        print(str(error).encode("ascii", "backslashreplace").decode(), file=sys.stderr)
+        print(plain(error), file=sys.stderr)
         return 2
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
         return require(False, f"the certificate is not of this problem, or malformed: {error!r}")

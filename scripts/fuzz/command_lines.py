@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from mutate import EXPRESSIONS, HOSTILE, NUMBERS
+from originals import EXPRESSIONS, HOSTILE, NUMBERS, PARAMETERS, TILES
 
 LIMIT_S = 0.2
 LIMIT = ["--time-limit", str(LIMIT_S)]
@@ -17,39 +17,9 @@ WORDS: dict[str, list[str]] = {
     ],
     "LANGUAGE": ["cuda", "hip", "opencl", "c", "cute", "gluon", "tilelang", "numba"],
     "EXTENTS": ["32x32", "16x64", "8x8x8", "1024", "0x1", "3x5", "64x64"],
-    "TILE": [
-        "8x8",
-        "4x32",
-        "16x8",
-        "32x32",
-        "0x1",
-        "9" * 5000 + "x1",
-        "3",
-        "axb",
-        "-1x4",
-        "4x4x4",
-        "100000x100000",
-    ],
+    "TILE": TILES,
     "ELEMENT": ["f32", "f16", "s4", "c128", "", "f\n", "12"],
-    "OVER": [
-        "M=8",
-        "M=8,16,33",
-        "K=32,0",
-        "Z=1,2",
-        "M=",
-        "=1",
-        "M",
-        "op=load,atomic,ldmatrix.x4",
-        "M=" + ",".join(map(str, range(1, 20002))),
-        "M=99999999999999999999",
-        "M=-8",
-        "M=x",
-        "M=1e3",
-        "name=a",
-        "tid=1",
-        "M=\x1b[2J",
-        "params=3",
-    ],
+    "OVER": PARAMETERS,
     "KIND": ["gemm", "transpose", "conv", "stencil", "attention", "blank"],
     "THREADS": [
         "((4,8),(2,2)):((32,1),(16,8))",

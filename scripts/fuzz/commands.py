@@ -8,10 +8,10 @@ import subprocess
 import sys
 
 import numpy as np
-import refute
+from oracle import placements
+from oracle.answers import Finding, Question, question, require, verify_table
 from process import ROOT, Done
 from session import Session, leaves_swizzles_out
-from verify import Finding, Question, question, require, verify_table
 
 
 def check(session: Session, answer: dict, asked: Question, table: np.ndarray) -> None:
@@ -115,7 +115,9 @@ def widths(session: Session) -> bool:
 
 def weighted(session: Session, row: dict) -> float:
     asked = question(session.problem, session.device_file, row["accesses"])
-    return refute.cost(asked.tile, asked.accesses, [int(v) for v in table_of(asked, row["offset"]).ravel()])
+    return placements.cost(
+        asked.tile, asked.accesses, [int(v) for v in table_of(asked, row["offset"]).ravel()]
+    )
 
 
 def check_row(session: Session, row: dict, data: dict) -> None:

@@ -24,22 +24,12 @@ import many_kinds
 from campaign import Case, parser, run_cases
 from command_lines import LIMIT_S
 from mutate import jsonable
+from oracle.answers import Finding, require
 from process import MEMORY_BYTES, ROOT, Done, call, import_everything
-from verify import Finding, require
 
 CPU_S = 2 * (2 * LIMIT_S + 2)
-WRITES = (
-    "-o",
-    "--table",
-    "--code",
-    "--svg",
-    "--html",
-    "--certificate",
-    "--into",
-    "--export",
-    "--page",
-    "--plot",
-)
+WRITES = {"-o", "--table", "--code", "--svg", "--html", "--certificate"}
+WRITES |= {"--into", "--export", "--page", "--plot"}
 KINDS = [*kinds.KINDS, *kernel_kinds.KINDS, *many_kinds.KINDS]
 MANY = {kind.__name__ for kind in (many_kinds.template_case, many_kinds.several_case, many_kinds.store_case)}
 MANY_PROBLEMS = 8

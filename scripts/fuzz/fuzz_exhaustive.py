@@ -17,8 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "search"))
 
-import constrained
-from test_brute_force import compare
+from test_brute_force import compare, compare_constrained
 
 
 def main():
@@ -30,7 +29,7 @@ def main():
     start = time.perf_counter()
     for k in range(arguments.problems):
         if arguments.constrained:
-            constrained.compare(arguments.first + k)
+            compare_constrained(arguments.first + k)
         else:
             compare(arguments.first + k, larger=k % 4 == 3)
         if k % 100 == 99:

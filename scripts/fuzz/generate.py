@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 
-from evaluate import NAMED, PACKED, Hardware, Tile, hardware
+from oracle.problem_file import NAMED, PACKED, Hardware, Tile, hardware
 
 FAMILIES = ["none", "order", "pad", "split", "interval", "rotate", "xor", "matrix", "table"]
 TARGETS = (

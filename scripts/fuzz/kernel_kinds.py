@@ -12,6 +12,7 @@ from functools import cache
 from campaign import scratch
 from command_lines import WORDS, command_of
 from mutate import mutate_bytes, mutated
+from originals import PIECES
 from process import ROOT, call
 
 KERNELS = ROOT / "tests" / "data" / "kernels"
@@ -49,52 +50,6 @@ SIZES = ["32", "1", "33", "1024", "1025", "32,8", "0", "-1", "", "4,4,4", "1,1,1
 ARRAYS = ["tile", "tile", "shared+0", "s", "line"]
 DATA = ["zeros", "iota", "random:7", "random:x", "no/such.npy", "", "KERNEL"]
 PIECE = re.compile(r"0x[0-9a-fA-F]+|[%$.\w]+|\s+|.", re.S)
-PIECES = [
-    *[
-        "",
-        "0",
-        "-1",
-        "0x0",
-        "0xffffffff",
-        "0xffffffffffffffff",
-        "9" * 40,
-        "0x" + "f" * 40,
-        "1e400",
-        "0f7FC00000",
-    ],
-    *[
-        "%r1",
-        "%rd999",
-        "%p1",
-        "R1",
-        "R254",
-        "UR63",
-        "RZ",
-        "P6",
-        "!PT",
-        "[",
-        "]",
-        "{",
-        "}",
-        ";",
-        ",",
-        "@",
-        "(",
-        "//",
-        "/*",
-        "-",
-        "+",
-        "4",
-        "64",
-        "1",
-        "ld",
-        "st",
-        "bra",
-        "ret",
-    ],
-    *[".b128", ".v4", ".shared", "EXIT", "BRA", "LDS.128", "BSSY", "BSYNC", "WARPSYNC", "CALL"],
-    *['"', "\x1b[2J", "\u202e", "\x00", "é", "a" * 3000],
-]
 IR = """
 #blocked = #ttg.blocked<{sizePerThread = [1, 8], threadsPerWarp = [8, 4], warpsPerCTA = [4, 1], order = [1, 0]}>
 #mma = #ttg.nvidia_mma<{versionMajor = 2, versionMinor = 0, warpsPerCTA = [2, 2], instrShape = [16, 8]}>

@@ -11,8 +11,8 @@ from typing import Any
 
 from campaign import scratch
 from command_lines import LIMIT, command_of
-from mutate import HOSTILE, jsonable, mutate_bytes, mutate_data, mutated
-from originals import COORDINATES, PROBLEMS, SIZES, TEMPLATE
+from mutate import jsonable, mutate_bytes, mutate_data, mutated
+from originals import COORDINATES, HOSTILE, PROBLEMS, SIZES, TEMPLATE
 from process import call
 
 OF_A_TEMPLATE = """

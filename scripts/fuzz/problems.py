@@ -21,8 +21,8 @@ from pathlib import Path
 
 from campaign import Case, parser, run_cases
 from commands import COMMANDS, certified
-from evaluate import device_of, hardware
 from generate import FAMILIES, Maker, random_target, random_tile_set, toy_devices
+from oracle.problem_file import device_of, hardware
 from process import import_everything
 from session import Session
 from spellings import SPELLINGS

@@ -12,13 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import refute
 from campaign import Case
-from evaluate import Misaligned, check_vectors
 from generate import FAMILIES
-from members import Member, family_members
-from process import MEMORY_BYTES, Done, call
-from verify import (
+from oracle import placements
+from oracle.answers import (
     Finding,
     Question,
     question,
@@ -28,6 +25,9 @@ from verify import (
     verify_offset,
     verify_table,
 )
+from oracle.members import Member, family_members
+from oracle.problem_file import Misaligned, check_vectors
+from process import MEMORY_BYTES, Done, call
 
 # Processor time to look for a placement that refutes one bound; there are thousands of them.
 ATTACK_S = 0.05
@@ -109,7 +109,7 @@ class Session:
             self.refute(asked, room, below, "false infeasible: " + answer["reason"][:60])
         for member in self.members(asked, layout):
             if max(member.flat) + asked.tile.size <= room:
-                value = refute.cost(asked.tile, asked.accesses, member.flat)
+                value = placements.cost(asked.tile, asked.accesses, member.flat)
                 require(
                     value >= below, "false infeasible in families", (member.what, value, answer["reason"])
                 )
@@ -153,7 +153,7 @@ class Session:
             size = max(member.flat) + asked.tile.size
             if size > asked.constraints.get("max_bytes", size):
                 continue
-            value = refute.cost(asked.tile, asked.accesses, member.flat)
+            value = placements.cost(asked.tile, asked.accesses, member.flat)
             about = (member.what, value, size, have, proof)
             if covers(scope, member, asked):
                 require(value > have[0] - 1e-9, "optimal is beaten by a family", about)
@@ -209,11 +209,15 @@ class Session:
         if any(a.any_is for a in asked.accesses) or asked.constraints.get("alignment_bytes", 1024) < 16:
             return
         size = sum(len(i.first) for a in asked.accesses for i in a.issues) * (1 + asked.tile.elements / 64)
-        found = refute.enumerate_placements(asked.tile, asked.accesses, room, below) if size < 200 else None
-        found = found or refute.better_placement(asked.tile, asked.accesses, room, below, ATTACK_S, self.rng)
+        found = (
+            placements.enumerate_placements(asked.tile, asked.accesses, room, below) if size < 200 else None
+        )
+        found = found or placements.better_placement(
+            asked.tile, asked.accesses, room, below, ATTACK_S, self.rng
+        )
         self.told["bounds attacked"] += 1
         if found:
-            value = refute.cost(asked.tile, asked.accesses, found)
+            value = placements.cost(asked.tile, asked.accesses, found)
             raise Finding(kind, (f"excess {value} in {max(found) + asked.tile.size} bytes", found))
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 from commands import same_answer, same_counts, widths
+from oracle.answers import Question, require
 from process import Done
 from session import Session
-from verify import Question, require
 
 
 def written(session: Session, name: str, problem: dict) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from oracle.answers import Finding, question, require, verify_table
 from session import Session
-from verify import Finding, question, require, verify_table
 
 
 def tile_set(session: Session, answer: dict) -> None:

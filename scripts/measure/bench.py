@@ -70,6 +70,7 @@ def write(folder: Path) -> None:
     from layoutopt.study.compare import compare
 
     folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(Path(__file__).with_name("bench.cuh"), folder)
     gpu, entries = device("sm_90"), []
     for number, bench in enumerate(benches()):
         advice = compare(bench.problem, target=gpu, time_limit=10).recommendation
@@ -109,9 +110,8 @@ def _copy_headers(source: Path, folder: Path) -> None:
 def measure(folder: Path) -> None:
     entries = json.loads((folder / "entries.json").read_text())
     for number, entry in enumerate(entries):
-        program = Path(f"/tmp/layoutopt_bench_{number}")
         include = ("-I", folder / "include")
-        on_gpu.run("nvcc", *on_gpu.compile_flags(), *include, "-o", program, folder / f"{number}.cu")
+        program = on_gpu.built(folder / f"{number}.cu", *on_gpu.compile_flags(), *include)
         rows: dict[str, dict[str, object]] = {}
         for _ in range(_RUNS):
             done = subprocess.run([program], check=True, stdout=subprocess.PIPE, text=True, timeout=60)

@@ -65,47 +65,25 @@ __global__ void __launch_bounds__(256) NAME_kernel(const T* x, const T* y, T* ou
 }
 """
 MAIN = r"""
-#include <algorithm>
-#include <cstdio>
-#include <vector>
 typedef void (*Kernel)(const T*, const T*, T*);
 int main() {
     const int blocks = 256 * 8;
-    std::vector<T> host(2048 * 4 * size_t(K));
+    std::vector<T> host(2048 * 4 * size_t(K)), sums(blocks * 256), first;
     for (size_t k = 0; k < host.size(); ++k) host[k] = T((k * 2654435761u >> 9) % 9) / 8 - T(0.5);
     T *x, *y, *out;
     cudaMalloc(&x, host.size() * sizeof(T)); cudaMalloc(&y, host.size() * sizeof(T));
-    cudaMalloc(&out, blocks * 256 * sizeof(T));
+    cudaMalloc(&out, sums.size() * sizeof(T));
     cudaMemcpy(x, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice);
     std::reverse(host.begin(), host.end());
     cudaMemcpy(y, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice);
-    struct Run { const char* name; Kernel kernel; int bytes; std::vector<float> times; std::vector<T> sums; };
-    Run runs[] = {
+    Run<Kernel> runs[] = {
 @RUNS@};
-    cudaEvent_t start, stop; cudaEventCreate(&start); cudaEventCreate(&stop);
-    for (int round = 0; round < 120; ++round)  // interleaved: clocks drift
-        for (auto& run : runs) {
-            const int shared = (run.bytes + 127) / 128 * 128 * 4;
-            cudaFuncSetAttribute(run.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-            cudaEventRecord(start); run.kernel<<<blocks, 256, shared>>>(x, y, out); cudaEventRecord(stop);
-            cudaEventSynchronize(stop);
-            float ms; cudaEventElapsedTime(&ms, start, stop);
-            if (round >= 20) run.times.push_back(ms);
-            if (round == 0) {
-                run.sums.resize(blocks * 256);
-                cudaMemcpy(run.sums.data(), out, blocks * 256 * sizeof(T), cudaMemcpyDeviceToHost);
-            }
-        }
-    for (auto& run : runs) {
-        std::sort(run.times.begin(), run.times.end());
-        cudaFuncAttributes attributes; cudaFuncGetAttributes(&attributes, run.kernel);
-        const int shared = (run.bytes + 127) / 128 * 128 * 4;
-        int fit = 0;
-        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, run.kernel, 256, shared);
-        std::printf("time\t%s\t%.2f\t%d\t%d\t%d\t%s\n", run.name, run.times[run.times.size() / 2] * 1000,
-                    attributes.numRegs, fit, int(run.sums == runs[0].sums),
-                    cudaGetErrorString(cudaGetLastError()));
-    }
+    auto launch = [&](Run<Kernel>& run) { run.kernel<<<blocks, 256, run.shared>>>(x, y, out); };
+    time_runs(runs, launch, [&](Run<Kernel>&) {
+        cudaMemcpy(sums.data(), out, sums.size() * sizeof(T), cudaMemcpyDeviceToHost);
+        if (first.empty()) first = sums;
+        return sums == first;
+    });
 }
 """
 TYPES = {
@@ -118,8 +96,10 @@ def program(plans: dict[str, Plan], kind: str) -> str:
     """The program that times every layout; `kind` is one of `TYPES`."""
     _, element, vector, count = TYPES[kind]
     constants = f"constexpr int K = {4096 // count}, VEC = {count};"
-    text = [f"using T = {element}; using V = {vector};", constants]
+    text = ['#include "bench.cuh"', f"using T = {element}; using V = {vector};", constants]
     for name, planned in plans.items():
         text += [cuda.emit(planned).replace("#pragma once", ""), KERNEL.replace("NAME", name)]
-    runs = ",\n".join(f'        {{"{name}", {name}_kernel, {name}_bytes, {{}}, {{}}}}' for name in plans)
+    runs = ",\n".join(
+        f'        {{"{name}", {name}_kernel, ({name}_bytes + 127) / 128 * 128 * 4}}' for name in plans
+    )
     return "\n".join([*text, MAIN.replace("@RUNS@", runs)])

@@ -96,52 +96,44 @@ __global__ void __launch_bounds__(256) NAME_kernel(const __half* a, const __half
 }
 """
 MAIN = r"""
-#include <algorithm>
-#include <cstdio>
-#include <vector>
 typedef void (*Kernel)(const __half*, const __half*, float*);
+constexpr int shared(int bytes) { return (bytes + 1023) / 1024 * 1024 * 2 * STAGES; }
 int main() {
     const int blocks = 264;
     std::vector<__half> host(1024 * size_t(K));
+    std::vector<float> sums(blocks * 256), first;
     for (size_t k = 0; k < host.size(); ++k) host[k] = __float2half(float((k * 2654435761u >> 9) % 9) / 8 - 0.5f);
     __half *a, *b; float* out;
-    cudaMalloc(&a, host.size() * 2); cudaMalloc(&b, host.size() * 2); cudaMalloc(&out, blocks * 256 * 4);
+    cudaMalloc(&a, host.size() * 2); cudaMalloc(&b, host.size() * 2); cudaMalloc(&out, sums.size() * 4);
     cudaMemcpy(a, host.data(), host.size() * 2, cudaMemcpyHostToDevice);
     std::reverse(host.begin(), host.end());
     cudaMemcpy(b, host.data(), host.size() * 2, cudaMemcpyHostToDevice);
-    struct { const char* name; Kernel kernel; int bytes; std::vector<float> times, sums; } runs[] = {
+    Run<Kernel> runs[] = {
 @RUNS@};
-    cudaEvent_t start, stop; cudaEventCreate(&start); cudaEventCreate(&stop);
-    for (int round = 0; round < 120; ++round)  // interleaved: clocks drift
-        for (auto& run : runs) {
-            const int shared = (run.bytes + 1023) / 1024 * 1024 * 2 * STAGES;
-            cudaFuncSetAttribute(run.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-            cudaEventRecord(start); run.kernel<<<blocks, 256, shared>>>(a, b, out); cudaEventRecord(stop);
-            cudaEventSynchronize(stop);
-            float ms; cudaEventElapsedTime(&ms, start, stop);
-            if (round >= 20) run.times.push_back(ms);
-            if (round == 0) { run.sums.resize(blocks * 256); cudaMemcpy(run.sums.data(), out, blocks * 1024, cudaMemcpyDeviceToHost); }
-        }
-    for (auto& run : runs) {
-        std::sort(run.times.begin(), run.times.end());
-        cudaFuncAttributes attributes; cudaFuncGetAttributes(&attributes, run.kernel);
-        const int shared = (run.bytes + 1023) / 1024 * 1024 * 2 * STAGES;
-        int fit = 0;
-        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, run.kernel, 256, shared);
-        std::printf("time\t%s\t%.2f\t%d\t%d\t%d\t%s\n", run.name, run.times[run.times.size() / 2] * 1000,
-                    attributes.numRegs, fit, int(run.sums == runs[0].sums), cudaGetErrorString(cudaGetLastError()));
-    }
+    auto launch = [&](Run<Kernel>& run) { run.kernel<<<blocks, 256, run.shared>>>(a, b, out); };
+    time_runs(runs, launch, [&](Run<Kernel>&) {
+        cudaMemcpy(sums.data(), out, sums.size() * 4, cudaMemcpyDeviceToHost);
+        if (first.empty()) first = sums;
+        return sums == first;
+    });
 }
 """
 
 
 def program(plans: dict[str, Plan]) -> str:
     """The program that times every layout, and CuTe's form of ours."""
-    text = ["#include <cuda_fp16.h>", "constexpr int K = 8192;", f"constexpr int STAGES = {STAGES};"]
+    text = [
+        '#include "bench.cuh"',
+        "#include <cuda_fp16.h>",
+        "constexpr int K = 8192;",
+        f"constexpr int STAGES = {STAGES};",
+    ]
     for name, planned in plans.items():
         text += [cuda.emit(planned).replace("#pragma once", ""), KERNEL.replace("NAME", name)]
     swizzled = cute.emit(plans["ours"]).replace("#pragma once", "")
     swizzled = swizzled.replace("constexpr int ours_", "// constexpr int ours_")
     text += [swizzled, CUTE, KERNEL.replace("NAME", "cute")]
-    runs = ",\n".join(f'        {{"{name}", {name}_kernel, {name}_bytes}}' for name in (*plans, "cute"))
+    runs = ",\n".join(
+        f'        {{"{name}", {name}_kernel, shared({name}_bytes)}}' for name in (*plans, "cute")
+    )
     return "\n".join([*text, MAIN.replace("@RUNS@", runs)])

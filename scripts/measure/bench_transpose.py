@@ -64,10 +64,6 @@ __global__ void NAME_transpose(const __half* in, __half* out) {
 """,
 }
 MAIN = r"""
-#include <algorithm>
-#include <cstdio>
-#include <functional>
-#include <vector>
 typedef void (*Kernel)(const T*, T*);
 int main() {
     std::vector<Bits> host(size_t(N) * N), back(host.size());
@@ -75,38 +71,22 @@ int main() {
     const size_t size = sizeof(T) * host.size();
     T *in, *out; cudaMalloc(&in, size); cudaMalloc(&out, size);
     cudaMemcpy(in, host.data(), size, cudaMemcpyHostToDevice);
-    struct Run { const char* name; Kernel kernel; bool right; std::vector<float> times; };
-    Run runs[] = {
-@RUNS@, {"copy", nullptr, false, {}}};
-    cudaEvent_t a, b; cudaEventCreate(&a); cudaEventCreate(&b);
-    for (int round = 0; round < 120; ++round)  // interleaved: clocks drift
-        for (auto& run : runs) {
-            if (round == 0) cudaMemset(out, 0, size);
-            cudaEventRecord(a);
-            if (run.kernel) run.kernel<<<dim3(N / SIDE, N / SIDE), 256>>>(in, out);
-            else cudaMemcpyAsync(out, in, size, cudaMemcpyDeviceToDevice);
-            cudaEventRecord(b); cudaEventSynchronize(b);
-            float ms; cudaEventElapsedTime(&ms, a, b);
-            if (round >= 20) run.times.push_back(ms);
-            if (round > 0) continue;
-            cudaMemcpy(back.data(), out, size, cudaMemcpyDeviceToHost);
-            size_t wrong = 0;
-            for (size_t r = 0; r < N; ++r)
-                for (size_t c = 0; c < N; ++c)
-                    wrong += back[r * N + c] != (run.kernel ? host[c * N + r] : host[r * N + c]);
-            run.right = !wrong;
-        }
-    for (auto& run : runs) {
-        std::sort(run.times.begin(), run.times.end());
-        cudaFuncAttributes attributes = {};
-        int fit = 0;
-        if (run.kernel) {
-            cudaFuncGetAttributes(&attributes, run.kernel);
-            cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, run.kernel, 256, 0);
-        }
-        std::printf("time\t%s\t%.2f\t%d\t%d\t%d\t%s\n", run.name, run.times[run.times.size() / 2] * 1000,
-                    attributes.numRegs, fit, int(run.right), cudaGetErrorString(cudaGetLastError()));
-    }
+    cudaMemset(out, 0, size);
+    Run<Kernel> runs[] = {
+@RUNS@, {"copy", nullptr}};
+    auto launch = [&](Run<Kernel>& run) {
+        if (run.kernel) run.kernel<<<dim3(N / SIDE, N / SIDE), 256>>>(in, out);
+        else cudaMemcpyAsync(out, in, size, cudaMemcpyDeviceToDevice);
+    };
+    time_runs(runs, launch, [&](Run<Kernel>& run) {
+        cudaMemcpy(back.data(), out, size, cudaMemcpyDeviceToHost);
+        cudaMemset(out, 0, size);
+        size_t wrong = 0;
+        for (size_t r = 0; r < N; ++r)
+            for (size_t c = 0; c < N; ++c)
+                wrong += back[r * N + c] != (run.kernel ? host[c * N + r] : host[r * N + c]);
+        return !wrong;
+    });
 }
 """
 
@@ -115,8 +95,8 @@ def program(plans: dict[str, Plan], kind: str) -> str:
     """The program that times every layout, and a copy; `kind` is f32 or f16."""
     element, bits, side = ("float", "unsigned", 32) if kind == "f32" else ("__half", "unsigned short", 64)
     types = f"using T = {element}; using Bits = {bits}; constexpr int N = 4096, SIDE = {side};"
-    text = ["#include <cuda_fp16.h>", types]
+    text = ['#include "bench.cuh"', "#include <cuda_fp16.h>", types]
     for name, planned in plans.items():
         text += [cuda.emit(planned).replace("#pragma once", ""), KERNELS[kind].replace("NAME", name)]
-    runs = ",\n".join(f'        {{"{name}", {name}_transpose, false, {{}}}}' for name in plans)
+    runs = ",\n".join(f'        {{"{name}", {name}_transpose}}' for name in plans)
     return "\n".join([*text, MAIN.replace("@RUNS@", runs)])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from layoutopt.hardware import machine
-from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
+from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS
 
 CONFLICTS_SUM = f"{BANK_CONFLICTS}.sum"
 WAVEFRONTS_SUM = f"{WAVEFRONTS}.sum"
@@ -22,15 +22,8 @@ WAVEFRONTS_SUM = f"{WAVEFRONTS}.sum"
 ELSEWHERE_SUM = f"{machine.ELSEWHERE}.sum"
 # One row a launch, a column a counter, plain numbers; clocks and caches as they are.
 RAW_PAGE = (
-    "--csv",
-    "--page",
-    "raw",
-    "--print-units",
-    "base",
-    "--clock-control",
-    "none",
-    "--cache-control",
-    "none",
+    *("--csv", "--page", "raw", "--print-units", "base"),
+    *("--clock-control", "none", "--cache-control", "none"),
 )
 # Of programs that use TMA and wgmma.
 HOPPER_FLAGS = ("-std=c++17", "-O2", "-gencode=arch=compute_90a,code=sm_90a")
@@ -52,6 +45,21 @@ def compile_flags() -> list[str]:
     return ["-std=c++17", "-O3", f"-arch=sm_{machine.gpu_present().compute_capability.replace('.', '')}"]
 
 
+def built(source: Path, *flags: str | Path) -> Path:
+    """The program that nvcc makes of a source, beside it."""
+    program = source.with_suffix("").absolute()
+    run("nvcc", *flags, "-o", program, source)
+    return program
+
+
+def profiled(
+    metrics: Sequence[str], kernels: str, *command: str | Path, **options: Any
+) -> list[dict[str, str]]:
+    """Counters of each launch of the kernels so named that a command makes, a row each."""
+    watch = ("--metrics", ",".join(metrics), *RAW_PAGE, "--kernel-name", f"regex:{kernels}")
+    return machine.launches(run("ncu", *watch, *command, **options))
+
+
 def provenance(script: str) -> dict[str, str]:
     """GPU, driver, tools and date of a measurement made by `script`."""
     card = machine.gpu_present()
@@ -69,8 +77,19 @@ def counted(row: dict[str, str], metric: str) -> int:
 
 def record(head: dict[str, Any], key: str, rows: Sequence[Any]) -> str:
     """JSON text of `head` with `rows` under `key`, one a line."""
-    lines = ",\n".join("  " + json.dumps(row, separators=(",", ":")) for row in rows)
-    return json.dumps(head, indent=1)[:-2] + f',\n "{key}": [\n{lines}\n ]\n}}\n'
+    return records({**head, key: list(rows)})
+
+
+def records(found: dict[str, Any]) -> str:
+    """JSON text of what was found, the rows of its lists of objects one a line."""
+    fields = []
+    for key, value in found.items():
+        text = json.dumps(value, indent=1).replace("\n", "\n ")
+        if isinstance(value, list):
+            lines = ",\n".join("  " + json.dumps(row, separators=(",", ":")) for row in value)
+            text = f"[\n{lines}\n ]" if value and isinstance(value[0], dict) else json.dumps(value)
+        fields.append(f' "{key}": {text}')
+    return "{\n" + ",\n".join(fields) + "\n}\n"
 
 
 def write_or_measure(doc: str, write: Callable[[Path], None], measure: Callable[[Path], None]) -> None:
@@ -81,42 +100,3 @@ def write_or_measure(doc: str, write: Callable[[Path], None], measure: Callable[
     steps.add_argument("--measure", type=Path, metavar="FOLDER")
     args = parser.parse_args()
     write(args.write) if args.write else measure(args.measure)
-
-
-def write_or_compare(
-    doc: str,
-    write: Callable[[Path], None],
-    compare: Callable[[Path, Path], dict[str, Any]],
-    wrong: Callable[[dict[str, Any]], str],
-) -> None:
-    """The command line of a script that writes a program, and compares what it found on the GPU.
-
-    Args:
-        doc: of the script.
-        write: puts the program into a folder, with a `run.sh` that takes the folder of what it finds.
-        compare: of both folders: what was found; its lists are printed a line each.
-        wrong: what of it is not as predicted, in a line.
-    """
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["write", "compare"])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("out", type=Path, nargs="?")
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
-    if args.what == "write":
-        write(args.folder)
-        return
-    if args.out is None:
-        parser.error("compare needs OUT, the folder of what was found")
-    found = compare(args.folder, args.out)
-    print(wrong(found))
-    if args.json is not None:
-        listed = {key: rows for key, rows in found.items() if isinstance(rows, list)}
-        lists = (
-            f' "{key}": [\n' + ",\n".join("  " + json.dumps(row) for row in rows) + "\n ]"
-            if isinstance(rows[0], dict)
-            else f' "{key}": {json.dumps(rows)}'
-            for key, rows in listed.items()
-        )
-        head = json.dumps({key: value for key, value in found.items() if key not in listed}, indent=1)[:-2]
-        args.json.write_text(",\n".join([head, *lists]) + "\n}\n")

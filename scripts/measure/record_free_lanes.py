@@ -1,8 +1,7 @@
 """Run lanes that were chosen on a GPU: fills and drains, and transposes at a copy's bandwidth.
 
-    python scripts/measure/record_free_lanes.py --write FOLDER    here: solve, write and compile
-    bash FOLDER/run.sh OUT                                        on the GPU: run, and profile with ncu
-    python scripts/measure/record_free_lanes.py --read OUT        here: what OUT holds, as JSON
+    python scripts/measure/record_free_lanes.py --write FOLDER     here: solve, and write the programs
+    python scripts/measure/record_free_lanes.py --measure FOLDER   on the GPU, with nvcc and ncu
 
 Every fill or drain is a program that tests its own values; ncu counts its conflicts. The transposes move 256
 to 512 MB with 16-byte accesses to global memory on both sides, beside a device-to-device copy of as much.
@@ -10,17 +9,17 @@ to 512 MB with 16-byte accesses to global memory on both sides, beside a device-
 
 from __future__ import annotations
 
-import argparse
-import csv
-import json
 import subprocess
 from pathlib import Path
 from typing import Any, Final
 
+import on_gpu
+from on_gpu import counted
+
 # The total of wavefronts also counts what no shared access causes; the total of conflicts does not.
 WAVEFRONTS: Final = tuple(f"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{op}.sum" for op in ("ld", "st"))
 CONFLICTS: Final = ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",)
-METRICS: Final = ",".join((*WAVEFRONTS, *CONFLICTS))
+METRICS: Final = (*WAVEFRONTS, *CONFLICTS)
 
 # Element bytes, its name, bytes of one shared load, rows and columns of the tile, rows of the matrix.
 TRANSPOSES: Final = (
@@ -226,14 +225,14 @@ template <> __device__ __forceinline__ void turn<1>(uint32_t* w) {
 
 
 def write(folder: Path) -> None:
-    """Solve, write the programs, compile them for an H200, and write what runs them."""
+    """Solve, and write the programs."""
     from layoutopt import problem, solve
     from layoutopt.codegen.languages import run_plan
     from layoutopt.codegen.selftest import program
     from layoutopt.hardware.devices import device
 
     folder.mkdir(parents=True, exist_ok=True)
-    gpu, names, parts, runs = device("sm_90"), [], [], []
+    gpu, parts, runs = device("sm_90"), [], []
     for number, data in enumerate(assignments()):
         asked = problem(data)
         result = solve(asked, time_limit=20)
@@ -241,7 +240,6 @@ def write(folder: Path) -> None:
         for report in result.accesses:
             print(f"    {report.name}: {report.index} {report.loops}")
         planned = run_plan(asked, gpu, result)
-        names.append(f"{number:02}")
         (folder / f"{number:02}.cu").write_text(program(planned))
         if asked.name.startswith("transpose"):
             parts.append(_kernel(data, planned))
@@ -251,21 +249,6 @@ def write(folder: Path) -> None:
     )
     text += TURNS + "\n".join(parts) + MAIN.replace("@RUNS@", "\n".join(runs))
     (folder / "transposes.cu").write_text(text)
-    names.append("transposes")
-    for name in names:
-        subprocess.run(
-            ["nvcc", "-O3", "-std=c++17", "-arch=sm_90", "-o", folder / name, folder / f"{name}.cu"],
-            check=True,
-        )
-    lines = ["#!/bin/bash", 'here=$(cd "$(dirname "$0")" && pwd); out=${1:?folder}; mkdir -p "$out"']
-    for name in names:
-        counted = "regex:_transpose" if name == "transposes" else "regex:_access_"
-        lines += [
-            f'echo {name}; timeout 60 "$here/{name}" | tee "$out/{name}.txt"',
-            f"timeout 60 ncu --csv --page raw --print-units base --clock-control none --metrics {METRICS} "
-            f'--kernel-name {counted} "$here/{name}" profile > "$out/{name}.csv" || echo "ncu failed: {name}"',
-        ]
-    (folder / "run.sh").write_text("\n".join([*lines, "echo done", ""]))
 
 
 def _kernel(data: dict[str, Any], planned: Any) -> str:
@@ -299,48 +282,32 @@ def _run(data: dict[str, Any], planned: Any) -> str:
     )
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """What the GPU gave: of every access its values and counters, of every transpose its times."""
-    found: dict[str, Any] = {"accesses": [], "transposes": []}
-    for path in sorted(folder.glob("[0-9]*.txt")):
-        head, _, *lines = path.read_text().splitlines()
-        for line, row in zip(lines, _counters(path), strict=True):
+def measure(folder: Path) -> None:
+    """Run and profile every program: of every access its values and counters, of every transpose its times."""
+    found: dict[str, Any] = {"provenance": on_gpu.provenance("record_free_lanes.py")}
+    found |= {"accesses": [], "transposes": []}
+    for source in sorted(folder.glob("*.cu")):
+        program, transposes = on_gpu.built(source, *on_gpu.compile_flags()), source.stem == "transposes"
+        printed = subprocess.run([program], check=False, stdout=subprocess.PIPE, text=True, timeout=60).stdout
+        print(printed, flush=True)
+        kernels = "_transpose" if transposes else "_access_"
+        launched = on_gpu.profiled(METRICS, kernels, program, "profile")
+        counts = [
+            [sum(counted(row, m) for m in names) for names in (WAVEFRONTS, CONFLICTS)] for row in launched
+        ]
+        head, *lines = printed.splitlines()
+        for line, row in zip(lines if transposes else lines[1:], counts, strict=True):
+            if transposes:
+                figures = dict(zip(head.split("\t"), line.split("\t"), strict=True))
+                found["transposes"].append({**figures, "bank_conflicts": row[1]})
+                continue
             _, access, op, values, wavefronts, conflicts, _ = line.split("\t")
             found["accesses"].append(
                 {"problem": head.split(":")[0], "access": access, "op": op, "values": values,
                  "predicted": [int(wavefronts), int(conflicts)], "counted": row}
             )  # fmt: skip
-    names, *lines = (folder / "transposes.txt").read_text().splitlines()
-    for line, row in zip(lines, _counters(folder / "transposes.txt"), strict=True):
-        figures = dict(zip(names.split("\t"), line.split("\t"), strict=True))
-        found["transposes"].append({**figures, "bank_conflicts": row[1]})
-    return found
-
-
-def _counters(path: Path) -> list[list[int]]:
-    """Wavefronts, of loads and stores, and bank conflicts of every launch."""
-    lines = [line for line in path.with_suffix(".csv").read_text().splitlines() if line.startswith('"')]
-    return [
-        [sum(round(float(row[name].replace(",", ""))) for name in names) for names in (WAVEFRONTS, CONFLICTS)]
-        for row in csv.DictReader(lines)
-        if row.get("Kernel Name")
-    ]
-
-
-def main() -> None:
-    """Write, or read."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    steps = parser.add_mutually_exclusive_group(required=True)
-    steps.add_argument("--write", type=Path, metavar="FOLDER")
-    steps.add_argument("--read", type=Path, metavar="OUT")
-    options = parser.parse_args()
-    if options.write:
-        write(options.write)
-    else:
-        print(json.dumps(read(options.read), indent=1))
+    (folder / "h200_free_lanes.json").write_text(on_gpu.records(found))
 
 
 if __name__ == "__main__":
-    main()
+    on_gpu.write_or_measure(__doc__, write, measure)

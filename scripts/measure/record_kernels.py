@@ -120,40 +120,51 @@ def watched(command: list[Any]) -> tuple[str, str]:
             return "", f"no end after {SECONDS_A_RUN} s"
 
 
-def profile(kernels: list[str], names: list[str], command: list[Any]) -> dict[str, Any]:
-    """Counters by kernel: a list of a dict for each launch, or the text of an error.
+def profile(
+    launches: dict[str, int], names: Sequence[str], command: list[Any]
+) -> dict[str, list[dict[str, str]] | str]:
+    """Counters by kernel: a row for each of its launches, or the text of an error.
 
-    `command` and names of kernels behind it launch these. Several kernels share a run of the profiler; where
-    one of them fails, each has a run of its own.
+    Args:
+        launches: how many there are, by kernel.
+        names: the counters.
+        command: it and names of kernels behind it launch these. Several kernels share a run of the profiler;
+            where one of them fails, each has a run of its own.
     """
-    found: dict[str, Any] = {}
-    groups = [kernels[k : k + GROUP] for k in range(0, len(kernels), GROUP)]
+    found: dict[str, list[dict[str, str]] | str] = {}
+    every = list(launches)
+    groups = [every[k : k + GROUP] for k in range(0, len(every), GROUP)]
     while groups:
         group = groups.pop(0)
         watch = [tool("ncu"), "--metrics", ",".join(names), *RAW_PAGE]
         printed, errors = watched([*watch, *command, *group])
         rows = machine.launches(printed)
-        whole = len(rows) == REPEAT * len(group) and not any("nan" in row.values() for row in rows)
-        if not whole and len(group) > 1:
+        whole = len(rows) == sum(launches[name] for name in group)
+        if len(group) > 1 and (not whole or any("nan" in row.values() for row in rows)):
             print(f"one by one: {' '.join(group)}: {errors.strip()[-300:]}", flush=True)
             groups = [*([name] for name in group), *groups]
             continue
         for name in group:
-            mine, rows = rows[:REPEAT], rows[REPEAT:]
-            if len(mine) != REPEAT or any("nan" in row.values() for row in mine):
-                found[name] = f"launch failed: {errors.strip()[-300:]}"
-            else:
-                found[name] = [{m.removesuffix(".sum"): counted(row, m) for m in names} for row in mine]
-            print(name, found[name] if isinstance(found[name], str) else "counted", flush=True)
+            mine, rows = rows[: launches[name]], rows[launches[name] :]
+            failed = len(mine) != launches[name] or any("nan" in row.values() for row in mine)
+            found[name] = f"launch failed: {errors.strip()[-300:]}" if failed else mine
+            print(name, found[name] if failed else "counted", flush=True)
     return found
+
+
+def counts(rows: list[dict[str, str]] | str, names: Sequence[str]) -> Any:
+    """The counters of each launch as numbers, or the text of the error."""
+    if isinstance(rows, str):
+        return rows
+    return [{m.removesuffix(".sum"): counted(row, m) for m in names} for row in rows]
 
 
 def record(out: Path, only: Sequence[str]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     kernels = [k for k in collection.launches() if not only or k.name in only]
     rows = []
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         with ThreadPoolExecutor() as pool:
             compiling = [pool.submit(compile_kernel, kernel, folder, "sm_90") for kernel in kernels]
             for kernel, future in zip(kernels, compiling, strict=True):
@@ -163,7 +174,10 @@ def record(out: Path, only: Sequence[str]) -> None:
                     print(f"{kernel.name}: nvcc failed ({error.returncode})", flush=True)
         print(f"compiled {len(kernels)} kernels", flush=True)
         compiled = [k.name for k in kernels if (folder / f"{k.name}.sm_90.cubin").exists()]
-        found = profile(compiled, metrics(), [sys.executable, __file__, "--launch", folder])
+        names = metrics()
+        command = [sys.executable, __file__, "--launch", folder]
+        seen = profile(dict.fromkeys(compiled, REPEAT), names, command)
+        found = {kernel: counts(launched, names) for kernel, launched in seen.items()}
         for kernel in kernels:
             if kernel.name not in found:
                 continue

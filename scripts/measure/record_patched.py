@@ -13,9 +13,6 @@ launch marked `bench` is the kernel at a size at which its time means something.
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -23,13 +20,11 @@ from typing import Any
 
 import kernel_launches as collection
 import on_gpu
-from on_gpu import RAW_PAGE, counted, provenance, tool
+from on_gpu import counted, provenance
+from record_kernels import REPEAT, profile, watched
 
 from layoutopt.hardware import machine
 
-REPEAT = 3
-GROUP = 8
-SECONDS_A_RUN = 40
 TIME = "gpu__time_duration.sum"
 PARTS = tuple(
     f"{name}_op_{op}.sum"
@@ -52,16 +47,11 @@ def predicted(evaluation: Any) -> dict[str, int]:
     return found
 
 
-def assemble(ptx: Path) -> None:
-    """PTX to a cubin beside it."""
-    cubin = ptx.with_suffix(".cubin")
-    subprocess.run([tool("ptxas"), "-arch=sm_90", "-o", cubin, ptx], check=True)
-
-
 def write(folder: Path) -> None:
     """Patch every kernel that has conflicts and can be patched."""
     from layoutopt.errors import ProblemFileError
     from layoutopt.hardware.devices import device
+    from layoutopt.kernels.files import assemble, from_ptx
     from layoutopt.kernels.launch import Launch
     from layoutopt.study.patch import Request, patch
 
@@ -76,16 +66,16 @@ def write(folder: Path) -> None:
             shared_bytes=kernel.shared,
         )
         try:
-            found = patch(text, kernel.name, kernel.symbol, Request(launch, device("sm_90"), time_limit=10))
+            (program,) = [one for one in from_ptx(text) if one.name == kernel.symbol]
+            found = patch(text, kernel.name, program, Request(launch, device("sm_90"), time_limit=10))
         except ProblemFileError as error:
             print(f"{kernel.name}: {error}", flush=True)
             continue
         if found.after is found.before:
             continue
         for name, ptx in (("plain", text), ("patched", found.text)):
-            path = folder / f"{kernel.name}.{name}.ptx"
-            path.write_text(ptx)
-            assemble(path)
+            (folder / f"{kernel.name}.{name}.ptx").write_text(ptx)
+            (folder / f"{kernel.name}.{name}.cubin").write_bytes(assemble(ptx, "sm_90"))
         row = {
             "name": kernel.name,
             "shared": found.shared_bytes,
@@ -128,18 +118,6 @@ def outputs_equal(folder: Path, name: str) -> bool:
     return all(a.tobytes() == b.tobytes() for a, b in zip(*left, strict=True))
 
 
-def watched(command: list[Any]) -> tuple[str, str]:
-    """What a command printed and complained of; one that hangs is ended with all that it started."""
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        try:
-            return process.communicate(timeout=SECONDS_A_RUN)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            return "", f"no end after {SECONDS_A_RUN} s"
-
-
 def measure(folder: Path) -> None:
     """Outputs of each kernel in a process of its own, counters and times a few kernels a run."""
     rows = {row["name"]: row for row in json.loads((folder / "kernels.json").read_text())}
@@ -147,24 +125,14 @@ def measure(folder: Path) -> None:
         printed, errors = watched([sys.executable, __file__, "--outputs", folder, name])
         row["outputs_equal"] = {"equal": True, "different": False}.get(printed.strip(), errors.strip()[-300:])
         print(name, row["outputs_equal"], flush=True)
-    waiting = [list(rows)[k : k + GROUP] for k in range(0, len(rows), GROUP)]
-    metrics = [*PARTS, TIME]
-    while waiting:
-        group = waiting.pop(0)
-        watch = [tool("ncu"), "--metrics", ",".join(metrics), *RAW_PAGE]
-        printed, errors = watched([*watch, sys.executable, __file__, "--launch", folder, *group])
-        found = machine.launches(printed)
-        each = [2 * (1 + len(collection.benches(kinds(folder, n)[0][1]))) * REPEAT for n in group]
-        if len(found) != sum(each):
-            if len(group) > 1:
-                waiting += [[name] for name in group]
-            else:
-                rows[group[0]]["error"] = errors.strip()[-300:]
-                print(group[0], "not counted:", rows[group[0]]["error"], flush=True)
-            continue
-        for name, count in zip(group, each, strict=True):
-            mine, found = found[:count], found[count:]
-            _keep(rows[name], mine, metrics, len(mine) // (2 * REPEAT) > 1)
+    kernels = {name: kinds(folder, name)[0][1] for name in rows}
+    launches = {name: 2 * REPEAT * (1 + len(collection.benches(one))) for name, one in kernels.items()}
+    seen = profile(launches, [*PARTS, TIME], [sys.executable, __file__, "--launch", folder])
+    for name, launched in seen.items():
+        if isinstance(launched, str):
+            rows[name]["error"] = launched
+        else:
+            _keep(rows[name], launched)
             print(name, rows[name]["counted"], rows[name]["nanoseconds"], flush=True)
     head: dict[str, object] = {
         "about": "Kernels as compiled and with layouts patched into their PTX; three launches each.",
@@ -174,8 +142,9 @@ def measure(folder: Path) -> None:
     print(f"wrote {folder / 'patched.json'}")
 
 
-def _keep(row: dict[str, Any], launches: list[dict[str, str]], metrics: list[str], benched: bool) -> None:
+def _keep(row: dict[str, Any], launches: list[dict[str, str]]) -> None:
     """Sort the launches of a kernel: plain, then patched, each perhaps followed by its bench."""
+    benched = len(launches) > 2 * REPEAT
     kinds = ("plain", "plain bench", "patched", "patched bench") if benched else ("plain", "patched")
     row["counted"], row["nanoseconds"] = {}, {}
     for k, kind in enumerate(kinds):

@@ -265,14 +265,16 @@ def measure(folder: Path, out: Path, only: Sequence[str]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     rows = {row["name"]: row for _, row in built(folder) if not only or row["name"] in only}
     command = [sys.executable, __file__, "--launch", str(folder)]
-    found = record_kernels.profile(list(rows), record_kernels.metrics(), command)
+    names = record_kernels.metrics()
+    found = record_kernels.profile(dict.fromkeys(rows, REPEAT), names, command)
     head: dict[str, object] = {
         "about": "Nsight Compute's counters of public kernels, three launches each.",
         "provenance": on_gpu.provenance("record_public.py"),
     }
     records = []
     for name, seen in found.items():
-        what = {"error": seen} if isinstance(seen, str) else {"counters": counters(seen)}
+        counted = record_kernels.counts(seen, names)
+        what = {"error": seen} if isinstance(seen, str) else {"counters": counters(counted)}
         records.append({"name": name, "code": rows[name]["code"], **what})
     (out / "public.json").write_text(on_gpu.record(head, "kernels", records))
     print(f"wrote {len(records)} kernels, {sum('error' in r for r in records)} with errors")

@@ -33,8 +33,7 @@ def write(folder: Path) -> None:
     from layoutopt.expressions.grammar import to_text
     from layoutopt.files.catalogue import of_one_tile
     from layoutopt.files.file import load
-    from layoutopt.hardware.counters import counters
-    from layoutopt.hardware.devices import device
+    from layoutopt.hardware.devices import counters, device
     from layoutopt.layout.layout import Layout
     from layoutopt.search.solve import solve
 

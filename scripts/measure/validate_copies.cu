@@ -1,4 +1,4 @@
-// What cp.async.bulk and the multicast of TMA do with the code that layoutopt emits: see validate_copies.py.
+// What cp.async.bulk and the multicast of TMA do with the code that layoutopt emits: see validate_hopper.py.
 //
 //   validate_copies OUT.jsonl            every case, a line each
 #include "hopper.cuh"

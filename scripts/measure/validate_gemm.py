@@ -231,10 +231,8 @@ def measure(folder: Path) -> None:
     flags = on_gpu.compile_flags()
     for entry in entries:
         source = folder / f"{entry['element']}.cu"
-        on_gpu.run("nvcc", *flags, "-o", source.with_suffix(""), source)
-        done = subprocess.run(
-            [source.with_suffix("").absolute()], capture_output=True, text=True, check=False, timeout=60
-        )
+        program = on_gpu.built(source, *flags)
+        done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=60)
         print(done.stdout, done.stderr, end="", flush=True)
         found = re.findall(r"^\w+( control)? (right|WRONG) (\d+) of (\d+)$", done.stdout, flags=re.M)
         for control, word, wrong, elements in found:

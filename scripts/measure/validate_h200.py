@@ -1,8 +1,9 @@
 """Validate fragments, traces and TMA layouts on an H200.
 
-    python scripts/measure/validate_h200.py write DIR     # needs nvcc: writes DIR/main and its input
-    DIR/run.sh OUT                                      # on the GPU machine; needs ncu
-    python scripts/measure/validate_h200.py compare DIR OUT --json tests/data/h200_fragments.json
+    python scripts/measure/validate_h200.py --write FOLDER     anywhere: solve, emit
+    python scripts/measure/validate_h200.py --measure FOLDER   on the GPU, with nvcc and ncu
+
+The second step writes h200_fragments.json, and the traces of two kernels, into FOLDER.
 
 Products: random small integers go into the registers that the fragments say, through the instruction,
 and out of the accumulators that the fragments say; the product must be exact. Matrices: every lane's
@@ -15,17 +16,17 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from on_gpu import CONFLICTS_SUM, ELSEWHERE_SUM, RAW_PAGE, WAVEFRONTS_SUM, counted, run, write_or_compare
+import on_gpu
+from on_gpu import CONFLICTS_SUM, ELSEWHERE_SUM, HOPPER_FLAGS, WAVEFRONTS_SUM, counted
 
 from layoutopt.accesses.trace import trace
 from layoutopt.codegen.languages import emit
 from layoutopt.engine.case import case_of
 from layoutopt.files.file import from_data
-from layoutopt.hardware import machine
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.fragments import fragments
 from layoutopt.search import dictated
@@ -251,14 +252,28 @@ GEMM = {
 
 
 def epilogue_cases():
-    """Candidates of must_be that hold the tile, with the addresses of each access."""
+    """One candidate of must_be a mode, of whole pages of all rows, with the addresses of each access."""
     problem = from_data(EPILOGUE)
+    rows, columns = problem.tile.shape
     lanes = trace(problem, device("sm_90"))
+    found = {}
     for candidate in dictated.candidates(problem):
-        if not candidate.name.endswith("x1 contiguous"):
-            continue
-        table = candidate.layout.table()
-        yield candidate, problem, lanes, table
+        table, span = candidate.layout.table(), span_of(candidate.name)
+        pages = np.arange(0, columns, span) * 2 * rows  # in bytes; the swizzle repeats after 8 rows
+        whole = (table[0, ::span] == pages).all() and table[8, 0] == 16 * span
+        if candidate.name.endswith("x1 contiguous") and whole:
+            found.setdefault(candidate.name, (candidate, problem, lanes, table))
+    return list(found.values())
+
+
+def mode_of(name: str) -> str:
+    """`128B` of `tma.128B, x1 contiguous`."""
+    return name.partition(",")[0].partition(".")[2]
+
+
+def span_of(name: str) -> int:
+    """Elements of a row of a page."""
+    return int({"none": "128"}.get(mode_of(name), mode_of(name).rstrip("B"))) // 2
 
 
 def write(folder: Path) -> None:
@@ -283,7 +298,7 @@ def write(folder: Path) -> None:
         add(f"matrix_{number}", np.concatenate([head, addresses.ravel(), held.ravel(), content]), count, 32)
     names = []
     for candidate, _, lanes, table in epilogue_cases():
-        mode = candidate.name.partition(",")[0].partition(".")[2]
+        mode = mode_of(candidate.name)
         for access in lanes.accesses:
             name = f"epilogue_{access.operation.kind}_{mode}_{access.name.replace(' ', '_')}"
             names.append(name)
@@ -293,8 +308,7 @@ def write(folder: Path) -> None:
             add(name, np.concatenate([[len(at)], at.ravel()]), 1, 128)
     boxes = []
     for candidate, problem, _, table in epilogue_cases():
-        mode = candidate.name.partition(",")[0].partition(".")[2]
-        span = (int({"none": 128}.get(mode, mode.rstrip("B")))) // 2
+        mode, span = mode_of(candidate.name), span_of(candidate.name)
         image = np.zeros(problem.tile.elements, np.uint16)
         image[table.ravel() // 2] = np.arange(problem.tile.elements)
         boxes.append((mode, span, image))
@@ -318,28 +332,19 @@ def write(folder: Path) -> None:
         .replace("/*BOXES*/", rows)
     )
     (folder / "main.cu").write_text(source)
-    run("nvcc", "-std=c++17", "-O2", "-arch=sm_90a", "-o", "main", "main.cu", cwd=folder)
-    (folder / "run.sh").write_text(
-        "#!/bin/sh\nset -e\ncd \"$(dirname \"$0\")\"\n./main \"$1\" | tee \"$1/log.txt\"\n"
-        f"ncu {' '.join(RAW_PAGE)} --metrics {','.join(METRICS)} -k 'regex:^(epilogue_|transpose|gemm)' "
-        "./main \"$1/profiled\" > \"$1/ncu.csv\" 2> \"$1/ncu.log\" || { mkdir -p \"$1/profiled\"; false; }\n"
-        "nvidia-smi --query-gpu=name,driver_version --format=csv,noheader > \"$1/gpu.txt\"\n"
-    )  # fmt: skip
-    (folder / "run.sh").chmod(0o755)
     print(f"wrote {folder}: {len(tests)} tests")
 
 
-def counters(path: Path) -> dict[str, dict[str, int]]:
-    return {
-        row["Kernel Name"].partition("(")[0].removeprefix("void "): {
-            name: counted(row, name) for name in METRICS
-        }
-        for row in machine.launches(path.read_text())
+def measure(folder: Path) -> None:
+    """Run the program, profile it, and compare what it wrote with what the fragments say."""
+    program = on_gpu.built(folder / "main.cu", *HOPPER_FLAGS)
+    subprocess.run([program, "."], cwd=folder, check=True, timeout=120)
+    launched = on_gpu.profiled(METRICS, "^(epilogue_|transpose|gemm)", program, "profiled", cwd=folder)
+    measured = {
+        row["Kernel Name"].partition("(")[0].removeprefix("void "): {m: counted(row, m) for m in METRICS}
+        for row in launched
     }
-
-
-def compare(folder: Path, out: Path) -> dict[str, Any]:
-    words = np.fromfile(out / "out.bin", np.uint32)
+    words = np.fromfile(folder / "out.bin", np.uint32)
     place = 0
 
     def take(count: int) -> np.ndarray:
@@ -347,7 +352,7 @@ def compare(folder: Path, out: Path) -> dict[str, Any]:
         place += count
         return words[place - count : place]
 
-    report = {"gpu": (out / "gpu.txt").read_text().strip(), "products": {}, "matrices": {}}
+    report = {"provenance": on_gpu.provenance("validate_h200.py"), "products": {}, "matrices": {}}
     for number, test in enumerate(PRODUCTS):
         c = operands(test)[2]
         got = values_of(unpack(take(32 * c.values * c.bits // 32).reshape(32, -1), c.bits), test[2])
@@ -362,11 +367,10 @@ def compare(folder: Path, out: Path) -> dict[str, Any]:
         report["matrices"][f"{test[0]} {test[1]} {','.join(test[3] or [])}".strip()] = bool(
             (take(want.size) == want.ravel()).all()
         )
-    measured = counters(out / "ncu.csv")
     report["epilogue"] = {}
     for candidate, problem, lanes, _ in epilogue_cases():
         take(len(lanes.accesses))
-        mode = candidate.name.partition(",")[0]
+        mode = f"tma.{mode_of(candidate.name)}"
         reports = case_of(problem, device("sm_90")).measure(candidate.layout)
         for access, ours in zip(lanes.accesses, reports, strict=True):
             name = f"epilogue_{access.operation.kind}_{mode[4:]}_{access.name.replace(' ', '_')}"
@@ -386,8 +390,9 @@ def compare(folder: Path, out: Path) -> dict[str, Any]:
         for name, row in measured.items()
         if not name.startswith("epilogue")
     }
-    return report
+    (folder / "h200_fragments.json").write_text(on_gpu.records(report))
+    print(json.dumps(report, indent=1))
 
 
 if __name__ == "__main__":
-    write_or_compare(__doc__, write, compare, lambda report: json.dumps(report, indent=1))
+    on_gpu.write_or_measure(__doc__, write, measure)

@@ -1,34 +1,40 @@
-"""Validate on an H200 what is emitted for TMA and wgmma: tensor maps, matrix descriptors, the epilogue.
+"""Validate on an H200 what is emitted for TMA, wgmma and bulk copies.
 
-    python scripts/measure/validate_hopper.py write DIR     # needs nvcc: writes DIR/hopper
-    DIR/run.sh OUT                                        # on the GPU machine; needs ncu
-    python scripts/measure/validate_hopper.py compare DIR OUT --json tests/data/h200_hopper.json
+    python scripts/measure/validate_hopper.py --write FOLDER     anywhere: solve, emit
+    python scripts/measure/validate_hopper.py --measure FOLDER   on the GPU, with nvcc and ncu
+
+The second step writes h200_hopper.json and h200_copies.json into FOLDER.
 
 Copies: tiles of 64 to 256 rows in every mode go in by TMA, are read through the emitted offsets and must be
 what lies in global memory; then back. Products: 128x128xK by two warpgroups, every operand by TMA, every
 descriptor as emitted, the epilogue by stmatrix or stores of 16 bytes, then TMA; small integers, so that the
 product is exact. The profiler counts the epilogue's wavefronts.
+
+Bulk copies: every copy of a tile goes in by cp.async.bulk and is read through the emitted offsets, then
+written through them and copied back. Multicast: the blocks of a cluster that share a tile copy a part each,
+and every block reads all of it.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
-from on_gpu import CONFLICTS_SUM, HOPPER_FLAGS, RAW_PAGE, WAVEFRONTS_SUM, counted, write_or_compare
+import on_gpu
+from on_gpu import CONFLICTS_SUM, HOPPER_FLAGS, WAVEFRONTS_SUM, counted
 
 from layoutopt import solve
 from layoutopt.accesses.hardware_access import map_element
+from layoutopt.codegen.block import code_of
 from layoutopt.codegen.languages import emit
-from layoutopt.codegen.tiles import arrangement_code
 from layoutopt.files.file import from_data
-from layoutopt.hardware import machine
 from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import TensorMap
 from layoutopt.problems.types import ELEMENT_BYTES
+from layoutopt.study.block import placed
 
 HERE = Path(__file__).parent
 TARGET = "sm_90a"
@@ -241,7 +247,7 @@ def product_case(number: int, case: dict[str, Any]) -> tuple[str, str, int]:
         f" return {name}_{s}_{'store' if s == 'd' else 'fill_' + s}_encode(e, m, g, n, b); }}"
         for s in "abd"
     )
-    text = f"""{arrangement_code(tiles, found, device(TARGET))}
+    text = f"""{code_of("cuda", placed(tiles, device(TARGET), found))}
 struct Case_{name} {{
     using T = {RAW[size]};
     static constexpr int k = {case["k"]}, k_steps = {case["k"] // depth};
@@ -271,9 +277,102 @@ struct Case_{name} {{
     return text, name, int(epilogue.wavefronts)
 
 
+# Bulk copies and multicast ------------------------------------------------------------------------
+
+# Columns of 4 bytes ask for a pad between the copies.
+COLUMNS = {"name": "columns", "op": "load", "index": ["tid % M", "i"], "for": {"i": 4}}
+
+
+def bulk_cases() -> list[dict[str, Any]]:
+    """Rows, parts of rows and several rows at a time, with pads and without."""
+    shapes = [
+        ([128, 32], "f32", 128), ([128, 32], "f32", 64), ([128, 32], "f32", 256), ([64, 64], "f16", 128),
+        ([64, 64], "f16", 16), ([96, 24], "f64", 192), ([33, 48], "f32", 192), ([256, 16], "bf16", 32),
+        ([7, 208], "e4m3", 208), ([64, 128], "f16", 16384),
+    ]  # fmt: skip
+    return [
+        {"kind": "bulk", "shape": shape, "element": element, "bytes": size, "columns": columns}
+        for shape, element, size in shapes
+        for columns in (False, True)
+    ]
+
+
+def multicast_cases() -> list[dict[str, Any]]:
+    """Clusters, the blocks of them that share a tile, and modes."""
+    sizes = [(2, 2), (4, 2), (4, 4), (8, 8), (3, 3), (6, 2), (16, 16)]
+    cases = [
+        {
+            "kind": "multicast",
+            "shape": [192, 64],
+            "element": "f16",
+            "cluster": cluster,
+            "shared": shared,
+            "mode": mode,
+        }
+        for cluster, shared in sizes
+        for mode in ("none", "32B", "64B", "128B")
+        if 192 * 64 // shared * shared == 192 * 64
+    ]
+    more = [([8, 64], "f16", 2, "128B"), ([64, 128], "e4m3", 4, "128B"), ([64, 256], "f16", 4, "128B")]
+    cases += [
+        {"kind": "multicast", "shape": shape, "element": element, "cluster": n, "shared": n, "mode": mode}
+        for shape, element, n, mode in more
+    ]
+    return cases
+
+
+def moved_problem(name: str, case: dict[str, Any]) -> dict[str, Any]:
+    """The tile of a case and its accesses."""
+    accesses: list[dict[str, Any]]
+    if case["kind"] == "bulk":
+        accesses = [{"name": "fill", "op": "cp.async.bulk", "bytes": case["bytes"]}]
+        if case["columns"]:
+            rows, size = case["shape"][0], ELEMENT_BYTES[case["element"]]
+            accesses.append({**COLUMNS, "bytes": size, "index": [f"tid % {rows}", "i"]})
+    else:
+        accesses = [{"name": "fill", "op": "tma.load", "mode": case["mode"], "multicast": case["shared"]}]
+    tile = {"shape": case["shape"], "element": case["element"]}
+    whole = {"name": name, "target": TARGET, "threads": 128, "tile": tile, "accesses": accesses}
+    return whole if case["kind"] == "bulk" else {**whole, "block": {"cluster": case["cluster"]}}
+
+
+def moved_case(name: str, case: dict[str, Any]) -> str:
+    """A case's header and what the program calls of it."""
+    problem = from_data(moved_problem(name, case))
+    result = solve(problem)
+    assert result.layout is not None, (case, result.reason)
+    rows, columns = case["shape"]
+    own = (
+        f"""
+    static constexpr uint32_t copies = {name}_fill_copies, copy_bytes = {name}_fill_copy_bytes;
+    __device__ static void load(uint32_t s, const void* from, uint32_t bar, uint32_t i) {{
+        {name}_fill(s, from, bar, i);
+    }}
+    __device__ static void store(uint32_t s, void* to, uint32_t i) {{ {name}_fill_store(s, to, i); }}"""
+        if case["kind"] == "bulk"
+        else f"""
+    static constexpr uint32_t load_bytes = {name}_fill_boxes * {name}_fill_box_bytes;
+    static constexpr int cluster = {name}_cluster, shared = {name}_fill_multicast;
+    __device__ static void load(uint32_t s, const void* map, uint32_t bar, uint32_t block,
+        uint16_t mask, int row) {{
+        {name}_fill(s, map, bar, block, mask, 0, row);
+    }}
+    static CUresult encode(Encode e, CUtensorMap* m, void* g, Extents n, Extents b) {{
+        return {name}_fill_encode(e, m, g, n, b);
+    }}"""
+    )
+    return f"""{emit("cuda", problem, device(TARGET), result)}
+struct Case_{name} {{
+    using T = {RAW[problem.tile.element_bytes]};
+    static constexpr int rows = {rows}, columns = {columns};
+    static constexpr uint32_t bytes = {name}_bytes;
+    __device__ static uint32_t offset(int r, int c) {{ return {name}_offset_bytes(r, c); }}{own}
+}};
+"""
+
+
 def write(folder: Path) -> None:
-    """The program, its cases and the script that runs it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Both programs and their cases."""
     parts, entries, known = [], [], []
     for number, case in enumerate(copies()):
         text, name = copy_case(number, case)
@@ -285,50 +384,53 @@ def write(folder: Path) -> None:
         parts.append(text)
         entries.append(f'{{"{name}", products<Case_{name}>}}')
         known.append({"name": name, "kind": "product", "wavefronts": wavefronts, **case})
-    lines = [
-        *parts,
-        "static const Entry entries[] = {",
-        ",\n".join(f"    {entry}" for entry in entries),
-        "};",
-    ]
+    write_program(folder / "hopper", parts, entries, known)
+    moved = [{"name": f"c{k}", **case} for k, case in enumerate([*bulk_cases(), *multicast_cases()])]
+    parts = [moved_case(case["name"], case) for case in moved]
+    entries = [f'{{"{case["name"]}", {case["kind"]}_case<Case_{case["name"]}>}}' for case in moved]
+    write_program(folder / "copies", parts, entries, moved)
+
+
+def write_program(folder: Path, parts: list[str], entries: list[str], cases: list[dict[str, Any]]) -> None:
+    """The code of the cases, what they are, and the program that runs them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    listed = ",\n".join(f"    {entry}" for entry in entries)
+    text = "\n".join([*parts, "static const Entry entries[] = {", listed, "};"])
     # One file of headers: each says `#pragma once`, which is for files of its own.
-    (folder / "cases.cuh").write_text("\n".join(lines).replace("#pragma once\n", "") + "\n")
-    (folder / "cases.json").write_text(json.dumps(known, indent=1) + "\n")
-    source, program = HERE / "validate_hopper.cu", folder / "hopper"
-    subprocess.run(["nvcc", *HOPPER_FLAGS, "-I", str(folder), str(source), "-o", str(program)], check=True)
-    profiled = [case["name"] for case in known if "d" in case]
-    script = ["#!/bin/bash", 'here=$(cd "$(dirname "$0")" && pwd); out=${1:?folder}; mkdir -p "$out"']
-    script.append('timeout 120 "$here/hopper" "$out/hopper.jsonl" | tail -n 40')
-    page, metrics, names = " ".join(RAW_PAGE), ",".join(METRICS), " ".join(profiled)
-    script.append(
-        f"timeout 180 ncu {page} --metrics {metrics} --kernel-name regex:product "
-        f'"$here/hopper" "$out/profiled.jsonl" {names} > "$out/profiled.csv" || echo "ncu failed"'
-    )
-    script.append(
-        'nvidia-smi --query-gpu=name,driver_version --format=csv,noheader > "$out/gpu.txt"; echo done'
-    )
-    (folder / "run.sh").write_text("\n".join(script) + "\n")
-    (folder / "run.sh").chmod(0o755)
+    (folder / "cases.cuh").write_text(text.replace("#pragma once\n", "") + "\n")
+    (folder / "cases.json").write_text(json.dumps(cases, indent=1) + "\n")
+    for name in (f"validate_{folder.name}.cu", "hopper.cuh"):
+        shutil.copy(HERE / name, folder)
 
 
-def compare(folder: Path, out: Path) -> dict[str, Any]:
-    """What the machine found, case by case."""
+def found_by(folder: Path) -> tuple[Path, dict[str, Any], list[dict[str, Any]]]:
+    """A program compiled and run: where it is, its cases by name, and the lines that it wrote."""
+    program = on_gpu.built(folder / f"validate_{folder.name}.cu", *HOPPER_FLAGS, "-I", folder)
+    out = folder / "found.jsonl"
+    subprocess.run([program, out], check=False, timeout=120)
     cases = {case["name"]: case for case in json.loads((folder / "cases.json").read_text())}
-    card, _, driver = (out / "gpu.txt").read_text().strip().partition(", ")
+    return program, cases, [json.loads(line) for line in out.read_text().splitlines()]
+
+
+def measure(folder: Path) -> None:
+    """Run both programs and write what they found, case by case."""
+    measure_hopper(folder)
+    measure_copies(folder)
+
+
+def measure_hopper(folder: Path) -> None:
+    program, cases, lines = found_by(folder / "hopper")
     found: dict[str, Any] = {
         "about": "Tiles that TMA loaded and stored, and products by wgmma, with the code that is emitted "
         "for them: wrong counts elements. counted: the profiler's, of the epilogue.",
-        "gpu": card,
-        "driver": driver,
-        "script": "scripts/measure/validate_hopper.py",
-        "date": time.strftime("%Y-%m-%d"),
+        "provenance": on_gpu.provenance("validate_hopper.py"),
         "copies": [],
         "products": [],
     }
-    launched = machine.launches((out / "profiled.csv").read_text())  # without the stores, and with them
-    pairs = zip(launched[::2], launched[1::2], strict=True)
-    for line in (out / "hopper.jsonl").read_text().splitlines():
-        row = json.loads(line)
+    names = [case["name"] for case in cases.values() if "d" in case]
+    launched = on_gpu.profiled(METRICS, "product", program, folder / "profiled.jsonl", *names)
+    pairs = zip(launched[::2], launched[1::2], strict=True)  # without the stores, and with them
+    for row in lines:
         if row["name"] == "narrow":
             # 16 rows of 64 bytes in mode 128B, as 2-byte words
             found["short rows"] = row["seen"][: 16 * 64]
@@ -340,23 +442,37 @@ def compare(folder: Path, out: Path) -> dict[str, Any]:
             without, with_stores = next(pairs)
             case["counted"] = {key: counted(with_stores, key) - counted(without, key) for key in METRICS}
         found[kind].append(case)
-    return found
-
-
-def wrong(found: dict[str, Any]) -> str:
-    """What is not as it should be."""
-    kinds = ("copies", "products")
-    names = [case["name"] for kind in kinds for case in found[kind] if case["wrong"] or "error" in case]
-    counts = [
+    wrong = [c["name"] for key in ("copies", "products") for c in found[key] if c["wrong"] or "error" in c]
+    other = [
         (case["name"], case["wavefronts"], case["counted"][STORED])
         for case in found["products"]
         if "counted" in case and case["counted"][STORED] != case["wavefronts"]
     ]
-    return (
-        f"{len(found['copies'])} copies, {len(found['products'])} products; wrong: {names or 'none'}; "
-        f"wavefronts other than predicted: {counts or 'none'}"
+    print(
+        f"{len(found['copies'])} copies, {len(found['products'])} products; wrong: {wrong or 'none'}; "
+        f"wavefronts other than predicted: {other or 'none'}"
     )
+    (folder / "h200_hopper.json").write_text(on_gpu.records(found))
+
+
+def measure_copies(folder: Path) -> None:
+    _, cases, lines = found_by(folder / "copies")
+    rows = [cases[row["name"]] | row for row in lines if row["name"] in cases]
+    found = {
+        "about": "Tiles that cp.async.bulk copied in and out, and tiles that the blocks of a cluster copied "
+        "together by TMA, with the code that is emitted for them: wrong counts elements.",
+        "provenance": on_gpu.provenance("validate_hopper.py"),
+        "cases": rows,
+        # 2-byte words by place, of 16 rows of 128 bytes, words numbered row by row
+        "swizzles": [
+            {key: row[key] for key in ("name", "error", "seen") if key != "seen" or not row["error"]}
+            for row in lines
+            if "seen" in row
+        ],
+    }
+    print(f"{len(rows)} cases; wrong: {[r['name'] for r in rows if r['wrong'] or r['error']] or 'none'}")
+    (folder / "h200_copies.json").write_text(on_gpu.records(found))
 
 
 if __name__ == "__main__":
-    write_or_compare(__doc__, write, compare, wrong)
+    on_gpu.write_or_measure(__doc__, write, measure)

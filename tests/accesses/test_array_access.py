@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from written import reads
 
 from layoutopt.accesses.trace import trace
 from layoutopt.codegen.languages import emit
@@ -42,7 +43,7 @@ def test_a_formula_where_there_is_one():
     assert found.accesses[0].loops == {"i": 32}
     assert found.accesses[0].where is None
     assert problem(access(columns().tolist())) == found
-    rows = problem({"name": "a", "op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 32}})
+    rows = problem(reads("a", 4, ["lane", "i"], i=32))
     assert rows == found
 
 

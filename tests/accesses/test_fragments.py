@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from written import one_tile
 
 from layoutopt.accesses.trace import trace
 from layoutopt.errors import ProblemFileError
@@ -382,7 +383,7 @@ def test_packed_elements_move_as_the_bytes_that_hold_them(op, fill):
     """Two s4 of a fragment are a byte: byte k // 2 of the one tile begins where element k of the other does."""
     access = {"name": "A", "op": op, **fill, "fragment": "mma.m16n8k64.A.s4", "repeat": {"m": 2, "k": 2}}
     elements, byte = (
-        {"name": "t", "tile": {"shape": shape, "element": element}, "threads": 32, "accesses": [access]}
+        one_tile("t", shape, element, 32, [access])
         for shape, element in (([32, 128], "s4"), ([32, 64], "b8"))
     )
     packed, whole = (trace(from_data(data), device("sm_90")).accesses[0] for data in (elements, byte))

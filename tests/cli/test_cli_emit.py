@@ -5,6 +5,7 @@ import json
 import pytest
 from command import layoutopt
 from conftest import ROOT
+from written import writes
 
 SMALL = str(ROOT / "problems/basics/transpose_16x32_f32.json")
 
@@ -123,7 +124,7 @@ def test_refused(arguments, message):
 
 def test_gluon_looks_at_a_few_orders_of_eight_dimensions_only(tmp_path):
     """Trying every swizzle in all 40,320 orders would take hours."""
-    rows = {"name": "rows", "op": "store", "bytes": 4, "index": [*("0" * 6), "tid//4", "tid%4"]}
+    rows = writes("rows", 4, [*("0" * 6), "tid//4", "tid%4"])
     tile = {"shape": [4] * 8, "element": "f32"}
     path = tmp_path / "p.json"
     path.write_text(

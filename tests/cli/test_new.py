@@ -338,3 +338,15 @@ def test_a_wheel_holds_the_catalogue(tmp_path):
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {f"layoutopt/files/catalogue/{name}.json" for name in problems()} <= names
     assert "layoutopt/hardware/fragments.json" in names
+
+
+def test_it_holds_every_folder_and_file_that_tests_read():
+    manifest = (ROOT / "MANIFEST.in").read_text()
+    taken = set(re.findall(r"^graft (\S+)", manifest, re.M))
+    taken |= {name for line in re.findall(r"^include (.+)", manifest, re.M) for name in line.split()}
+    # What setuptools takes unasked: the package with its data, and what describes the project.
+    taken |= {"layoutopt", "README.md", "LICENSE", "pyproject.toml", "setup.py", "MANIFEST.in"}
+    sources = "".join(path.read_text() for path in (ROOT / "tests").glob("*.py"))
+    read = {name.split("/")[0] for name in re.findall(r'ROOT / "([\w./-]+)"', sources)}
+    assert read - taken <= {".git"}
+    assert {"tests", "scripts", "docs", "problems"} <= taken

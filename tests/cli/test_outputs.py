@@ -115,6 +115,7 @@ def test_what_standard_input_reads_is_an_input(inputs):
     assert (inputs / "p.json").read_bytes() == PROBLEM.read_bytes()
 
 
+@pytest.mark.nvcc
 def test_a_file_in_a_folder_that_is_written_to_may_be_an_input(inputs, monkeypatch):
     """The kernel's array is called `tile`, so that its problem would take the place of the kernel."""
     monkeypatch.chdir(inputs)

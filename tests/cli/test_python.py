@@ -8,12 +8,13 @@ import msgspec
 import numpy as np
 import pytest
 from conftest import ROOT
+from written import writes
 
 import layoutopt
 from layoutopt.errors import LayoutError, ProblemFileError
 
-ROWS = {"name": "rows", "op": "store", "bytes": 4, "index": ("i", "lane"), "for": {"i": np.int64(32)}}
-ROW_OF_8 = {"name": "row", "op": "store", "bytes": 4, "index": ["tid // 8", "tid % 8"]}
+ROWS = writes("rows", 4, ("i", "lane"), i=np.int64(32))
+ROW_OF_8 = writes("row", 4, ["tid // 8", "tid % 8"])
 PLAIN = {"tile": {"shape": [8, 8], "element": "f32"}, "threads": 64, "accesses": [ROW_OF_8]}
 COLUMNS = np.stack(np.broadcast_arrays(np.arange(32)[None, :], np.arange(32)[:, None]), axis=-1)
 
@@ -146,17 +147,26 @@ def test_the_page_for_compiler_authors_runs(capsys):
 
 
 def test_what_is_no_problem_is_said():
-    one = transpose()
-    several = layoutopt.load("hopper_gemm_128x128x64_f16")
-    for function in (layoutopt.solve, layoutopt.compare, layoutopt.explain, layoutopt.emit):
-        with pytest.raises(ProblemFileError, match=r"expected a problem of one tile .*, got str 'tile.json'"):
+    for function in (layoutopt.solve, layoutopt.check, layoutopt.compare, layoutopt.explain, layoutopt.emit):
+        with pytest.raises(ProblemFileError, match=r"expected a problem .*, got str 'tile.json'"):
             function("tile.json")
-    for function in (layoutopt.compare, layoutopt.explain, layoutopt.emit):
-        with pytest.raises(ProblemFileError, match="got a block of several tiles, which check_tiles"):
-            function(several)
-    for function in (layoutopt.compare_tiles, layoutopt.explain_tiles):
-        with pytest.raises(ProblemFileError, match="got a problem of one tile, which solve"):
-            function(one)
+
+
+def test_names_of_the_last_release_warn():
+    for old in ("check_tiles", "compare_tiles", "explain_tiles"):
+        with pytest.warns(DeprecationWarning, match=f"{old} is now"):
+            assert getattr(layoutopt, old) is getattr(layoutopt, old.removesuffix("_tiles"))
+
+
+def test_several_tiles_are_solved_and_emitted_as_one():
+    several = layoutopt.load("hopper_gemm_128x128x64_f16")
+    found = layoutopt.solve(several, time_limit=5)
+    assert isinstance(found, layoutopt.Arrangement)
+    assert f"_{found.tiles[0].tiles[0]}_stage_bytes" in layoutopt.emit(several, found, lang="c")
+    with pytest.raises(ProblemFileError, match="a formula is for one tile"):
+        layoutopt.emit(several, "x0")
+    with pytest.raises(ProblemFileError, match="the answer is for several tiles, the problem has one"):
+        layoutopt.emit(transpose(), found)
 
 
 def test_a_target_may_be_a_name():

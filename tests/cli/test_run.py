@@ -9,6 +9,7 @@ import pytest
 from command import layoutopt
 from conftest import PROBLEMS, ROOT
 from emit_programs import solved
+from written import one_tile, reads
 
 from layoutopt.accesses.lower import stored, with_widths
 from layoutopt.codegen.languages import plan
@@ -18,8 +19,7 @@ from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import parse
 from layoutopt.files.file import from_data, load
 from layoutopt.hardware import machine as gpu
-from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS, counters
-from layoutopt.hardware.devices import device
+from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS, counters, device
 from layoutopt.layout.layout import Layout
 
 RUNS = json.loads((ROOT / "tests/data/h200_runs.json").read_text())
@@ -132,12 +132,7 @@ def test_a_wrong_problem_is_told_before_a_missing_gpu(tmp_path):
 
 
 def test_self_tests_are_for_nvidia():
-    problem = from_data(
-        {
-            "name": "t", "tile": {"shape": [64], "element": "f32"}, "threads": 64, "target": "gfx942",
-            "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["tid"]}],
-        }
-    )  # fmt: skip
+    problem = from_data(one_tile("t", [64], "f32", 64, [reads("a", 4, ["tid"])], target="gfx942"))
     with pytest.raises(LayoutError, match="runs on NVIDIA GPUs"):
         program(plan(problem, device("gfx942"), "x0"))
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from conftest import PROBLEMS, ROOT
 from emit_programs import GCC, GXX, SOLVED, code, expected, same, solved, tabled, visits
+from written import one_tile, reads
 
 from layoutopt.codegen.c_text import to_c
 from layoutopt.codegen.cute import swizzle_of
@@ -160,20 +161,10 @@ def nested(symbol, depth=24):
 
 
 def nested_problem(*symbols):
-    accesses = [
-        {"name": f"a{k}", "op": "load", "bytes": 4, "index": [nested(symbol)], "for": {"i": 3}}
-        for k, symbol in enumerate(symbols)
-    ]
+    accesses = [reads(f"a{k}", 4, [nested(symbol)], i=3) for k, symbol in enumerate(symbols)]
     flat = ", ".join(f"(tid*{2 * k + 3} + i) % {1000 + k}" for k in range(60))
     accesses.append({**accesses[0], "name": "lesser", "index": [f"min({flat})"]})
-    return from_data(
-        {
-            "name": "inside",
-            "tile": {"shape": [1024], "element": "f32"},
-            "threads": 64,
-            "accesses": accesses,
-        }
-    )
+    return from_data(one_tile("inside", [1024], "f32", 64, accesses))
 
 
 @needs_compiler
@@ -278,12 +269,8 @@ def test_the_expert_form_of_a_gemm_tile():
 
 
 def accesses_of(index, trips, shape=(64, 64), offset="x0*64 + (x1 ^ x0 % 8 * 8)", **more):
-    problem = from_data(
-        {
-            "name": "t", "tile": {"shape": list(shape), "element": "f32"}, "threads": 32,
-            "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": index, "for": trips, **more}],
-        }
-    )  # fmt: skip
+    accesses = [{"name": "a", "op": "load", "bytes": 4, "index": index, "for": trips, **more}]
+    problem = from_data(one_tile("t", list(shape), "f32", 32, accesses))
     return plan(problem, device("sm_90"), offset).accesses[0]
 
 

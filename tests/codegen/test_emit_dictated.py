@@ -11,6 +11,7 @@ import pytest
 from command import layoutopt
 from emit_programs import GXX
 from test_emit_languages import cute_headers
+from written import one_tile, reads, writes
 
 from layoutopt.codegen.cute_atoms import tiling
 from layoutopt.codegen.languages import emit, plan
@@ -103,10 +104,7 @@ def test_an_atom_tiles_the_layout(name):
 
 
 def test_a_tile_that_no_atom_tiles_says_so():
-    problem = from_data(
-        {"name": "t", "target": "sm_90a", "threads": 128, "accesses": [{**FILL, "mode": "none"}],
-         "tile": {"shape": [64, 64], "element": "f16"}}
-    )  # fmt: skip
+    problem = from_data(one_tile("t", [64, 64], "f16", 128, [{**FILL, "mode": "none"}], target="sm_90a"))
     text = emit("cute", problem, device("sm_90"), "x0*64 + x1")
     assert "and none does" in text
     assert "GMMA" not in emit("cute", problem_without(problem), device("sm_90"), "x0*64 + x1")
@@ -114,11 +112,8 @@ def test_a_tile_that_no_atom_tiles_says_so():
 
 def problem_without(problem):
     """The same tile with nothing that the hardware does by itself."""
-    plain = {"name": "rows", "op": "store", "bytes": 2, "index": ["tid % 64", "0"]}
-    return from_data(
-        {"name": "t", "target": "sm_90a", "threads": 128, "accesses": [plain],
-         "tile": {"shape": list(problem.tile.shape), "element": "f16"}}
-    )  # fmt: skip
+    plain = writes("rows", 2, ["tid % 64", "0"])
+    return from_data(one_tile("t", list(problem.tile.shape), "f16", 128, [plain], target="sm_90a"))
 
 
 @pytest.mark.tools
@@ -145,11 +140,8 @@ def test_cute_puts_every_element_there(tmp_path):
 
 def test_a_layout_in_use_of_a_mode_is_aligned_as_the_mode_needs_it(tmp_path):
     """Rows of 128 bytes, of which the TMA swizzles eight: given as a formula, or as a result out of a file."""
-    load = {"name": "r", "op": "load", "bytes": 16, "index": ["tid", "8*i"], "for": {"i": 8}}
-    data = {
-        "name": "m", "threads": 64, "tile": {"shape": [64, 64], "element": "f16"}, "accesses": [load],
-        "layout": {"must_be": "tma.128B"},
-    }  # fmt: skip
+    load = reads("r", 16, ["tid", "8*i"], i=8)
+    data = one_tile("m", [64, 64], "f16", 64, [load], layout={"must_be": "tma.128B"})
     path, result = tmp_path / "p.json", tmp_path / "r.json"
     path.write_text(json.dumps(data))
     formula = layoutopt("emit", str(path), "--lang", "c", "--offset", "x0*64 + (x1 ^ x0 % 8 * 8)")

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from conftest import ROOT, problem_id
 from emit_programs import FORMULAS, GXX, SOLVED, calls, code, expected, same, solved, tabled, visits
+from written import one_tile, reads
 
 from layoutopt.codegen.cute import swizzle_of
 from layoutopt.codegen.languages import plan
@@ -209,12 +210,7 @@ OWN = [
 def filled_by_tma(shape, element, mode):
     """A tile that TMA fills in a mode, its code and its offsets."""
     fill = {"name": "fill", "op": "tma.load", "mode": mode}
-    data = {
-        "name": "t",
-        "tile": {"shape": list(shape), "element": element},
-        "threads": 32,
-        "accesses": [fill],
-    }
+    data = one_tile("t", list(shape), element, 32, [fill])
     problem = from_data(data)
     result = solve(problem)
     return code("tilelang", problem, device("sm_90"), result), offsets(problem, device("sm_90"), result)
@@ -242,12 +238,7 @@ def test_tilelang_says_where_none_of_its_layouts_is_the_one():
 
 
 def test_tilelang_refuses_what_its_index_expressions_lack():
-    problem = from_data(
-        {
-            "name": "t", "tile": {"shape": [4], "element": "f32"}, "threads": 4,
-            "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["tid"]}],
-        }
-    )  # fmt: skip
+    problem = from_data(one_tile("t", [4], "f32", 4, [reads("a", 4, ["tid"])]))
     with pytest.raises(LayoutError, match="have no max, min"):
         code("tilelang", problem, device("sm_90"), "max(min(x0, 5), 0)")
 

@@ -8,7 +8,7 @@ from conftest import ROOT
 from layoutopt.cli.timed_rows import plans_of, with_measured
 from layoutopt.codegen.languages import run_plan
 from layoutopt.codegen.passes import program
-from layoutopt.files.file import load
+from layoutopt.files.file import from_data, load
 from layoutopt.hardware import machine
 from layoutopt.hardware.devices import device
 from layoutopt.report.comparison_text import text
@@ -16,6 +16,19 @@ from layoutopt.study.compare import compare
 from layoutopt.study.comparison import Comparison, Row
 
 PRINTED = "pass\t0\t16\t32\t181.4\t640.0\t150.0\t600.5\npass\t1\t16\t40\t1.0\t2.0\t3.0\t4.0\nother\n"
+
+
+TWO_TILES = {
+    "name": "two", "threads": 32,
+    "tiles": [
+        {"name": "A", "shape": [32, 32], "element": "f32"},
+        {"name": "B", "shape": [8, 32], "element": "f32"},
+    ],
+    "accesses": [
+        {"name": "columns", "tile": "A", "op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 32}},
+        {"name": "rows", "tile": "B", "op": "load", "bytes": 4, "index": ["i", "lane"], "for": {"i": 8}},
+    ],
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -49,21 +62,35 @@ def test_rows_of_a_comparison_are_timed_in_one_program(monkeypatch, transpose):
     card = machine.Gpu("H200", "9.0", "1")
     offsets = {row.offset for row in comparison.rows if row.wavefronts is not None}
     plans = plans_of(problem, comparison, card)
-    assert set(plans) == offsets
+    assert set(plans) == {(0, offset) for offset in offsets}
     assert program(list(plans.values())).count("_pass<1>") == len(offsets)
     timed = [machine.Times(k, 4, 32, 100.0 + k, 2.0, 3.0, 4.0) for k in range(len(plans))]
     counted = [dict.fromkeys((*machine.HARDWARE, machine.ELSEWHERE), 0) for _ in plans]
     monkeypatch.setattr(machine, "run_passes", lambda text, rows, gpu: (timed, counted))
     measured = with_measured(problem, comparison, card)
     by_offset = dict(zip(plans, timed, strict=True))
-    assert all(row.measured == by_offset[row.offset].once for row in measured.rows)
+    assert all(row.measured == by_offset[0, row.offset].once for row in measured.rows)
     assert all(row.counted_wavefronts == 0 and row.counted_as_predicted is False for row in measured.rows)
     lines = text(problem, measured, 160).splitlines()
     assert lines[4].split()[-3:] == ["measured", "counted", "offset"]
     assert max(map(len, lines)) <= 160
-    fastest = next(row.title for row in measured.rows if row.offset == next(iter(plans)))
+    fastest = next(row.title for row in measured.rows if (0, row.offset) == next(iter(plans)))
     assert any(line.endswith(f"on H200, without weights; the fastest is {fastest}") for line in lines)
     assert any("! other than predicted" in line for line in lines)
+
+
+def test_a_row_of_several_tiles_is_the_sum_of_its_tiles(monkeypatch):
+    problem = from_data(TWO_TILES)
+    comparison = compare(problem, time_limit=5)
+    card = machine.Gpu("H200", "9.0", "1")
+    plans = plans_of(problem, comparison, card)
+    assert {number for number, _ in plans} == {0, 1}
+    timed = [machine.Times(k, 4, 32, 100.0 + k, 2.0, 3.0, 4.0) for k in range(len(plans))]
+    monkeypatch.setattr(machine, "run_passes", lambda text, rows, gpu: (timed, "no ncu"))
+    took = dict(zip(plans, timed, strict=True))
+    for row in with_measured(problem, comparison, card).rows:
+        each = [took[k, tile.offset].once for k, tile in enumerate(getattr(row, "tiles", ()))]
+        assert (row.measured, row.measured_together) == (sum(each) if each else None, None)
 
 
 def test_counters_as_predicted_and_why_there_are_none(monkeypatch, transpose):

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 from hardware_tiles import FILL, MEASURED, OWN_ROW, ROWS, data, of, solved
+from written import reads, writes
 
 from layoutopt import check, compare, load_all, solve
 from layoutopt.codegen.languages import emit
@@ -15,7 +16,6 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data, json_schema
 from layoutopt.hardware.devices import device
 from layoutopt.report.text import report
-from layoutopt.report.tile_set_text import arrangement_report
 
 TILES = {"name": "t", "threads": 32, "tiles": [{"name": "A", "shape": [8, 64], "element": "f16"}]}
 
@@ -63,13 +63,13 @@ def test_modes_that_fit_are_not_said_to_be_too_large():
 
 def test_rows_shorter_than_a_span_may_have_fewer_conflicts():
     """Boxes of 16-byte rows, each in a span of 64: the only ones that eight lanes in four rows write whole."""
-    store = {"name": "w", "op": "store", "bytes": 16, "index": ["(tid*8 // 16) % 16", "tid*8 % 16"]}
+    store = writes("w", 16, ["(tid*8 // 16) % 16", "tid*8 % 16"])
     _, result = solved({**FILL, "mode": "64B"}, store, shape=(16, 16), threads=64)
     assert (result.weighted_excess, result.bytes, of(result, "fill").box) == (0, 2048, (4, 8))
 
 
 def test_a_transposed_global_tensor_must_be_asked_for():
-    columns = {"name": "columns", "op": "load", "bytes": 2, "index": ["tid", "i"], "for": {"i": 64}}
+    columns = reads("columns", 2, ["tid", "i"], i=64)
     _, result = solved(FILL, columns)
     assert of(result, "fill").order == (0, 1)
     assert all("x1 contiguous" in part for part in result.reason.split("; "))
@@ -167,7 +167,7 @@ def test_tcgen05_descriptors():
 
 
 def test_bulk_copies_take_pads():
-    columns = {"name": "columns", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 32}}
+    columns = reads("columns", 4, ["tid", "i"], i=32)
     _, result = solved(
         {"name": "row", "op": "cp.async.bulk", "bytes": 128}, columns, shape=(128, 32), element="f32"
     )
@@ -348,7 +348,7 @@ def test_tile_sets_hold_them_and_fragments():
         40960,
         1024,
     )
-    text = arrangement_report(tiles, found)
+    text = report(tiles, found)
     assert "operand: K-major, mode 128B (code 1)" in text
     assert "store: 1 box of 64x64" in text
     jsonschema.validate({**TILES, "accesses": [{"tile": "A", **FILL}]}, json_schema())

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from written import one_tile, reads, writes
 
 from layoutopt.engine.case import case_of, cases
 from layoutopt.errors import LayoutError
@@ -11,19 +12,14 @@ from layoutopt.hardware.devices import device
 from layoutopt.layout.layout import Digit, Layout
 from layoutopt.problems.types import Constraints
 
-ROWS = {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": 32}}
-COLUMNS = {"name": "columns", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 32}}
-ANY = {"name": "columns", "op": "load", "bytes": 4, "index": ["tid", "v"], "any": {"v": 32}}
+ROWS = writes("rows", 4, ["i", "tid"], i=32)
+COLUMNS = reads("columns", 4, ["tid", "i"], i=32)
+ANY = reads("columns", 4, ["tid", "v"], any={"v": 32})
 NAMES = frozenset(("x0", "x1"))
 
 
 def problem(*accesses, element="f32", shape=(32, 32)):
-    return from_data(
-        {
-            "schema": "layoutopt.problem/1", "name": "case", "threads": 32, "accesses": list(accesses),
-            "tile": {"shape": list(shape), "element": element},
-        }
-    )  # fmt: skip
+    return from_data(one_tile("case", list(shape), element, 32, list(accesses)))
 
 
 def test_a_formula_and_a_layout_are_one_table():
@@ -53,13 +49,7 @@ def _plain():
 
 
 def test_one_case_for_each_choice_of_widths():
-    rows = {
-        "name": "rows",
-        "op": "store",
-        "bytes": [8, 16],
-        "index": ["4*i + tid//8", "4*(tid % 8)"],
-        "for": {"i": 8},
-    }
+    rows = writes("rows", [8, 16], ["4*i + tid//8", "4*(tid % 8)"], i=8)
     asked = problem(rows, COLUMNS)
     found = list(cases(asked, device("sm_90")))
     assert [case.widths for case in found] == [{"rows": 16}, {"rows": 8}]
@@ -70,7 +60,7 @@ def test_one_case_for_each_choice_of_widths():
 
 
 def test_packed_elements_are_counted_as_bytes():
-    rows = {"name": "rows", "op": "load", "bytes": 4, "index": ["tid", "8*i"], "for": {"i": 4}}
+    rows = reads("rows", 4, ["tid", "8*i"], i=4)
     case = case_of(problem(rows, element="i4"), device("sm_90"))
     assert case.lowered.tile.shape == (32, 16)
     padded = Layout((32, 16), 1, (Digit(0, 1, 32, 20), Digit(1, 1, 16, 1)))

@@ -7,11 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from plain_count import plain_count
+from oracle.banks import instruction
 
 from layoutopt.engine.conflicts import CHUNK_INSTRUCTIONS, count_wavefronts
-from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS, counters
-from layoutopt.hardware.devices import Device, PhaseRule, device, devices
+from layoutopt.hardware.devices import (
+    BANK_CONFLICTS,
+    WAVEFRONTS,
+    Device,
+    PhaseRule,
+    counters,
+    device,
+    devices,
+)
 from layoutopt.hardware.operations import Operation, parse_operation
 
 pytestmark = pytest.mark.filterwarnings("ignore::layoutopt.errors.DisputedRuleWarning")
@@ -231,7 +238,7 @@ def test_agrees_with_plain_loops(gpu):
         counts = count_wavefronts(address, active, operation, gpu)
         found = zip(counts.wavefronts.tolist(), counts.ideal.tolist(), counts.phases.tolist(), strict=True)
         for row, (where, mask, got) in enumerate(zip(address.tolist(), active.tolist(), found, strict=True)):
-            assert got == plain_count(where, mask, operation, gpu), (operation, row)
+            assert got == instruction(where, mask, operation, gpu), (operation, row)
     assert phases >= wanted
 
 
@@ -246,7 +253,7 @@ def test_vectors_that_are_not_aligned(width):
     active = rng.random(address.shape) < 0.8
     counts = count_wavefronts(address, active, operation, gpu)
     for row in range(200):
-        wavefronts, ideal, phases = plain_count(address[row].tolist(), active[row].tolist(), operation, gpu)
+        wavefronts, ideal, phases = instruction(address[row].tolist(), active[row].tolist(), operation, gpu)
         assert (counts.wavefronts[row], counts.ideal[row], counts.phases[row]) == (wavefronts, ideal, phases)
 
 

@@ -6,6 +6,7 @@ import math
 import msgspec
 import pytest
 from conftest import ROOT
+from written import one_tile, reads, writes
 
 from layoutopt.engine.case import case_of, case_under
 from layoutopt.engine.estimate import Memory, Terms, estimate, terms, timing_of
@@ -41,12 +42,10 @@ def test_the_formula_by_hand():
 def test_memory_takes_its_wavefronts():
     """One word read by all lanes in 16 bytes: two wavefronts; weights multiply."""
     accesses = [
-        {"name": "one", "op": "load", "bytes": 16, "index": ["0", "0"], "weight": 3},
-        {"name": "columns", "op": "store", "bytes": 4, "index": ["tid % 32", "i"], "for": {"i": 2}},
+        reads("one", 16, ["0", "0"], weight=3),
+        writes("columns", 4, ["tid % 32", "i"], i=2),
     ]
-    problem = from_data(
-        {"name": "p", "tile": {"shape": [32, 32], "element": "f32"}, "threads": 64, "accesses": accesses}
-    )
+    problem = from_data(one_tile("p", [32, 32], "f32", 64, accesses))
     found = counted(problem, "x0*32 + x1")[3]
     assert found.memory == (Memory(3 * 2 * 2, 3 * 2, 3), Memory(4 * 32, 2 * 32, 2))
     assert (found.accesses, found.copies) == (4, 0)
@@ -57,7 +56,7 @@ def test_iterations_under_a_predicate_wait_or_branch():
     """Long index code is branched around; a predicate that no loop changes is asked once."""
 
     def under(where, index):
-        access = {"name": "a", "op": "load", "bytes": 4, "index": [index], "where": where, "for": {"i": 4}}
+        access = reads("a", 4, [index], i=4, where=where)
         tile = {"shape": [4096], "element": "f32"}
         return from_data({"name": "p", "tile": tile, "threads": 32, "accesses": [access]})
 
@@ -129,7 +128,7 @@ def test_solve_says_what_is_faster_and_takes_it_where_time_comes_first():
 def test_row_major_is_among_what_may_take_the_least_time():
     """Rows stored a thousand times, a column read once: a pad spares 118 wavefronts and costs each store two."""
     row = {"name": "row", "op": "stmatrix.x2.trans", "weight": 1000, "index": ["tid // 8", "2*(tid % 8)"]}
-    column = {"name": "column", "op": "load", "bytes": 2, "index": ["tid % 33", "tid // 33"]}
+    column = reads("column", 2, ["tid % 33", "tid // 33"])
     tile = {"shape": [33, 16], "element": "f64"}
     data = {"name": "p", "tile": tile, "threads": 128, "accesses": [row, column]}
     for families in (["split", "interval"], ["none", "pad"]):
@@ -151,8 +150,8 @@ def test_no_time_left_is_no_estimate():
 
 
 def test_a_block_that_no_multiprocessor_holds_is_said_to_be_one():
-    rows = {"name": "rows", "op": "load", "bytes": 16, "index": ["tid", "8*i"], "for": {"i": 4}}
-    data = {"name": "t", "tile": {"shape": [512, 512], "element": "f16"}, "threads": 128, "accesses": [rows]}
+    rows = reads("rows", 16, ["tid", "8*i"], i=4)
+    data = one_tile("t", [512, 512], "f16", 128, [rows])
     problem = from_data(data)
     result = with_faster(problem, solve(problem), device("sm_90"), Budget(None))
     assert result.estimate.blocks_per_sm == 0

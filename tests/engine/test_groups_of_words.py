@@ -1,7 +1,8 @@
 """Swizzles that are not searched: inside groups of words that never conflict, and of odd element sizes."""
 
 import pytest
-import toy
+from oracle import toy
+from written import one_tile, reads, writes
 
 from layoutopt import Status, check, solve
 from layoutopt.files.file import from_data
@@ -19,14 +20,11 @@ def device():
 
 def rows_and_bytes(**layout):
     """Every second row of 16 words starts at one bank, unless a swizzle reads a bit inside a group."""
-    rows = {"name": "rows", "op": "store", "bytes": 8, "index": ["lane % 8", "0"]}
-    single = {"name": "single", "op": "load", "bytes": 1, "index": ["0", "lane % 8"]}
+    rows = writes("rows", 8, ["lane % 8", "0"])
+    single = reads("single", 1, ["0", "lane % 8"])
     return from_data(
-        {
-            "name": "grouped", "tile": {"shape": [8, 8], "element": "f64"}, "threads": 16,
-            "accesses": [rows, single], "layout": {"families": ["none", "xor"], **layout},
-        }
-    )  # fmt: skip
+        one_tile("grouped", [8, 8], "f64", 16, [rows, single], layout={"families": ["none", "xor"], **layout})
+    )
 
 
 def test_a_scope_names_the_sources_that_are_left_out():
@@ -46,13 +44,9 @@ def test_what_such_a_source_may_do_is_not_refuted():
 def thirds(**layout):
     """Bytes of every third element of 10 bytes, by four lanes."""
     flat = "tid + 32*i"
-    bytewise = {"name": "a", "op": "load", "bytes": 1, "index": [f"(({flat})//3 + i) % 5", f"({flat}) % 3"]}
-    return from_data(
-        {
-            "name": "thirds", "tile": {"shape": [5, 3], "element": {"bytes": 10}}, "threads": 4,
-            "accesses": [bytewise | {"for": {"i": 3}}], "layout": layout,
-        }
-    )  # fmt: skip
+    bytewise = reads("a", 1, [f"(({flat})//3 + i) % 5", f"({flat}) % 3"])
+    accesses = [bytewise | {"for": {"i": 3}}]
+    return from_data(one_tile("thirds", [5, 3], {"bytes": 10}, 4, accesses, layout=layout))
 
 
 def banks_of_four():

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import toy
-from plain_count import plain_count
+from oracle import toy
+from oracle.banks import instruction
+from written import one_tile, reads
 
 from layoutopt.accesses.lower import with_loops
 from layoutopt.accesses.trace import trace
@@ -61,7 +62,7 @@ def every_outcome(choice, row, table, gpu):
         chosen = [int(elements[lane, v]) for lane, v in enumerate(values)]
         active = [e >= 0 for e in chosen]
         address = [int(table[e]) if e >= 0 else 0 for e in chosen]
-        yield plain_count(address, active, choice.operation, gpu)
+        yield instruction(address, active, choice.operation, gpu)
 
 
 KINDS = [("load", 4, 1), ("load", 8, 2), ("atomic", 4, 1), ("load", 1, 1), ("store", 16, 4)]
@@ -190,18 +191,18 @@ def test_matching():
 
 
 def histogram(any_is="worst", pitch=None):
-    return from_data(
+    accesses = [
         {
-            "schema": "layoutopt.problem/1", "name": "histogram", "threads": 64,
-            "tile": {"shape": [2, 256], "element": "u32"},
-            "accesses": [
-                {"name": "count", "op": "reduce", "bytes": 4, "index": ["warp", "bin"],
-                 "any": {"bin": 256}, "any_is": any_is},
-                {"name": "merge", "op": "load", "bytes": 4, "index": ["i", "tid + 64*j"],
-                 "for": {"i": 2, "j": 4}},
-            ],
-        }
-    )  # fmt: skip
+            "name": "count",
+            "op": "reduce",
+            "bytes": 4,
+            "index": ["warp", "bin"],
+            "any": {"bin": 256},
+            "any_is": any_is,
+        },
+        reads("merge", 4, ["i", "tid + 64*j"], i=2, j=4),
+    ]
+    return from_data(one_tile("histogram", [2, 256], "u32", 64, accesses))
 
 
 def test_a_histogram_of_256_bins_is_at_least_eight_ways_and_reaches_it():
@@ -226,10 +227,7 @@ def test_an_expected_histogram_is_that_of_words_spread_evenly():
 
 def test_one_value_is_no_choice():
     gpu = device("sm_90")
-    data = {
-        "schema": "layoutopt.problem/1", "name": "one", "threads": 32, "tile": {"shape": [32, 32], "element": "f32"},
-        "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["lane", "3"]}],
-    }  # fmt: skip
+    data = one_tile("one", [32, 32], "f32", 32, [reads("a", 4, ["lane", "3"])])
     plain = check(from_data(data), "x0*32 + x1", target=gpu).accesses[0]
     data["accesses"][0]["any"] = {"v": 1}
     assert check(from_data(data), "x0*32 + x1", target=gpu).accesses[0].wavefronts == plain.wavefronts == 32
@@ -247,12 +245,9 @@ def test_one_value_is_no_choice():
     ],
 )
 def test_wrong_choices_are_refused(changes, message):
-    access = {"name": "a", "op": "load", "bytes": 4, "index": ["bin"], "any": {"bin": 256}}
-    data = {
-        "schema": "layoutopt.problem/1", "name": "wrong", "threads": 32,
-        "tile": {"shape": [256], "element": "u32"}, "layout": changes.pop("layout", {}),
-        "accesses": [{**access, **changes}],
-    }  # fmt: skip
+    layout = {"layout": changes.pop("layout")} if "layout" in changes else {}
+    access = reads("a", 4, ["bin"], any={"bin": 256})
+    data = one_tile("wrong", [256], "u32", 32, [{**access, **changes}], **layout)
     with pytest.raises(ProblemFileError, match=message):
         solve(from_data(data))
 
@@ -260,8 +255,8 @@ def test_wrong_choices_are_refused(changes, message):
 def test_a_choice_that_may_meet_a_known_phase_does_not_count_again():
     """The worst over values counts once, whatever of the values makes the phases of another access."""
     accesses = [
-        {"name": "a", "op": "load", "bytes": 4, "index": ["(tid + 4*v) % 16"], "any": {"v": 4}},
-        {"name": "b", "op": "load", "bytes": 4, "index": ["(tid + 4*j) % 16"], "for": {"j": 4}},
+        reads("a", 4, ["(tid + 4*v) % 16"], any={"v": 4}),
+        reads("b", 4, ["(tid + 4*j) % 16"], j=4),
     ]
     tile = {"shape": [16], "element": "u64"}
     data = {"name": "c", "tile": tile, "threads": 4, "accesses": accesses}
@@ -271,14 +266,8 @@ def test_a_choice_that_may_meet_a_known_phase_does_not_count_again():
 
 def test_words_of_a_row_that_share_a_bank_are_one():
     """Kepler serves two words of an aligned row of 64 from one bank at once: row-major needs no more."""
-    access = {"name": "a", "op": "load", "bytes": 4, "index": ["(tid + 2*v) % 64"], "any": {"v": 32}}
-    data = {
-        "name": "r",
-        "target": "sm_30",
-        "tile": {"shape": [64], "element": "f32"},
-        "threads": 32,
-        "accesses": [access],
-    }
+    access = reads("a", 4, ["(tid + 2*v) % 64"], any={"v": 32})
+    data = one_tile("r", [64], "f32", 32, [access], target="sm_30")
     found = solve(from_data(data))
     (report,) = found.accesses
     assert (report.wavefronts, report.ideal, found.excess) == (1, 1, 0)

@@ -6,6 +6,7 @@ import jsonschema
 import pytest
 from click.testing import CliRunner
 from conftest import PROBLEMS, ROOT, problem_id
+from written import reads, writes
 
 from layoutopt.accesses.trace import trace
 from layoutopt.cli.commands import main
@@ -14,7 +15,7 @@ from layoutopt.files.file import decode, json_schema, load
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.operations import Operation, parse_operation
 
-ROWS = {"name": "rows", "op": "store", "bytes": 4, "index": ["tid // 8", "tid % 8"]}
+ROWS = writes("rows", 4, ["tid // 8", "tid % 8"])
 
 
 def with_access(**changes):
@@ -157,15 +158,8 @@ def test_everything_optional_is_read(problem_file):
                     "index": ["tid // 8", "2*(tid % 4)"],
                     "where": "tid % 8 < 4",
                 },
-                {
-                    "name": "b",
-                    "op": "load",
-                    "bytes": 4,
-                    "index": [0, "i"],
-                    "for": {"i": 8},
-                    "weight": "8 - i",
-                },
-                {"name": "c", "op": "load", "bytes": 4, "index": [0, "min(tid, 7)"], "weight": 0.5},
+                reads("b", 4, [0, "i"], i=8, weight="8 - i"),
+                reads("c", 4, [0, "min(tid, 7)"], weight=0.5),
             ],
         )
     )

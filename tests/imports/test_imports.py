@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from command import layoutopt
 from conftest import ROOT
+from written import one_tile
 
 from layoutopt.accesses.thread_values import access_of
 from layoutopt.accesses.trace import trace
@@ -16,7 +17,7 @@ from layoutopt.expressions.grammar import evaluate, parse, to_text
 from layoutopt.expressions.threads import fit_threads, guard
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
-from layoutopt.imports import cute, cute_copy, cute_mma, cute_shared, triton, triton_shared
+from layoutopt.imports import cute, cute_shared, cute_tiled, triton, triton_shared
 
 with gzip.open(ROOT / "tests/data/peer_layouts.jsonl.gz", "rt") as file:
     ROWS = [json.loads(line) for line in file]
@@ -125,12 +126,7 @@ def test_access_touches_what_the_table_says(row):
     module = triton if row in TRITON else cute
     table = module.thread_values(row["text"], row["tile"])
     access = access_of(table, row["tile"], 2, "x", "load", None)
-    data = {
-        "name": "p",
-        "tile": {"shape": row["tile"], "element": "f16"},
-        "threads": len(table),
-        "accesses": [access],
-    }
+    data = one_tile("p", row["tile"], "f16", len(table), [access])
     loaded = from_data(data)
     (lanes,) = trace(loaded, device("sm_90")).accesses
     threads = lanes.element.reshape(-1, -(-len(table) // 32) * 32)[:, : len(table)]
@@ -401,7 +397,7 @@ with gzip.open(ROOT / "tests/data/cute_tiled_mma.json.gz", "rt") as file:
 
 @pytest.mark.parametrize("row", TILED_MMA, ids=lambda row: row["operand"])
 def test_a_printed_tiled_mma_is_what_cute_says(row):
-    got = cute_mma.thread_values(row["text"], row["tile"], row["operand"])
+    got = cute_tiled.multiplied(row["text"], row["tile"], row["operand"])
     assert (np.ravel_multi_index(tuple(np.moveaxis(got, -1, 0)), tuple(row["tile"])) == row["table"]).all()
 
 
@@ -418,10 +414,10 @@ def test_a_tiled_mma_becomes_an_access(tmp_path):
     assert (plain.returncode, "is none: leave out" in plain.stderr) == (2, True)
     for line, error in (("LayoutA_TV", "a line LayoutA_TV"), ("Shape_MNK", "a line Shape_MNK")):
         with pytest.raises(ProblemFileError, match=error):
-            cute_mma.thread_values(text.replace(line, "x"), (64, 32), "A")
+            cute_tiled.multiplied(text.replace(line, "x"), (64, 32), "A")
     moved = text.replace("(_,_,_)", "(_,(_2,_4):(_4,_1),_)")
     with pytest.raises(ProblemFileError, match="moves elements"):
-        cute_mma.thread_values(moved, (64, 32), "A")
+        cute_tiled.multiplied(moved, (64, 32), "A")
 
 
 ATOM = "Copy_Atom\n  ThrID: {}:_1\n  ValLayoutSrc: {}\n  ValLayoutDst: {}\n  ValLayoutRef: {}\n  ValueType: 16b\n"
@@ -439,7 +435,7 @@ MATRICES = (
 
 
 def test_a_printed_tiled_copy_is_repeated_over_the_tile():
-    got, op = cute_copy.thread_values(VECTORS, (32, 128), "cp.async")
+    got, op = cute_tiled.copied(VECTORS, (32, 128), "cp.async")
     assert (op, got.shape) == ("cp.async", (128, 32, 2))
     # Thread 9 moves eight elements of row 1 from column 8 on, and the same 64 columns and 16 rows further.
     assert got[9, :8].tolist() == [[1, 8 + k] for k in range(8)]
@@ -476,7 +472,7 @@ def test_a_tiled_copy_of_matrices_addresses_their_rows(tmp_path):
 )
 def test_wrong_tiled_copies(text, reason):
     with pytest.raises(ProblemFileError) as caught:
-        cute_copy.thread_values(text, (24, 24) if reason.startswith("repeats") else (32, 48), "load")
+        cute_tiled.copied(text, (24, 24) if reason.startswith("repeats") else (32, 48), "load")
     assert reason in str(caught.value)
 
 
@@ -584,10 +580,8 @@ def test_formulas_of_threads_and_iterations_are_found_again(threads, trips, inde
 
 
 def test_a_copy_of_part_of_the_threads_comes_back_from_its_trace(tmp_path):
-    data = {
-        "name": "t", "tile": {"shape": [24, 40], "element": "f32"}, "threads": 128,
-        "accesses": [{"name": "fill", "op": "store", "copy": {"bytes": 4, "threads": 100}}],
-    }  # fmt: skip
+    accesses = [{"name": "fill", "op": "store", "copy": {"bytes": 4, "threads": 100}}]
+    data = one_tile("t", [24, 40], "f32", 128, accesses)
     problem = from_data(data)
     (lanes,) = trace(problem, device("sm_90")).accesses
     lines = []

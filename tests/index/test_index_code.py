@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from written import one_tile, reads, writes
 
 from layoutopt.codegen.languages import run_plan
 from layoutopt.engine.case import case_of
@@ -16,20 +17,15 @@ from layoutopt.index.address_forms import FormSearch
 from layoutopt.index.folding import folded, unrolled
 from layoutopt.layout.formula import flipped_spelling
 from layoutopt.search.solve import solve
+from layoutopt.study.compare import compare
 
 
 def transpose(element="f32"):
-    return from_data(
-        {
-            "name": "transpose",
-            "tile": {"shape": [32, 32], "element": element},
-            "threads": 256,
-            "accesses": [
-                {"name": "rows", "op": "store", "bytes": 4, "index": ["tid // 32 + 8*i", "tid % 32"], "for": {"i": 4}},
-                {"name": "columns", "op": "load", "bytes": 4, "index": ["tid % 32", "tid // 32 + 8*i"], "for": {"i": 4}},
-            ],
-        }
-    )  # fmt: skip
+    accesses = [
+        writes("rows", 4, ["tid // 32 + 8*i", "tid % 32"], i=4),
+        reads("columns", 4, ["tid % 32", "tid // 32 + 8*i"], i=4),
+    ]
+    return from_data(one_tile("transpose", [32, 32], element, 256, accesses))
 
 
 def test_an_addend_is_free_and_a_flip_is_not():
@@ -96,15 +92,9 @@ def test_beyond_millions_of_lanes_the_address_is_taken_as_it_is(monkeypatch):
 def test_addresses_that_are_longer_than_their_share_are_taken_as_they_are(monkeypatch):
     """Of hundreds of accesses with expressions of hundreds of operators, the search would take minutes."""
     long = " + ".join(f"(tid*{k} ^ i*{k + 7}) // {k + 2}" for k in range(1, 50))
-    accesses = [
-        {"name": f"a{k}", "op": "load", "bytes": 4, "index": [f"({long} + {k}) % 1024"], "for": {"i": 8},
-         "where": f"({long}) % 3"}
-        for k in range(8)
-    ]  # fmt: skip
-    accesses.append({"name": "short", "op": "load", "bytes": 4, "index": ["tid"]})
-    problem = from_data(
-        {"name": "p", "tile": {"shape": [1024], "element": "f32"}, "threads": 256, "accesses": accesses}
-    )
+    accesses = [reads(f"a{k}", 4, [f"({long} + {k}) % 1024"], i=8, where=f"({long}) % 3") for k in range(8)]
+    accesses.append(reads("short", 4, ["tid"]))
+    problem = from_data(one_tile("p", [1024], "f32", 256, accesses))
     case = case_of(problem, device("sm_90"))
     monkeypatch.setattr(index_code, "_codes", {})
     sought = []
@@ -153,7 +143,7 @@ def _cost(index, where=None, loops=None):
     ],
 )
 def test_behind_predicates_the_start_is_added(index, where, cost):
-    access = {"name": "a", "op": "load", "bytes": 4, "index": [index], "for": {"i": 4}}
+    access = reads("a", 4, [index], i=4)
     access |= {} if where is None else {"where": where}
     tile = {"shape": [4096], "element": {"bytes": 4, "align": 4}}
     case = case_of(
@@ -215,3 +205,72 @@ def test_sums_expand_and_like_terms_meet():
         to_text(expanded(parse("((0 - tid)*17 + (tid + (0 - tid)) % 17)*4 + m*72", names), ranges))
         == "m*72 - tid*68"
     )
+
+
+def problem(shape, element, *accesses, **layout):
+    described = [reads(f"a{k}", width, index, i=trips) for k, (width, index, trips) in enumerate(accesses)]
+    tile = {"shape": shape, "element": element}
+    return from_data({"name": "p", "tile": tile, "threads": 32, "accesses": described, "layout": layout})
+
+
+def instructions(problem, layout):
+    return sum(code.instructions.total for code in case_of(problem, device("sm_90")).index_code(layout))
+
+
+@pytest.mark.parametrize(
+    ("accesses", "layout", "offset", "proved"),
+    [
+        ([(4, ["i", "tid"], 32)], {}, "x0*32 + x1", True),
+        ([(4, ["i", "tid"], 32), (4, ["tid", "i"], 32)], {}, "x0*32 + (x1 ^ x0)", False),
+        ([(4, ["i", "tid"], 32), (4, ["tid", "i"], 32)], {"families": ["pad"]}, "x0*33 + x1", True),
+        ([(4, ["i", "tid"], 32), (4, ["tid", "i"], 32)], {"families": ["rotate"]}, None, False),
+        ([(4, ["0", "i"], 32), (4, ["i", "tid"], 32)], {}, "x0*32 + x1", True),
+    ],
+)
+def test_the_cost_is_that_of_the_emitted_code_and_least_where_every_access_takes_what_it_must(
+    accesses, layout, offset, proved
+):
+    asked = problem([32, 32], "f32", *accesses, **layout)
+    result = solve(asked)
+    cost = result.proof.index_cost
+    assert offset is None or result.offset == offset
+    assert cost.value == instructions(asked, result.layout)
+    assert cost.value == sum(
+        a.code.instructions.total for a in run_plan(asked, device("sm_90"), result).accesses
+    )
+    assert cost.proved is proved
+
+
+@pytest.mark.parametrize(
+    ("threads", "element", "width", "index", "least"),
+    [
+        (32, "f32", 4, ["i", "tid"], 1),
+        (32, "f32", 4, ["tid % 4", "i"], 1),
+        (32, "f32", 4, ["i", "3"], 0),  # one address for all
+        (32, "u8", 1, ["i", "tid"], 0),  # the number of the thread is its address
+        (32, "u8", 4, ["i", "tid // 8 * 4"], 1),
+        (1, "f32", 4, ["i", "tid"], 0),
+    ],
+)
+def test_what_no_layout_undercuts(threads, element, width, index, least):
+    data = {"name": "p", "tile": {"shape": [32, 32], "element": element}, "threads": threads}
+    data["accesses"] = [reads("a", width, index, i=32)]
+    assert case_of(from_data(data), device("sm_90")).least_instructions == least
+
+
+def test_instructions_first_takes_no_more_of_them_than_any_row():
+    accesses = [
+        writes("fill", 4, ["tid // 32 + 2*i", "tid % 32"], i=8),
+        reads("use", 16, ["tid // 4", "4*(tid % 4) + 16*k"], k=2),
+    ]
+    data = one_tile("tile", [16, 32], "f32", 64, accesses)
+    usual = from_data(data)
+    first = from_data(data | {"layout": {"minimise": "instructions"}})
+    rows = compare(usual).rows
+    for conflict_free in (False, True):
+        result = solve(first, conflict_free=conflict_free)
+        assert result.proof.index_cost.value == instructions(usual, result.layout)
+        mine = [row.instructions for row in rows if row.excess == 0 or not conflict_free]
+        assert result.proof.index_cost.value <= min(mine)
+        assert result.excess == 0 or not conflict_free
+        assert result.status == "feasible" or result.proof.index_cost.proved

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from machine_code import program
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground import budget
@@ -12,11 +13,11 @@ from layoutopt.hardware.tools import ended
 from layoutopt.kernels import files, ptx_text, relevance, sass
 from layoutopt.kernels.evaluate import evaluate
 from layoutopt.kernels.launch import Launch
-from layoutopt.kernels.ptx_program import program_of, programs
 from layoutopt.kernels.ptx_text import read_ptx
 
 HEAD = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k()\n{ .reg .b32 %r<9>;\n"
 BODY = "mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 2; st.shared.b32 [%r2], %r1; ret; }"
+STORE = ("S2R R1, SR_TID.X", "SHF.L.U32 R2, R1, 0x2, RZ", "STS [R2], R1")
 SASS = "code for sm_90\n Function : kernel\n /*0000*/ EXIT ;\n"
 
 
@@ -28,10 +29,9 @@ def spent():
     "work",
     [
         lambda: read_ptx(HEAD + BODY, "k.ptx", spent()),
-        lambda: program_of(module := read_ptx(HEAD + BODY, "k.ptx"), module.functions["k"], spent()),
         lambda: sass.from_text(SASS, None, spent()),
-        lambda: evaluate(programs(HEAD + BODY)[0], Launch(block=(32, 1, 1)), device("sm_90"), budget=spent()),
-        lambda: relevance.relevance(programs(HEAD + BODY)[0], budget=spent()),
+        lambda: evaluate(program(*STORE), Launch(block=(32, 1, 1)), device("sm_90"), budget=spent()),
+        lambda: relevance.relevance(program(*STORE), budget=spent()),
     ],
 )
 def test_without_time_nothing_is_read_or_evaluated(work):
@@ -42,7 +42,7 @@ def test_without_time_nothing_is_read_or_evaluated(work):
 def test_what_is_too_large_is_said(monkeypatch):
     monkeypatch.setattr(relevance, "MOST_LIVE", 1)
     with pytest.raises(ProblemFileError, match="the kernel is too large: more than 1 live values"):
-        relevance.relevance(programs(HEAD + BODY)[0])
+        relevance.relevance(program(*STORE))
     monkeypatch.setattr(ptx_text, "MAX_STATEMENTS", 4)
     with pytest.raises(ProblemFileError, match="expected at most 4 statements"):
         read_ptx(HEAD + BODY, "k.ptx")

@@ -9,8 +9,9 @@ import pytest
 from command import layoutopt
 from conftest import ROOT
 
-from layoutopt.errors import ProblemFileError
+from layoutopt.errors import MachineError, ProblemFileError
 from layoutopt.hardware.machine import find_tool
+from layoutopt.kernels import files
 from layoutopt.kernels.declarations import parameter_names, pointer_names
 from layoutopt.kernels.files import compile_source
 
@@ -217,19 +218,49 @@ PTX = """.version 8.0
 .address_size 64
 .visible .entry k(.param .u64 p) {{
     .reg .b64 %rd<2>;
+    .reg .b32 %r<3>;
+    .shared .align 4 .b8 tile[4096];
     {}
     ret;
 }}
 """
+STORE = "mov.u32 %r1, %tid.x; mul.lo.u32 %r1, %r1, 128; mov.u32 %r2, tile; add.u32 %r2, %r1, %r2; st.shared.u32 [%r2], 1;"
 
 
+@pytest.mark.nvcc
 @pytest.mark.parametrize(
-    ("line", "told"),
-    [("bra ;", "bra: expected a label"), ("ld.param.u64 %rd1;", "not an instruction that is known")],
+    "line",
+    ["bra ;", "ld.param.u64 %rd1;", "call (retval0), twice;", "call f, (a), (b), (c);", "}", "frob %rd1;"],
 )
-def test_an_instruction_without_its_operands_is_one_line(tmp_path, line, told):
+def test_ptx_that_the_assembler_refuses_is_one_line(tmp_path, line):
     (tmp_path / "k.ptx").write_text(PTX.format(line))
-    assert told in refused(tmp_path / "k.ptx", "--block", "32")
+    said = refused(tmp_path / "k.ptx", "--block", "32")
+    assert said.startswith("error: ptxas fails: ")
+    assert "kernel.ptx, line" in said
+
+
+@pytest.mark.nvcc
+def test_ptx_is_assembled_for_its_own_gpu_or_the_one_given(tmp_path):
+    (tmp_path / "k.ptx").write_text(PTX.format(STORE))
+    for target, asked in (("sm_90", ()), ("sm_100", ("--target", "sm_100"))):
+        found = check(tmp_path / "k.ptx", "--block", "32", *asked)
+        assert (found["form"], found["target"], found["certain"]) == ("sass", target, True)
+        assert (found["totals"]["wavefronts_st"], found["arrays"][0]["name"]) == (32, "tile")
+
+
+def test_without_an_assembler_the_message_says_what_to_install(tmp_path, monkeypatch):
+    (tmp_path / "k.ptx").write_text(PTX.format(STORE))
+    monkeypatch.setattr(files, "find_tool", lambda _: None)
+    with pytest.raises(MachineError, match=r"ptxas is not on this machine \(pip install 'layoutopt\[cuda\]'"):
+        files.programs(tmp_path / "k.ptx")
+
+
+@pytest.mark.nvcc
+def test_parameters_have_the_names_of_the_ptx(tmp_path):
+    kernel = KERNELS / "transpose_plain.ptx"
+    found = check(kernel, "--block", "32,8", "--arg", "transpose_param_2=64")
+    assert found["certain"]
+    assert found["totals"] == check(kernel, "--block", "32,8", "--arg", "2=64")["totals"]
 
 
 def test_machine_code_of_another_maker_is_not_asked_for():
@@ -248,35 +279,16 @@ def test_pointers_are_what_the_source_declares():
     assert pointer_names(source, "k") == {"out", "a"}
 
 
-def test_what_the_assembler_joins_is_said():
-    files = [KERNELS / "gemm_tiled.ptx", KERNELS / "gemm_tiled.sm_90.sass"]
-    launch = ("--block", "16,16", "--grid", "2,2", "--arg", "3=32", "--arg", "4=64", "--no-fix")
-    done = layoutopt("check", *files, *launch, "--json")
-    given, runs = map(json.loads, done.stdout.splitlines())
-    assert "changes" not in given
-    (change,) = [one for one in runs["changes"] if one["op"] == "load"]
-    assert change["change"] == "joined"
-    assert max(change["ptx"]["executions"]) == "4"
-    assert change["sass"]["executions"]["16"] > 0
-    assert "in PTX, " in layoutopt("check", *files, *launch).stdout
-
-
 @pytest.mark.parametrize(
-    ("name", "line"),
+    "line",
     [
-        ("bad.ptx", "call (retval0), twice;\n"),
-        ("bad.ptx", "call f, (a), (b), (c);\n"),
-        (
-            "bad.sass",
-            "        /*0000*/                   BRA ;\n        /*0010*/                   CALL.REL.NOINC ;\n",
-        ),
-        ("bad.sass", "        /*0000*/                   RET.REL.NODEC ;\n"),
+        "        /*0000*/                   BRA ;\n        /*0010*/                   CALL.REL.NOINC ;\n",
+        "        /*0000*/                   RET.REL.NODEC ;\n",
     ],
 )
-def test_jumps_and_calls_without_their_operands_are_one_line(tmp_path, name, line):
-    ptx = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k()\n{\n" + line + "ret;\n}\n"
-    path = tmp_path / name
-    path.write_text(ptx if name.endswith(".ptx") else "code for sm_90\n\tFunction : k\n" + line)
+def test_jumps_and_calls_without_their_operands_are_one_line(tmp_path, line):
+    path = tmp_path / "bad.sass"
+    path.write_text("code for sm_90\n\tFunction : k\n" + line)
     done = layoutopt("check", path, "--block", "32")
     assert "Traceback" not in done.stderr
     assert len(done.stderr.splitlines()) <= 1

@@ -94,7 +94,7 @@ def test_what_is_said_of_a_fix(kinds, excess, said):
     assert said in _advice(SimpleNamespace(findings=findings, excess=excess))["message"]
 
 
-@pytest.mark.parametrize("form", ["ptx", "sm_90.sass"])
+@pytest.mark.parametrize("form", [pytest.param("ptx", marks=pytest.mark.nvcc), "sm_90.sass"])
 def test_no_fix_of_an_array_that_a_bulk_copy_fills(form, tmp_path):
     kernel = ROOT / "tests/data/kernels" / f"bulk_copy.{form}"
     checked = layoutopt("check", kernel, "--block", "64")
@@ -117,6 +117,7 @@ def test_names_of_files_and_arrays_become_names_of_problems():
     assert all(name.isprintable() and len(name) <= 200 for name in names)
 
 
+@pytest.mark.nvcc
 def test_arrays_that_nothing_is_known_of_are_one_error(tmp_path):
     kernel = tmp_path / "k.ptx"
     stores = "".join(f"mov.u32 %r1, {array}; @%p1 st.shared.u32 [%r1], %r2;\n" for array in "ab")

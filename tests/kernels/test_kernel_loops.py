@@ -5,141 +5,121 @@ import random
 
 import numpy as np
 import pytest
+from machine_code import program
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import device
 from layoutopt.kernels import lines, loops, values
 from layoutopt.kernels.evaluate import evaluate
 from layoutopt.kernels.launch import Launch
-from layoutopt.kernels.ptx_program import programs
-
-KERNEL = """
-.version 8.0
-.target sm_90
-.address_size 64
-.visible .entry k(.param .u32 n, .param .u64 p)
-{{
- .reg .b32 %r<100>;
- .reg .b64 %d<10>;
- .reg .pred %p<40>;
- .shared .align 16 .b8 t[16384];
- ld.param.u32 %r1, [n];
- ld.param.u64 %d1, [p];
- mov.u32 %r2, %tid.x;
-{before}
-ROUND:
-{body}
- @%p0 bra ROUND;
- ret;
-}}
-"""
-COUNTED = """
- add.u32 %r3, %r3, {step};
- setp.lt.u32 %p0, %r3, %r1;"""
+from layoutopt.kernels.program import Parameter
 
 
 def kernel(before, body):
-    (program,) = programs(KERNEL.format(before=before, body=body))
-    return program
+    start = ("LDC R1, c[0x0][0x210]", "S2R R2, SR_TID.X")
+    parameters = (Parameter(0, 4), Parameter(8, 8, pointer=True))
+    return program(*start, *before, "ROUND:", *body, "@P0 BRA `(.L_ROUND)", parameters=parameters)
 
 
-def counted(program, rounds, **options):
-    launch = Launch(block=(64, 1, 1), arguments={"0": rounds, "1": "pointer"})
-    found = evaluate(program, launch, device("sm_90"), **options)
+def ends(step):
+    """Where a round ends that R3 counts up to R1."""
+    return (f"IADD3 R3, R3, {step:#x}, RZ", "ISETP.LT.U32.AND P0, PT, R3, R1, PT")
+
+
+def counted(program_, rounds, **options):
+    launch = Launch(block=(64, 1, 1), arguments={"0": rounds})
+    found = evaluate(program_, launch, device("sm_90"), **options)
     tallies = [(t.executions, t.wavefronts, t.phases, t.unknown) for t in found.tallies.values()]
     return tallies, found.certain
 
 
+ZERO = ("MOV R3, RZ",)
+POPULATION = ("POPC R5, R3", "IMAD R4, R5, 0x80, R2", "LOP3.LUT R4, R4, 0xffc, RZ, 0xc0, !PT", "STS [R4], R2")
+
+
 def test_a_loop_of_a_million_rounds_that_store_alike():
-    body = "shl.b32 %r4, %r2, 4;\n st.shared.b32 [%r4], %r2;\n bar.sync 0;" + COUNTED.format(step=1)
-    assert counted(kernel("mov.u32 %r3, 0;", body), 1_000_000, most_steps=2000) == (
+    body = ("SHF.L.U32 R4, R2, 0x4, RZ", "STS [R4], R2", "BAR.SYNC 0x0", *ends(1))
+    assert counted(kernel(ZERO, body), 1_000_000, most_steps=2000) == (
         [(2_000_000, 8_000_000, 2_000_000, 0)],
         True,
     )
 
 
 def test_stages_that_are_counted_by_themselves():
-    before = "mov.u32 %r3, 0;\n mov.u32 %r5, 0;"
     body = (
-        "mad.lo.u32 %r4, %r2, 4, %r5;\n st.shared.b32 [%r4], %r2;\n add.u32 %r5, %r5, 1024;\n"
-        "setp.eq.u32 %p1, %r5, 3072;\n selp.b32 %r5, 0, %r5, %p1;" + COUNTED.format(step=1)
-    )
-    tallies, certain = counted(kernel(before, body), 1_000_000, most_steps=4000)
+        "IMAD R4, R2, 0x4, R5", "STS [R4], R2", "IADD3 R5, R5, 0x400, RZ",
+        "ISETP.EQ.U32.AND P1, PT, R5, 0xc00, PT", "SEL R5, RZ, R5, P1", *ends(1),
+    )  # fmt: skip
+    tallies, certain = counted(kernel((*ZERO, "MOV R5, RZ"), body), 1_000_000, most_steps=4000)
     assert certain
     assert tallies == [(2_000_000, 2_000_000, 2_000_000, 0)]
 
 
 def test_a_loop_in_a_loop():
-    before = "mov.u32 %r3, 0;"
     body = (
-        "mov.u32 %r6, 0;\nINNER:\n shl.b32 %r7, %r6, 5;\n and.b32 %r7, %r7, 1023;\n mad.lo.u32 %r4, %r2, 4, %r7;\n"
-        "ld.shared.b32 %r8, [%r4];\n add.u32 %r6, %r6, 1;\n setp.ne.u32 %p1, %r6, 500;\n @%p1 bra INNER;"
-        + COUNTED.format(step=2)
-    )
-    tallies, certain = counted(kernel(before, body), 2_000, most_steps=20_000)
+        "MOV R6, RZ", "INNER:", "SHF.L.U32 R7, R6, 0x5, RZ", "LOP3.LUT R7, R7, 0x3ff, RZ, 0xc0, !PT",
+        "IMAD R4, R2, 0x4, R7", "LDS R8, [R4]", "IADD3 R6, R6, 0x1, RZ",
+        "ISETP.NE.U32.AND P1, PT, R6, 0x1f4, PT", "@P1 BRA `(.L_INNER)", *ends(2),
+    )  # fmt: skip
+    tallies, certain = counted(kernel(ZERO, body), 2_000, most_steps=20_000)
     assert certain
     assert tallies == [(2 * 1_000 * 500,) * 3 + (0,)]
 
 
 def test_a_loop_that_ends_where_numbers_are_equal_has_no_more_rounds():
     """Later rounds are none, though the numbers differ in them, too."""
-    body = (
-        "popc.b32 %r5, %r3;\n mad.lo.u32 %r4, %r5, 128, %r2;\n and.b32 %r4, %r4, 0xffc;\n"
-        "st.shared.b32 [%r4], %r2;\n add.u32 %r3, %r3, 4;\n setp.ne.u32 %p0, %r3, 0x3ff;"
-    )
-    tallies, certain = counted(kernel("mov.u32 %r3, 3;", body), 0)
-    assert (tallies, certain) == counted(kernel("mov.u32 %r3, 3;", body), 0, every_round=True)
+    body = (*POPULATION, "IADD3 R3, R3, 0x4, RZ", "ISETP.NE.U32.AND P0, PT, R3, 0x3ff, PT")
+    program_ = kernel(("MOV R3, 0x3",), body)
+    tallies, certain = counted(program_, 0)
+    assert (tallies, certain) == counted(program_, 0, every_round=True)
     assert tallies[0][0] == 2 * 255
 
 
 def test_a_loop_that_cannot_be_counted_at_once_is_refused_by_its_length():
-    body = (
-        "popc.b32 %r5, %r3;\n mad.lo.u32 %r4, %r5, 128, %r2;\n and.b32 %r4, %r4, 0xffc;\n"
-        "st.shared.b32 [%r4], %r2;" + COUNTED.format(step=1)
-    )
     with pytest.raises(ProblemFileError, match=r"--max-steps: about [\d,]+ steps are needed for the loop"):
-        counted(kernel("mov.u32 %r3, 0;", body), 1_000_000)
+        counted(kernel(ZERO, (*POPULATION, *ends(1))), 1_000_000)
 
 
 def test_a_loop_in_which_nothing_changes_is_named():
-    body = "ld.shared.b32 %r5, [%r3];\n setp.ne.u32 %p0, %r1, 0;"
-    launch = Launch(block=(64, 1, 1), arguments={"0": 7, "1": "pointer"})
-    found = evaluate(kernel("mov.u32 %r3, 0;", body), launch, device("sm_90"))
+    body = ("LDS R5, [R3]", "ISETP.NE.U32.AND P0, PT, R1, RZ, PT")
+    launch = Launch(block=(64, 1, 1), arguments={"0": 7})
+    found = evaluate(kernel(ZERO, body), launch, device("sm_90"))
     assert any("waits for ever" in why for why in found.doubts)
 
 
 def test_unknown_addresses_are_counted_in_every_round():
-    body = "ld.global.u32 %r4, [%d1];\n ld.shared.b32 %r5, [%r4];" + COUNTED.format(step=1)
-    assert counted(kernel("mov.u32 %r3, 0;", body), 100_000) == ([(200_000, 0, 0, 200_000)], False)
+    body = ("LDG.E R4, desc[UR4][R8.64]", "LDS R5, [R4]", *ends(1))
+    assert counted(kernel(ZERO, body), 100_000) == ([(200_000, 0, 0, 200_000)], False)
 
 
 OPERATIONS = (
-    "add.u32 {d}, {a}, {c};", "sub.u32 {d}, {a}, {c};", "sub.u32 {d}, {c}, {a};", "mul.lo.u32 {d}, {a}, {c};",
-    "mul.hi.u32 {d}, {a}, -1431655765;", "rem.u32 {d}, {a}, 3;", "div.s32 {d}, {a}, 5;",
-    "mad.lo.s32 {d}, {a}, -3, {b};", "shl.b32 {d}, {a}, {s};",
-    "shr.u32 {d}, {a}, {s};", "shr.s32 {d}, {a}, {s};", "and.b32 {d}, {a}, {m};", "xor.b32 {d}, {a}, {m};",
-    "add.u32 {d}, {a}, {b};", "sub.u32 {d}, {a}, {b};", "min.u32 {d}, {a}, {c};", "max.s32 {d}, {a}, {b};",
-    "setp.lt.u32 {p}, {a}, {c};\n selp.b32 {d}, {a}, {b}, {p};",
-    "setp.ge.s32 {p}, {a}, {b};\n @{p} add.u32 {d}, {a}, 4;",
+    ("IADD3 {d}, {a}, {c:#x}, RZ",), ("IADD3 {d}, {a}, -{c:#x}, RZ",), ("IADD3 {d}, -{a}, {c:#x}, RZ",),
+    ("IMAD {d}, {a}, {c:#x}, RZ",), ("IMAD.HI.U32 {d}, {a}, 0xaaaaaaab, RZ",), ("IMAD {d}, {a}, -0x3, {b}",),
+    ("SHF.L.U32 {d}, {a}, {s:#x}, RZ",), ("SHF.R.U32.HI {d}, RZ, {s:#x}, {a}",),
+    ("SHF.R.S32.HI {d}, RZ, {s:#x}, {a}",), ("LOP3.LUT {d}, {a}, {m:#x}, RZ, 0xc0, !PT",),
+    ("LOP3.LUT {d}, {a}, {m:#x}, RZ, 0x3c, !PT",), ("IADD3 {d}, {a}, {b}, RZ",), ("IADD3 {d}, {a}, -{b}, RZ",),
+    ("VIMNMX.U32 {d}, {a}, {c:#x}, PT",), ("VIMNMX {d}, {a}, {b}, !PT",), ("LEA {d}, {a}, {b}, 0x2",),
+    ("ISETP.LT.U32.AND {p}, PT, {a}, {c:#x}, PT", "SEL {d}, {a}, {b}, {p}"),
+    ("ISETP.GE.AND {p}, PT, {a}, {b}, PT", "@{p} IADD3 {d}, {a}, 0x4, RZ"),
 )  # fmt: skip
 
 
 def random_body(draw):
     lines_ = []
     for k in range(draw.randint(2, 7)):
-        names = [f"%r{n}" for n in (2, 3, 5, 6, *range(20, 20 + k))]
-        lines_.append(
-            draw.choice(OPERATIONS).format(
-                d=f"%r{20 + k}", p=f"%p{10 + k}", a=draw.choice(names), b=draw.choice(names),
-                c=draw.choice((1, 3, 4, 100, 1024, 65536)), s=draw.randint(1, 9),
-                m=draw.choice((3, 15, 0x7C, 0xFFC, 0xF0F)),
-            )
-        )  # fmt: skip
-        lines_.append(f"and.b32 %r{50 + k}, %r{20 + k}, 0xffc;\n st.shared.b32 [%r{50 + k}], %r2;")
-    more = draw.choice(("add.u32 %r6, %r6, 12;", "xor.b32 %r6, %r6, 64;", "sub.u32 %r6, %r6, 4;", ""))
-    zeros = "\n".join(f"mov.u32 %r{20 + k}, 0;" for k in range(8))
-    before = f"mov.u32 %r3, {draw.choice((0, 5))};\n mov.u32 %r6, 8;\n shl.b32 %r5, %r2, 2;\n{zeros}"
-    return before, "\n".join([*lines_, more]) + COUNTED.format(step=draw.choice((1, 2, 3)))
+        names = [f"R{n}" for n in (2, 3, 5, 6, *range(20, 20 + k))]
+        given = {
+            "d": f"R{20 + k}", "p": f"P{1 + k % 6}", "a": draw.choice(names), "b": draw.choice(names),
+            "c": draw.choice((1, 3, 4, 100, 1024, 65536)), "s": draw.randint(1, 9),
+            "m": draw.choice((3, 15, 0x7C, 0xFFC, 0xF0F)),
+        }  # fmt: skip
+        lines_ += [line.format(**given) for line in draw.choice(OPERATIONS)]
+        lines_ += [f"LOP3.LUT R{50 + k}, R{20 + k}, 0xffc, RZ, 0xc0, !PT", f"STS [R{50 + k}], R2"]
+    more = ("IADD3 R6, R6, 0xc, RZ", "LOP3.LUT R6, R6, 0x40, RZ, 0x3c, !PT", "IADD3 R6, R6, -0x4, RZ", "NOP")
+    start = draw.choice(("MOV R3, RZ", "MOV R3, 0x5"))
+    zeros = [f"MOV R{20 + k}, RZ" for k in range(8)]
+    before = (start, "MOV R6, 0x8", "SHF.L.U32 R5, R2, 0x2, RZ", *zeros)
+    return before, (*lines_, draw.choice(more), *ends(draw.choice((1, 2, 3))))
 
 
 @pytest.mark.parametrize("seed", range(16))
@@ -147,9 +127,9 @@ def test_random_loops_cost_what_their_rounds_cost(seed, monkeypatch):
     monkeypatch.setattr(loops, "FIRST_ROUND", 4)
     monkeypatch.setattr(loops, "_LONGEST_PERIOD", 64)
     monkeypatch.setattr(loops, "_WORTH_STEPS", 0)
-    program = kernel(*random_body(random.Random(seed)))
+    program_ = kernel(*random_body(random.Random(seed)))
     rounds = 120 + seed
-    assert counted(program, rounds) == counted(program, rounds, every_round=True)
+    assert counted(program_, rounds) == counted(program_, rounds, every_round=True)
 
 
 def test_random_loops_are_often_counted_at_once():

@@ -47,7 +47,7 @@ def program(*actions):
                 guard=Guard(*guard) if guard else None,
             )
         )
-    return Program(name="p", title="p", target="sm_90", form="ptx", steps=tuple(steps))
+    return Program(name="p", title="p", target="sm_90", steps=tuple(steps))
 
 
 def add(*constants):

@@ -1,11 +1,16 @@
 """The list of families: one meaning each, and one place to add one."""
 
+import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from conftest import ROOT
+from written import reads, writes
 
 from layoutopt.accesses.trace import trace
+from layoutopt.expressions.grammar import evaluate, parse
 from layoutopt.files.file import from_data, load
 from layoutopt.hardware.devices import device
 from layoutopt.layout.families import FAMILIES, NAMES, comparison_rows
@@ -61,8 +66,8 @@ helped = CliRunner().invoke(main, ["solve", "--help"]).output
 assert "odd" in helped
 """
 SQUARE = [
-    {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": 8}},
-    {"name": "columns", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 8}},
+    writes("rows", 4, ["i", "tid"], i=8),
+    reads("columns", 4, ["tid", "i"], i=8),
 ]
 
 
@@ -89,8 +94,8 @@ def test_every_family_with_pads_is_in_the_list():
 def test_interval_pads_are_a_row_of_their_own(problem_file):
     """Whatever other families the problem allows."""
     accesses = [
-        {"name": "r", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": 32}},
-        {"name": "c", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 32}},
+        writes("r", 4, ["i", "tid"], i=32),
+        reads("c", 4, ["tid", "i"], i=32),
     ]
     problem = load(
         problem_file(
@@ -117,8 +122,8 @@ def test_an_interval_is_the_same_to_solve_and_to_compare(problem_file, shape):
         if len(shape) == 1
         else ["tid % 5", "0", "i"]
     )
-    access = {"name": "r", "op": "load", "bytes": 4, "index": index, "for": {"i": 6}}
-    stride = {"name": "s", "op": "load", "bytes": 4, "index": [f"tid % {n}" for n in shape]}
+    access = reads("r", 4, index, i=6)
+    stride = reads("s", 4, [f"tid % {n}" for n in shape])
     problem = load(
         problem_file(
             tile={"shape": list(shape), "element": "f32"},
@@ -151,8 +156,36 @@ def test_the_lengths_of_interval_pads(problem_file):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_row_major_belongs_to_every_family(name):
-    rows = {"name": "a", "op": "load", "bytes": 4, "index": ["i", "tid"], "for": {"i": 4}}
+    rows = reads("a", 4, ["i", "tid"], i=4)
     data = {"name": "r", "target": "sm_90", "tile": {"shape": [4, 32], "element": "f32"}, "threads": 32}
     data |= {"accesses": [rows], "layout": {"families": [name]}}
     found = solve(from_data(data))
     assert (found.family, found.excess, found.offset) == ("none", 0, "x0*32 + x1")
+
+
+PAGE = (ROOT / "docs" / "families.md").read_text()
+PICTURES = re.findall(r"```layout\n(.*?)\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize(("formula", "drawn"), PICTURES)
+def test_picture(formula, drawn):
+    grids = {f"x{d}": g for d, g in enumerate(np.indices((4, 4)))}
+    offsets = np.broadcast_to(evaluate(parse(formula, frozenset(grids)), grids), (4, 4))
+    assert len(np.unique(offsets)) == 16
+    numbers = [[int(n) for n in line.split()] for line in drawn.splitlines()]
+    assert numbers == np.hstack((offsets, offsets % 4)).tolist()
+
+
+NAMED = [family for family in FAMILIES if not family.special_case_of]
+
+
+def test_every_family_has_its_section():
+    headings = [(family.name, family.heading) for family in NAMED]
+    assert re.findall(r"^## (\w+): (.*)", PAGE, re.MULTILINE) == headings
+
+
+@pytest.mark.parametrize("family", NAMED, ids=lambda family: family.name)
+def test_the_page_says_what_the_list_says(family):
+    assert f"| `{family.name}` | {family.adds} | {family.bytes} | {family.index} |" in PAGE
+    section = PAGE.split(f"\n## {family.name}: ")[1]
+    assert section.split("```layout\n")[1].splitlines()[0] == family.picture

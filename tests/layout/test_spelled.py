@@ -4,8 +4,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from test_balance import batched_rows_and_columns
-from test_free import free, weighted_excess
+from written import batched_rows_and_columns
 
 from layoutopt.codegen.languages import emit
 from layoutopt.expressions.grammar import evaluate, lookups, to_text
@@ -14,33 +13,6 @@ from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Layout
 from layoutopt.layout.spelled import spelled
-
-ROWS_COLUMNS_DIAGONALS = {
-    "schema": "layoutopt.problem/1",
-    "name": "diagonals",
-    "target": "sm_90",
-    "tile": {"shape": [31, 32], "element": "f32"},
-    "threads": 32,
-    "accesses": [
-        {"name": "rows", "op": "load", "bytes": 4, "index": ["i", "tid"], "for": {"i": 31}},
-        {
-            "name": "columns",
-            "op": "load",
-            "bytes": 4,
-            "index": ["tid", "j"],
-            "for": {"j": 32},
-            "where": "tid < 31",
-        },
-        {
-            "name": "diagonals",
-            "op": "load",
-            "bytes": 4,
-            "index": ["tid", "(tid + j) % 32"],
-            "for": {"j": 32},
-            "where": "tid < 31",
-        },
-    ],
-}
 
 
 def layout(table, element_bytes=4):
@@ -70,26 +42,6 @@ def test_a_table_without_a_formula_stays_a_table():
     table = np.random.default_rng(3).permutation(24).reshape(4, 6)
     assert spelled(tuple(table.ravel().tolist()), (4, 6)) is None
     assert to_text(offset_expression(layout(table))) == "lookup[x0*6 + x1]"
-
-
-def test_turned_lines_serve_rows_columns_and_wrapped_diagonals():
-    problem = from_data(ROWS_COLUMNS_DIAGONALS)
-    gpu = device("sm_90")
-    lanes, found = free(problem, gpu)
-    assert (found.excess, found.bytes, found.complete) == (0, 31 * 32 * 4, True)
-    assert weighted_excess(found.table, lanes, gpu) == 0
-    assert not lookups(offset_expression(layout(found.table // 4)))
-
-
-def test_the_end_of_a_pad_goes_into_its_holes_by_a_small_table():
-    problem = from_data(batched_rows_and_columns(10, 12, "f64", 8))
-    gpu = device("sm_90")
-    x, y, z = np.indices(problem.tile.shape)
-    lanes, found = free(problem, gpu, hint=(10 * x + 121 * y + z) * 8)
-    assert (found.excess, found.bytes, found.complete) == (0, problem.tile.bytes, True)
-    assert weighted_excess(found.table, lanes, gpu) == 0
-    (small,) = lookups(offset_expression(layout(found.table // 8, 8)))
-    assert len(small.values) == 9
 
 
 def test_code_of_a_formula_with_a_small_table(tmp_path):

@@ -1,72 +1,41 @@
-"""Free assignments against enumeration of every placement of tiny tiles, by plain loops."""
+"""Free assignments and folded pads, against enumeration of every placement of tiny tiles by plain loops."""
 
-import itertools
 import json
 import random
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import toy
 from conftest import ROOT
-from test_brute_force import random_case
+from oracle import toy
+from oracle.banks import weighted_excess
+from oracle.random_tiles import tiny
+from oracle.toy import every_placement
+from written import batched_rows_and_columns, one_tile, reads, writes
 
 from layoutopt.accesses.trace import trace
-from layoutopt.engine.conflicts import count_wavefronts
+from layoutopt.engine.case import cases
+from layoutopt.expressions.grammar import lookups
 from layoutopt.files.file import from_data, load
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device, load_devices
+from layoutopt.layout.formula import offset_expression
+from layoutopt.layout.layout import Digit, Layout
 from layoutopt.model.phases import phase_sets
-from layoutopt.model.placement import EFFORT, free_assignment
-from layoutopt.problems.answer import Status
+from layoutopt.model.placement import EFFORT, _lowest, free_assignment
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Status
 from layoutopt.proof import reasons
+from layoutopt.report.text import report
+from layoutopt.search.proposal import Ask, Proposal
 from layoutopt.search.solve import solve
+from layoutopt.search.tables import of_every_layout
+from layoutopt.search.verify import verified
 
 
 def free(problem, gpu, **options):
     lanes = trace(problem, gpu)
     sets = phase_sets(lanes, problem.tile, gpu)
     return lanes, free_assignment(sets, lanes, problem.tile, budget=Budget(), **options)
-
-
-def weighted_excess(table, lanes, gpu):
-    """By the conflict engine."""
-    flat, total = table.ravel(), 0
-    for access in lanes.accesses:
-        counts = count_wavefronts(flat[access.element], access.active, access.operation, gpu)
-        total += int(((counts.wavefronts - counts.ideal) * access.weight).sum())
-    return total
-
-
-def every_placement(elements, accesses, lanes, banks):
-    """Least excess over all banks of all words, and the fewest words of storage at that excess.
-
-    Words that no access touches fill what is left. `accesses` are as in `toy`.
-    """
-    pairs = {
-        e for (_, width, rows), _ in accesses if width == 8 for row in rows for e in row if e is not None
-    }
-    touched = {e for (_, _, rows), _ in accesses for row in rows for e in row if e is not None}
-    heads = sorted((touched | pairs) - {e + 1 for e in pairs})
-    choices = [range(0, banks, 2) if e in pairs else range(banks) for e in heads]
-    best = None
-    for chosen in itertools.product(*choices):
-        table, height = {}, [0] * banks
-        for row, (e, bank) in enumerate(zip(heads, chosen, strict=True)):
-            for k in range(2 if e in pairs else 1):
-                table[e + k] = row * banks + bank + k
-                height[bank + k] += 1
-        need = max((n - 1) * banks + b + 1 for b, n in enumerate(height) if n)
-        value = toy.excess(accesses, lanes, table, banks), max(elements, need)
-        best = value if best is None else min(best, value)
-    return best
-
-
-def tiny(seed, most=1 << 16):
-    """A random case whose placements can be enumerated; None for the others."""
-    data, plain, lanes, banks, _ = random_case(seed)
-    elements = int(np.prod(data["tile"]["shape"]))
-    return (data, plain, lanes, banks, elements) if banks**elements <= most else None
 
 
 @pytest.mark.parametrize("block", range(4))
@@ -108,9 +77,7 @@ def test_wrapped_diagonals_of_even_squares(n):
             ("rows", ["i", "tid"]), ("columns", ["tid", "i"]), ("diagonals", ["tid", f"(tid + i) % {n}"]),
         ]
     ]  # fmt: skip
-    problem = from_data(
-        {"name": "d", "tile": {"shape": [n, n], "element": "f32"}, "threads": n, "accesses": accesses}
-    )
+    problem = from_data(one_tile("d", [n, n], "f32", n, accesses))
     _, found = free(problem, toy.toy_device(n, n))
     assert (found.bound, found.excess) == (2, 2)
 
@@ -127,13 +94,11 @@ def test_wide_vectors_fix_the_places_of_their_words():
 
 def test_narrow_elements_share_words():
     """Bytes with no wide access may share words in any way: the bound leaves them out."""
-    data = {
-        "name": "bytes", "tile": {"shape": [64, 64], "element": "i8"}, "threads": 32,
-        "accesses": [
-            {"name": "rows", "op": "store", "bytes": 1, "index": ["i", "tid"], "for": {"i": 64}},
-            {"name": "columns", "op": "load", "bytes": 1, "index": ["tid", "i"], "for": {"i": 64}},
-        ],
-    }  # fmt: skip
+    accesses = [
+        writes("rows", 1, ["i", "tid"], i=64),
+        reads("columns", 1, ["tid", "i"], i=64),
+    ]
+    data = one_tile("bytes", [64, 64], "i8", 32, accesses)
     problem, gpu = from_data(data), device("sm_90")
     lanes, found = free(problem, gpu)
     assert found.bound == found.excess == weighted_excess(found.table, lanes, gpu) == 0
@@ -143,13 +108,11 @@ def test_narrow_elements_share_words():
 
 def test_narrow_elements_that_no_wide_access_binds_count_in_the_floor_alone():
     """A phase whose floor exceeds the units left: two firm words and six loose halves, on two banks."""
-    data = {
-        "name": "mixed", "tile": {"shape": [10], "element": {"bytes": 2}}, "threads": 8,
-        "accesses": [
-            {"name": "halves", "op": "load", "bytes": 2, "index": ["(tid + i) % 10"], "for": {"i": 2}},
-            {"name": "words", "op": "atomic", "bytes": 4, "index": ["2*tid"], "where": "tid < 2"},
-        ],
-    }  # fmt: skip
+    accesses = [
+        reads("halves", 2, ["(tid + i) % 10"], i=2),
+        {"name": "words", "op": "atomic", "bytes": 4, "index": ["2*tid"], "where": "tid < 2"},
+    ]
+    data = one_tile("mixed", [10], {"bytes": 2}, 8, accesses)
     narrow = toy.toy_device(8, 2)
     rules = {**narrow.rules, ("load", 2): narrow.rules["load", 4]}
     problem, gpu = from_data(data), replace(narrow, rules=rules)
@@ -170,23 +133,17 @@ def test_a_hint_and_a_size_limit_are_kept():
 
 def test_not_for_elements_of_odd_sizes():
     problem = load(ROOT / "problems/basics/transpose_32x32_f32.json")
-    data = {
-        "name": "twelve", "tile": {"shape": [8], "element": {"bytes": 12}}, "threads": 8,
-        "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["tid"]}],
-    }  # fmt: skip
+    data = one_tile("twelve", [8], {"bytes": 12}, 8, [reads("a", 4, ["tid"])])
     assert free(from_data(data), device(problem.target))[1] is None
 
 
 def rows_columns_diagonals(n, m, **layout):
     last = n - 1
     accesses = [
-        {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": n}},
-        {"name": "columns", "op": "load", "bytes": 4, "index": [f"min(tid, {last})", "i"], "for": {"i": m}},
-        {
-            "name": "diagonals", "op": "load", "bytes": 4,
-            "index": [f"min(tid, {last})", f"(tid + i) % {m}"], "for": {"i": m},
-        },
-    ]  # fmt: skip
+        writes("rows", 4, ["i", "tid"], i=n),
+        reads("columns", 4, [f"min(tid, {last})", "i"], i=m),
+        reads("diagonals", 4, [f"min(tid, {last})", f"(tid + i) % {m}"], i=m),
+    ]
     tile = {"shape": [n, m], "element": "f32"}
     return from_data({"name": "t", "tile": tile, "threads": m, "accesses": accesses, "layout": layout})
 
@@ -232,12 +189,7 @@ def test_a_table_without_conflicts_is_found_where_any_conflict_is_infeasible():
 @pytest.mark.parametrize("families", [None, ["none", "table"]])
 def test_a_table_keeps_to_the_bytes_there_are(families):
     """Three words that never meet share the bank that three others leave them: 36 bytes."""
-    data = {
-        "name": "t", "tile": {"shape": [6], "element": "f32"}, "threads": 4,
-        "accesses": [
-            {"name": "a", "op": "load", "bytes": 4, "index": ["i if tid == 0 else tid + 2"], "for": {"i": 3}}
-        ],
-    }  # fmt: skip
+    data = one_tile("t", [6], "f32", 4, [reads("a", 4, ["i if tid == 0 else tid + 2"], i=3)])
     gpu = toy.toy_device(4, 4)
     assert (solve(from_data(data), target=gpu).excess, solve(from_data(data), target=gpu).bytes) == (0, 36)
     data["layout"] = {"max_bytes": 24} | ({"families": families} if families else {})
@@ -247,11 +199,8 @@ def test_a_table_keeps_to_the_bytes_there_are(families):
 
 def test_no_table_evades_a_pitch_or_an_order():
     """Rows of 128 bytes that a pitch multiple of 256 bytes spreads."""
-    data = {
-        "name": "t", "tile": {"shape": [8, 32], "element": "f32"}, "threads": 32,
-        "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["i", "tid"], "for": {"i": 8}}],
-        "layout": {"pitch_multiple_bytes": 256},
-    }  # fmt: skip
+    accesses = [reads("a", 4, ["i", "tid"], i=8)]
+    data = one_tile("t", [8, 32], "f32", 32, accesses, layout={"pitch_multiple_bytes": 256})
     result = solve(from_data(data))
     assert (result.family, result.bytes, result.layout.digits[0].stride) == ("pad", 1920, 64)
     assert (result.proof.bytes.lower_bound, result.proof.bytes.scope[:8]) == (1920, "families")
@@ -303,14 +252,11 @@ def test_a_better_table_is_named_in_the_unit_of_what_was_found():
 
 def test_a_table_fits_where_no_formula_does():
     """Nine f32 a row, read in pairs: every formula needs a pad; a table keeps the pairs together in any order."""
-    data = {
-        "name": "pairs", "tile": {"shape": [4, 9], "element": "f32"}, "threads": 32,
-        "accesses": [
-            {"name": "pairs", "op": "load", "bytes": 8, "index": ["tid // 4 % 4", "2*(tid % 4)"]},
-            {"name": "words", "op": "load", "bytes": 4, "index": ["tid % 4", "tid // 4 % 9"]},
-        ],
-        "layout": {"max_bytes": 144},
-    }  # fmt: skip
+    accesses = [
+        reads("pairs", 8, ["tid // 4 % 4", "2*(tid % 4)"]),
+        reads("words", 4, ["tid % 4", "tid // 4 % 9"]),
+    ]
+    data = one_tile("pairs", [4, 9], "f32", 32, accesses, layout={"max_bytes": 144})
     result = solve(from_data(data))
     assert (result.status is not Status.INFEASIBLE, result.bytes, result.family) == (True, 144, "table")
     data["layout"]["families"] = ["none", "order", "pad"]
@@ -321,14 +267,11 @@ def test_a_table_fits_where_no_formula_does():
 
 def test_a_last_word_that_is_not_full_lies_last():
     """Bytes in rows of seven, of which a store takes four: 35 bytes are nine words, one of them of three."""
-    data = {
-        "name": "rows", "tile": {"shape": [5, 7], "element": "u8"}, "threads": 8,
-        "accesses": [
-            {"name": "rows", "op": "store", "bytes": 4, "where": "tid < 1", "index": ["i", "0"], "for": {"i": 5}},
-            {"name": "pairs", "op": "load", "bytes": 2, "where": "tid < 3", "index": ["2 + tid", "4"]},
-        ],
-        "layout": {"max_bytes": 35},
-    }  # fmt: skip
+    accesses = [
+        writes("rows", 4, ["i", "0"], i=5, where="tid < 1"),
+        reads("pairs", 2, ["2 + tid", "4"], where="tid < 3"),
+    ]
+    data = one_tile("rows", [5, 7], "u8", 8, accesses, layout={"max_bytes": 35})
     result = solve(from_data(data))
     assert (result.status, result.bytes, result.excess) == (Status.OPTIMAL, 35, 0)
     data["layout"] = {"max_bytes": 34}
@@ -337,15 +280,11 @@ def test_a_last_word_that_is_not_full_lies_last():
 
 def test_fewest_bytes_first_means_those_of_a_table_too():
     """Pairs begin rows of three: a table without conflicts takes 40 bytes, the smallest table 36."""
-    data = {
-        "name": "rows", "tile": {"shape": [3, 3], "element": "f32"}, "threads": 8,
-        "accesses": [
-            {"name": "pairs", "op": "load", "bytes": 8, "index": ["tid % 3", "0"], "where": "tid < 3"},
-            {"name": "words", "op": "load", "bytes": 4,
-             "index": ["[3, 0, 8, 0, 2, 3, 0, 0][tid] // 3", "[3, 0, 8, 0, 2, 3, 0, 0][tid] % 3"]},
-        ],
-        "layout": {"minimise": "bytes"},
-    }  # fmt: skip
+    accesses = [
+        reads("pairs", 8, ["tid % 3", "0"], where="tid < 3"),
+        reads("words", 4, ["[3, 0, 8, 0, 2, 3, 0, 0][tid] // 3", "[3, 0, 8, 0, 2, 3, 0, 0][tid] % 3"]),
+    ]
+    data = one_tile("rows", [3, 3], "f32", 8, accesses, layout={"minimise": "bytes"})
     for families in ({}, {"families": ["none", "pad", "table"]}):
         data["layout"] = {"minimise": "bytes", **families}
         result = solve(from_data(data), target=toy.toy_device(8, 4))
@@ -357,13 +296,11 @@ def test_fewest_bytes_first_means_those_of_a_table_too():
 
 def test_a_table_saves_bytes_where_elements_have_a_low_alignment():
     """Whether 28 bytes are the fewest is not known, for elements may start anywhere; no formula takes so few."""
-    data = {
-        "name": "low", "tile": {"shape": [2, 3], "element": {"bytes": 4, "align": 1}}, "threads": 8,
-        "accesses": [
-            {"name": "words", "op": "load", "bytes": 4, "where": "tid < 3", "index": ["i", "tid % 3"], "for": {"i": 2}},
-            {"name": "pairs", "op": "store", "bytes": 8, "where": "tid < 2", "index": ["tid % 2", "0"]},
-        ],
-    }  # fmt: skip
+    accesses = [
+        reads("words", 4, ["i", "tid % 3"], i=2, where="tid < 3"),
+        writes("pairs", 8, ["tid % 2", "0"], where="tid < 2"),
+    ]
+    data = one_tile("low", [2, 3], {"bytes": 4, "align": 1}, 8, accesses)
     result = solve(from_data(data), target=toy.toy_device(8, 4))
     assert (result.bytes, result.excess, result.family) == (28, 0, "table")
     assert (result.status, result.proof.bytes.lower_bound) == (Status.FEASIBLE, 24)
@@ -371,13 +308,8 @@ def test_a_table_saves_bytes_where_elements_have_a_low_alignment():
 
 def test_infeasible_means_that_tables_were_refuted_too():
     """A tile too large for tables: formulas give nothing, but that is not said of every layout."""
-    data = {
-        "name": "pairs", "tile": {"shape": [576, 9], "element": "f32"}, "threads": 32,
-        "accesses": [
-            {"name": "pairs", "op": "load", "bytes": 8, "index": ["tid + 32*r", "2*i"], "for": {"i": 4, "r": 18}}
-        ],
-        "layout": {"max_bytes": 576 * 36},
-    }  # fmt: skip
+    accesses = [reads("pairs", 8, ["tid + 32*r", "2*i"], i=4, r=18)]
+    data = one_tile("pairs", [576, 9], "f32", 32, accesses, layout={"max_bytes": 576 * 36})
     result = solve(from_data(data))
     assert result.status is Status.UNKNOWN
     assert "a table has at most 4,096 elements, the tile has 5,184" in result.reason
@@ -387,12 +319,10 @@ def test_infeasible_means_that_tables_were_refuted_too():
 
 def test_nothing_counts_and_no_time_is_left():
     """An access of weight 0 binds what stays whole, and costs nothing wherever it lies."""
-    problem = from_data(
-        {
-            "name": "weightless", "tile": {"shape": [16, 31], "element": "i8"}, "threads": 32,
-            "accesses": [{"name": "a", "op": "cp.async", "bytes": 4, "index": ["tid // 4 % 16", "4*(tid % 7)"], "weight": 0}],
-        }
-    )  # fmt: skip
+    accesses = [
+        {"name": "a", "op": "cp.async", "bytes": 4, "index": ["tid // 4 % 16", "4*(tid % 7)"], "weight": 0}
+    ]
+    problem = from_data(one_tile("weightless", [16, 31], "i8", 32, accesses))
     gpu = device("sm_90")
     lanes = trace(problem, gpu)
     sets = phase_sets(lanes, problem.tile, gpu)
@@ -409,16 +339,111 @@ def test_narrow_elements_leave_no_bound_below_zero(tmp_path):
     path.write_text(
         json.dumps({"schema": "layoutopt.devices/1", "devices": [{**gpu, "instructions": [rule]}]})
     )
-    data = {
-        "name": "n", "target": "toy0", "threads": 64, "tile": {"shape": [4, 6], "element": "i8"},
-        "accesses": [
-            {"name": "a0", "op": "store", "bytes": 4, "index": ["tid % 4", "0"]},
-            {"name": "a1", "op": "store", "bytes": 1,
-             "index": ["(2*tid + 16*kk) % 4", "(tid + 16*kk) // 4 % 6"], "for": {"kk": 4}},
-            {"name": "a2", "op": "load", "bytes": 4, "index": ["(lane + i) % 4", "0"], "for": {"i": 4}, "weight": 2.5},
-        ],
-    }  # fmt: skip
+    accesses = [
+        writes("a0", 4, ["tid % 4", "0"]),
+        writes("a1", 1, ["(2*tid + 16*kk) % 4", "(tid + 16*kk) // 4 % 6"], kk=4),
+        reads("a2", 4, ["(lane + i) % 4", "0"], i=4, weight=2.5),
+    ]
+    data = one_tile("n", [4, 6], "i8", 64, accesses, target="toy0")
     (toy0,) = load_devices(path)
     result = solve(from_data(data), target=toy0, time_limit=20)
     assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 24)
     assert result.proof.objective.lower_bound == 0
+
+
+def test_the_lowest_places_come_first():
+    generator = np.random.default_rng(0)
+    for _ in range(100):
+        height = generator.integers(0, generator.integers(1, 9), generator.integers(1, 9))
+        filled, wanted = height.copy(), []
+        for _ in range(generator.integers(0, 30)):
+            column = int(filled.argmin())
+            wanted.append((int(filled[column]), column))
+            filled[column] += 1
+        rows, columns = _lowest(height, len(wanted))
+        assert list(zip(rows.tolist(), columns.tolist(), strict=True)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("size", "count", "element", "width", "strides"),
+    [
+        (10, 12, "f32", 4, (10, 129, 1)),
+        (10, 12, "f64", 8, (10, 121, 1)),
+        (11, 11, "f32", 4, (11, 129, 1)),
+        (11, 16, "f64", 8, (11, 177, 1)),
+    ],
+)
+def test_a_pad_is_folded_into_the_bytes_of_the_tile(size, count, element, width, strides):
+    problem = from_data(batched_rows_and_columns(size, count, element, width))
+    gpu = device("sm_90")
+    padded = sum(s * x for s, x in zip(strides, np.indices(problem.tile.shape), strict=True)) * width
+    lanes, found = free(problem, gpu, hint=padded)
+    assert padded.max() + width > problem.tile.bytes
+    assert found.complete
+    assert (found.excess, found.bytes) == (0, problem.tile.bytes)
+    assert sorted(found.table.ravel()) == list(range(0, problem.tile.bytes, width))
+    assert weighted_excess(found.table, lanes, gpu) == 0
+
+
+def test_what_weighs_nothing_has_no_conflicts_either():
+    data = batched_rows_and_columns(7, 7, "f32", 4)
+    for access in data["accesses"]:
+        access["weight"] = "j"
+    problem = from_data(data)
+    result = solve(problem, time_limit=20)
+    assert (result.excess, result.bytes) == (0, 1372)
+    assert ("table      343 entries, 686 bytes" in report(problem, result)) == ("lookup" in result.offset)
+
+
+def test_excess_stays_what_it_is_where_bytes_are_saved():
+    problem = from_data(batched_rows_and_columns(6, 5, "f32", 4))
+    gpu = device("sm_90")
+    lanes = trace(problem, gpu)
+    padded = sum(s * x for s, x in zip((43, 7, 1), np.indices(problem.tile.shape), strict=True)) * 4
+    sets = phase_sets(lanes, problem.tile, gpu)
+    found = free_assignment(sets, lanes, problem.tile, budget=Budget(), hint=padded)
+    assert found.excess <= weighted_excess(padded, lanes, gpu)
+    assert found.bytes == problem.tile.bytes
+
+
+def test_a_table_is_found_where_the_search_ended_before_it_asked_for_one():
+    problem, gpu = from_data(batched_rows_and_columns(10, 12, "f32", 4)), device("sm_90")
+    case = next(iter(cases(problem, gpu, Budget())))
+    digits = (Digit(1, 1, 10, 129), Digit(0, 1, 12, 10), Digit(2, 1, 10, 1))
+    padded = Layout(problem.tile.shape, 4, digits)
+    open_bytes = Proposal(
+        layout=padded,
+        family="pad",
+        weighted_excess=0,
+        bytes=int(padded.table().max()) + 4,
+        excess_bound=Bound(0, EVERY_LAYOUT),
+        bytes_bound=Bound(problem.tile.bytes, EVERY_LAYOUT),
+        plain_floor=0,
+        reason="out of time",
+    )
+    better = of_every_layout(case, open_bytes, Ask())
+    result = verified(case, better).result
+    assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 4800)
+
+
+def spelling(table, element_bytes):
+    layout = Layout(table.shape, element_bytes, (), lookup=tuple((table.ravel() // element_bytes).tolist()))
+    return offset_expression(layout)
+
+
+def test_turned_lines_serve_rows_columns_and_wrapped_diagonals():
+    problem, gpu = rows_columns_diagonals(31, 32), device("sm_90")
+    lanes, found = free(problem, gpu)
+    assert (found.excess, found.bytes, found.complete) == (0, 31 * 32 * 4, True)
+    assert weighted_excess(found.table, lanes, gpu) == 0
+    assert not lookups(spelling(found.table, 4))
+
+
+def test_the_end_of_a_pad_goes_into_its_holes_by_a_small_table():
+    problem, gpu = from_data(batched_rows_and_columns(10, 12, "f64", 8)), device("sm_90")
+    x, y, z = np.indices(problem.tile.shape)
+    lanes, found = free(problem, gpu, hint=(10 * x + 121 * y + z) * 8)
+    assert (found.excess, found.bytes, found.complete) == (0, problem.tile.bytes, True)
+    assert weighted_excess(found.table, lanes, gpu) == 0
+    (small,) = lookups(spelling(found.table, 8))
+    assert len(small.values) == 9

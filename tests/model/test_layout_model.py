@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import toy
-from test_brute_force import random_case
+from oracle import toy
+from oracle.random_tiles import random_case
+from written import one_tile
 
 from layoutopt.accesses.trace import trace
 from layoutopt.files.file import from_data
@@ -208,14 +209,11 @@ def test_pitches_as_digits():
 def transposed():
     """A 4x4 tile of words, written by rows and read by columns, on a device of 4 lanes and 4 banks."""
     access = {"op": "store", "bytes": 4, "for": {"i": 4}}
-    return {
-        "schema": "layoutopt.problem/1", "name": "toy", "tile": {"shape": [4, 4], "element": "f32"}, "threads": 4,
-        "layout": {"families": ["order", "pad", "xor"]},
-        "accesses": [
-            {**access, "name": "rows", "index": ["i", "tid"]},
-            {**access, "name": "columns", "op": "load", "index": ["tid", "i"]},
-        ],
-    }  # fmt: skip
+    accesses = [
+        {**access, "name": "rows", "index": ["i", "tid"]},
+        {**access, "name": "columns", "op": "load", "index": ["tid", "i"]},
+    ]
+    return one_tile("toy", [4, 4], "f32", 4, accesses, layout={"families": ["order", "pad", "xor"]})
 
 
 def test_a_model_in_words():

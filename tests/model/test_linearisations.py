@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-import toy
+from oracle import toy
 
 import layoutopt.model.pads
 from layoutopt.model.bit_matrices import matrices

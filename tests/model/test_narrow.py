@@ -7,8 +7,9 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
-import toy
 from conftest import ROOT
+from oracle import toy
+from written import one_tile, reads
 
 from layoutopt import load
 from layoutopt.accesses.lower import byte_table, over_elements, stored
@@ -57,16 +58,9 @@ def random_case(seed):
         places = shape[0] * shape[1] // covered
         step, shift = rng.randint(1, places), rng.randint(0, places)
         flat = f"({step}*tid + {shift}) % {places} * {covered}"
-        described.append(
-            {"name": f"a{k}", "op": "load", "bytes": width // 8,
-             "index": [f"{flat} // {shape[1]}", f"{flat} % {shape[1]}"]}
-        )  # fmt: skip
+        described.append(reads(f"a{k}", width // 8, [f"{flat} // {shape[1]}", f"{flat} % {shape[1]}"]))
         plain.append((covered, [eval(flat, {"tid": t}) for t in range(lanes)]))
-    problem = {
-        "schema": "layoutopt.problem/1", "name": f"narrow {seed}", "threads": lanes,
-        "tile": {"shape": shape, "element": element}, "accesses": described,
-        "layout": {"families": families},
-    }  # fmt: skip
+    problem = one_tile(f"narrow {seed}", shape, element, lanes, described, layout={"families": families})
     return problem, plain, lanes, banks, families
 
 
@@ -319,13 +313,7 @@ def test_bytes_torn_by_a_formula_are_named():
 def test_code_of_a_formula_counts_what_check_counts():
     """Packed elements at a pitch in use: the address of an element is that of its byte."""
     text = "x0*144 + x1"
-    asked = from_data(
-        {
-            "schema": "layoutopt.problem/1", "name": "pitch", "threads": 32,
-            "tile": {"shape": [8, 128], "element": "i4"},
-            "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["tid // 4", "8*(tid % 4)"]}],
-        }
-    )  # fmt: skip
+    asked = from_data(one_tile("pitch", [8, 128], "i4", 32, [reads("a", 4, ["tid // 4", "8*(tid % 4)"])]))
     planned = plan(asked, device("sm_90"), text)
     audit = check(asked, text)
     assert [a.report.wavefronts for a in planned.accesses] == [a.wavefronts for a in audit.accesses]

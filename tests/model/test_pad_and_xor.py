@@ -5,6 +5,7 @@ import json
 import pytest
 from command import layoutopt
 from conftest import ROOT
+from written import one_tile
 
 from layoutopt.files.file import from_data
 from layoutopt.problems.answer import Status
@@ -38,10 +39,7 @@ def blocks(rows, columns):
 
 
 def of(name, shape, element, threads, accesses):
-    return {
-        "name": name, "target": "sm_90", "tile": {"shape": list(shape), "element": element},
-        "threads": threads, "accesses": accesses,
-    }  # fmt: skip
+    return one_tile(name, list(shape), element, threads, accesses, target="sm_90")
 
 
 def shipped(name):

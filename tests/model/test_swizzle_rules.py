@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from oracle import toy
 
 from layoutopt.ground.budget import Budget
 from layoutopt.layout.layout import Digit
@@ -29,14 +30,9 @@ def phases(*words, weight=None, chunk_bits=0):
     return Phases(rows, chunk_bits * each, 2 * each, weight, each, each)
 
 
-def moved(word, masks):
-    """A word under a swizzle, by its definition."""
-    return word ^ sum(((word & mask).bit_count() % 2) << bit for bit, mask in masks.items())
-
-
 def plain_costs(given, masks):
     """Wavefronts of each phase: the fullest bank."""
-    banks = [[moved(w, masks) % 4 for w in given.held(k)] for k in range(len(given))]
+    banks = [[toy.apply(masks, w) % 4 for w in given.held(k)] for k in range(len(given))]
     return [max(map(row.count, row)) for row in banks]
 
 
@@ -125,7 +121,7 @@ def test_rules_are_those_of_the_tile(rows, vector_rows):
     sources = range(1 << top - 2)
     for low, high in itertools.product(sources, sources):
         masks = {0: low << 2, 1: high << 2}
-        table = [moved(word, masks) for word in range(4 * rows)]
+        table = [toy.apply(masks, word) for word in range(4 * rows)]
         whole = all(table[s] % 2 == 0 and table[s + 1] == table[s] + 1 for s in starts.tolist())
         model = SwizzleModel(phases(range(4 * rows)), field, given)
         model._loads(model._phases[0])

@@ -1,9 +1,16 @@
-"""Certificates of several tiles: each where it lies, and all together."""
+"""Certificates of several tiles, and of tiles that the hardware reads and writes by itself."""
 
 import json
 
-from certificates_checked import checked
+import pytest
+from certificates_checked import certified, checked, plain_transpose
 from command import layoutopt
+from written import one_tile, reads
+
+from layoutopt.files.file import from_data
+from layoutopt.hardware.devices import device
+from layoutopt.proof.certificates import certificate
+from layoutopt.search.solve import solve
 
 BLOCK = {
     "name": "block", "target": "sm_90", "threads": 32,
@@ -99,3 +106,206 @@ def test_what_is_to_be_written_out_leaves_the_other_tiles(tmp_path):
     assert (code, lines[0]) == (3, "A: NOT CHECKED: accesses without an index: a are not handled here")
     assert {"B:", "C:", "block: NOT CHECKED: its bytes and excess, for want of A"} <= set(lines)
     assert "ld: tma.load, mode none, 1 instructions reach every element: checked" in lines
+
+
+TMA_ONLY = {
+    "name": "tonly", "target": "sm_90", "threads": 128, "tile": {"shape": [128, 64], "element": "f16"},
+    "accesses": [{"name": "ld", "op": "tma.load"}, {"name": "a", "op": "wgmma.A"}],
+}  # fmt: skip
+
+
+def test_what_the_hardware_moves_by_itself_is_checked(tmp_path):
+    given = certificate(problem := from_data(TMA_ONLY), device("sm_90"), solve(problem, time_limit=5))
+    still = {"index": [0, 0], "where": "0"}
+    expanded = [{**a, **still, "hardware": {"engine": a["op"].split(".")[0]}} for a in TMA_ONLY["accesses"]]
+    for accesses in (TMA_ONLY["accesses"], expanded):
+        code, text = checked({**TMA_ONLY, "accesses": accesses}, given, tmp_path)
+        assert code == 0, text
+        assert "ld: tma.load, mode 128B, 1 instructions reach every element: checked" in text
+        assert "a: wgmma.A, mode 128B, 8 instructions reach every element: checked" in text
+        assert "none is better: checked" in text
+
+
+def swapped(given):
+    """Two chunks of one row change places."""
+    table = given["layout"]["byte_offsets"]
+    table[:8], table[8:16] = table[8:16], table[:8]
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (swapped, "access 'ld': element 0 does not lie as TMA moves it"),
+        (lambda c: c["hardware"]["ld"].update(mode="64B", code=2, alignment_bytes=512), "128 bytes"),
+        (lambda c: c["hardware"]["ld"].update(alignment_bytes=128), "the code or the alignment of mode 128B"),
+        (lambda c: c["hardware"]["ld"].update(box=[64, 64]), "boxDim is another box"),
+        (lambda c: c["hardware"]["ld"].update(box_offsets=[1024]), "do not lie as TMA moves them"),
+        (lambda c: c["hardware"]["a"].update(stride_byte_offset=512), "the bits of the descriptor"),
+        (lambda c: c["hardware"]["a"].update(descriptor="0x4000004000010001"), "the bits of the descriptor"),
+        (lambda c: c["hardware"]["a"].update(starts=[0] * 8), "access 'a': element 16 does"),
+        (lambda c: c["hardware"].pop("a"), "descriptors of ['ld']"),
+    ],
+)
+def test_forged_descriptors(change, error, tmp_path):
+    given = certificate(problem := from_data(TMA_ONLY), device("sm_90"), solve(problem, time_limit=5))
+    change(given)
+    code, text = checked(TMA_ONLY, given, tmp_path)
+    assert (code, error in text) == (1, True), text
+
+
+# A row a thread: every mode has conflicts, and which has the fewest is a matter of counting them.
+OWN_ROW = {
+    "name": "own row", "target": "sm_90", "threads": 64, "tile": {"shape": [64, 64], "element": "f16"},
+    "accesses": [{"name": "ld", "op": "tma.load"},
+                 {"name": "r", "op": "load", "bytes": 2, "index": ["tid", "i"], "for": {"i": 4}}],
+}  # fmt: skip
+
+
+def test_the_choice_of_a_mode_is_checked(tmp_path):
+    given = certificate(problem := from_data(OWN_ROW), device("sm_90"), solve(problem, time_limit=5))
+    assert given["bound"]["excess"] > 0
+    code, text = checked(OWN_ROW, given, tmp_path)
+    assert (code, "layouts of whole boxes, pages or copies none is better: checked" in text) == (0, True), (
+        text
+    )
+    pinned = {**OWN_ROW, "accesses": [{**OWN_ROW["accesses"][0], "mode": "none"}, OWN_ROW["accesses"][1]]}
+    worse = certificate(problem := from_data(pinned), device("sm_90"), solve(problem, time_limit=5))
+    code, text = checked(pinned, worse, tmp_path)
+    assert code == 0, text
+    code, text = checked(OWN_ROW, worse, tmp_path)
+    assert (code, "another layout that the hardware knows has weighted excess" in text) == (1, True), text
+
+
+def test_of_equals_the_fewest_boxes(tmp_path):
+    """Eight boxes of 16-byte rows serve an idle tile as well as one box does, and are not the answer."""
+    idle = {**OWN_ROW, "accesses": [OWN_ROW["accesses"][0]]}
+    pinned = {**idle, "accesses": [{**idle["accesses"][0], "mode": "none", "box": [64, 8]}]}
+    given = certificate(problem := from_data(pinned), device("sm_90"), solve(problem, time_limit=5))
+    assert checked(pinned, given, tmp_path)[0] == 0
+    code, text = checked(idle, given, tmp_path)
+    assert (code, "8192 bytes, 1 instructions instead of" in text) == (1, True), text
+
+
+def test_rows_of_a_matrix_may_be_several_dimensions(tmp_path):
+    accesses = [
+        {"name": "ld", "op": "tma.load"},
+        {"name": "b", "op": "wgmma.B", "mn": [0, 1], "k": 2, "rows": 128},
+    ]
+    data = one_tile("mn", [4, 32, 64], "f16", 128, accesses, target="sm_90")
+    given = certificate(problem := from_data(data), device("sm_90"), solve(problem, time_limit=5))
+    code, text = checked(data, given, tmp_path)
+    assert (code, "b: wgmma.B, mode 128B, 4 instructions reach" in text) == (0, True), text
+    given["hardware"]["b"]["starts"] = [0, 16, 64, 96]
+    code, text = checked(data, given, tmp_path)
+    assert (code, "access 'b'" in text) == (1, True), text
+
+
+def test_blocks_of_a_cluster_share_the_boxes(tmp_path):
+    shared = {**TMA_ONLY, "accesses": [{**TMA_ONLY["accesses"][0], "multicast": 2}], "block": {"cluster": 2}}
+    given = certificate(problem := from_data(shared), device("sm_90"), solve(problem, time_limit=5))
+    code, text = checked(shared, given, tmp_path)
+    assert (code, "ld: tma.load, mode none, 2 instructions reach" in text) == (0, True), text
+    given["hardware"]["ld"]["multicast"] = 1
+    assert checked(shared, given, tmp_path)[0] == 1
+
+
+def test_a_layout_that_must_be_is_checked(tmp_path):
+    code, text, given = certified(plain_transpose(must_be="tma.none"), device("sm_90"), tmp_path)
+    assert (code, "layout.must_be: one of tma.none: checked" in text) == (0, True), text
+    data = plain_transpose(must_be="tma.32B")
+    given["constraints"]["must_be"] = "tma.32B"
+    code, text = checked(data, given, tmp_path)
+    assert (code, "no layout of tma.32B" in text) == (1, True), text
+
+
+def test_boxes_with_short_rows_are_among_what_must_be(tmp_path):
+    """Whole rows of 16 columns of f32 have 3 conflicts: 8 rows of 64 bytes; 16-byte rows have none."""
+    accesses = [reads("r", 16, ["lane", "0"])]
+    data = one_tile("short", [8, 16], "f32", 8, accesses, target="sm_90", layout={"must_be": "tma.none"})
+    given = certificate(problem := from_data(data), device("sm_90"), solve(problem, time_limit=5))
+    code, text = checked(data, given, tmp_path)
+    assert (code, given["bound"]["excess"], "none is better: checked" in text) == (0, 0, True), text
+    whole = [64 * row + 4 * column for row in range(8) for column in range(16)]
+    given["layout"] |= {"byte_offsets": whole, "wavefronts": {"r": 4}, "excess": 3}
+    given["bound"]["excess"] = 3
+    code, text = checked(data, given, tmp_path)
+    assert (code, "another layout that the hardware knows has weighted excess 0" in text) == (1, True), text
+
+
+def test_boxes_of_a_part_of_several_dimensions_are_compared(tmp_path):
+    """Boxes of one x1 each have 2 conflicts; those of all twelve, nine."""
+    accesses = [
+        {"name": "ld", "op": "tma.load", "mode": "32B", "order": [2, 1, 0]},
+        reads("r", 8, [0, "lane*2 % 12", "lane*3 % 8"]),
+    ]
+    data = one_tile("odd", [12, 12, 8], "f64", 32, accesses, target="sm_90")
+    given = certificate(problem := from_data(data), device("sm_90"), solve(problem, time_limit=5))
+    code, text = checked(data, given, tmp_path)
+    assert (code, given["bound"]["excess"], "none is better: checked" in text) == (0, 2, True), text
+
+
+def test_what_must_be_serves_the_accesses_too(tmp_path):
+    """tma.none would have no conflicts here, and wgmma does not read it."""
+    accesses = [
+        {"name": "a", "op": "wgmma.A"},
+        {"name": "ld", "op": "tma.load"},
+        reads("r", 16, ["tid*8 // 48", "tid*8 % 48"]),
+    ]
+    data = one_tile("both", [64, 48], "bf16", 64, accesses, target="sm_90", layout={"must_be": "tma"})
+    given = certificate(problem := from_data(data), device("sm_90"), solve(problem, time_limit=5))
+    assert given["bound"]["excess"] > 0
+    code, text = checked(data, given, tmp_path)
+    assert (code, "none is better: checked" in text) == (0, True), text
+
+
+def test_direct_loads_write_side_by_side(tmp_path):
+    accesses = [{"name": "d", "op": "buffer_load_dword.lds", "index": ["i", "lane"], "for": {"i": 8}}]
+    data = one_tile("direct", [8, 64], "f32", 64, accesses, target="gfx942")
+    given = certificate(problem := from_data(data), device("gfx942"), solve(problem, time_limit=5))
+    assert checked(data, given, tmp_path)[0] == 0
+    table = given["layout"]["byte_offsets"]
+    table[0], table[1] = table[1], table[0]
+    code, text = checked(data, given, tmp_path)
+    assert (code, "lanes of warp 0 do not write side by side" in text) == (1, True), text
+
+
+PADS = {**OWN_ROW, "accesses": [{"name": "ld", "op": "cp.async.bulk", "bytes": 128}, OWN_ROW["accesses"][1]]}
+
+
+def test_the_pads_between_bulk_copies_are_checked(tmp_path):
+    given = certificate(problem := from_data(PADS), device("sm_90"), solve(problem, time_limit=5))
+    code, text = checked(PADS, given, tmp_path)
+    assert (code, "choice: of 8 layouts of whole boxes, pages or copies none is better" in text) == (0, True)
+    dense = {**PADS, "layout": {"max_bytes": 8192}}
+    worse = certificate(problem := from_data(dense), device("sm_90"), solve(problem, time_limit=5))
+    assert checked(dense, worse, tmp_path)[0] == 0
+    worse["constraints"]["max_bytes"] = None
+    code, text = checked(PADS, worse, tmp_path)
+    assert (code, "another layout that the hardware knows has weighted excess" in text) == (1, True), text
+
+
+@pytest.mark.parametrize("layout", [{"minimise": "instructions"}, {"alignment_bytes": 256}])
+def test_the_choice_under_more_constraints_is_checked(layout, tmp_path):
+    data = {**OWN_ROW, "layout": layout}
+    given = certificate(problem := from_data(data), device("sm_90"), solve(problem, time_limit=5))
+    code, text = checked(data, given, tmp_path)
+    assert (code, "none is better: checked" in text) == (0, True), text
+    best = certificate(problem := from_data(OWN_ROW), device("sm_90"), solve(problem, time_limit=5))
+    best["constraints"] = given["constraints"]
+    assert checked(data, best, tmp_path)[0] == 1
+
+
+def test_that_no_mode_serves_is_checked(tmp_path):
+    given = certificate(
+        problem := from_data(OWN_ROW), device("sm_90"), solve(problem, time_limit=5, conflict_free=True)
+    )
+    code, text = checked(OWN_ROW, given, tmp_path)
+    assert (code, "layouts of whole boxes, pages or copies none is without conflicts: checked" in text) == (
+        0,
+        True,
+    )
+    narrow = {**OWN_ROW, "layout": {"max_bytes": 8192}, "accesses": [{**OWN_ROW["accesses"][0], "mode": "128B",
+              "box": [64, 32]}, OWN_ROW["accesses"][1]]}  # fmt: skip
+    given = certificate(problem := from_data(narrow), device("sm_90"), solve(problem, time_limit=5))
+    code, text = checked(narrow, given, tmp_path)
+    assert (given["status"], code, "none serves: checked" in text) == ("infeasible", 0, True), text

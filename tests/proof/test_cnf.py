@@ -4,11 +4,12 @@ import random
 
 import numpy as np
 import pytest
-import toy
 from conftest import ROOT
+from oracle import toy
+from oracle.random_tiles import random_case
+from oracle.toy import every_placement
 from pysat.solvers import Solver
-from test_brute_force import random_case
-from test_free import every_placement
+from written import one_tile, reads
 
 from layoutopt.accesses.trace import trace
 from layoutopt.files.file import from_data, load
@@ -64,11 +65,9 @@ def random_meetings(seed):
         text = str(row[-1])
         for lane, word in enumerate(row[:-1]):
             text = f"{word} if tid == {lane} else ({text})"
-        accesses.append(
-            {"name": f"a{k}", "op": "load", "bytes": 4, "index": [text], "where": f"tid < {len(row)}"}
-        )
+        accesses.append(reads(f"a{k}", 4, [text], where=f"tid < {len(row)}"))
         plain.append((("load", 4, [[*row, *[None] * (4 - len(row))]]), 1))
-    data = {"name": "m", "tile": {"shape": [6], "element": "f32"}, "threads": 4, "accesses": accesses}
+    data = one_tile("m", [6], "f32", 4, accesses)
     return data, plain
 
 

@@ -5,10 +5,11 @@ import json
 import sys
 
 import pytest
-import toy
 from conftest import ROOT
 from hardware_tiles import FILL, data
+from oracle import toy
 from test_block_certificates import BLOCK, block_certificate_of
+from written import one_tile, reads, writes
 
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
@@ -20,7 +21,7 @@ sys.path.insert(0, str(ROOT / "scripts" / "checkers"))
 import check_certificate
 
 DIAGONALS = {
-    "name": "d", "target": "toy", "threads": 8, "tile": {"shape": [8, 8], "element": "f32"},
+    "name": "d", "target": "toy_8_8", "threads": 8, "tile": {"shape": [8, 8], "element": "f32"},
     "accesses": [
         {"name": name, "op": "load", "bytes": 4, "index": index, "for": {"i": 8}}
         for name, index in (("rows", ["i", "tid"]), ("columns", ["tid", "i"]), ("diagonals", ["tid", "(tid + i) % 8"]))
@@ -54,8 +55,8 @@ def verdict(tmp_path, monkeypatch, capsys):
     """What the script says: its exit code."""
 
     def said(problem, given):
-        paths = tmp_path / "problem.json", tmp_path / "certificate.json"
-        for path, content in zip(paths, (problem, given), strict=True):
+        paths = tmp_path / "problem.json", tmp_path / "certificate.json", tmp_path / "devices.json"
+        for path, content in zip(paths, (problem, given, toy.device_file(8, 8)), strict=True):
             path.write_text(json.dumps(content))
         monkeypatch.setattr(sys, "argv", ["check_certificate.py", *map(str, paths)])
         try:
@@ -222,3 +223,110 @@ def test_tiles_that_share_a_layout_stay_together(verdict, tmp_path):
         "same_layout": [["A", "C"]],
     }
     assert verdict(shared, given) == 1
+
+
+PADDED = {
+    "name": "p", "target": "sm_90", "threads": 32, "tile": {"shape": [5, 20], "element": "f32"},
+    "accesses": [{"name": "rows", "op": "load", "bytes": 4, "index": ["i", "lane % 20"], "for": {"i": 5}}],
+    "layout": {"families": ["none", "pad"]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", [{"lanes": "free"}, {"values": "free"}, {"any": {"b": 2}}])
+def test_lanes_that_are_chosen_are_not_those_of_the_certificate(field, verdict, tmp_path):
+    given = certified(SPELT, device("H100"))
+    accesses = [{**SPELT["accesses"][0], **field}, *SPELT["accesses"][1:]]
+    assert verdict({**SPELT, "accesses": accesses}, given) == 3
+    several = {**TWO, "accesses": [{**TWO["accesses"][0], **field}, *TWO["accesses"][1:]]}
+    assert verdict(several, block_certificate_of(TWO, tmp_path)) == 3
+
+
+@pytest.mark.parametrize("place", [lambda a, b: 20 * a + 19 - b, lambda a, b: 4 * b + (a if a else 0)])
+def test_mirrored_rows_and_interleaved_strides_are_no_pads(place, verdict):
+    given = certified(PADDED, device("sm_90"))
+    assert verdict(PADDED, given) == 0
+    table = [4 * place(a, b) for a in range(5) for b in range(20)]
+    layout = {**given["layout"], "byte_offsets": table, "bytes": max(table) + 4}
+    assert verdict(PADDED, {**given, "status": "feasible", "layout": layout}) == 1
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [{"order": [1, 0]}, {"pitch_multiple_bytes": 48}, {"alignment_bytes": 2}, {"alignment_bytes": 16}],
+)
+def test_constraints_of_a_dictated_tile_are_checked_or_open(layout, verdict):
+    problem = data(FILL, {"name": "a", "op": "wgmma.A"}, shape=(64, 16))
+    given = certified(problem, device("sm_90"), time_limit=5)
+    given["constraints"] |= layout
+    assert verdict({**problem, "layout": layout}, given) in (1, 3)
+
+
+def test_a_list_of_modes_is_not_every_layout(verdict):
+    problem = data(
+        FILL,
+        reads("r", 2, ["tid % 64", "i"], i=4),
+        shape=(64, 64),
+    )
+    given = certified(problem, device("sm_90"), time_limit=5)
+    assert (given["bound"]["excess"] > 0, verdict(problem, given)) == (True, 0)
+    given["bound"]["scope"] = "every layout"
+    assert verdict(problem, given) == 1
+
+
+@pytest.mark.parametrize("refuted", ["a layout of any kind, even with conflicts", ""])
+def test_what_is_refuted_is_read(refuted, verdict):
+    problem = data(
+        FILL,
+        reads("r", 2, ["tid % 64", "i"], i=4),
+        shape=(64, 64),
+    )
+    given = certified(problem, device("sm_90"), time_limit=5, conflict_free=True)
+    assert (given["status"], verdict(problem, given)) == ("infeasible", 0)
+    given["infeasible"]["refuted"] = refuted
+    assert verdict(problem, given) == 1
+    given["infeasible"]["refuted"] = "a layout in scope that keeps to the constraints"
+    assert verdict(problem, given) == 1
+
+
+def test_a_choice_of_widths_is_not_compared_with_the_others(verdict):
+    accesses = [
+        writes("s", 16, ["tid", "4*i"], i=8),
+        reads("l", 4, ["i", "tid"], i=32),
+        reads("c", 4, ["tid", "i"], i=32),
+    ]
+    problem = one_tile("w", [32, 32], "f32", 32, accesses, target="sm_90")
+    given = certified(problem, device("sm_90"))
+    assert given["bound"]["excess"] > 0
+    before = verdict(problem, given)
+    either = {**problem, "accesses": [{**problem["accesses"][0], "bytes": [16, 4]}, *problem["accesses"][1:]]}
+    assert (before, verdict(either, given)) == (0, 3)
+
+
+def test_of_a_gpu_that_nobody_knows_phases_are_not_believed(verdict):
+    given = certified(SPELT, device("H100"))
+    assert verdict({**SPELT, "target": "xpu"}, {**given, "target": "xpu"}) == 3
+
+
+def test_a_name_twice_and_a_field_that_is_none(verdict, tmp_path, capsys):
+    given = certified(SPELT, device("H100"))
+    for problem in ({**SPELT, "famlies": 1}, {**SPELT, "tile": {**SPELT["tile"], "pitch": 1}}):
+        assert verdict(problem, given) == 2
+    assert verdict(SPELT, {**given, "checked": True}) == 1
+    text = json.dumps(SPELT)
+    (tmp_path / "problem.json").write_text(text[:-1] + ', "threads": 64}')
+    assert check_certificate.main() == 2
+    assert "a name twice" in capsys.readouterr().err
+
+
+def test_texts_of_a_certificate_are_printed_without_escapes(tmp_path, monkeypatch, capsys):
+    given = certified(PADDED, device("sm_90"))
+    given["bound"] |= {"excess": 0, "scope": "x\x1b[31m\nall: checked"}
+    given["bytes"] |= {"scope": "y\nbound: checked"}
+    paths = tmp_path / "p.json", tmp_path / "c.json"
+    for path, content in zip(paths, (PADDED, given), strict=True):
+        path.write_text(json.dumps(content))
+    monkeypatch.setattr(sys, "argv", ["check_certificate.py", *map(str, paths)])
+    check_certificate.main()
+    said = capsys.readouterr().out
+    assert "\x1b" not in said
+    assert not any(line.startswith(("all:", "bound: checked")) for line in said.splitlines())

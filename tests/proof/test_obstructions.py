@@ -4,32 +4,34 @@ import itertools
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
-import toy
 from conftest import ROOT
-from test_free import every_placement, tiny
+from oracle import toy
+from oracle.random_tiles import tiny
+from oracle.toy import every_placement
+from written import one_tile, reads
 
 from layoutopt.accesses.trace import trace
+from layoutopt.engine.conflicts import count_wavefronts
+from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data, load
 from layoutopt.ground.budget import Budget
-from layoutopt.hardware.devices import device
+from layoutopt.hardware.devices import device, devices
+from layoutopt.model.phases import phase_sets
 from layoutopt.proof.every_layout import every_layout
 from layoutopt.proof.obstructions import _combination, board, counting_excess, find_clique, find_parity
 from layoutopt.proof.packing import find_packing
 from layoutopt.proof.reasons import CLIQUE, COUNTING, PACKING, PARITY, Search, subject_of
+from layoutopt.search.solve import solve
 
 BASICS = ROOT / "problems" / "basics"
 
 
 def words_problem(elements, threads, indices, trips):
     """Loads of single words of a line."""
-    accesses = [
-        {"name": f"a{k}", "op": "load", "bytes": 4, "index": [text], "for": {"c": trips}}
-        for k, text in enumerate(indices)
-    ]
-    return from_data(
-        {"name": "words", "tile": {"shape": [elements], "element": "f32"}, "threads": threads, "accesses": accesses}
-    )  # fmt: skip
+    accesses = [reads(f"a{k}", 4, [text], c=trips) for k, text in enumerate(indices)]
+    return from_data(one_tile("words", [elements], "f32", threads, accesses))
 
 
 def on_board(problem, gpu):
@@ -126,9 +128,7 @@ def _diagonals(n):
             ("rows", ["i", "tid"]), ("columns", ["tid", "i"]), ("diagonals", ["tid", f"(tid + i) % {n}"]),
         ]
     ]  # fmt: skip
-    return from_data(
-        {"name": "d", "tile": {"shape": [n, n], "element": "f32"}, "threads": n, "accesses": accesses}
-    )
+    return from_data(one_tile("d", [n, n], "f32", n, accesses))
 
 
 @pytest.mark.parametrize(
@@ -150,10 +150,7 @@ def test_every_phase_meets_its_own_words_once():
 
 
 def test_elements_of_odd_sizes_are_not_covered():
-    data = {
-        "name": "twelve", "tile": {"shape": [8], "element": {"bytes": 12}}, "threads": 8,
-        "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["tid"]}],
-    }  # fmt: skip
+    data = one_tile("twelve", [8], {"bytes": 12}, 8, [reads("a", 4, ["tid"])])
     assert on_board(from_data(data), device("sm_90"))[1] is None
 
 
@@ -193,12 +190,7 @@ def test_500_impossible_cases_and_no_possible_one():
             }
             for k, phase in enumerate(phases)
         ]  # fmt: skip
-        data = {
-            "name": "m",
-            "tile": {"shape": [words], "element": "f32"},
-            "threads": banks,
-            "accesses": accesses,
-        }
+        data = one_tile("m", [words], "f32", banks, accesses)
         problem, gpu = from_data(data), toy.toy_device(banks, banks)
         lanes = trace(problem, gpu)
         general = every_layout(problem.tile, gpu, lanes, enough=1, budget=Budget())
@@ -275,3 +267,77 @@ def test_parity_asks_the_clock():
     stopped = Budget()
     stopped.stop()
     assert _combination(triangle, stopped) is None
+
+
+def random_problem(rng, target):
+    shape = rng.choice([[16, 16], [13, 8], [8, 32], [5, 24]])
+    element = rng.choice(["i8", "f16", "f32", "f64", "c128", {"bytes": 12}])
+    size = {"i8": 1, "f16": 2, "f32": 4, "f64": 8, "c128": 16}.get(str(element), 12)
+    accesses = []
+    for k in range(3):
+        wide = rng.choice([1, 1, 2, 4])
+        if shape[1] % wide or size * wide > 16 or size == 12:
+            wide = 1
+        width = 4 if size == 12 else size * wide
+        inner = shape[1] // wide
+        flat = f"({rng.randint(1, 40)}*tid + {rng.randint(0, 9)})"
+        index = [f"{flat} // {inner} % {shape[0]}", f"{flat} % {inner} * {wide}"]
+        op = rng.choice(["load", "store"])
+        accesses.append({"name": f"a{k}", "op": op, "bytes": width, "index": index})
+    return from_data(one_tile("random", shape, element, 64, accesses, target=target))
+
+
+def random_tables(rng, shape, size):
+    """Whole rows at aligned places, in any order and with any gaps; sometimes turned by XORs."""
+    rows, columns = shape
+    for _ in range(6):
+        pitch = columns + rng.choice([0, 0, 1, 2, 4, 8]) * max(1, 16 // size)
+        start = np.array(rng.sample(range(rows), rows)) * pitch
+        yield (start[:, None] + np.arange(columns)) * size
+        if not columns & (columns - 1) and size & (size - 1) == 0:
+            step = max(1, 16 // size)
+            turn = rng.choice([1, 2, 3, 5]) * np.arange(rows) * step % columns
+            yield (np.arange(rows)[:, None] * columns + (np.arange(columns) ^ turn[:, None])) * size
+
+
+@pytest.mark.filterwarnings("ignore::layoutopt.errors.DisputedRuleWarning")
+@pytest.mark.parametrize("target", [d.name for d in devices()])
+def test_no_layout_goes_below(target):
+    rng = random.Random(target)
+    gpu, tried = device(target), 0
+    while tried < 12:
+        problem = random_problem(rng, target)
+        try:
+            lanes = trace(problem, gpu)
+        except ProblemFileError:  # a width that the device does not have
+            continue
+        tried += 1
+        bound = sum(int((s.weight * s.floor).sum()) for s in phase_sets(lanes, problem.tile, gpu))
+        for table in random_tables(rng, problem.tile.shape, problem.tile.element_bytes):
+            if any(
+                (table.ravel()[a.element[a.active]] % a.operation.width_bytes).any()
+                for a in lanes.accesses
+                if a.width_elements > 1
+            ):
+                continue
+            counts = [
+                count_wavefronts(table.ravel()[a.element], a.active, a.operation, gpu) for a in lanes.accesses
+            ]
+            assert sum(int(c.wavefronts.sum()) for c in counts) >= bound, (problem, table)
+
+
+def test_two_words_of_one_kepler_row():
+    """32 words at the start of consecutive 16-byte elements: pairs 32 words apart go in one wavefront."""
+    problem = from_data(one_tile("heads", [32], "c128", 32, [reads("heads", 4, ["tid"])], target="sm_30"))
+    gpu = device("sm_30")
+    lanes = trace(problem, gpu)
+    (heads,) = phase_sets(lanes, problem.tile, gpu)
+    (access,) = lanes.accesses
+    counts = count_wavefronts(16 * access.element, access.active, access.operation, gpu)
+    assert heads.floor.tolist() == counts.wavefronts.tolist() == [2]
+
+
+def test_the_result_says_that_counting_is_the_reason():
+    result = solve(load(ROOT / "problems/transposes/leimao_vectorised_swizzled_f32.json"))
+    assert (result.proof.excess.lower_bound, result.proof.excess.scope) == (384, "every layout")
+    assert result.proof.evidence == COUNTING.evidence

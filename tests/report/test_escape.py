@@ -7,6 +7,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+from written import reads, writes
 
 from layoutopt.codegen.languages import emit
 from layoutopt.codegen.registry import LANGUAGES
@@ -24,8 +25,8 @@ SM_90 = device("sm_90")
 @pytest.fixture(scope="module")
 def problem():
     accesses = [
-        {"name": NASTY, "op": "store", "bytes": 4, "index": ["lane // 8", "lane % 8"]},
-        {"name": "-2", "op": "load", "bytes": 4, "index": ["lane % 4", "lane // 4"]},
+        writes(NASTY, 4, ["lane // 8", "lane % 8"]),
+        reads("-2", 4, ["lane % 4", "lane // 4"]),
     ]
     families = {"families": ["none", "pad", "xor"]}
     tile = {"shape": [4, 8], "element": "f32"}

@@ -6,6 +6,9 @@ import random
 
 import numpy as np
 import pytest
+from oracle.banks import serve
+from oracle.toy import rules, toy_device
+from written import one_tile, reads, writes
 
 import layoutopt
 from layoutopt.accesses.trace import trace
@@ -13,7 +16,7 @@ from layoutopt.engine.case import case_of
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.files.file import from_data
 from layoutopt.ground.budget import Budget
-from layoutopt.hardware.devices import Device, PhaseRule, device
+from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import EVERY_LAYOUT, Status
 from layoutopt.proof.every_layout import every_layout
 from layoutopt.search.solve import solve
@@ -21,18 +24,11 @@ from layoutopt.study.check import check
 from layoutopt.study.compare import compare
 from layoutopt.study.explain import explain
 
-LANES = 4
+LANES, WIDTHS = 4, (1, 2, 4, 8, 16)
 
 
 def toy(banks, lanes=LANES):
-    """8-byte accesses are served by halves of the lanes, 16-byte ones by quarters."""
-    rules = {}
-    for width, parts in ((1, 1), (2, 1), (4, 1), (8, 2), (16, 4)):
-        together = lanes // parts
-        phases = tuple(tuple(range(k, k + together)) for k in range(0, lanes, together))
-        for kind in ("load", "store"):
-            rules[kind, width] = PhaseRule(phases, banks, 4)
-    return Device("toy", "toy", lanes, banks, 4, rules)
+    return toy_device(lanes, banks, WIDTHS)
 
 
 def chosen_by_lane(values):
@@ -70,26 +66,12 @@ def random_problem(rng):
     return {**data, "accesses": accesses}, (size, alignment, count, plain)
 
 
-def wavefronts(width, addresses, banks):
-    """Passes over the banks, and how many an even spread would take, of one warp instruction."""
-    together = {8: 2, 16: 1}.get(width, 4)
-    cost = ideal = 0
-    for k in range(0, LANES, together):
-        some = [a for a in addresses[k : k + together] if a is not None]
-        words = {a // 4 + i for a in some for i in range(max(1, width // 4))}
-        if words:
-            load = [w % banks for w in words]
-            cost += max(map(load.count, load))
-            ideal += -(-len(words) // banks)
-    return cost, ideal
-
-
 def excess(table, accesses, banks, base=0):
     total = 0
     for width, lanes in accesses:
-        at = [None if e is None else base + table[e] for e in lanes]
-        assert all(a is None or a % width == 0 for a in at), "misaligned"
-        cost, ideal = wavefronts(width, at, banks)
+        at = {lane: base + table[e] for lane, e in enumerate(lanes) if e is not None}
+        assert not any(address % width for address in at.values()), "misaligned"
+        cost, ideal, _ = serve(at, rules(LANES, banks, WIDTHS)["load", width], width, LANES)
         total += cost - ideal
     return total
 
@@ -162,12 +144,7 @@ def test_nothing_said_of_every_layout_is_beaten(seed):
 
 
 def problem_of(element, shape, width, index="tid", threads=32, **more):
-    access = {
-        "name": "a",
-        "op": "load",
-        "bytes": width,
-        "index": index if isinstance(index, list) else [index],
-    }
+    access = reads("a", width, index if isinstance(index, list) else [index])
     tile = {"shape": shape, "element": element}
     return from_data({"name": "t", "tile": tile, "threads": threads, "accesses": [access], **more})
 
@@ -239,7 +216,7 @@ def test_the_base_keeps_words_whole_and_needs_no_more():
 
 def test_the_tiles_of_a_set_need_no_more_than_the_file_has():
     tiles = [{"name": n, "shape": [8], "element": "f64"} for n in ("s", "t")]
-    accesses = [{"name": n, "tile": n, "op": "load", "bytes": 4, "index": ["tid"]} for n in ("s", "t")]
+    accesses = [reads(n, 4, ["tid"], tile=n) for n in ("s", "t")]
     data = {"name": "two", "tiles": tiles, "threads": 8, "accesses": accesses}
     assert layoutopt.solve(from_data(data)).alignment_bytes == 8
     assert layoutopt.solve(from_data({**data, "layout": {"alignment_bytes": 4}})).alignment_bytes == 4
@@ -279,27 +256,22 @@ def test_an_access_may_be_wider_than_a_row_of_banks():
 
 def test_no_swizzle_tears_what_is_wider_than_a_row_of_banks():
     """Column 0 of a page beside 16 bytes, of which an XOR inside a row of two banks would take two words."""
-    data = {
-        "name": "t", "tile": {"shape": [4, 4, 6], "element": "f32"}, "threads": 8,
-        "accesses": [
-            {"name": "wide", "op": "load", "bytes": 16, "index": ["0", "0", "0"]},
-            {"name": "column", "op": "store", "bytes": [16, 4], "index": ["0", "tid // 4 % 4", "0"]},
-        ],
-    }  # fmt: skip
+    accesses = [
+        reads("wide", 16, ["0", "0", "0"]),
+        writes("column", [16, 4], ["0", "tid // 4 % 4", "0"]),
+    ]
+    data = one_tile("t", [4, 4, 6], "f32", 8, accesses)
     assert solve(from_data(data), target=toy(2, 8)).status is Status.OPTIMAL
 
 
 @pytest.mark.parametrize("method", ["auto", "model"])
 def test_words_that_are_shared_leave_an_ideal_of_fewer_wavefronts(method):
     """Eight halves in four words of every other bank: two wavefronts, where eight words would need as many."""
-    data = {
-        "name": "t", "tile": {"shape": [6, 4, 8], "element": "f16"}, "threads": 8,
-        "layout": {"families": ["split", "rotate"]},
-        "accesses": [
-            {"name": "rows", "op": "load", "bytes": 8, "index": ["0", "tid // 2 % 4", "0"]},
-            {"name": "halves", "op": "store", "bytes": 1, "index": ["0", "lane % 4", "lane // 4 % 8"]},
-        ],
-    }  # fmt: skip
+    accesses = [
+        reads("rows", 8, ["0", "tid // 2 % 4", "0"]),
+        writes("halves", 1, ["0", "lane % 4", "lane // 4 % 8"]),
+    ]
+    data = one_tile("t", [6, 4, 8], "f16", 8, accesses, layout={"families": ["split", "rotate"]})
     result = solve(from_data(data), target=toy(4, 8), method=method, time_limit=20)
     assert (result.excess, result.bytes) == (1, 384)
     assert result.proof.excess.lower_bound == 1
@@ -313,7 +285,7 @@ def test_an_explanation_counts_blocks_wider_than_a_row_of_banks():
 
 
 def test_values_at_run_time_are_refused_where_an_access_is_wider_than_a_row_of_banks():
-    access = {"name": "a", "op": "load", "bytes": 16, "index": ["4*v"], "any": {"v": 2}}
+    access = reads("a", 16, ["4*v"], any={"v": 2})
     tile = {"shape": [8], "element": "f32"}
     problem = from_data({"name": "t", "tile": tile, "threads": LANES, "accesses": [access]})
     with pytest.raises(ProblemFileError, match="wider than the 8 bytes of a row of banks"):
@@ -321,14 +293,9 @@ def test_values_at_run_time_are_refused_where_an_access_is_wider_than_a_row_of_b
 
 
 def test_compare_shows_no_layout_that_needs_more_alignment_than_there_is():
-    rows = {"name": "a", "op": "store", "bytes": 4, "index": ["tid // 8", "tid % 8"]}
+    rows = writes("a", 4, ["tid // 8", "tid % 8"])
     columns = {**rows, "name": "b", "op": "load", "index": ["tid % 8", "tid // 8"]}
-    data = {
-        "name": "t",
-        "tile": {"shape": [8, 8], "element": "f32"},
-        "threads": 64,
-        "accesses": [rows, columns],
-    }
+    data = one_tile("t", [8, 8], "f32", 64, [rows, columns])
     found = compare(from_data({**data, "layout": {"alignment_bytes": 16}}))
     (guess,) = (row for row in found.rows if row.family == "guess_xor")
     assert guess.reason == "needs a base aligned to 128 bytes; alignment_bytes is 16"
@@ -343,7 +310,7 @@ def test_an_explanation_names_alignment_where_no_vector_is_wide():
 def test_public_functions_stay_functions():
     """The module of that name is loaded by the first call."""
     tile = {"name": "t", "shape": [8], "element": "f32"}
-    access = {"name": "a", "tile": "t", "op": "load", "bytes": 4, "index": ["tid"]}
+    access = reads("a", 4, ["tid"], tile="t")
     tile_set = from_data({"name": "s", "tiles": [tile], "threads": 8, "accesses": [access]})
     assert layoutopt.solve(tile_set).bytes == layoutopt.solve(tile_set).bytes == 32
     assert callable(layoutopt.solve)
@@ -352,20 +319,15 @@ def test_public_functions_stay_functions():
 
 def test_the_fewest_bytes_may_be_aligned_in_sum_only():
     """80 elements of 11 bytes and one pad of 11: its place keeps every access aligned, no stride does."""
-    data = {
-        "schema": "layoutopt.problem/1", "name": "eleven", "tile": {"shape": [16, 1, 5], "element": {"bytes": 11, "align": 1}},
-        "threads": 1, "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["15 - tid", "0", "0"]}],
-    }  # fmt: skip
+    accesses = [reads("a", 4, ["15 - tid", "0", "0"])]
+    data = one_tile("eleven", [16, 1, 5], {"bytes": 11, "align": 1}, 1, accesses)
     proof = solve(from_data(data)).proof
     assert proof.bytes.lower_bound == 891
     assert proof.bytes.scope.endswith("matrix, no XOR over elements of 11 bytes")
 
 
 def test_a_table_keeps_the_elements_of_a_byte_together():
-    data = {
-        "schema": "layoutopt.problem/1", "name": "bits", "tile": {"shape": [4, 16], "element": "u1"}, "threads": 1,
-        "accesses": [{"name": "a", "op": "load", "bytes": 1, "index": ["0", "0"]}],
-    }  # fmt: skip
+    data = one_tile("bits", [4, 16], "u1", 1, [reads("a", 1, ["0", "0"])])
     table = np.arange(8).repeat(8).reshape(4, 16)
     assert check(from_data(data), table).excess == 0
     table[1, 2] = 66
@@ -382,10 +344,7 @@ def test_a_table_keeps_the_elements_of_a_byte_together():
 )
 def test_layouts_that_are_aligned_in_sum_only_are_found(size, shape, index, layout, offset):
     """There is no other layout."""
-    data = {
-        "name": "n", "tile": {"shape": shape, "element": {"bytes": size}}, "threads": 8, "layout": layout,
-        "accesses": [{"name": "a", "op": "store", "bytes": 4, "index": index}],
-    }  # fmt: skip
+    data = one_tile("n", shape, {"bytes": size}, 8, [writes("a", 4, index)], layout=layout)
     found = solve(from_data(data))
     assert (found.status, found.offset) == (Status.OPTIMAL, offset)
 
@@ -399,10 +358,8 @@ def test_layouts_that_are_aligned_in_sum_only_are_found(size, shape, index, layo
     ],
 )
 def test_every_family_may_align_accesses_that_strides_do_not(families, offset):
-    data = {
-        "name": "n", "tile": {"shape": [24, 33], "element": "f32"}, "threads": 2, "layout": {"families": [families]},
-        "accesses": [{"name": "a", "op": "load", "bytes": 8, "index": ["lane % 24", "0"]}],
-    }  # fmt: skip
+    accesses = [reads("a", 8, ["lane % 24", "0"])]
+    data = one_tile("n", [24, 33], "f32", 2, accesses, layout={"families": [families]})
     found = solve(from_data(data))
     assert (found.status, found.excess) == (Status.OPTIMAL, 0)
     assert check(from_data(data), offset).bytes >= found.bytes
@@ -410,7 +367,7 @@ def test_every_family_may_align_accesses_that_strides_do_not(families, offset):
 
 def test_an_access_that_no_lane_makes_binds_nothing():
     """Neither the order, which its vectors would have dictated, nor the base, which they would have aligned."""
-    never = {"name": "a1", "op": "store", "bytes": 8, "index": ["0", "0"], "where": "1 <= tid < 8"}
+    never = writes("a1", 8, ["0", "0"], where="1 <= tid < 8")
     problem = from_data({
         "name": "idle", "target": "sm_80", "tile": {"shape": [8, 4], "element": "bf16x2"}, "threads": 1,
         "accesses": [{"name": "a0", "op": "load", "bytes": 2, "index": ["0", "0"]}, never],

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from written import writes
 
 from layoutopt.files.file import from_data
 from layoutopt.model.linearisations import rotated, unpadded
@@ -136,7 +137,7 @@ def test_few_rows_say_which_strides_keep_every_access_aligned():
 
 
 def test_lines_are_of_the_last_dimension_that_has_more_than_one_value():
-    store = {"name": "a", "op": "store", "bytes": 8, "index": ["i", "0", "0"], "for": {"i": 2}}
+    store = writes("a", 8, ["i", "0", "0"], i=2)
     problem = from_data(
         {"name": "ones", "tile": {"shape": [7, 3, 1], "element": {"bytes": 14, "align": 2}}, "threads": 1,
          "accesses": [store], "layout": {"families": ["none", "pad", "rotate"]}}

@@ -9,13 +9,14 @@ import subprocess
 import jsonschema
 import numpy as np
 import pytest
-import toy
 from command import layoutopt
 from conftest import ROOT, TILE_SETS
-from test_brute_force import random_case
+from oracle import toy
+from oracle.random_tiles import random_case
+from written import reads, writes
 
 from layoutopt.accesses.trace import trace
-from layoutopt.codegen.tiles import arrangement_code
+from layoutopt.codegen.block import code_of
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data, json_schema, load
@@ -25,6 +26,7 @@ from layoutopt.problems.answer import Status
 from layoutopt.search.block import solve
 from layoutopt.search.packing import Plan, least, pack
 from layoutopt.search.tile_groups import groups
+from layoutopt.study.block import placed
 
 SMALL = [(2, 4), (3, 3), (2, 6), (4, 2), (3, 4), (2, 2, 2), (12,), (3, 5)]
 
@@ -208,10 +210,10 @@ def test_every_byte_is_used_once_and_costs_hold_where_the_tile_lies():
 
 
 TRANSPOSES = [
-    {"name": "write 1", "tile": "first", "op": "store", "bytes": 4, "index": ["tid // 16", "tid % 16"]},
-    {"name": "read 1", "tile": "first", "op": "load", "bytes": 4, "index": ["tid % 32", "tid // 32"]},
-    {"name": "write 2", "tile": "second", "op": "store", "bytes": 4, "index": ["tid // 32", "tid % 32"]},
-    {"name": "read 2", "tile": "second", "op": "load", "bytes": 4, "index": ["tid % 16", "tid // 16"]},
+    writes("write 1", 4, ["tid // 16", "tid % 16"], tile="first"),
+    reads("read 1", 4, ["tid % 32", "tid // 32"], tile="first"),
+    writes("write 2", 4, ["tid // 32", "tid % 32"], tile="second"),
+    reads("read 2", 4, ["tid % 16", "tid // 16"], tile="second"),
 ]
 
 
@@ -354,7 +356,7 @@ def test_two_passes_of_an_fft_share_one_layout():
 
 
 ONE = {"name": "a", "shape": [4, 8], "element": "f32"}
-TOUCH = {"name": "rows", "tile": "a", "op": "load", "bytes": 4, "index": ["tid // 8", "tid % 8"]}
+TOUCH = reads("rows", 4, ["tid // 8", "tid % 8"], tile="a")
 BROKEN = {
     "same name": ({"tiles": [ONE, ONE]}, "tiles[1].name: 'a' is already the name of tiles[0]"),
     "unknown tile": ({"accesses": [{**TOUCH, "tile": "c"}]}, "accesses[0].tile: no tile is called 'c'; there are a, b"),
@@ -438,7 +440,8 @@ def test_command_line(tmp_path):
 def test_the_header_compiles_and_agrees_with_the_tables(tmp_path):
     tile_set = from_data(passes(same_layout=True, layout={}))
     result = solve(tile_set)
-    text = arrangement_code(tile_set, result, device(tile_set.target))
+    gpu = device(tile_set.target)
+    text = code_of(gpu.language, placed(tile_set, gpu, result))
     (part,) = result.tiles
     table = part.result.layout.table()
     checks = [
@@ -458,17 +461,17 @@ def test_names_that_collide_in_the_code_are_refused():
     accesses = [TOUCH, {**TOUCH, "tile": "a_rows", "name": "more rows"}]
     tile_set = from_data(small(tiles=tiles, accesses=accesses))
     with pytest.raises(ProblemFileError, match="two_a_rows_bytes"):
-        arrangement_code(tile_set, solve(tile_set), device("sm_90"))
+        code_of("cuda", placed(tile_set, device("sm_90"), solve(tile_set)))
 
 
 def test_stages_of_bytes_begin_where_their_counts_hold():
     """Whole words would cost three bytes. The halves have their counts at whole words only."""
     byte, half = "(tid + 64*i) % 544", "tid + 64*i"
     accesses = [
-        {"name": "rows", "tile": "t0", "op": "store", "bytes": 1, "index": [f"{byte} // 17", f"{byte} % 17"]},
-        {"name": "columns", "tile": "t0", "op": "load", "bytes": 1, "index": [f"{byte} % 32", f"{byte} // 32"]},
-        {"name": "turned", "tile": "t1", "op": "store", "bytes": 2, "index": [f"({half}) % 16", f"({half}) // 16"]},
-    ]  # fmt: skip
+        writes("rows", 1, [f"{byte} // 17", f"{byte} % 17"], tile="t0"),
+        reads("columns", 1, [f"{byte} % 32", f"{byte} // 32"], tile="t0"),
+        writes("turned", 2, [f"({half}) % 16", f"({half}) // 16"], tile="t1"),
+    ]
     accesses = [
         {**a, "index": [t.replace(byte, f"({byte})") for t in a["index"]], "for": {"i": 2}} for a in accesses
     ]
@@ -491,13 +494,13 @@ def test_stages_of_bytes_begin_where_their_counts_hold():
 def test_tiles_of_bytes_fit_where_their_elements_do(limit):
     """At whole bank words they would take 13 bytes."""
     data = {
-        "name": "bytes", "target": "sm_90", "threads": 32, "layout": {"max_bytes": limit},
+        "name": "bytes",
+        "target": "sm_90",
+        "threads": 32,
+        "layout": {"max_bytes": limit},
         "tiles": [{"name": "a", "shape": [6], "element": "u8"}, {"name": "b", "shape": [5], "element": "u8"}],
-        "accesses": [
-            {"name": name, "tile": name, "op": "load", "bytes": 1, "index": [f"tid % {extent}"]}
-            for name, extent in (("a", 6), ("b", 5))
-        ],
-    }  # fmt: skip
+        "accesses": [reads(name, 1, [f"tid % {extent}"], tile=name) for name, extent in (("a", 6), ("b", 5))],
+    }
     found = solve(from_data(data))
     assert (found.status, found.bytes) == (Status.OPTIMAL, 11)
 
@@ -505,10 +508,7 @@ def test_tiles_of_bytes_fit_where_their_elements_do(limit):
 def test_a_scope_names_no_tables():
     """The bounds of tiles too large for a table are of formulas: a table of one of them might be smaller."""
     tiles = [{"name": name, "shape": [576, 9], "element": "f32"} for name in ("A", "B")]
-    accesses = [
-        {"name": name, "tile": name, "op": "load", "bytes": 8, "index": ["tid + 32*r", "2*i"], "for": {"i": 4, "r": 18}}
-        for name in ("A", "B")
-    ]  # fmt: skip
+    accesses = [reads(name, 8, ["tid + 32*r", "2*i"], i=4, r=18, tile=name) for name in ("A", "B")]
     data = {"name": "two", "tiles": tiles, "threads": 32, "accesses": accesses}
     result = solve(from_data(data))
     scope = result.proof.bytes.scope
@@ -529,7 +529,7 @@ def test_a_scope_names_no_tables():
 )
 def test_an_answer_has_tiles_where_it_says_so(change, field):
     tile = {"name": "A", "shape": [4, 8], "element": "f32"}
-    access = {"name": "a", "tile": "A", "op": "load", "bytes": 4, "index": ["tid // 8", "tid % 8"]}
+    access = reads("a", 4, ["tid // 8", "tid % 8"], tile="A")
     found = solve(from_data({"name": "n", "threads": 32, "tiles": [tile], "accesses": [access]}))
     raw = json.loads(json.dumps(found.to_json()))
     assert arrangement_from_data(raw).tiles

@@ -1,91 +1,12 @@
 """Tiny tiles against exhaustive search: the same minimum, in excess and in bytes."""
 
-import random
-
 import pytest
-import toy
+from oracle import toy
+from oracle.random_tiles import constrained, random_case
 
 from layoutopt.files.file import from_data
-from layoutopt.problems import types as model
-from layoutopt.problems.answer import Status
+from layoutopt.problems.answer import METHODS, Status
 from layoutopt.search.solve import solve
-
-SHAPES = [
-    (2, 4),
-    (4, 4),
-    (3, 4),
-    (2, 6),
-    (4, 2),
-    (3, 3),
-    (2, 2, 2),
-    (16,),
-    (12,),
-    (2, 8),
-    (3, 5),
-    (8, 2),
-    (2, 2, 3),
-]
-
-
-# Tables are tried against every assignment in test_free.py.
-FAMILIES = [family for family in model.FAMILIES if family != "table"]
-# Larger tiles, with families few enough to try every layout of them.
-LARGER = [(4, 8), (8, 4), (32,), (8, 8), (4, 16), (2, 4, 8), (24,), (5, 8), (6, 6)]
-FEW = [
-    ["none", "xor"], ["order", "xor"], ["pad"], ["none", "rotate"], ["pad", "rotate"], ["split"], ["order", "pad"],
-]  # fmt: skip
-
-
-def random_case(seed, larger=False):
-    rng = random.Random(seed)
-    shape = rng.choice(LARGER if larger else SHAPES)
-    lanes, banks = (8, 8) if larger else rng.choice([(4, 2), (4, 4), (8, 4)])
-    families = (
-        sorted(rng.sample(FAMILIES, rng.randint(1, 6)), key=FAMILIES.index)
-        if rng.random() < 0.6
-        else list(FAMILIES)
-    )
-    if larger:
-        families = rng.choice(FEW)
-    if not {"none", "order", "pad", "rotate", "xor"} & set(families):
-        families = ["none", *families]
-    elements = 1
-    for extent in shape:
-        elements *= extent
-    described, plain = [], []
-    for k in range(rng.randint(1, 3)):
-        width = 8 if shape[-1] % 2 == 0 and rng.random() < 0.25 else 4
-        kind = "atomic" if width == 4 and rng.random() < 0.1 else rng.choice(["load", "store"])
-        step, shift, trips = rng.randint(1, elements), rng.randint(0, elements), rng.randint(1, 2)
-        unit = width // 4
-        flat = f"({step}*tid + {shift} + {rng.randint(0, 3)}*i) % {elements // unit} * {unit}"
-        bound = rng.choice([lanes, lanes, rng.randint(1, lanes)])
-        index, divisor = [], 1
-        for extent in reversed(shape):
-            index.insert(0, f"({flat}) // {divisor} % {extent}")
-            divisor *= extent
-        weight = rng.choice([1, 1, 2, 3])
-        described.append(
-            {
-                "name": f"a{k}",
-                "op": kind,
-                "bytes": width,
-                "index": index,
-                "for": {"i": trips},
-                "where": f"tid < {bound}",
-                "weight": weight,
-            }
-        )
-        rows = [
-            [eval(flat, {"tid": t, "i": i}) if t < bound else None for t in range(lanes)]
-            for i in range(trips)
-        ]
-        plain.append(((kind, width, rows), weight))
-    problem = {
-        "schema": "layoutopt.problem/1", "name": f"random {seed}", "tile": {"shape": shape, "element": "f32"},
-        "threads": lanes, "accesses": described, "layout": {"families": families},
-    }  # fmt: skip
-    return problem, plain, lanes, banks, families
 
 
 def compare(seed, larger=False):
@@ -105,6 +26,19 @@ def compare(seed, larger=False):
     assert (clean.status is Status.INFEASIBLE) == (expected[0] > 0), (seed, data)
 
 
+def compare_constrained(seed):
+    """Solve random problem `seed` by both methods, with one worker and with two."""
+    data, device, best = constrained(seed)
+    for method, workers in zip(METHODS, (1 + seed % 2, 2 - seed % 2), strict=True):
+        result = solve(from_data(data), target=device, method=method, workers=workers)
+        if best is None:
+            assert result.status is Status.INFEASIBLE, (seed, method, data)
+            continue
+        found = result.status, result.weighted_excess, result.bytes
+        assert found == (Status.OPTIMAL, best[0], 4 * best[1]), (seed, method, data, found, best)
+        assert result.decided_by is not None, (seed, method)
+
+
 @pytest.mark.parametrize("block", range(20))
 def test_same_minimum_as_exhaustive_search(block):
     for seed in range(block * 20, block * 20 + 20):
@@ -115,6 +49,13 @@ def test_same_minimum_as_exhaustive_search(block):
 def test_same_minimum_on_larger_tiles(block):
     for seed in range(block * 5, block * 5 + 5):
         compare(seed, larger=True)
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_constraints_on_pitches_by_both_methods(block):
+    """`max_bytes`, `pitch_multiple_bytes` and bytes first, against every layout; scripts/fuzz goes on."""
+    for seed in range(30 * block, 30 * block + 30):
+        compare_constrained(seed)
 
 
 @pytest.mark.parametrize("block", range(4))

@@ -5,7 +5,9 @@ import threading
 
 import numpy as np
 import pytest
+from written import one_tile, reads, writes
 
+import layoutopt
 import layoutopt.ground.budget
 import layoutopt.search.scene
 import layoutopt.study.counted
@@ -35,17 +37,53 @@ from layoutopt.sweeps.sweep import sweep
 def test_without_a_limit_there_is_always_time():
     budget = Budget()
     assert budget.seconds is None
-    assert budget.share_left == 1.0
     assert budget.affords(1e9)
     assert list(budget.while_left(range(3))) == [0, 1, 2]
     budget.check()
+
+
+def test_a_part_ends_after_so_much_work_on_every_machine():
+    whole = Budget(1e6)
+    part = whole.part(0.5, 1.0)
+    part.charge(0.6)
+    assert not part.spent
+    part.charge(0.6)
+    assert part.spent
+    assert not whole.ran_out  # nothing ended for want of time
+    without = Budget().part(0.5, 1.0)
+    without.charge(2.0)
+    assert not without.spent
+
+
+def test_solve_has_the_limit_of_the_command(monkeypatch):
+    limits = []
+    monkeypatch.setattr("layoutopt.search.block.DEFAULT_SECONDS", 0.25)
+    monkeypatch.setattr(
+        "layoutopt.search.block.solve_tile", lambda _, **how: limits.append(how["time_limit"])
+    )
+    layoutopt.solve(None)
+    layoutopt.solve(None, time_limit=None)
+    assert limits == [0.25, None]
+
+
+def test_an_answer_says_where_the_limit_ended_the_search_for_a_cheaper_index():
+    case = {
+        "name": "c", "tile": {"shape": [8, 8], "element": "f32"}, "threads": 32,
+        "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["tid // 8 + i", "tid % 8"], "for": {"i": 4}}],
+    }  # fmt: skip
+    problem, budget = from_data(case), Budget(1e6)
+    left = solve(problem, budget=budget)
+    assert (left.status, left.reason) == ("optimal", "")
+    budget.cut_short()
+    cut = solve(problem, budget=budget)
+    proved = cut.proof.index_cost.proved
+    assert cut.reason == ("" if proved else "the time limit ended the search for a cheaper index")
 
 
 def test_a_part_of_nothing_has_nothing_left():
     """What comes after the time is over ends at once, whatever share of it is asked for."""
     nothing = Budget(0).part(0.5)
     assert nothing.spent
-    assert nothing.share_left == 0.0
 
 
 def test_any_limit_can_be_waited_for():
@@ -126,7 +164,7 @@ def test_a_trace_ends_with_its_time():
     budget = Budget()
     budget.stop()
     tile = {"shape": [32, 32], "element": "f32"}
-    access = {"name": "a", "op": "load", "bytes": 4, "index": ["i", "tid"], "for": {"i": 32}}
+    access = reads("a", 4, ["i", "tid"], i=32)
     rows = problem(
         {"schema": "layoutopt.problem/1", "name": "p", "tile": tile, "threads": 32, "accesses": [access]}
     )
@@ -136,15 +174,7 @@ def test_a_trace_ends_with_its_time():
 
 def test_a_trace_in_pieces_is_the_trace():
     tile = {"shape": [64, 1024], "element": "f32"}
-    access = {
-        "name": "a",
-        "op": "load",
-        "bytes": 4,
-        "index": ["i", "(tid*5 + 3*j) % 1024"],
-        "where": "tid % 3 != j",
-        "weight": "i + j",
-        "for": {"i": 64, "j": 3},
-    }
+    access = reads("a", 4, ["i", "(tid*5 + 3*j) % 1024"], i=64, j=3, where="tid % 3 != j", weight="i + j")
     rows = problem(
         {"schema": "layoutopt.problem/1", "name": "p", "tile": tile, "threads": 1000, "accesses": [access]}
     )
@@ -203,7 +233,7 @@ def test_a_short_limit_is_used_for_pads_that_are_not_the_smallest(monkeypatch):
 
 
 def test_a_comparison_without_time_names_what_it_did_not_finish(monkeypatch):
-    access = {"name": "a", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 8}}
+    access = reads("a", 4, ["tid", "i"], i=8)
     data = {"schema": "layoutopt.problem/1", "name": "p", "threads": 32, "accesses": [access]}
     data["tile"] = {"shape": [32, 32], "element": "f32"}
     monkeypatch.setattr(layoutopt.ground.budget, "time", Ticks(1e-2))
@@ -225,7 +255,7 @@ def usual_signals():
 @pytest.mark.usefixtures("usual_signals")
 @pytest.mark.parametrize("command", ["solve", "show", "compare", "explain"])
 def test_what_cannot_be_evaluated_in_time_ends_with_one_line(monkeypatch, capsys, tmp_path, command):
-    access = {"name": "a", "op": "load", "bytes": 4, "index": ["tid"], "for": {"i": 1 << 16}}
+    access = reads("a", 4, ["tid"], i=1 << 16)
     data = {"schema": "layoutopt.problem/1", "name": "p", "threads": 32, "accesses": [access]}
     data["tile"] = {"shape": [32], "element": "f32"}
     (tmp_path / "p.json").write_text(json.dumps(data))
@@ -238,7 +268,7 @@ def test_what_cannot_be_evaluated_in_time_ends_with_one_line(monkeypatch, capsys
 
 
 def nothing_is_asked_of(shape, **layout):
-    access = {"name": "a", "op": "store", "bytes": 1, "index": ["0"] * len(shape)}
+    access = writes("a", 1, ["0"] * len(shape))
     tile = {"shape": shape, "element": {"bytes": 3}}
     return problem({"name": "n", "tile": tile, "threads": 1, "accesses": [access], "layout": layout})
 
@@ -305,7 +335,7 @@ def found_without_time(asked):
 @pytest.mark.parametrize("element", ["f32", {"bytes": 6}])
 @pytest.mark.parametrize("minimise", ["excess", "bytes", "instructions"])
 def test_whatever_the_time_there_is_a_plain_layout(minimise, element):
-    access = {"name": "a", "op": "load", "bytes": 4, "index": [f"tid // {2**d} % 2" for d in range(8)]}
+    access = reads("a", 4, [f"tid // {2**d} % 2" for d in range(8)])
     tile = {"shape": [2] * 8, "element": element}
     layout = {"minimise": minimise, "max_bytes": 4096}
     found = problem({"name": "n", "tile": tile, "threads": 32, "accesses": [access], "layout": layout})
@@ -319,8 +349,8 @@ def test_whatever_the_time_there_is_a_plain_layout(minimise, element):
 def test_without_time_to_count_two_layouts_it_is_the_padded_one(monkeypatch, element):
     """The first of some phases are looked at in any case, so that row-major is not the answer to a transpose."""
     accesses = [
-        {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": 96}},
-        {"name": "columns", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 96}},
+        writes("rows", 4, ["i", "tid"], i=96),
+        reads("columns", 4, ["tid", "i"], i=96),
     ]
     data = {"name": "n", "threads": 96, "accesses": accesses}
     data["tile"] = {"shape": [96, 96], "element": element}
@@ -346,8 +376,7 @@ def test_bytes_of_several_tiles_without_time_are_no_error(monkeypatch, tick):
 
 @pytest.mark.parametrize("seconds", [float("nan"), -1])
 def test_what_is_no_time_is_refused(seconds):
-    asked = problem({"name": "p", "tile": {"shape": [4, 4], "element": "f32"}, "threads": 4, "accesses": [
-        {"name": "a", "op": "load", "bytes": 4, "index": ["tid", "0"]}]})  # fmt: skip
+    asked = problem(one_tile("p", [4, 4], "f32", 4, [reads("a", 4, ["tid", "0"])]))
     for call_ in (solve, sweep):
         with pytest.raises(ProblemFileError, match="time_limit: expected seconds, 0 or more, got"):
             call_(asked, time_limit=seconds)
@@ -358,7 +387,7 @@ def test_without_time_nothing_is_asked_of_every_layout_of_many_lanes(threads, as
     """Gathering words and cliques takes as long as a search; of few lanes it takes no time."""
     tile = {"shape": [64, 64], "element": "f32"}
     accesses = [
-        {"name": f"a{k}", "op": "load", "bytes": 4, "index": index, "for": {"i": 64}}
+        reads(f"a{k}", 4, index, i=64)
         for k, index in enumerate([["i", "tid"], ["tid", "i"], ["tid", "(tid + i) % 64"]])
     ]
     asking = problem({"name": "p", "tile": tile, "threads": threads, "accesses": accesses})
@@ -376,8 +405,8 @@ def test_without_time_nothing_is_asked_of_every_layout_of_many_lanes(threads, as
 
 def minimised(objective):
     accesses = [
-        {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": 24}},
-        {"name": "columns", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 24}},
+        writes("rows", 4, ["i", "tid"], i=24),
+        reads("columns", 4, ["tid", "i"], i=24),
     ]
     data = {"name": "n", "threads": 24, "accesses": accesses, "layout": {"minimise": objective}}
     return problem({**data, "tile": {"shape": [24, 24], "element": "f32"}})

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-import toy
 from conftest import ROOT
+from oracle import toy
+from written import one_tile, reads
 
 from layoutopt.accesses.trace import trace
 from layoutopt.engine.conflicts import count_wavefronts
@@ -67,12 +68,7 @@ def test_doubles_by_rows_are_served_by_half_warps():
 
 
 def test_swizzle_inside_a_word_is_two_way():
-    problem = from_data(
-        {
-            "schema": "layoutopt.problem/1", "name": "halves", "tile": {"shape": [64, 64], "element": "f16"}, "threads": 32,
-            "accesses": [{"name": "column", "op": "load", "bytes": 2, "index": ["tid", "c"], "for": {"c": 64}}],
-        }
-    )  # fmt: skip
+    problem = from_data(one_tile("halves", [64, 64], "f16", 32, [reads("column", 2, ["tid", "c"], c=64)]))
     assert cost(problem, "x0*64 + (x1 ^ x0)", "column") == (2, 1)
     assert solve(problem).excess == 0
 
@@ -118,19 +114,11 @@ def test_wrapped_diagonals_on_32_banks():
 @pytest.mark.parametrize(("n", "least"), [(2, 2), (4, 2)])
 def test_wrapped_diagonals_are_impossible_for_even_n(n, least):
     accesses = [
-        {"name": "rows", "op": "load", "bytes": 4, "index": ["i", "tid"], "for": {"i": n}},
-        {"name": "columns", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": n}},
-        {
-            "name": "diagonals",
-            "op": "load",
-            "bytes": 4,
-            "index": ["tid", f"(tid + i) % {n}"],
-            "for": {"i": n},
-        },
+        reads("rows", 4, ["i", "tid"], i=n),
+        reads("columns", 4, ["tid", "i"], i=n),
+        reads("diagonals", 4, ["tid", f"(tid + i) % {n}"], i=n),
     ]
-    problem = from_data(
-        {"name": "diagonals", "tile": {"shape": [n, n], "element": "f32"}, "threads": n, "accesses": accesses}
-    )
+    problem = from_data(one_tile("diagonals", [n, n], "f32", n, accesses))
     result = solve(problem, target=toy.toy_device(n, n))
     assert result.status is Status.OPTIMAL
     assert result.excess == least
@@ -139,21 +127,11 @@ def test_wrapped_diagonals_are_impossible_for_even_n(n, least):
 
 def test_three_lines_of_a_plane_over_two_banks():
     """Words 00, 01, 10, 11 met in pairs along all three lines: no two banks can keep them apart."""
-    accesses = [
-        {"name": f"line {d}", "op": "load", "bytes": 4, "index": [f"(tid * {d}) ^ c"], "for": {"c": 4}}
-        for d in (1, 2, 3)
-    ]
-    problem = from_data(
-        {"name": "plane", "tile": {"shape": [4], "element": "f32"}, "threads": 2, "accesses": accesses}
-    )
+    accesses = [reads(f"line {d}", 4, [f"(tid * {d}) ^ c"], c=4) for d in (1, 2, 3)]
+    problem = from_data(one_tile("plane", [4], "f32", 2, accesses))
     result = solve(problem, target=toy.toy_device(2, 2))
     assert result.status is Status.OPTIMAL
     assert result.excess == 4  # one line stays in one bank, over its four translates
     for kept in ((0, 1), (0, 2), (1, 2)):
-        two = from_data(
-            {
-                "name": "plane", "tile": {"shape": [4], "element": "f32"}, "threads": 2,
-                "accesses": [accesses[k] for k in kept],
-            }
-        )  # fmt: skip
+        two = from_data(one_tile("plane", [4], "f32", 2, [accesses[k] for k in kept]))
         assert solve(two, target=toy.toy_device(2, 2)).excess == 0

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 from conftest import ROOT
+from written import one_tile, reads
 
 from layoutopt import check, compare, solve
 from layoutopt.engine.case import case_of
@@ -101,7 +102,7 @@ def test_every_candidate_is_the_modes_address_pattern(mode, element):
 def test_what_must_be_and_a_load_of_tma_have_one_list():
     """Boxes of 16-byte rows have the fewest conflicts: whole rows have 16, whatever the swizzle."""
     columns = ["0", "4*(lane%8)", "4*(lane//2%4)", "4*(lane//4%2)"]
-    reads = [{"name": f"r{i}", "op": "load", "bytes": 4, "index": ["lane", c]} for i, c in enumerate(columns)]
+    reads = [reads(f"r{i}", 4, ["lane", c]) for i, c in enumerate(columns)]
     tile = {"name": "t", "tile": {"shape": [32, 32], "element": "f32"}, "threads": 32}
     named = from_data({**tile, "accesses": reads, "layout": {"must_be": "tma"}})
     moved = from_data({**tile, "accesses": [{"name": "ld", "op": "tma.load"}, *reads]})
@@ -123,8 +124,8 @@ def test_boxes_of_what_must_be_begin_where_tma_writes():
     assert str(result.status) == "infeasible"
     assert "no tensor map of mode 32B fills boxes" in result.reason
     # 256 bytes lie in mode 64B as in 128B, and boxes of 64 bytes would begin at byte 64.
-    line = {"name": "a", "op": "load", "bytes": 4, "index": ["lane"]}
-    given = {"name": "line", "tile": {"shape": [64], "element": "f32"}, "threads": 32, "accesses": [line]}
+    line = reads("a", 4, ["lane"])
+    given = one_tile("line", [64], "f32", 32, [line])
     found = candidates(from_data({**given, "layout": {"must_be": "tma"}}))
     assert "tma.128B, x0 contiguous, 2 boxes" in [c.title for c in found]
 
@@ -152,9 +153,7 @@ def test_what_cannot_be():
 def test_run_time_values_are_counted_at_their_worst():
     """Eight rows that choose one of eight columns each: pages of 16 bytes alone keep every choice apart."""
     data = msgspec.to_builtins(epilogue("rows", element="f16", must_be=["wgmma.32B", "wgmma.128B"]))
-    data["accesses"] = [
-        {"name": "a", "op": "load", "bytes": 16, "index": ["tid % 8", "8*b"], "any": {"b": 8}}
-    ]
+    data["accesses"] = [reads("a", 16, ["tid % 8", "8*b"], any={"b": 8})]
     data["threads"] = 32
     result = solve(from_data(data))
     audit = check(from_data(data), result.layout)
@@ -204,11 +203,10 @@ def test_where_instructions_come_first_the_bound_is_of_the_cheapest():
 def test_boxes_with_short_rows_are_counted_while_there_is_time():
     """Nothing is proved of what was not counted."""
     reads = [
-        {"name": f"r{k}", "op": "load", "bytes": 4, "index": ["lane", column]}
+        reads(f"r{k}", 4, ["lane", column])
         for k, column in enumerate(["0", "4*(lane % 8)", "4*(lane // 2 % 4)", "4*(lane // 4 % 2)"])
     ]
-    data = {"name": "t", "tile": {"shape": [32, 32], "element": "f32"}, "threads": 32,
-            "accesses": [{"name": "fill", "op": "tma.load"}, *reads]}  # fmt: skip
+    data = one_tile("t", [32, 32], "f32", 32, [{"name": "fill", "op": "tma.load"}, *reads])
     case = case_of(from_data(data), device("sm_90"))
     whole, cut = (propose(case, Ask(budget)) for budget in (Budget(), Budget(0)))
     assert whole.complete
@@ -231,16 +229,14 @@ def test_a_base_is_aligned_to_what_counts_need_too(alignment, status):
     assert result.alignment_bytes in (None, 256)
 
 
-ROWS_OF_16_BYTES = {"name": "rows", "op": "load", "bytes": 16, "index": ["tid", "4*i"], "for": {"i": 8}}
+ROWS_OF_16_BYTES = reads("rows", 16, ["tid", "4*i"], i=8)
 
 
 def rows_under(fill, minimise):
+    accesses = [{"name": "fill", **fill}, ROWS_OF_16_BYTES]
     return from_data(
-        {
-            "name": "rows", "target": "sm_90", "tile": {"shape": [32, 32], "element": "f32"}, "threads": 32,
-            "accesses": [{"name": "fill", **fill}, ROWS_OF_16_BYTES], "layout": {"minimise": minimise},
-        }
-    )  # fmt: skip
+        one_tile("rows", [32, 32], "f32", 32, accesses, target="sm_90", layout={"minimise": minimise})
+    )
 
 
 def test_without_conflicts_more_flips_may_be_the_fewest():

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from written import one_tile, reads
 
 from layoutopt import check
 from layoutopt.codegen.languages import emit
@@ -95,25 +96,20 @@ def test_what_waves_write_is_a_layout_where_no_other_serves():
 
 def test_rows_that_waves_write_apart_from_each_other():
     """As Triton 3.9 pads an operand on gfx950: a wave writes every fourth row, and rows are read as they lie."""
-    problem = {
-        "name": "y", "target": "gfx950", "tile": {"shape": [64, 64], "element": "e4m3"}, "threads": 256,
-        "accesses": [
-            {"name": "fill", "op": "buffer_load_dwordx4.lds", "index": ["lane // 4 * 4 + warp", "tid % 4 * 16"]},
-            {"name": "y", "op": "load", "bytes": 16, "index": ["lane % 32 + warp % 2 * 32", "lane // 32 * 16 + i*32"],
-             "for": {"i": 2}},
-        ],
-    }  # fmt: skip
+    accesses = [
+        {"name": "fill", "op": "buffer_load_dwordx4.lds", "index": ["lane // 4 * 4 + warp", "tid % 4 * 16"]},
+        reads("y", 16, ["lane % 32 + warp % 2 * 32", "lane // 32 * 16 + i*32"], i=2),
+    ]
+    problem = one_tile("y", [64, 64], "e4m3", 256, accesses, target="gfx950")
     result = solve(from_data(problem))
     assert (result.offset, result.bytes, result.excess) == ("x0 % 4 * 1040 + x0 // 4 * 64 + x1", 4144, 0)
 
 
 def test_runs_in_turn_take_pads_of_several():
     fill = {"name": "fill", "op": "buffer_load_dword.lds", "index": ["tid // 32 + 8*i", "4*(tid % 32)"]}
-    read = {"name": "A", "op": "load", "bytes": 8, "index": ["lane % 16 + 16*m", "8*(lane // 16) + 32*k"]}
-    problem = {
-        "name": "a", "target": "gfx942", "tile": {"shape": [128, 128], "element": "e4m3"}, "threads": 256,
-        "accesses": [{**fill, "for": {"i": 16}}, {**read, "for": {"m": 8, "k": 4}}],
-    }  # fmt: skip
+    read = reads("A", 8, ["lane % 16 + 16*m", "8*(lane // 16) + 32*k"])
+    accesses = [{**fill, "for": {"i": 16}}, {**read, "for": {"m": 8, "k": 4}}]
+    problem = one_tile("a", [128, 128], "e4m3", 256, accesses, target="gfx942")
     result = solve(from_data(problem))
     known = check(from_data(problem), "x0//2%8*2056 + x0//16*256 + x0%2*128 + x1")
     assert (result.excess, result.bytes) <= (known.excess, known.bytes)

@@ -1,17 +1,25 @@
-"""Where time runs out: layouts that a climb over orders and pads finds."""
+"""Where time runs out, and lines that repeat: layouts that a climb over orders and pads finds."""
 
 import itertools
 
 import numpy as np
 import pytest
+from written import one_tile, reads, writes
 
+import layoutopt
 from layoutopt.accesses.trace import trace
+from layoutopt.codegen.languages import emit
+from layoutopt.errors import LayoutError
+from layoutopt.expressions.grammar import evaluate, to_text
 from layoutopt.files.file import from_data
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
+from layoutopt.layout.formula import element_expression
+from layoutopt.layout.layout import Layout
 from layoutopt.model.linear_phases import phases_of
 from layoutopt.model.pitches import in_order, pitches_of, span_of
 from layoutopt.problems.answer import Status
+from layoutopt.search import sample
 from layoutopt.search.fall_back import fall_back
 from layoutopt.search.many_orders import counted_together
 from layoutopt.search.presolve import Presolve
@@ -28,25 +36,8 @@ def scene(**layout):
         index, div = [""] * 5, 1
         for d in order:
             index[d], div = f"(tid + 64*i) // {div} % {SHAPE[d]}", div * SHAPE[d]
-        accesses.append(
-            {
-                "name": name,
-                "op": "load",
-                "bytes": 4,
-                "index": index,
-                "for": {"i": 6},
-                "where": "tid + 64*i < 360",
-            }
-        )
-    problem = from_data(
-        {
-            "name": "p",
-            "tile": {"shape": SHAPE, "element": "f32"},
-            "threads": 64,
-            "accesses": accesses,
-            "layout": layout,
-        }
-    )
+        accesses.append(reads(name, 4, index, i=6, where="tid + 64*i < 360"))
+    problem = from_data(one_tile("p", SHAPE, "f32", 64, accesses, layout=layout))
     gpu = device(problem.target)
     return Scene(problem, gpu, trace(problem, gpu), False, Budget(), 1, lambda _: None)
 
@@ -82,8 +73,8 @@ def test_a_climb_keeps_to_the_constraints():
 
 def test_a_climb_pads_only_where_that_is_allowed():
     """Four bytes at the start of each row of six: aligned in rows of eight alone, which are padded."""
-    store = {"name": "a", "op": "store", "bytes": 4, "index": ["tid", "0"]}
-    data = {"name": "rows", "tile": {"shape": [4, 6], "element": "i8"}, "threads": 4, "accesses": [store]}
+    store = writes("a", 4, ["tid", "0"])
+    data = one_tile("rows", [4, 6], "i8", 4, [store])
     for families in (["none", "order"], ["none", "order", "pad"]):
         problem = from_data(data | {"layout": {"families": families}})
         gpu = device(problem.target)
@@ -93,10 +84,8 @@ def test_a_climb_pads_only_where_that_is_allowed():
 
 
 def test_a_climb_without_anything_that_weighs():
-    load = {"name": "a", "op": "load", "bytes": 4, "index": ["tid"], "weight": 0}
-    problem = from_data(
-        {"name": "none", "tile": {"shape": [64], "element": "f32"}, "threads": 32, "accesses": [load]}
-    )
+    load = reads("a", 4, ["tid"], weight=0)
+    problem = from_data(one_tile("none", [64], "f32", 32, [load]))
     gpu = device(problem.target)
     given = Scene(problem, gpu, trace(problem, gpu), False, Budget(), 1, lambda _: None)
     fall_back(given)
@@ -127,10 +116,122 @@ def test_free_of_conflicts_though_nothing_was_found_by_rising_bytes(monkeypatch,
     monkeypatch.setattr("layoutopt.search.reach_floor.ReachFloor._solved", lambda self: False)
     monkeypatch.setattr("layoutopt.search.reach_floor.ReachFloor._look_at_whole_lines", lambda self: None)
     index = {"rows": ["0", "tid"], "columns": ["tid", "0"]}
-    accesses = [{"name": name, "op": "load", "bytes": 4, "index": index[name]} for name in index]
-    data = {"name": "p", "tile": {"shape": [32, 32], "element": "f32"}, "threads": 32, "accesses": accesses}
+    accesses = [reads(name, 4, index[name]) for name in index]
+    data = one_tile("p", [32, 32], "f32", 32, accesses)
     found = solve(from_data(data | {"layout": {"families": families}}), conflict_free=True)
     assert found.layout is not None
     assert found.excess == 0
     none = solve(from_data(data | {"layout": {"families": ["none"]}}), conflict_free=True)
     assert none.status is Status.UNKNOWN  # nobody has shown that row-major is all there is
+
+
+def matrices(count, **more):
+    """32x24 words each: rows and columns of one after the other."""
+    accesses = [
+        {"name": "rows", "index": ["b", "c", "tid"], "for": {"b": count, "c": 32}, "where": "tid < 24"},
+        {"name": "columns", "index": ["b", "tid", "c"], "for": {"b": count, "c": 24}},
+    ]
+    tile = {"shape": [count, 32, 24], "element": "f32"}
+    accesses = [{**access, "op": "load", "bytes": 4} for access in accesses]
+    return layoutopt.problem(name="matrices", tile=tile, threads=32, accesses=accesses, **more)
+
+
+def test_a_table_of_one_matrix_serves_all(monkeypatch):
+    """Pads leave no conflicts in more bytes; no formula of these families does in the tile's own."""
+    for module in ("search.periodic", "search.as_table"):
+        monkeypatch.setattr(f"layoutopt.{module}.MAX_LOOKUP", 1000)
+    asked = matrices(2, layout={"families": ["none", "pad", "table"]})
+    result = layoutopt.solve(asked)
+    assert (result.status, result.excess, result.bytes, result.family) == (Status.OPTIMAL, 0, 6144, "table")
+    assert result.proof.bytes.everywhere
+    assert len(result.layout.lookup) == 768
+    assert result.offset.startswith("x0*768 + (x1*25 + x2 - ([")
+    offsets = result.layout.byte_offset(*np.indices((2, 32, 24)))
+    for lines in (offsets, offsets.transpose(0, 2, 1)):
+        banks = np.sort(lines // 4 % 32, axis=-1)
+        assert (np.diff(banks, axis=-1) > 0).all()
+    assert "matrices_lookup_table[31] = {" in emit("cuda", asked, device("sm_90"), result)
+    check = layoutopt.check(asked, result.layout)
+    assert check.excess == 0
+
+
+def test_offsets_of_a_period_come_again():
+    layout = Layout((6, 4), 4, (), lookup=(1, 0, 3, 2, 6, 7, 4, 5))
+    assert layout.table().ravel().tolist() == [
+        4 * (8 * k + place) for k in range(3) for place in layout.lookup
+    ]
+    assert layout.declared_bytes == 96
+    grid = dict(zip(("x0", "x1"), np.indices((6, 4)), strict=True))
+    node = element_expression(layout)
+    assert (evaluate(node, grid) * 4 == layout.table()).all()
+    lines = Layout((6, 4), 4, (), lookup=(1, 2, 3, 0))
+    assert to_text(element_expression(lines)) == "x0*4 + (x1 % 3 + 1 - x1 // 3)"
+
+
+@pytest.mark.parametrize("lookup", [(0, 1, 2, 3, 4), (0, 1, 2, 9)])
+def test_a_period_divides_the_tile_and_holds_its_offsets(lookup):
+    with pytest.raises(LayoutError, match="period"):
+        Layout((6, 4), 4, (), lookup=lookup)
+
+
+def tile(shape, *accesses, threads=256, **layout):
+    data = {"schema": "layoutopt.problem/1", "name": "p", "threads": threads, "layout": layout}
+    data |= {"tile": {"shape": shape, "element": "f32"}, "accesses": list(accesses)}
+    return from_data(data)
+
+
+def load_of(name, index, **loops):
+    return {"name": name, "op": "load", "bytes": 4, "index": index, "for": loops}
+
+
+ROWS = load_of("rows", ["warp + 8*i", "lane + 32*j"], i=4, j=2)
+COLUMNS = load_of("columns", ["lane", "warp + 8*i"], i=8)
+RARE = load_of("rare", ["2*lane % 32", "i + (lane // 16)*31"], i=16)
+
+
+@pytest.mark.parametrize("accesses", [(ROWS, COLUMNS), (ROWS, COLUMNS, RARE)])
+def test_a_sample_gives_what_all_instructions_give(monkeypatch, accesses):
+    problem = tile([32, 64], *accesses)
+    whole = solve(problem)
+    monkeypatch.setattr(sample, "MOST_TOGETHER", 16)
+    monkeypatch.setattr(sample, "_SAMPLED", 6)
+    monkeypatch.setattr(sample, "_JOINING", 16)
+    few = solve(problem)
+    assert (few.excess, few.bytes) == (whole.excess, whole.bytes)
+    assert few.status is whole.status is Status.OPTIMAL
+
+
+def test_what_serves_only_the_sample_is_not_called_the_best(monkeypatch):
+    problem = tile([32, 64], ROWS, COLUMNS, RARE, families=["none", "pad"])
+    monkeypatch.setattr(sample, "MOST_TOGETHER", 16)
+    monkeypatch.setattr(sample, "_SAMPLED", 3)
+    monkeypatch.setattr(sample, "_ROUNDS", 1)
+    few = solve(problem)
+    assert few.excess == sum(report.excess for report in few.accesses)
+    assert few.excess >= few.proof.excess.lower_bound
+    assert few.status is Status.OPTIMAL or few.reason
+
+
+def test_a_large_transpose_has_its_short_answer():
+    rows = load_of("rows", ["warp + 32*i", "lane + 32*j"], i=16, j=16)
+    columns = load_of("columns", ["lane + 32*i", "warp + 32*j"], i=16, j=16)
+    found = solve(tile([512, 512], rows, columns, threads=1024))
+    assert found.offset == "x0*512 + (x1 ^ x0 % 32)"
+    assert (found.status, found.excess, found.bytes) == (Status.OPTIMAL, 0, 1 << 20)
+
+
+def test_what_no_layout_avoids_is_proved_of_all_instructions(monkeypatch):
+    """Words of 16-byte vectors share eight banks: columns of them cost four times in every layout."""
+    stores = {**load_of("vectors", ["warp + 8*i", "4*(lane % 16)"], i=4), "op": "store", "bytes": 16}
+    columns = load_of("columns", ["lane", "4*warp + 32*j"], j=2)
+    problem = tile([32, 64], stores, {**columns, "weight": 3})
+    whole = solve(problem)
+    monkeypatch.setattr(sample, "MOST_TOGETHER", 16)
+    monkeypatch.setattr(sample, "_SAMPLED", 8)
+    monkeypatch.setattr(sample, "_PIECE", 3)
+    few = solve(problem)
+    assert (few.excess, few.weighted_excess, few.bytes) == (whole.excess, whole.weighted_excess, whole.bytes)
+    assert few.excess > 0
+    assert few.status is whole.status is Status.OPTIMAL
+    assert few.proof.excess == whole.proof.excess
+    assert few.proof.objective == whole.proof.objective

@@ -10,6 +10,7 @@ import re
 
 import pytest
 from click.testing import CliRunner
+from written import one_tile, reads, writes
 
 from layoutopt.cli.commands import main
 from layoutopt.errors import LayoutoptError
@@ -74,7 +75,7 @@ def tiles(data):
     data["tiles"] = [one, {"name": "u", "shape": [8], "element": "f32"}]
     for access in data["accesses"]:
         access["tile"] = "t"
-    bias = {"name": "bias", "tile": "u", "op": "load", "bytes": 4, "index": ["tid % 8"]}
+    bias = reads("bias", 4, ["tid % 8"], tile="u")
     data["accesses"].append(bias)
 
 
@@ -113,14 +114,11 @@ PAIRS = [
 
 
 def problem(names):
-    data = {
-        "schema": "layoutopt.problem/1", "name": "features", "threads": 32,
-        "tile": {"shape": [8, 8], "element": "f32"},
-        "accesses": [
-            {"name": "rows", "op": "store", "bytes": 8, "index": ["tid // 4", "2*(tid % 4)"], "for": {"i": 1}},
-            {"name": "columns", "op": "load", "bytes": 4, "index": ["tid % 8", "tid // 8 + 4*i"], "for": {"i": 2}},
-        ],
-    }  # fmt: skip
+    accesses = [
+        writes("rows", 8, ["tid // 4", "2*(tid % 4)"], i=1),
+        reads("columns", 4, ["tid % 8", "tid // 8 + 4*i"], i=2),
+    ]
+    data = one_tile("features", [8, 8], "f32", 32, accesses)
     for name, (change, _) in FEATURES.items():
         if name in names:
             change(data)
@@ -206,11 +204,8 @@ def test_features_work_together_or_are_refused_by_name(names, tmp_path):
 
 def test_conflicts_of_weight_0_are_conflicts():
     """They cost nothing, so that no search looks at them; but a layout with them is not free of conflicts."""
-    data = {
-        "schema": "layoutopt.problem/1", "name": "weightless", "tile": {"shape": [4, 32], "element": "f32"},
-        "threads": 2, "layout": {"families": ["none"]},
-        "accesses": [{"name": "a", "op": "store", "bytes": 4, "index": ["tid % 4", "0"], "weight": 0}],
-    }  # fmt: skip
+    accesses = [writes("a", 4, ["tid % 4", "0"], weight=0)]
+    data = one_tile("weightless", [4, 32], "f32", 2, accesses, layout={"families": ["none"]})
     found = solve(from_data(data))
     assert found.status is Status.OPTIMAL
     assert "optimal: 1 excess wavefronts remain, proved best as weighted;" in report(from_data(data), found)

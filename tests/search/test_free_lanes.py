@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
+from written import one_tile, reads, writes
 
 import layoutopt
 import layoutopt.search.free_lanes as free_module
@@ -35,7 +36,7 @@ def problem(accesses, shape=(32, 128), element="f32", threads=256, **more):
     return layoutopt.problem(name="free", tile=tile, threads=threads, accesses=accesses, **more)
 
 
-ROWS = {"name": "rows", "op": "store", "bytes": 16, "index": ["tid//32 + 8*i", "4*(tid%32)"], "for": {"i": 4}}
+ROWS = writes("rows", 16, ["tid//32 + 8*i", "4*(tid%32)"], i=4)
 
 
 def drain(contiguous=32, **more):
@@ -54,9 +55,7 @@ def test_columns_under_16_byte_rows(contiguous, excess):
 
 def test_values_in_an_order_of_their_own():
     """16 words of a thread, 4 lanes of a warp in each bank: free of conflicts when lanes take turns."""
-    store = {
-        "name": "store", "op": "store", "bytes": 4, "index": ["tid//2", "32*(tid%2) + 2*i"], "for": {"i": 16},
-    }  # fmt: skip
+    store = writes("store", 4, ["tid//2", "32*(tid%2) + 2*i"], i=16)
     rows = ["64*(warp%2) + 8*(i%8) + tid%8", "16*(i//8) + 8*((tid%16)//8)"]
     read = {"name": "read", "op": "ldmatrix.x2", "index": rows, "for": {"i": 32}}
     fixed = layoutopt.solve(problem([store, read], (128, 64), "f16"))
@@ -131,14 +130,7 @@ def test_a_part_of_the_tile_by_a_part_of_the_block():
 
 def test_sizes_that_are_no_powers_of_two():
     access = {"name": "fill", "op": "store", "bytes": 16, "lanes": "free", "global": {"contiguous": 64}}
-    read = {
-        "name": "read",
-        "op": "load",
-        "bytes": 4,
-        "index": ["tid", "4*i"],
-        "for": {"i": 12},
-        "where": "tid < 24",
-    }
+    read = reads("read", 4, ["tid", "4*i"], i=12, where="tid < 24")
     read["bytes"] = 16
     result = layoutopt.solve(problem([access, read], (24, 48), threads=96))
     assert (result.status, result.excess) == (Status.OPTIMAL, 0)
@@ -301,10 +293,7 @@ def run(*arguments):
 def files(tmp_path_factory):
     """A problem and its result."""
     folder = tmp_path_factory.mktemp("free")
-    data = {
-        "schema": "layoutopt.problem/1", "name": "free", "tile": {"shape": [32, 128], "element": "f32"},
-        "threads": 256, "accesses": [ROWS, drain()],
-    }  # fmt: skip
+    data = one_tile("free", [32, 128], "f32", 256, [ROWS, drain()])
     (folder / "p.json").write_text(json.dumps(data))
     code, out = run("solve", folder / "p.json", "--json")
     assert code == 0, out
@@ -365,7 +354,7 @@ def test_what_an_h200_counted():
 @pytest.mark.parametrize("first", ["time", "instructions"])
 def test_what_is_estimated_is_not_called_optimal(first):
     rows = {"name": "rows", "op": "store", "bytes": 8, "lanes": "free", "global": {"contiguous": 16}}
-    read = {"name": "read", "op": "load", "bytes": 4, "index": ["tid % 8", "tid // 8 + 4*i"], "for": {"i": 2}}
+    read = reads("read", 4, ["tid % 8", "tid // 8 + 4*i"], i=2)
     result = layoutopt.solve(problem([rows, read], (8, 8), threads=32, layout={"minimise": first}))
     assert result.status is Status.FEASIBLE
 
@@ -388,7 +377,7 @@ def test_what_is_found_stays_when_the_time_is_over(over, monkeypatch):
 
     monkeypatch.setattr(solve_module, "solve_cases", late)
     rows = {**ROWS, "index": ["tid//3 % 6", "4*(tid % 3)"], "for": {}}
-    first = {"name": "first", "op": "load", "bytes": 4, "index": ["lane % 6", "lane % 12"]}
+    first = reads("first", 4, ["lane % 6", "lane % 12"])
     few = problem([rows, first, drain(8)], (6, 12), threads=32, layout={"families": ["none", "pad"]})
     assert layoutopt.solve(few).layout is not None
     assert len(calls) >= 2
@@ -420,10 +409,7 @@ def test_half_a_wavefront_proves_no_bytes():
 def test_the_base_is_aligned_as_the_hardware_needs_it_where_lanes_are_free(layout, fill):
     """Eight rows of a swizzle of 64 bytes, whoever executes the other accesses."""
     rows = {"name": "rows", "op": "store", "bytes": 16, "index": ["tid // 4", "8*(tid % 4)"], "lanes": "free"}
-    read = {"name": "r", "op": "load", "bytes": 2, "index": ["tid % 16", "i"], "for": {"i": 2}}
-    data = {
-        "name": "b", "threads": 64, "tile": {"shape": [16, 32], "element": "f16"},
-        "accesses": [rows, read, *fill], "layout": layout,
-    }  # fmt: skip
+    read = reads("r", 2, ["tid % 16", "i"], i=2)
+    data = one_tile("b", [16, 32], "f16", 64, [rows, read, *fill], layout=layout)
     result = layoutopt.solve(layoutopt.problem(data), time_limit=5)
     assert (result.family.partition(",")[0], result.alignment_bytes) == ("tma.64B", 512)

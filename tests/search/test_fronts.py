@@ -1,6 +1,7 @@
 """Layouts of several tiles under a clock: who has how much of the time."""
 
 import msgspec
+from written import reads
 
 from layoutopt.files.file import from_data
 from layoutopt.ground.budget import Budget
@@ -13,7 +14,7 @@ from layoutopt.search.solve import solve
 def transposes(*columns):
     """Tiles of 32 rows, each read by rows and by columns."""
     accesses = [
-        {"name": f"{tile}_{way}", "op": "load", "bytes": 4, "tile": tile, "index": index}
+        reads(f"{tile}_{way}", 4, index, tile=tile)
         for tile in (f"T{k}" for k in range(len(columns)))
         for way, index in (("rows", ["0", "tid % 32"]), ("columns", ["tid", "0"]))
     ]

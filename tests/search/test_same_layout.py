@@ -1,31 +1,26 @@
 """Tiles that share one layout: in the same bytes or side by side, of several shapes and element sizes."""
 
-import io
 import json
 
 import numpy as np
 import pytest
+from written import writes
 
-from layoutopt.cli.tiles import _npz
-from layoutopt.codegen.tiles import block_code
+from layoutopt.codegen.block import code_of
 from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import evaluate, parse
 from layoutopt.files.file import from_data
+from layoutopt.files.result_file import answer_from_data
 from layoutopt.hardware.devices import device
 from layoutopt.search.block import solve
-from layoutopt.study.block import read_block, solved_block
-from layoutopt.study.check_tiles import check_tiles
-from layoutopt.study.compare_tiles import compare_tiles
+from layoutopt.study.block import placed, tables_of
+from layoutopt.study.check import check
+from layoutopt.study.compare import compare
+from layoutopt.study.known import check_answer
 
 GPU = device("sm_90")
-ROWS = {
-    "name": "rows",
-    "op": "store",
-    "bytes": 2,
-    "index": ["2*i + lane // 16", "lane % 16"],
-    "for": {"i": 16},
-}
+ROWS = writes("rows", 2, ["2*i + lane // 16", "lane % 16"], i=16)
 # Sums in f32 leave down the columns; halves arrive along the rows.
 MIXED = {
     "name": "mixed", "target": "sm_90", "threads": 32,
@@ -68,7 +63,7 @@ def test_elements_of_two_sizes_share_their_bytes():
     tile_set = from_data(MIXED)
     found = solve(tile_set)
     assert (found.excess, found.bytes, str(found.status)) == (0, 1024, "optimal")
-    parts = {part.tile: part for part in solved_block(tile_set, GPU, found).parts}
+    parts = {part.tile: part for part in placed(tile_set, GPU, found).parts}
     halves, words = (offsets(parts[name].answer, parts[name].problem).ravel() for name in ("out", "acc"))
     assert (words == halves[::2]).all()
     assert (words + 2 == halves[1::2]).all()
@@ -77,8 +72,9 @@ def test_elements_of_two_sizes_share_their_bytes():
         table = offsets(part.answer, part.problem).ravel()
         case.check(table)
         assert all((count.wavefronts == count.ideal).all() for count in case.count(table))
-    assert "mixed_acc_offset_bytes" in block_code("c", solved_block(tile_set, GPU, found))
-    assert read_block(json.loads(json.dumps(found.to_json())), tile_set, GPU).bytes == 1024
+    assert "mixed_acc_offset_bytes" in code_of("c", placed(tile_set, GPU, found))
+    check_answer(tile_set, GPU, answer_from_data(json.loads(json.dumps(found.to_json()))))
+    assert found.bytes == 1024
 
 
 def test_tiles_side_by_side_have_one_formula_and_their_own_bytes():
@@ -88,16 +84,16 @@ def test_tiles_side_by_side_have_one_formula_and_their_own_bytes():
     assert (twins.tiles, single.tiles) == (("A", "B"), ("C",))
     assert twins.bases_bytes == (twins.base_bytes, twins.base_bytes + 2 * twins.stage_bytes)
     assert (found.excess, found.bytes) == (0, 5 * 1024 + 32)
-    parts = {part.tile: part for part in solved_block(tile_set, GPU, found).parts}
+    parts = {part.tile: part for part in placed(tile_set, GPU, found).parts}
     assert parts["A"].answer.offset == parts["B"].answer.offset
     assert (parts["A"].stages, parts["B"].stages) == (2, 3)
     spans = [
         (p.base_bytes, p.base_bytes + (p.stages - 1) * p.stage_bytes + p.answer.bytes) for p in parts.values()
     ]
     assert all(a[1] <= b[0] for a, b in zip(sorted(spans), sorted(spans)[1:], strict=False))
-    tables = np.load(io.BytesIO(_npz(tile_set, found)))
+    tables = tables_of(tile_set, found)
     assert (tables["B"] - tables["A"] == 2 * twins.stage_bytes).all()
-    rows = {row.family: row for row in compare_tiles(tile_set, time_limit=2).rows}
+    rows = {row.family: row for row in compare(tile_set, time_limit=2).rows}
     assert rows["all"].bytes == found.bytes
 
 
@@ -155,7 +151,7 @@ def test_tiles_of_several_sizes_have_one_formula_and_bytes_of_their_own():
     tile_set = from_data(OPERANDS)
     found = solve(tile_set)
     assert (found.excess, found.bytes, str(found.status)) == (0, 2 * 2048 + 3 * 6144, "optimal")
-    parts = {part.tile: part for part in solved_block(tile_set, GPU, found).parts}
+    parts = {part.tile: part for part in placed(tile_set, GPU, found).parts}
     assert parts["A"].answer.offset == parts["B"].answer.offset
     assert [(p.stages, p.stage_bytes, p.answer.bytes) for p in parts.values()] == [
         (2, 2048, 2048),
@@ -163,7 +159,7 @@ def test_tiles_of_several_sizes_have_one_formula_and_bytes_of_their_own():
     ]
     assert (parts["B"].answer.table()[:16] == parts["A"].answer.table()).all()
     assert json.dumps(found.to_json()["tiles"][0]["places"]).count("stage_bytes") == 2
-    assert read_block(json.loads(json.dumps(found.to_json())), tile_set, GPU).bytes == found.bytes
+    check_answer(tile_set, GPU, answer_from_data(json.loads(json.dumps(found.to_json()))))
 
 
 def test_pads_of_the_largest_tile_are_those_of_the_others():
@@ -173,7 +169,7 @@ def test_pads_of_the_largest_tile_are_those_of_the_others():
     stage = {place.tile: (place.stage_bytes, place.bytes) for place in found.tiles[0].places}
     assert stage == {"A": (15 * 144 + 128, 15 * 144 + 128), "B": (47 * 144 + 128, 47 * 144 + 128)}
     assert (found.excess, str(found.status)) == (0, "optimal")
-    rows = {row.family: row for row in compare_tiles(tile_set, time_limit=2).rows}
+    rows = {row.family: row for row in compare(tile_set, time_limit=2).rows}
     assert rows["all"].bytes == found.bytes == 2 * stage["A"][0] + 3 * stage["B"][0]
 
 
@@ -185,7 +181,7 @@ def test_a_function_of_the_bytes_serves_elements_of_two_sizes_and_as_many_rows()
         tile_set = from_data({**data, **change})
         found = solve(tile_set)
         assert (found.excess, found.bytes) == (0, 2048 if not change else 3072)
-        parts = {part.tile: part for part in solved_block(tile_set, GPU, found).parts}
+        parts = {part.tile: part for part in placed(tile_set, GPU, found).parts}
         halves, words = (offsets(parts[name].answer, parts[name].problem).ravel() for name in ("out", "acc"))
         assert (words[:256] == halves[::2]).all()
 
@@ -193,9 +189,9 @@ def test_a_function_of_the_bytes_serves_elements_of_two_sizes_and_as_many_rows()
 def test_a_shipped_block_is_asked_for_one_layout():
     published = [{"offset": "x0*64 + (x1 ^ x0 % 8 * 8)", "bytes": n} for n in (2048, 6144)]
     tiles = [{**tile, "published": mine} for tile, mine in zip(ROWS_OF_16, published, strict=True)]
-    assert not check_tiles(from_data({**OPERANDS, "tiles": tiles}), target=GPU).findings
+    assert not check(from_data({**OPERANDS, "tiles": tiles}), target=GPU).findings
     tiles[1]["published"] = {"offset": "x0*64 + (x1 ^ x0 % 4 * 16)", "bytes": 6144}
-    (finding,) = check_tiles(from_data({**OPERANDS, "tiles": tiles}), target=GPU).findings
+    (finding,) = check(from_data({**OPERANDS, "tiles": tiles}), target=GPU).findings
     assert (finding.kind, finding.details["byte"]) == ("layouts_differ", 128)
 
 

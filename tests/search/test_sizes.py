@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 from command import layoutopt
+from written import reads, writes
 
 from layoutopt.codegen.sizes import sizes_header
 from layoutopt.errors import LayoutError, ProblemFileError
@@ -99,8 +100,7 @@ def test_constraints_hold_at_every_size():
 
 def test_dimensions_in_another_order():
     """Columns of any height: only contiguous ones have no conflicts in as few bytes."""
-    columns = {"name": "columns", "op": "store", "bytes": 4, "for": {"i": "M*N // 256"},
-               "index": ["(tid + 256*i) % M", "(tid + 256*i) // M"]}  # fmt: skip
+    columns = writes("columns", 4, ["(tid + 256*i) % M", "(tid + 256*i) // M"], i="M*N // 256")
     common = found(file([{"M": 32, "N": 32}, {"M": 33, "N": 32}], accesses=[columns]))
     assert to_text(common.offset) == "x1*M + x0"
     assert [size.excess for size in common.sizes] == [0, 0]
@@ -109,8 +109,8 @@ def test_dimensions_in_another_order():
 def test_a_pad_after_every_so_many_elements():
     """Strides on one dimension: no row to pad."""
     accesses = [
-        {"name": "strided", "op": "load", "bytes": 4, "index": ["tid * (M // 128)"]},
-        {"name": "neighbours", "op": "store", "bytes": 4, "index": ["tid"]},
+        reads("strided", 4, ["tid * (M // 128)"]),
+        writes("neighbours", 4, ["tid"]),
     ]
     raw = file([{"M": 1024}, {"M": 2048}], accesses=accesses, threads=128)
     raw["tile"] = {"shape": ["M"], "element": "f32"}
@@ -124,10 +124,8 @@ def types(**more):
     raw = file([{"T": "f64", "V": 2}, {"T": "f32", "V": 4}, {"T": "f16", "V": 8}, {"T": "bf16", "V": 8}])
     raw["tile"] = {"shape": [64, "8*V"], "element": "T"}
     raw["threads"] = 128
-    rows = {"name": "rows", "op": "store", "bytes": 16, "for": {"i": 4},
-            "index": ["tid // 8 + 16*i", "tid % 8 * V"]}  # fmt: skip
-    columns = {"name": "columns", "op": "load", "bytes": 16, "for": {"i": 4},
-               "index": ["tid % 64", "(tid // 64 + 2*i) * V"]}  # fmt: skip
+    rows = writes("rows", 16, ["tid // 8 + 16*i", "tid % 8 * V"], i=4)
+    columns = reads("columns", 16, ["tid % 64", "(tid // 64 + 2*i) * V"], i=4)
     return {**raw, "accesses": [rows, columns], **more}
 
 
@@ -177,7 +175,7 @@ def test_a_type_is_any_of_its_size_and_alignment(tmp_path):
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler on this machine")
 def test_structures_of_several_sizes(tmp_path):
     """The size of an element may be a parameter itself."""
-    access = {"name": "one", "op": "store", "bytes": "4*B", "index": ["tid // 32", "tid % 32"]}
+    access = writes("one", "4*B", ["tid // 32", "tid % 32"])
     raw = file([{"B": 1}, {"B": 2}, {"B": 4}], accesses=[access], threads=128)
     raw["tile"] = {"shape": [4, 32], "element": {"bytes": "4*B"}}
     text = sizes_header(raw, found(raw), "t")
@@ -218,7 +216,7 @@ def test_the_element_is_named_at_every_size():
 
 
 def test_the_order_of_the_file_is_that_of_the_formula():
-    columns = {"name": "columns", "op": "store", "bytes": 4, "index": ["i", "tid % N"], "for": {"i": "M"}}
+    columns = writes("columns", 4, ["i", "tid % N"], i="M")
     for families, formula in (
         (["none"], "x1*M + x0"),
         (["none", "xor"], "x1*M + (x0 ^ x1 % 32)"),
@@ -230,7 +228,7 @@ def test_the_order_of_the_file_is_that_of_the_formula():
 
 def test_every_pitch_is_the_multiple_that_is_asked_for():
     """Of x1*(M*N) + x0*N + x2, that of x0, too."""
-    layers = {"name": "layers", "op": "load", "bytes": 4, "index": ["0", "tid % M", "0"]}
+    layers = reads("layers", 4, ["0", "tid % M", "0"])
     raw = file([{"M": 32, "N": 6}, {"M": 64, "N": 6}], threads=32, accesses=[layers])
     raw["tile"]["shape"] = [2, "M", "N"]
     raw["layout"] = {"pitch_multiple_bytes": 16, "families": ["none", "order", "pad"]}

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 
 import pytest
+from written import one_tile, reads, writes
 
 from layoutopt import check
 from layoutopt.codegen.languages import emit
@@ -16,7 +17,7 @@ from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import Status
 from layoutopt.report import comparison_text
-from layoutopt.report.text import explanation_report
+from layoutopt.report.explanation_text import explanation_report
 from layoutopt.search.solve import cases as solve_module_cases
 from layoutopt.search.solve import solve
 from layoutopt.study.compare import compare
@@ -26,16 +27,13 @@ from layoutopt.study.show import views
 ROWS = {"name": "rows", "op": "store", "index": ["4*i + tid // 8", "4*(tid % 8)"], "for": {"i": 8}}
 NARROW = {**ROWS, "bytes": 8, "index": ["4*i + tid // 8", "4*(tid % 8) + 2*p"], "for": {"i": 8, "p": 2}}
 NARROWEST = {**ROWS, "bytes": 4, "index": ["4*i + tid // 8", "4*(tid % 8) + p"], "for": {"i": 8, "p": 4}}
-COLUMNS = {"name": "columns", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 32}}
+COLUMNS = reads("columns", 4, ["tid", "i"], i=32)
 
 
 def problem(*accesses, families=("none", "pad"), element="f32", shape=(32, 32)):
     return from_data(
-        {
-            "schema": "layoutopt.problem/1", "name": "widths", "threads": 32, "accesses": list(accesses),
-            "tile": {"shape": list(shape), "element": element}, "layout": {"families": list(families)},
-        }
-    )  # fmt: skip
+        one_tile("widths", list(shape), element, 32, list(accesses), layout={"families": list(families)})
+    )
 
 
 def total(result, rows_weight=1):
@@ -155,13 +153,11 @@ def test_compare_show_and_explain_take_the_solvers_choice():
 @pytest.mark.parametrize("conflict_free", [False, True])
 def test_what_one_choice_needs_is_not_said_of_all(monkeypatch, conflict_free):
     """Rows of 8 bytes under columns of 1 byte: conflicts at 8 bytes a lane, none at 4, which there was no time for."""
-    data = {
-        "name": "widths", "tile": {"shape": [32, 128], "element": "u8"}, "threads": 32,
-        "accesses": [
-            {"name": "rows", "op": "store", "bytes": [16, 4], "index": ["tid", "0"]},
-            {"name": "columns", "op": "load", "bytes": 1, "index": ["tid", "i"], "for": {"i": 16}},
-        ],
-    }  # fmt: skip
+    accesses = [
+        writes("rows", [16, 4], ["tid", "0"]),
+        reads("columns", 1, ["tid", "i"], i=16),
+    ]
+    data = one_tile("widths", [32, 128], "u8", 32, accesses)
     whole = solve(from_data(data), conflict_free=conflict_free)
 
     def one_case(*asked):
@@ -177,11 +173,8 @@ def test_what_one_choice_needs_is_not_said_of_all(monkeypatch, conflict_free):
 
 def test_bytes_that_one_choice_needs_are_not_said_of_all(monkeypatch):
     """Pairs in rows of 33 words need a pad, single words none, which there was no time for."""
-    data = {
-        "name": "widths", "tile": {"shape": [32, 33], "element": "f32"}, "threads": 32,
-        "accesses": [{"name": "rows", "op": "store", "bytes": [8, 4], "index": ["tid", "0"]}],
-        "layout": {"families": ["none", "pad"]},
-    }  # fmt: skip
+    accesses = [writes("rows", [8, 4], ["tid", "0"])]
+    data = one_tile("widths", [32, 33], "f32", 32, accesses, layout={"families": ["none", "pad"]})
 
     def one_case(*asked):
         yield next(iter(solve_module_cases(*asked)))
@@ -194,10 +187,7 @@ def test_bytes_that_one_choice_needs_are_not_said_of_all(monkeypatch):
 
 
 def test_no_choice_has_all_of_the_time_but_the_last(monkeypatch):
-    data = {
-        "name": "widths", "tile": {"shape": [32, 32], "element": "f32"}, "threads": 32,
-        "accesses": [{"name": "rows", "op": "store", "bytes": [16, 8, 4], "index": ["tid", "0"]}],
-    }  # fmt: skip
+    data = one_tile("widths", [32, 32], "f32", 32, [writes("rows", [16, 8, 4], ["tid", "0"])])
     given = []
     monkeypatch.setattr(
         "layoutopt.search.solve.improved",

@@ -8,14 +8,17 @@ import subprocess
 import numpy as np
 import pytest
 from command import layoutopt
+from written import reads
 
+from layoutopt.codegen.block import code_of
 from layoutopt.codegen.registry import LANGUAGES
-from layoutopt.codegen.tiles import block_code
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.files.file import from_data
+from layoutopt.files.result_file import answer_from_data
 from layoutopt.hardware.devices import device
 from layoutopt.search.block import solve
-from layoutopt.study.block import block_in_use, read_block, solved_block
+from layoutopt.study.block import placed, placed_in_use
+from layoutopt.study.known import check_answer
 
 TILE = {"element": "f32", "shape": [32, 8]}
 TOUCH = {"op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 8}}
@@ -55,7 +58,7 @@ def tables(tile_set, arrangement):
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler")
 def test_c_has_every_tile_where_it_lies_in_its_own_coordinates(solved, tmp_path):
     tile_set, arrangement = solved
-    text = block_code("c", solved_block(tile_set, device("sm_90"), arrangement))
+    text = code_of("c", placed(tile_set, device("sm_90"), arrangement))
     (tmp_path / "set.h").write_text(text)
     (tmp_path / "set.c").write_text(
         '#include <stdio.h>\n#include "set.h"\n#include "set.h"\nint main(void) {\n'
@@ -78,9 +81,9 @@ def test_c_has_every_tile_where_it_lies_in_its_own_coordinates(solved, tmp_path)
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_language_has_every_tile_and_its_place(solved, language):
     tile_set, arrangement = solved
-    text = block_code(language, solved_block(tile_set, device("sm_90"), arrangement))
-    placed = {name: part for part in arrangement.tiles for name in part.tiles}
-    for name, part in placed.items():
+    text = code_of(language, placed(tile_set, device("sm_90"), arrangement))
+    parts = {name: part for part in arrangement.tiles for name in part.tiles}
+    for name, part in parts.items():
         for constant, value in (("base", part.base_bytes), ("stage_bytes", part.stage_bytes)):
             assert LANGUAGES[language].constant.format(f"set_{name}_{constant}", value) in text
         assert f"set_{name}_{'layout' if language in ('cute', 'gluon', 'tilelang') else 'offset'}" in text
@@ -91,32 +94,33 @@ def test_every_language_has_every_tile_and_its_place(solved, language):
 def test_python_offsets_of_tilelang(solved):
     tile_set, arrangement = solved
     space = {}
-    exec(block_code("tilelang", solved_block(tile_set, device("sm_90"), arrangement)), space)
+    exec(code_of("tilelang", placed(tile_set, device("sm_90"), arrangement)), space)
     for name, table in tables(tile_set, arrangement).items():
         offsets = space[f"set_{name}_offset"](*np.indices(table.shape))
         assert (4 * offsets + space[f"set_{name}_base"] == table).all()
 
 
 def test_a_block_in_use_is_emitted_as_the_file_has_it():
-    block = block_in_use(from_data({**SET, "same_layout": False}), device("sm_90"))
+    block = placed_in_use(from_data({**SET, "same_layout": False}), device("sm_90"))
     assert [(part.tile, part.base_bytes, part.answer) for part in block.parts] == [
         ("A", 0, "x0*9 + x1"),
         ("B", 2304, "x0*9 + x1"),
         ("C", 2304, "x0*32 + x1"),
     ]
-    assert "set_B_base = 2304" in block_code("cuda", block)
+    assert "set_B_base = 2304" in code_of("cuda", block)
     wrong = copy.deepcopy(SET)
     wrong["tiles"][1]["base_bytes"] = 4
     with pytest.raises(
         ProblemFileError, match="tiles: the block cannot hold its tiles so: tiles A and B share"
     ):
-        block_in_use(from_data(wrong), device("sm_90"))
+        placed_in_use(from_data(wrong), device("sm_90"))
 
 
 def test_an_answer_is_read_back_with_its_problem(solved):
     tile_set, arrangement = solved
     raw = json.loads(json.dumps(arrangement.to_json()))
-    assert read_block(raw, tile_set, device("sm_90")) == solved_block(tile_set, device("sm_90"), arrangement)
+    assert answer_from_data(raw) == arrangement
+    check_answer(tile_set, device("sm_90"), arrangement)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +154,7 @@ def test_an_answer_that_does_not_hold_is_refused(solved, path, value, error):
         inside = inside[key]
     inside[path[-1]] = value
     with pytest.raises(ProblemFileError) as caught:
-        read_block(raw, tile_set, device("sm_90"))
+        check_answer(tile_set, device("sm_90"), answer_from_data(raw))
     assert str(caught.value).startswith(error)
 
 
@@ -172,16 +176,9 @@ def test_emit_of_several_tiles_on_the_command_line(tmp_path):
 
 def test_a_language_that_cannot_express_a_tile_names_it():
     odd = {"name": "odd", "shape": [24, 9], "element": "f32"}
-    rows = {
-        "name": "r",
-        "tile": "odd",
-        "op": "load",
-        "bytes": 4,
-        "index": ["lane % 24", "i"],
-        "for": {"i": 9},
-    }
+    rows = reads("r", 4, ["lane % 24", "i"], i=9, tile="odd")
     data = {**SET, "tiles": [SET["tiles"][0], odd], "accesses": [SET["accesses"][0], rows]}
     tile_set = from_data({**data, "overlay": [], "same_layout": False})
-    block = solved_block(tile_set, device("sm_90"), solve(tile_set))
+    block = placed(tile_set, device("sm_90"), solve(tile_set))
     with pytest.raises(LayoutError, match="tile 'odd': Gluon's shared layouts need extents"):
-        block_code("gluon", block)
+        code_of("gluon", block)

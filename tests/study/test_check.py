@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from command import layoutopt
 from conftest import PROBLEMS, ROOT, problem_id
+from written import one_tile, reads, writes
 
 from layoutopt import check, load, solve
 from layoutopt.accesses.lower import with_loops
@@ -14,11 +15,11 @@ from layoutopt.accesses.trace import trace
 from layoutopt.engine.witness import witness
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
-from layoutopt.ground.budget import Budget
-from layoutopt.hardware.counters import BANK_CONFLICTS, WAVEFRONTS
-from layoutopt.hardware.devices import device
+from layoutopt.ground.budget import Budget, OutOfTime
+from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS, device
 from layoutopt.problems.answer import Status
-from layoutopt.report.text import audit_report
+from layoutopt.report.audit_text import audit_report
+from layoutopt.study import nearest_edit
 from layoutopt.study.compare import compare
 
 BASICS = ROOT / "problems" / "basics"
@@ -97,13 +98,8 @@ def test_witness_agrees_with_the_engine(path):
 
 
 def test_unsound_layouts():
-    wide = from_data(
-        {
-            "name": "wide", "tile": {"shape": [8, 8], "element": "f32"}, "threads": 32,
-            "accesses": [{"name": "vectors", "op": "load", "bytes": 16, "index": ["tid // 2 % 8", "4*(tid % 2)"]}],
-            "layout": {"max_bytes": 256},
-        }
-    )  # fmt: skip
+    accesses = [reads("vectors", 16, ["tid // 2 % 8", "4*(tid % 2)"])]
+    wide = from_data(one_tile("wide", [8, 8], "f32", 32, accesses, layout={"max_bytes": 256}))
     overlapping = check(wide, "x0*4 + x1")
     assert overlapping.status is Status.INFEASIBLE
     (overlap,) = findings(overlapping, "overlap")
@@ -181,15 +177,8 @@ def test_bytes_alone_are_no_reason():
 
 def test_a_fix_and_an_edit_save_time_and_not_wavefronts_alone():
     """An XOR without conflicts takes instructions in every iteration, where a pad and a split take none."""
-    rows = {
-        "name": "rows",
-        "op": "store",
-        "bytes": 4,
-        "index": ["tid // 32 + 2*i", "tid % 32"],
-        "for": {"i": 20},
-    }
-    columns = {"name": "columns", "op": "load", "bytes": 4, "index": ["tid % 40", "j"],
-               "where": "tid < 40", "for": {"j": 36}}  # fmt: skip
+    rows = writes("rows", 4, ["tid // 32 + 2*i", "tid % 32"], i=20)
+    columns = reads("columns", 4, ["tid % 40", "j"], j=36, where="tid < 40")
     tile = {"shape": [40, 36], "element": "f32"}
     problem = from_data({"name": "p", "tile": tile, "threads": 64, "accesses": [rows, columns]})
     asked = check(problem, "x0*36 + x1", solver=quick)
@@ -206,12 +195,8 @@ def test_nothing_to_mend():
 
 def test_what_the_compiler_may_fuse():
     """Profiled on sm_80: a column of int s[32][32], two neighbours a lane, shows 30 conflicts and not 62."""
-    problem = from_data(
-        {
-            "name": "column", "target": "sm_80", "tile": {"shape": [32, 32], "element": "i32"}, "threads": 32,
-            "accesses": [{"name": "read", "op": "load", "bytes": 4, "index": ["tid", "m"], "for": {"m": 2}}],
-        }
-    )  # fmt: skip
+    accesses = [reads("read", 4, ["tid", "m"], m=2)]
+    problem = from_data(one_tile("column", [32, 32], "i32", 32, accesses, target="sm_80"))
     result = check(problem, "x0*32 + x1")
     assert (result.accesses[0].wavefronts, result.accesses[0].bank_conflicts) == (64, 62)
     (fusion,) = findings(result, "fusion")
@@ -220,10 +205,7 @@ def test_what_the_compiler_may_fuse():
 
 
 def test_amd_counters_have_amds_names():
-    data = {
-        "name": "columns", "target": "gfx942", "tile": {"shape": [64, 32], "element": "f32"}, "threads": 64,
-        "accesses": [{"name": "read", "op": "load", "bytes": 4, "index": ["tid", "0"]}],
-    }  # fmt: skip
+    data = one_tile("columns", [64, 32], "f32", 64, [reads("read", 4, ["tid", "0"])], target="gfx942")
     problem = from_data(data)
     audit = check(problem, "x0*32 + x1")
     (read,) = audit.accesses
@@ -235,16 +217,12 @@ def test_amd_counters_have_amds_names():
 
 
 def test_counters_of_each_operation():
-    problem = from_data(
-        {
-            "name": "wide", "tile": {"shape": [32, 8], "element": "f32"}, "threads": 32,
-            "accesses": [
-                {"name": "fill", "op": "cp.async", "bytes": 16, "index": ["tid", "0"]},
-                {"name": "one word", "op": "load", "bytes": 16, "index": ["0", "0"]},
-                {"name": "write", "op": "st.shared.v4.b32", "index": ["tid", "4"]},
-            ],
-        }
-    )  # fmt: skip
+    accesses = [
+        {"name": "fill", "op": "cp.async", "bytes": 16, "index": ["tid", "0"]},
+        reads("one word", 16, ["0", "0"]),
+        {"name": "write", "op": "st.shared.v4.b32", "index": ["tid", "4"]},
+    ]
+    problem = from_data(one_tile("wide", [32, 8], "f32", 32, accesses))
     fill, one, write = check(problem, "x0*8 + x1").accesses
     assert fill.counters == {}
     assert one.wavefronts == 2
@@ -270,24 +248,8 @@ def test_layouts_as_tables_and_as_objects():
 
 
 def test_a_layout_that_the_hardware_dictates_is_the_only_fix():
-    problem = from_data(
-        {
-            "schema": "layoutopt.problem/1",
-            "name": "dictated",
-            "tile": {"shape": [64, 64], "element": "bf16"},
-            "threads": 128,
-            "layout": {"must_be": "tma"},
-            "accesses": [
-                {
-                    "name": "a",
-                    "op": "load",
-                    "bytes": 16,
-                    "index": ["tid % 64", "8*(tid // 64 + 2*i)"],
-                    "for": {"i": 4},
-                }
-            ],
-        }
-    )
+    accesses = [reads("a", 16, ["tid % 64", "8*(tid // 64 + 2*i)"], i=4)]
+    problem = from_data(one_tile("dictated", [64, 64], "bf16", 128, accesses, layout={"must_be": "tma"}))
     result = check(problem, "x0*64 + x1", solver=quick)
     assert result.excess > 0
     (fix,) = findings(result, "fix")
@@ -326,11 +288,39 @@ def test_command_line(tmp_path):
 
 
 def test_more_than_a_block_of_the_gpu_has_is_said():
-    store = {"name": "rows", "op": "store", "bytes": 16, "index": ["tid", "4*i"], "for": {"i": 16}}
-    data = {"name": "large", "target": "sm_75", "threads": 256, "tile": {"shape": [256, 64], "element": "f32"},
-            "accesses": [store]}  # fmt: skip
+    store = writes("rows", 16, ["tid", "4*i"], i=16)
+    data = one_tile("large", [256, 64], "f32", 256, [store], target="sm_75")
     (found,) = [f for f in check(from_data(data), "x0*68 + x1").findings if f.kind == "too_large"]
     assert found.message == "69,616 bytes; a block of sm_75 has 65,536 for it"
     assert not [f for f in check(from_data(data), "x0*64 + x1").findings if f.kind == "too_large"]
     other = from_data({**data, "block": {"other_shared_bytes": 16}})
     assert [f for f in check(other, "x0*64 + x1").findings if f.kind == "too_large"]
+
+
+PROBLEM = {
+    "name": "histogram",
+    "tile": {"shape": [256], "element": "u32"},
+    "threads": 32,
+    "accesses": [{"name": "add", "op": "atomic", "index": ["b"], "bytes": 4, "any": {"b": 256}}],
+}
+
+
+@pytest.mark.parametrize("layout", ["x0", 4 * np.arange(256)])
+def test_lanes_that_choose_are_counted_by_the_clock(layout):
+    problem = from_data(PROBLEM)
+    assert check(problem, layout, counting=Budget()).excess == check(problem, layout).excess
+    with pytest.raises(OutOfTime):
+        check(problem, layout, counting=Budget(0))
+    # Lanes that are known are counted without it.
+    known = from_data(PROBLEM | {"accesses": [reads("read", 4, ["lane"])]})
+    assert check(known, layout, counting=Budget(0)).excess == 0
+
+
+def test_a_long_formula_of_many_elements_is_estimated_and_edited_by_the_clock(monkeypatch):
+    columns = reads("read", 4, ["lane", "0"])
+    problem = from_data(PROBLEM | {"tile": {"shape": [32, 32], "element": "u32"}, "accesses": [columns]})
+    text = "x0*32 + (x1 ^ x0 // 1024)"
+    assert check(problem, text, solver=solve, budget=Budget(0)).edit is not None
+    monkeypatch.setattr(nearest_edit, "_QUICK_OPERATIONS", 1024)
+    found = check(problem, text, solver=solve, budget=Budget(0))
+    assert (found.edit, found.estimate, found.excess) == (None, None, 31)

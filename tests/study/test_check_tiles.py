@@ -10,7 +10,7 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data, load
 from layoutopt.problems.answer import Status
 from layoutopt.search.block import solve
-from layoutopt.study.check_tiles import check_tiles
+from layoutopt.study.check import check
 
 BLOCK = {
     "name": "block", "target": "sm_90", "threads": 32,
@@ -33,7 +33,7 @@ def audited(**changes):
             data["tiles"]["AB".index(name)].update(fields)
         else:
             data[name] = fields
-    return check_tiles(from_data(data))
+    return check(from_data(data))
 
 
 def kinds(audit):
@@ -76,9 +76,9 @@ def test_where_the_file_does_not_say_a_tile_begins_where_its_elements_may():
     reads = {"op": "load", "bytes": 4, "index": ["lane % 5"]}
     accesses = [{**reads, "name": name, "tile": name} for name in "AB"]
     data = {"name": "t", "target": "sm_90", "threads": 32, "tiles": tiles, "accesses": accesses}
-    bases = [part.base_bytes for part in check_tiles(from_data(data)).tiles]
+    bases = [part.base_bytes for part in check(from_data(data)).tiles]
     assert bases == [0, 112]
-    given = check_tiles(from_data({**data, "layout": {"alignment_bytes": 4}}))
+    given = check(from_data({**data, "layout": {"alignment_bytes": 4}}))
     assert [part.base_bytes for part in given.tiles] == [0, 108]
 
 
@@ -92,7 +92,7 @@ def test_a_tile_without_a_layout_is_named():
     data = copy.deepcopy(BLOCK)
     del data["tiles"][1]["published"]
     with pytest.raises(ProblemFileError, match=r"tiles\[1\]: no layout to check"):
-        check_tiles(from_data(data))
+        check(from_data(data))
 
 
 def test_the_command_prints_the_block(tmp_path):
@@ -124,7 +124,7 @@ PUBLIC = {
 @pytest.mark.parametrize("name", PUBLIC)
 def test_blocks_of_public_kernels(name):
     tile_set = load(name)
-    audit = check_tiles(tile_set)
+    audit = check(tile_set)
     assert (audit.bytes, audit.excess, kinds(audit)) == (*PUBLIC[name], [])
     if PUBLIC[name][1]:
         return

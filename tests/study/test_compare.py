@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from command import layoutopt
 from conftest import PROBLEMS, ROOT, problem_id
+from oracle.banks import weighted_excess
+from written import one_tile, reads, writes
 
 from layoutopt.accesses.trace import trace
 from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
-from layoutopt.expressions.count import operations
 from layoutopt.expressions.grammar import evaluate, parse
+from layoutopt.expressions.simplify import operations
 from layoutopt.files.file import load
 from layoutopt.files.python import problem as from_fields
 from layoutopt.ground.budget import Budget
@@ -50,16 +52,8 @@ def named(name):
 
 
 def excess_of(problem, table):
-    """By the conflict engine, for byte offsets in the tile's shape."""
-    from layoutopt.engine.conflicts import count_wavefronts
-
     gpu = device(problem.target)
-    flat = table.ravel()
-    total = 0
-    for access in trace(problem, gpu).accesses:
-        counts = count_wavefronts(flat[access.element], access.active, access.operation, gpu)
-        total += int(((counts.wavefronts - counts.ideal) * access.weight).sum())
-    return total
+    return weighted_excess(table, trace(problem, gpu), gpu)
 
 
 def test_the_question_that_started_it():
@@ -274,7 +268,7 @@ def test_rows_that_a_problem_does_not_allow(problem_file):
 )
 def test_guesses_keep_to_order_and_pitch(problem_file, layout, shape, allowed):
     index = ["tid", "0"][: len(shape)]
-    access = {"name": "a", "op": "load", "bytes": 4, "index": index}
+    access = reads("a", 4, index)
     tile = {"shape": shape, "element": "f32"}
     problem = load(problem_file(tile=tile, threads=32, accesses=[access], layout=layout))
     rows = [row for row in compare(problem).rows if row.family.startswith("guess")]
@@ -294,8 +288,8 @@ def test_the_layout_in_use_is_a_row_and_can_be_kept(problem_file):
 
 def test_weights_decide(problem_file):
     accesses = [
-        {"name": "rows", "op": "store", "bytes": 4, "index": ["tid // 8", "tid % 8"], "weight": 0},
-        {"name": "columns", "op": "load", "bytes": 4, "index": ["tid % 8", "tid // 8"], "weight": 3},
+        writes("rows", 4, ["tid // 8", "tid % 8"], weight=0),
+        reads("columns", 4, ["tid % 8", "tid // 8"], weight=3),
     ]
     comparison = compare(load(problem_file(accesses=accesses)))
     for row in comparison.rows:
@@ -335,7 +329,7 @@ def test_occupancy_by_the_documented_arithmetic():
 def test_what_else_a_block_takes_is_in_the_file(problem_file):
     """Two blocks of 100 KiB fit beside tiles of 4 KiB; by registers, one of 512 threads."""
     tile, threads = {"shape": [32, 32], "element": "f32"}, 512
-    accesses = [{"name": "a", "op": "load", "bytes": 4, "index": ["tid // 32", "lane"]}]
+    accesses = [reads("a", 4, ["tid // 32", "lane"])]
     memory = {"other_shared_bytes": 100 << 10}
     row = compare(load(problem_file(tile=tile, threads=threads, accesses=accesses, block=memory))).rows[0]
     assert (row.blocks_per_sm, row.limited_by, row.pipeline_stages) == (2, "shared memory", 31)
@@ -437,14 +431,8 @@ def test_wrong_use(tmp_path):
 
 
 def test_conflicts_that_no_layout_avoids_are_exit_code_1(problem_file):
-    store = {
-        "name": "s",
-        "op": "store",
-        "bytes": 16,
-        "index": ["tid // 4 + 8*i", "tid % 4 * 4"],
-        "for": {"i": 4},
-    }
-    load_column = {"name": "l", "op": "load", "bytes": 4, "index": ["tid", "0"]}
+    store = writes("s", 16, ["tid // 4 + 8*i", "tid % 4 * 4"], i=4)
+    load_column = reads("l", 4, ["tid", "0"])
     path = problem_file(tile={"shape": [32, 16], "element": "f32"}, threads=32, accesses=[store, load_column])
     done = layoutopt("compare", str(path), "--json")
     data = json.loads(done.stdout)
@@ -461,7 +449,7 @@ def test_an_answer_has_one_form():
 
 def test_what_is_known_is_not_searched_again(monkeypatch):
     """Everything is searched once, and not at all where its answer is given."""
-    from layoutopt.study import compare as module
+    from layoutopt.study import rows as module
 
     problem = load(ROOT / "problems/basics/transpose_16x32_f32.json")
     asked: list[int] = []
@@ -483,10 +471,7 @@ def test_what_is_known_is_not_searched_again(monkeypatch):
 
 
 def test_a_pad_of_one_dimension_is_an_interval_pad():
-    data = {
-        "name": "line", "tile": {"shape": [256], "element": "f32"}, "threads": 32,
-        "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["tid*8"]}],
-    }  # fmt: skip
+    data = one_tile("line", [256], "f32", 32, [reads("a", 4, ["tid*8"])])
     rows = {row.family: row for row in compare(from_fields(data)).rows}
     assert rows["guess_pad"].offset == "x0 // 32 * 33 + x0 % 32"
     assert rows["interval"].excess <= rows["guess_pad"].excess
@@ -509,10 +494,9 @@ def test_a_row_under_max_bytes_shows_what_fits():
 
 def test_what_an_alignment_leaves_of_a_row_is_its_best():
     """Without a swizzle, which needs a base at a row of banks, row-major is of the family all the same."""
-    data = {
-        "name": "base", "tile": {"shape": [8, 32], "element": "f32"}, "threads": 32,
-        "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["tid % 8", "tid // 8"]}],
-        "layout": {"alignment_bytes": 16, "families": ["none", "xor"]},
-    }  # fmt: skip
+    accesses = [reads("a", 4, ["tid % 8", "tid // 8"])]
+    data = one_tile(
+        "base", [8, 32], "f32", 32, accesses, layout={"alignment_bytes": 16, "families": ["none", "xor"]}
+    )
     (row,) = (row for row in compare(from_fields(data)).rows if row.family == "cute")
     assert (row.status, row.offset, row.label) == ("optimal", "x0*32 + x1", "no swizzle, row-major")

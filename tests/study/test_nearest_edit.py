@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from command import layoutopt
 from conftest import ROOT
+from written import one_tile, reads, writes
 
 from layoutopt import check, load, solve
 from layoutopt.engine.case import case_of
@@ -43,12 +44,11 @@ def test_a_pitch_of_132_instead_of_129():
     assert found.excess == 0
 
 
-def test_edits_are_not_estimated_once_the_time_is_over():
-    problem = from_data(SCAN)
+def test_edits_are_not_estimated_once_the_time_is_over(monkeypatch):
+    monkeypatch.setattr("layoutopt.study.nearest_edit.estimate", lambda *_: 1 / 0)
+    case = case_of(from_data(SCAN), device("sm_90"))
     node = parse("x0*129 + x1", frozenset(("x0", "x1")))
-    found = nearest_edit(node, case_of(problem, device("sm_90")), Budget(0), cost=None)
-    late = nearest_edit(node, case_of(problem, device("sm_90")), Budget(0), cost=lambda *_: 1 / 0)
-    assert late == found
+    assert nearest_edit(node, case, Budget(0), by_time=True) == nearest_edit(node, case, Budget(0))
 
 
 def test_it_is_a_row_of_compare_and_the_first_fix_of_check():
@@ -105,8 +105,8 @@ def test_what_is_no_layout_is_mended():
 def test_constraints_are_kept(problem_file, layout, kind):
     tile = {"shape": [32, 32], "element": "f32"}
     accesses = [
-        {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": 32}},
-        {"name": "columns", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 32}},
+        writes("rows", 4, ["i", "tid"], i=32),
+        reads("columns", 4, ["tid", "i"], i=32),
     ]
     problem = load(problem_file(tile=tile, threads=32, accesses=accesses, layout=layout))
     found = nearest(problem, "x0*32 + x1")
@@ -136,14 +136,7 @@ def test_no_fix_seeks_no_edit():
 
 def test_an_edit_keeps_the_order_of_dimensions_that_the_file_asks_for():
     """A stride below that of the next dimension saves bytes, in another order."""
-    problem = from_data(
-        {
-            "name": "t",
-            "tile": {"shape": [2, 2, 3], "element": "f32"},
-            "threads": 1,
-            "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["0", "0", "0"]}],
-            "layout": {"order": [0, 2, 1]},
-        }
-    )
+    accesses = [reads("a", 4, ["0", "0", "0"])]
+    problem = from_data(one_tile("t", [2, 2, 3], "f32", 1, accesses, layout={"order": [0, 2, 1]}))
     assert nearest(problem, "x0*8 + x1*3 + x2") is None
     assert to_text(nearest(problem, "x0*8 + x2*2 + x1").edit.node) == "x0*6 + x2*2 + x1"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from command import layoutopt
 from conftest import PROBLEMS, ROOT, problem_id
+from written import writes
 
 from layoutopt.engine.conflicts import addressing_lanes, count_wavefronts
 from layoutopt.engine.witness import serve, witness
@@ -179,7 +180,7 @@ def test_wrong_use_is_one_line(tmp_path):
 
 
 def test_a_layout_that_cannot_serve_is_said(problem_file):
-    store = {"name": "s", "op": "store", "bytes": 16, "index": ["tid // 4", "tid % 4 * 4"]}
+    store = writes("s", 16, ["tid // 4", "tid % 4 * 4"])
     found = seen(problem_file(tile={"shape": [16, 17], "element": "f32"}, threads=64, accesses=[store]))
     assert [shown.name for shown in found.layouts] == ["solved"]
     assert "row-major cannot serve the accesses (access 's' is misaligned: lane" in found.note
@@ -224,7 +225,7 @@ def test_offsets_far_apart_are_refused(tmp_path):
 
 def test_lines_of_large_layouts_that_nothing_touches_are_blank(problem_file):
     """A layout of 16 MiB has 4 million words, whose coordinates took gigabytes."""
-    rows = {"name": "rows", "op": "store", "bytes": 4, "index": ["3", "tid"]}
+    rows = writes("rows", 4, ["3", "tid"])
     asked = {"shape": [512, 512], "element": "f32"}
     found = seen(problem_file(tile=asked, threads=32, accesses=[rows]))
     lines = found.pictures()[0].lines

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from command import layoutopt
 from conftest import ROOT
+from written import one_tile, reads
 
 import layoutopt as package
 from layoutopt.errors import MachineError, ProblemFileError
@@ -109,13 +110,11 @@ def test_what_is_answered_is_not_solved_again(answers, store):
 
 def test_names_notes_and_order_do_not_matter():
     problem = package.load_all(TEMPLATE)[0]
-    data = {
-        "name": "other", "notes": "n", "tile": {"shape": [8, 16], "element": "f32"}, "threads": 32,
-        "accesses": [
-            {"name": "b", "op": "load", "bytes": 4, "index": ["(tid + 32*i) % 8", "(tid + 32*i) // 8"], "for": {"i": 4}},
-            {"name": "a", "op": "load", "bytes": 4, "index": ["(tid + 32*i) // 16", "(tid + 32*i) % 16"], "for": {"i": 4}, "notes": "x"},
-        ],
-    }  # fmt: skip
+    accesses = [
+        reads("b", 4, ["(tid + 32*i) % 8", "(tid + 32*i) // 8"], i=4),
+        reads("a", 4, ["(tid + 32*i) // 16", "(tid + 32*i) % 16"], i=4, notes="x"),
+    ]
+    data = one_tile("other", [8, 16], "f32", 32, accesses, notes="n")
     same = from_data(data)
 
     def key(problem):
@@ -190,10 +189,8 @@ def test_tables(store, tmp_path, suffix):
 def test_header_gives_the_offsets(template, tmp_path):
     out = tmp_path / "tiles.h"
     data = json.loads(template.read_text()) | {"layout": {"families": ["pad", "xor", "rotate", "interval"]}}
-    packed = {
-        "name": "packed \\ \"é??/", "tile": {"shape": [16, 64], "element": "s4"}, "threads": 32,
-        "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["tid % 16", "8*(tid // 16) + 16*i"], "for": {"i": 4}}],
-    }  # fmt: skip
+    accesses = [reads("a", 4, ["tid % 16", "8*(tid // 16) + 16*i"], i=4)]
+    packed = one_tile('packed \\ "é??/', [16, 64], "s4", 32, accesses)
     (tmp_path / "p.json").write_text(json.dumps(packed))
     template.write_text(json.dumps(data))
     done = swept(template, tmp_path / "p.json", "--export", out)

@@ -11,9 +11,11 @@ from certificate.form import BLOCK, PART, check_form
 from certificate.hardware import room
 from certificate.problem import (
     alignment,
+    check_fields,
     check_problem,
     element_bits,
     require,
+    say,
     tile_bytes,
     without_lanes,
 )
@@ -25,6 +27,10 @@ TOLERANCE = Fraction(1, 10**6)  # of sums of weights, which are printed as decim
 def check_block(block, given, devices):
     """Print what holds and what is open of several tiles; whether nothing is."""
     check_form(given, BLOCK)
+    check_fields(block, "block")
+    for tile in block["tiles"]:
+        check_fields(tile, "named tile")
+        check_fields(tile.get("layout"), "layout")
     target, most = block.get("target", "sm_90"), given["max_bytes"]
     require(given["problem"] == block["name"], f"it is of the problem {given['problem']!r}")
     require(given["target"] == target, f"it is for {given['target']!r}")
@@ -42,7 +48,7 @@ def check_block(block, given, devices):
     if not all(checked):
         unread = [part["tiles"] for part, found in zip(given["tiles"], checked, strict=True) if not found]
         left_out = itertools.chain(*unread)
-        print(f"block: NOT CHECKED: its bytes and excess, for want of {', '.join(left_out)}")
+        say(f"block: NOT CHECKED: its bytes and excess, for want of {', '.join(left_out)}")
         return False
     excess, bound = (sum(part[k] for part in checked) for k in (0, 1))
     end = max(stop for spans in places.values() for _, stop in spans)
@@ -75,11 +81,11 @@ def check_tiles(block, part, devices):
     check_problem(problem)
     problem = without_lanes(problem)
     if why := not_checked(problem, own, devices):
-        print(f"{names}: NOT CHECKED: {why}")
+        say(f"{names}: NOT CHECKED: {why}")
         return None
-    print(f"{names}:")
+    say(f"{names}:")
     asked = {name for tile in part["tiles"] for name in tiles[tile].get("layout", {})}
-    complete = check(problem, own, implied={"order"} - asked)
+    complete = check(problem, own, devices, implied={"order"} - asked)
     case, found, places = Case(problem, own), own["layout"], {}
     require(found is not None, f"{names}: no layout")
     require([place["tile"] for place in part["places"]] == part["tiles"], "the places are of other tiles")
@@ -110,13 +116,13 @@ def check_bounds(block, given, reached):
     require(at_least <= end, f"the layouts have fewer bytes than {at_least}")
     best = excess - claimed < TOLERANCE and at_least == end
     require(best or given["status"] != "optimal", "optimal, but the bounds are lower")
-    print(f"block: {excess} weighted excess in {end} bytes, no byte is of two tiles at a time: checked")
+    say(f"block: {excess} weighted excess in {end} bytes, no byte is of two tiles at a time: checked")
     closed = [bound >= claimed, at_least <= least_bytes(block)]
     by_hand = given["bound"]["rests_on"].startswith("arithmetic")
     require(closed[0] or not by_hand, f"the bound is {claimed}, arithmetic gives {bound}")
     for holds, what, stated in zip(closed, ("excess", "bytes"), ("bound", "bytes_bound"), strict=True):
         rests = "checked" if holds else "NOT CHECKED, it rests on layoutopt's search"
-        print(f"{what}: of all tiles, in {given[stated]['scope']}: {rests}")
+        say(f"{what}: of all tiles, in {given[stated]['scope']}: {rests}")
     return all(closed)
 
 
@@ -132,9 +138,9 @@ def check_none(given, least, limit):
     require(given["bytes"] is None and given["excess"] is None, "bytes or excess, without a layout")
     open_bound = given["bound"]["excess"] > 0 or given["bytes_bound"]["at_least"] > least
     if given["status"] == "infeasible" and limit is not None and limit < least and not open_bound:
-        print(f"infeasible: the elements alone take {least} bytes, more than {limit}: checked")
+        say(f"infeasible: the elements alone take {least} bytes, more than {limit}: checked")
         return True
-    print(f"{given['status']}: NOT CHECKED: {given.get('reason')}")
+    say(f"{given['status']}: NOT CHECKED: {given.get('reason')}")
     return False
 
 

@@ -57,6 +57,7 @@ RULE = {
     "bank_bytes": power,
 }  # fmt: skip
 BOUND = {"excess": number, "scope": said, "rests_on": said}
+OPTIONAL = {"schema", "status", "reason", "source", "bytes_floor"}
 CERTIFICATE = {
     "schema": lambda value: value == "layoutopt.certificate/1",
     "problem": text,
@@ -97,7 +98,9 @@ BLOCK = {
 
 
 def check_form(given, form, path=""):
-    """Name the first field that is missing or has another form."""
+    """Name the first field that is missing, has another form, or is none of a certificate's."""
+    unknown = sorted(given.keys() - form.keys() - OPTIONAL)
+    require(not unknown, f"the certificate is malformed: {path}{unknown[:1]} is no field of it")
     for name, inner in form.items():
         require(name in given, f"the certificate is malformed: {path}{name} is missing")
         if isinstance(inner, dict) and isinstance(given[name], dict):

@@ -19,9 +19,35 @@ ALLOWED = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.
 UNBOUNDED = (ast.Pow, ast.MatMult, ast.Div, ast.LShift)  # `<<` becomes `shift`, which has a bound
 DEFAULTS = {"families": None, "max_bytes": None, "alignment_bytes": None, "pitch_multiple_bytes": None,
             "order": None, "minimise": "excess", "offset": None, "must_be": None}  # fmt: skip
-# Operations without lanes, and what makes an access one to be written out.
+# Operations without lanes, what makes an access one to be written out, and one whose lanes are chosen.
 BY_ITSELF = re.compile(r"tma\.(load|store)|(wgmma|tcgen05)\..*|cp\.async\.bulk")
-WRITTEN_OUT = {"fragment", "copy", "coordinates", "bases"}
+WRITTEN_OUT = {
+    "fragment",
+    "copy",
+    "coordinates",
+    "bases",
+    "covers",
+    "threads",
+    "repeat",
+    "warps",
+    "first_warp",
+}
+CHOSEN = {"lanes", "values", "global", "any", "any_is"}
+# Fields of a file; what no one asks for by a name that is not here would be passed over in silence.
+TILE = {"shape", "element"}
+EITHER = {"schema", "name", "target", "threads", "accesses", "layout", "block", "notes", "known_optimum"}
+FIELDS = {
+    "problem": EITHER | TILE | {"tile", "kernel", "published"},
+    "block": EITHER | {"tiles", "overlay", "same_layout"},
+    "tile": TILE,
+    "named tile": TILE | {"name", "stages", "layout", "published", "base_bytes", "stage_bytes"},
+    "layout": {*DEFAULTS},
+    "access": {
+        "name", "op", "index", "for", "where", "bytes", "weight", "notes", "tile", "hardware", "active",
+        "repeat", "warps", "first_warp", "order", "k", "mn", "major", "mode", "box", "rows", "multicast",
+        "element",
+    } | WRITTEN_OUT | CHOSEN,
+}  # fmt: skip
 ERRORS = (SyntaxError, NameError, TypeError, ValueError, ArithmeticError, RecursionError, MemoryError)
 
 
@@ -29,10 +55,19 @@ class Broken(Exception):
     """A file is no problem or no certificate."""
 
 
+def plain(text):
+    """The text in printable ASCII: neither an escape code nor a line of its own comes out of a file."""
+    shown = (c if " " <= c <= "~" else c.encode("unicode_escape").decode() for c in str(text)[:500])
+    return "".join(shown)
+
+
+def say(text):
+    print(plain(text))
+
+
 def require(holds, what):
     if not holds:
-        shown = (c if " " <= c <= "~" else c.encode("unicode_escape").decode() for c in str(what)[:500])
-        sys.exit("WRONG: " + "".join(shown))
+        sys.exit("WRONG: " + plain(what))
 
 
 def require_form(holds, what):
@@ -87,9 +122,25 @@ def evaluate(text, env):
         raise Broken(f"the problem: {str(text)[:200]!r} cannot be evaluated: {error}") from None
 
 
+def unique(pairs):
+    """An object of a JSON file, every name in it once."""
+    found = dict(pairs)
+    require_form(len(found) == len(pairs), f"a name twice among {', '.join(name for name, _ in pairs)}")
+    return found
+
+
+def check_fields(value, kind):
+    """That an object has no field that is not read."""
+    unknown = value.keys() - FIELDS[kind] if isinstance(value, dict) else ()
+    require_form(not unknown, f"the {kind} has an unknown field: {', '.join(sorted(unknown))}")
+
+
 def check_problem(problem):
     """That the file is a problem, as far as it is used here."""
     require_form(isinstance(problem, dict), "an object is needed")
+    check_fields(problem, "problem")
+    check_fields(problem.get("tile"), "tile" if "name" not in (problem.get("tile") or {}) else "named tile")
+    check_fields(problem.get("layout"), "layout")
     for field, kind in (("name", str), ("threads", int), ("accesses", list), ("tile", dict)):
         require_form(isinstance(problem.get(field), kind), f"{field} is needed")
     tile = problem["tile"]
@@ -102,6 +153,7 @@ def check_problem(problem):
     require_form(isinstance(problem.get("layout", {}), dict), "layout is an object")
     for access in problem["accesses"]:
         require_form(isinstance(access, dict) and isinstance(access.get("name"), str), "an access, its name")
+        check_fields(access, "access")
         loops, index = access.get("for", {}), access.get("index", [0] * len(shape))
         require_form(isinstance(index, list) and len(index) == len(shape), "an index has other dimensions")
         trips = loops.values() if isinstance(loops, dict) else [None]
@@ -151,5 +203,7 @@ def not_handled(problem):
     left_out = [a["name"] for a in problem["accesses"] if "index" not in a or WRITTEN_OUT & a.keys()]
     if left_out:
         return f"accesses without an index: {', '.join(left_out)} are not handled here"
+    if chosen := [a["name"] for a in problem["accesses"] if CHOSEN & a.keys()]:
+        return f"lanes or values of {', '.join(chosen)} are chosen by the answer or at run time"
     unknown = [a["name"] for a in problem["accesses"] if operation(a.get("by_itself", a)) is None]
     return f"operations that are not known here: {', '.join(unknown)}" if unknown else ""

@@ -10,10 +10,13 @@ from certificate.bounds import check_bound
 from certificate.execution import Case, check_layout, count, torn
 from certificate.form import CERTIFICATE, check_form
 from certificate.hardware import check_served
-from certificate.problem import DEFAULTS, dictated, not_handled, require
+from certificate.problem import DEFAULTS, dictated, not_handled, require, say
 
 MAX_WORK = 1 << 24  # lanes and elements that are looked at to compare a layout with the others
 STRIDED = {"none", "order", "pad"}  # families whose layouts are strides
+EVERY_LAYOUT = "every layout"
+# What an infeasible certificate may refute, beside a layout of so many bytes.
+ANY_IN_SCOPE, CONFLICT_FREE = "a layout in scope that keeps to the constraints", "a layout without conflicts"
 WIDEST_BYTES = 16  # of any access, a row of a matrix among them
 # Lanes of a warp, banks and bytes of a bank, by the name of the target.
 HARDWARE = (("sm_1[0-3]", 32, {16}, 4), ("sm_.*_8byte", 32, {32}, 8), ("sm_.*", 32, {32}, 4),
@@ -30,7 +33,7 @@ def not_checked(problem, given, devices):
     return ""
 
 
-def check(problem, given, implied=()):
+def check(problem, given, devices, implied=()):
     """Print what holds and what is open; whether nothing is.
 
     Of the constraints, those `implied` are of the certificate's making, and nothing that the file asks for.
@@ -41,15 +44,16 @@ def check(problem, given, implied=()):
     claimed, least = Fraction(str(stated["excess"])), given["bytes"]["at_least"]
     widths = [f"{a['name']}: {given['served'][a['name']]['bytes']} bytes" for a in problem["accesses"]
               if isinstance(a.get("bytes"), list)]  # fmt: skip
-    if widths:
-        print(f"widths: {', '.join(widths)}; other choices are not compared here")
-    choice, unseen = None, []
+    choice, unseen, closed = None, [], []
+    if given["target"].lower() not in devices:
+        closed.append(False)
+        say(f"hardware: NOT CHECKED, {given['target']} is no GPU that is known here; give its device file")
     if found is not None:
         excess = check_layout(case, found)
         check_reached(problem, case, given)
         unseen = [name for name in check_constraints(problem, case, found) if name not in implied]
         choice = check_choice(problem, case, given) if dictated(problem) else None
-        print(f"layout: {excess} weighted excess in {found['bytes']} bytes: checked")
+        say(f"layout: {excess} weighted excess in {found['bytes']} bytes: checked")
         require(claimed <= excess + Fraction(1, 10**6), f"the layout has less excess than {claimed}")
         require(least <= found["bytes"], f"the layout has fewer bytes than {least}")
         if given["status"] == "optimal":
@@ -58,35 +62,45 @@ def check(problem, given, implied=()):
     elif given["status"] == "infeasible" and dictated(problem):
         choice = least_of_all(problem, case)
     bound = check_bound(case, given) if claimed else Fraction(0)
-    closed = [claimed <= bound]
+    if widths and (found is None or claimed or least > elements):
+        closed.append(False)
+        say(f"widths: {', '.join(widths)}: NOT CHECKED, what other choices would cost")
     if unseen:
         closed.append(False)
-        print(f"constraints: {', '.join(unseen)}: NOT CHECKED, the layout has other strides or none")
-    if closed[0]:
-        print(f"bound: no layout of any kind has a weighted excess below {claimed}: checked")
+        say(f"constraints: {', '.join(unseen)}: NOT CHECKED, the layout has other strides or none")
+    everywhere = stated["scope"].startswith(EVERY_LAYOUT)
+    if claimed <= bound:
+        say(f"bound: no layout of any kind has a weighted excess below {claimed}: checked")
     elif choice and claimed <= choice[1]:
-        closed[0] = True
-        print(f"bound: {claimed} in {stated['scope']}: checked, in all {choice[0]} listed")
+        require(not everywhere, f"{choice[0]} layouts are listed, they are not {stated['scope']!r}")
+        say(f"bound: {claimed}: checked, in all {choice[0]} layouts of whole boxes, pages or copies")
     else:
+        closed.append(False)
         by_hand = stated["rests_on"].startswith("arithmetic")
         require(not by_hand or case.by_rows, f"the bound is {claimed}, arithmetic gives {bound}")
-        print(f"bound: {claimed} in {stated['scope']}: NOT CHECKED, it rests on {stated['rests_on']}")
-    if least <= elements and found is not None:
-        print(f"bytes: no layout of any kind takes fewer than {least}: checked")
+        say(f"bound: {claimed} in {stated['scope']}: NOT CHECKED, it rests on {stated['rests_on']}")
+    if least <= elements:
+        if found is not None:
+            say(f"bytes: no layout of any kind takes fewer than {least}: checked")
     elif choice and least <= choice[2]:
-        print(f"bytes: {least} in {given['bytes']['scope']}: checked, in all {choice[0]}")
-    elif least > elements:
+        everywhere = given["bytes"]["scope"].startswith(EVERY_LAYOUT)
+        require(not everywhere, f"{choice[0]} layouts are listed, they are not {given['bytes']['scope']!r}")
+        say(f"bytes: {least}: checked, in all {choice[0]} layouts of whole boxes, pages or copies")
+    else:
         closed.append(False)
-        print(f"bytes: {least} in {given['bytes']['scope']}: NOT CHECKED, it rests on layoutopt's search")
+        say(f"bytes: {least} in {given['bytes']['scope']}: NOT CHECKED, it rests on layoutopt's search")
     if given["status"] == "unknown":
         closed.append(False)
-        print("unknown: NOT CHECKED, no layout is claimed and none is refuted")
+        say("unknown: NOT CHECKED, no layout is claimed and none is refuted")
     if given["status"] == "infeasible":
         asked = problem.get("layout", {}).get("max_bytes")
         require(given["infeasible"]["max_bytes"] == asked, f"max_bytes is {asked}")
-        if choice and choice[1] > 0:
+        refuted = given["infeasible"]["refuted"]
+        if choice and refuted in (ANY_IN_SCOPE, CONFLICT_FREE):
+            least_of = math.inf if refuted == ANY_IN_SCOPE else 0
+            require(choice[1] > 0 and choice[1] >= least_of, f"{refuted}: one has an excess of {choice[1]}")
             what = "serves" if choice[1] == math.inf else "is without conflicts"
-            print(f"infeasible: of {choice[0]} layouts of whole boxes, pages or copies none {what}: checked")
+            say(f"infeasible: of {choice[0]} layouts of whole boxes, pages or copies none {what}: checked")
         else:
             closed.append(check_infeasible(given["infeasible"], elements, bound, bool(widths)))
     return all(closed)
@@ -95,17 +109,19 @@ def check(problem, given, implied=()):
 def check_infeasible(given, elements, bound, other_widths):
     """Whether what was refuted is refuted by arithmetic."""
     most, refuted = given["max_bytes"], given["refuted"]
+    known = refuted in (ANY_IN_SCOPE, CONFLICT_FREE, f"a layout of {most} bytes")
+    require(known, f"nothing that a certificate refutes: {refuted!r}")
     if most is not None and most < elements:
         claim = f"a layout of {most} bytes"
         require(refuted == claim, f"it refutes {refuted!r}, not {claim}")
-        print(f"infeasible: the elements alone take {elements} bytes, more than {most}: checked")
+        say(f"infeasible: the elements alone take {elements} bytes, more than {most}: checked")
         return True
-    if refuted == "a layout without conflicts" and bound > 0 and not other_widths:
-        print("infeasible: no layout of any kind is without conflicts: checked")
+    if refuted == CONFLICT_FREE and bound > 0 and not other_widths:
+        say("infeasible: no layout of any kind is without conflicts: checked")
         return True
     by_hand = given["rests_on"].startswith("arithmetic") and not other_widths
     require(not by_hand, f"no arithmetic refutes {refuted}")
-    print(f"infeasible: {refuted}: NOT CHECKED, that there is none rests on layoutopt's search")
+    say(f"infeasible: {refuted}: NOT CHECKED, that there is none rests on layoutopt's search")
     return False
 
 
@@ -155,8 +171,17 @@ def check_constraints(problem, case, found):
     require(aligned is None or widest <= aligned, f"an access of {widest} bytes needs more than {aligned}")
     wrong, families = wrong_strides(layout, case, found), set(layout["families"] or ["table"])
     require(not wrong or families - STRIDED, wrong)
+    if aligned is not None and aligned < case.given["bank_bytes"]:
+        moved = (count(case, [at + base for at in found["byte_offsets"]])
+                 for base in range(aligned, case.given["bank_bytes"], aligned))  # fmt: skip
+        same = all(found["wavefronts"] == spent for spent, _ in moved)
+        require(same, f"other wavefronts at a base that is aligned to {aligned} bytes alone")
+    own = dictated(problem)
     named = [name for name in ("families", "order", "pitch_multiple_bytes") if layout[name]]
-    if not wrong or dictated(problem) or (named == ["families"] and "table" in families):
+    named = [name for name in named if name != "families"] if own else named
+    if own and aligned is not None and not any("by_itself" in a for a in problem["accesses"]):
+        named.append("alignment_bytes")
+    if (not wrong and "alignment_bytes" not in named) or (named == ["families"] and "table" in families):
         return []
     return named
 
@@ -173,6 +198,11 @@ def wrong_strides(layout, case, found):
             return "the layout has no strides, as its families do"
     used = [d for d, stride in enumerate(strides) if stride is not None]
     slowest_first = sorted(used, key=lambda d: -strides[d])
+    inside = case.size
+    for d in reversed(slowest_first):
+        if strides[d] < inside:
+            return "a stride is shorter than what lies inside it"
+        inside = strides[d] * case.shape[d]
     order = [d for d in layout["order"] or range(len(strides)) if d in used]
     if slowest_first != order and (layout["order"] or "order" not in families):
         return "the dimensions are in another order"
@@ -190,7 +220,7 @@ def check_reached(problem, case, given):
     layout = {**DEFAULTS, **problem.get("layout", {})}
     if layout["must_be"] is not None:
         require(table in must_be(case, layout), f"no layout of {layout['must_be']}")
-        print(f"layout.must_be: one of {layout['must_be']}: checked")
+        say(f"layout.must_be: one of {layout['must_be']}: checked")
     own = {a["name"]: a["by_itself"] for a in problem["accesses"] if "by_itself" in a}
     require(set(named) == set(own), f"descriptors of {sorted(named)}, the hardware makes {sorted(own)}")
     most = layout["alignment_bytes"]
@@ -201,7 +231,7 @@ def check_reached(problem, case, given):
         require(not wrong, f"access {name!r}: {wrong}")
         times = by_hardware.repetitions(claim)
         mode = f"mode {claim['mode']}, " if "mode" in claim else ""
-        print(f"{name}: {access['op']}, {mode}{times} instructions reach every element: checked")
+        say(f"{name}: {access['op']}, {mode}{times} instructions reach every element: checked")
 
 
 def must_be(case, layout):
@@ -281,7 +311,7 @@ def check_choice(problem, case, given):
     if given["status"] == "optimal":
         better = f"{said(least[1:])} instead of {said(own_cost[1:])}"
         require(own_cost <= least, f"another layout that the hardware knows has {better}")
-        print(f"choice: of {len(tables)} layouts of whole boxes, pages or copies none is better: checked")
+        say(f"choice: of {len(tables)} layouts of whole boxes, pages or copies none is better: checked")
     return len(tables), *least[1:3]
 
 

@@ -1,0 +1,171 @@
+"""The code, the edits and the self-test of placed tiles: of several, where each lies, then those of each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from layoutopt import __version__
+from layoutopt.codegen import selftest
+from layoutopt.codegen.edit import edit, edit_text
+from layoutopt.codegen.languages import code, plan_for, run_plan
+from layoutopt.codegen.plan import AccessPlan, Plan
+from layoutopt.codegen.plan import Part as Only
+from layoutopt.codegen.registry import LANGUAGES, Language
+from layoutopt.errors import LayoutError, ProblemFileError
+from layoutopt.ground.escape import comment, identifier
+from layoutopt.problems.types import Problem, Resources
+from layoutopt.study.block import Part, Placed, Whole
+
+# How a kernel declares the bytes of all tiles, and comes to those of one.
+_DECLARED: Final = {
+    "opencl": "__local uchar smem[{name}_bytes] __attribute__((aligned({alignment})));",
+    "c": "_Alignas({name}_alignment) unsigned char smem[{name}_bytes];",
+    "gluon": "gl.allocate_shared_memory places each tile itself: the bases are those that were counted",
+    "tilelang": "T.alloc_shared places each tile itself: the bases are those that were counted",
+    "numba": "in {name}_bytes of dynamic shared memory: cuda.shared.array(0, dtype)[base // itemsize:]",
+}
+_IN_C_PLUS_PLUS: Final = "__shared__ alignas({name}_alignment) unsigned char smem[{name}_bytes];"
+_PROLOGUES: Final[dict[str, tuple[str, ...]]] = {
+    "c": ("#ifndef {guard}", "#define {guard}", "#include <stdint.h>"),
+    "opencl": (),
+}
+
+
+def code_of(language: str, tiles: Placed, *, only: Only = "all") -> str:
+    """One text for all tiles; as for `plans_of` and `text_of`."""
+    return text_of(language, tiles, plans_of(language, tiles, only=only))
+
+
+def plans_of(
+    language: str, tiles: Placed, *, name: str | None = None, only: Only = "all"
+) -> tuple[Plan, ...]:
+    """What is printed of each tile in a language, one of `LANGUAGES`.
+
+    Args:
+        language: which.
+        tiles: with their layouts.
+        name: what every name starts with; None for that of the problem.
+        only: what to print: the offset of an element, the addresses of the accesses, or all.
+
+    Raises:
+        ProblemFileError: two names become the same identifier.
+        LayoutError: the language cannot express the layout of a tile, which the text names.
+    """
+    if tiles.whole is None:
+        (part,) = tiles.parts
+        return (plan_for(language, part.problem, tiles.device, part.answer, name=name, only=only),)
+    plans = []
+    for part in tiles.parts:
+        try:
+            plans.append(plan_for(language, _beside(tiles, part), tiles.device, part.answer, only=only))
+        except LayoutError as error:
+            raise LayoutError(f"tile {part.tile!r}: {error}") from None
+    names = Counter(f"{identifier(tiles.name)}_{field}" for field in ("bytes", "alignment", "cluster"))
+    names.update(name for name, _ in _places(tiles))
+    for plan in plans:
+        names.update((f"{plan.name}_bytes", f"{plan.name}_offset"))
+        names.update(name for access in plan.accesses for name in _functions(access))
+    twice = sorted(name for name, count in names.items() if count > 1)
+    if twice:
+        raise ProblemFileError("tiles", f"two tiles or accesses are both {twice[0]} in the code; rename one")
+    return tuple(plans)
+
+
+def _beside(tiles: Placed, part: Part) -> Problem:
+    """The problem of one of several tiles; what the block takes beside them stands in the head."""
+    return msgspec.structs.replace(part.problem, name=f"{tiles.name} {part.tile}", block=Resources())
+
+
+def text_of(language: str, tiles: Placed, plans: Sequence[Plan]) -> str:
+    """The text of plans that were made for this language; of several tiles, after constants of all.
+
+    Raises:
+        LayoutError: as for `plans_of`.
+    """
+    if tiles.whole is None:
+        return code(language, plans[0])
+    known = LANGUAGES[language]
+    text = "\n".join(_head(known, tiles, tiles.whole)) + "\n"
+    for part, plan in zip(tiles.parts, plans, strict=True):
+        try:
+            text += "\n" + code(language, plan)
+        except LayoutError as error:
+            raise LayoutError(f"tile {part.tile!r}: {error}") from None
+    return text + ("\n#endif\n" if language == "c" else "")
+
+
+def edits_of(tiles: Placed) -> list[tuple[str, dict[str, Any]]]:
+    """What to change in the kernel, tile by tile: as text, and as JSON-ready data."""
+    edits = [edit(part.problem, tiles.device, part.answer) for part in tiles.parts]
+    return [(edit_text(change), msgspec.to_builtins(change)) for change in edits]
+
+
+def self_test(tiles: Placed) -> str:
+    """A CUDA program that tests each tile, and that none lies on another; `nvcc -arch=native` compiles it.
+
+    Raises:
+        LayoutError: no NVIDIA GPU has a tile's size or an access's instruction, or what an access costs is
+            known at run time only.
+    """
+    if tiles.whole is None:
+        (part,) = tiles.parts
+        return selftest.program(run_plan(part.problem, tiles.device, part.answer))
+    name, plans, tests = identifier(tiles.name), [], ""
+    for part in tiles.parts:
+        try:
+            plan = run_plan(_beside(tiles, part), tiles.device, part.answer)
+            tests += selftest.placed_tile_test(plan, name, part.tile, part.stages)
+        except LayoutError as error:
+            raise LayoutError(f"tile {part.tile!r}: {error}") from None
+        plans.append(plan)
+    named = {part.tile: plan.name for part, plan in zip(tiles.parts, plans, strict=True)}
+    always = [tile for tile in named if not any(tile in time for time in tiles.whole.times)]
+    times = [[named[tile] for tile in (*always, *time)] for time in tiles.whole.times or ((),)]
+    return selftest.block_program(name, text_of("cuda", tiles, plans), plans, tests, times)
+
+
+def _functions(access: AccessPlan) -> list[str]:
+    """Names that the code of an access has."""
+    steps = ("base", "step", "each") if access.form.has_step else ()
+    active = ("active",) if access.active is not None else ()
+    return [access.name, *(f"{access.name}_{part}" for part in ("bytes", *steps, *active))]
+
+
+def _head(language: Language, tiles: Placed, whole: Whole) -> list[str]:
+    name, mark = identifier(tiles.name), language.comment
+    declared = _DECLARED.get(language.name, _IN_C_PLUS_PLUS)
+    usual = ("#pragma once", "#include <cstdint>") if mark == "//" else ()
+    constants = [(f"{name}_bytes", whole.bytes), (f"{name}_alignment", whole.alignment_bytes)]
+    if (cluster := tiles.parts[0].problem.block.cluster) is not None:
+        constants.append((f"{name}_cluster", cluster))
+    lines = [
+        f"{mark} {comment(tiles.name)} on {tiles.device.name}: layouts by layoutopt {__version__}",
+        f"{mark} {comment(whole.summary)}",
+        *(line.format(guard=f"{name}_H".upper()) for line in _PROLOGUES.get(language.name, usual)),
+        "",
+        *(language.constant.format(*constant) for constant in constants),
+        f"{mark} {declared.format(name=name, alignment=whole.alignment_bytes)}",
+        f"{mark} Stage s of a tile begins at base + s * stage_bytes; the code below counts from there.",
+    ]
+    stages = {f"{name}_{part.tile}_stage_bytes": part.stages for part in tiles.parts}
+    for constant, value in _places(tiles):
+        note = f"  {mark} stages: {stages[constant]}" if constant in stages else ""
+        lines.append(language.constant.format(constant, value) + note)
+    return lines
+
+
+def _places(tiles: Placed) -> list[tuple[str, int]]:
+    """Constants that say where each tile lies."""
+    name = identifier(tiles.name)
+    return [
+        constant
+        for part in tiles.parts
+        for constant in (
+            (f"{name}_{part.tile}_base", part.base_bytes),
+            (f"{name}_{part.tile}_stage_bytes", part.stage_bytes),
+        )
+    ]

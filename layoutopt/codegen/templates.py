@@ -1,0 +1,28 @@
+"""The texts of CUDA programs: `.cu` files beside this module, in parts that begin with `//@ NAME`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from importlib import resources
+
+
+def filled(file: str, part: str, **values: object) -> str:
+    """A part of a file, each `@KEY@` in it replaced by the value of that name."""
+    text = _parts(file)[part]
+    for key, value in values.items():
+        text = text.replace(f"@{key}@", str(value))
+    return text
+
+
+def lines(text: Iterable[str], indent: int = 0) -> str:
+    """Each line with its end, for a place of its own in a text."""
+    return "".join(f"{' ' * indent}{line}\n" for line in text)
+
+
+@cache
+def _parts(file: str) -> dict[str, str]:
+    text = resources.files("layoutopt.codegen").joinpath(f"{file}.cu").read_text("utf-8")
+    _, *pieces = re.split(r"^//@ (\w+)\n", text, flags=re.M)
+    return dict(zip(pieces[::2], pieces[1::2], strict=True))

@@ -1,0 +1,223 @@
+"""What instructions of machine code compute, number by number, and what launches of small kernels do."""
+
+import re
+
+import numpy as np
+import pytest
+from machine_code import program
+
+from layoutopt.errors import ProblemFileError
+from layoutopt.hardware.devices import device
+from layoutopt.kernels.arrays import used_arrays
+from layoutopt.kernels.evaluate import evaluate
+from layoutopt.kernels.launch import Launch
+from layoutopt.kernels.program import Compute, Parameter
+from layoutopt.kernels.values import Value, known
+
+
+def built(line):
+    """The step of an instruction whose result is R0 or P0."""
+    step = program(line).steps[0]
+    assert isinstance(step.action, Compute)
+    return step
+
+
+def result(line, **cells):
+    step = built(line)
+    given = [
+        known(np.array([[cells.get(s, 0)]], np.int64), 64) if isinstance(s, str) else s for s in step.sources
+    ]
+    return [int(value.bits[0, 0]) for value in step.action.function(*given)]
+
+
+EDGES = (0, 1, 2, 3, 31, 32, 33, 0x7FFFFFFF, 0x80000000, 0xDEADBEEF, 0xFFFFFFFF)
+
+
+def signed(number, bits=32):
+    return number - (1 << bits) if number >> (bits - 1) & 1 else number
+
+
+@pytest.mark.parametrize(
+    ("line", "meaning"),
+    [
+        ("IADD3 R0, R1, R2, RZ", lambda a, b: a + b),
+        ("IADD3 R0, R1, -R2, RZ", lambda a, b: a - b),
+        ("VIADD R0, R1, R2", lambda a, b: a + b),
+        ("IMAD R0, R1, R2, RZ", lambda a, b: a * b),
+        ("IMAD.HI.U32 R0, R1, R2, RZ", lambda a, b: a * b >> 32),
+        ("IMAD.HI R0, R1, R2, RZ", lambda a, b: signed(a) * signed(b) >> 32),
+        ("LEA R0, R1, R2, 0x3", lambda a, b: (a << 3) + b),
+        ("LOP3.LUT R0, R1, R2, RZ, 0xc0, !PT", lambda a, b: a & b),
+        ("LOP3.LUT R0, R1, R2, RZ, 0xfc, !PT", lambda a, b: a | b),
+        ("LOP3.LUT R0, R1, R2, RZ, 0x3c, !PT", lambda a, b: a ^ b),
+        ("LOP3.LUT R0, R1, R2, RZ, 0x30, !PT", lambda a, b: a & ~b),
+        ("VIMNMX R0, R1, R2, PT", lambda a, b: min(signed(a), signed(b))),
+        ("VIMNMX.U32 R0, R1, R2, !PT", lambda a, b: max(a, b)),
+        ("VIADDMNMX R0, R1, 0x1, R2, PT", lambda a, b: min(signed(a + 1 & 0xFFFFFFFF), signed(b))),
+        ("SHF.L.U32 R0, R1, R2, RZ", lambda a, b: a << b if b < 32 else 0),
+        ("SHF.R.U32.HI R0, RZ, R2, R1", lambda a, b: a >> b if b < 32 else 0),
+        ("SHF.R.S32.HI R0, RZ, R2, R1", lambda a, b: signed(a) >> min(b, 31)),
+        ("SHF.L.W.U32.HI R0, R1, R2, R1", lambda a, b: a << (b & 31) | a >> 32 - (b & 31)),
+        ("ISETP.LT.AND P0, PT, R1, R2, PT", lambda a, b: signed(a) < signed(b)),
+        ("ISETP.GE.U32.AND P0, PT, R1, R2, PT", lambda a, b: a >= b),
+        ("ISETP.EQ.OR P0, PT, R1, R2, PT", lambda a, b: True),
+        ("ISETP.NE.AND P0, PT, R1, R2, PT", lambda a, b: a != b),
+    ],
+)
+def test_two_operands(line, meaning):
+    for a in EDGES:
+        for b in EDGES:
+            assert result(line, R1=a, R2=b)[0] == int(meaning(a, b)) & 0xFFFFFFFF, (a, b)
+
+
+@pytest.mark.parametrize(
+    ("line", "cells", "expected"),
+    [
+        ("IMAD.WIDE R0, R1, 0x4, R2", {"R1": 0xFFFFFFFF, "R2": 8, "R3": 0}, [4, 0]),
+        ("IMAD.WIDE.U32 R0, R1, 0x2, R2", {"R1": 0xFFFFFFFF, "R2": 3}, [1, 2]),
+        ("SGXT.U32 R0, R1, 0x8", {"R1": 0xABCD1234}, [0x34]),
+        ("SGXT R0, R1, 0x8", {"R1": 0xABCD12F4}, [0xFFFFFFF4]),
+        ("BMSK R0, R1, R2", {"R1": 4, "R2": 8}, [0xFF0]),
+        ("PRMT R0, R1, 0x7160, R2", {"R1": 0x33221100, "R2": 0x77665544}, [0x77116600]),
+        ("PRMT R0, R1, 0x8, RZ", {"R1": 0x80}, [0x808080FF]),
+        ("LOP3.LUT R0, R1, R2, R3, 0x96, !PT", {"R1": 0xF0, "R2": 0xCC, "R3": 0xAA}, [0xF0 ^ 0xCC ^ 0xAA]),
+        ("SHF.R.U64 R0, R1, 0x4, R2", {"R1": 0x12345678, "R2": 0x9}, [0x91234567]),
+        ("BREV R0, R1", {"R1": 1}, [0x80000000]),
+        ("POPC R0, R1", {"R1": 0xF0F0}, [8]),
+        ("FLO.U32 R0, R1", {"R1": 0x10000}, [16]),
+        ("FLO.U32.SH R0, R1", {"R1": 0x10000}, [15]),
+        ("FLO.U32 R0, R1", {}, [0xFFFFFFFF]),
+        ("IABS R0, R1", {"R1": 0xFFFFFFFE}, [2]),
+        ("SEL R0, R1, R2, P1", {"R1": 7, "R2": 9}, [9]),
+        ("PLOP3.LUT P0, PT, P1, P2, PT, 0x80, 0x8", {"P1": 1, "P2": 1}, [1]),
+        ("R2P PR, R1, 0x6", {"R1": 4}, [0, 1]),
+        ("P2R R0, PR, R1, 0x3", {"R1": 0xF0, "P0": 1, "P1": 0}, [0xF1]),
+        ("F2I.TRUNC R0, R1", {"R1": 0xC0200000}, [0xFFFFFFFE]),
+        ("I2F R0, R1", {"R1": 0xFFFFFFFE}, [0xC0000000]),
+        ("FSETP.GTU.AND P0, PT, R1, RZ, PT", {"R1": 0x7FC00000}, [1]),
+    ],
+)  # fmt: skip
+def test_one_result(line, cells, expected):
+    assert result(line, **cells) == expected
+
+
+def test_sums_carry():
+    line = "IADD3 R0, P0, R1, -R2, RZ"
+    assert [result(line, R1=a, R2=b)[1] for a, b in ((5, 3), (3, 5), (4, 0))] == [1, 0, 1]
+    assert result("IADD3.X R0, R1, ~R2, RZ, P0, !PT", R1=7, R2=2, P0=1)[0] == 5
+
+
+def test_a_shift_by_an_unknown_amount_is_unknown():
+    step = built("SHF.L.U32 R0, R1, R2, RZ")
+    hidden = Value(np.zeros((1, 1), np.uint64), np.array([[31]], np.uint64))
+    values = {"R1": known(np.array([[5]], np.int64)), "R2": hidden}
+    given = [values[s] if isinstance(s, str) else s for s in step.sources]
+    assert step.action.function(*given)[0].unknown is not None
+
+
+def counted(*lines, threads=32, **options):
+    launch = Launch(block=(threads, 1, 1), **options)
+    return evaluate(program("S2R R1, SR_TID.X", "SHF.L.U32 R2, R1, 0x2, RZ", *lines), launch, device("sm_90"))
+
+
+def test_an_unknown_instruction_matters_only_to_addresses():
+    assert counted("FROB R3, R1", "STS [R2], R3").certain
+    with pytest.raises(ProblemFileError, match="FROB"):
+        counted("FROB R2, R1", "STS [R2], R1")
+
+
+def test_lanes_that_parted_go_on_together():
+    """Two ways of different length, then one store by all: one wavefront, not two."""
+    found = counted(
+        "BSSY B0, `(.L_M)", "ISETP.LT.U32.AND P1, PT, R1, 0x7, PT", "@P1 BRA `(.L_A)", "VIADD R3, R1, 0x1",
+        "BRA `(.L_M)", "A:", "VIADD R3, R1, 0x2", "M:", "BSYNC B0", "STS [R2], R3",
+    )  # fmt: skip
+    (tally,) = found.tallies.values()
+    assert (tally.executions, tally.wavefronts) == (1, 1)
+
+
+def test_lanes_leave_a_loop_one_by_one_and_go_on_together():
+    found = counted(
+        "BSSY B0, `(.L_M)", "MOV R3, RZ", "L:", "STS [R2], R3", "VIADD R3, R3, 0x1",
+        "ISETP.LT.U32.AND P1, PT, R3, R1, PT", "@P1 BRA `(.L_L)", "M:", "BSYNC B0", "LDS R4, [R2]",
+    )  # fmt: skip
+    assert [t.executions for t in found.tallies.values()] == [31, 1]
+
+
+def test_additions_of_one_without_a_result_serve_lanes_of_one_word_together():
+    counts, adds = (counted(line) for line in ("ATOMS.POPC.INC.32 RZ, [RZ]", "ATOMS.ADD RZ, [RZ], R1"))
+    assert [[t.wavefronts for t in found.tallies.values()] for found in (counts, adds)] == [[1], [32]]
+    assert counts.certain
+    assert adds.certain
+
+
+@pytest.mark.parametrize(
+    "lines", [("LDG.E.64 R4, desc[UR4][R6.64]", "CALL.ABS R4"), ("LD.E R8, desc[UR4][R6.64]",)]
+)
+def test_what_is_left_out_has_no_worst_case(lines):
+    found = counted(*lines)
+    assert not found.certain
+    assert not found.bounded
+
+
+@pytest.mark.parametrize(("start", "certain"), [(0, False), (16, True), (32, False)])
+def test_constants_that_the_host_fills_are_not_zeros(start, certain):
+    table = bytes(16) + b"".join(k.to_bytes(4, "little") for k in (4, 8, 12, 16)) + bytes(16)
+    lines = (f"LDC R4, c[0x3][{start + 4:#x}]", "STS [R4], R4")
+    kernel = program(*lines, constants={3: table}, unset={3: ((0, 16), (32, 16))})
+    assert evaluate(kernel, Launch(block=(32, 1, 1)), device("sm_90")).certain == certain
+
+
+def test_a_bulk_copy_leaves_nothing_known():
+    """An index that a bulk copy may have replaced is unknown."""
+    kept = ["STS [R2], R2", "BAR.SYNC 0x0", "LDS R3, [R2]", "LDS R4, [R3]"]
+    assert counted(*kept).certain
+    assert not counted(*kept[:2], "UBLKCP [UR4], [UR6], UR8", *kept[2:]).certain
+
+
+def test_what_a_texture_holds_is_unknown():
+    read = "TEX.SCR.LL R4, R6, R1, R8, 0x0, 0x60, 2D, 0xf"
+    assert counted(read, "STS [R2], R4").certain
+    assert not counted(read, "STS [R4], R4").certain
+
+
+START = (
+    "S2R R1, SR_TID.X", "MOV R2, 0x400", "IMAD R3, R1, 0x40, R2", "IMAD R5, R1, 0x4, R2", "IMAD R6, R1, 0x80, R2",
+    "IMAD R4, R1, 0x40, RZ", "LOP3.LUT R4, R4, 0x40, RZ, 0x3c, !PT", "IADD3 R4, R4, R2, RZ",
+    "IMAD R7, R1, 0x80, RZ", "LOP3.LUT R7, R7, 0x1000, RZ, 0x3c, !PT", "IADD3 R7, R7, R2, RZ",
+)  # fmt: skip
+LOADED = "STS [R3], R1; STS [R5+0x1000], R1; BAR.SYNC 0x0; LDS R8, [R4]; LDS R9, [R5+0x1000]; "
+EPILOGUE = "STS [R6], R1; BAR.SYNC 0x0; LDS R10, [R7]; "
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        (LOADED + "BAR.SYNC 0x0; " + EPILOGUE, ["dynamic+0", "dynamic+0 (2)", "dynamic+4096"]),
+        (LOADED + "WARPSYNC.ALL; " + EPILOGUE, ["dynamic"]),
+        (LOADED + "LDS R11, [R4]; BAR.SYNC 0x0; LDS R12, [R4]; " + EPILOGUE, ["dynamic"]),
+        # The epilogue reads what it did not write.
+        (LOADED + "BAR.SYNC 0x0; " + EPILOGUE + "LDS R13, [R5+0x1000]; ", ["dynamic"]),
+        # What is exchanged again in the same bytes is one array.
+        ("STS [R5], R1; BAR.SYNC 0x0; LDS R8, [R5]; BAR.SYNC 0x0; STS [R5], R1; ", ["dynamic"]),
+    ],
+)
+def test_dynamic_memory_holds_arrays_in_turn(body, names):
+    """As the epilogue of a GEMM, behind a barrier of the whole block, takes the memory of its operands."""
+    kernel = program(*START, *re.findall(r"[^;]+(?=; )", body), static_bytes=0x400)
+    found = evaluate(kernel, Launch(block=(64, 1, 1), shared_bytes=8192), device("sm_90"))
+    assert [used.array.name for used in used_arrays(found)] == names
+    assert sum(len(used.steps) for used in used_arrays(found)) == len(found.tallies)
+
+
+def test_members_of_a_structure_are_given_by_their_bytes():
+    parameters = (Parameter(0, 4, "first"), Parameter(8, 24, "params"))
+    lines = ("S2R R2, SR_TID.X", "LDC R1, c[0x0][0x224]", "IMAD R3, R1, R2, RZ", "SHF.L.U32 R3, R3, 0x2, RZ")
+    kernel = program(*lines, "STS [R3], R2", parameters=parameters)
+    for key, wavefronts in (("params+12", 32), ("1+12", 32)):
+        launch = Launch(block=(32, 1, 1), arguments={key: 32})
+        found = evaluate(kernel, launch, device("sm_90"))
+        assert (found.certain, found.tallies.popitem()[1].wavefronts) == (True, wavefronts)
+    for key in ("params+24", "nothing+4", "params+x"):
+        with pytest.raises(ProblemFileError, match="--arg"):
+            evaluate(kernel, Launch(block=(32, 1, 1), arguments={key: 32}), device("sm_90"))
