@@ -212,7 +212,7 @@ def test_the_search_has_the_time_that_solve_has(monkeypatch):
         given.append(ask.budget.seconds)
         raise ProblemFileError("stop", "here")
 
-    monkeypatch.setattr("layoutopt.study.explain.solve_cases", search)
+    monkeypatch.setattr("layoutopt.study.known.solve_cases", search)
     path = str(PROBLEMS / "basics/scan_512_f32.json")
     done = CliRunner().invoke(command, [path, "--time-limit", "40"])
     assert isinstance(done.exception, ProblemFileError)
