@@ -202,11 +202,11 @@ def test_where_instructions_come_first_the_bound_is_of_the_cheapest():
 
 def test_boxes_with_short_rows_are_counted_while_there_is_time():
     """Nothing is proved of what was not counted."""
-    reads = [
+    rows = [
         reads(f"r{k}", 4, ["lane", column])
         for k, column in enumerate(["0", "4*(lane % 8)", "4*(lane // 2 % 4)", "4*(lane // 4 % 2)"])
     ]
-    data = one_tile("t", [32, 32], "f32", 32, [{"name": "fill", "op": "tma.load"}, *reads])
+    data = one_tile("t", [32, 32], "f32", 32, [{"name": "fill", "op": "tma.load"}, *rows])
     case = case_of(from_data(data), device("sm_90"))
     whole, cut = (propose(case, Ask(budget)) for budget in (Budget(), Budget(0)))
     assert whole.complete
