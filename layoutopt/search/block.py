@@ -91,7 +91,7 @@ class Options(TypedDict, total=False):
         budget: replaces `time_limit`, for callers that stop the search from another thread.
         progress: called with a line of text from time to time.
         method: "model": one CP-SAT model decides pads, order and XOR masks, and refutes what is smaller;
-            "auto": the same answer, by counting and spectra as far as they go.
+            "auto": the same answer, by counting and a tree of masks as far as they go.
     """
 
     time_limit: float | None
