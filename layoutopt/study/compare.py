@@ -155,7 +155,7 @@ class _BlockRows:
         self.limit = within_room(tile_set, gpu).layout.max_bytes
 
     def _member(self, unit: Unit, share: float | None, known: Known) -> _Member:
-        problem = unit.case.asked
+        problem = unit.asked
         with fields_of(self.tile_set, *unit.tiles):
             answer = known(problem)
             if problem.is_dictated:

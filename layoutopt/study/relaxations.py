@@ -18,7 +18,7 @@ from layoutopt.layout.layout import Layout
 from layoutopt.model.phases import phase_sets
 from layoutopt.problems.answer import Result
 from layoutopt.problems.types import Access, GlobalSide
-from layoutopt.proof.lane_order import lane_order
+from layoutopt.search.deal import lane_order
 from layoutopt.search.proposal import Ask
 from layoutopt.search.solve import solve, solve_cases
 from layoutopt.study.clash import QUESTION_SHARE, Clashes, names
