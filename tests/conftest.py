@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import layoutopt.search.block
 from layoutopt.files.file import load
 from layoutopt.hardware.machine import find_tool
 from layoutopt.search.solve import solve
@@ -27,6 +28,7 @@ _ANSWERS = "LAYOUTOPT_TEST_ANSWERS"
 
 def pytest_configure(config):
     """Tests call nvcc by its name, wherever it is; and programs hear signals that a background job would not."""
+    layoutopt.search.block.DEFAULT_SECONDS = None  # no test waits for a quiet machine
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     nvcc = find_tool("nvcc")

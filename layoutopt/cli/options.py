@@ -12,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from layoutopt.cli.files import STANDARD_INPUT, InputPath
+from layoutopt.ground.budget import DEFAULT_SECONDS
 
 if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., object])
 
 MAX_SECONDS = 10**8  # three years, which every clock of the system can wait for
-DEFAULT_SECONDS = 10.0
 
 
 class ProblemPath(InputPath):

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import described
@@ -20,6 +20,8 @@ from layoutopt.ground.escape import described
 T = TypeVar("T")
 
 
+# As many as a person waits.
+DEFAULT_SECONDS: Final = 10.0
 _MOST_SECONDS = 366 * 86400.0
 """A year is as good as no limit, and waiting for more than some hundred years is an error of its own."""
 
@@ -31,11 +33,12 @@ class OutOfTime(Exception):
 class Budget:
     """Time left; its parts end with it, and all stop together."""
 
-    def __init__(self, seconds: float | None = None) -> None:
+    def __init__(self, seconds: float | None = None, effort: float | None = None) -> None:
         seconds = None if seconds is None else min(seconds, _MOST_SECONDS)
-        self._total, self._began = seconds, time.monotonic()
+        self._began = time.monotonic()
         self._end = None if seconds is None else time.monotonic() + seconds
         self._stop = _Stop()
+        self.effort = effort
 
     @classmethod
     def of_limit(cls, time_limit: float | None) -> Budget:
@@ -49,9 +52,13 @@ class Budget:
             raise ProblemFileError("time_limit", f"expected seconds, 0 or more, got {described(time_limit)}")
         return cls(time_limit)
 
-    def part(self, share: float) -> Budget:
-        """A budget of `share` of the time left, which stops when this one is stopped."""
-        part = Budget(None if self.seconds is None else self.seconds * share)
+    def part(self, share: float, effort: float | None = None) -> Budget:
+        """A budget of `share` of the time left, which stops when this one is stopped.
+
+        With `effort`, and a limit, it also ends after so much work: seconds of a quiet machine, as those who
+        work count them with `charge`. It should end first, for it is the same on every machine.
+        """
+        part = Budget() if self.seconds is None else Budget(self.seconds * share, effort)
         part._stop = self._stop
         return part
 
@@ -92,11 +99,18 @@ class Budget:
 
     @property
     def spent(self) -> bool:
-        """Whether no time is left."""
+        """Whether no time or effort is left."""
+        if self.effort is not None and self.effort <= 0:
+            return True
         if self._end is not None and time.monotonic() >= self._end:
             self.cut_short()
             return True
         return self._stop.given
+
+    def charge(self, effort: float) -> None:
+        """Count work that was done, in seconds of a quiet machine."""
+        if self.effort is not None:
+            self.effort -= effort
 
     def cut_short(self) -> None:
         """Remember that something ended for want of time."""
@@ -111,15 +125,6 @@ class Budget:
     def elapsed(self) -> float:
         """Seconds since it began."""
         return time.monotonic() - self._began
-
-    @property
-    def share_left(self) -> float:
-        """Share of the time that is left; 1 without a limit."""
-        if self._stop.given:
-            return 0.0
-        if self._total is None or self.seconds is None:
-            return 1.0
-        return self.seconds / self._total if self._total else 0.0
 
     @property
     def seconds(self) -> float | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import enum
+import math
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import Any, Final
 from layoutopt.ground.budget import Budget
 
 SEED = 1
+_EFFORT_EACH: Final = 0.005  # of a solve, beside the solver's deterministic time
 
 
 class Outcome(enum.Enum):
@@ -215,6 +217,8 @@ class Model:
             raise AssertionError("the model's text form is malformed")
         parameters = cp.SatParameters()
         limit = "" if budget.seconds is None else f" max_time_in_seconds:{max(budget.seconds, 1e-3)}"
+        if budget.effort is not None:
+            effort = min(budget.effort, math.inf if effort is None else effort)
         if effort is not None:
             limit += f" max_deterministic_time:{effort}"
         # No LP: the models are clauses and parities. Ctrl-C is handled by whoever owns the budget.
@@ -227,6 +231,7 @@ class Model:
         response = _response(wrapper, proto, budget)
         if response is None:
             return NO_ANSWER
+        budget.charge(_EFFORT_EACH + response.deterministic_time)
         outcome = Outcome(response.status.name)
         found = outcome in (Outcome.OPTIMAL, Outcome.FEASIBLE)
         decided = outcome in (Outcome.OPTIMAL, Outcome.INFEASIBLE)

@@ -15,7 +15,7 @@ import msgspec
 
 from layoutopt.errors import VerificationError
 from layoutopt.files.checks import fields_of
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import DEFAULT_SECONDS, Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.index.index_code import MEASURE
 from layoutopt.model.swizzle_rules import left_out
@@ -67,6 +67,7 @@ def solve(problem: Problem | Block, **how: Unpack[Options]) -> Result | Arrangem
         ProblemFileError: the problem contradicts itself, or an option is none.
         VerificationError: the conflict engine does not confirm the model; nothing is returned.
     """
+    how = {"time_limit": DEFAULT_SECONDS, **how}
     if isinstance(problem, Block):
         return solve_block(problem, **how)
     return solve_tile(problem, **how)
@@ -76,7 +77,8 @@ class Options(TypedDict, total=False):
     """How to solve.
 
     Attributes:
-        time_limit: seconds; None for no limit. The best answer so far is the answer when it ends.
+        time_limit: seconds, 10 where nothing is said; None for no limit. The best answer so far is the answer
+            when it ends.
         workers: solver threads. The answer does not depend on it unless the time runs out.
         conflict_free: make any excess infeasible.
         target: the device or its name, where it is not the one the problem names.

@@ -29,6 +29,7 @@ from layoutopt.search.scene import Scene
 
 # Shares of the time left; where swizzles are sought, they need the rest.
 _SHARE, _SHARE_BESIDE_SWIZZLES, _SHARE_OF_INTERVALS = 0.5, 0.35, 0.1
+_MOST_INTERVALS: Final = 512
 _LEAST_SECONDS: Final = 0.1  # for the first climb, over some of the phases, which is better than row-major
 _CLIMBS: Final = 48
 _STEPS: Final = 32
@@ -65,7 +66,8 @@ def _count_intervals(scene: Scene, seconds: float) -> None:
     """Add them, each of which takes so many seconds, up to one that no layout is better than."""
     families = scene.space.families & {"none", "interval"}
     part = scene.budget.part(_SHARE_OF_INTERVALS)
-    for candidate in part.while_left(padded(replace(scene.space, families=families, budget=part))):
+    every = padded(replace(scene.space, families=families, budget=part))
+    for candidate in part.while_left(itertools.islice(every, _MOST_INTERVALS)):
         if not (scene.fits(candidate.span) and part.affords(seconds)):
             return
         _count(scene, candidate)

@@ -13,7 +13,7 @@ from layoutopt.model.linearisations import Linearisation, least_operations
 from layoutopt.model.swizzle import SHIFT_OPERATIONS
 from layoutopt.search.found import Found
 from layoutopt.search.proposal import Proposal
-from layoutopt.search.scene import GATHER_SHARE, Scene
+from layoutopt.search.scene import EFFORT_A_CANDIDATE, GATHERING, Scene
 
 
 def with_cost_open(proposal: Proposal) -> Proposal:
@@ -71,8 +71,11 @@ class LeastOperations:
         need be looked at; of them the smallest that reaches the floor ends the search.
         """
         if self.scene.conflict_free:
-            gathered = list(self.scene.budget.part(GATHER_SHARE).while_left(self.scene.candidates()))
-            self.tally.exhausted = self.tally.exhausted and self.scene.budget.share_left > 1 - GATHER_SHARE
+            part, gathered = self.scene.budget.part(*GATHERING), []
+            for candidate in part.while_left(self.scene.candidates()):
+                gathered.append(candidate)
+                part.charge(EFFORT_A_CANDIDATE)
+            self.tally.exhausted = self.tally.exhausted and not part.spent
             yield from sorted(gathered, key=lambda c: (c.operations, c.span))
             return
         try:

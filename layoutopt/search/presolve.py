@@ -29,6 +29,9 @@ from layoutopt.search.found import Found
 from layoutopt.search.scene import Scene
 from layoutopt.search.walsh import decide
 
+# To count the phases under one linearisation: seconds of a quiet machine.
+_EFFORT_EACH, _EFFORT_AN_ENTRY = 2e-4, 5e-8
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -58,6 +61,7 @@ class Presolve:
         scene = self.scene
         phases = phases_of(candidate, scene.sets, scene.tile)
         costs = phases.costs({})
+        self.budget.charge(_EFFORT_EACH + _EFFORT_AN_ENTRY * (phases.words.size + scene.tile.elements))
         plain = Found(candidate, {}, phases.excess_at(costs), candidate.operations)
         scene.tally.unswizzled.append(plain)
         ceilings = phases.ideal if scene.conflict_free else phases.target

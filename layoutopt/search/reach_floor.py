@@ -13,13 +13,14 @@ from layoutopt.search.found import Found
 from layoutopt.search.joint import Growth, Listed, join, needs_no_list, smallest
 from layoutopt.search.many_orders import likely
 from layoutopt.search.presolve import Presolve
-from layoutopt.search.scene import GATHER_SHARE, Scene
+from layoutopt.search.scene import EFFORT_A_CANDIDATE, GATHERING, Scene
 
 # Share of the time after which a layout of the least excess is sought, and where any excess is too much:
 # where none that is free of it was found by rising bytes, the rest is for finding one of any size.
 _PATIENCE, _PATIENCE_CONFLICT_FREE = 0.3, 0.6
+_EFFORT, _EFFORT_CONFLICT_FREE = 1.5, 3.0
 # Of what is then left.
-_WHOLE_LINES_SHARE = 0.2
+_WHOLE_LINES_SHARE, _WHOLE_LINES_EFFORT = 0.2, 1.0
 
 
 class ReachFloor:
@@ -35,7 +36,10 @@ class ReachFloor:
         self._every_pitch = most_elements(scene.space)
         if limit is not None:
             self._every_pitch = limit if scene.space.far else min(self._every_pitch, limit)
-        budget = scene.budget.part(_PATIENCE_CONFLICT_FREE if scene.conflict_free else _PATIENCE)
+        if scene.conflict_free:
+            budget = scene.budget.part(_PATIENCE_CONFLICT_FREE, _EFFORT_CONFLICT_FREE)
+        else:
+            budget = scene.budget.part(_PATIENCE, _EFFORT)
         self._judge = Presolve(scene, budget)
         self.growth = Growth(
             scene.space,
@@ -107,7 +111,7 @@ class ReachFloor:
 
     def _look_at_whole_lines(self) -> None:
         """Out of time: lines that all start at the first bank, which a swizzle serves oftener than others."""
-        space, part = self.scene.space, self.scene.budget.part(_WHOLE_LINES_SHARE)
+        space, part = self.scene.space, self.scene.budget.part(_WHOLE_LINES_SHARE, _WHOLE_LINES_EFFORT)
         judge = Presolve(self.scene, part)
         for candidate in part.while_left(whole_lines(space)):
             if candidate.may_swizzle and self.scene.fits(candidate.span):
@@ -143,13 +147,14 @@ class ReachFloor:
 
     def _count_plain(self) -> None:
         """All candidates without their swizzles, as far as time allows, where none reaches the floor."""
-        part = self.scene.budget.part(GATHER_SHARE)
+        part = self.scene.budget.part(*GATHERING)
         try:
             for candidate in self.scene.candidates():
                 excess = phases_of(candidate, self.scene.sets, self.scene.tile).excess({})
                 self.tally.unswizzled.append(Found(candidate, {}, excess, candidate.operations))
                 if self.scene.conflict_free and self.tally.exhausted:
                     return  # one shows that there are layouts
+                part.charge(EFFORT_A_CANDIDATE)
                 part.check()
         except OutOfTime:
             fall_back(self.scene)

@@ -62,8 +62,9 @@ _TABLE_EFFORT = 2.0
 _MOST_ASKED = 512
 # Linearisations of whole dimensions among which pads may be a period or more.
 _MOST_FAR = 1024
-# Share of the time left to list other kinds before any is tried.
-GATHER_SHARE = 0.2
+# Share of the time left, and effort, to list other kinds before any is tried; and the effort of one.
+GATHERING = (0.2, 2.0)
+EFFORT_A_CANDIDATE = 2e-5
 
 
 def _is_binary(shape: tuple[int, ...]) -> bool:
@@ -221,10 +222,11 @@ class Scene:
         for cuts in range(MAX_CUTS + 1):
             tight: list[Linearisation] = []
             candidates = unpadded(self.space, cuts, known())
-            turned, part = rotated(self.space) if cuts == 0 else (), self.budget.part(GATHER_SHARE)
+            turned, part = rotated(self.space) if cuts == 0 else (), self.budget.part(*GATHERING)
             try:
                 for candidate in itertools.chain(candidates, turned):
                     (tight if candidate.span == self.tile.elements else rest).append(candidate)
+                    part.charge(EFFORT_A_CANDIDATE)
                     part.check()
             except OutOfTime:
                 self.tally.exhausted = False

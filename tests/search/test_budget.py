@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from written import one_tile, reads, writes
 
+import layoutopt
 import layoutopt.ground.budget
 import layoutopt.search.scene
 import layoutopt.study.counted
@@ -36,17 +37,53 @@ from layoutopt.sweeps.sweep import sweep
 def test_without_a_limit_there_is_always_time():
     budget = Budget()
     assert budget.seconds is None
-    assert budget.share_left == 1.0
     assert budget.affords(1e9)
     assert list(budget.while_left(range(3))) == [0, 1, 2]
     budget.check()
+
+
+def test_a_part_ends_after_so_much_work_on_every_machine():
+    whole = Budget(1e6)
+    part = whole.part(0.5, 1.0)
+    part.charge(0.6)
+    assert not part.spent
+    part.charge(0.6)
+    assert part.spent
+    assert not whole.ran_out  # nothing ended for want of time
+    without = Budget().part(0.5, 1.0)
+    without.charge(2.0)
+    assert not without.spent
+
+
+def test_solve_has_the_limit_of_the_command(monkeypatch):
+    limits = []
+    monkeypatch.setattr("layoutopt.search.block.DEFAULT_SECONDS", 0.25)
+    monkeypatch.setattr(
+        "layoutopt.search.block.solve_tile", lambda _, **how: limits.append(how["time_limit"])
+    )
+    layoutopt.solve(None)
+    layoutopt.solve(None, time_limit=None)
+    assert limits == [0.25, None]
+
+
+def test_an_answer_says_where_the_limit_ended_the_search_for_a_cheaper_index():
+    case = {
+        "name": "c", "tile": {"shape": [8, 8], "element": "f32"}, "threads": 32,
+        "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["tid // 8 + i", "tid % 8"], "for": {"i": 4}}],
+    }  # fmt: skip
+    problem, budget = from_data(case), Budget(1e6)
+    left = solve(problem, budget=budget)
+    assert (left.status, left.reason) == ("optimal", "")
+    budget.cut_short()
+    cut = solve(problem, budget=budget)
+    proved = cut.proof.index_cost.proved
+    assert cut.reason == ("" if proved else "the time limit ended the search for a cheaper index")
 
 
 def test_a_part_of_nothing_has_nothing_left():
     """What comes after the time is over ends at once, whatever share of it is asked for."""
     nothing = Budget(0).part(0.5)
     assert nothing.spent
-    assert nothing.share_left == 0.0
 
 
 def test_any_limit_can_be_waited_for():
