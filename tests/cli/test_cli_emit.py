@@ -5,7 +5,7 @@ import json
 import pytest
 from command import layoutopt, refused
 from conftest import ROOT
-from written import writes
+from written import one_tile, writes
 
 SMALL = str(ROOT / "problems/basics/transpose_16x32_f32.json")
 
@@ -56,8 +56,7 @@ def test_a_result_with_and_without_its_problem(tmp_path):
 def test_a_result_of_what_the_hardware_does_by_itself(tmp_path):
     problem, result = tmp_path / "p.json", tmp_path / "r.json"
     load = {"name": "fill", "op": "tma.load", "mode": "128B"}
-    tile = {"shape": [128, 64], "element": "f16"}
-    problem.write_text(json.dumps({"name": "x", "threads": 128, "tile": tile, "accesses": [load]}))
+    problem.write_text(json.dumps(one_tile("x", [128, 64], "f16", 128, [load])))
     result.write_text(layoutopt("solve", str(problem), "--json").stdout)
     whole = layoutopt("emit", str(result), "--problem", str(problem))
     assert whole.returncode == 0, whole.stderr
@@ -122,11 +121,8 @@ def test_refused(arguments, message):
 def test_gluon_looks_at_a_few_orders_of_eight_dimensions_only(tmp_path):
     """Trying every swizzle in all 40,320 orders would take hours."""
     rows = writes("rows", 4, [*("0" * 6), "tid//4", "tid%4"])
-    tile = {"shape": [4] * 8, "element": "f32"}
     path = tmp_path / "p.json"
-    path.write_text(
-        json.dumps({"name": "p", "target": "sm_90", "tile": tile, "threads": 16, "accesses": [rows]})
-    )
+    path.write_text(json.dumps(one_tile("p", [4] * 8, "f32", 16, [rows], target="sm_90")))
     plain = "+".join(f"x{d}*{4 ** (7 - d)}" for d in range(7))
     for last, made in (
         ("(x7 ^ x6)", "SwizzledSharedLayout(1, 1, 4, [7, 6, 5, 4, 3, 2, 1, 0])"),

@@ -42,10 +42,7 @@ CASES = {
 def problem_of(name):
     accesses, shape, element = CASES[name][:3]
     more = {"published": {"offset": GROUPS, "bytes": 8192}} if name == "groups of rows" else {}
-    return from_data(
-        {"name": "t", "target": "sm_90a", "threads": 128, "accesses": accesses,
-         "tile": {"shape": list(shape), "element": element}, **more}
-    )  # fmt: skip
+    return from_data(one_tile("t", list(shape), element, 128, accesses, target="sm_90a", **more))
 
 
 GROUPS = "x0 // 8 * 512 + x1 // 8 * 64 + x0 % 8 * 8 + x1 % 8"
