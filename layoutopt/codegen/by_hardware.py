@@ -11,15 +11,15 @@ from typing import Final
 
 import numpy as np
 
-from layoutopt.codegen.c_text import to_c
+from layoutopt.codegen.c_text import operands, to_c
 from layoutopt.codegen.plan import HardwarePlan, Plan
+from layoutopt.codegen.templates import filled
 from layoutopt.expressions.fit import fit
 from layoutopt.ground.escape import comment
 from layoutopt.problems.answer import BulkCopy, MatrixDescriptor, TensorMap
 
 _CONSTANT: Final = "constexpr uint32_t"
 _FUNCTION: Final = "__host__ __device__ constexpr uint32_t"
-_DEVICE: Final = "__device__ __forceinline__"
 
 
 def pieces(plan: Plan) -> list[str]:
@@ -68,7 +68,7 @@ def _tensor_map(plan: Plan, access: HardwarePlan, found: TensorMap) -> list[str]
         lines += _offsets(f"{name}_start_{d}", starts[d], what)
     if found.multicast > 1:
         lines.append(f"{_CONSTANT} {name}_multicast = {found.multicast};  // blocks that share the tile")
-    return [*lines, *_encode(name, found), *_copies(access, found)]
+    return [*lines, *_copies(access, found)]
 
 
 def _box_starts(plan: Plan, found: TensorMap) -> list[list[int]]:
@@ -82,100 +82,25 @@ def _box_starts(plan: Plan, found: TensorMap) -> list[list[int]]:
     return [inner, *reversed(starts[:-1])]
 
 
-def _encode(name: str, found: TensorMap) -> list[str]:
-    rank = len(found.box_dim)
-    return [
-        "#ifdef CUDA_VERSION  // of cuda.h",
-        "// The tensor map of a global tensor: `encode` is cuTensorMapEncodeTiled (cuGetProcAddress),",
-        f"// extents are innermost first, strides the {rank - 1} others in bytes, multiples of 16.",
-        "template <class Encode>",
-        f"inline CUresult {name}_encode(Encode encode, CUtensorMap* map, void* global,",
-        "                       const cuuint64_t* extents, const cuuint64_t* strides) {",
-        f"    const cuuint32_t ones[{rank}] = {{{', '.join('1' * rank)}}};",
-        f"    return encode(map, {found.data_type}, {rank}, global, extents, strides, {name}_box_dim, ones,",
-        f"                  CU_TENSOR_MAP_INTERLEAVE_NONE, {found.swizzle},",
-        "                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);",
-        "}",
-        "#endif",
-    ]
-
-
 def _copies(access: HardwarePlan, found: TensorMap) -> list[str]:
-    """All boxes, or those of one block of the cluster, by one thread."""
-    rank = len(found.box_dim)
-    if access.access.op != "tma.load":
-        return _stored(access.name, rank)
-    return _loaded(access.name, rank) if found.multicast == 1 else _shared(access.name, rank)
-
-
-def _loaded(name: str, rank: int) -> list[str]:
-    text = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
-    return [
-        "#ifdef __CUDACC__",
-        "// All boxes, by one thread: map is the tensor map's address (a __grid_constant__ parameter),",
-        f"// the mbarrier expects {name}_boxes * {name}_box_bytes bytes; c0, ... are the tile's place.",
-        f"{_DEVICE} void {name}(uint32_t smem, const void* map, uint32_t mbarrier, {_place(rank)}) {{",
-        "#pragma unroll",
-        f"    for (uint32_t i = 0; i < {name}_boxes; ++i)",
-        f'        asm volatile("{text} [%0], [%1, {{{_held(3, rank)}}}], [%2];"',
-        f'            :: "r"(smem + {name}_box_offset(i)), "l"(map), "r"(mbarrier),',
-        f'               {_at(name, rank)} : "memory");',
-        "}",
-        "#endif",
-    ]
-
-
-def _shared(name: str, rank: int) -> list[str]:
-    text = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
-    return [
-        "#ifdef __CUDACC__",
-        "// The boxes of one block, by one thread, to all blocks of the cluster whose bit is set in mask:",
-        f"// block is 0 to {name}_multicast - 1 among those that share the tile. Tile and mbarrier lie at",
-        f"// the same place in all; each mbarrier expects {name}_boxes * {name}_box_bytes bytes.",
-        f"{_DEVICE} void {name}(uint32_t smem, const void* map, uint32_t mbarrier, uint32_t block,",
-        f"    uint16_t mask, {_place(rank)}) {{",
-        "#pragma unroll",
-        f"    for (uint32_t k = 0; k < {name}_boxes / {name}_multicast; ++k) {{",
-        f"        const uint32_t i = block * ({name}_boxes / {name}_multicast) + k;",
-        f'        asm volatile("{text}"',
-        f'            ".multicast::cluster [%0], [%1, {{{_held(4, rank)}}}], [%2], %3;"',
-        f'            :: "r"(smem + {name}_box_offset(i)), "l"(map), "r"(mbarrier), "h"(mask),',
-        f'               {_at(name, rank)} : "memory");',
-        "    }",
-        "}",
-        "#endif",
-    ]
-
-
-def _stored(name: str, rank: int) -> list[str]:
-    text = f"cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group"
-    return [
-        "#ifdef __CUDACC__",
-        "// All boxes, by one thread: map is the tensor map's address (a __grid_constant__ parameter),",
-        "// then commit and wait for the bulk group; c0, ... are the tile's place.",
-        f"{_DEVICE} void {name}(uint32_t smem, const void* map, {_place(rank)}) {{",
-        "#pragma unroll",
-        f"    for (uint32_t i = 0; i < {name}_boxes; ++i)",
-        f'        asm volatile("{text} [%0, {{{_held(2, rank)}}}], [%1];"',
-        f'            :: "l"(map), "r"(smem + {name}_box_offset(i)), {_at(name, rank)} : "memory");',
-        "}",
-        "#endif",
-    ]
-
-
-def _place(rank: int) -> str:
-    """The tile's place in the global tensor, as parameters."""
-    return ", ".join(f"int c{d}" for d in range(rank))
-
-
-def _held(first: int, rank: int) -> str:
-    """The operands that hold the place of a box."""
-    return ", ".join(f"%{first + d}" for d in range(rank))
-
-
-def _at(name: str, rank: int) -> str:
-    """The place of box i."""
-    return ", ".join(f'"r"(c{d} + (int){name}_start_{d}(i))' for d in range(rank))
+    """The tensor map; and all boxes, or those of one block of the cluster, copied by one thread."""
+    name, rank = access.name, len(found.box_dim)
+    kind = "store" if access.access.op != "tma.load" else "load" if found.multicast == 1 else "multicast"
+    first = {"store": 2, "load": 3, "multicast": 4}[kind]  # operands before the place of a box
+    encode = filled(
+        "by_hardware", "encode", NAME=name, RANK=rank, OTHERS=rank - 1, ONES=", ".join("1" * rank),
+        TYPE=found.data_type, SWIZZLE=found.swizzle,
+    )  # fmt: skip
+    copies = filled(
+        "by_hardware",
+        kind,
+        NAME=name,
+        RANK=rank,
+        PLACE=", ".join(f"int c{d}" for d in range(rank)),
+        HELD=operands(first, rank),
+        AT=", ".join(f'"r"(c{d} + (int){name}_start_{d}(i))' for d in range(rank)),
+    )
+    return [*encode.splitlines(), *copies.splitlines()]
 
 
 # Matrices --------------------------------------------------------------------------------------
@@ -196,10 +121,7 @@ def _matrix(access: HardwarePlan, found: MatrixDescriptor) -> list[str]:
             found.starts,
             "Byte offset of what instruction i reads: K is the fastest, then rows.",
         ),
-        "// The matrix descriptor of instruction i; smem: __cvta_generic_to_shared of the tile.",
-        f"__host__ __device__ constexpr uint64_t {name}_descriptor(uint32_t smem, uint32_t i) {{",
-        f"    return {name}_fields | (((smem + {name}_start(i)) & 0x3FFFF) >> 4);",
-        "}",
+        *filled("by_hardware", "descriptor", NAME=name).splitlines(),
     ]
 
 
@@ -208,23 +130,9 @@ def _matrix(access: HardwarePlan, found: MatrixDescriptor) -> list[str]:
 
 def _bulk(access: HardwarePlan, found: BulkCopy) -> list[str]:
     name = access.name
-    text = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
     return [
         f"{_CONSTANT} {name}_copies = {found.copies};",
         f"{_CONSTANT} {name}_copy_bytes = {found.bytes};",
         *_offsets(f"{name}_offset", found.starts, "Byte offset of copy i from the base of the tile."),
-        "#ifdef __CUDACC__",
-        "// Copy i, by one thread; source is aligned to 16 bytes.",
-        f"{_DEVICE} void {name}(uint32_t smem, const void* source, uint32_t mbarrier, uint32_t i) {{",
-        f'    asm volatile("{text} [%0], [%1], %2, [%3];"',
-        f'        :: "r"(smem + {name}_offset(i)), "l"(__cvta_generic_to_global(source)),',
-        f'           "r"({name}_copy_bytes), "r"(mbarrier) : "memory");',
-        "}",
-        "// The other way; then commit and wait for the bulk group.",
-        f"{_DEVICE} void {name}_store(uint32_t smem, void* destination, uint32_t i) {{",
-        '    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"',
-        f'        :: "l"(__cvta_generic_to_global(destination)), "r"(smem + {name}_offset(i)),',
-        f'           "r"({name}_copy_bytes) : "memory");',
-        "}",
-        "#endif",
+        *filled("by_hardware", "bulk", NAME=name).splitlines(),
     ]

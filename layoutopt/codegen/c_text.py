@@ -74,6 +74,11 @@ def helpers(text: str, called: str, function: str, wide: str) -> list[str]:
     return lines
 
 
+def operands(first: int, count: int) -> str:
+    """The numbers of so many operands of inline PTX: `%0, %1`."""
+    return ", ".join(f"%{first + k}" for k in range(count))
+
+
 def _leaves_int(node: Node, ranges: Mapping[str, Range], known: dict[Node, Range]) -> bool:
     low, high = bounds(node, ranges, known)
     if low < -(2**31) or high >= 2**31:

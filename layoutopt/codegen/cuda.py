@@ -15,7 +15,9 @@ from layoutopt.codegen.c_family import (
     parameters,
     source,
 )
+from layoutopt.codegen.c_text import operands
 from layoutopt.codegen.plan import AccessPlan, Plan
+from layoutopt.codegen.templates import filled
 from layoutopt.hardware.operations import Operation
 from layoutopt.problems.types import VECTOR_TYPES, Structure
 
@@ -42,7 +44,7 @@ _RAW: Final = {
 
 def emit(plan: Plan) -> str:
     """A header that compiles with nvcc and, but for the device functions, as plain C++14."""
-    return source(plan, _DIALECT)
+    return source(plan, DIALECT)
 
 
 def pointer_type(plan: Plan, operation: Operation) -> str:
@@ -130,12 +132,20 @@ def _each(access: AccessPlan, start_parameter: str, start: list[str], cell: str)
 
 def _pieces(plan: Plan, access: AccessPlan) -> list[str]:
     operation = access.lanes.operation
-    if operation.matrices:
-        body = _matrix(access)
-    elif operation.does.copies:
-        body = _async(access)
-    else:
+    if operation.does.by_pointer:
         return ["#ifdef __CUDACC__", *pointer_pieces(plan, access), "#endif"]
+    if operation.matrices:
+        moved = f"{'' if operation.does.returns else 'const '}uint32_t (&v)[{operation.matrices}]"
+        instruction = matrix_instruction(operation, "address", [f"v[{k}]" for k in range(operation.matrices)])
+    else:
+        moved, instruction = "const void* source", async_instruction(operation, "address", "source")
+    body = [
+        "// smem: __cvta_generic_to_shared of the tile",
+        f"__device__ __forceinline__ void {access.name}(uint32_t smem, {parameters(access)}, {moved}) {{",
+        f"    const uint32_t address = {address_from(access, 'smem', base_of(access, 'smem'))};",
+        f"    {instruction}",
+        "}",
+    ]
     if access.form.has_step:
         start = [f"    const uint32_t base = {base_of(access, 'smem')};"]
         body += _each(access, "uint32_t smem", start, address_from(access, "smem", "base"))
@@ -146,11 +156,6 @@ def inline(ptx: str, outputs: Sequence[str], *inputs: str) -> str:
     """A statement of inline PTX; `ptx` numbers its operands, outputs first."""
     results = f": {', '.join(outputs)} :" if outputs else "::"
     return f'asm volatile("{ptx}" {results} {", ".join(inputs)} : "memory");'
-
-
-def operands(first: int, count: int) -> str:
-    """The numbers of so many operands: `%0, %1`."""
-    return ", ".join(f"%{first + k}" for k in range(count))
 
 
 def matrix_instruction(operation: Operation, address: str, registers: Sequence[str]) -> str:
@@ -168,51 +173,10 @@ def async_instruction(operation: Operation, address: str, source: str) -> str:
     return inline(form, [], f'"r"({address})', f'"l"(__cvta_generic_to_global({source}))')
 
 
-def _matrix(access: AccessPlan) -> list[str]:
-    operation = access.lanes.operation
-    constant = "" if operation.does.returns else "const "
-    registers = f"{constant}uint32_t (&v)[{operation.matrices}]"
-    instruction = matrix_instruction(operation, "address", [f"v[{k}]" for k in range(operation.matrices)])
-    return [
-        "// smem: __cvta_generic_to_shared of the tile",
-        f"__device__ __forceinline__ void {access.name}(uint32_t smem, {parameters(access)}, {registers}) {{",
-        f"    const uint32_t address = {address_from(access, 'smem', base_of(access, 'smem'))};",
-        f"    {instruction}",
-        "}",
-    ]
-
-
-def _async(access: AccessPlan) -> list[str]:
-    return [
-        "// smem: __cvta_generic_to_shared of the tile",
-        f"__device__ __forceinline__ void {access.name}"
-        f"(uint32_t smem, {parameters(access)}, const void* source) {{",
-        f"    const uint32_t address = {address_from(access, 'smem', base_of(access, 'smem'))};",
-        f"    {async_instruction(access.lanes.operation, 'address', 'source')}",
-        "}",
-    ]
-
-
 def _closing(plan: Plan) -> list[str]:
-    return [*by_hardware.pieces(plan), *_groups(plan)]
-
-
-def _groups(plan: Plan) -> list[str]:
-    if not any(a.lanes.operation.does.copies for a in plan.accesses):
-        return []
-    return [
-        "",
-        "#ifdef __CUDACC__",
-        "// The copies issued since the last commit are one group; wait until at most N are under way.",
-        f"__device__ __forceinline__ void {plan.name}_commit() {{",
-        '    asm volatile("cp.async.commit_group;" ::: "memory");',
-        "}",
-        "template <int N>",
-        f"__device__ __forceinline__ void {plan.name}_wait() {{",
-        '    asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");',
-        "}",
-        "#endif",
-    ]
+    copies = any(access.lanes.operation.does.copies for access in plan.accesses)
+    groups = filled("by_hardware", "groups", NAME=plan.name).splitlines() if copies else []
+    return [*by_hardware.pieces(plan), *groups]
 
 
 def _prologue(plan: Plan) -> list[str]:
@@ -222,7 +186,7 @@ def _prologue(plan: Plan) -> list[str]:
     return prologue("__CUDACC__", include)
 
 
-_DIALECT: Final = Dialect(
+DIALECT: Final = Dialect(
     function="__host__ __device__ constexpr",
     uint="uint32_t",
     wide="long long",

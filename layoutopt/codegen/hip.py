@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
-from layoutopt.codegen.c_family import Dialect, source
-from layoutopt.codegen.cuda import declaration, pointer_pieces, prologue
+from layoutopt.codegen import cuda
+from layoutopt.codegen.c_family import source
+from layoutopt.codegen.cuda import pointer_pieces, prologue
 from layoutopt.codegen.plan import AccessPlan, Plan
 
 
@@ -34,13 +36,10 @@ def _start(plan: Plan) -> list[str]:
     return prologue("__HIPCC__", ["#include <hip/hip_runtime.h>", *more])
 
 
-_DIALECT: Final = Dialect(
-    function="__host__ __device__ constexpr",
-    uint="uint32_t",
-    wide="long long",
-    constants=True,
+_DIALECT: Final = replace(
+    cuda.DIALECT,
     prologue=_start,
-    example=declaration,
     table="#ifdef __HIP_DEVICE_COMPILE__\n__device__\n#endif\nconstexpr",
     pieces=_pieces,
+    closing=lambda _: [],
 )

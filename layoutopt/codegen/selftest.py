@@ -15,7 +15,7 @@ from typing import Final
 
 from layoutopt.codegen import cuda
 from layoutopt.codegen.c_family import arguments, loop_nest, parameter, parameters
-from layoutopt.codegen.c_text import helpers, to_c
+from layoutopt.codegen.c_text import helpers, operands, to_c
 from layoutopt.codegen.plan import AccessPlan, Plan
 from layoutopt.codegen.templates import filled, lines
 from layoutopt.errors import LayoutError
@@ -128,7 +128,7 @@ def _coordinates(plan: Plan) -> str:
     return ", ".join(terms)
 
 
-def _element(plan: Plan, access: AccessPlan) -> str:
+def row_major_element(plan: Plan, access: AccessPlan) -> str:
     """The first element that a lane touches, row-major, from the problem's own expressions."""
     node: Node = Const(0)
     for text, extent in zip(access.access.index, plan.problem.tile.shape, strict=True):
@@ -184,7 +184,7 @@ def access_instruction(access: AccessPlan, address: str) -> str:
     if does.adds:
         return cuda.inline("atom.shared.add.u32 %0, [%1], %2;", results, at, *values)
     first = 0 if does.returns else 1
-    held = cuda.operands(first, count)
+    held = operands(first, count)
     held = held if count == 1 else f"{{{held}}}"
     if does.returns:
         loaded = f"ld.volatile.shared.{_REGISTERS[width]} {held}, [%{count}];"
@@ -221,7 +221,7 @@ def _kernels(plan: Plan, index: int, access: AccessPlan) -> str:
         NAME=plan.name,
         INDEX=index,
         PARAMETERS=parameters(access),
-        ELEMENT=_element(plan, access),
+        ELEMENT=row_major_element(plan, access),
         BASE=lines(base, 4),
         VALUES=lines(loop_nest(access, values, "    ", "#pragma unroll 1")),
         ALONE=lines(loop_nest(access, alone, "        ", "#pragma unroll")),

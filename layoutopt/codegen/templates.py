@@ -10,7 +10,11 @@ from importlib import resources
 
 def filled(file: str, part: str, **values: object) -> str:
     """A part of a file, each `@KEY@` in it replaced by the value of that name."""
-    text = _parts(file)[part]
+    return filled_text(_parts(file)[part], **values)
+
+
+def filled_text(text: str, **values: object) -> str:
+    """A text, each `@KEY@` in it replaced by the value of that name."""
     for key, value in values.items():
         text = text.replace(f"@{key}@", str(value))
     return text
@@ -21,8 +25,12 @@ def lines(text: Iterable[str], indent: int = 0) -> str:
     return "".join(f"{' ' * indent}{line}\n" for line in text)
 
 
-@cache
-def _parts(file: str) -> dict[str, str]:
-    text = resources.files("layoutopt.codegen").joinpath(f"{file}.cu").read_text("utf-8")
+def parts_of(text: str) -> dict[str, str]:
+    """The parts of a text by their names."""
     _, *pieces = re.split(r"^//@ (\w+)\n", text, flags=re.M)
     return dict(zip(pieces[::2], pieces[1::2], strict=True))
+
+
+@cache
+def _parts(file: str) -> dict[str, str]:
+    return parts_of(resources.files("layoutopt.codegen").joinpath(f"{file}.cu").read_text("utf-8"))

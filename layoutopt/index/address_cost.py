@@ -1,10 +1,10 @@
-"""What computing an access's address in one way costs, in integer instructions of a pass over its loops.
+"""The instructions of an access's address, computed in one way, in a pass over its loops.
 
-Loops are unrolled as compilers unroll them, which leaves constants where loop variables were; what iterations
-share is computed once. Behind a predicate of their own, iterations with short code are executed under it and
-add the tile's start by themselves; longer code is branched around. See `layoutopt.index.instructions`
-for what compilers make of expressions, and `scripts/benchmarks/index_machine_code.py` for how near this comes
-to machine code.
+Compilers unroll loops, which leaves constants where loop variables were, and compute once what iterations
+share. Where a predicate depends on loop variables, iterations with short code are executed under their own
+condition and add the tile's start by themselves; longer code is branched around. See
+`layoutopt.index.instructions` for the cost of one expression, and `scripts/benchmarks/index_machine_code.py`
+for how near this comes to machine code.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _START: Final = "@start"
 # However many threads a block has; and where the tile starts, which no loop variable can be called.
 _KNOWN_TO_COMPILERS: Final[dict[str, Range]] = {"tid": (0, 1023), _START: (0, 1 << 24)}
 
-# What adds the tile's start: the access itself, one instruction before what the loops flip, or one at every
-# address.
+# Where the tile's start is added: by the access itself, by one instruction to the base before its bits are
+# flipped, or by one at every address.
 Start = Literal["free", "first", "last"]
 
 
@@ -69,37 +69,38 @@ class Form:
 
 
 class AddressCost:
-    """What forms of one access's address cost.
+    """Counts the instructions of an access's address.
 
     Args:
         loops: iterations of each loop variable of the access.
         ranges: of `tid` and the loop variables.
-        apart: loop variables with which threads part anew, so that behind one predicate nothing is known to
-            have been computed behind another.
-        start: how a form's addresses come by the tile's start.
+        branches_on: loop variables in the access's predicate. Where there are any, each iteration is executed
+            under a condition of its own, and compilers keep nothing that was computed under another.
+        start: what adds the tile's start to a form's addresses.
     """
 
     def __init__(
         self,
         loops: Mapping[str, int],
         ranges: Mapping[str, Range],
-        apart: Set[str],
+        branches_on: Set[str],
         start: Callable[[Form], Start],
     ) -> None:
         self.loops = loops
         self.ranges = ranges
-        self.apart = bool(apart)
-        self.alone = math.prod(n for v, n in loops.items() if v not in apart) == 1
+        self.branches = bool(branches_on)
+        self.one_access_a_branch = math.prod(n for v, n in loops.items() if v not in branches_on) == 1
         self.start = start
+        self.iterations = math.prod(loops.values())
         self._known: dict[tuple[Form, int], tuple[int, int]] = {}  # by the iterations that were counted
 
     def of(self, form: Form, limit: float = math.inf, most: int = UNROLLED_WHOLE) -> tuple[int, int]:
-        """Instructions of one pass: of what no loop changes, and of all iterations after that.
+        """Instructions of one pass: those before the loops, and those of all iterations.
 
         Args:
             form: how addresses are computed.
-            limit: more instructions than so many may be told as fewer, but more than that.
-            most: iterations that are counted of loops that are unrolled; of more, some here and there.
+            limit: where there are more, any number above it may be returned.
+            most: iterations of unrolled loops to count; where there are more, so many spread among them.
         """
         unrolled_ones, rolled = self._unrolled()
         loops = {v: self.loops[v] for v in unrolled_ones}
@@ -115,51 +116,54 @@ class AddressCost:
     def _counted(
         self, form: Form, limit: float, loops: Mapping[str, int], rolled: Sequence[str], every: Sequence[int]
     ) -> tuple[int, int]:
-        """The same for some iterations of the loops that are unrolled."""
+        """The same of iterations `every` of the unrolled `loops`, inside the loops `rolled`."""
         start, ranges = self.start(form), {**self.ranges, **_KNOWN_TO_COMPILERS}
         address = _with_start(form, start)
-        known = {at for node in form.positive for at in unrolled(node, loops, every)}
+        positive = {at for node in form.positive for at in unrolled(node, loops, every)}
         fixed = _without(address, set(self.loops))
         once = instructions(fixed, ranges, form.positive)
-        few = math.prod(self.loops.values()) <= UNROLLED
-        before = self._before(form, fixed, once, few)
-        added = Var(_START) if few and self._adds_start(form, ranges) else None
-        cost = of_folded(unrolled(address, loops, every), ranges, known, before, limit, added)
+        before = self._before(form, fixed, once)
+        added = Var(_START) if self._adds_start(form, ranges) else None
+        cost = of_folded(unrolled(address, loops, every), ranges, positive, before, limit, added)
         if rolled and cost <= limit:
-            kept = min(cost, instructions(self._still(address, loops, rolled), ranges, known))
+            # The outer loops repeat what depends on their variables; the rest stays in registers.
+            kept = min(cost, instructions(_kept_outside(address, loops, rolled), ranges, positive))
             cost = kept + (cost - kept) * math.prod(self.loops[v] for v in rolled)
         return min(once, cost), max(cost - once, 0)
 
     def _adds_start(self, form: Form, ranges: Mapping[str, Range]) -> bool:
-        """Whether iterations behind a predicate of their own add the tile's start, each for itself."""
-        if not self.alone or self.start(form) != "free":
+        """Whether each iteration under a condition of its own adds the tile's start by itself."""
+        if self.iterations > UNROLLED or not self.one_access_a_branch or self.start(form) != "free":
             return False
         return bool(form.inside) or form.flips != Const(0) or not takes_up(folded(form.base), ranges)
 
-    def _before(self, form: Form, fixed: Sequence[Node], once: int, few: bool) -> list[Node] | None:
-        """What was computed before threads part; None where they do not, or no more than once."""
-        if self.apart and few and once <= 1 and (form.inside or _adds(form.address)):
+    def _before(self, form: Form, fixed: Sequence[Node], once: int) -> list[Node] | None:
+        """What is computed before the branches of the iterations and kept; None where nothing branches."""
+        if not self.branches:
+            return None
+        few = self.iterations <= UNROLLED
+        if few and once <= 1 and (form.inside or _adds(form.address)):
             return []  # one instruction, which adds the tile's start too, is computed anew, not kept
-        if self.apart and (form.inside or (few and self.alone)):
+        if form.inside or (few and self.one_access_a_branch):
             return [folded(node) for node in fixed]
         return None
-
-    @staticmethod
-    def _still(address: Node, loops: Mapping[str, int], rolled: Sequence[str]) -> Iterator[Node]:
-        """What of an address the iterations of the unrolled loops compute before the others."""
-        for at in itertools.product(*map(range, loops.values())):
-            values: dict[str, Node] = {v: Const(k) for v, k in zip(loops, at, strict=True)}
-            yield from _without(substituted(address, values), set(rolled))
 
     def _unrolled(self) -> tuple[list[str], list[str]]:
         """The loops that compilers unroll, and those that they keep."""
         loops = list(self.loops)
-        if math.prod(self.loops.values()) <= UNROLLED_WHOLE:
+        if self.iterations <= UNROLLED_WHOLE:
             return loops, []
         inner = len(loops)
         while inner and math.prod(self.loops[v] for v in loops[inner - 1 :]) <= UNROLLED:
             inner -= 1
         return loops[inner:], loops[:inner]
+
+
+def _kept_outside(address: Node, loops: Mapping[str, int], rolled: Sequence[str]) -> Iterator[Node]:
+    """The parts of an address, at every iteration of the unrolled `loops`, that no rolled loop changes."""
+    for at in itertools.product(*map(range, loops.values())):
+        values: dict[str, Node] = {v: Const(k) for v, k in zip(loops, at, strict=True)}
+        yield from _without(substituted(address, values), set(rolled))
 
 
 def _with_start(form: Form, start: Start) -> Node:
@@ -170,14 +174,14 @@ def _with_start(form: Form, start: Start) -> Node:
 
 
 def _spread(count: int, most: int) -> Sequence[int]:
-    """At most so many of the numbers below `count`, in no step that loops may have."""
+    """At most so many of the numbers below `count`, rising, whose differences follow no loop's stride."""
     if count <= most:
         return range(count)
     return sorted({int(count * (k * _GOLDEN % 1)) for k in range(most)})
 
 
 def _adds(node: Node) -> bool:
-    """Whether a node is a sum or product throughout, of which another summand takes no instruction more."""
+    """Whether a node holds sums and products alone, so that one more summand takes no further instruction."""
     if not isinstance(node, Op) or "tid" not in names(node):
         return True
     return (
@@ -186,7 +190,7 @@ def _adds(node: Node) -> bool:
 
 
 def _subtracts_shifted(node: Node) -> bool:
-    """Whether a node subtracts a shifted value, which no instruction does together with an addition."""
+    """Whether a node subtracts a shifted value, which no instruction combines with an addition."""
     match folded(node):
         case Op("-", (_, Op("*", (_, Const(k))))) if k > 0:
             return not k & (k - 1)

@@ -6,7 +6,7 @@ import io
 import logging
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from layoutopt.ground.escape import xml_text
@@ -23,17 +23,26 @@ _LABEL_CHARACTERS = 48
 _WRITTEN_CELLS = 400
 
 
-def _matplotlib() -> Any:
-    """The library, which does not import where its settings are wrong.
+def _drawn(draw: Callable[[Any, Any], None], size: tuple[float, float], kind: str) -> bytes:
+    """What `draw` puts into a figure and its axes, as an SVG or PNG file.
 
     Raises:
-        ImportError: it is not installed, or its settings (MPLBACKEND, matplotlibrc) are wrong.
+        ImportError: matplotlib is not installed, or its settings (MPLBACKEND, matplotlibrc) are wrong.
     """
     try:
         import matplotlib
     except ValueError as error:
         raise ImportError(str(error)[:200]) from None
-    return matplotlib
+
+    # The figure is made without pyplot, so no display and no global state is touched.
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context({"svg.hashsalt": "layoutopt", "svg.fonttype": "none", "font.size": 9}):
+        figure = Figure(figsize=size, layout="constrained")
+        draw(figure, figure.add_subplot())
+        out = io.BytesIO()
+        figure.savefig(out, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else {})
+    return out.getvalue()
 
 
 def chart(comparison: Comparison, kind: str) -> bytes:
@@ -46,20 +55,12 @@ def chart(comparison: Comparison, kind: str) -> bytes:
     Raises:
         ImportError: matplotlib is not installed.
     """
-    matplotlib = _matplotlib()
 
-    # The figure is made without pyplot, so no display and no global state is touched.
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context({"svg.hashsalt": "layoutopt", "svg.fonttype": "none", "font.size": 9}):
-        figure = Figure(figsize=(8.4, 4.6), layout="constrained")
-        axes: Any = figure.add_subplot()
+    def draw(_: Any, axes: Any) -> None:
         title = _draw_cycles(axes, comparison) if comparison.measured_on else _draw_costs(axes, comparison)
         axes.set_title(xml_text(title), loc="left", parse_math=False)
-        out = io.BytesIO()
-        metadata = {"Date": None} if kind == "svg" else {}
-        figure.savefig(out, format=kind, dpi=150, metadata=metadata)
-    return out.getvalue()
+
+    return _drawn(draw, (8.4, 4.6), kind)
 
 
 def heat_map(
@@ -79,15 +80,10 @@ def heat_map(
     Raises:
         ImportError: matplotlib is not installed.
     """
-    matplotlib = _matplotlib()
-    from matplotlib.figure import Figure
-
     (x_name, xs), (y_name, ys) = across, down
-    grid = [[cells.get((x, y), math.nan) for x in xs] for y in ys]
-    with matplotlib.rc_context({"svg.hashsalt": "layoutopt", "svg.fonttype": "none", "font.size": 9}):
-        width, height = (min(16.0, 2.5 + 0.45 * len(values)) for values in (xs, ys))
-        figure = Figure(figsize=(width, height), layout="constrained")
-        axes: Any = figure.add_subplot()
+
+    def draw(figure: Any, axes: Any) -> None:
+        grid = [[cells.get((x, y), math.nan) for x in xs] for y in ys]
         image = axes.imshow(grid, cmap="cividis", aspect="auto", vmin=0)
         figure.colorbar(image, ax=axes, label="excess wavefronts")
         axes.set_xticks(range(len(xs)), [xml_text(str(x)) for x in xs], parse_math=False)
@@ -98,9 +94,9 @@ def heat_map(
             for (x, y), excess in cells.items():
                 place = xs.index(x), ys.index(y)
                 axes.text(*place, f"{excess:g}", ha="center", va="center", fontsize=7, color="#cc3311")
-        out = io.BytesIO()
-        figure.savefig(out, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else {})
-    return out.getvalue()
+
+    width, height = (min(16.0, 2.5 + 0.45 * len(values)) for values in (xs, ys))
+    return _drawn(draw, (width, height), kind)
 
 
 def _draw_cycles(axes: Any, comparison: Comparison) -> str:

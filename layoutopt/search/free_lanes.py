@@ -43,10 +43,9 @@ from layoutopt.hardware.operations import is_direct_load
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
 from layoutopt.problems.types import FAMILIES, Access, Problem
-from layoutopt.search.assign import Assigner, Covering, as_written
-from layoutopt.search.deal import Dealer, can_deal, whole_warps
+from layoutopt.search.deal import can_deal, dealt_lanes, whole_warps
+from layoutopt.search.lanes import Digits, Given, Turns, as_written, best_assignment, best_turn, reordered
 from layoutopt.search.proposal import Ask, Proposal
-from layoutopt.search.reorder import Reorderer, reordered
 from layoutopt.search.verify import verified
 
 Solver = Callable[[Problem, Ask, Device], Result]
@@ -411,17 +410,16 @@ def _best(
     problem: Problem, free: FreeAccess, gpu: Device, table: IntArray, budget: Budget
 ) -> tuple[int, Assignment]:
     """The fewest wavefronts that are found, and the assignment."""
-    # Where instructions come first, none of them is to look anything up.
-    tables = problem.layout.objective.counts_only
-    covering = Covering(free.work, free.lanes, problem.tile.shape, table)
-    dealer = Dealer(covering, gpu, budget, tables)
+    choices = Digits(Given(free.lanes, table, gpu), free.work, problem.tile.shape)
     if is_direct_load(problem.accesses[free.number].op):
-        written = as_written(covering) or free.work.natural
-        return dealer.cost(written), written
-    excess, found = Assigner(covering, gpu, budget).run()
-    if excess and can_deal(gpu, free.lanes.operation):
-        found = dealer.run(found)
-    return dealer.cost(found), found
+        found = as_written(choices) or free.work.natural
+    else:
+        found = best_assignment(choices, budget)
+        if choices.given.excess(choices.under(found)) and can_deal(gpu, free.lanes.operation):
+            # Where instructions come first, none of them is to look anything up.
+            tables = problem.layout.minimise in ("excess", "bytes")
+            found = dealt_lanes(choices, found, tables=tables, budget=budget)
+    return int(choices.given.counts(choices.under(found)).wavefronts.sum()), found
 
 
 def _reordered(
@@ -429,10 +427,13 @@ def _reordered(
 ) -> Access:
     """The access with the best order that is found for one of its loops."""
     lanes = trace(msgspec.structs.replace(problem, accesses=(access,)), gpu, budget).accesses[0]
-    best = None
-    for loop in loops:
-        if access.loops[loop] > 1:
-            found = Reorderer(lanes, access.loops, loop, gpu, table, budget).run()
-            if best is None or found[0] < best[0]:
-                best = found
-    return access if best is None else reordered(access, best[1], problem, gpu.lanes)
+    given = Given(lanes, table, gpu)
+    found = [
+        (*best_turn(Turns(given, access.loops, loop), budget), loop)
+        for loop in loops
+        if access.loops[loop] > 1
+    ]
+    if not found:
+        return access
+    _, turn, loop = min(found, key=lambda one: one[0])
+    return reordered(access, loop, turn, problem, gpu.lanes)

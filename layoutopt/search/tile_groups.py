@@ -23,45 +23,45 @@ from layoutopt.problems.types import FAMILIES, Access, Block, NamedTile, Problem
 _OTHER_ORDERS: Final = ("order", "split", "matrix")
 
 
-def shared_tiles(tile_set: Block) -> tuple[tuple[str, ...], ...]:
+def shared_tiles(block: Block) -> tuple[tuple[str, ...], ...]:
     """Names of the tiles that share a layout, list by list."""
-    if isinstance(tile_set.same_layout, tuple):
-        return tile_set.same_layout
-    return (tuple(name for time in tile_set.overlay for name in time),) if tile_set.same_layout else ()
+    if isinstance(block.same_layout, tuple):
+        return block.same_layout
+    return (tuple(name for time in block.overlay for name in time),) if block.same_layout else ()
 
 
-def side_by_side(tile_set: Block) -> bool:
+def side_by_side(block: Block) -> bool:
     """Whether tiles that share a layout lie one behind the other, and not in the same bytes."""
-    return isinstance(tile_set.same_layout, tuple)
+    return isinstance(block.same_layout, tuple)
 
 
-def groups(tile_set: Block) -> tuple[tuple[tuple[NamedTile, ...], Problem], ...]:
+def groups(block: Block) -> tuple[tuple[tuple[NamedTile, ...], Problem], ...]:
     """The tiles that get one layout, and their accesses as one problem, in the order of the file.
 
     The problem's tile has the bytes of the largest of them in the smallest elements; where one of them is so,
     it is the first. Tiles of several sizes side by side keep the order of their dimensions, where the file
     gives none: each is then the beginning of the layout, without holes.
     """
-    tiles = {tile.name: tile for tile in tile_set.tiles}
-    lists = shared_tiles(tile_set)
+    tiles = {tile.name: tile for tile in block.tiles}
+    lists = shared_tiles(block)
     shared = [tuple(tiles[name] for name in names) for names in lists]
     members: list[tuple[NamedTile, ...]] = [
-        (tile,) for tile in tile_set.tiles if not any(tile in group for group in shared)
+        (tile,) for tile in block.tiles if not any(tile in group for group in shared)
     ]
     members += [tuple(sorted(group, key=lambda t: (t.element_bits, -t.bytes))) for group in shared]
-    members.sort(key=lambda group: min(map(tile_set.tiles.index, group)))
+    members.sort(key=lambda group: min(map(block.tiles.index, group)))
     found = []
     for group in members:
-        problem, whole = tile_set.problem(group[0]), _whole(group)
+        problem, whole = block.problem(group[0]), _whole(group)
         accesses = tuple(
-            _viewed(access, tile, whole) for tile in group for access in tile_set.problem(tile).accesses
+            _viewed(access, tile, whole) for tile in group for access in block.problem(tile).accesses
         )
         layout, published = problem.layout, problem.published
         if not alike(group[0], whole):  # what is in use is in other coordinates
             layout, published = msgspec.structs.replace(layout, offset=None), None
         several = len({tile.bytes for tile in group}) > 1
         chosen = layout.order is not None or problem.is_dictated
-        if several and side_by_side(tile_set) and not chosen:
+        if several and side_by_side(block) and not chosen:
             kept = tuple(f for f in layout.families or FAMILIES if f not in _OTHER_ORDERS)
             layout = msgspec.structs.replace(
                 layout, families=kept or ("none",), order=tuple(range(len(whole.shape)))
@@ -153,10 +153,10 @@ def viewed_index(index: Sequence[str | int], tile: Tile, onto: Tile) -> tuple[st
     return tuple(reversed(found))
 
 
-def within_room(tile_set: Block, gpu: Device) -> Block:
+def within_room(block: Block, gpu: Device) -> Block:
     """The tiles under a budget: the file's, else what a block of the GPU has beside other shared memory."""
-    limits = gpu.limits_of(tile_set.target)
-    if tile_set.layout.max_bytes is not None or limits is None:
-        return tile_set
-    room = max(1, limits.shared_bytes_per_block - tile_set.block.other_shared_bytes)
-    return msgspec.structs.replace(tile_set, layout=msgspec.structs.replace(tile_set.layout, max_bytes=room))
+    limits = gpu.limits_of(block.target)
+    if block.layout.max_bytes is not None or limits is None:
+        return block
+    room = max(1, limits.shared_bytes_per_block - block.block.other_shared_bytes)
+    return msgspec.structs.replace(block, layout=msgspec.structs.replace(block.layout, max_bytes=room))

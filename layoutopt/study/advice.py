@@ -8,12 +8,16 @@ a row out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
+from layoutopt.engine.estimate import timing_of
+from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Estimate, Status
-from layoutopt.study.comparison import Recommendation, Row
+from layoutopt.problems.types import Block, Problem
+from layoutopt.study.comparison import Comparison, Recommendation, Row
 
 # Estimates that differ by less do not tell which layout is faster: three times their median error. A layout
 # in use is replaced only by one that is estimated faster by more, for one block alone and for as many as fit:
@@ -28,25 +32,34 @@ _NO_ESTIMATE: Final = "the time limit left no estimate of time"
 _OF_HARDWARE: Final = "wavefronts, bytes, or boxes and instructions of the hardware"
 
 
-def mark_pareto(rows: list[Row]) -> tuple[Row, ...]:
-    """Mark the rows that no other beats in weighted wavefronts or bytes while matching the other."""
-    points = [(r.weighted_wavefronts, r.bytes) if r.wavefronts is not None else None for r in rows]
-    marked = []
-    for row, mine in zip(rows, points, strict=True):
-        best_there_is = mine is not None and not any(
-            other is not None and other != mine and all(a <= b for a, b in zip(other, mine, strict=True))  # type: ignore[operator]
-            for other in points
-        )
-        marked.append(msgspec.structs.replace(row, pareto=best_there_is))
-    return tuple(marked)
+def advised(
+    problem: Problem | Block, gpu: Device, rows: Sequence[Row], widths: dict[str, int], *, dictated: bool
+) -> Comparison:
+    """The comparison of these rows, and which to take."""
+    marked = tuple(msgspec.structs.replace(row, pareto=_is_pareto(row, rows)) for row in rows)
+    advice, borrowed = recommend(marked, dictated=dictated), timing_of(gpu)[1]
+    return Comparison(problem.name, gpu.name, problem.threads, marked, advice, widths, borrowed)
 
 
-def recommend(rows: tuple[Row, ...]) -> Recommendation | None:
-    """The row to take; None where none can be used."""
-    usable = [r for r in rows if r.wavefronts is not None]
+def recommend(rows: Sequence[Row], *, dictated: bool = False) -> Recommendation | None:
+    """The row to take, of layouts that the hardware dictates by the order of `solve`; None without any."""
+    usable = [row for row in rows if row.wavefronts is not None]
+    used = next((row for family in _IN_USE for row in rows if row.family == family), None)
     if not usable:
         return None
-    used = next((r for family in _IN_USE for r in rows if r.family == family), None)
+    return _of_dictated(usable, used) if dictated else _by_time(usable, used)
+
+
+def _is_pareto(row: Row, rows: Sequence[Row]) -> bool:
+    """Whether no other row has less of weighted wavefronts or bytes and no more of the other."""
+    if row.wavefronts is None:
+        return False
+    mine, others = row.rank[:2], {other.rank[:2] for other in rows if other.wavefronts is not None}
+    return not any(all(a <= b for a, b in zip(other, mine, strict=True)) for other in others - {mine})
+
+
+def _by_time(usable: list[Row], used: Row | None) -> Recommendation:
+    """The row of least time, of equals the cheapest to adopt, unless what is in use is about as fast."""
     sound = used if used is not None and used.wavefronts is not None else None
     timed = [r for r in usable if r.time is not None]
     unknown = len(usable) - len(timed)
@@ -56,38 +69,24 @@ def recommend(rows: tuple[Row, ...]) -> Recommendation | None:
         doubt = "" if not unknown else f"; {_NO_ESTIMATE}, so wavefronts decide"
     better = [r for r in usable if sound is not None and clearly_faster(r, sound)]
     if sound is not None and not better:
-        return Recommendation(
-            sound.family, sound.offset or "", _kept(sound, min(usable, key=_time)) + doubt, True
-        )
+        text = _kept(sound, min(usable, key=_time)) + doubt
+        return Recommendation(sound.family, sound.offset or "", text, True)
     pool = better or usable
     least = min(map(_time, pool))
-    equal = [r for r in pool if _time(r) <= SAME_TIME * least]
-    taken = min(equal, key=_adoption)
+    taken = min((r for r in pool if _time(r) <= SAME_TIME * least), key=_adoption)
     text = _replaced(taken, used if used is not None else _rival(taken, usable)) + doubt
     return Recommendation(taken.family, taken.offset or "", text, False)
 
 
-def recommend_dictated(rows: tuple[Row, ...]) -> Recommendation | None:
-    """The row to take of layouts that the hardware dictates, by the order of `solve`; None without any.
-
-    Fewest wavefronts, then bytes, then boxes and instructions of the hardware, which no estimate knows, then
-    what is in use.
-    """
-    usable = [r for r in rows if r.wavefronts is not None]
-    if not usable:
-        return None
-    used = next((r for family in _IN_USE for r in rows if r.family == family), None)
-    taken = min(usable, key=lambda r: (*_dictated_order(r), r is not used))
+def _of_dictated(usable: list[Row], used: Row | None) -> Recommendation:
+    """The row of the best rank, then what is in use: no estimate knows what the hardware does by itself."""
+    taken = min(usable, key=lambda r: (*r.rank, r is not used))
     if taken is used:
         text = f"leave it as it is: {taken.offset} has {_conflicts(taken)} in {taken.bytes:,} bytes"
         text += f"; no layout that the hardware knows has fewer {_OF_HARDWARE}"
         return Recommendation(taken.family, taken.offset or "", text, True)
     rival = used or next((r for r in usable if r.offset != taken.offset), None)
     return Recommendation(taken.family, taken.offset or "", _replaced(taken, rival), False)
-
-
-def _dictated_order(row: Row) -> tuple[float, int, int]:
-    return row.weighted_wavefronts or 0.0, row.bytes or 0, row.by_hardware or 0
 
 
 def clearly_faster(row: Row, used: Row) -> bool:

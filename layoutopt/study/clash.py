@@ -12,7 +12,7 @@ from layoutopt.accesses.trace import trace
 from layoutopt.engine.case import Case
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget, OutOfTime
-from layoutopt.problems.types import Access, Constraints
+from layoutopt.problems.types import Access, Constraints, Problem
 from layoutopt.proof.every_layout import every_layout
 from layoutopt.proof.reasons import BY_HAND, Search, subject_of
 from layoutopt.search.solve import solve
@@ -84,9 +84,7 @@ class Clashes:
         layout = self.case.lowered.layout
         if layout == Constraints(minimise=layout.minimise):
             return True
-        equal = tuple(msgspec.structs.replace(access, weight=1) for access in accesses)
-        layout = msgspec.structs.replace(layout, minimise="excess")
-        smaller = msgspec.structs.replace(self.case.lowered, accesses=equal, layout=layout)
+        smaller = self._alone(accesses, msgspec.structs.replace(layout, minimise="excess"))
         part = self.budget.part(QUESTION_SHARE)
         try:
             lanes = trace(smaller, self.case.device, part).accesses if accesses else ()
@@ -99,9 +97,7 @@ class Clashes:
     def _asked(self, accesses: Sequence[Access]) -> bool | None:
         if not accesses:
             return True
-        # What an access weighs does not change whether it can be served without conflicts.
-        equal = tuple(msgspec.structs.replace(access, weight=1) for access in accesses)
-        smaller = msgspec.structs.replace(self.case.lowered, accesses=equal)
+        smaller = self._alone(accesses, self.case.lowered.layout)
         lanes = trace(smaller, self.case.device, self.budget)
         if not any(a.active.any() for a in lanes.accesses):
             return True
@@ -110,8 +106,8 @@ class Clashes:
             if reason.find(subject, Search(self.budget)) is not None:
                 return False
             self.budget.check()
-        free = msgspec.structs.replace(self.case.lowered.layout, families=None, max_bytes=None)
-        smaller = msgspec.structs.replace(smaller, layout=free)
+        free = msgspec.structs.replace(smaller.layout, families=None, max_bytes=None)
+        smaller = self._alone(accesses, free)
         part = self.budget.part(QUESTION_SHARE)
         result = solve(smaller, target=self.case.device, budget=part, conflict_free=True)
         if result.layout is not None:
@@ -122,6 +118,11 @@ class Clashes:
         if general.bound:
             return False
         return True if general.free is not None and general.free.excess == 0 else None
+
+    def _alone(self, accesses: Sequence[Access], layout: Constraints) -> Problem:
+        """The problem of these accesses; what one weighs does not change whether it can be served."""
+        equal = tuple(msgspec.structs.replace(access, weight=1) for access in accesses)
+        return msgspec.structs.replace(self.case.lowered, accesses=equal, layout=layout)
 
 
 def names(accesses: Sequence[Access]) -> tuple[str, ...]:

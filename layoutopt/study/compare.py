@@ -15,7 +15,6 @@ from typing import Final
 import msgspec
 
 from layoutopt.accesses.lower import offset_formula
-from layoutopt.engine.estimate import timing_of
 from layoutopt.files.checks import fields_of
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
@@ -29,7 +28,7 @@ from layoutopt.search.fronts import Unit, own_alignment, plan_of, units_of
 from layoutopt.search.packing import pack, rounded_up
 from layoutopt.search.proposal import Progress
 from layoutopt.search.tile_groups import within_room
-from layoutopt.study.advice import mark_pareto, recommend, recommend_dictated
+from layoutopt.study.advice import advised
 from layoutopt.study.check import check
 from layoutopt.study.comparison import BlockRow, Comparison, Row, TileOfRow
 from layoutopt.study.rows import ALL, TileRows
@@ -156,7 +155,7 @@ class _BlockRows:
         self.limit = within_room(tile_set, gpu).layout.max_bytes
 
     def _member(self, unit: Unit, share: float | None, known: Known) -> _Member:
-        problem = unit.case.asked
+        problem = unit.asked
         with fields_of(self.tile_set, *unit.tiles):
             answer = known(problem)
             if problem.is_dictated:
@@ -175,17 +174,10 @@ class _BlockRows:
         # Everything is searched first: what it finds is the answer of every row that it belongs to.
         everything = self._row(ALL)
         rows = [everything if name == ALL else self._row(name) for name in families]
-        marked = mark_pareto([row for row in rows if row is not None])
+        there = [row for row in rows if row is not None]
         dictated = all(member.dictated for member in self.members)
-        return Comparison(
-            self.tile_set.name,
-            self.gpu.name,
-            self.tile_set.threads,
-            marked,
-            recommend_dictated(marked) if dictated else recommend(marked),
-            {},
-            timing_of(self.gpu)[1],
-        )
+        widths = {k: width for m in self.members for k, width in (m.found.widths or {}).items()}
+        return advised(self.tile_set, self.gpu, there, widths, dictated=dictated)
 
     def _row(self, family: str) -> Row | None:
         """The row of all tiles; None where one has nothing to put into it."""

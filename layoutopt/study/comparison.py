@@ -7,6 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from layoutopt.ground.json_data import Versioned
+from layoutopt.problems.objective import EXCESS_FIRST
 
 SCHEMA: Final = "layoutopt.comparison/1"
 
@@ -101,6 +102,11 @@ class Row(Struct, frozen=True):
     pareto: bool = False
     accesses: tuple[RowAccess, ...] = ()
 
+    @property
+    def rank(self) -> tuple[float, ...]:
+        """Sorting key of rows with a layout: wavefronts, bytes, then what the hardware does by itself."""
+        return EXCESS_FIRST.key(self.weighted_wavefronts or 0.0, self.bytes or 0, self.by_hardware or 0)
+
 
 class TileOfRow(Struct, frozen=True):
     """One tile, or tiles that share a layout, in a row that is about a block.
@@ -173,8 +179,3 @@ class Comparison(Versioned, frozen=True):
     measured_on: str | None = None
     not_counted: str | None = None
     schema_: str = SCHEMA
-
-
-def by_wavefronts(row: Row) -> tuple[float, int]:
-    """Sorting key of rows with a layout: weighted wavefronts, then bytes."""
-    return row.weighted_wavefronts or 0.0, row.bytes or 0

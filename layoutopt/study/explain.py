@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypedDict, Unpack, overload
 
 import msgspec
 
-from layoutopt.accesses.lower import chosen_widths, offset_formula
+from layoutopt.accesses.lower import offset_formula
 from layoutopt.errors import ExpressionError, ProblemFileError
 from layoutopt.expressions.grammar import Node, to_text
 from layoutopt.files.checks import fields_of
@@ -21,17 +22,15 @@ from layoutopt.hardware.devices import Device
 from layoutopt.model.placement import FreeAssignment
 from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, PlacedTile, Status
 from layoutopt.problems.target import target_of
-from layoutopt.problems.text import lanes_text
 from layoutopt.problems.types import Access, Block, Problem
 from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, Search, subject_of
 from layoutopt.search.block import solve
 from layoutopt.search.packing import Plan, pack
-from layoutopt.search.proposal import Ask, Progress
-from layoutopt.search.solve import solve_cases
+from layoutopt.search.proposal import Progress
 from layoutopt.search.tile_groups import groups, within_room
 from layoutopt.study.clash import QUESTION_SHARE, Clashes, names
 from layoutopt.study.explanation import ALLOWED, BlockExplanation, ExplainedTile, Explanation, Relaxation
-from layoutopt.study.known import known_case, with_known_lanes
+from layoutopt.study.known import solved
 from layoutopt.study.nearest_edit import nearest_edit
 from layoutopt.study.phase_words import PhaseWords
 from layoutopt.study.relaxations import Relaxations
@@ -83,11 +82,11 @@ def explain(
 
 def _tile_explanation(problem: Problem, gpu: Device, time: Budget, progress: Progress) -> Explanation:
     """Why one tile comes out as it does."""
-    chosen = with_known_lanes(problem, gpu, time)
-    found = _Explainer(chosen, gpu, time, progress).run()
-    if chosen is problem:
+    explainer = _Explainer(problem, gpu, time, progress)
+    found, lanes = explainer.run(), explainer.lanes
+    if not lanes:
         return found
-    told = f"The lanes are chosen: {lanes_text(problem, chosen)}; what follows is about them."
+    told = f"The lanes are chosen: {lanes}; what follows is about them."
     scope = f"{found.scope}, with the lanes chosen"
     return msgspec.structs.replace(found, reasons=(told, *found.reasons), scope=scope)
 
@@ -113,19 +112,9 @@ def _in_use(problem: Problem) -> Node | None:
 class _Explainer:
     def __init__(self, problem: Problem, gpu: Device, budget: Budget, progress: Progress) -> None:
         self.in_use = _in_use(problem)
-        problem = msgspec.structs.replace(
-            problem, layout=msgspec.structs.replace(problem.layout, offset=None)
-        )
-        self.case = known_case(problem, gpu, budget=budget)  # or refused before the search
-        # A budget of its own, so that the search goes as it would without questions to follow.
-        part = budget.part(_SEARCH_SHARE)
-        if self.case.widths:
-            self.result = solve(problem, target=gpu, budget=part, progress=progress)
-        else:
-            self.result = solve_cases([self.case], Ask(part, progress=progress))
-        self.widths = chosen_widths(problem, self.result)
-        if self.widths:
-            self.case = known_case(problem, gpu, self.widths)
+        # A share of the time, so that the search goes as it would without questions to follow.
+        best = solved(problem, gpu, budget, share=_SEARCH_SHARE, progress=progress)
+        self.case, self.result, self.lanes, self.widths = best.case, best.result, best.lanes, best.widths
         self.clashes = Clashes(self.case, budget)
         if self.result.layout is not None:
             progress(f"excess {self.result.excess:g} in {self.result.bytes:,} bytes; what could be given up")
@@ -221,31 +210,33 @@ class _Explainer:
 # A block -----------------------------------------------------------------------------------------
 
 
-def _block_explanation(tile_set: Block, gpu: Device, time: Budget, progress: Progress) -> BlockExplanation:
+def _block_explanation(block: Block, gpu: Device, time: Budget, progress: Progress) -> BlockExplanation:
     """What decides each tile, and what all of them share."""
-    found = solve(tile_set, target=gpu, budget=time.part(_ARRANGE_SHARE), progress=progress)
-    room = within_room(_with(tile_set, max_bytes=None), gpu).layout.max_bytes
-    tile_set = within_room(tile_set, gpu)
-    free = None
-    if tile_set.layout.max_bytes is not None and found.excess != 0:
-        free = solve(_with(tile_set, max_bytes=MAX_BYTES), target=gpu, budget=time.part(_ARRANGE_SHARE))
-    wide = None
-    if tile_set.layout.families is not None and found.excess != 0:
-        wide = solve(_with(tile_set, families=None), target=gpu, budget=time.part(_ARRANGE_SHARE))
-    members = groups(tile_set)
+    found = solve(block, target=gpu, budget=time.part(_ARRANGE_SHARE), progress=progress)
+    room = within_room(_with(block, max_bytes=None), gpu).layout.max_bytes
+    block = within_room(block, gpu)
+
+    def without(constraint: str, value: int | None) -> Arrangement | None:
+        """What comes out with more of what a constraint leaves; None where nothing can be better."""
+        if getattr(block.layout, constraint) is None or found.excess == 0:
+            return None
+        freed = _with(block, **{constraint: value})
+        return solve(freed, target=gpu, budget=time.part(_ARRANGE_SHARE))
+
+    together = _Together(block, room, found, without("max_bytes", MAX_BYTES), without("families", None))
+    members = groups(block)
     explained = []
     for k, (tiles, problem) in enumerate(members):
-        named = _telling(progress, tiles[0].name)
-        with fields_of(tile_set, *tiles):
-            own = _tile_explanation(problem, gpu, time.part(1 / (len(members) - k)), named)
+        part = time.part(1 / (len(members) - k))
+        with fields_of(block, *tiles):
+            own = _tile_explanation(problem, gpu, part, partial(_tell, progress, tiles[0].name))
         explained.append(ExplainedTile(tuple(tile.name for tile in tiles), own))
     bound = _bound(found, explained)
     verdict = True if found.tiles and found.excess == 0 else False if bound.lower_bound > 0 else None
     if verdict is None and found.status is Status.INFEASIBLE:
         verdict = False
-    together = _Together(tile_set, room, found, free, wide)
     return BlockExplanation(
-        tile_set.name,
+        block.name,
         gpu.name,
         verdict,
         ALLOWED if verdict is False and not bound.lower_bound else bound.scope,
@@ -253,7 +244,7 @@ def _block_explanation(tile_set: Block, gpu: Device, time: Budget, progress: Pro
         found.excess,
         found.weighted_excess,
         found.bytes,
-        tile_set.layout.max_bytes,
+        block.layout.max_bytes,
         tuple(name for part in explained for name in part.explanation.clashing_accesses),
         tuple(together.relaxations()),
         tuple(together.reasons(explained)),
@@ -261,13 +252,12 @@ def _block_explanation(tile_set: Block, gpu: Device, time: Budget, progress: Pro
     )
 
 
-def _telling(progress: Progress, name: str) -> Progress:
-    return lambda text: progress(f"{name}: {text}")
+def _tell(progress: Progress, name: str, text: str) -> None:
+    progress(f"{name}: {text}")
 
 
-def _with(tile_set: Block, **changes: int | None) -> Block:
-    layout = msgspec.structs.replace(tile_set.layout, **changes)
-    return msgspec.structs.replace(tile_set, layout=layout)
+def _with(block: Block, **changes: int | None) -> Block:
+    return msgspec.structs.replace(block, layout=msgspec.structs.replace(block.layout, **changes))
 
 
 def _bound(found: Arrangement, explained: list[ExplainedTile]) -> Bound:
@@ -279,6 +269,10 @@ def _bound(found: Arrangement, explained: list[ExplainedTile]) -> Bound:
     return Bound(everywhere, EVERY_LAYOUT) if everywhere >= proved.lower_bound else proved
 
 
+def _least(found: Arrangement, none: str = "no bank conflicts") -> str:
+    return f"{found.excess:g} excess wavefronts" if found.excess else none
+
+
 @dataclass(frozen=True, slots=True)
 class _Together:
     """What holds of all tiles: `free` and `wide` are answers without the budget, and in every family.
@@ -286,86 +280,75 @@ class _Together:
     `room` is what a block of the GPU has, where that is known; the budget may be less.
     """
 
-    tile_set: Block
+    block: Block
     room: int | None
     found: Arrangement
     free: Arrangement | None
     wide: Arrangement | None
 
     def reasons(self, explained: list[ExplainedTile]) -> Iterator[str]:
-        limit, found, free = self.tile_set.layout.max_bytes, self.found, self.free
+        """What comes out, the tiles that decide it by themselves, and what the budget costs."""
+        limit, found = self.block.layout.max_bytes, self.found
         if not found.tiles:
             yield f"{found.status}: {found.reason}"
         else:
-            best = f"{found.excess:g} excess wavefronts" if found.excess else "no bank conflicts"
             of = f" of {limit:,}" if limit is not None else ""
-            yield f"all tiles together: {best} in {found.bytes:,} bytes{of}"
+            yield f"all tiles together: {_least(found)} in {found.bytes:,} bytes{of}"
         for part in explained:
             if part.explanation.conflict_free is False:
-                names = " and ".join(part.tiles)
                 has = "has conflicts in" if part.explanation.lower_bound else "is held by none of"
-                yield f"tile {names} {has} {part.explanation.scope}, whatever the others take"
-        if self._budget_costs(free):
-            assert free is not None
-            least = f"{free.excess:g} excess wavefronts" if free.excess else "no bank conflicts"
-            yield (
-                f"the budget costs {self._more():g} excess wavefronts: with {least} the tiles take "
-                f"{free.bytes:,} bytes, and {self._budget()}"
-                if found.tiles
-                else f"with {least} the tiles take {free.bytes:,} bytes, and {self._budget()}"
-            )
-
-    def _budget(self) -> str:
-        limit = self.tile_set.layout.max_bytes
-        if limit == self.room:
-            return f"a block of {self.tile_set.target} has {limit:,}"
-        return f"layout.max_bytes is {limit:,}"
+                scope = f"{part.explanation.scope}, whatever the others take"
+                yield f"tile {' and '.join(part.tiles)} {has} {scope}"
+        if (free := self._beyond_budget()) is not None:
+            has = f"layout.max_bytes is {limit:,}"
+            if limit == self.room:
+                has = f"a block of {self.block.target} has {limit:,}"
+            costs = f"the budget costs {self._saved(free):g} excess wavefronts: " if found.tiles else ""
+            yield f"{costs}with {_least(free)} the tiles take {free.bytes:,} bytes, and {has}"
 
     def relaxations(self) -> Iterator[Relaxation]:
-        wide, free = self.wide, self.free
-        if wide is not None and wide.tiles and (not self.found.tiles or self._less(wide)):
-            least = f"{wide.excess:g} excess wavefronts" if wide.excess else "no conflicts"
+        """What to give up of what all tiles share."""
+        wide, free = self.wide, self._beyond_budget()
+        if wide is not None and wide.tiles and (not self.found.tiles or self._is_better(wide)):
+            least = _least(wide, "no conflicts")
             yield Relaxation("families", f"with all families there are {least} in {wide.bytes:,} bytes")
-        if not self._budget_costs(free):
+        if free is None:
             return
-        assert free is not None
-        least = f"{free.excess:g} excess wavefronts" if free.excess else "no conflicts"
+        least = _least(free, "no conflicts")
         if self.room is None or (free.bytes or 0) <= self.room:
             yield Relaxation("max_bytes", f"with layout.max_bytes {free.bytes:,} there are {least}")
-        yield from self._fewer_stages(free, least)
+        most = max(place.stages for part in free.tiles for place in part.places)
+        fewer = range(most - 1, 0, -1) if not self.block.overlay else ()
+        fitting = next((n for n in fewer if self._fits(free, n)), None)
+        if fitting is not None:
+            yield Relaxation("stages", f"with {fitting} in place of {most} stages there are {least}")
 
-    def _fewer_stages(self, free: Arrangement, least: str) -> Iterator[Relaxation]:
-        """The most stages in which the layouts of `free` fit, where the file has more."""
-        limit = self.tile_set.layout.max_bytes
-        assert limit is not None
-        if self.tile_set.overlay:
-            return
-        tiles = {tile.name: tile for tile in self.tile_set.tiles}
+    def _fits(self, free: Arrangement, stages: int) -> bool:
+        """Whether the layouts of `free` fit in so many stages at most."""
+        tiles = {tile.name: tile for tile in self.block.tiles}
         alignments = [
             max(part.result.alignment_bytes or 1, *(tiles[name].element_alignment for name in part.tiles))
             for part in free.tiles
         ]
-        most = max(place.stages for part in free.tiles for place in part.places)
-        for stages in range(most - 1, 0, -1):
-            sizes = [_bytes_in(part, stages) for part in free.tiles]
-            if pack(Plan(tuple(range(len(sizes)))), sizes, alignments)[0] <= limit:
-                yield Relaxation("stages", f"with {stages} in place of {most} stages there are {least}")
-                return
+        sizes = [_bytes_in(part, stages) for part in free.tiles]
+        total, _ = pack(Plan(tuple(range(len(sizes)))), sizes, alignments)
+        return total <= (self.block.layout.max_bytes or 0)
 
-    def _budget_costs(self, free: Arrangement | None) -> bool:
-        limit = self.tile_set.layout.max_bytes
+    def _beyond_budget(self) -> Arrangement | None:
+        """The answer without the budget, where the budget is what keeps from it."""
+        free, limit = self.free, self.block.layout.max_bytes
         if free is None or free.bytes is None or limit is None or free.bytes <= limit:
-            return False
-        return not self.found.tiles or (self._less(free) and self._more() > 0)
+            return None
+        better = not self.found.tiles or (self._is_better(free) and self._saved(free) > 0)
+        return free if better else None
 
-    def _less(self, other: Arrangement) -> bool:
+    def _is_better(self, other: Arrangement) -> bool:
         """Whether another answer, which the time may have cut off, is better than the one found."""
         return (other.weighted_excess or 0) < (self.found.weighted_excess or 0)
 
-    def _more(self) -> float:
+    def _saved(self, free: Arrangement) -> float:
         """Excess that the budget costs."""
-        assert self.free is not None
-        return (self.found.excess or 0) - (self.free.excess or 0)
+        return (self.found.excess or 0) - (free.excess or 0)
 
 
 def _bytes_in(part: PlacedTile, stages: int) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import msgspec
 
 from layoutopt.accesses.free_lanes import is_free
-from layoutopt.accesses.lower import assigned, stored
+from layoutopt.accesses.lower import assigned, chosen_widths, stored
 from layoutopt.engine.case import Case, case_of
 from layoutopt.engine.claims import check_claims
 from layoutopt.errors import ProblemFileError
@@ -15,9 +16,11 @@ from layoutopt.ground.budget import Budget
 from layoutopt.ground.escape import described
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Arrangement, PlacedTile, Result
-from layoutopt.problems.types import Block, Problem
+from layoutopt.problems.text import lanes_text
+from layoutopt.problems.types import Block, Constraints, Problem
 from layoutopt.search.dictated import named_candidate
-from layoutopt.search.solve import solve
+from layoutopt.search.proposal import Ask, Progress
+from layoutopt.search.solve import solve, solve_cases
 from layoutopt.search.tile_groups import groups
 
 
@@ -133,3 +136,56 @@ def known_case(
                 "`layoutopt solve` and `check` count them",
             )
     return case_of(problem, gpu, widths, budget)
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """A problem of one tile and its best layout.
+
+    Attributes:
+        case: the problem without the layout in use, with the lanes and widths of the best one.
+        layout: the constraints of the file, with the layout in use.
+        result: the best layout.
+        lanes: what lanes were chosen, in words; empty where none is free.
+        widths: those that were chosen where the file leaves them open, in bytes by access name.
+    """
+
+    case: Case
+    layout: Constraints
+    result: Result
+    lanes: str
+    widths: dict[str, int]
+
+
+def solved(
+    problem: Problem,
+    gpu: Device,
+    budget: Budget,
+    *,
+    share: float = 1.0,
+    progress: Progress = lambda _: None,
+) -> Solved:
+    """Solve a problem whose lanes are known, or become so.
+
+    Args:
+        problem: what to solve.
+        gpu: its device.
+        budget: the time there is.
+        share: of the time left, for the search.
+        progress: called with a line of text from time to time.
+
+    Raises:
+        OutOfTime: the time was over before the first layout.
+        ProblemFileError: as for `known_case`, before the search.
+    """
+    chosen = with_known_lanes(problem, gpu, budget)
+    free = msgspec.structs.replace(chosen, layout=msgspec.structs.replace(chosen.layout, offset=None))
+    case = known_case(free, gpu, budget=budget)
+    part = budget.part(share) if share < 1 else budget
+    if case.widths:
+        result = solve(free, target=gpu, budget=part, progress=progress)
+    else:
+        result = solve_cases([case], Ask(part, progress=progress))
+    widths = chosen_widths(free, result)
+    case = known_case(free, gpu, widths) if widths else case
+    return Solved(case, chosen.layout, result, lanes_text(problem, chosen), widths)

@@ -21,6 +21,7 @@ from layoutopt.expressions.grammar import Node
 from layoutopt.expressions.simplify import operations
 from layoutopt.ground.budget import Budget
 from layoutopt.layout.formula import has_xor
+from layoutopt.problems.objective import EXCESS_FIRST
 from layoutopt.problems.types import Constraints, Tile
 from layoutopt.study.counted import Counter
 from layoutopt.study.edits import KINDS, Edit, edits, strides_obey, strides_of
@@ -50,6 +51,11 @@ class Nearest(Struct, frozen=True):
     edit: Edit
     excess: float
     bytes: int
+
+    @property
+    def rank(self) -> tuple[float, ...]:
+        """Sorting key: the better has the smaller one."""
+        return EXCESS_FIRST.key(self.excess, self.bytes)
 
 
 def is_large(case: Case, node: Node | None = None) -> bool:
@@ -86,7 +92,7 @@ def nearest_edit(
         found
         for kind in (budget.while_left(KINDS) if large else KINDS)
         if (found := _best_of(kind, node, case, budget)) is not None
-        and (before is None or (found.excess, found.bytes) < (before.excess, before.bytes))
+        and (before is None or found.rank < before.rank)
     ]
     if not best:
         return None

@@ -18,7 +18,7 @@ from layoutopt.layout.layout import Layout
 from layoutopt.model.phases import phase_sets
 from layoutopt.problems.answer import Result
 from layoutopt.problems.types import Access, GlobalSide
-from layoutopt.proof.lane_order import lane_order
+from layoutopt.search.deal import lane_order
 from layoutopt.search.proposal import Ask
 from layoutopt.search.solve import solve, solve_cases
 from layoutopt.study.clash import QUESTION_SHARE, Clashes, names
@@ -53,52 +53,48 @@ class Relaxations:
             clash: accesses that cannot all be served.
             others: names of more such accesses.
         """
-        accesses = self.case.lowered.accesses
         helped = False
         for access in clash:
-            if self._helps(f"Without `{access.name}`", [a for a in accesses if a is not access]):
-                yield Relaxation(
-                    "drop_access", f"without `{access.name}` a layout free of conflicts exists", access.name
-                )
-            for narrow in self._narrower(access):
-                what = f"`{access.name}` {_in_words(access, narrow)}"
-                if self._helps(f"With {what}", [narrow if a is access else a for a in accesses]):
-                    helped = True
-                    yield Relaxation("narrower", f"{what}: a layout free of conflicts exists", access.name)
-                    break
+            if (without := self._served((access, None))) is not None:
+                yield without
+            each = (self._served((access, narrow)) for narrow in self._narrower(access))
+            if (narrower := next(filter(None, each), None)) is not None:
+                helped = True
+                yield narrower
         if not helped:
             involved = {*names(clash), *itertools.chain.from_iterable(others)}
-            yield from self._two_narrower([a for a in accesses if a.name in involved])
-
-    def _helps(self, what: str, accesses: Sequence[Access]) -> bool:
-        """Whether these accesses can be served without conflicts, by a layout that the constraints allow."""
-        if not self.clashes.possible(accesses):
-            return False
-        if self.clashes.allowed(accesses):
-            return True
-        self.not_allowed.append(
-            f"{what} there is a layout free of conflicts, but none is known that the "
-            "constraints of `layout` allow."
-        )
-        return False
+            yield from self._two_narrower([a for a in self.case.lowered.accesses if a.name in involved])
 
     def _two_narrower(self, involved: Sequence[Access]) -> Iterator[Relaxation]:
         """Two accesses to make narrower together, for each pair the widest that do."""
         for one, other in itertools.combinations(involved[:_MAX_PAIRED], 2):
             for first, second in itertools.product(self._narrower(one), self._narrower(other)):
-                changed = {one.name: first, other.name: second}
-                accesses = [changed.get(a.name, a) for a in self.case.lowered.accesses]
                 if self.clashes.budget.spent:
                     return
-                what = f"`{one.name}` {_in_words(one, first)} and `{other.name}` {_in_words(other, second)}"
-                if self._helps(f"With {what}", accesses):
-                    yield Relaxation(
-                        "narrower",
-                        f"{what}: a layout free of conflicts exists",
-                        one.name,
-                        with_access=other.name,
-                    )
+                if (found := self._served((one, first), (other, second))) is not None:
+                    yield found
                     break
+
+    def _served(self, *changes: tuple[Access, Access | None]) -> Relaxation | None:
+        """What to make narrower, or to leave out, if a layout then serves them all without conflicts."""
+        changed = {old.name: new for old, new in changes}
+        left = [changed.get(access.name, access) for access in self.case.lowered.accesses]
+        accesses = [access for access in left if access is not None]
+        if not self.clashes.possible(accesses):
+            return None
+        access = changes[0][0].name
+        narrower = [f"`{old.name}` {_in_words(old, new)}" for old, new in changes if new is not None]
+        if not self.clashes.allowed(accesses):
+            what = f"With {' and '.join(narrower)}" if narrower else f"Without `{access}`"
+            self.not_allowed.append(
+                f"{what} there is a layout free of conflicts, but none is known that the "
+                "constraints of `layout` allow."
+            )
+            return None
+        if not narrower:
+            return Relaxation("drop_access", f"without `{access}` a layout free of conflicts exists", access)
+        what = f"{' and '.join(narrower)}: a layout free of conflicts exists"
+        return Relaxation("narrower", what, access, with_access=next((o.name for o, _ in changes[1:]), None))
 
     def narrower_with_order(self, clash: Sequence[Access]) -> Iterator[Relaxation]:
         """One access to make narrower, and another order of the lanes of one: where neither helps alone."""

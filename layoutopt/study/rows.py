@@ -18,7 +18,7 @@ import msgspec
 
 from layoutopt.accesses.lower import chosen_widths, offset_formula, over_elements
 from layoutopt.accesses.trace import Trace
-from layoutopt.engine.estimate import block_occupancy, estimate, timing_of
+from layoutopt.engine.estimate import block_occupancy, estimate
 from layoutopt.engine.witness import witness, worst_instruction
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import Const, Node, Op, Var, to_text
@@ -27,7 +27,7 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.families import Family, comparison_rows
-from layoutopt.layout.formula import element_expression, has_xor, offset_expression
+from layoutopt.layout.formula import coordinate_ranges, element_expression, has_xor, offset_expression
 from layoutopt.layout.layout import Layout
 from layoutopt.model.space import Space, space_of
 from layoutopt.problems.answer import Estimate, Result, Status
@@ -36,8 +36,8 @@ from layoutopt.search.dictated import ranked_candidates, reach
 from layoutopt.search.proposal import Ask
 from layoutopt.search.scene import searched_families
 from layoutopt.search.solve import solve_cases, solve_widths
-from layoutopt.study.advice import mark_pareto, recommend, recommend_dictated
-from layoutopt.study.comparison import Comparison, Row, RowAccess, by_wavefronts
+from layoutopt.study.advice import advised
+from layoutopt.study.comparison import Comparison, Row, RowAccess
 from layoutopt.study.counted import COUNTED, Counter, best, plainly
 from layoutopt.study.edits import strides_obey, strides_of
 from layoutopt.study.known import known_case, with_known_lanes
@@ -99,15 +99,8 @@ class TileRows:
         given += self.used_rows()
         given += self._edits()
         self.budget = whole
-        marked = mark_pareto(self._estimated(given))
-        return Comparison(
-            problem.name,
-            self.gpu.name,
-            problem.threads,
-            marked,
-            recommend_dictated(marked) if problem.is_dictated else recommend(marked),
-            self.widths or {},
-            timing_of(self.gpu)[1],
+        return advised(
+            problem, self.gpu, self._estimated(given), self.widths or {}, dictated=problem.is_dictated
         )
 
     def _families(self) -> list[Row]:
@@ -141,13 +134,11 @@ class TileRows:
         """The layout in use and the published one, where the file has them; without estimates."""
         given = []
         if self.in_use is not None:
-            given.append(self._given_row("in_use", "in use", "layout.offset", self.in_use, None))
+            row = Row("in_use", "in use", "given")
+            given.append(self._given_row(row, "layout.offset", self.in_use, None))
         if (published := self.case.problem.published) is not None:
-            given.append(
-                self._given_row(
-                    "published", "published", "published.offset", published.offset, published.bytes
-                )
-            )
+            row = Row("published", "published", "given")
+            given.append(self._given_row(row, "published.offset", published.offset, published.bytes))
         return given
 
     def solved_row(self, family: str, title: str, result: Result) -> Row:
@@ -202,25 +193,21 @@ class TileRows:
             return Row(name, title, Status.INFEASIBLE, _NOT_ALLOWED)
         beside = [other for family in mine for other in family.beside]
         together = tuple(f for f in FAMILIES if f in beside or f in [family.name for family in mine])
-        if not mine[0].counted:
-            if _is_best_of(self.everything, together):
-                return self._solved_row(name, title, self.everything, 0.0)
-            if "pad" in together and (tight := next(filter(_needs_no_pad, self.solved), None)) is not None:
-                return self._solved_row(name, title, tight, 0.0)
-            result, seconds = _timed(partial(self._solve, together))
-            self.solved.append(result)
-            return self._solved_row(name, title, result, seconds)
-        self.progress(title)
-        space = replace(self.space, families=frozenset(f for f in together if f in ("none", *self.allowed)))
-        flips = (most := self.problem.layout.alignment_bytes) is None or most >= self.case.alignment(True)
-        layouts = (COUNTED.get(name, plainly) if flips else plainly)(space, self.problem.tile.element_bytes)
-        limits = _least_excess(self.everything, self.case.lanes), self.problem.layout.max_bytes, self.budget
-        found, seconds = _timed(partial(best, layouts, self.counter, *limits))
-        row = self._counted_row(name, mine[0], found, seconds)
-        if self.budget.spent:
-            status = Status.UNKNOWN if found is None else Status.FEASIBLE
-            row = msgspec.structs.replace(row, status=status, reason="out of time")
-        return row
+        if mine[0].counted:
+            return self._counted_row(name, mine[0], together)
+        result, seconds = self._best_solved(together)
+        return self._solved_row(name, title, result, seconds)
+
+    def _best_solved(self, families: tuple[str, ...]) -> tuple[Result, float]:
+        """The best layout of families, and the seconds; none where an answer that is there is the best."""
+        if _is_best_of(self.everything, families):
+            return self.everything, 0.0
+        tight = next(filter(_needs_no_pad, self.solved), None)
+        if "pad" in families and tight is not None:
+            return tight, 0.0
+        result, seconds = _timed(partial(self._solve, families))
+        self.solved.append(result)
+        return result, seconds
 
     def _solved_row(self, family: str, title: str, result: Result, seconds: float) -> Row:
         row = Row(family, title, result.status, result.reason, seconds=seconds)
@@ -229,27 +216,40 @@ class TileRows:
         row = msgspec.structs.replace(row, label=result.family or "")
         return self._layout_row(row, self.case.as_bytes(result.layout))
 
-    def _counted_row(self, name: str, family: Family, layout: Layout | None, seconds: float) -> Row:
+    def _counted_row(self, name: str, family: Family, together: tuple[str, ...]) -> Row:
+        """The best layout of few families by counting each."""
+        self.progress(family.title)
+        space = replace(self.space, families=frozenset(f for f in together if f in ("none", *self.allowed)))
+        flips = (most := self.problem.layout.alignment_bytes) is None or most >= self.case.alignment(True)
+        layouts = (COUNTED.get(name, plainly) if flips else plainly)(space, self.problem.tile.element_bytes)
+        limits = _least_excess(self.everything, self.case.lanes), self.problem.layout.max_bytes, self.budget
+        layout, seconds = _timed(partial(best, layouts, self.counter, *limits))
         if layout is None:
             reason = "no layout of the family keeps the vectors whole and the constraints"
-            return Row(name, family.title, Status.INFEASIBLE, reason, seconds=seconds)
-        label = family.label(layout) + (" (in bytes)" if self.case.problem.tile.packed > 1 else "")
-        row = Row(name, family.title, Status.OPTIMAL, seconds=seconds, label=label)
-        return self._layout_row(row, layout)
+            row = Row(name, family.title, Status.INFEASIBLE, reason, seconds=seconds)
+        else:
+            label = family.label(layout) + (" (in bytes)" if self.case.problem.tile.packed > 1 else "")
+            row = Row(name, family.title, Status.OPTIMAL, seconds=seconds, label=label)
+            row = self._layout_row(row, layout)
+        if self.budget.spent:
+            status = Status.UNKNOWN if layout is None else Status.FEASIBLE
+            row = msgspec.structs.replace(row, status=status, reason="out of time")
+        return row
 
     def _layout_row(self, row: Row, layout: Layout) -> Row:
         formula = over_elements(offset_expression(layout), self.case.problem.tile)
         return self._row(row, formula, layout.table().ravel(), layout.declared_bytes, bool(layout.swizzle))
 
-    def _given_row(self, family: str, title: str, field: str, text: str, declared: int | None) -> Row:
+    def _given_row(self, row: Row, field: str, text: str, declared: int | None) -> Row:
+        """The row of a formula out of a field of the file."""
         try:
             node = offset_formula(text, self.problem.tile)
             table = self.case.table(node)
         except ProblemFileError as error:
             raise ProblemFileError(field, error.reason) from None
         except LayoutError as error:
-            return Row(family, title, Status.INFEASIBLE, str(error), offset=text)
-        return self._row(Row(family, title, "given"), node, table, declared or 0, has_xor(node))
+            return msgspec.structs.replace(row, status=Status.INFEASIBLE, reason=str(error), offset=text)
+        return self._row(row, node, table, declared or 0, has_xor(node))
 
     def _edits(self) -> Iterator[Row]:
         """The nearest edit of the layout in use, else of the published one, where one is better."""
@@ -262,8 +262,7 @@ class TileRows:
         if found is not None:
             row = Row("edit", "nearest edit", "given", edit=found.edit.text, seconds=seconds)
             after = found.edit.node
-            declared = self._declared(after)
-            yield self._row(row, after, self.case.table(after), declared, has_xor(after))
+            yield self._row(row, after, self.case.table(after), self._declared(after), has_xor(after))
 
     def _declared(self, node: Node) -> int:
         """Bytes of an array with every pitch in full, where the formula has pitches; 0 elsewhere."""
@@ -279,38 +278,36 @@ class TileRows:
 
     def _guesses(self) -> Iterator[Row]:
         """One vector of pad, and column ^ row: what people write without looking."""
-        tile = self.problem.tile
-        vector, columns = self.space.vector, tile.shape[-1]
-        if len(tile.shape) == 1:
+        tile, vector = self.problem.tile, self.space.vector
+        *outer, columns = tile.shape
+        column: Node = Var(f"x{len(outer)}")
+        row: Node = Var("x0")
+        for d, extent in enumerate(outer[1:], 1):
+            row = _row_and(row, extent, Var(f"x{d}"))
+        if not outer:
             columns = self.space.period
-            row: Node = Op("//", (Var("x0"), Const(columns)))
-            column: Node = Op("%", (Var("x0"), Const(columns)))
-            rows = -(-tile.elements // columns)
-        else:
-            row = Var("x0")
-            for d in range(1, len(tile.shape) - 1):
-                row = Op("+", (Op("*", (row, Const(tile.shape[d]))), Var(f"x{d}")))
-            column = Var(f"x{len(tile.shape) - 1}")
-            rows = tile.elements // columns
-        ranges = {f"x{d}": (0, extent - 1) for d, extent in enumerate(tile.shape)}
+            row, column = Op("//", (row, Const(columns))), Op("%", (row, Const(columns)))
         allowed, slots = searched_families(self.problem), columns // vector
         if self._guessed_pad in allowed:
-            node = simplify(_row_and(row, columns + vector, column), ranges)
+            padded = _row_and(row, columns + vector, column)
             title = f"pad {vector * self.case.problem.tile.packed}"
-            yield self._guess("guess_pad", title, node, columns + vector, rows)
+            yield self._guess(Row("guess_pad", title, "given"), padded, columns, vector)
         if "xor" in allowed and slots > 1:
             turns = 1 << (slots.bit_length() - 1)
             flip = Op("*", (Op("%", (row, Const(turns))), Const(vector)))
-            node = simplify(_row_and(row, columns, Op("^", (column, flip))), ranges)
-            yield self._guess("guess_xor", "column ^ row", node, columns, rows)
+            flipped = _row_and(row, columns, Op("^", (column, flip)))
+            yield self._guess(Row("guess_xor", "column ^ row", "given"), flipped, columns, 0)
 
-    def _guess(self, family: str, title: str, node: Node, pitch: int, rows: int) -> Row:
+    def _guess(self, row: Row, offset: Node, columns: int, pad: int) -> Row:
+        """The row of offsets of rows of so many columns, each with a pad."""
+        tile, pitch = self.problem.tile, columns + pad
+        node = simplify(offset, coordinate_ranges(tile.shape))
         text = to_text(over_elements(node, self.case.problem.tile))
-        shape = self.problem.tile.shape
-        strides = [*(pitch * math.prod(shape[d:-1]) for d in range(1, len(shape))), 1]
-        if not strides_obey(strides, self.problem.layout, self.problem.tile):
-            return Row(family, title, Status.INFEASIBLE, _NOT_ALLOWED, offset=text)
-        return self._given_row(family, title, family, text, rows * pitch * self.problem.tile.element_bytes)
+        strides = [*(pitch * math.prod(tile.shape[d:-1]) for d in range(1, len(tile.shape))), 1]
+        if not strides_obey(strides, self.problem.layout, tile):
+            return msgspec.structs.replace(row, status=Status.INFEASIBLE, reason=_NOT_ALLOWED, offset=text)
+        rows = -(-tile.elements // columns)
+        return self._given_row(row, row.family, text, rows * pitch * tile.element_bytes)
 
     def _row(self, row: Row, formula: Node, table: IntArray, declared: int, swizzled: bool) -> Row:
         """Fill in what a layout costs, or why it cannot be used."""
@@ -385,8 +382,8 @@ def _at_least(row: Row, members: list[Row]) -> Row:
     That is where time ran out, or where an interval pad cuts no coordinate evenly.
     """
     usable = [member for member in members if member.wavefronts is not None]
-    better = min(usable, key=by_wavefronts, default=row)
-    if better is row or (row.wavefronts is not None and by_wavefronts(better) >= by_wavefronts(row)):
+    better = min(usable, key=lambda member: member.rank, default=row)
+    if better is row or (row.wavefronts is not None and better.rank >= row.rank):
         return row
     return msgspec.structs.replace(
         better,

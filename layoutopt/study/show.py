@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from layoutopt.accesses.lower import byte_table, chosen_widths, offset_formula
+from layoutopt.accesses.lower import assigned, byte_table, chosen_widths, offset_formula
 from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import Case
 from layoutopt.engine.witness import worst_instruction
@@ -27,10 +27,8 @@ from layoutopt.problems.answer import Result
 from layoutopt.problems.text import lanes_text, widths_text
 from layoutopt.problems.types import Block, Constraints, Problem
 from layoutopt.search.block import solve
-from layoutopt.search.proposal import Ask
-from layoutopt.search.solve import solve_cases
-from layoutopt.study.block import placed
-from layoutopt.study.known import known_case, with_known_lanes
+from layoutopt.study.block import Part, placed
+from layoutopt.study.known import known_case, solved
 from layoutopt.study.picture import Instruction, Picture, instruction, picture
 
 MAX_FILE_BYTES = 1 << 26
@@ -111,19 +109,11 @@ def views(
     budget, asked = Budget.of_limit(time_limit), _Asked(before, access, warp, iteration)
     if isinstance(problem, Block):
         return _block_views(problem, gpu, asked, budget)
-    chosen = with_known_lanes(problem, gpu, budget)
-    free = _without_layout(chosen)
-    case = known_case(free, gpu, budget=budget)  # what cannot be drawn is refused before the search
-    result = solve(free, target=gpu, budget=budget) if case.widths else solve_cases([case], Ask(budget))
-    notes = []
-    if chosen is not problem:
-        notes.append(f"drawn with {lanes_text(problem, chosen)}, as the solved layout has it")
-    widths = chosen_widths(problem, result)
-    if widths:
-        case = known_case(free, gpu, widths)
-        notes.append(f"drawn with {widths_text(widths)}, as the solved layout has it")
-    solved = Shown("solved", result.offset or "", case.table(result.layout)) if result.layout else None
-    return replace(asked.views(case, chosen.layout, solved, result.reason, notes), widths=widths)
+    best = solved(problem, gpu, budget)
+    notes = _chosen(best.lanes, best.widths)
+    shown = _as_solved(best.case, best.result) if best.result.layout is not None else None
+    found = asked.views(best.case, best.layout, shown, best.result.reason, notes)
+    return replace(found, widths=best.widths)
 
 
 def _block_views(tile_set: Block, gpu: Device, asked: _Asked, budget: Budget) -> Views:
@@ -135,33 +125,41 @@ def _block_views(tile_set: Block, gpu: Device, asked: _Asked, budget: Budget) ->
         raise ProblemFileError("--access", "--warp and --iteration need it where there are several tiles")
     if asked.before not in (NONE, PUBLISHED, SOLVED):
         raise ProblemFileError("--layout", "a file holds the layout of one tile, and here are several")
+    tiles = {t.name: t for t in tile_set.tiles if asked.access is None or owners[asked.access] == t.name}
     cases = {}
-    for tile in tile_set.tiles:
-        if asked.access is None or owners[asked.access] == tile.name:
-            with fields_of(tile_set, tile):
-                cases[tile.name] = known_case(_without_layout(tile_set.problem(tile)), gpu)
+    for name, tile in tiles.items():
+        with fields_of(tile_set, tile):
+            cases[name] = known_case(tile_set.problem(tile), gpu)
     found = solve(tile_set, target=gpu, budget=budget)
-    parts = {p.tile: p for p in placed(tile_set, gpu, found).parts} if found.tiles else {}
     # A tile that only the hardware touches has nothing to draw, and says so where it is asked for or alone.
     busy = [name for name, case in cases.items() if any(a.active.any() for a in case.lanes.accesses)]
-    candidates = []
-    for tile in tile_set.tiles:
-        if tile.name not in (busy or cases):
-            continue
-        case, part, notes, solved = cases[tile.name], parts.get(tile.name), [], None
-        if part is not None:
-            solved = _as_solved(case, part.answer)
-            where = f"its first stage begins at byte {part.base_bytes:,}"
-            notes.append(f"tile {tile.name} of {len(tile_set.tiles)}; {where}")
-        with fields_of(tile_set, tile):
-            drawn = asked.views(case, tile_set.problem(tile).layout, solved, found.reason, notes)
-        candidates.append(replace(drawn, tile=(tile.name, part.base_bytes if part is not None else 0)))
-    return max(candidates, key=_worst)
+    results = {name: part.result for part in found.tiles for name in part.tiles}
+    parts = {p.tile: p for p in placed(tile_set, gpu, found).parts} if found.tiles else {}
+    drawn = []
+    for name in busy or cases:
+        with fields_of(tile_set, tiles[name]):
+            if name in parts:
+                drawn.append(_part_views(parts[name], results[name], gpu, asked, len(tile_set.tiles)))
+            else:
+                first = asked.views(cases[name], tile_set.problem(tiles[name]).layout, None, found.reason, [])
+                drawn.append(replace(first, tile=(name, 0)))
+    return max(drawn, key=_worst)
 
 
-def _without_layout(problem: Problem) -> Problem:
-    """The problem without the layout in use, which is no constraint on the others."""
-    return msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, offset=None))
+def _part_views(part: Part, result: Result, gpu: Device, asked: _Asked, count: int) -> Views:
+    """The views of one tile of so many, with the lanes and widths of its layout beside the others."""
+    chosen, widths = assigned(part.problem, result), chosen_widths(part.problem, result)
+    case = known_case(chosen, gpu, widths)
+    place = f"tile {part.tile} of {count}; its first stage begins at byte {part.base_bytes:,}"
+    notes = [place, *_chosen(lanes_text(part.problem, chosen), widths)]
+    drawn = asked.views(case, part.problem.layout, _as_solved(case, part.answer), "", notes)
+    return replace(drawn, tile=(part.tile, part.base_bytes), widths=widths)
+
+
+def _chosen(lanes: str, widths: dict[str, int]) -> list[str]:
+    """That lanes and widths are those of the solved layout, where it chose some."""
+    texts = [lanes, widths_text(widths) if widths else ""]
+    return [f"drawn with {text}, as the solved layout has it" for text in texts if text]
 
 
 def _as_solved(case: Case, answer: Result | str) -> Shown:

@@ -10,10 +10,11 @@ Tiles with the same formula share it. Layouts that are tables are left out.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import BinaryIO, Final
+from typing import BinaryIO
 
 from layoutopt import __version__
 from layoutopt.codegen.c_text import helpers, to_c
+from layoutopt.codegen.templates import filled, lines
 from layoutopt.expressions.grammar import Const, Op, Var, substituted
 from layoutopt.ground.escape import comment, identifier
 from layoutopt.layout.formula import coordinate_ranges, offset_expression
@@ -21,24 +22,6 @@ from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Result
 from layoutopt.sweeps.rows import Answered, typed
 from layoutopt.sweeps.store import Store
-
-_HEAD: Final = """#pragma once
-#include <cstdint>
-#if defined(__CUDACC__) || defined(__HIPCC__)
-#define LAYOUTOPT_FUNCTION __host__ __device__ constexpr
-#else
-#define LAYOUTOPT_FUNCTION constexpr
-#endif
-"""
-_SAME: Final = """
-LAYOUTOPT_FUNCTION bool same(const char* a, const char* b) {
-    while (*a != 0 && *a == *b) {
-        ++a;
-        ++b;
-    }
-    return *a == *b;
-}
-"""
 
 
 def write_header(store: Store, file: BinaryIO, name: str) -> None:
@@ -55,31 +38,30 @@ def write_header(store: Store, file: BinaryIO, name: str) -> None:
         for param, value in one.tile.params.items():
             params[param] = isinstance(value, int) and params.get(param, True)
     name = f"layoutopt_{identifier(name)}"
-    lines = [
+    head = filled(
+        "sweep",
+        "head",
+        NAMESPACE=name,
+        PARAMETERS=lines((f"{_type(number)} param_{p};" for p, number in params.items()), 4),
+        RANK=rank,
+        COUNT=count,
+        AT_LEAST_ONE=max(1, count),
+    )
+    about = [
         f"// {count} tiles by layoutopt {__version__}",
         f"// constexpr auto tile = {name}::tiles[{name}::find(...)];",
         *left_out,
-        _HEAD,
-        f"namespace {name} {{\n",
-        "struct Tile {",
-        "    const char* name;",
-        *(f"    {'long long' if number else 'const char*'} param_{p};" for p, number in params.items()),
-        "    uint32_t bytes, declared_bytes, alignment_bytes;",
-        "    double excess;",
-        f"    uint32_t dims, shape[{rank}], formula;",
-        "};",
-        "",
-        f"constexpr uint32_t tile_count = {count};",
-        f"constexpr Tile tiles[{max(1, count)}] = {{",
     ]
-    file.write("\n".join(lines).encode() + b"\n")
+    file.write((lines(about) + head).encode())
     formulas: dict[str, int] = {}
     for one, result in _results(store):
         if result is not None and result.layout is not None and not result.layout.lookup:
             formula = formulas.setdefault(_formula(result.layout), len(formulas))
             file.write(f"    {_entry(one, result, result.layout, params, formula)},\n".encode())
-    text = f"}};\n{_SAME}\n{_offset(formulas, rank)}\n{_find(params)}\n}}  // namespace {name}\n"
-    file.write(text.encode())
+    cases = lines((f"case {number}: return {text};" for text, number in formulas.items()), 4)
+    called = lines(helpers(cases, "of", "LAYOUTOPT_FUNCTION", "long long"))
+    text = filled("sweep", "functions", CALLED=called, RANK=rank, FORMULAS=cases) + _find(params)
+    file.write(f"{text}}}  // namespace {name}\n".encode())
 
 
 def _results(store: Store) -> Iterator[tuple[Answered, Result | None]]:
@@ -93,7 +75,7 @@ def _formula(layout: Layout) -> str:
     """The byte offset in C, over x[0], x[1], ..."""
     named = {f"x{d}": Var(f"x[{d}]") for d in range(len(layout.shape))}
     offset = Op("*", (substituted(offset_expression(layout), named), Const(layout.element_bytes)))
-    return to_c(offset, {f"x[{x[1:]}]": r for x, r in coordinate_ranges(layout).items()}, called="of")
+    return to_c(offset, {f"x[{x[1:]}]": r for x, r in coordinate_ranges(layout.shape).items()}, called="of")
 
 
 def _entry(one: Answered, result: Result, layout: Layout, params: dict[str, bool], formula: int) -> str:
@@ -115,46 +97,20 @@ def _text(text: str) -> str:
     return f'"{plain}"'
 
 
-def _offset(formulas: dict[str, int], rank: int) -> str:
-    """The function that gives the offset of an element, and those that it calls."""
-    cases = [f"    case {number}: return {text};" for text, number in formulas.items()]
-    lines = [
-        *helpers("\n".join(cases), "of", "LAYOUTOPT_FUNCTION", "long long"),
-        "// Byte offset of the element at these coordinates.",
-        "template <typename... Coordinates>",
-        "LAYOUTOPT_FUNCTION uint32_t offset_bytes(const Tile& tile, Coordinates... coordinates) {",
-        f"    const uint32_t x[{rank}] = {{static_cast<uint32_t>(coordinates)...}};",
-        "    (void)x;",
-        "    switch (tile.formula) {",
-        *cases,
-        "    default: return 0;",
-        "    }",
-        "}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
 def _find(params: dict[str, bool]) -> str:
-    """Functions that give the number of a tile, -1 where there is none."""
-    text = _search("find_name", ["const char* name"], ["same(tiles[k].name, name)"])
+    """Functions that give the number of a tile, by its name and, where there are any, its parameters."""
+    same = "same(tiles[k].name, name)"
+    text = filled("sweep", "find", NAME="find_name", DECLARED="const char* name", TESTS=same)
     if not params:
         return text
-    declared = [f"{'long long' if number else 'const char*'} param_{p}" for p, number in params.items()]
-    tests = [
+    declared = ", ".join(f"{_type(number)} param_{p}" for p, number in params.items())
+    tests = " && ".join(
         f"tiles[k].param_{p} == param_{p}" if number else f"same(tiles[k].param_{p}, param_{p})"
         for p, number in params.items()
-    ]
-    return text + "\n" + _search("find", declared, tests)
-
-
-def _search(name: str, declared: list[str], tests: list[str]) -> str:
-    return (
-        f"LAYOUTOPT_FUNCTION int {name}({', '.join(declared)}) {{\n"
-        "    for (uint32_t k = 0; k < tile_count; ++k) {\n"
-        f"        if ({' && '.join(tests)}) {{\n"
-        "            return static_cast<int>(k);\n"
-        "        }\n"
-        "    }\n"
-        "    return -1;\n"
-        "}\n"
     )
+    return text + filled("sweep", "find", NAME="find", DECLARED=declared, TESTS=tests)
+
+
+def _type(number: bool) -> str:
+    """The type of a parameter in C++."""
+    return "long long" if number else "const char*"

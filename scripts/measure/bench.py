@@ -15,16 +15,14 @@ import importlib.util
 import json
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import bench_contractions
-import bench_gemm
-import bench_transpose
 import msgspec
 import on_gpu
+
+from layoutopt.codegen.templates import filled_text, parts_of
 
 if TYPE_CHECKING:
     from layoutopt.codegen.plan import Plan
@@ -34,33 +32,97 @@ _RUNS = 2
 
 
 class Bench(NamedTuple):
-    """A kernel: the problem of its tile, what people write for it, and the program of some layouts."""
+    """A kernel with several layouts of its tile.
+
+    Attributes:
+        name: of the kernel.
+        problem: its tile.
+        written: what people write for it.
+        source: the file with its text, whose parts are `start`, a kernel and `main`.
+        kernel: which part is the kernel.
+        values: what `start` is filled in with.
+        run: how `main` lists a kernel.
+    """
 
     name: str
     problem: Problem
     written: dict[str, str]
-    program: Callable[[dict[str, Plan]], str]
+    source: str
+    kernel: str
+    values: dict[str, object]
+    run: str
+
+    def program(self, plans: dict[str, Plan]) -> str:
+        """The program that times every layout."""
+        from layoutopt.codegen import cuda, cute
+
+        parts = parts_of(Path(__file__).with_name(f"{self.source}.cu").read_text())
+        text, names = [filled_text(parts["start"], **self.values)], list(plans)
+        for name, planned in plans.items():
+            text += [
+                cuda.emit(planned).replace("#pragma once", ""),
+                filled_text(parts[self.kernel], NAME=name),
+            ]
+        if "cute" in parts:  # CuTe's form of ours
+            swizzled = cute.emit(plans["ours"]).replace("#pragma once", "")
+            swizzled = swizzled.replace("constexpr int ours_", "// constexpr int ours_")
+            text += [swizzled, parts["cute"], filled_text(parts[self.kernel], NAME="cute")]
+            names.append("cute")
+        runs = ",\n".join(f'        {{"{name}", {self.run.replace("NAME", name)}}}' for name in names)
+        return "\n".join([*text, filled_text(parts["main"], RUNS=runs)])
+
+
+GEMM = {
+    "name": "gemm", "tile": {"shape": [128, 32], "element": "f16"}, "threads": 256,
+    "accesses": [
+        {"name": "fill", "op": "cp.async", "bytes": 16, "index": ["tid // 4 + 64*i", "8*(tid % 4)"], "for": {"i": 2}},
+        {"name": "a", "op": "ldmatrix.x4", "index": ["32*(warp % 4) + lane % 16 + 16*m", "8*(lane // 16) + 16*k"], "for": {"m": 2, "k": 2}},
+        {"name": "b", "op": "ldmatrix.x4", "index": ["64*(warp // 4) + 16*n + lane % 8 + 8*(lane // 16)", "8*(lane // 8 % 2) + 16*k"], "for": {"n": 4, "k": 2}},
+    ],
+}  # fmt: skip
+TRANSPOSE_F32 = {
+    "name": "f32", "tile": {"shape": [32, 32], "element": "f32"}, "threads": 256,
+    "accesses": [
+        {"name": "rows", "op": "store", "bytes": 4, "index": ["warp + 8*i", "lane"], "for": {"i": 4}},
+        {"name": "columns", "op": "load", "bytes": 4, "index": ["lane", "warp + 8*i"], "for": {"i": 4}},
+    ],
+}  # fmt: skip
+TRANSPOSE_F16 = {
+    "name": "f16", "tile": {"shape": [64, 64], "element": "f16"}, "threads": 256,
+    "accesses": [
+        {"name": "rows", "op": "store", "bytes": 4, "index": ["warp + 8*i", "2*lane"], "for": {"i": 8}},
+        {"name": "columns", "op": "load", "bytes": 2, "index": ["2*lane + h", "warp + 8*i"], "for": {"i": 8, "h": 2}},
+    ],
+}  # fmt: skip
 
 
 def benches() -> Iterator[Bench]:
     from layoutopt.files.catalogue import of_one_tile
     from layoutopt.files.file import from_data, load
 
-    yield Bench("GEMM f16", from_data(bench_gemm.PROBLEM), bench_gemm.WRITTEN, bench_gemm.program)
-    for kind, data in (("f32", bench_transpose.F32), ("f16", bench_transpose.F16)):
-        written = bench_transpose.WRITTEN[kind]
-        yield Bench(
-            f"transpose {kind}", from_data(data), written, partial(bench_transpose.program, kind=kind)
-        )
-    for kind, (name, *_) in bench_contractions.TYPES.items():
-        problem = load(of_one_tile()[name])
+    # CuTe's swizzle is its composed layout, called at each coordinate; all others have the emitted pieces.
+    written = {"none": "x0*32 + x1", "pad": "x0*40 + x1"}
+    run = "NAME_kernel, shared(NAME_bytes)"
+    yield Bench("GEMM f16", from_data(GEMM), written, "bench_gemm", "kernel", {}, run)
+    for kind, data, element, bits, side, written in (
+        ("f32", TRANSPOSE_F32, "float", "unsigned", 32, {"none": "x0*32 + x1", "pad": "x0*33 + x1"}),
+        ("f16", TRANSPOSE_F16, "__half", "unsigned short", 64, {"none": "x0*64 + x1", "pad": "x0*66 + x1"}),
+    ):
+        values: dict[str, object] = {"ELEMENT": element, "BITS": bits, "SIDE": side}
+        name, kernel = f"transpose {kind}", f"kernel_{kind}"
+        yield Bench(name, from_data(data), written, "bench_transpose", kernel, values, "NAME_transpose")
+    for kind, file, element, vector, count in (
+        ("f32", "raft/contractions_64x32_f32", "float", "float4", 4),
+        ("f64", "raft/contractions_64x16_f64", "double", "double2", 2),
+    ):
+        problem = load(of_one_tile()[file])
         assert problem.published is not None
-        yield Bench(
-            f"RAFT {kind}",
-            problem,
+        written, values = (
             {"published": problem.published.offset},
-            partial(bench_contractions.program, kind=kind),
+            {"ELEMENT": element, "VECTOR": vector, "COUNT": count},
         )
+        run = "NAME_kernel, (NAME_bytes + 127) / 128 * 128 * 4"
+        yield Bench(f"RAFT {kind}", problem, written, "bench_contractions", "kernel", values, run)
 
 
 def write(folder: Path) -> None:

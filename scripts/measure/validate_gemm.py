@@ -20,6 +20,8 @@ from pathlib import Path
 
 import on_gpu
 
+from layoutopt.codegen.templates import filled_text
+
 # Tile element, as --element takes it: operand type and accumulator of the instruction, their C++ types
 # and the C++ type of one register.
 TYPES = {
@@ -31,106 +33,6 @@ TYPES = {
     "f64": ("f64", "f64", "double", "double", "double"),
 }
 CONSTRAINT = {"uint32_t": "r", "int": "r", "float": "f", "double": "d"}
-
-PROGRAM = """\
-#include <cstdio>
-#include <cstdlib>
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_fp8.h>
-#include "{element}_a.cuh"
-#include "{element}_b.cuh"
-
-using Element = {element_type};
-using Sum = {sum_type};
-using Register = {register_type};
-constexpr int M = {m}, N = {n}, K = {k}, THREADS = {threads};
-
-__device__ __forceinline__ void multiply(Sum* c, const Register* a, const Register* b) {{
-    asm volatile("{ptx} {groups};" : {outs} : {ins});
-}}
-
-// What the emitted loads return, in registers.
-__device__ __forceinline__ void load_a(const void* tile, uint32_t smem, int tid, int m_step, int k_step, Register (&v)[{a_loaded}]) {{
-    {load_a}
-}}
-__device__ __forceinline__ void load_b(const void* tile, uint32_t smem, int tid, int n_step, int k_step, Register (&v)[{b_loaded}]) {{
-    {load_b}
-}}
-
-// A is M rows of K, B is N rows of K, C is M rows of N.
-__global__ void gemm(const Element* a, const Element* b, Sum* c, int twist) {{
-    __shared__ alignas(gemm_a_alignment) unsigned char tile_a[gemm_a_bytes];
-    __shared__ alignas(gemm_b_alignment) unsigned char tile_b[gemm_b_bytes];
-    const uint32_t smem_a = (uint32_t)__cvta_generic_to_shared(tile_a);
-    const uint32_t smem_b = (uint32_t)__cvta_generic_to_shared(tile_b);
-    const int tid = threadIdx.x;
-    for (int i = 0; i < M * K * (int)sizeof(Element) / 16 / THREADS; ++i)
-        gemm_a_fill(smem_a, tid, i, (const char*)a + 16 * (tid + THREADS * i));
-    for (int i = 0; i < N * K * (int)sizeof(Element) / 16 / THREADS; ++i)
-        gemm_b_fill(smem_b, tid, i, (const char*)b + 16 * (tid + THREADS * i));
-    gemm_a_commit();
-    gemm_a_wait<0>();
-    __syncthreads();
-
-    Sum sums[{m_repeat}][{n_repeat}][{c_registers}] = {{}};
-    for (int k_step = 0; k_step < {k_repeat}; ++k_step)
-        for (int m_step = 0; m_step < {m_repeat}; ++m_step) {{
-            Register va[{a_loaded}];
-            load_a(tile_a, smem_a, tid, m_step, k_step, va);
-            for (int n_step = 0; n_step < {n_repeat} / {b_per_load}; ++n_step) {{
-                Register vb[{b_loaded}];
-                load_b(tile_b, smem_b, tid ^ twist, n_step, k_step, vb);
-                for (int j = 0; j < {b_per_load}; ++j)
-                    multiply(sums[m_step][n_step * {b_per_load} + j], va, vb + j * {b_registers});
-            }}
-        }}
-
-    // Accumulators in the PTX ISA's matrix fragments: two neighbours of row lane / 4, then of row + 8.
-    const int lane = tid % 32, warp = tid / 32;
-    for (int m_step = 0; m_step < {m_repeat}; ++m_step)
-        for (int n_step = 0; n_step < {n_repeat}; ++n_step)
-            for (int i = 0; i < {c_registers}; ++i) {{
-                const int row = (warp % {m_warps} * {m_repeat} + m_step) * {m_each} + lane / 4 + 8 * (i / 2);
-                const int column = (warp / {m_warps} * {n_repeat} + n_step) * {n_each} + 2 * (lane % 4) + i % 2;
-                c[row * N + column] = sums[m_step][n_step][i];
-            }}
-}}
-
-static void check(cudaError_t status) {{
-    if (status != cudaSuccess) {{ std::fprintf(stderr, "%s\\n", cudaGetErrorString(status)); std::exit(2); }}
-}}
-
-int main() {{
-    static int a[M * K], b[N * K];
-    static Element ea[M * K], eb[N * K];
-    static Sum c[M * N];
-    std::srand(20261121);
-    for (int i = 0; i < M * K; ++i) ea[i] = (Element)(float)(a[i] = std::rand() / 16 % 9 - 4);
-    for (int i = 0; i < N * K; ++i) eb[i] = (Element)(float)(b[i] = std::rand() / 16 % 9 - 4);
-    Element *da, *db;
-    Sum* dc;
-    check(cudaMalloc(&da, sizeof ea));
-    check(cudaMalloc(&db, sizeof eb));
-    check(cudaMalloc(&dc, sizeof c));
-    check(cudaMemcpy(da, ea, sizeof ea, cudaMemcpyHostToDevice));
-    check(cudaMemcpy(db, eb, sizeof eb, cudaMemcpyHostToDevice));
-    for (int twist = 0; twist < 2; ++twist) {{
-        check(cudaMemset(dc, 0xff, sizeof c));
-        gemm<<<1, THREADS>>>(da, db, dc, twist);
-        check(cudaGetLastError());
-        check(cudaMemcpy(c, dc, sizeof c, cudaMemcpyDeviceToHost));
-        int wrong = 0;
-        for (int i = 0; i < M; ++i)
-            for (int j = 0; j < N; ++j) {{
-                int want = 0;
-                for (int k = 0; k < K; ++k) want += a[i * K + k] * b[j * K + k];
-                wrong += !((double)c[i * N + j] == want);
-            }}
-        std::printf("{kind}%s %s %d of %d\\n", twist ? " control" : "", wrong ? "WRONG" : "right", wrong, M * N);
-    }}
-}}
-"""  # noqa: E501
 
 
 def effective(header: str) -> list[str]:
@@ -172,35 +74,37 @@ def program(element: str, a: dict, b: dict) -> str:
     slot = iter(range(nc + na + nb))
     groups = ["{" + ", ".join(f"%{next(slot)}" for _ in range(n)) + "}" for n in (nc, na, nb)]
     each = held[2].extent
-    return PROGRAM.format(
-        element=element,
-        kind=kind,
-        element_type=element_type,
-        sum_type=sum_type,
-        register_type=register_type,
-        m=a["tile"]["shape"][0],
-        n=b["tile"]["shape"][0],
-        k=a["tile"]["shape"][1],
-        threads=a["threads"],
-        ptx=f"mma.sync.aligned.{instruction.removeprefix('mma.')}.row.col.{acc}.{kind}.{kind}.{acc}",
-        groups=", ".join([*groups, groups[0]]),
-        outs=", ".join(f'"+{CONSTRAINT[sum_type]}"(c[{i}])' for i in range(nc)),
-        ins=", ".join(
+    text = Path(__file__).with_suffix(".cu").read_text()
+    return filled_text(
+        text,
+        ELEMENT=element,
+        KIND=kind,
+        ELEMENT_TYPE=element_type,
+        SUM_TYPE=sum_type,
+        REGISTER_TYPE=register_type,
+        M=a["tile"]["shape"][0],
+        N=b["tile"]["shape"][0],
+        K=a["tile"]["shape"][1],
+        THREADS=a["threads"],
+        PTX=f"mma.sync.aligned.{instruction.removeprefix('mma.')}.row.col.{acc}.{kind}.{kind}.{acc}",
+        GROUPS=", ".join([*groups, groups[0]]),
+        OUTS=", ".join(f'"+{CONSTRAINT[sum_type]}"(c[{i}])' for i in range(nc)),
+        INS=", ".join(
             f'"{CONSTRAINT[register_type]}"({v}[{i}])' for v, n in (("a", na), ("b", nb)) for i in range(n)
         ),
-        load_a=fragment_load("a", load_a["op"], "m_step"),
-        load_b=fragment_load("b", load_b["op"], "n_step"),
-        a_loaded=loaded[0],
-        b_loaded=loaded[1],
-        b_registers=nb,
-        b_per_load=loaded[1] // nb,
-        c_registers=nc,
-        m_repeat=load_a["repeat"]["m"],
-        n_repeat=load_b["repeat"]["n"],
-        k_repeat=load_a["repeat"]["k"],
-        m_warps=load_a["warps"][0],
-        m_each=each["m"],
-        n_each=each["n"],
+        LOAD_A=fragment_load("a", load_a["op"], "m_step"),
+        LOAD_B=fragment_load("b", load_b["op"], "n_step"),
+        A_LOADED=loaded[0],
+        B_LOADED=loaded[1],
+        B_REGISTERS=nb,
+        B_PER_LOAD=loaded[1] // nb,
+        C_REGISTERS=nc,
+        M_REPEAT=load_a["repeat"]["m"],
+        N_REPEAT=load_b["repeat"]["n"],
+        K_REPEAT=load_a["repeat"]["k"],
+        M_WARPS=load_a["warps"][0],
+        M_EACH=each["m"],
+        N_EACH=each["n"],
     )
 
 

@@ -233,17 +233,20 @@ def test_other_layouts_are_refused(layout):
         remap_of(layout)
 
 
-# Counts that differ between repetitions, addresses that depend on data, and branches of the assembler's own.
-NOT_AS_PREDICTED = {"histogram_private", "predicated_edges", "gemm_double_buffer", "gemm_ldmatrix"}
+# Addresses that depend on data, and counters that hold some wavefronts of other traffic.
+NOT_AS_PREDICTED = {"histogram_private", "sort_exchange", "fft_radix2", "gemm_double_buffer", "gemm_ldmatrix"}
+# Additions and maxima of several warps on one word, in whatever order the warps come.
+RACES = {"atomics_known"}
 PATCHED = json.loads((kernel_launches.KERNELS / "patched.json").read_text())["kernels"]
 
 
 def test_a_gpu_computes_the_same_with_the_conflicts_that_were_predicted():
     assert len(PATCHED) >= 15
-    assert all(row["outputs_equal"] is True for row in PATCHED)
+    assert all(row["outputs_equal"] is True or row["name"] in RACES for row in PATCHED)
     for row in PATCHED:
-        counted = {launch["conflicts"] for launch in row["counted"]["patched"]}
-        assert row["name"] in NOT_AS_PREDICTED or counted == {row["predicted"]["patched"]["conflicts"]}
+        for kind in ("plain", "patched"):
+            counted = {launch["conflicts"] for launch in row["counted"][kind]}
+            assert row["name"] in NOT_AS_PREDICTED or counted == {row["predicted"][kind]["conflicts"]}
 
 
 @pytest.mark.nvcc

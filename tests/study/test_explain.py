@@ -19,8 +19,8 @@ from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, PhaseRule, device
 from layoutopt.layout.families import without_each_part
 from layoutopt.layout.layout import Digit, Layout, Target
-from layoutopt.proof.lane_order import lane_order
 from layoutopt.report.explanation_text import explanation_report
+from layoutopt.search.deal import lane_order
 from layoutopt.search.solve import solve
 from layoutopt.study.clash import Clashes
 from layoutopt.study.explain import explain
@@ -212,7 +212,7 @@ def test_the_search_has_the_time_that_solve_has(monkeypatch):
         given.append(ask.budget.seconds)
         raise ProblemFileError("stop", "here")
 
-    monkeypatch.setattr("layoutopt.study.explain.solve_cases", search)
+    monkeypatch.setattr("layoutopt.study.known.solve_cases", search)
     path = str(PROBLEMS / "basics/scan_512_f32.json")
     done = CliRunner().invoke(command, [path, "--time-limit", "40"])
     assert isinstance(done.exception, ProblemFileError)
@@ -504,7 +504,7 @@ def test_questions_stay_open_once_the_time_is_over():
 def test_no_order_of_lanes_is_sought_once_the_time_is_over(monkeypatch):
     case = case_of(columns(), device("sm_90"))
     access = case.lanes.accesses[0]
-    monkeypatch.setattr("layoutopt.proof.lane_order.free_phases", None)
+    monkeypatch.setattr("layoutopt.search.deal.free_assignment", None)
     rule = case.device.rule(access.operation)
     assert lane_order((), case.lanes, case.lowered.tile, access, rule, budget=Budget(0)) is None
 

@@ -1,17 +1,11 @@
-"""The main loop of RAFT's contractions (64x64 distances by 256 threads); `bench.py` runs it.
-
-In f32 and f64, all with the emitted pieces. The kernels are otherwise the same; their sums are compared.
-"""
-
-from __future__ import annotations
-
-from layoutopt.codegen import cuda
-from layoutopt.codegen.plan import Plan
-
-KERNEL = r"""
-__global__ void __launch_bounds__(256) NAME_kernel(const T* x, const T* y, T* out) {
+//@ start
+#include "bench.cuh"
+using T = @ELEMENT@; using V = @VECTOR@;
+constexpr int VEC = @COUNT@, K = 4096 / VEC;
+//@ kernel
+__global__ void __launch_bounds__(256) @NAME@_kernel(const T* x, const T* y, T* out) {
     extern __shared__ __align__(1024) unsigned char memory[];
-    constexpr int tile = (NAME_bytes + 127) / 128 * 128;
+    constexpr int tile = (@NAME@_bytes + 127) / 128 * 128;
     const int tid = threadIdx.x;
     x += (blockIdx.x / 16 * 64 + tid / 8) * K + VEC * (tid % 8);
     y += (blockIdx.x % 16 * 64 + tid / 8) * K + VEC * (tid % 8);
@@ -26,8 +20,8 @@ __global__ void __launch_bounds__(256) NAME_kernel(const T* x, const T* y, T* ou
     auto keep = [&](unsigned char* page) {
         #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            *reinterpret_cast<V*>(NAME_sts(page, tid, i)) = xs[i];
-            *reinterpret_cast<V*>(NAME_sts(page + tile, tid, i)) = ys[i];
+            *reinterpret_cast<V*>(@NAME@_sts(page, tid, i)) = xs[i];
+            *reinterpret_cast<V*>(@NAME@_sts(page + tile, tid, i)) = ys[i];
         }
     };
     T acc[4][4] = {};
@@ -43,8 +37,8 @@ __global__ void __launch_bounds__(256) NAME_kernel(const T* x, const T* y, T* ou
             union { V v; T t[VEC]; } a[4], b[4];
             #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                a[i].v = *reinterpret_cast<const V*>(NAME_lds_x(here, tid, k, i));
-                b[i].v = *reinterpret_cast<const V*>(NAME_lds_y(here + tile, tid, k, i));
+                a[i].v = *reinterpret_cast<const V*>(@NAME@_lds_x(here, tid, k, i));
+                b[i].v = *reinterpret_cast<const V*>(@NAME@_lds_y(here + tile, tid, k, i));
             }
             #pragma unroll
             for (int i = 0; i < 4; ++i)
@@ -63,8 +57,7 @@ __global__ void __launch_bounds__(256) NAME_kernel(const T* x, const T* y, T* ou
         for (int j = 0; j < 4; ++j) sum += acc[i][j] * T(1 + j + 4 * i);
     out[blockIdx.x * 256 + tid] = sum;
 }
-"""
-MAIN = r"""
+//@ main
 typedef void (*Kernel)(const T*, const T*, T*);
 int main() {
     const int blocks = 256 * 8;
@@ -85,21 +78,3 @@ int main() {
         return sums == first;
     });
 }
-"""
-TYPES = {
-    "f32": ("raft/contractions_64x32_f32", "float", "float4", 4),
-    "f64": ("raft/contractions_64x16_f64", "double", "double2", 2),
-}
-
-
-def program(plans: dict[str, Plan], kind: str) -> str:
-    """The program that times every layout; `kind` is one of `TYPES`."""
-    _, element, vector, count = TYPES[kind]
-    constants = f"constexpr int K = {4096 // count}, VEC = {count};"
-    text = ['#include "bench.cuh"', f"using T = {element}; using V = {vector};", constants]
-    for name, planned in plans.items():
-        text += [cuda.emit(planned).replace("#pragma once", ""), KERNEL.replace("NAME", name)]
-    runs = ",\n".join(
-        f'        {{"{name}", {name}_kernel, ({name}_bytes + 127) / 128 * 128 * 4}}' for name in plans
-    )
-    return "\n".join([*text, MAIN.replace("@RUNS@", runs)])
