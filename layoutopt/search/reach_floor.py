@@ -20,7 +20,7 @@ from layoutopt.search.scene import EFFORT_A_CANDIDATE, GATHERING, Scene
 _PATIENCE, _PATIENCE_CONFLICT_FREE = 0.3, 0.6
 _EFFORT, _EFFORT_CONFLICT_FREE = 1.5, 3.0
 # Layouts as small as the best whose index code is compared with its own.
-_MOST_ALIKE = 2
+_MOST_ALIKE = 1
 # Of what is then left.
 _WHOLE_LINES_SHARE, _WHOLE_LINES_EFFORT = 0.2, 1.0
 
