@@ -232,3 +232,10 @@ def test_lanes_and_widths_that_the_file_leaves_open_are_those_of_each_tile():
     where = {"before": "none", "warp": None, "iteration": {}, "time_limit": None}
     assert views(tiles, device("sm_90"), access="rows", **where).widths == {"rows": wide}
     assert "drawn with `fill` at [" in views(tiles, device("sm_90"), access="read", **where).note
+
+
+def test_a_row_within_the_budget_has_the_lanes_and_widths_of_the_others():
+    rows = {row.family: row for row in compare(from_data({**OPEN, "layout": {"max_bytes": 2100}})).rows}
+    assert rows["pad"].reason.startswith("without the limit")
+    assert (rows["pad"].bytes <= 2100, rows["pad"].status) == (True, "optimal")
+    assert rows["pad"].excess > rows["all"].excess
