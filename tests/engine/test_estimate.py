@@ -60,8 +60,7 @@ def test_iterations_under_a_predicate_wait_or_branch():
 
     def under(where, index):
         access = reads("a", 4, [index], i=4, where=where)
-        tile = {"shape": [4096], "element": "f32"}
-        return from_data({"name": "p", "tile": tile, "threads": 32, "accesses": [access]})
+        return from_data(one_tile("p", [4096], "f32", 32, [access]))
 
     short, long = "tid + 32*i", "(tid * (3 + 2*i) // 3 * 5 + tid * i % 7) % 4096"
     assert [counted(under("tid < 8 >> i", short), "x0")[3].waits] == [4]
@@ -166,8 +165,7 @@ def test_row_major_is_among_what_may_take_the_least_time():
     """Rows stored a thousand times, a column read once: a pad spares 118 wavefronts and costs each store two."""
     row = {"name": "row", "op": "stmatrix.x2.trans", "weight": 1000, "index": ["tid // 8", "2*(tid % 8)"]}
     column = reads("column", 2, ["tid % 33", "tid // 33"])
-    tile = {"shape": [33, 16], "element": "f64"}
-    data = {"name": "p", "tile": tile, "threads": 128, "accesses": [row, column]}
+    data = one_tile("p", [33, 16], "f64", 128, [row, column])
     for families in (["split", "interval"], ["none", "pad"]):
         layout = {"families": families, "minimise": "time"}
         assert solve(from_data(data | {"layout": layout})).offset == "x0*16 + x1"

@@ -258,8 +258,7 @@ def test_a_choice_that_may_meet_a_known_phase_does_not_count_again():
         reads("a", 4, ["(tid + 4*v) % 16"], any={"v": 4}),
         reads("b", 4, ["(tid + 4*j) % 16"], j=4),
     ]
-    tile = {"shape": [16], "element": "u64"}
-    data = {"name": "c", "tile": tile, "threads": 4, "accesses": accesses}
+    data = one_tile("c", [16], "u64", 4, accesses)
     found = solve(from_data(data), target=toy.toy_device(4, 4))
     assert (found.accesses[1].excess, found.proof.excess.lower_bound) == (4, 4)
 

@@ -25,10 +25,8 @@ READ = {
 
 
 def data(index, op="buffer_load_dwordx4.lds", loops=2, target="gfx950", **more):
-    return {
-        "name": "direct", "target": target, "tile": {"shape": [64, 64], "element": "f16"}, "threads": 256,
-        "accesses": [{"name": "fill", "op": op, "index": index, "for": {"i": loops}}, READ], **more,
-    }  # fmt: skip
+    accesses = [{"name": "fill", "op": op, "index": index, "for": {"i": loops}}, READ]
+    return {**one_tile("direct", [64, 64], "f16", 256, accesses, target=target), **more}
 
 
 ROWS = ["tid // 8 + 32*i", "8*(tid % 8)"]
