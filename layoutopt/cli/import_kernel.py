@@ -42,8 +42,8 @@ def command(
     """
     from layoutopt.files.file import from_data
     from layoutopt.ground.escape import identifier
-    from layoutopt.kernels.arrays import used_arrays
-    from layoutopt.kernels.problem_data import array_problem
+    from layoutopt.kernels.question.arrays import used_arrays
+    from layoutopt.kernels.question.problem_data import array_problem
     from layoutopt.problems.text import problem_text
 
     options = LaunchOptions(**launch)

@@ -27,7 +27,7 @@ from layoutopt.search.block import solve
 from layoutopt.search.fronts import Unit, own_alignment, plan_of, units_of
 from layoutopt.search.packing import pack, rounded_up
 from layoutopt.search.proposal import Progress
-from layoutopt.search.tile_groups import within_room
+from layoutopt.search.same_layout import within_room
 from layoutopt.study.advice import advised
 from layoutopt.study.check import check
 from layoutopt.study.comparison import BlockRow, Comparison, Row, TileOfRow

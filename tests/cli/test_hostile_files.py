@@ -18,7 +18,7 @@ from layoutopt.ground import json_data
 from layoutopt.hardware.devices import device
 from layoutopt.imports import triton
 from layoutopt.imports.trace import accesses
-from layoutopt.kernels.files import programs
+from layoutopt.kernels.read.files import programs
 
 SM_90 = device("sm_90")
 RECORD = {"access": "a", "op": "ld.shared.b32", "warp": 0, "sequence": 0, "active": "0xffffffff"}
