@@ -54,6 +54,14 @@ def layoutopt(*arguments, script=None, cwd=None, input=b"", warn="error", encodi
         return subprocess.CompletedProcess(command, code, *printed)
 
 
+def refused(message, *arguments, **options):
+    """The command ends with 2, says so in a line of stderr, and prints nothing."""
+    done = layoutopt(*arguments, **options)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @cache
 def _server():
     """The process that forks the commands, one for all tests of this process."""

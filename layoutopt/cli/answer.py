@@ -49,6 +49,7 @@ def answer_options(command: Command) -> Command:
 
 def answer_of(
     raw: Any,
+    *,
     problem: Path | None,
     offset: str | None,
     time_limit: float,

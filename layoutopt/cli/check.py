@@ -10,12 +10,14 @@ import click
 
 from layoutopt.cli.files import InputPath
 from layoutopt.cli.kernel import LaunchOptions, check_kernels, is_kernel, launch_options
-from layoutopt.cli.options import device_file_option, problem_device, time_limit_option
+from layoutopt.cli.options import device_file_option, time_limit_option
 from layoutopt.cli.output import say, say_json
 from layoutopt.cli.several import answer_each, problems_argument
 
 if TYPE_CHECKING:
     from layoutopt.files.templates import Value
+    from layoutopt.hardware.devices import Device
+    from layoutopt.problems.types import Block, Problem
     from layoutopt.study.check import Audit, BlockAudit
 
 
@@ -69,34 +71,31 @@ def command(
         raise click.UsageError(f"{needless} is for kernels; {problems[0]} is none")
     if offset is not None and table is not None:
         raise click.UsageError("--offset and --table both give the layout; use one")
-    work = partial(
-        _audited,
-        offset=offset,
-        table=table,
-        as_json=as_json,
-        no_fix=no_fix,
-        time_limit=time_limit,
-        device_file=device_file,
-    )
-    return answer_each(problems, over, work, as_json=as_json)
+    how: dict[str, Any] = {
+        "offset": offset,
+        "table": table,
+        "as_json": as_json,
+        "no_fix": no_fix,
+        "time_limit": time_limit,
+    }
+    return answer_each(problems, over, partial(_audited, **how), as_json=as_json, device_file=device_file)
 
 
 def _audited(
-    data: Any,
+    problem: Problem | Block,
+    gpu: Device,
     *,
     offset: str | None,
     table: Path | None,
     as_json: bool,
     no_fix: bool,
     time_limit: float,
-    device_file: Path | None,
 ) -> int:
     """Audit the layout of one problem and print what comes out; the exit code."""
     from layoutopt.files.array_file import read_offsets
-    from layoutopt.files.file import from_data
     from layoutopt.ground.budget import Budget
     from layoutopt.problems.answer import Result, Status
-    from layoutopt.problems.types import Block, Problem
+    from layoutopt.problems.types import Block
     from layoutopt.report.audit_text import audit_report
     from layoutopt.study.check import check
 
@@ -108,22 +107,20 @@ def _audited(
 
         return solve(changed, budget=budget, target=gpu)
 
-    loaded = from_data(data)
-    gpu = problem_device(loaded, device_file)
     seek = None if no_fix else solver
     audit: Audit | BlockAudit
-    if isinstance(loaded, Block):
+    if isinstance(problem, Block):
         if offset is not None or table is not None:
             raise click.UsageError(
                 f"{'--offset' if table is None else '--table'} is one tile's; of several, the file says each "
                 "tile's layout: tiles[i].published.offset"
             )
-        audit = check(loaded, solver=seek, target=gpu, budget=budget.part(0.2), counting=counting)
+        audit = check(problem, solver=seek, target=gpu, budget=budget.part(0.2), counting=counting)
     else:
-        layout = read_offsets(table, loaded.tile.shape, "--table") if table is not None else offset
-        audit = check(loaded, layout, solver=seek, target=gpu, budget=budget.part(0.2), counting=counting)
+        layout = read_offsets(table, problem.tile.shape, "--table") if table is not None else offset
+        audit = check(problem, layout, solver=seek, target=gpu, budget=budget.part(0.2), counting=counting)
     if as_json:
         say_json(audit.to_json())
     else:
-        say(audit_report(loaded, audit))
+        say(audit_report(problem, audit))
     return 1 if audit.excess or audit.status is Status.INFEASIBLE else 0

@@ -12,7 +12,6 @@ from layoutopt.cli.files import FileCommand, OutputPath, write_all
 from layoutopt.cli.options import (
     device_file_option,
     opened_store,
-    problem_device,
     store_option,
     time_limit_option,
 )
@@ -55,11 +54,9 @@ def command(
     as_csv: bool,
     as_markdown: bool,
     plot: Path | None,
-    run: bool,
-    offset: str | None,
-    time_limit: float,
     store: Path | None,
     device_file: Path | None,
+    **how: Any,
 ) -> int:
     """Padding or swizzle? The best layout of each family, what it costs, and which to take.
 
@@ -77,39 +74,26 @@ def command(
     if plot is not None and kind not in ("svg", "png"):
         raise click.UsageError(f"--plot: expected a name in .svg or .png, not {str(plot)!r}")
     form = "json" if as_json else "csv" if as_csv else "markdown" if as_markdown else "text"
-    work = partial(
-        _compared,
-        form=form,
-        plot=plot,
-        run=run,
-        offset=offset,
-        time_limit=time_limit,
-        store=opened_store(store),
-        device_file=device_file,
-    )
+    work = partial(_compared, form=form, plot=plot, store=opened_store(store), **how)
     one_only = {"--plot": plot, "--csv": as_csv}
-    return answer_each(problems, over, work, as_json=as_json, one_only=one_only)
+    return answer_each(problems, over, work, as_json=as_json, device_file=device_file, one_only=one_only)
 
 
 def _compared(
-    data: Any,
+    problem: Problem | Block,
+    gpu: Device,
     *,
     form: str,
     plot: Path | None,
+    store: Store | None,
     run: bool,
     offset: str | None,
     time_limit: float,
-    store: Store | None,
-    device_file: Path | None,
 ) -> int:
     """Compare the layouts of one problem and print them; the exit code."""
-    from layoutopt.files.file import from_data
     from layoutopt.study.compare import compare
 
-    loaded = from_data(data)
-    if offset is not None:
-        loaded = _in_use(loaded, offset)
-    gpu = problem_device(loaded, device_file)
+    loaded = _in_use(problem, offset) if offset is not None else problem
     card = None
     if run:
         from layoutopt.hardware.machine import gpu_present

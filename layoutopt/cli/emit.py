@@ -69,12 +69,8 @@ def command(
     only: Literal["offset", "access", "all"],
     as_edit: bool,
     self_test: bool,
-    problem: Path | None,
-    offset: str | None,
-    time_limit: float,
-    workers: int,
-    device_file: Path | None,
     as_json: bool,
+    **how: Any,
 ) -> int:
     """Print a layout as code: the offset, and for each access its address, hoisted out of its loops.
 
@@ -91,11 +87,11 @@ def command(
 
     _check_options(lang, name, only, as_edit, self_test)
     raw = parsed(read(file))
-    if (several := _sizes(raw, lang, name, device_file, time_limit)) is not None:
-        if as_edit or self_test or only != "all" or offset is not None:
+    if (several := _sizes(raw, lang, name, how["device_file"], how["time_limit"])) is not None:
+        if as_edit or self_test or only != "all" or how["offset"] is not None:
             raise click.UsageError("a file with `sizes` gives one header, without other parts")
         return _done(*several, output, as_json)
-    tiles = answer_of(raw, problem, offset, time_limit, workers, device_file, in_use=not as_edit)()
+    tiles = answer_of(raw, **how, in_use=not as_edit)()
     return _done(*_code(tiles, lang, name, only, as_edit, self_test), output, as_json)
 
 

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Final
 
 import click
 
+from layoutopt.cli.output import note
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.temporary import discard, temporary_beside, undisturbed
 
@@ -162,6 +163,21 @@ def write_all(outputs: Mapping[Path, bytes]) -> None:
         raise ProblemFileError("", f"cannot write {str(path)!r}: {error.strerror}") from None
     finally:
         discard(made.values())
+
+
+def write_folder(folder: Path, outputs: Mapping[Path, bytes]) -> None:
+    """Write files into a folder, which is made, and say which.
+
+    Raises:
+        ProblemFileError: the folder cannot be made, or as for `write_all`.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ProblemFileError("-o", f"cannot make {str(folder)!r}: {error.strerror}") from None
+    write_all(outputs)
+    for path in outputs:
+        note(f"wrote {path}")
 
 
 @contextlib.contextmanager

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from layoutopt.cli.files import FileCommand, InputPath, OutputPath, check_new, updating, write_all
+from layoutopt.cli.files import (
+    FileCommand,
+    InputPath,
+    OutputPath,
+    check_new,
+    updating,
+    write_all,
+    write_folder,
+)
 from layoutopt.cli.import_kernel import command as kernel
 from layoutopt.cli.new import extents
 from layoutopt.cli.output import note, say_file
@@ -164,13 +172,7 @@ def ttgir(source: Path, folder: Path) -> int:
     if not files:
         why = f"that is read: {left_out[0]}" if left_out else "that is stored or loaded"
         raise ProblemFileError("", f"{source.name} has no shared buffer {why}")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ProblemFileError("-o", f"cannot make {str(folder)!r}: {error.strerror}") from None
-    write_all(files)
-    for path in files:
-        note(f"wrote {path}")
+    write_folder(folder, files)
     for reason in left_out:
         note(f"left out: {reason}")
     return 0

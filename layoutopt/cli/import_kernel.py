@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from layoutopt.cli.files import FileCommand, InputPath, OutputPath, write_all
+from layoutopt.cli.files import FileCommand, InputPath, OutputPath, write_folder
 from layoutopt.cli.kernel import LaunchOptions, evaluated, launch_options
 from layoutopt.cli.new import extents
 from layoutopt.cli.options import time_limit_option
@@ -42,8 +42,8 @@ def command(
     """
     from layoutopt.files.file import from_data
     from layoutopt.ground.escape import identifier
-    from layoutopt.kernels.arrays import used_arrays
-    from layoutopt.kernels.problem_data import array_problem
+    from layoutopt.kernels.question.arrays import used_arrays
+    from layoutopt.kernels.question.problem_data import array_problem
     from layoutopt.problems.text import problem_text
 
     options = LaunchOptions(**launch)
@@ -74,13 +74,7 @@ def command(
         raise ProblemFileError("", f"nothing is known of any array: {'; '.join(map(str, left_out.values()))}")
     for name, unknown in left_out.items():
         note(f"{name} is left out: {unknown}")
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ProblemFileError("-o", f"cannot make {str(output)!r}: {error.strerror}") from None
-    write_all(files)
-    for path in files:
-        note(f"wrote {path}")
+    write_folder(output, files)
     for why in evaluation.doubts:
         note(f"not certain: {why}")
     return 0

@@ -20,8 +20,8 @@ from layoutopt.ground.escape import shown
 if TYPE_CHECKING:
     from layoutopt.ground.budget import Budget
     from layoutopt.hardware.devices import Device
-    from layoutopt.kernels.evaluate import Evaluation
-    from layoutopt.kernels.launch import Launch
+    from layoutopt.kernels.machine.evaluate import Evaluation
+    from layoutopt.kernels.machine.launch import Launch
     from layoutopt.kernels.program import Program
     from layoutopt.study.check import Audit
 
@@ -174,7 +174,7 @@ def read_program(path: Path, options: LaunchOptions, budget: Budget | None = Non
         LayoutoptError: the file cannot be read, or which kernel is meant is not clear.
         OutOfTime: the budget is spent.
     """
-    from layoutopt.kernels.files import chosen, programs
+    from layoutopt.kernels.read.files import chosen, programs
 
     return chosen(programs(path, options.target, options.compiler, budget), options.entry)
 
@@ -186,8 +186,8 @@ def launch_of(program: Program, options: LaunchOptions) -> tuple[Launch, Device]
         LayoutoptError: there can be no such launch.
     """
     from layoutopt.hardware.devices import device
-    from layoutopt.kernels.buffers import buffer
-    from layoutopt.kernels.launch import Launch
+    from layoutopt.kernels.machine.launch import Launch
+    from layoutopt.kernels.read.buffers import buffer
 
     if options.block is None:
         raise ProblemFileError("--block", "a kernel needs its block: --block X,Y,Z")
@@ -209,7 +209,7 @@ def evaluated(path: Path, options: LaunchOptions, seconds: float) -> Evaluation:
         OutOfTime: it takes `READING_S` longer than so many seconds; --max-steps bounds it in any case.
     """
     from layoutopt.ground.budget import Budget
-    from layoutopt.kernels.evaluate import evaluate
+    from layoutopt.kernels.machine.evaluate import evaluate
 
     budget = Budget(seconds + READING_S)
     program = read_program(path, options, budget)
@@ -229,7 +229,7 @@ def check_kernels(
     paths: Sequence[Path], options: LaunchOptions, *, as_json: bool, no_fix: bool, time_limit: float
 ) -> int:
     """Print what a launch of each kernel does to shared memory; 1 where there are conflicts."""
-    from layoutopt.kernels.summary import summary
+    from layoutopt.kernels.question.summary import summary
 
     code = 0
     for number, path in enumerate(paths):
@@ -255,8 +255,8 @@ def _fixes(evaluation: Evaluation, seconds: float) -> dict[str, dict[str, Any]]:
     """What to change of each array that has conflicts, found over all of its accesses; by name."""
     from layoutopt.files.file import tile_from_data
     from layoutopt.ground.budget import Budget
-    from layoutopt.kernels.arrays import moved_by_itself, used_arrays
-    from layoutopt.kernels.problem_data import array_problem
+    from layoutopt.kernels.question.arrays import moved_by_itself, used_arrays
+    from layoutopt.kernels.question.problem_data import array_problem
     from layoutopt.problems.answer import Result
     from layoutopt.problems.types import Problem
     from layoutopt.search.solve import solve

@@ -61,8 +61,8 @@ def command(
     from layoutopt.ground.budget import Budget
 
     budget = Budget(2 * time_limit + READING_S)  # begins before the imports, which take most of a second
-    from layoutopt.kernels.files import ptx_text
-    from layoutopt.kernels.launch import by_position
+    from layoutopt.kernels.machine.launch import by_position
+    from layoutopt.kernels.read.files import ptx_text
     from layoutopt.study.patch import Request, patch
 
     options = LaunchOptions(**launch)
@@ -115,7 +115,7 @@ def _data(found: Patch) -> dict[str, Any]:
     """What changed, as JSON-ready data."""
     import msgspec
 
-    from layoutopt.kernels.summary import summary
+    from layoutopt.kernels.question.summary import summary
 
     return {
         "schema": "layoutopt.patch/1",

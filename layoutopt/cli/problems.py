@@ -11,6 +11,8 @@ import click
 from layoutopt.cli.options import ProblemPath
 from layoutopt.cli.output import say, say_file, say_json
 
+_FRAGMENT_FIELDS = "name", "bits", "extent", "lanes", "warps", "values", "targets", "source", "note"
+
 
 @click.command("problems")
 @click.argument("problem", required=False, type=ProblemPath())
@@ -91,20 +93,7 @@ def _fragments(as_json: bool) -> None:
     from layoutopt.hardware.fragments import fragments
 
     if as_json:
-        rows = [
-            {
-                "name": f.name,
-                "bits": f.bits,
-                "extent": f.extent,
-                "lanes": f.lanes,
-                "warps": f.warps,
-                "values": f.values,
-                "targets": f.targets,
-                "source": f.source,
-                "note": f.note,
-            }
-            for f in fragments().values()
-        ]
+        rows = [{field: getattr(f, field) for field in _FRAGMENT_FIELDS} for f in fragments().values()]
         say_json({"schema": "layoutopt.fragments/1", "fragments": rows})
         return
     lines = [f"{'fragment':<28}{'extent':<16}  values a lane"]

@@ -23,15 +23,7 @@ if TYPE_CHECKING:
 @click.argument("file", type=ProblemPath())
 @answer_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(
-    file: Path,
-    problem: Path | None,
-    offset: str | None,
-    time_limit: float,
-    workers: int,
-    device_file: Path | None,
-    as_json: bool,
-) -> int:
+def command(file: Path, as_json: bool, **how: Any) -> int:
     """Run a layout's code on the GPU: values, profiler counters and cycles, beside what was predicted.
 
     FILE is a problem, which is solved first: a file, or a name in the catalogue; or it is a result with
@@ -45,7 +37,7 @@ def command(
     from layoutopt.files.file import parsed, read
     from layoutopt.hardware import machine
 
-    solved = answer_of(parsed(read(file)), problem, offset, time_limit, workers, device_file)
+    solved = answer_of(parsed(read(file)), **how)
     card = machine.gpu_present()
     tiles = solved()
     found = [_run(part.problem, tiles.device, part.answer, card, as_json) for part in tiles.parts]

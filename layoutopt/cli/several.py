@@ -12,18 +12,20 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from layoutopt.cli.failures import FAILURES, USAGE_ERROR, failure, one_line
-from layoutopt.cli.options import ProblemPath
+from layoutopt.cli.options import ProblemPath, problem_device
 from layoutopt.cli.output import note, say
 from layoutopt.ground.escape import writable
 
 if TYPE_CHECKING:
     from layoutopt.files.inputs import Input
     from layoutopt.files.templates import Value
+    from layoutopt.hardware.devices import Device
+    from layoutopt.problems.types import Block, Problem
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -65,9 +67,10 @@ def _parameters(
 def answer_each(
     paths: Sequence[Path],
     over: Mapping[str, Sequence[Value]],
-    answer: Callable[[Any], int],
+    answer: Callable[[Problem | Block, Device], int],
     *,
     as_json: bool,
+    device_file: Path | None = None,
     one_only: Mapping[str, object] | None = None,
     stopped: threading.Event | None = None,
 ) -> int:
@@ -76,8 +79,9 @@ def answer_each(
     Args:
         paths: what `layoutopt.files.inputs.inputs` takes.
         over: values of parameters.
-        answer: prints the answer to the problem of decoded data; its exit code.
+        answer: prints the answer to a problem for its device; its exit code.
         as_json: answers are JSON lines, so that the summary goes to stderr.
+        device_file: devices beside the package's.
         one_only: options whose values make no sense for several problems, by name.
         stopped: set when the user asked for an end while an answer was sought; no other is sought then.
 
@@ -98,7 +102,8 @@ def answer_each(
     for item in found:
         if codes and not as_json:
             say("\n")
-        codes[_code(item, answer, [item.label] == [writable(str(path)) for path in paths])] += 1
+        alone = [item.label] == [writable(str(path)) for path in paths]
+        codes[_code(item, answer, device_file, alone)] += 1
         if stopped is not None and stopped.is_set():
             break
     if codes.total() > 1:
@@ -110,12 +115,20 @@ def answer_each(
     return max(codes, default=0)
 
 
-def _code(item: Input, answer: Callable[[Any], int], alone: bool) -> int:
+def _code(
+    item: Input,
+    answer: Callable[[Problem | Block, Device], int],
+    device_file: Path | None,
+    alone: bool,
+) -> int:
     """The exit code of one problem, whose failure ends the command only where it is alone."""
+    from layoutopt.files.file import from_data
+
     try:
         if item.error is not None:
             raise item.error
-        return answer(item.data)
+        problem = from_data(item.data)
+        return answer(problem, problem_device(problem, device_file))
     except (*FAILURES, click.UsageError) as error:
         if alone:
             raise

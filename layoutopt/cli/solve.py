@@ -19,7 +19,6 @@ from layoutopt.cli.interrupt import interruptibly
 from layoutopt.cli.options import (
     device_file_option,
     opened_store,
-    problem_device,
     store_option,
     time_limit_option,
 )
@@ -83,21 +82,14 @@ CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNK
 def command(
     problems: tuple[Path, ...],
     over: dict[str, tuple[Value, ...]],
-    as_json: bool,
-    table: Path | None,
-    code: Path | None,
-    certificate: Path | None,
-    time_limit: float,
-    workers: int,
     families: str | None,
     minimise: First | None,
     max_bytes: int | None,
     pitch_multiple: int | None,
     alignment: int | None,
-    method: Method,
-    conflict_free: bool,
     store: Path | None,
     device_file: Path | None,
+    **how: Any,
 ) -> int:
     """Find the layout with the fewest wavefronts, then the fewest bytes, then the cheapest index.
 
@@ -110,29 +102,32 @@ def command(
     Example:
       layoutopt solve problems/basics/transpose_32x32_f32.json --code tile.cuh
     """
-    if store is not None and certificate is not None:
+    asked = Asked(store=opened_store(store), **how)
+    if store is not None and asked.certificate is not None:
         raise click.UsageError("--certificate: an answer out of a store has none")
-    how = time_limit, workers, conflict_free, method
-    asked = Asked(as_json, table, code, certificate, *how, device_file, opened_store(store))
     allowed = _named_families(families) if families is not None else None
 
-    def answer(data: Any) -> int:
-        loaded = from_data(data)
+    def answer(problem: Problem | Block, gpu: Device) -> int:
         if allowed is not None:
-            loaded = _with_families(loaded, allowed)
-        loaded = _constrained(
-            loaded,
+            problem = _with_families(problem, allowed)
+        constrained = _constrained(
+            problem,
             minimise=minimise,
             max_bytes=max_bytes,
             pitch_multiple_bytes=pitch_multiple,
             alignment_bytes=alignment,
         )
-        return asked.answer(loaded)
+        return asked.answer(constrained, gpu)
 
-    from layoutopt.files.file import from_data
-
-    one_only = {"--table": table, "--code": code, "--certificate": certificate}
-    return answer_each(problems, over, answer, as_json=as_json, one_only=one_only, stopped=asked.stopped)
+    return answer_each(
+        problems,
+        over,
+        answer,
+        as_json=asked.as_json,
+        device_file=device_file,
+        one_only={"--table": asked.table, "--code": asked.code, "--certificate": asked.certificate},
+        stopped=asked.stopped,
+    )
 
 
 @dataclass
@@ -147,15 +142,13 @@ class Asked:
     workers: int
     conflict_free: bool
     method: Method
-    device_file: Path | None
     store: Store | None = None
     stopped: threading.Event = field(default_factory=threading.Event)
 
-    def answer(self, problem: Problem | Block) -> int:
+    def answer(self, problem: Problem | Block, gpu: Device) -> int:
         """Solve, write what is asked for, print the answer; the exit code."""
         from layoutopt.study.faster import timed
 
-        gpu = problem_device(problem, self.device_file)
         if self.certificate is not None:
             from layoutopt.search.certify import check_certifiable
 

@@ -1,7 +1,7 @@
 //@ kernel
 template <int KEPT>
 __global__ void __launch_bounds__(@THREADS@)
-@NAME@_pass(uint32_t* cells, int repeats, int zero, Span* spans) {
+@NAME@_pass(uint32_t* cells, const unsigned char* tiles, int repeats, int zero, Span* spans) {
     extern __shared__ __align__(1024) unsigned char tile[];
     uint32_t smem = static_cast<uint32_t>(__cvta_generic_to_shared(tile));
     int tid = threadIdx.x;
@@ -11,6 +11,8 @@ __global__ void __launch_bounds__(@THREADS@)
     #pragma unroll 1
     for (int repeat = 0; repeat < repeats; ++repeat) {
         if (!KEPT) { tid ^= zero; smem ^= zero; }
+        const unsigned char* source = tiles + (blockIdx.x / SHARED + repeat * STEP) % @TILES@ * @TILE_BYTES@ull;
+        (void)source;
 @ACCESSES@    }
     const long long end = clock64();
     if (threadIdx.x == 0) spans[blockIdx.x] = {start, end, multiprocessor()};
@@ -28,6 +30,9 @@ __global__ void __launch_bounds__(@THREADS@)
 
 namespace {
 
+// So many blocks fill the same tile; from pass to pass it lies so many tiles further.
+constexpr unsigned SHARED = 8, STEP = 977;
+
 #define CHECK(call) do { cudaError_t e = (call); if (e != cudaSuccess) { \
     std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(e)); std::exit(3); } } while (0)
 
@@ -42,7 +47,14 @@ __device__ unsigned multiprocessor() {
 
 @KERNELS@
 
-typedef void (*Pass)(uint32_t*, int, int, Span*);
+typedef void (*Pass)(uint32_t*, const unsigned char*, int, int, Span*);
+
+// What copies read.
+const unsigned char* tiles() {
+    static unsigned char* found = nullptr;
+    if (!found) { CHECK(cudaMalloc(&found, @TILES_BYTES@)); CHECK(cudaMemset(found, 1, @TILES_BYTES@)); }
+    return found;
+}
 
 // Cycles of a multiprocessor for one pass, the mean of those that had blocks: the median of some launches
 // after the first.
@@ -53,7 +65,7 @@ double launch(Pass kernel, int blocks, int bytes) {
     CHECK(cudaMalloc(&d_cells, 65536)); CHECK(cudaMemset(d_cells, 0, 65536));
     CHECK(cudaMalloc(&d_spans, blocks * sizeof(Span)));
     for (int again = 0; again <= @LAUNCHES@; ++again) {
-        kernel<<<blocks, @THREADS@, bytes>>>(d_cells, @REPEATS@, 0, d_spans);
+        kernel<<<blocks, @THREADS@, bytes>>>(d_cells, tiles(), @REPEATS@, 0, d_spans);
         CHECK(cudaGetLastError());
         CHECK(cudaMemcpy(spans.data(), d_spans, blocks * sizeof(Span), cudaMemcpyDeviceToHost));
         std::map<unsigned, Span> whole;
@@ -84,7 +96,7 @@ void profile(Pass kernel, int bytes) {
     CHECK(cudaMalloc(&d_cells, 65536)); CHECK(cudaMemset(d_cells, 0, 65536));
     CHECK(cudaMalloc(&d_spans, sizeof(Span)));
     prepare(kernel, bytes);
-    kernel<<<1, @THREADS@, bytes>>>(d_cells, 1, 0, d_spans);
+    kernel<<<1, @THREADS@, bytes>>>(d_cells, tiles(), 1, 0, d_spans);
     CHECK(cudaGetLastError());
     CHECK(cudaFree(d_cells)); CHECK(cudaFree(d_spans));
 }

@@ -128,7 +128,7 @@ def _coordinates(plan: Plan) -> str:
     return ", ".join(terms)
 
 
-def _element(plan: Plan, access: AccessPlan) -> str:
+def row_major_element(plan: Plan, access: AccessPlan) -> str:
     """The first element that a lane touches, row-major, from the problem's own expressions."""
     node: Node = Const(0)
     for text, extent in zip(access.access.index, plan.problem.tile.shape, strict=True):
@@ -221,7 +221,7 @@ def _kernels(plan: Plan, index: int, access: AccessPlan) -> str:
         NAME=plan.name,
         INDEX=index,
         PARAMETERS=parameters(access),
-        ELEMENT=_element(plan, access),
+        ELEMENT=row_major_element(plan, access),
         BASE=lines(base, 4),
         VALUES=lines(loop_nest(access, values, "    ", "#pragma unroll 1")),
         ALONE=lines(loop_nest(access, alone, "        ", "#pragma unroll")),

@@ -17,12 +17,14 @@ measurements borrows those of the default target, and the estimate says so.
 
 Where blocks run together on a multiprocessor, one waits while others work:
 
-    time = the cycles of a pass by the blocks that fit, or what keeps the memory and the schedulers busy, or
-           what copies across lines take, whatever is most
+    time = the cycles of a pass by the blocks that fit; or what keeps a multiprocessor busy: memory and
+           schedulers, which overlap in part; or what copies across lines take, or the bytes that they bring,
+           whatever is most
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -74,6 +76,7 @@ class Terms(Struct, frozen=True):
     Attributes:
         memory: access by access.
         accesses, copies: how many there are; copies come from global memory.
+        copied_bytes: from global memory.
         lines: aligned runs of 128 bytes beyond the first, of each phase of a 16-byte copy past the registers.
         waits: iterations of loads whose predicate changes from iteration to iteration.
         branches: iterations of any access under such a predicate with long index code.
@@ -83,6 +86,7 @@ class Terms(Struct, frozen=True):
     memory: tuple[Memory, ...]
     accesses: float
     copies: float
+    copied_bytes: float
     lines: float
     waits: float
     branches: float
@@ -103,9 +107,13 @@ class Terms(Struct, frozen=True):
 
     def busy(self, timing: Timing) -> float:
         """Cycles that a pass keeps a multiprocessor busy, whatever else runs there."""
-        wavefronts = sum(memory.wavefronts for memory in self.memory)
+        wavefronts = sum(memory.wavefronts for memory in self.memory) + timing.line_wavefronts * self.lines
         issued = timing.instruction * self.instructions
-        return max(wavefronts + issued, timing.line_together * self.lines)
+        return max(
+            math.hypot(wavefronts, issued) + timing.access_together * self.accesses,
+            timing.line_together * self.lines,
+            self.copied_bytes / timing.copied_bytes,
+        )
 
 
 def timing_of(gpu: Device) -> tuple[Timing, str | None]:
@@ -177,6 +185,9 @@ def terms(case: Case, table: IntArray, counts: Sequence[Counts], code: Sequence[
         total["lines"] += float((_lines(lanes, table, case.device) * share).sum())
         total["accesses"] += weight
         total["copies"] += weight * does.copies
+        if does.copies:
+            width = lanes.operation.width_bytes
+            total["copied_bytes"] += float((lanes.active.sum(axis=1) * share).sum()) * width
         total["instructions"] += weight * warps * cost.total
         if index.active is not None and names(index.active) - {"tid"}:
             iterations = weight * float(issued.reshape(cost.iterations, -1).any(axis=1).sum())

@@ -160,22 +160,10 @@ def _check_block(block: Block) -> None:
                 f"accesses[{i}].name",
                 f"{access.name!r} is already the name of accesses[{named.index(access.name)}]",
             )
-        if access.is_free:
+    for i, tile in enumerate(block.tiles):
+        if not tile.layout.objective.excess_first:
             raise ProblemFileError(
-                f"accesses[{i}].{'lanes' if access.lanes is not None else 'values'}",
-                "cannot be free with several tiles; solve the tile by itself",
-            )
-        if isinstance(access.bytes, tuple):
-            raise ProblemFileError(
-                f"accesses[{i}].bytes", f"one width is expected with several tiles, not {list(access.bytes)}"
-            )
-    for place, layout in (
-        ("layout", block.layout),
-        *((f"tiles[{i}].layout", tile.layout) for i, tile in enumerate(block.tiles)),
-    ):
-        if not layout.objective.excess_first:
-            raise ProblemFileError(
-                f"{place}.minimise", f"several tiles are solved for excess first, not {layout.minimise}"
+                f"tiles[{i}].layout.minimise", "is asked of all tiles together; expected as layout.minimise"
             )
     for field, value in msgspec.structs.asdict(block.layout).items():
         if field not in _OF_ALL and value != getattr(Constraints(), field):
@@ -268,6 +256,12 @@ def _check_alike(block: Block, shared: Sequence[NamedTile], fields: tuple[str, .
                         f"accesses[{i}]",
                         f"{access.op} needs tiles of one shape and element for same_layout; "
                         "with several, give such accesses one mode",
+                    )
+                if access.is_free and access.tile in (tile.name, first.name):
+                    freedom = "lanes" if access.lanes is not None else "values"
+                    raise ProblemFileError(
+                        f"accesses[{i}].{freedom}",
+                        "free ones need tiles of one shape and element for same_layout",
                     )
 
 

@@ -133,6 +133,9 @@ class Timing(Struct, frozen=True, forbid_unknown_fields=True):
         line: of each aligned run of 128 bytes, beyond the first, that one phase of a 16-byte copy past the
             registers touches.
         line_together: the same, of a multiprocessor whose blocks all copy.
+        line_wavefronts: the same, of the memory alone, where other blocks work meanwhile.
+        access_together: of every access, where other blocks work meanwhile.
+        copied_bytes: that a multiprocessor takes from global memory in a cycle, at most.
         wait: of each iteration of a load whose predicate changes from iteration to iteration.
         branch: of each iteration under such a predicate whose index code is long.
         warp_wavefront: from one wavefront of a warp to its next.
@@ -147,6 +150,9 @@ class Timing(Struct, frozen=True, forbid_unknown_fields=True):
     copy: Cycles
     line: Cycles
     line_together: Cycles
+    line_wavefronts: Cycles
+    access_together: Cycles
+    copied_bytes: Annotated[float, Meta(gt=0)]
     wait: Cycles
     branch: Cycles
     warp_wavefront: Cycles

@@ -161,7 +161,7 @@ class FormSearch:
         return Form(node, Const(0), Const(0), tuple(self.loops), 0, frozenset())
 
     def _hoisted(self, address: Node, everywhere: IntArray) -> Form | None:
-        """The form with as few loop variables in the base as can be; None where that is no other form.
+        """The form with as few loop variables in the base as possible; None where all would stay in it.
 
         `everywhere`: the address of every thread and iteration.
         """
@@ -170,26 +170,9 @@ class FormSearch:
             return None
         axes = [(v, size) for v in loops for size in _digits(self.loops[v])]
         grid = (*(size for _, size in axes), self.active.shape[1])
-        residue, mask = everywhere.reshape(grid), self.active.reshape(grid)
-        added: dict[int, IntArray] = {}
-        for axis in range(len(axes)):
-            change = _constant(residue - _first(residue, axis), mask, axis)
-            if change is not None:
-                added[axis] = change
-                residue = residue - _along(change, axis, residue.ndim)
-        flipped: dict[int, IntArray] = {}
-        for axis in range(len(axes)):
-            if axis not in added:
-                change = _constant(residue ^ _first(residue, axis), mask, axis)
-                if change is not None:
-                    flipped[axis] = change & _MASK
-                    residue = residue ^ _along(change, axis, residue.ndim)
-        _free_bits(added, flipped, residue, mask)
-        inside = tuple(
-            v
-            for v in loops
-            if any(w == v and k not in added and k not in flipped for k, (w, _) in enumerate(axes))
-        )
+        added, flipped = _changes(everywhere.reshape(grid), self.active.reshape(grid), len(axes))
+        kept = {v for k, (v, _) in enumerate(axes) if k not in added and k not in flipped}
+        inside = tuple(v for v in loops if v in kept)
         if len(inside) == len(self.loops):
             return None
         steps, flips, bits = [], [], 0
@@ -240,27 +223,43 @@ class FormSearch:
         return cost, len(form.inside), whole, len(to_text(form.address))
 
 
-def _free_bits(
-    added: dict[int, IntArray], flipped: dict[int, IntArray], base: IntArray, mask: BoolArray
-) -> None:
-    """Let bits that one axis alone flips, and that no base holds, be added: that costs nothing."""
-    held = int(np.bitwise_or.reduce(base[mask] & _MASK))
+def _changes(values: IntArray, mask: BoolArray, axes: int) -> tuple[dict[int, IntArray], dict[int, IntArray]]:
+    """What axes add to addresses, and what they flip of them, whatever the position on the other axes.
+
+    An axis that does neither is in none of the two, and stays in the base.
+
+    Args:
+        values: addresses, by the position on each of the first `axes` axes, then by thread.
+        mask: which count.
+        axes: how many there are.
+    """
+    added: dict[int, IntArray] = {}
+    flipped: dict[int, IntArray] = {}
+    for axis in range(axes):
+        change = _constant(values - np.take(values, [0], axis), mask, axis)
+        if change is not None:
+            added[axis] = change
+            values = values - _along(change, axis, values.ndim)
+    for axis in range(axes):
+        if axis not in added:
+            change = _constant(values ^ np.take(values, [0], axis), mask, axis)
+            if change is not None:
+                flipped[axis] = change & _MASK
+                values = values ^ _along(change, axis, values.ndim)
+    # Bits that one axis alone flips, and that no base holds, are added: an addend is free.
+    held = int(np.bitwise_or.reduce(values[mask] & _MASK))
     for axis, change in flipped.items():
         others = [int(np.bitwise_or.reduce(c)) for k, c in flipped.items() if k != axis]
         kept = reduce(lambda a, b: a | b, others, held)
-        free = change & ~kept
-        if free.any():
+        if (free := change & ~kept).any():
             added[axis] = added.get(axis, 0) + free
             flipped[axis] = change & kept
+    return added, flipped
 
 
 def _digits(trips: int) -> list[int]:
     """The sizes of the axes that a loop of `trips` becomes, most significant first."""
     return [2] * (trips.bit_length() - 1) if trips & (trips - 1) == 0 else [trips]
-
-
-def _first(values: IntArray, axis: int) -> IntArray:
-    return np.take(values, [0], axis)
 
 
 def _along(values: IntArray, axis: int, dims: int) -> IntArray:

@@ -27,7 +27,7 @@ from layoutopt.accesses.trace import LaneTrace, Trace, environment, expression_r
 from layoutopt.errors import VerificationError
 from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, evaluate, parts, substituted
 from layoutopt.expressions.simplify import Range, simplify
-from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation
 from layoutopt.index.address_cost import UNROLLED_WHOLE, Form, Start
@@ -208,27 +208,29 @@ def _of_access(
     alignment: int,
     share: int,
 ) -> IndexCode:
-    warp = lanes.element.shape[1]
-    env = environment(access, problem.threads, warp)
-    shape = np.broadcast_shapes(*(values.shape for values in env.values()))
-    # The trace pads the last warp; beyond the last thread nothing is active.
-    active = lanes.active.reshape(shape[0], -1)[:, : problem.threads]
-    element = lanes.element.reshape(shape[0], -1)[:, : problem.threads]
+    """The cheapest index code found for one access.
+
+    Args:
+        access: the access.
+        lanes: what it touches.
+        problem: whose it is.
+        spellings: addresses over x0, x1, ...; all are the same.
+        table: byte offsets by row-major index.
+        unit: bytes of a unit of the addresses.
+        alignment: of the tile's start, in units.
+        share: operators that all iterations may have together for other forms to be sought.
+    """
+    warp, iterations = lanes.element.shape[1], math.prod(access.loops.values())
     index = {f"x{d}": over_tid(str(text), access, warp) for d, text in enumerate(access.index)}
     predicate = None if access.where is None else over_tid(access.where, access, warp)
-    iterations = math.prod(access.loops.values())
     inside = {name: _known_operators(node) for name, node in index.items()}
     every = sum(_operators(node, inside) for node in (*spellings, predicate) if node is not None)
     too_long = every * (min(iterations, UNROLLED_WHOLE) + COMPARED) > share
-    too_many = active.size > _MOST or too_long
-    if too_many:
-        rows = _some_iterations(shape[0], problem.threads)
-        env = {name: values if values.shape[0] == 1 else values[rows] for name, values in env.items()}
-        active, element = active[rows], element[rows]
-    wanted = np.where(active, table.ravel()[element] // unit, 0)
+    too_many = iterations * problem.threads > _MOST or too_long
+    rows = _some_iterations(iterations, problem.threads) if too_many else np.arange(iterations)
+    env, active, wanted = _wanted(access, lanes, problem.threads, table, unit, rows)
     ranges = expression_ranges(problem.threads, warp, access.loops)
     ranges = {name: ranges[name] for name in ("tid", *access.loops)}
-
     start = partial(_start, operation=lanes.operation, alignment=alignment)
     addresses = [substituted(spelling, index) for spelling in spellings]
     if too_long:
@@ -241,16 +243,36 @@ def _of_access(
     if predicate is not None:
         predicate = simplify(predicate, ranges)
     search = FormSearch(access, env, active, wanted, ranges, predicate, start)
-    # What some iterations show of dividends and constants need not hold for the others.
-    form = search.as_it_is(simplify(addresses[0], ranges)) if too_many else None
-    if not too_many and active.size > _MANY:
+    form = None
+    if too_many:  # what some iterations show of dividends and constants need not hold for the others
+        form = search.as_it_is(simplify(addresses[0], ranges))
+    elif active.size > _MANY:
         few = _some_threads(problem.threads)
         some = {name: values if values.shape[1] == 1 else values[:, few] for name, values in env.items()}
         part = FormSearch(access, some, active[:, few], wanted[:, few], ranges, predicate, start)
         form = part.cheapest(addresses)
-    if form is None or not (search.never_negative(form.positive) and search.right(form.address)):
-        form = None if too_many else search.cheapest(addresses)
-        if form is None or not search.right(form.address):
-            raise VerificationError(_DIFFERS.format(access.name))
+        if form is not None and not (search.never_negative(form.positive) and search.right(form.address)):
+            form = None
+    form = form or search.cheapest(addresses)
+    if form is None or not search.right(form.address):
+        raise VerificationError(_DIFFERS.format(access.name))
     cost = Instructions(*search.cost.of(form), iterations)
     return IndexCode(form, predicate, ranges, start(form), cost)
+
+
+def _wanted(
+    access: Access, lanes: LaneTrace, threads: int, table: IntArray, unit: int, rows: IntArray
+) -> tuple[dict[str, IntArray], BoolArray, IntArray]:
+    """What the index code must compute in the iterations `rows`.
+
+    Returns:
+        The values of `tid`, `lane`, `warp` and the loop variables, which broadcast to (rows, threads); which
+        threads take part; and their addresses, 0 where they do not.
+    """
+    env = environment(access, threads, lanes.element.shape[1])
+    env = {name: values if values.shape[0] == 1 else values[rows] for name, values in env.items()}
+    iterations = math.prod(access.loops.values())
+    # The trace pads the last warp; beyond the last thread nothing is active.
+    active = lanes.active.reshape(iterations, -1)[rows, :threads]
+    element = lanes.element.reshape(iterations, -1)[rows, :threads]
+    return env, active, np.where(active, table.ravel()[element] // unit, 0)

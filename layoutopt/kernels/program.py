@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from layoutopt.hardware.operations import Operation
-from layoutopt.kernels.values import Value
+from layoutopt.kernels.machine.values import Value
 
 Operand = Value | str
 Space = Literal["shared", "global", "local", "constant", "generic"]

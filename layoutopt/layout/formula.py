@@ -8,7 +8,7 @@ of one coordinate, and the targets lie in the field of one digit, there is a sho
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 
 import msgspec
@@ -28,12 +28,12 @@ from layoutopt.expressions.grammar import (
 from layoutopt.expressions.simplify import Range, simplify
 from layoutopt.ground.arrays import IntArray
 from layoutopt.layout.layout import Digit, Layout, Target, tight_digits
-from layoutopt.layout.spelled import spelled
+from layoutopt.layout.spelled import row_major_index, spelled
 
 
-def coordinate_ranges(layout: Layout) -> dict[str, Range]:
+def coordinate_ranges(shape: Sequence[int]) -> dict[str, Range]:
     """The range of x0, x1, ... in the tile."""
-    return {f"x{d}": (0, extent - 1) for d, extent in enumerate(layout.shape)}
+    return {f"x{d}": (0, extent - 1) for d, extent in enumerate(shape)}
 
 
 def element_expression(layout: Layout) -> Node:
@@ -53,7 +53,7 @@ def offset_expression(layout: Layout) -> Node:
 
     Where elements are packed, a unit is the byte that holds them; else it is an element.
     """
-    ranges = coordinate_ranges(layout)
+    ranges = coordinate_ranges(layout.shape)
     if layout.packed > 1:
         units = msgspec.structs.replace(layout, shape=_units(layout), packed=1)
         last = Var(f"x{len(layout.shape) - 1}")
@@ -78,9 +78,7 @@ def offset_expression(layout: Layout) -> Node:
 def _looked_up(layout: Layout) -> Node:
     """A table of all offsets, or of those of a period: a formula where they follow one."""
     shape, count = layout.shape, len(layout.lookup)
-    row_major: Node = Var("x0")
-    for d in range(1, len(shape)):
-        row_major = Op("+", (_scaled(row_major, shape[d]), Var(f"x{d}")))
+    row_major = row_major_index(range(len(shape)), shape)
     found: Node | None = None
     for first in range(len(shape)):
         if (
@@ -114,7 +112,7 @@ def flipped_spelling(offset: Node, shape: tuple[int, ...], factor: int) -> Node 
     if factor & (factor - 1) or not has_xor(offset):
         return None
     env = {f"x{d}": g for d, g in enumerate(np.indices(shape, dtype=np.int64, sparse=True))}
-    ranges = {f"x{d}": (0, extent - 1) for d, extent in enumerate(shape)}
+    ranges = coordinate_ranges(shape)
     for side in (0, 1):
         plain = _without_xor(offset, side)
         before, after = (np.broadcast_to(evaluate(node, env), shape).ravel() for node in (plain, offset))

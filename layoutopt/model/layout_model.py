@@ -233,7 +233,8 @@ class LayoutModel:
             if ceiling == 1:
                 together.setdefault(bits, []).append(k)
             elif len(words := phases.held(k)) > ceiling:
-                self._ceiling(words, *bits, ceiling, y)
+                for terms, constant in self.swizzle.loads(words, *bits):
+                    self.model.linear(terms, [-FAR, ceiling - 1 - constant], [y])
         differences = [(d, *bits) for bits, rows in together.items() for d in phases.differences(rows)]
         for difference, bank_bits, least in sorted(differences):
             same = self.swizzle.shared_bank(difference, bank_bits, least)
@@ -243,26 +244,6 @@ class LayoutModel:
                 self.model.clause((-y - 1,))
                 return
             self._occurs.setdefault((number, low, same), []).append(y)
-
-    def _ceiling(self, words: tuple[int, ...], bank_bits: int, low: int, ceiling: int, y: int) -> None:
-        for terms, constant in self._loads(words, bank_bits, low):
-            self.model.linear(terms, [-(FAR), ceiling - 1 - constant], [y])
-
-    def _loads(
-        self, words: tuple[int, ...], bank_bits: int, low: int
-    ) -> Iterator[tuple[list[tuple[int, int]], int]]:
-        """For each word, terms and a constant whose sum is how many others share its bank."""
-        assert self.swizzle is not None
-        for row in sorted({tuple(sorted(u ^ v for v in words)[1:]) for u in words}):
-            terms: dict[int, int] = {}
-            constant = 0
-            for difference in row:
-                shared = self.swizzle.shared_bank(difference, bank_bits, low)
-                if shared is True:
-                    constant += 1
-                elif shared is not None:
-                    terms[shared] = terms.get(shared, 0) + 1
-            yield list(terms.items()), constant
 
     def at_most(self, used: int) -> None:
         """Rule out what takes more elements."""

@@ -82,6 +82,21 @@ class Swizzle:
         self.model.clause([*agree, shared])
         return shared
 
+    def loads(
+        self, words: Sequence[int], bank_bits: int, low: int
+    ) -> Iterator[tuple[list[tuple[int, int]], int]]:
+        """For each of a phase's words, terms and a constant whose sum is how many others share its bank."""
+        for row in sorted({tuple(sorted(u ^ v for v in words)[1:]) for u in words}):
+            terms: dict[int, int] = {}
+            constant = 0
+            for difference in row:
+                shared = self.shared_bank(difference, bank_bits, low)
+                if shared is True:
+                    constant += 1
+                elif shared is not None:
+                    terms[shared] = terms.get(shared, 0) + 1
+            yield list(terms.items()), constant
+
     def differs(self, sources: int, pattern: int) -> list[int] | None:
         """Literals of which one is true where words with these sources are flipped otherwise than `pattern`.
 

@@ -432,6 +432,7 @@ class Block(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_": 
         layout = msgspec.structs.replace(
             own,
             families=families,
+            minimise=self.layout.minimise,
             alignment_bytes=min(_given(own.alignment_bytes, common.alignment_bytes), default=None),
             pitch_multiple_bytes=math.lcm(*pitches) if pitches else None,
         )

@@ -226,7 +226,8 @@ def row_major_question(problem: Problem, device: Device, trace: Trace) -> str | 
         row_major = replace(row_major, span=max(last.reach.values()))
     phases = phases_of(row_major, sets, tile)
     model = SwizzleModel(phases, field, rules(row_major, field, tile))
-    return model.targets_text(phases.ideal)
+    model.hold(phases.ideal)
+    return model.text()
 
 
 def _has_swizzles(problem: Problem) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from layoutopt.kernels.summary import KernelAccess, KernelReport, WorstInstruction
+from layoutopt.kernels.question.summary import KernelAccess, KernelReport, WorstInstruction
 from layoutopt.report.text import columns
 
 _LANES_A_ROW = 8

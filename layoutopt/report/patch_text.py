@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from layoutopt.codegen.edit import edit, edit_text
-from layoutopt.kernels.summary import summary
+from layoutopt.kernels.question.summary import summary
 from layoutopt.report.text import columns
 from layoutopt.study.patch import Moved, Patch
 

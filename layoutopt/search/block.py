@@ -8,7 +8,9 @@ it lies.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from typing import Final, TypedDict, Unpack, overload
 
 import msgspec
@@ -21,6 +23,7 @@ from layoutopt.index.index_code import MEASURE
 from layoutopt.model.swizzle_rules import left_out
 from layoutopt.problems.answer import (
     EVERY_LAYOUT,
+    AccessReport,
     Arrangement,
     Bound,
     IndexCost,
@@ -34,59 +37,26 @@ from layoutopt.problems.answer import (
 from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Block, Problem
 from layoutopt.search.dictated import side_by_side
-from layoutopt.search.fronts import Choice, Point, Unit, explore, plan_of, units_of
+from layoutopt.search.fronts import Choice, Point, Unit, exact, explore, plan_of, units_of
 from layoutopt.search.packing import Plan, least, pack, rounded_up
 from layoutopt.search.proposal import STOPPED, Ask, Progress
+from layoutopt.search.same_layout import within_room
 from layoutopt.search.scene import searched_families
 from layoutopt.search.solve import solve as solve_tile
 from layoutopt.search.solve import solve_cases
-from layoutopt.search.tile_groups import within_room
 
 # Of the time, for a search without a budget, where the file has none and a block of the GPU has one.
 _UNBOUNDED_SHARE: Final = 0.75
+# Of the time, where bytes come first, for the bytes of the elements.
+_ELEMENTS_SHARE: Final = 0.5
+_SMALLEST_OPEN: Final = "fewer bytes in all are not refuted"
 _WITHIN_WORDS: Final = (
     "no combination was found, and where in a bank word tiles may begin is not all searched"
 )
 
 
-@overload
-def solve(problem: Problem, **how: Unpack[Options]) -> Result: ...
-@overload
-def solve(problem: Block, **how: Unpack[Options]) -> Arrangement: ...
-
-
-def solve(problem: Problem | Block, **how: Unpack[Options]) -> Result | Arrangement:
-    """Layouts of least weighted excess in all, then fewest bytes, then least index cost, each verified.
-
-    Args:
-        problem: what to solve: one tile, or several of one block, without `layout.max_bytes` within what a
-            block of the GPU has.
-        how: see `Options`.
-
-    Raises:
-        ProblemFileError: the problem contradicts itself, or an option is none.
-        VerificationError: the conflict engine does not confirm the model; nothing is returned.
-    """
-    how = {"time_limit": DEFAULT_SECONDS, **how}
-    if isinstance(problem, Block):
-        return solve_block(problem, **how)
-    return solve_tile(problem, **how)
-
-
 class Options(TypedDict, total=False):
-    """How to solve.
-
-    Attributes:
-        time_limit: seconds, 10 where nothing is said; None for no limit. The best answer so far is the answer
-            when it ends.
-        workers: solver threads. The answer does not depend on it unless the time runs out.
-        conflict_free: make any excess infeasible.
-        target: the device or its name, where it is not the one the problem names.
-        budget: replaces `time_limit`, for callers that stop the search from another thread.
-        progress: called with a line of text from time to time.
-        method: "model": one CP-SAT model decides pads, order and XOR masks, and refutes what is smaller;
-            "auto": the same answer, by counting and spectra as far as they go.
-    """
+    """How to solve; see `solve`."""
 
     time_limit: float | None
     workers: int
@@ -97,52 +67,152 @@ class Options(TypedDict, total=False):
     method: Method
 
 
-def solve_block(
-    tile_set: Block,
+@overload
+def solve(problem: Problem, **how: Unpack[Options]) -> Result: ...
+@overload
+def solve(problem: Block, **how: Unpack[Options]) -> Arrangement: ...
+def solve(
+    problem: Problem | Block,
     *,
-    time_limit: float | None = None,
+    time_limit: float | None = DEFAULT_SECONDS,
     workers: int = 1,
     conflict_free: bool = False,
     target: Device | str | None = None,
     budget: Budget | None = None,
     progress: Progress = lambda _: None,
     method: Method = "auto",
-) -> Arrangement:
-    """The same for several tiles."""
-    gpu = target_of(tile_set, target)
-    bounded, time = within_room(tile_set, gpu), budget or Budget.of_limit(time_limit)
-    units = units_of(tile_set, gpu)
-    plan = plan_of(tile_set, units)
-    asked, limit = tile_set.layout.max_bytes, bounded.layout.max_bytes
+) -> Result | Arrangement:
+    """Layouts of least weighted excess in all, then fewest bytes, then least index cost, each verified.
+
+    Args:
+        problem: what to solve: one tile, or several of one block, without `layout.max_bytes` within what a
+            block of the GPU has.
+        time_limit: seconds; None for no limit. The best answer so far is the answer when it ends.
+        workers: solver threads. The answer does not depend on it unless the time runs out.
+        conflict_free: make any excess infeasible.
+        target: the device or its name, where it is not the one the problem names.
+        budget: replaces `time_limit`, for callers that stop the search from another thread.
+        progress: called with a line of text from time to time.
+        method: "model": one CP-SAT model decides pads, order and XOR masks, and refutes what is smaller;
+            "auto": the same answer, by counting and spectra as far as they go.
+
+    Raises:
+        ProblemFileError: the problem contradicts itself, or an argument is none.
+        VerificationError: the conflict engine does not confirm the model; nothing is returned.
+    """
+    time = budget or Budget.of_limit(time_limit)
+    how = _How(target_of(problem, target), time, conflict_free, workers, progress, method)
+    if isinstance(problem, Problem):
+        return how.solve_tile(problem, time, progress)
+    if problem.layout.objective.bytes_first:
+        return _of_fewest_bytes(problem, how)
+    return _within_room(problem, how)
+
+
+@dataclass(frozen=True, slots=True)
+class _How:
+    """The device, and how to search; see `Options`."""
+
+    gpu: Device
+    time: Budget
+    conflict_free: bool
+    workers: int
+    progress: Progress
+    method: Method
+
+    def part(self, share: float) -> _How:
+        """The same in a share of the time left."""
+        return replace(self, time=self.time.part(share))
+
+    def solve(self, block: Block, unit: Unit, share: float, problem: Problem) -> Result:
+        """The answer to a problem of a unit of the block."""
+        name = unit.tiles[0].name
+
+        def tell(text: str) -> None:
+            self.progress(f"{name}: {text}")
+
+        ask = Ask(self.time.part(share), self.conflict_free, self.workers, tell, self.method)
+        with fields_of(block, *unit.tiles):
+            if unit.is_settled:
+                return solve_cases([unit.case.constrained(problem.layout)], ask)
+            return self.solve_tile(problem, ask.budget, tell)
+
+    def solve_tile(self, problem: Problem, time: Budget, progress: Progress) -> Result:
+        """The answer to a problem of one tile."""
+        return solve_tile(
+            problem,
+            target=self.gpu,
+            budget=time,
+            conflict_free=self.conflict_free,
+            workers=self.workers,
+            progress=progress,
+            method=self.method,
+        )
+
+
+def _within_room(block: Block, how: _How) -> Arrangement:
+    """The best layouts within the budget of the file, else within what a block of the GPU has."""
+    bounded = within_room(block, how.gpu)
+    units = units_of(block, how.gpu)
+    plan = plan_of(block, units)
+    asked, limit = block.layout.max_bytes, bounded.layout.max_bytes
     elements = least(plan, [unit.elements_bytes for unit in units])
     if limit is not None and elements > limit:
-        most = f"layout.max_bytes is {limit}" if asked else f"a block of {tile_set.target} has {limit}"
+        most = f"layout.max_bytes is {limit}" if asked else f"a block of {block.target} has {limit}"
         reason = f"the elements alone need {elements} bytes; {most} ({EVERY_LAYOUT})"
         nothing = Proof(Bound(0, EVERY_LAYOUT), Bound(elements, EVERY_LAYOUT))
-        return Arrangement(tile_set.name, gpu.name, Status.INFEASIBLE, nothing, reason, max_bytes=limit)
+        return Arrangement(block.name, how.gpu.name, Status.INFEASIBLE, nothing, reason, max_bytes=limit)
 
-    def best(whole: Block, units: Sequence[Unit], time: Budget) -> Arrangement:
-        def solver(unit: Unit, share: float, problem: Problem) -> Result:
-            name = unit.tiles[0].name
-            with fields_of(whole, *unit.tiles):
-                tell = lambda text: progress(f"{name}: {text}")  # noqa: E731
-                ask = Ask(time.part(share), conflict_free, workers, tell, method)
-                return solve_cases([unit.case.constrained(problem.layout)], ask)
-
-        choice = explore(units, plan, whole.layout.max_bytes, solver, time)
-        return _arrangement(whole, gpu, units, plan, choice, elements, time.spent)
+    def best(whole: Block, units: Sequence[Unit], how: _How) -> Arrangement:
+        choice = explore(units, plan, whole.layout.max_bytes, partial(how.solve, whole), how.time)
+        return _arrangement(whole, how.gpu, units, plan, choice, elements, how.time.spent)
 
     if asked is None:
         # What fits without being told to has the stronger proof.
-        free = best(tile_set, units, time if limit is None else time.part(_UNBOUNDED_SHARE))
+        free = best(block, units, how if limit is None else how.part(_UNBOUNDED_SHARE))
         if limit is None or free.bytes is None or free.bytes <= limit:
             return msgspec.structs.replace(free, max_bytes=limit)
-        units = units_of(tile_set, gpu)
-    return best(bounded, units, time)
+        units = units_of(block, how.gpu)
+    return best(bounded, units, how)
+
+
+def _of_fewest_bytes(block: Block, how: _How) -> Arrangement:
+    """Of the layouts in the fewest bytes that all tiles fit into, those of least excess.
+
+    That is the bytes of the elements, where these are enough; else each tile's fewest.
+    """
+    bounded = within_room(block, how.gpu)
+    units, limit = units_of(block, how.gpu), bounded.layout.max_bytes
+    plan = plan_of(block, units)
+    elements = least(plan, [unit.elements_bytes for unit in units])
+    found = _within_room(_in_bytes(block, min(elements, limit or elements)), how.part(_ELEMENTS_SHARE))
+    if found.tiles or (limit is not None and elements >= limit):
+        return msgspec.structs.replace(found, max_bytes=limit)
+    smallest = [how.solve(block, unit, 1 / (2 * len(units)), unit.asked) for unit in units]
+    if any(result.layout is None for result in smallest):
+        return _within_room(_in_bytes(block, limit), how)
+    sizes = [
+        unit.bytes_at(unit.sizes(unit.case.table(result.layout)), result.alignment_bytes or 1)
+        for unit, result in zip(units, smallest, strict=True)
+        if result.layout is not None
+    ]
+    total, _ = pack(plan, sizes, [result.alignment_bytes or 1 for result in smallest])
+    most = total if limit is None else min(total, limit)
+    found = msgspec.structs.replace(_within_room(_in_bytes(block, most), how), max_bytes=limit)
+    proved = least(plan, sizes) == total and all(r.status is Status.OPTIMAL for r in smallest)
+    if proved or found.status is not Status.OPTIMAL:
+        return found
+    return msgspec.structs.replace(found, status=Status.FEASIBLE, reason=_SMALLEST_OPEN)
+
+
+def _in_bytes(block: Block, most: int | None) -> Block:
+    """The block with least excess first within so many bytes."""
+    layout = msgspec.structs.replace(block.layout, minimise="excess", max_bytes=most)
+    return msgspec.structs.replace(block, layout=layout)
 
 
 def _arrangement(
-    tile_set: Block,
+    block: Block,
     gpu: Device,
     units: Sequence[Unit],
     plan: Plan,
@@ -150,47 +220,70 @@ def _arrangement(
     elements: int,
     out_of_time: bool,
 ) -> Arrangement:
-    limit = tile_set.layout.max_bytes
-    scope = _scope(units, limit)
-    floor = sum((unit.front.floor for unit in units), Fraction(0))
+    limit = block.layout.max_bytes
     if choice.points is None or choice.found is None:
-        return _nothing(tile_set, gpu, units, choice.bound is None, elements, out_of_time)
+        return _nothing(block, gpu, units, choice.bound is None, elements, out_of_time)
     points = choice.points
     total, bases = pack(
         plan,
         [unit.bytes_at(p.sizes, p.alignment) for unit, p in zip(units, points, strict=True)],
         [p.alignment for p in points],
     )
-    assert choice.bound is not None
-    excess = choice.found[0]
-    bound = min(choice.bound[0], excess)
-    excess_proved = bound == excess
-    least_bytes = min(choice.bound[2], total) if excess_proved else elements
-    complete = excess_proved and least_bytes == total
+    tight = not plan.times and total == sum(
+        unit.bytes_at(p.sizes, 1) for unit, p in zip(units, points, strict=True)
+    )
+    bound, size, complete = _proved(block, units, choice, total, elements, tight)
     placed = tuple(_placed(unit, p, bases[i]) for i, (unit, p) in enumerate(zip(units, points, strict=True)))
     for unit, part in zip(units, placed, strict=True):
         _verify(unit, part)
     return Arrangement(
-        problem=tile_set.name,
+        problem=block.name,
         target=gpu.name,
         status=Status.OPTIMAL if complete else Status.FEASIBLE,
-        proof=_proof(
-            units,
-            points,
-            Bound(_number(bound), EVERY_LAYOUT if bound <= floor else scope),
-            Bound(least_bytes, EVERY_LAYOUT if least_bytes == elements else scope),
-            complete
-            and not plan.times
-            and total == sum(unit.bytes_at(p.sizes, 1) for unit, p in zip(units, points, strict=True)),
-        ),
+        proof=_proof(units, points, bound, size, complete and tight),
         reason="" if complete else _open(units, points),
         tiles=placed,
         bytes=total,
         max_bytes=limit,
         alignment_bytes=max(max(p.alignment, p.result.alignment_bytes or 1) for p in points),
         excess=sum(p.result.excess or 0 for p in points),
-        weighted_excess=float(excess),
+        weighted_excess=float(_excess(points)),
     )
+
+
+def _proved(
+    block: Block, units: Sequence[Unit], choice: Choice, total: int, elements: int, tight: bool
+) -> tuple[Bound, Bound, bool]:
+    """What is proved of the weighted excess and of the bytes, and whether nothing is better.
+
+    `tight` says that no byte is lost to alignment or overlay.
+    """
+    assert choice.points is not None
+    assert choice.found is not None
+    assert choice.bound is not None
+    excess, floor = _excess(choice.points), sum((unit.front.floor for unit in units), Fraction(0))
+    optimal = all(point.result.status is Status.OPTIMAL for point in choice.points)
+    if not block.layout.objective.counts_only:
+        least_bytes = Bound(elements, EVERY_LAYOUT)
+        return Bound(_number(min(floor, excess)), EVERY_LAYOUT), least_bytes, optimal and tight
+    value, promised = choice.found[0][0], choice.bound[0][0]
+    best = promised >= value
+    settled = all(unit.is_settled for unit in units)
+    # With the widths chosen, where the file leaves them open: the value is of wavefronts then.
+    least_excess = excess - max(value - promised, Fraction(0)) if settled or optimal else floor
+    least_excess = max(least_excess, Fraction(0))
+    size = min(choice.bound[1], total) if best else elements
+    scope = _scope(units, block.layout.max_bytes)
+    return (
+        Bound(_number(least_excess), EVERY_LAYOUT if least_excess <= floor else scope),
+        Bound(size, EVERY_LAYOUT if size == elements else scope),
+        best and size == total and (settled or optimal),
+    )
+
+
+def _excess(points: Sequence[Point]) -> Fraction:
+    """Weighted excess of all units."""
+    return sum((exact(point.result.weighted_excess or 0) for point in points), Fraction(0))
 
 
 def _open(units: Sequence[Unit], points: Sequence[Point]) -> str:
@@ -199,6 +292,9 @@ def _open(units: Sequence[Unit], points: Sequence[Point]) -> str:
         point.result.status is Status.OPTIMAL for point in points
     ):
         return "of tiles of several sizes that share a layout, only the bytes of the largest are proved least"
+    if not units[0].asked.layout.objective.counts_only:
+        reasons = dict.fromkeys(point.result.reason for point in points if point.result.reason)
+        return "; ".join(reasons) or "bytes are lost to alignment or at other times"
     return STOPPED
 
 
@@ -218,7 +314,7 @@ def _placed(unit: Unit, point: Point, base: int) -> PlacedTile:
 
 
 def _nothing(
-    tile_set: Block,
+    block: Block,
     gpu: Device,
     units: Sequence[Unit],
     infeasible: bool,
@@ -226,7 +322,7 @@ def _nothing(
     out_of_time: bool,
 ) -> Arrangement:
     """No combination was found: why, tile by tile where a tile alone has no layout."""
-    limit = tile_set.layout.max_bytes
+    limit = block.layout.max_bytes
     reasons = [
         f"tile {unit.tiles[0].name!r}: {unit.front.reason}"
         for unit in units
@@ -236,7 +332,7 @@ def _nothing(
         reasons = [f"no combination of layouts keeps to the constraints ({_scope(units, limit)})"]
     stopped = out_of_time or any(unit.front.stuck for unit in units)
     return Arrangement(
-        tile_set.name,
+        block.name,
         gpu.name,
         Status.INFEASIBLE if infeasible else Status.UNKNOWN,
         Proof(Bound(0, EVERY_LAYOUT), Bound(elements, EVERY_LAYOUT)),
@@ -285,8 +381,16 @@ def _number(value: Fraction) -> int | float:
 def _verify(unit: Unit, part: PlacedTile) -> None:
     """Count every access again where its tile lies, in each stage."""
     assert part.result.layout is not None
+    case, promised = unit.case_of(part.result), _counts(part.result.accesses)
     for base in sorted({start for place in part.places for start in place.starts}):
-        if unit.case.measure(part.result.layout, base) != part.result.accesses:
+        if _counts(case.measure(part.result.layout, base)) != promised:
             raise VerificationError(
                 f"tile {part.tiles[0]!r}: the accesses cost another number of wavefronts at byte {base}"
             )
+
+
+def _counts(reports: Sequence[AccessReport]) -> list[AccessReport]:
+    """Reports without the lanes and widths that were chosen."""
+    return [
+        msgspec.structs.replace(report, bytes=None, index=None, loops=None, where=None) for report in reports
+    ]

@@ -3,7 +3,8 @@
 Each tile is an ordinary problem. Its **front** is the least excess that it can have as its bytes
 shrink: solved without a limit, then below the bytes of that answer, and so on. A combination takes
 one point of each front; its bytes are those of the tightest packing (`layoutopt.search.packing`). The best
-combination has the least weighted excess within the budget, then the fewest bytes.
+combination has the least weighted excess within the budget, then the fewest bytes. Where a file asks for
+something else to come first, the fronts are of that.
 
 Fronts are explored only as far as they matter. What is not yet explored of a front is an option as
 well, with bounds instead of values: no smaller than the elements, no better than the point before
@@ -33,6 +34,8 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from layoutopt.accesses.free_lanes import free_accesses, is_free, naturally
+from layoutopt.accesses.lower import assigned, chosen_widths
 from layoutopt.engine.case import Case, case_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import Node
@@ -44,7 +47,7 @@ from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Result, Status
 from layoutopt.problems.types import Block, NamedTile, Problem
 from layoutopt.search.packing import Plan, least, pack, rounded_up
-from layoutopt.search.tile_groups import alike, groups, side_by_side
+from layoutopt.search.same_layout import alike, groups, side_by_side
 
 # Bases in a word at which a layout is counted, to place it at less than whole words.
 _MOST_BASES: Final = 4
@@ -56,7 +59,9 @@ class Unit:
 
     Attributes:
         tiles: the first gives the coordinates.
-        case: all accesses, in these coordinates.
+        asked: all accesses, in these coordinates.
+        case: the same; where lanes or widths are to be chosen, with lanes in their natural order and the
+            widest accesses.
         plain_alignment: of a base at which any layout without a swizzle has its counts.
         least_alignment: what every base needs: that of the elements, as far as the file's bases have it,
             and the widest access.
@@ -67,6 +72,7 @@ class Unit:
     """
 
     tiles: tuple[NamedTile, ...]
+    asked: Problem
     case: Case
     plain_alignment: int
     least_alignment: int
@@ -74,6 +80,47 @@ class Unit:
     copies: tuple[tuple[int, int], ...]
     front: Front = field(init=False)
     plain: Front | None = None
+
+    @property
+    def chooses_widths(self) -> bool:
+        """Whether the width of an access is to be chosen."""
+        return any(isinstance(access.bytes, tuple) for access in self.asked.accesses)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether its lanes and widths are, and excess or bytes come first: its layouts are cases of one."""
+        objective = self.asked.layout.objective
+        return objective.counts_only and not is_free(self.asked) and not self.chooses_widths
+
+    def case_of(self, result: Result) -> Case:
+        """The accesses with the lanes and widths that a result chose."""
+        if self.is_settled:
+            return self.case
+        return case_of(assigned(self.asked, result), self.case.device, chosen_widths(self.asked, result))
+
+    def value(self, result: Result) -> Fraction:
+        """What comes first: weighted excess, wavefronts where widths are to be chosen, index cost or time."""
+        assert result.layout is not None
+        objective, cost = self.asked.layout.objective, result.proof.index_cost
+        if objective.instructions_first:
+            return Fraction(cost.value if cost is not None else 0)
+        if objective.time_first:
+            return exact(result.estimate.cycles if result.estimate is not None else 0)
+        if self.chooses_widths:
+            case = self.case_of(result)
+            counts = case.count(case.table(result.layout))
+            return exact(case.weighted_wavefronts(counts) / case.lanes.weight_unit)
+        return exact(result.weighted_excess or 0)
+
+    def bound(self, result: Result) -> Fraction:
+        """Lower bound of the same; a guess, on which no proof rests, where widths are to be chosen."""
+        proved = exact(result.proof.objective.lower_bound)
+        if self.is_settled or result.layout is None:
+            return proved
+        value = self.value(result)
+        if self.asked.layout.objective.counts_only and result.status is not Status.OPTIMAL:
+            return value - exact(result.weighted_excess or 0) + proved
+        return value
 
     @property
     def several_sizes(self) -> bool:
@@ -115,33 +162,40 @@ class Unit:
         return (all_stages - smaller) // sum(stages for (stages, _), size in copies if size == everything)
 
 
-def units_of(tile_set: Block, gpu: Device) -> tuple[Unit, ...]:
+def units_of(block: Block, gpu: Device) -> tuple[Unit, ...]:
     """What gets one layout, in the order of the file.
 
     Raises:
         ProblemFileError: a tile's accesses contradict it; the field is that of the file of all tiles.
     """
     units = []
-    for group, problem in groups(tile_set):
+    for group, problem in groups(block):
         for tile in group[1:]:  # in its own coordinates, where an index outside the tile shows
-            with fields_of(tile_set, tile):
-                own = case_of(tile_set.problem(tile), gpu)
+            with fields_of(block, tile):
+                own = _reference(block.problem(tile), gpu)
                 if tile.element_bits != group[0].element_bits:
                     _check_touched(own)
-        with fields_of(tile_set, *group):
-            case = case_of(problem, gpu)
+        with fields_of(block, *group):
+            case = _reference(problem, gpu)
         given = problem.layout.alignment_bytes
         elements = min(case.problem.tile.element_alignment, given or 16)
         widest = max(access.operation.width_bytes for access in case.accesses)
         plain = max(case.alignment(swizzled=False), elements)
         unit_bytes = case.lowered.tile.element_bytes
-        if side_by_side(tile_set):
+        if side_by_side(block):
             copies = tuple((tile.stages, tile.bytes // unit_bytes) for tile in group)
         else:
             copies = ((group[0].stages, case.lowered.tile.elements),)
         stages = sum(count for count, _ in copies)
-        units.append(Unit(group, case, plain, max(widest, elements), stages, copies))
+        units.append(Unit(group, problem, case, plain, max(widest, elements), stages, copies))
     return tuple(units)
+
+
+def _reference(problem: Problem, gpu: Device) -> Case:
+    """The problem as a case, free lanes in their natural order."""
+    if is_free(problem):
+        problem = naturally(problem, free_accesses(problem, gpu))
+    return case_of(problem, gpu)
 
 
 def _check_touched(case: Case) -> None:
@@ -159,12 +213,12 @@ def _check_touched(case: Case) -> None:
         )
 
 
-def plan_of(tile_set: Block, units: Sequence[Unit]) -> Plan:
+def plan_of(block: Block, units: Sequence[Unit]) -> Plan:
     """Which units live when."""
     number = {tile.name: i for i, unit in enumerate(units) for tile in unit.tiles}
-    if tile_set.same_layout and not side_by_side(tile_set):
+    if block.same_layout and not side_by_side(block):
         return Plan(tuple(range(len(units))))
-    times = tuple(tuple(dict.fromkeys(number[name] for name in time)) for time in tile_set.overlay)
+    times = tuple(tuple(dict.fromkeys(number[name] for name in time)) for time in block.overlay)
     named = {i for time in times for i in time}
     return Plan(tuple(i for i in range(len(units)) if i not in named), times)
 
@@ -177,8 +231,9 @@ class Point:
         bytes: of one stage. Every smaller layout belongs to a later point.
         sizes: of one stage of each of the unit's copies.
         alignment: of the base.
-        excess: weighted.
-        bound: proved lower bound of the weighted excess in as many bytes as the point was solved for.
+        value: what comes first, see `Unit.value`.
+        bound: lower bound of it in as many bytes as the point was solved for.
+        second: weighted excess, where that does not come first.
         operations: index cost.
         result: the answer.
     """
@@ -186,8 +241,9 @@ class Point:
     bytes: int
     sizes: tuple[int, ...]
     alignment: int
-    excess: Fraction
+    value: Fraction
     bound: Fraction
+    second: Fraction
     operations: int
     result: Result
 
@@ -222,7 +278,7 @@ class Front:
             layout = msgspec.structs.replace(layout, max_bytes=before[-1].bytes - 1)
         result = solver(msgspec.structs.replace(self.problem, layout=layout))
         proved = result.proof.objective
-        bound = max(exact(proved.lower_bound), known)
+        bound = max(unit.bound(result), known)
         if proved.everywhere:
             self.floor = max(self.floor, exact(proved.lower_bound))
         if result.layout is None:
@@ -235,7 +291,8 @@ class Front:
         if again:
             point = min(replace(self.points[-1], bound=bound), point, key=_rank)
         self.points = [*before, point]
-        self.rest = (bound, int(point.result.status is Status.OPTIMAL))
+        exceeded = point.result.status is Status.OPTIMAL or not unit.asked.layout.objective.counts_only
+        self.rest = (bound, int(exceeded))
         if point.bytes <= self.problem.tile.bytes:
             self.rest = None
 
@@ -244,33 +301,36 @@ def _point(unit: Unit, result: Result, bound: Fraction) -> Point:
     assert result.layout is not None
     assert result.bytes is not None
     assert result.weighted_excess is not None
-    cost = result.proof.index_cost
+    cost, excess_first = result.proof.index_cost, unit.asked.layout.objective.counts_only
     sizes = unit.sizes(unit.case.table(result.layout))
-    alignment = own_alignment(unit, result.layout, result.alignment_bytes or 1)
-    excess, operations = exact(result.weighted_excess), cost.value if cost else 0
-    return Point(result.bytes, sizes, alignment, excess, bound, operations, result)
+    alignment = own_alignment(unit, result.layout, result.alignment_bytes or 1, unit.case_of(result))
+    second = Fraction(0) if excess_first else exact(result.weighted_excess)
+    operations = cost.value if cost else 0
+    return Point(result.bytes, sizes, alignment, unit.value(result), bound, second, operations, result)
 
 
-def _rank(point: Point) -> tuple[Fraction, int, bool]:
-    return point.excess, point.bytes, point.result.status is not Status.OPTIMAL
+def _rank(point: Point) -> tuple[Fraction, Fraction, int, bool]:
+    return point.value, point.second, point.bytes, point.result.status is not Status.OPTIMAL
 
 
-def own_alignment(unit: Unit, layout: Layout | Node, alignment: int) -> int:
+def own_alignment(unit: Unit, layout: Layout | Node, alignment: int, case: Case | None = None) -> int:
     """The least alignment of its base at which a layout has its counts: less than a word, for some.
 
     Args:
         unit: what it is a layout of.
         layout: the layout, or the formula of its elements.
         alignment: at which it has its counts.
+        case: the accesses, where the layout was found with other lanes or widths than those of the unit.
     """
+    case = case or unit.case
     alignment = max(alignment, unit.least_alignment)
     if alignment > unit.plain_alignment:
         return alignment  # a swizzle's row of banks
     counts = None
     while alignment > max(unit.least_alignment, unit.plain_alignment // _MOST_BASES):
-        counts = counts or unit.case.measure(layout)
+        counts = counts or case.measure(layout)
         bases = range(alignment // 2, unit.plain_alignment, alignment)
-        if any(unit.case.measure(layout, base) != counts for base in bases):
+        if any(case.measure(layout, base) != counts for base in bases):
             break
         alignment //= 2
     return alignment
@@ -281,7 +341,8 @@ def exact(value: float) -> Fraction:
     return Fraction(str(value))
 
 
-Key = tuple[Fraction, int, int, int, int]
+Cost = tuple[Fraction, int, Fraction]
+Key = tuple[Cost, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,8 +352,8 @@ class Option:
     Attributes:
         size: bytes of all stages.
         alignment: of the base.
-        excess: weighted, or a lower bound.
-        more: 1 where the excess is more than that, by an unknown amount.
+        cost: what comes first, or a lower bound; 1 where it is more than that, by an unknown amount; and the
+            weighted excess, where that does not come first.
         operations: index cost.
         point: the layout; None where there is only a bound.
         front: what to explore to learn more; None for the front of plain layouts not begun.
@@ -300,8 +361,7 @@ class Option:
 
     size: int
     alignment: int
-    excess: Fraction
-    more: int
+    cost: Cost
     operations: int
     point: Point | None
     front: Front | None
@@ -323,16 +383,17 @@ def _options(unit: Unit, optimistic: bool) -> Iterator[Option]:
         if front is None:
             continue
         for p in front.points:
-            excess = p.bound if optimistic else p.excess
+            cost = (p.bound if optimistic else p.value, 0, p.second)
             promised = unit.least_sizes(p)
             size = unit.bytes_at(promised if optimistic else p.sizes, p.alignment)
-            yield Option(size, p.alignment, excess, 0, p.operations, p, front)
+            yield Option(size, p.alignment, cost, p.operations, p, front)
             searched = unit.plain is not None and p.alignment > unit.plain_alignment
             if p.alignment > alignment and not searched:
                 size = unit.bytes_at(promised, alignment)
-                yield Option(size, alignment, excess, 0, 0, None, None)
+                yield Option(size, alignment, cost, 0, None, None)
         if front.rest is not None and (optimistic or not front.stuck):
-            yield Option(unit.elements_bytes, unit.least_alignment, *front.rest, 0, None, front)
+            cost = (*front.rest, Fraction(0))
+            yield Option(unit.elements_bytes, unit.least_alignment, cost, 0, None, front)
 
 
 def explore(
@@ -395,47 +456,54 @@ def _room(i: int, unit: Unit, plan: Plan, elements: Sequence[int], limit: int | 
 
 
 def _within(unit: Unit, room: int | None) -> Problem:
-    layout = unit.case.problem.layout
+    problem = unit.case.problem if unit.is_settled else unit.asked
+    layout = problem.layout
     limits = [size for size in (layout.max_bytes, room) if size is not None]
     changed = msgspec.structs.replace(layout, max_bytes=min(limits, default=None))
-    return msgspec.structs.replace(unit.case.problem, layout=changed)
+    return msgspec.structs.replace(problem, layout=changed)
 
 
 def _best(
     plan: Plan, options: Sequence[Sequence[Option]], limit: int | None
 ) -> tuple[Key, tuple[Option, ...]] | None:
-    """The combination of least excess within the limit, then bytes, then unknowns, then index cost."""
-    ordered = [sorted(mine, key=lambda o: (o.excess, o.more, o.size, o.operations)) for mine in options]
+    """The combination of least cost within the limit, then bytes, then unknowns, then index cost."""
+    ordered = [sorted(mine, key=lambda o: (o.cost, o.size, o.operations)) for mine in options]
     if not all(ordered):
         return None
     smallest = [min(o.size for o in mine) for mine in ordered]
-    # Least excess of the units from i on; sums of pairs, compared as pairs.
-    least_excess = [(Fraction(0), 0)]
+    # Least cost of the units from i on: sums of costs are compared as costs are.
+    least_cost: list[Cost] = [_NOTHING]
     for mine in reversed(ordered):
-        least_excess.insert(0, (least_excess[0][0] + mine[0].excess, least_excess[0][1] + mine[0].more))
+        least_cost.insert(0, _sum(least_cost[0], mine[0].cost))
     best: tuple[Key, tuple[Option, ...]] | None = None
 
-    def extend(chosen: tuple[Option, ...], excess: Fraction, more: int) -> None:
+    def extend(chosen: tuple[Option, ...], cost: Cost) -> None:
         nonlocal best
         i = len(chosen)
         sizes = [*(o.size for o in chosen), *smallest[i:]]
         lower = least(plan, sizes)
         if limit is not None and lower > limit:
             return
-        promise = (excess + least_excess[i][0], more + least_excess[i][1], lower)
-        if best is not None and promise > best[0][:3]:
+        if best is not None and (_sum(cost, least_cost[i]), lower) > best[0][:2]:
             return
         if i < len(ordered):
             for option in ordered[i]:
-                extend((*chosen, option), excess + option.excess, more + option.more)
+                extend((*chosen, option), _sum(cost, option.cost))
             return
         size, _ = pack(plan, sizes, [o.alignment for o in chosen])
         if limit is not None and size > limit:
             return
         unknown = sum(o.point is None for o in chosen)
-        key = (excess, more, size, unknown, sum(o.operations for o in chosen))
+        key = (cost, size, unknown, sum(o.operations for o in chosen))
         if best is None or key < best[0]:
             best = key, chosen
 
-    extend((), Fraction(0), 0)
+    extend((), _NOTHING)
     return best
+
+
+_NOTHING: Final[Cost] = (Fraction(0), 0, Fraction(0))
+
+
+def _sum(one: Cost, other: Cost) -> Cost:
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]

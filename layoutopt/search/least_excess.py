@@ -156,7 +156,8 @@ class LeastExcess:
         phases = phases_of(found.candidate, self.scene.sets, self.scene.tile)
         given = rules(found.candidate, self.scene.field, self.scene.tile)
         model = SwizzleModel(phases, self.scene.field, given)
-        cheap = model.solve_index_cost(found.excess, self.scene.budget, _POLISH_EFFORT, found.masks)
+        model.hold_excess(found.excess)
+        cheap = model.cheapest(self.scene.budget, _POLISH_EFFORT, found.masks)
         if not cheap.masks:
             return found
         return min(found, self.scene.swizzled(found.candidate, phases, cheap.masks), key=lambda f: f.rank)

@@ -270,7 +270,8 @@ class Scene:
         model = SwizzleModel(phases, self.field, given)
         if known is not None:
             effort = min(effort or _POLISH_EFFORT, _POLISH_EFFORT)
-        solution = model.solve_targets(ceilings, self.budget, effort, known)
+        model.hold(ceilings)
+        solution = model.cheapest(self.budget, effort, known)
         solved = solution.outcome in (Outcome.OPTIMAL, Outcome.FEASIBLE)
         if not solved and known is None:
             self.tally.deciders.add("cp-sat")

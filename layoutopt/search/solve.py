@@ -156,7 +156,7 @@ def _of_least_time(problem: Problem, gpu: Device, ask: Ask) -> Result:
         )
     if ask.method == "model":
         raise ProblemFileError("layout.minimise", "time cannot come first with the method 'model'")
-    under = _Under(problem, gpu, ask.budget)
+    under = Under(problem, gpu, ask.budget)
     each = [(all_of_them, under.estimated(result)) for all_of_them, result in _best_of_each(under, ask)]
     found = [(a, r) for a, r in each if r.layout is not None and r.estimate is not None]
     if not found:
@@ -174,7 +174,7 @@ def _of_fewest_instructions(problem: Problem, gpu: Device, ask: Ask) -> Result:
         ProblemFileError: values are known only at run time, or one model decides.
     """
     first = replace(ask, budget=ask.budget.part(_ALL_SHARE))
-    under = _Under(problem, gpu, first.budget)
+    under = Under(problem, gpu, first.budget)
     plainest = under.solve(problem.layout, first)
     cost = plainest.proof.index_cost
     if plainest.layout is None or cost is None or plainest.status is Status.OPTIMAL:
@@ -199,7 +199,7 @@ def _key(problem: Problem, result: Result) -> tuple[float, ...]:
     )
 
 
-class _Under:
+class Under:
     """The answers to a problem under one constraint after another, traced once where no width is open.
 
     Raises:
@@ -224,7 +224,7 @@ class _Under:
         return estimated(self._case, result)
 
 
-def _best_of_each(under: _Under, ask: Ask) -> Iterator[tuple[bool, Result]]:
+def _best_of_each(under: Under, ask: Ask) -> Iterator[tuple[bool, Result]]:
     """Whether of all families, and the best layout: of all, and of choices of few whose index code is cheap.
 
     Row-major and the pads come first: they take little and may be what comes out, for which a search over

@@ -12,10 +12,10 @@ from layoutopt.expressions.grammar import Const, Op, substituted, to_text
 from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device
-from layoutopt.layout.formula import element_expression
+from layoutopt.layout.formula import coordinate_ranges, element_expression
 from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, Proof, Result, Status
 from layoutopt.problems.types import Block, Problem, Tile
-from layoutopt.search.tile_groups import alike, beginning, groups, viewed_index
+from layoutopt.search.same_layout import alike, beginning, groups, viewed_index
 from layoutopt.study.check import check
 
 
@@ -140,8 +140,7 @@ def own_answer(result: Result, problem: Problem, whole: Tile) -> Result | str:
     )
     ratio = problem.tile.element_bits // whole.element_bits
     own_node = own_node if ratio == 1 else Op("//", (own_node, Const(ratio)))
-    ranges = {name: (0, extent - 1) for name, extent in zip(coordinates, problem.tile.shape, strict=True)}
-    return to_text(simplify(own_node, ranges))
+    return to_text(simplify(own_node, coordinate_ranges(problem.tile.shape)))
 
 
 def placed_in_use(block: Block, gpu: Device) -> Placed:

@@ -25,11 +25,11 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.ground.json_data import Versioned
 from layoutopt.hardware.devices import Device, counters
-from layoutopt.problems.answer import RESULT_SCHEMA, Descriptor, Estimate, Status
+from layoutopt.problems.answer import RESULT_SCHEMA, AccessReport, Estimate, Status
 from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Block, NamedTile, Problem
 from layoutopt.search.free_lanes import under_layout
-from layoutopt.search.tile_groups import groups, within_room
+from layoutopt.search.same_layout import groups, within_room
 from layoutopt.study import findings
 from layoutopt.study.findings import Finding
 from layoutopt.study.fix import EditedLayout, Solver, edit_finding, edited, estimated, fix
@@ -39,22 +39,10 @@ from layoutopt.study.in_use import AnyLayout, InUse
 BLOCK_SCHEMA: Final = "layoutopt.tile_set_audit/1"
 
 
-class AuditedAccess(Struct, frozen=True, omit_defaults=True, rename={"loops": "for"}):
+class AuditedAccess(AccessReport, frozen=True, kw_only=True):
     """What one access costs, and what the profiler will print for it."""
 
-    name: str
-    op: str
-    wavefronts: int | float
-    ideal: int | float
-    excess: int | float
-    bank_conflicts: int | float
     counters: dict[str, int]
-    any_is: str | None = None
-    bytes: int | None = None
-    descriptor: Descriptor | None = None
-    index: tuple[str, ...] | None = None
-    loops: dict[str, int] | None = None
-    where: str | None = None
 
 
 class Audit(Versioned, frozen=True):
@@ -259,14 +247,12 @@ _WRONG = (
 
 
 def _report(used: InUse, access: CountedAccess, counts: Counts) -> AuditedAccess:
-    base = msgspec.structs.replace(access.report(counts), descriptor=used.by_hardware.get(access.name))
-    if not isinstance(access, KnownLanes):
-        # No counter shows a worst case or an expectation.
-        return AuditedAccess(**msgspec.structs.asdict(base), counters={})
-    return AuditedAccess(
-        **msgspec.structs.asdict(base),
-        counters=counters(used.gpu, access.operation, int(base.wavefronts), int(base.bank_conflicts)),
-    )
+    report = msgspec.structs.replace(access.report(counts), descriptor=used.by_hardware.get(access.name))
+    shown: dict[str, int] = {}
+    if isinstance(access, KnownLanes):  # no counter shows a worst case or an expectation
+        wavefronts, conflicts = int(report.wavefronts), int(report.bank_conflicts)
+        shown = counters(used.gpu, access.operation, wavefronts, conflicts)
+    return AuditedAccess(**msgspec.structs.asdict(report), counters=shown)
 
 
 # A block -----------------------------------------------------------------------------------------

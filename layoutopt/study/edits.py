@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from layoutopt.expressions.grammar import Const, Node, Op, Var, names, substituted, to_text
 from layoutopt.expressions.simplify import simplify, sum_terms, weighted_sum
+from layoutopt.layout.formula import coordinate_ranges
 from layoutopt.problems.types import Constraints, Tile
 
 # Kinds of edits, the smallest first.
@@ -133,10 +134,6 @@ def changed_at(node: Node, path: Path, change: Callable[[Node], Node]) -> Node:
 # Pads, masks and orders --------------------------------------------------------------------------
 
 
-def _ranges(tile: Tile) -> dict[str, tuple[int, int]]:
-    return {f"x{d}": (0, extent - 1) for d, extent in enumerate(tile.shape)}
-
-
 def _added_pads(node: Node, tile: Tile, period: int) -> Iterator[Edit]:
     """Of a tile of one dimension, which has no pitch: a pad after every so many elements."""
     if len([extent for extent in tile.shape if extent > 1]) != 1 or node != _row_major(tile):
@@ -155,7 +152,7 @@ def _row_major(tile: Tile) -> Node:
 def _masks(node: Node, tile: Tile, vector: int, period: int) -> Iterator[Edit]:
     """Bits of a coordinate, or of the offset itself, XORed into the offset or into the fastest coordinate."""
     low, high = (vector - 1).bit_length(), (period - 1).bit_length()
-    ranges = _ranges(tile)
+    ranges = coordinate_ranges(tile.shape)
     last = Var(f"x{len(tile.shape) - 1}")
     alone = _stands_alone(node, last)
     sources = [(Var(name), top) for name, (_, top) in ranges.items() if top]

@@ -11,13 +11,13 @@ from typing import Final
 import msgspec
 
 from layoutopt.accesses.lower import assigned, chosen_widths
-from layoutopt.engine.case import Case, case_of
+from layoutopt.engine.case import case_of
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Arrangement, FasterLayout, Result
 from layoutopt.problems.types import FAMILIES, Block, Constraints, Problem
 from layoutopt.search.proposal import Ask
-from layoutopt.search.solve import estimated, solve_cases, solve_widths, with_estimate
+from layoutopt.search.solve import Under, estimated
 
 _SHARE: Final = 0.2  # of the time left after the search, for estimates and what is faster
 _PADS: Final = ("none", "order", "pad")
@@ -45,28 +45,21 @@ def with_faster(problem: Problem, result: Result, gpu: Device, budget: Budget) -
         return result
     if result.family in _PADS:
         return result  # the search among pads would find the same again
-    padded = _padded(
-        case, msgspec.structs.replace(problem.layout, families=allowed, minimise="excess"), budget
-    )
+    constraints = msgspec.structs.replace(problem.layout, families=allowed, minimise="excess")
+    padded = _padded(case.asked, gpu, constraints, budget)
     if padded is None or padded.offset == result.offset or budget.spent:
         return result
     return msgspec.structs.replace(result, faster=_faster(result, padded))
 
 
-def _padded(case: Case, layout: Constraints, budget: Budget) -> Result | None:
+def _padded(problem: Problem, gpu: Device, layout: Constraints, budget: Budget) -> Result | None:
     """The best layout under these constraints, with its estimate; None where time does not allow one."""
-    problem = msgspec.structs.replace(case.asked, layout=layout)
-    ask = Ask(budget, every_layout=False)
     try:
-        if case.widths:
-            result = solve_widths(problem, case.device, ask)
-        else:
-            result = solve_cases([case.constrained(layout)], ask)
+        under = Under(problem, gpu, budget)
+        result = under.solve(layout, Ask(budget, every_layout=False))
     except OutOfTime:
         return None
-    if result.layout is None:
-        return None
-    return with_estimate(problem, result, case.device) if case.widths else estimated(case, result)
+    return under.estimated(result) if result.layout is not None else None
 
 
 def timed(

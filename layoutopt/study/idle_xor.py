@@ -12,6 +12,7 @@ from layoutopt.engine.conflicts import Counts
 from layoutopt.expressions.grammar import Const, Node, Op, to_text
 from layoutopt.expressions.simplify import Range, bounds, simplify
 from layoutopt.ground.budget import Budget
+from layoutopt.layout.formula import coordinate_ranges
 from layoutopt.study.edits import changed_at
 from layoutopt.study.findings import Finding
 from layoutopt.study.in_use import InUse
@@ -31,7 +32,7 @@ def idle_xor(used: InUse, counts: Sequence[Counts], budget: Budget) -> Iterator[
             if reach >> bit & 1 and used.same_counts(used.offsets_of(tried), counts):
                 node, dropped = tried, dropped + 1
     if dropped:
-        shorter = to_text(_shortened(node, {f"x{d}": (0, n - 1) for d, n in enumerate(used.tile.shape)}))
+        shorter = to_text(_shortened(node, coordinate_ranges(used.tile.shape)))
         bits, they = ("bits change", "them") if dropped > 1 else ("bit changes", "it")
         yield Finding(
             "idle_xor",

@@ -19,16 +19,16 @@ from layoutopt.files.file import tile_from_data
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
-from layoutopt.kernels.arrays import UsedArray
-from layoutopt.kernels.counts import MOST_TRACED_ROWS
-from layoutopt.kernels.evaluate import Evaluation, evaluate
-from layoutopt.kernels.files import from_ptx
-from layoutopt.kernels.launch import Launch
-from layoutopt.kernels.problem_data import Question
+from layoutopt.kernels.machine.counts import MOST_TRACED_ROWS
+from layoutopt.kernels.machine.evaluate import Evaluation, evaluate
+from layoutopt.kernels.machine.launch import Launch
 from layoutopt.kernels.program import Array, Memory, Program
-from layoutopt.kernels.ptx_patch import patched, widest
-from layoutopt.kernels.ptx_text import Module, read_ptx
-from layoutopt.kernels.remap import Remap, remap_of
+from layoutopt.kernels.ptx.edit import patched, widest
+from layoutopt.kernels.ptx.remap import Remap, remap_of
+from layoutopt.kernels.ptx.text import Module, read_ptx
+from layoutopt.kernels.question.arrays import UsedArray
+from layoutopt.kernels.question.problem_data import Question
+from layoutopt.kernels.read.files import from_ptx
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Result
 from layoutopt.problems.types import Constraints, Problem

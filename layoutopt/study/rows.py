@@ -27,7 +27,7 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.families import Family, comparison_rows
-from layoutopt.layout.formula import element_expression, has_xor, offset_expression
+from layoutopt.layout.formula import coordinate_ranges, element_expression, has_xor, offset_expression
 from layoutopt.layout.layout import Layout
 from layoutopt.model.space import Space, space_of
 from layoutopt.problems.answer import Estimate, Result, Status
@@ -301,8 +301,8 @@ class TileRows:
     def _guess(self, row: Row, offset: Node, columns: int, pad: int) -> Row:
         """The row of offsets of rows of so many columns, each with a pad."""
         tile, pitch = self.problem.tile, columns + pad
-        ranges = {f"x{d}": (0, extent - 1) for d, extent in enumerate(tile.shape)}
-        text = to_text(over_elements(simplify(offset, ranges), self.case.problem.tile))
+        node = simplify(offset, coordinate_ranges(tile.shape))
+        text = to_text(over_elements(node, self.case.problem.tile))
         strides = [*(pitch * math.prod(tile.shape[d:-1]) for d in range(1, len(tile.shape))), 1]
         if not strides_obey(strides, self.problem.layout, tile):
             return msgspec.structs.replace(row, status=Status.INFEASIBLE, reason=_NOT_ALLOWED, offset=text)

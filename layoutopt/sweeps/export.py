@@ -7,65 +7,57 @@ import io
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import Any, BinaryIO, Final
 
 from layoutopt.errors import MachineError, ProblemFileError
 from layoutopt.ground.escape import csv_cell
 from layoutopt.sweeps.header import write_header
-from layoutopt.sweeps.rows import Answered
 from layoutopt.sweeps.store import Store
 
 _FIXED: Final = (
     "name", "target", "shape", "status", "excess", "bytes", "declared_bytes", "alignment_bytes", "family",
     "offset", "wavefronts", "ideal", "seconds", "error", "source", "hash",
 )  # fmt: skip
-_INTEGERS: Final = frozenset(("bytes", "declared_bytes", "alignment_bytes"))
-_NUMBERS: Final = frozenset(("excess", "wavefronts", "ideal", "seconds"))
+_INTEGERS: Final = ("bytes", "declared_bytes", "alignment_bytes")
+_NUMBERS: Final = ("excess", "wavefronts", "ideal", "seconds")
 _PIECE: Final = 10_000
 
 
-def rows(found: Iterable[Answered], params: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Each problem as one level of names and values: the parameters, then what came of it."""
-    for one in found:
-        answer = one.answer or {}
-        totals = {
-            total: sum(report[total] for report in answer["accesses"]) if answer.get("accesses") else None
-            for total in ("wavefronts", "ideal")
-        }
-        kept = {name: answer.get(name) for name in _FIXED} | totals
-        yield (
-            {name: one.tile.params.get(name) for name in params}
-            | kept
-            | {
-                "name": one.tile.name,
-                "target": one.tile.target,
-                "shape": "x".join(map(str, one.tile.shape)),
-                "status": one.status,
-                "seconds": one.seconds,
-                "error": one.error,
-                "source": one.tile.source,
-                "hash": one.tile.hash,
-            }
-        )
+def rows(store: Store, params: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Each problem as one level of names and values: the columns of parameters, then what came of it."""
+    for one in store.answered():
+        tile, answer = one.tile, one.answer or {}
+        row = dict.fromkeys(params) | {_column(name): value for name, value in tile.params.items()}
+        row |= {name: answer.get(name) for name in _FIXED}
+        for total in ("wavefronts", "ideal"):
+            reports = answer.get("accesses")
+            row[total] = sum(report[total] for report in reports) if reports else None
+        row |= {"name": tile.name, "target": tile.target, "shape": "x".join(map(str, tile.shape))}
+        row |= {"status": one.status, "seconds": one.seconds, "error": one.error}
+        yield row | {"source": tile.source, "hash": tile.hash}
 
 
 def parameters(store: Store) -> dict[str, type]:
-    """The parameters of all problems in a store: whether their values are integers, else text."""
+    """The columns of the parameters of all problems in a store: whether they hold integers, else text."""
     found: dict[str, type] = {}
     for one in store.answered():
         for name, value in one.tile.params.items():
-            found[name] = str if not isinstance(value, int) else found.get(name, int)
-    return {f"param_{name}" if name in _FIXED else name: kind for name, kind in found.items()}
+            found[_column(name)] = str if not isinstance(value, int) else found.get(_column(name), int)
+    return found
+
+
+def _column(parameter: str) -> str:
+    """The column of a parameter, which may be called like one of the others."""
+    return f"param_{parameter}" if parameter in _FIXED else parameter
 
 
 def write_csv(store: Store, file: BinaryIO, _: str) -> None:
     """Comma-separated values with a line of names."""
-    names = [*parameters(store), *_FIXED]
+    params = parameters(store)
     text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
-    out = csv.DictWriter(text, names)
+    out = csv.DictWriter(text, [*params, *_FIXED])
     out.writeheader()
-    for row in rows(_renamed(store), parameters(store)):
+    for row in rows(store, params):
         out.writerow({name: csv_cell(value) for name, value in row.items()})
     text.detach()
 
@@ -100,14 +92,11 @@ def write_parquet(store: Store, file: BinaryIO, _: str) -> None:
         raise MachineError(f".parquet needs pyarrow ({error}): pip install 'layoutopt[parquet]'") from None
     params = parameters(store)
     kinds = {name: arrow.int64() if kind is int else arrow.string() for name, kind in params.items()}
-    for name in _FIXED:
-        number = (
-            arrow.int64() if name in _INTEGERS else arrow.float64() if name in _NUMBERS else arrow.string()
-        )
-        kinds[name] = number
+    kinds |= dict.fromkeys(_FIXED, arrow.string()) | dict.fromkeys(_NUMBERS, arrow.float64())
+    kinds |= dict.fromkeys(_INTEGERS, arrow.int64())
     schema = arrow.schema(list(kinds.items()))
     with parquet.ParquetWriter(file, schema) as out:
-        found = rows(_renamed(store), params)
+        found = rows(store, params)
         while piece := list(itertools.islice(found, _PIECE)):
             texts = [name for name, kind in params.items() if kind is str]
             for row in piece:
@@ -116,16 +105,6 @@ def write_parquet(store: Store, file: BinaryIO, _: str) -> None:
                         raise ProblemFileError(name, f"integers of Parquet have 64 bits; given {value}")
                 row.update({name: str(row[name]) for name in texts if row[name] is not None})
             out.write_table(arrow.Table.from_pylist(piece, schema=schema))
-
-
-def _renamed(store: Store) -> Iterator[Answered]:
-    """The problems, parameters that are called like a column renamed."""
-    for one in store.answered():
-        if any(name in _FIXED for name in one.tile.params):
-            params = {f"param_{n}" if n in _FIXED else n: value for n, value in one.tile.params.items()}
-            yield replace(one, tile=replace(one.tile, params=params))
-        else:
-            yield one
 
 
 # By the end of the file's name; each writes a store to a file of some name.

@@ -15,13 +15,13 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
+from machine_code import REGISTER, functions
 
 from layoutopt.codegen import cuda, cute
 from layoutopt.codegen.c_family import arguments, parameter
@@ -32,7 +32,6 @@ from layoutopt.expressions.grammar import Const, Op, Var, substituted
 from layoutopt.files.catalogue import of_one_tile
 from layoutopt.files.file import load
 from layoutopt.hardware.devices import device
-from layoutopt.hardware.machine import find_tool
 from layoutopt.index.address_forms import over_tid
 from layoutopt.search.solve import solve
 
@@ -130,7 +129,6 @@ def sources(path: Path) -> tuple[list[dict[str, object]], str]:
 
 
 LINE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?(U?P\w+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")
-REGISTER = re.compile(r"\b(UR\d+|R\d+|UP\d+|P\d+)\b")
 FREE = ("S2R", "S2UR", "MOV", "UMOV", "LDC", "ULDC", "CS2R", "R2UR", "UIADD3.X")
 
 
@@ -177,9 +175,6 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", default="")
     args = parser.parse_args()
-    nvcc, dump = find_tool("nvcc"), find_tool("cuobjdump")
-    if nvcc is None or dump is None:
-        sys.exit("needs nvcc and cuobjdump")
     import cutlass_library
 
     include = Path(cutlass_library.__file__).parent / "source" / "include"
@@ -193,37 +188,13 @@ def main() -> None:
             mine, text = sources(path)
             if not mine:
                 return []
-            source, cubin = Path(name) / f"{number}.cu", Path(name) / f"{number}.cubin"
-            source.write_text("#include <cstdint>\n" + text)
-            done = subprocess.run(
-                [
-                    nvcc,
-                    "-std=c++17",
-                    "-O3",
-                    "-w",
-                    "-arch=sm_90",
-                    f"-I{include}",
-                    "-cubin",
-                    "-o",
-                    cubin,
-                    source,
-                ],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            if done.returncode:
-                print(path.stem, done.stderr[:500], file=sys.stderr)
-                return []
-            sass = subprocess.run([dump, "-sass", cubin], capture_output=True, text=True, check=True).stdout
-            functions = {
-                part.split("\n")[0].strip(): part.split("\n") for part in sass.split("Function :")[1:]
-            }
+            code = "#include <cstdint>\n" + text
+            found = functions(path.stem, code, Path(name) / f"{number}.cubin", "sm_90", f"-I{include}")
             for row in mine:
                 for kind in ("ours", "reduced", "published", "cute"):
-                    lines = functions.get(f"{kind}_{row['number']}")
+                    lines = found.get(f"{kind}_{row['number']}")
                     row[kind] = index_instructions(lines) if lines else None
-            return mine
+            return mine if found else []
 
         with ThreadPoolExecutor(2) as pool:
             for mine in pool.map(work, enumerate(paths)):

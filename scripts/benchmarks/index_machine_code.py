@@ -18,9 +18,7 @@ import argparse
 import itertools
 import json
 import math
-import os
 import re
-import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -30,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from machine_code import REGISTER, functions
 
 from layoutopt.codegen import cuda
 from layoutopt.codegen.c_family import address_from, base_of, guarded_loops
@@ -41,7 +40,6 @@ from layoutopt.expressions.grammar import names, to_text
 from layoutopt.files.catalogue import of_one_tile
 from layoutopt.files.file import load
 from layoutopt.hardware.devices import device
-from layoutopt.hardware.machine import find_tool
 from layoutopt.problems.types import Problem
 
 ROOT = Path(__file__).parents[2]
@@ -128,7 +126,6 @@ def _predicated(access: AccessPlan) -> bool:
 
 
 LINE = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P[T\d]+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")
-REGISTER = re.compile(r"\b(UR\d+|R\d+|UP\d+|P\d+)\b")
 FREE = ("S2R", "S2UR", "MOV", "UMOV", "IMAD.MOV", "LDC", "ULDC", "CS2R", "R2UR", "NOP", "HFMA2")
 NO_RESULT = ("ST", "RED", "BRA", "EXIT", "NOP", "BAR", "WARPSYNC", "BSYNC", "BSSY", "LDGDEPBAR", "DEPBAR")
 
@@ -241,22 +238,10 @@ def count(
     rows: list[dict[str, Any]], text: str, folder: Path, number: int, arch: str
 ) -> list[dict[str, Any]]:
     """The rows with what machine code takes."""
-    nvcc, dump = find_tool("nvcc") or "nvcc", find_tool("cuobjdump") or "cuobjdump"
-    source, cubin = folder / f"{number}.cu", folder / f"{number}.cubin"
-    source.write_text(text)
-    command = [nvcc, "-std=c++17", "-O3", "-w", f"-arch={arch}", "-cubin", "-o", str(cubin), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        print(rows[0]["problem"], done.stderr[:500], file=sys.stderr)
-        return []
-    path = f"{Path(dump).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # cuobjdump calls nvdisasm
-    sass = subprocess.run([dump, "-sass", cubin], capture_output=True, text=True, check=True,
-                          env={**os.environ, "PATH": path}).stdout  # fmt: skip
-    functions = {part.split("\n")[0].strip(): part.split("\n") for part in sass.split("Function :")[1:]}
-    for row in rows:
-        row["machine"] = index_instructions(functions[row["kernel"]], row["iterations"])
-    source.unlink()
-    return rows
+    found = functions(rows[0]["problem"], text, folder / f"{number}.cubin", arch)
+    for row in rows if found else ():
+        row["machine"] = index_instructions(found[row["kernel"]], row["iterations"])
+    return rows if found else []
 
 
 def summary(rows: list[dict[str, Any]]) -> Iterator[str]:
@@ -300,8 +285,6 @@ def main() -> None:
     parser.add_argument("--show", type=int, default=0, help="The so many largest errors.")
     parser.add_argument("--keep", type=Path, help="Keep the machine code in this folder.")
     args = parser.parse_args()
-    if find_tool("nvcc") is None or find_tool("cuobjdump") is None:
-        sys.exit("needs nvcc and cuobjdump")
     runs = json.loads(RECORD.read_text())["runs"]
     record = {(run["problem"], run["layout"]): run["offset"] for run in runs}
     chosen = [(n, p) for n, p in of_one_tile().items() if not args.only or any(o in n for o in args.only)]

@@ -29,8 +29,9 @@ from layoutopt.files.file import load
 from layoutopt.hardware.devices import Timing, device
 
 RECORD = Path(__file__).parents[2] / "tests/data/h200_times.json"
-# `line_together` is no term of a block alone: it is read off the copies of the record that ran together.
-COEFFICIENTS = tuple(n for n in Timing.__struct_fields__ if n not in ("line_together", "error", "source"))
+# No terms of a block alone: they are read off the layouts of the record that ran together.
+TOGETHER = {"line_together", "line_wavefronts", "access_together", "copied_bytes"}
+COEFFICIENTS = tuple(n for n in Timing.__struct_fields__ if n not in {*TOGETHER, "error", "source"})
 RANKED = ("published", "all", "pad")
 DIFFERENT = 1.03
 PARTS = 10

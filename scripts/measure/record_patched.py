@@ -51,8 +51,8 @@ def write(folder: Path) -> None:
     """Patch every kernel that has conflicts and can be patched."""
     from layoutopt.errors import ProblemFileError
     from layoutopt.hardware.devices import device
-    from layoutopt.kernels.files import assemble, from_ptx
-    from layoutopt.kernels.launch import Launch
+    from layoutopt.kernels.machine.launch import Launch
+    from layoutopt.kernels.read.files import assemble, from_ptx
     from layoutopt.study.patch import Request, patch
 
     folder.mkdir(parents=True, exist_ok=True)

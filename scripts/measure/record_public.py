@@ -195,7 +195,7 @@ def compile_triton(number: int, source: dict[str, Any], root: Path, folder: Path
 def build(folder: Path, clones: Path, only: Sequence[str]) -> None:
     """Compile all sources, and write how their kernels are launched."""
     from layoutopt.errors import LayoutoptError
-    from layoutopt.kernels.files import chosen, programs
+    from layoutopt.kernels.read.files import chosen, programs
 
     folder.mkdir(parents=True, exist_ok=True)
     data = table()
@@ -294,7 +294,7 @@ def counters(launches: Sequence[dict[str, int]]) -> dict[str, int | list[int]]:
 
 def call(kernel: Launch, data: bool) -> Any:
     """The launch as `check` takes it, with or without the contents of the buffers."""
-    from layoutopt.kernels import launch
+    from layoutopt.kernels.machine import launch
 
     numbers: dict[str, int | float | str] = {}
     buffers = {}
@@ -318,8 +318,8 @@ def predicted(program: Any, kernel: Launch, data: bool) -> dict[str, Any]:
     from layoutopt.errors import LayoutoptError
     from layoutopt.ground.budget import Budget, OutOfTime
     from layoutopt.hardware.devices import device
-    from layoutopt.kernels.evaluate import evaluate
-    from layoutopt.kernels.summary import summary
+    from layoutopt.kernels.machine.evaluate import evaluate
+    from layoutopt.kernels.question.summary import summary
 
     try:
         found = summary(evaluate(program, call(kernel, data), device("sm_90"), budget=Budget(SECONDS)))
@@ -338,7 +338,7 @@ def _without_folders(text: str) -> str:
 
 def compare(folder: Path, only: Sequence[str]) -> None:
     """Print, and write into the record, what is predicted."""
-    from layoutopt.kernels.files import programs
+    from layoutopt.kernels.read.files import programs
 
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {"kernels": []}
     rows = {row["name"]: row for row in record["kernels"]}

@@ -5,11 +5,12 @@ import shutil
 import subprocess
 
 import pytest
-from command import layoutopt
+from command import layoutopt, refused
+from emit_programs import emit
 from written import one_tile, reads, writes
 
 from layoutopt.codegen.edit import edit, edit_text
-from layoutopt.codegen.languages import emit, run_plan
+from layoutopt.codegen.languages import run_plan
 from layoutopt.errors import LayoutError
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
@@ -18,15 +19,8 @@ GPU = device("sm_90")
 
 
 def problem(element="f32", width=4, **more):
-    return from_data(
-        {
-            "name": "a tile",
-            "tile": {"shape": [32, 32], "element": element},
-            "threads": 256,
-            "accesses": [writes("rows", width, ["warp + 8*i", "lane"], i=4)],
-            **more,
-        }
-    )
+    accesses = [writes("rows", width, ["warp + 8*i", "lane"], i=4)]
+    return from_data({**one_tile("a tile", [32, 32], element, 256, accesses), **more})
 
 
 @pytest.mark.parametrize("language", ["cuda", "hip", "opencl", "c", "numba"])
@@ -83,9 +77,13 @@ def test_the_command_takes_names_that_all_languages_take():
     )
     assert run.returncode == 0
     assert "stage_offset_bytes" in run.stdout
-    wrong = layoutopt("emit", "transpose_32x32_f32", "--name", "a b")
-    assert wrong.returncode == 2
-    assert "a letter, then letters, digits and single underscores" in wrong.stderr
+    refused(
+        "a letter, then letters, digits and single underscores",
+        "emit",
+        "transpose_32x32_f32",
+        "--name",
+        "a b",
+    )
 
 
 def test_a_predicate_that_no_loop_changes_stands_around_the_loops():
@@ -110,8 +108,7 @@ def test_the_code_says_what_its_index_code_costs():
 def transpose(shape=(32, 32), element="f32", width=4, **more):
     rows = writes("rows", width, ["tid // 32 + 8*i", "tid % 32"], i=4)
     columns = reads("columns", width, ["lane", "warp + 8*i"], i=4)
-    tile = {"shape": list(shape), "element": element}
-    return from_data({"name": "t", "tile": tile, "threads": 256, "accesses": [rows, columns], **more})  # fmt: skip
+    return from_data(one_tile("t", list(shape), element, 256, [rows, columns], **more))
 
 
 def changed(problem, answer):
@@ -156,8 +153,7 @@ def test_outer_coordinates_that_stand_alone_are_dimensions(shape, offset, array)
 
 def test_several_elements_are_an_address():
     access = reads("a", 16, ["tid", "4*i"], i=8)
-    tile = {"shape": [32, 32], "element": "f32"}
-    problem = from_data({"name": "t", "tile": tile, "threads": 32, "accesses": [access]})
+    problem = from_data(one_tile("t", [32, 32], "f32", 32, [access]))
     assert changed(problem, "x0*36 + x1")[1:] == [("&tile[tid][i*4]", "&tile[tid][i*4]")]
 
 

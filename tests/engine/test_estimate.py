@@ -19,8 +19,8 @@ from layoutopt.report.text import report
 from layoutopt.search.solve import solve
 from layoutopt.study.faster import with_faster
 
-RECORD = json.loads((ROOT / "tests/data/h200_times.json").read_text())["problems"]
-TIMING = Timing(10, 20, 100, 2, 50, 6, 40, 1.5, 4, 0.25, 0.1, "by hand")
+TIMES = json.loads((ROOT / "tests/data/h200_times.json").read_text())
+TIMING = Timing(10, 20, 100, 2, 50, 0.5, 7, 64, 6, 40, 1.5, 4, 0.25, 0.1, "by hand")
 
 
 def counted(problem, offset):
@@ -33,10 +33,13 @@ def counted(problem, offset):
 def test_the_formula_by_hand():
     """Memory: all wavefronts; or one warp's, 1.5 cycles apart; or its instructions, 4 apart."""
     memory = (Memory(40, 10, 5), Memory(40, 40, 5), Memory(40, 10, 16))
-    found = Terms(memory, accesses=3, copies=1, lines=3, waits=2, branches=1, instructions=8)
-    assert found.cycles(TIMING) == 10 + 3 * 20 + 100 + (40 + 60 + 64) + 3 * 2 + 2 * 6 + 40 + 8 * 0.25
-    assert found.busy(TIMING) == 3 * 50
-    assert msgspec.structs.replace(found, lines=0).busy(TIMING) == 3 * 40 + 8 * 0.25
+    found = Terms(
+        memory, accesses=3, copies=1, copied_bytes=6400, lines=3, waits=2, branches=1, instructions=360
+    )
+    assert found.cycles(TIMING) == 10 + 3 * 20 + 100 + (40 + 60 + 64) + 3 * 2 + 2 * 6 + 40 + 360 * 0.25
+    assert found.busy(TIMING) == math.hypot(3 * 40 + 3 * 0.5, 360 * 0.25) + 3 * 7
+    assert msgspec.structs.replace(found, lines=20).busy(TIMING) == 20 * 50
+    assert msgspec.structs.replace(found, copied_bytes=64000).busy(TIMING) == 1000
 
 
 def test_memory_takes_its_wavefronts():
@@ -57,8 +60,7 @@ def test_iterations_under_a_predicate_wait_or_branch():
 
     def under(where, index):
         access = reads("a", 4, [index], i=4, where=where)
-        tile = {"shape": [4096], "element": "f32"}
-        return from_data({"name": "p", "tile": tile, "threads": 32, "accesses": [access]})
+        return from_data(one_tile("p", [4096], "f32", 32, [access]))
 
     short, long = "tid + 32*i", "(tid * (3 + 2*i) // 3 * 5 + tid * i % 7) % 4096"
     assert [counted(under("tid < 8 >> i", short), "x0")[3].waits] == [4]
@@ -75,7 +77,41 @@ def test_copies_that_cross_lines_take_longer():
     assert pad[3].memory == swizzle[3].memory
     slow, fast = estimate(*pad[:3]), estimate(*swizzle[:3])
     assert slow.cycles > fast.cycles
-    assert slow.time > 5 * fast.time
+    assert 1.2 < slow.time / fast.time < 2  # 687 cycles and 391 on an H200
+
+
+# Of another program, on an H200: kernels that fill 64 rows of f16 by cp.async and read them by ldmatrix, their
+# times against row-major's, with one block on a multiprocessor and with eight.
+ELSEWHERE = [(96, "pad", 1.10, 1.38), (128, "pad", 0.74, 0.73), (96, "xor", 0.78, 0.74)]
+
+
+@pytest.mark.parametrize(("columns", "layout", "alone", "together"), ELSEWHERE)
+def test_fills_from_memory(columns, layout, alone, together):
+    """Tiles that were not fitted: within a third of what each program took, where a fill is read again."""
+    entries = [e for e in TIMES["fills"] if e["problem"]["tile"]["shape"][1] == columns]
+    whole = next(e for e in entries if len(e["problem"]["accesses"]) == 2)
+    rows = {"none": whole["rows"][0], "pad": whole["rows"][1], "xor": whole["rows"][2]}
+    problem = from_data({**whole["problem"], "target": "sm_90"})
+    found = {name: estimate(*counted(problem, rows[name]["offset"])[:3]) for name in ("none", layout)}
+    ratios = [found[layout].cycles / found["none"].cycles, found[layout].time / found["none"].time]
+    measured = [rows[layout][key] / rows["none"][key] for key in ("once", "once_together")]
+    for ratio, ours, theirs in zip(ratios, measured, (alone, together), strict=True):
+        assert 3 / 4 < ratio / ours < 4 / 3
+        assert 3 / 5 < ratio / theirs < 5 / 3
+
+
+@pytest.mark.parametrize("columns", [96, 128])
+def test_fills_alone_do_not_take_six_times_as_long_where_lines_are_crossed(columns):
+    """Estimated 2.8 times; our program took 3.1 and 3.6, the other 1.5 to 1.9."""
+    entry = next(
+        e
+        for e in TIMES["fills"]
+        if len(e["problem"]["accesses"]) == 1 and e["problem"]["tile"]["shape"][1] == columns
+    )
+    problem = from_data({**entry["problem"], "target": "sm_90"})
+    none, pad = (estimate(*counted(problem, row["offset"])[:3]) for row in entry["rows"][:2])
+    assert 1.3 < pad.cycles / none.cycles < 1.6
+    assert 1.5 < pad.time / none.time < 3.5
 
 
 @pytest.mark.parametrize(
@@ -83,7 +119,7 @@ def test_copies_that_cross_lines_take_longer():
 )
 def test_what_the_h200_took(name):
     """Three programs within three times the median error; `scripts/measure/fit_time.py` has all 346."""
-    (entry,) = [e for e in RECORD if e["problem"] == f"{name}.json"]
+    (entry,) = [e for e in TIMES["problems"] if e["problem"] == f"{name}.json"]
     problem = load(ROOT / "problems" / entry["problem"])
     timing, borrowed = timing_of(device("h200"))
     assert borrowed is None
@@ -110,17 +146,17 @@ def test_a_device_without_measurements_borrows():
 
 
 def test_solve_says_what_is_faster_and_takes_it_where_time_comes_first():
-    problem = load(ROOT / "problems/raft/contractions_64x32_f32.json")
+    problem = load(ROOT / "problems/basics/transpose_32x32_f32.json")
     gpu = device("sm_90")
     found = with_faster(problem, solve(problem), gpu, Budget())
-    assert found.offset == "x0*32 + (x1 ^ x0 % 8 * 4)"
-    assert found.faster.offset == "x0*36 + x1"
+    assert found.offset == "x0*32 + (x1 ^ x0)"
+    assert found.faster.offset == "x0*33 + x1"
     assert found.faster.cycles < found.estimate.cycles
-    assert "1,008 bytes more" in found.faster.text
+    assert "124 bytes more" in found.faster.text
     assert found.faster.text.endswith("; --minimise time is as fast")  # of other families
     first = msgspec.structs.replace(problem.layout, minimise="time")
     least = solve(msgspec.structs.replace(problem, layout=first))
-    assert (least.offset, least.status, least.excess) == ("x0*36 + x1", "feasible", 0)
+    assert (least.offset, least.status, least.excess) == ("x0*33 + x1", "feasible", 0)
     assert least.estimate.cycles == found.faster.cycles
     assert "no proof" in least.reason
 
@@ -129,8 +165,7 @@ def test_row_major_is_among_what_may_take_the_least_time():
     """Rows stored a thousand times, a column read once: a pad spares 118 wavefronts and costs each store two."""
     row = {"name": "row", "op": "stmatrix.x2.trans", "weight": 1000, "index": ["tid // 8", "2*(tid % 8)"]}
     column = reads("column", 2, ["tid % 33", "tid // 33"])
-    tile = {"shape": [33, 16], "element": "f64"}
-    data = {"name": "p", "tile": tile, "threads": 128, "accesses": [row, column]}
+    data = one_tile("p", [33, 16], "f64", 128, [row, column])
     for families in (["split", "interval"], ["none", "pad"]):
         layout = {"families": families, "minimise": "time"}
         assert solve(from_data(data | {"layout": layout})).offset == "x0*16 + x1"

@@ -12,7 +12,7 @@ from written import one_tile, reads
 
 from layoutopt.accesses.lower import with_loops
 from layoutopt.accesses.trace import trace
-from layoutopt.engine.run_time_values import choices, count_choices, matching
+from layoutopt.engine.run_time_values import choices, matching
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
 from layoutopt.ground.budget import Budget, OutOfTime
@@ -52,7 +52,7 @@ def access_problem(index, op, width, values, *, columns, element="u32", any_is="
 def counted(problem, gpu, table):
     looped = trace(with_loops(problem), gpu)
     choice = choices(problem, looped, gpu)["a"]
-    return choice, count_choices(table, choice)
+    return choice, choice.count(table)
 
 
 def every_outcome(choice, row, table, gpu):
@@ -258,8 +258,7 @@ def test_a_choice_that_may_meet_a_known_phase_does_not_count_again():
         reads("a", 4, ["(tid + 4*v) % 16"], any={"v": 4}),
         reads("b", 4, ["(tid + 4*j) % 16"], j=4),
     ]
-    tile = {"shape": [16], "element": "u64"}
-    data = {"name": "c", "tile": tile, "threads": 4, "accesses": accesses}
+    data = one_tile("c", [16], "u64", 4, accesses)
     found = solve(from_data(data), target=toy.toy_device(4, 4))
     assert (found.accesses[1].excess, found.proof.excess.lower_bound) == (4, 4)
 

@@ -123,10 +123,7 @@ def test_addresses_that_are_longer_than_their_share_are_taken_as_they_are(monkey
 def _cost(index, where=None, loops=None):
     access = {"name": "a", "op": "load", "bytes": 4, "index": [index], "for": loops or {"i": 4}}
     access |= {} if where is None else {"where": where}
-    tile = {"shape": [4096], "element": "f32"}
-    case = case_of(
-        from_data({"name": "p", "tile": tile, "threads": 256, "accesses": [access]}), device("sm_90")
-    )
+    case = case_of(from_data(one_tile("p", [4096], "f32", 256, [access])), device("sm_90"))
     (code,) = case.index_code(parse("x0", frozenset(("x0",))))
     return code.instructions.total
 
@@ -145,10 +142,7 @@ def _cost(index, where=None, loops=None):
 def test_behind_predicates_the_start_is_added(index, where, cost):
     access = reads("a", 4, [index], i=4)
     access |= {} if where is None else {"where": where}
-    tile = {"shape": [4096], "element": {"bytes": 4, "align": 4}}
-    case = case_of(
-        from_data({"name": "p", "tile": tile, "threads": 256, "accesses": [access]}), device("sm_90")
-    )
+    case = case_of(from_data(one_tile("p", [4096], {"bytes": 4, "align": 4}, 256, [access])), device("sm_90"))
     (code,) = case.index_code(parse("x0", frozenset(("x0",))))
     assert code.instructions.total == cost
 
@@ -209,8 +203,7 @@ def test_sums_expand_and_like_terms_meet():
 
 def problem(shape, element, *accesses, **layout):
     described = [reads(f"a{k}", width, index, i=trips) for k, (width, index, trips) in enumerate(accesses)]
-    tile = {"shape": shape, "element": element}
-    return from_data({"name": "p", "tile": tile, "threads": 32, "accesses": described, "layout": layout})
+    return from_data(one_tile("p", shape, element, 32, described, layout=layout))
 
 
 def instructions(problem, layout):

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from layoutopt.kernels import sass
+from layoutopt.kernels.read import sass
 
 
 def program(*lines, parameters=None, **fields):

@@ -10,10 +10,12 @@ from layoutopt.ground import budget
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.tools import ended
-from layoutopt.kernels import files, ptx_text, relevance, sass
-from layoutopt.kernels.evaluate import evaluate
-from layoutopt.kernels.launch import Launch
-from layoutopt.kernels.ptx_text import read_ptx
+from layoutopt.kernels.machine import relevance
+from layoutopt.kernels.machine.evaluate import evaluate
+from layoutopt.kernels.machine.launch import Launch
+from layoutopt.kernels.ptx import text as ptx_text
+from layoutopt.kernels.ptx.text import read_ptx
+from layoutopt.kernels.read import files, sass
 
 HEAD = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k()\n{ .reg .b32 %r<9>;\n"
 BODY = "mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 2; st.shared.b32 [%r2], %r1; ret; }"

@@ -9,11 +9,11 @@ import pytest
 from conftest import ROOT
 
 from layoutopt.hardware.devices import device
-from layoutopt.kernels import sass
-from layoutopt.kernels.evaluate import evaluate
-from layoutopt.kernels.launch import Launch
+from layoutopt.kernels.machine.evaluate import evaluate
+from layoutopt.kernels.machine.launch import Launch
 from layoutopt.kernels.program import Parameter
-from layoutopt.kernels.summary import summary
+from layoutopt.kernels.question.summary import summary
+from layoutopt.kernels.read import sass
 
 sys.path.insert(0, str(ROOT / "scripts/measure"))
 import kernel_launches

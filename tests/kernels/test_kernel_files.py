@@ -11,9 +11,9 @@ from conftest import ROOT
 
 from layoutopt.errors import MachineError, ProblemFileError
 from layoutopt.hardware.machine import find_tool
-from layoutopt.kernels import files
-from layoutopt.kernels.declarations import parameter_names, pointer_names
-from layoutopt.kernels.files import compile_source
+from layoutopt.kernels.read import files
+from layoutopt.kernels.read.declarations import parameter_names, pointer_names
+from layoutopt.kernels.read.files import compile_source
 
 KERNELS = ROOT / "tests/data/kernels"
 

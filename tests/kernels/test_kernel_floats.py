@@ -5,11 +5,11 @@ import pytest
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
-from layoutopt.kernels import sass
-from layoutopt.kernels.evaluate import evaluate
-from layoutopt.kernels.files import chosen
-from layoutopt.kernels.launch import Launch
-from layoutopt.kernels.summary import summary
+from layoutopt.kernels.machine.evaluate import evaluate
+from layoutopt.kernels.machine.launch import Launch
+from layoutopt.kernels.question.summary import summary
+from layoutopt.kernels.read import sass
+from layoutopt.kernels.read.files import chosen
 
 
 def report(*lines):
@@ -154,7 +154,7 @@ SLOW_PATH = (
 
 def test_what_slow_paths_ask_is_not_computed():
     """Nothing between the branch and its meeting point matters: floats do not, nor does what they load."""
-    from layoutopt.kernels.shortcuts import sliced
+    from layoutopt.kernels.machine.branches import sliced
 
     lines = ("IMAD R9, R0, 0x80, RZ", *SLOW_PATH)
     code = [f" /*{16 * k:04x}*/ {line} ;" for k, line in enumerate(["S2R R0, SR_TID.X", *lines])]

@@ -11,9 +11,9 @@ from test_kernel_counters import LAUNCHES, RECORDS, evaluation
 
 from layoutopt.cli.kernel import _advice
 from layoutopt.files.file import from_data
-from layoutopt.kernels.arrays import used_arrays
-from layoutopt.kernels.problem_data import array_problem
 from layoutopt.kernels.program import Place
+from layoutopt.kernels.question.arrays import used_arrays
+from layoutopt.kernels.question.problem_data import array_problem
 from layoutopt.study.check import check
 from layoutopt.study.findings import Finding
 

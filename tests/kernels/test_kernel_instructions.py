@@ -8,11 +8,11 @@ from machine_code import program
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import device
-from layoutopt.kernels.arrays import used_arrays
-from layoutopt.kernels.evaluate import evaluate
-from layoutopt.kernels.launch import Launch
+from layoutopt.kernels.machine.evaluate import evaluate
+from layoutopt.kernels.machine.launch import Launch
+from layoutopt.kernels.machine.values import Value, known
 from layoutopt.kernels.program import Compute, Parameter
-from layoutopt.kernels.values import Value, known
+from layoutopt.kernels.question.arrays import used_arrays
 
 
 def built(line):

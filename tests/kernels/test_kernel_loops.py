@@ -9,9 +9,9 @@ from machine_code import program
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import device
-from layoutopt.kernels import lines, loops, values
-from layoutopt.kernels.evaluate import evaluate
-from layoutopt.kernels.launch import Launch
+from layoutopt.kernels.machine import lines, loops, values
+from layoutopt.kernels.machine.evaluate import evaluate
+from layoutopt.kernels.machine.launch import Launch
 from layoutopt.kernels.program import Parameter
 
 

@@ -9,10 +9,9 @@ import pytest
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.operations import Operation
-from layoutopt.kernels import sass, values
-from layoutopt.kernels.arrays import used_arrays
-from layoutopt.kernels.evaluate import evaluate
-from layoutopt.kernels.launch import Launch
+from layoutopt.kernels.machine import values
+from layoutopt.kernels.machine.evaluate import evaluate
+from layoutopt.kernels.machine.launch import Launch
 from layoutopt.kernels.program import (
     Barrier,
     Compute,
@@ -27,7 +26,9 @@ from layoutopt.kernels.program import (
     Program,
     Step,
 )
-from layoutopt.kernels.summary import summary
+from layoutopt.kernels.question.arrays import used_arrays
+from layoutopt.kernels.question.summary import summary
+from layoutopt.kernels.read import sass
 from layoutopt.report.kernel_text import kernel_report
 
 LOAD = Memory("load", "shared", 4, operation=Operation("load", 4), counter="ld", executed="ld")

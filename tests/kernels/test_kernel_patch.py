@@ -11,12 +11,12 @@ from conftest import ROOT
 
 from layoutopt.errors import LayoutError, ProblemFileError, VerificationError
 from layoutopt.hardware.devices import device
-from layoutopt.kernels.files import from_ptx
-from layoutopt.kernels.launch import Launch
-from layoutopt.kernels.ptx_flow import alignments, uses_of
-from layoutopt.kernels.ptx_patch import patched
-from layoutopt.kernels.ptx_text import read_ptx
-from layoutopt.kernels.remap import Remap, remap_of
+from layoutopt.kernels.machine.launch import Launch
+from layoutopt.kernels.ptx.edit import patched
+from layoutopt.kernels.ptx.flow import alignments, uses_of
+from layoutopt.kernels.ptx.remap import Remap, remap_of
+from layoutopt.kernels.ptx.text import read_ptx
+from layoutopt.kernels.read.files import from_ptx
 from layoutopt.layout.layout import Digit, Layout, Target, row_major
 from layoutopt.report.patch_text import patch_report
 from layoutopt.study.patch import Request, patch

@@ -7,6 +7,7 @@ import types
 import numpy as np
 import pytest
 from oracle.banks import weighted_excess
+from written import one_tile
 
 from layoutopt.accesses.trace import trace
 from layoutopt.files.file import from_data
@@ -124,8 +125,7 @@ def stencil(name, taps):
         "name": "fill", "op": "store", "bytes": 4, "for": {"c": 3}, "where": "tid + 256*c < 600",
         "index": ["(tid + 256*c)//60", "(tid + 256*c)//10%6", "(tid + 256*c)%10"],
     }  # fmt: skip
-    tile = {"shape": [10, 6, 10], "element": "f32"}
-    return from_data({"name": name, "tile": tile, "threads": 256, "accesses": [fill, *taps]})
+    return from_data(one_tile(name, [10, 6, 10], "f32", 256, [fill, *taps]))
 
 
 def test_a_stencil_of_seven_points_has_few_conflicts():

@@ -144,8 +144,7 @@ def rows_columns_diagonals(n, m, **layout):
         reads("columns", 4, [f"min(tid, {last})", "i"], i=m),
         reads("diagonals", 4, [f"min(tid, {last})", f"(tid + i) % {m}"], i=m),
     ]
-    tile = {"shape": [n, m], "element": "f32"}
-    return from_data({"name": "t", "tile": tile, "threads": m, "accesses": accesses, "layout": layout})
+    return from_data(one_tile("t", [n, m], "f32", m, accesses, layout=layout))
 
 
 @pytest.mark.parametrize("families", [["none", "pad", "table"], ["table"]])
@@ -237,14 +236,7 @@ def test_a_better_table_is_named_in_the_unit_of_what_was_found():
          "index": [f"{k} if tid == 0 else ({(k + 1) % 5} if tid == 1 else tid + 3)"]}
         for k in range(5)
     ]  # fmt: skip
-    tile = {"shape": [7], "element": "f32"}
-    data = {
-        "name": "ring",
-        "tile": tile,
-        "threads": 4,
-        "accesses": accesses,
-        "layout": {"families": ["none"]},
-    }
+    data = one_tile("ring", [7], "f32", 4, accesses, layout={"families": ["none"]})
     result = solve(from_data(data), target=toy.toy_device(4, 4))
     assert (result.excess, result.weighted_excess) == (4, 9)
     assert result.reason == "a table of offsets would have 2 weighted excess in 36 bytes"

@@ -38,14 +38,17 @@ def plain_costs(given, masks):
 
 def fixed(model, masks):
     """The model with every mask bit that it has fixed."""
-    for (target, source), bit in model._bits.items():
+    for name, bit in {
+        name: bit for bit, name in model.model.names.items() if name.startswith("mask_")
+    }.items():
+        target, source = map(int, name.split("_")[1:])
         on = masks.get(target, 0) >> source & 1
-        model._model.clause([bit if on else -bit - 1])
+        model.model.clause([bit if on else -bit - 1])
     return model
 
 
 def allowed(model, masks):
-    return fixed(model, masks)._model.solve(Budget()).outcome is not Outcome.INFEASIBLE
+    return fixed(model, masks).model.solve(Budget()).outcome is not Outcome.INFEASIBLE
 
 
 COLUMNS = phases((0, 4, 8, 12), (0, 5, 10, 15), (1, 2, 16, 19), (3, 7))
@@ -56,7 +59,7 @@ def test_no_phase_costs_more_than_its_ceiling(ceilings):
     verdicts = set()
     for masks in MASKS:
         model = SwizzleModel(COLUMNS, FIELD, FREE)
-        model._hold(np.array(ceilings))
+        model.hold(np.array(ceilings))
         holds = all(cost <= most for cost, most in zip(plain_costs(COLUMNS, masks), ceilings, strict=True))
         assert allowed(model, masks) == holds, masks
         verdicts.add(holds)
@@ -71,16 +74,12 @@ def test_the_excess_is_what_counting_finds():
         excess = sum(w * (cost - 1) for w, cost in zip((3, 1, 5), costs, strict=True))
         assert given.excess(masks) == excess
         model = SwizzleModel(given, FIELD, FREE)
-        model._loads(model._phases[0])  # so that there are bits to fix
-        for phase in model._phases[1:]:
-            model._loads(phase)
-        assert fixed(model, masks).solve_index_cost(excess, Budget(), None).outcome is Outcome.OPTIMAL
+        model.hold_excess(excess)
+        assert fixed(model, masks).cheapest(Budget(), None).outcome is Outcome.OPTIMAL
         if excess:
             model = SwizzleModel(given, FIELD, FREE)
-            for phase in model._phases:
-                model._loads(phase)
-            tight = fixed(model, masks).solve_index_cost(excess - 1, Budget(), None)
-            assert tight.outcome is Outcome.INFEASIBLE
+            model.hold_excess(excess - 1)
+            assert fixed(model, masks).cheapest(Budget(), None).outcome is Outcome.INFEASIBLE
 
 
 def test_vectors_stay_whole():
@@ -88,8 +87,7 @@ def test_vectors_stay_whole():
     given = Rules(range(2), ((0, (0b00100, 0b11000)),), None)
     for masks in MASKS:
         model = SwizzleModel(COLUMNS, FIELD, given)
-        for phase in model._phases:
-            model._loads(phase)
+        model.hold_excess(1000)  # so that there are bits to fix
         whole = all((masks[0] & start).bit_count() % 2 == 0 for start in (0b00100, 0b11000))
         assert allowed(model, masks) == whole, masks
 
@@ -98,8 +96,7 @@ def test_the_last_block_is_flipped_only_as_it_may_be():
     given = Rules(range(2), (), (0b10100, frozenset((0, 2))))
     for masks in MASKS:
         model = SwizzleModel(COLUMNS, FIELD, given)
-        for phase in model._phases:
-            model._loads(phase)
+        model.hold_excess(1000)  # so that there are bits to fix
         flips = sum(((masks[bit] & 0b10100).bit_count() % 2) << bit for bit in (0, 1))
         assert allowed(model, masks) == (flips in (0, 2)), masks
 
@@ -124,7 +121,7 @@ def test_rules_are_those_of_the_tile(rows, vector_rows):
         table = [toy.apply(masks, word) for word in range(4 * rows)]
         whole = all(table[s] % 2 == 0 and table[s + 1] == table[s] + 1 for s in starts.tolist())
         model = SwizzleModel(phases(range(4 * rows)), field, given)
-        model._loads(model._phases[0])
+        model.hold_excess(1000)
         kept = {bit: mask for bit, mask in masks.items() if bit in given.targets}
         if kept == {bit: mask for bit, mask in masks.items() if mask or bit in given.targets}:
             assert allowed(model, masks) == (whole and max(table) < 4 * rows), masks

@@ -339,8 +339,7 @@ def test_counting_holds_for_each_access_by_its_own_banks(tmp_path):
         reads("a", 16, ["tid", "0"]),
         writes("b", 1, ["tid", "0"]),
     ]
-    tile = {"shape": [24, 16], "element": "f32"}
-    data = {"name": "g", "target": "gfx950", "tile": tile, "threads": 16, "accesses": accesses}
+    data = one_tile("g", [24, 16], "f32", 16, accesses, target="gfx950")
     problem = from_data(data)
     given = certificate(problem, device("gfx950"), solve(problem))
     assert given["bound"]["excess"] == 1

@@ -7,9 +7,9 @@ import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-from written import reads, writes
+from emit_programs import emit
+from written import one_tile, reads, writes
 
-from layoutopt.codegen.languages import emit
 from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.files.file import from_data
 from layoutopt.ground import escape
@@ -29,8 +29,7 @@ def problem():
         reads("-2", 4, ["lane % 4", "lane // 4"]),
     ]
     families = {"families": ["none", "pad", "xor"]}
-    tile = {"shape": [4, 8], "element": "f32"}
-    return from_data({"name": NASTY, "tile": tile, "threads": 32, "accesses": accesses, "layout": families})
+    return from_data(one_tile(NASTY, [4, 8], "f32", 32, accesses, layout=families))
 
 
 @pytest.fixture(scope="module")

@@ -145,8 +145,7 @@ def test_nothing_said_of_every_layout_is_beaten(seed):
 
 def problem_of(element, shape, width, index="tid", threads=32, **more):
     access = reads("a", width, index if isinstance(index, list) else [index])
-    tile = {"shape": shape, "element": element}
-    return from_data({"name": "t", "tile": tile, "threads": threads, "accesses": [access], **more})
+    return from_data(one_tile("t", shape, element, threads, [access], **more))
 
 
 @pytest.mark.parametrize(("size", "width", "excess"), [(8, 4, 1), (16, 4, 3), (16, 8, 2)])
@@ -286,8 +285,7 @@ def test_an_explanation_counts_blocks_wider_than_a_row_of_banks():
 
 def test_values_at_run_time_are_refused_where_an_access_is_wider_than_a_row_of_banks():
     access = reads("a", 16, ["4*v"], any={"v": 2})
-    tile = {"shape": [8], "element": "f32"}
-    problem = from_data({"name": "t", "tile": tile, "threads": LANES, "accesses": [access]})
+    problem = from_data(one_tile("t", [8], "f32", LANES, [access]))
     with pytest.raises(ProblemFileError, match="wider than the 8 bytes of a row of banks"):
         solve(problem, target=toy(2))
 

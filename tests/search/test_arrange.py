@@ -25,7 +25,7 @@ from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import Status
 from layoutopt.search.block import solve
 from layoutopt.search.packing import Plan, least, pack
-from layoutopt.search.tile_groups import groups
+from layoutopt.search.same_layout import groups
 from layoutopt.study.block import placed
 
 SMALL = [(2, 4), (3, 3), (2, 6), (4, 2), (3, 4), (2, 2, 2), (12,), (3, 5)]
@@ -370,9 +370,7 @@ BROKEN = {
     "order of all": ({"layout": {"order": [0, 1]}}, "layout.order: belongs to one tile"),
     "offset of all": ({"layout": {"offset": "x0*8 + x1"}}, "layout.offset: belongs to one tile"),
     "offset of one": ({"tiles": [ONE, {**ONE, "name": "b", "layout": {"offset": "x0*8 + x1"}}]}, "tiles[1].layout.offset: fixes the layout"),
-    "bytes first": ({"layout": {"minimise": "bytes"}}, "layout.minimise: several tiles are solved for excess first, not bytes"),
     "no family left": ({"tiles": [{**ONE, "layout": {"families": ["pad"]}}, {**ONE, "name": "b"}], "layout": {"families": ["xor"]}}, "tiles[0].layout.families: pad are allowed here"),
-    "two widths": ({"accesses": [{**TOUCH, "bytes": [8, 4]}, {**TOUCH, "tile": "b", "name": "r"}]}, "accesses[0].bytes: one width is expected"),
     "overlay of nothing": ({"overlay": [["a"], ["c"]]}, "overlay[1][0]: no tile is called 'c'"),
     "overlay twice": ({"overlay": [["a"], ["b", "a"]]}, "overlay[1][1]: 'a' already stands in overlay[0][0]"),
     "same layout of nothing": ({"same_layout": True}, "same_layout: needs an overlay of two or more times"),
@@ -429,7 +427,7 @@ def test_command_line(tmp_path):
     for options, code in (
         (("--max-bytes", "4095"), 1),
         (("--families", "none"), 1),
-        (("--minimise", "bytes"), 2),
+        (("--minimise", "bytes"), 0),
         (("--time-limit", "0.000001"), 3),
     ):
         assert layoutopt("solve", path, *options).returncode == code, options

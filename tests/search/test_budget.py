@@ -17,7 +17,7 @@ from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
 from layoutopt.files.file import from_data as problem
-from layoutopt.ground.budget import Budget, OutOfTime
+from layoutopt.ground.budget import DEFAULT_SECONDS, Budget, OutOfTime
 from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import offset_expression
 from layoutopt.model.cp_sat import Model, Outcome, _response
@@ -56,21 +56,19 @@ def test_a_part_ends_after_so_much_work_on_every_machine():
 
 
 def test_solve_has_the_limit_of_the_command(monkeypatch):
-    limits = []
-    monkeypatch.setattr("layoutopt.search.block.DEFAULT_SECONDS", 0.25)
+    left = []
     monkeypatch.setattr(
-        "layoutopt.search.block.solve_tile", lambda _, **how: limits.append(how["time_limit"])
+        "layoutopt.search.block.solve_tile", lambda _, **how: left.append(how["budget"].seconds)
     )
-    layoutopt.solve(None)
-    layoutopt.solve(None, time_limit=None)
-    assert limits == [0.25, None]
+    problem = layoutopt.load("transpose_32x32_f32")
+    layoutopt.solve(problem)
+    layoutopt.solve(problem, time_limit=None)
+    assert DEFAULT_SECONDS - 5 < left[0] <= DEFAULT_SECONDS
+    assert left[1] is None
 
 
 def test_an_answer_says_where_the_limit_ended_the_search_for_a_cheaper_index():
-    case = {
-        "name": "c", "tile": {"shape": [8, 8], "element": "f32"}, "threads": 32,
-        "accesses": [{"name": "a", "op": "load", "bytes": 4, "index": ["tid // 8 + i", "tid % 8"], "for": {"i": 4}}],
-    }  # fmt: skip
+    case = one_tile("c", [8, 8], "f32", 32, [reads("a", 4, ["tid // 8 + i", "tid % 8"], i=4)])
     problem, budget = from_data(case), Budget(1e6)
     left = solve(problem, budget=budget)
     assert (left.status, left.reason) == ("optimal", "")
@@ -163,21 +161,15 @@ def test_a_stopped_budget_solves_nothing():
 def test_a_trace_ends_with_its_time():
     budget = Budget()
     budget.stop()
-    tile = {"shape": [32, 32], "element": "f32"}
     access = reads("a", 4, ["i", "tid"], i=32)
-    rows = problem(
-        {"schema": "layoutopt.problem/1", "name": "p", "tile": tile, "threads": 32, "accesses": [access]}
-    )
+    rows = problem(one_tile("p", [32, 32], "f32", 32, [access]))
     with pytest.raises(OutOfTime):
         trace(rows, device("sm_90"), budget)
 
 
 def test_a_trace_in_pieces_is_the_trace():
-    tile = {"shape": [64, 1024], "element": "f32"}
     access = reads("a", 4, ["i", "(tid*5 + 3*j) % 1024"], i=64, j=3, where="tid % 3 != j", weight="i + j")
-    rows = problem(
-        {"schema": "layoutopt.problem/1", "name": "p", "tile": tile, "threads": 1000, "accesses": [access]}
-    )
+    rows = problem(one_tile("p", [64, 1024], "f32", 1000, [access]))
     (lanes,) = trace(rows, device("sm_90")).accesses
     i, j = np.divmod(np.arange(64 * 3), 3)
     tid = np.arange(1024)
@@ -269,8 +261,7 @@ def test_what_cannot_be_evaluated_in_time_ends_with_one_line(monkeypatch, capsys
 
 def nothing_is_asked_of(shape, **layout):
     access = writes("a", 1, ["0"] * len(shape))
-    tile = {"shape": shape, "element": {"bytes": 3}}
-    return problem({"name": "n", "tile": tile, "threads": 1, "accesses": [access], "layout": layout})
+    return problem(one_tile("n", shape, {"bytes": 3}, 1, [access], layout=layout))
 
 
 def test_candidates_end_where_none_that_follows_can_fit(monkeypatch):
@@ -336,9 +327,8 @@ def found_without_time(asked):
 @pytest.mark.parametrize("minimise", ["excess", "bytes", "instructions"])
 def test_whatever_the_time_there_is_a_plain_layout(minimise, element):
     access = reads("a", 4, [f"tid // {2**d} % 2" for d in range(8)])
-    tile = {"shape": [2] * 8, "element": element}
     layout = {"minimise": minimise, "max_bytes": 4096}
-    found = problem({"name": "n", "tile": tile, "threads": 32, "accesses": [access], "layout": layout})
+    found = problem(one_tile("n", [2] * 8, element, 32, [access], layout=layout))
     answer = found_without_time(found)
     assert answer.layout is not None
     # Complete only where nothing of any kind can be better.
@@ -385,12 +375,11 @@ def test_what_is_no_time_is_refused(seconds):
 @pytest.mark.parametrize(("threads", "asked"), [(32, True), (64, False)])
 def test_without_time_nothing_is_asked_of_every_layout_of_many_lanes(threads, asked):
     """Gathering words and cliques takes as long as a search; of few lanes it takes no time."""
-    tile = {"shape": [64, 64], "element": "f32"}
     accesses = [
         reads(f"a{k}", 4, index, i=64)
         for k, index in enumerate([["i", "tid"], ["tid", "i"], ["tid", "(tid + i) % 64"]])
     ]
-    asking = problem({"name": "p", "tile": tile, "threads": threads, "accesses": accesses})
+    asking = problem(one_tile("p", [64, 64], "f32", threads, accesses))
     gpu, told = device("sm_90"), []
     every_layout(
         asking.tile,

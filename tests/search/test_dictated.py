@@ -102,10 +102,10 @@ def test_every_candidate_is_the_modes_address_pattern(mode, element):
 def test_what_must_be_and_a_load_of_tma_have_one_list():
     """Boxes of 16-byte rows have the fewest conflicts: whole rows have 16, whatever the swizzle."""
     columns = ["0", "4*(lane%8)", "4*(lane//2%4)", "4*(lane//4%2)"]
-    reads = [reads(f"r{i}", 4, ["lane", c]) for i, c in enumerate(columns)]
+    rows = [reads(f"r{i}", 4, ["lane", c]) for i, c in enumerate(columns)]
     tile = {"name": "t", "tile": {"shape": [32, 32], "element": "f32"}, "threads": 32}
-    named = from_data({**tile, "accesses": reads, "layout": {"must_be": "tma"}})
-    moved = from_data({**tile, "accesses": [{"name": "ld", "op": "tma.load"}, *reads]})
+    named = from_data({**tile, "accesses": rows, "layout": {"must_be": "tma"}})
+    moved = from_data({**tile, "accesses": [{"name": "ld", "op": "tma.load"}, *rows]})
     result = solve(named)
     assert (str(result.status), result.excess, result.proof.excess.lower_bound) == ("optimal", 12, 12)
     assert (solve(moved).excess, solve(moved).offset) == (12, result.offset)
@@ -202,11 +202,11 @@ def test_where_instructions_come_first_the_bound_is_of_the_cheapest():
 
 def test_boxes_with_short_rows_are_counted_while_there_is_time():
     """Nothing is proved of what was not counted."""
-    reads = [
+    rows = [
         reads(f"r{k}", 4, ["lane", column])
         for k, column in enumerate(["0", "4*(lane % 8)", "4*(lane // 2 % 4)", "4*(lane // 4 % 2)"])
     ]
-    data = one_tile("t", [32, 32], "f32", 32, [{"name": "fill", "op": "tma.load"}, *reads])
+    data = one_tile("t", [32, 32], "f32", 32, [{"name": "fill", "op": "tma.load"}, *rows])
     case = case_of(from_data(data), device("sm_90"))
     whole, cut = (propose(case, Ask(budget)) for budget in (Budget(), Budget(0)))
     assert whole.complete

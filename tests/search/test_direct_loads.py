@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from emit_programs import emit
 from written import one_tile, reads
 
 from layoutopt import check
-from layoutopt.codegen.languages import emit
 from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
@@ -25,10 +25,8 @@ READ = {
 
 
 def data(index, op="buffer_load_dwordx4.lds", loops=2, target="gfx950", **more):
-    return {
-        "name": "direct", "target": target, "tile": {"shape": [64, 64], "element": "f16"}, "threads": 256,
-        "accesses": [{"name": "fill", "op": op, "index": index, "for": {"i": loops}}, READ], **more,
-    }  # fmt: skip
+    accesses = [{"name": "fill", "op": op, "index": index, "for": {"i": loops}}, READ]
+    return {**one_tile("direct", [64, 64], "f16", 256, accesses, target=target), **more}
 
 
 ROWS = ["tid // 8 + 32*i", "8*(tid % 8)"]

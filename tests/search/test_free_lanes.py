@@ -268,17 +268,9 @@ def test_global_side_without_free_lanes_is_refused():
         problem([{**ROWS, "global": {"contiguous": 128}}])
 
 
-def test_several_tiles_are_refused():
-    tile = {"name": "t", "shape": [32, 128], "element": "f32"}
-    access = {**ROWS, "tile": "t", "lanes": "free"}
-    with pytest.raises(ProblemFileError, match=r"accesses\[0\].lanes: cannot be free with several tiles"):
-        layoutopt.load_all({"name": "n", "tiles": [tile], "threads": 256, "accesses": [access]})
-
-
 def test_orders_in_words_stand_in_templates():
-    tile = {"shape": ["M", 128], "element": "f32"}
     access = drain("C", covers=[[0, "M"], [0, "M"]])
-    data = {"name": "t {M}", "tile": tile, "threads": 256, "accesses": [ROWS, access]}
+    data = one_tile("t {M}", ["M", 128], "f32", 256, [ROWS, access])
     small, large = layoutopt.load_all({**data, "params": {"M": [32, 64], "C": [32]}})
     assert [p.accesses[1].loops for p in (small, large)] == [{"i": 4}, {"i": 16}]
     assert large.accesses[1].global_.contiguous == 32

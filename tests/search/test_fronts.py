@@ -39,7 +39,7 @@ def explored(tile_set, clock, cut_short):
         return msgspec.structs.replace(found, status=Status.FEASIBLE)
 
     choice = explore(units, plan_of(tile_set, units), None, solver, clock)
-    return [int(point.excess) for point in choice.points], asked
+    return [int(point.value) for point in choice.points], asked
 
 
 def test_what_was_cut_short_has_the_time_that_others_leave():

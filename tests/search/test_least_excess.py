@@ -190,8 +190,7 @@ def test_no_size_is_ruled_out_where_accesses_see_different_numbers_of_banks(limi
         for op, elements in served.items()
     ]  # fmt: skip
     layout = {"families": ["pad", "xor"]} | ({} if limit is None else {"max_bytes": limit})
-    tile = {"shape": [7, 3], "element": "f32"}
-    problem = from_data({"name": "t", "tile": tile, "threads": 4, "accesses": accesses, "layout": layout})
+    problem = from_data(one_tile("t", [7, 3], "f32", 4, accesses, layout=layout))
     gpu = Device("uneven", "uneven", 4, 4, 4, rule)
     result = solve(problem, target=gpu, conflict_free=limit is not None)
     assert result.status in (Status.FEASIBLE, Status.UNKNOWN)

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 from command import layoutopt
-from written import reads, writes
+from written import one_tile, reads, writes
 
 from layoutopt.codegen.sizes import sizes_header
 from layoutopt.errors import LayoutError, ProblemFileError
@@ -37,8 +37,7 @@ def file(sizes=SIZES, **more):
         "index": ["(tid + 256*i) % M", "(tid + 256*i) // M"],
         "for": loops,
     }
-    tile = {"shape": ["M", "N"], "element": "f32"}
-    return {"name": "t", "tile": tile, "threads": 256, "sizes": sizes, "accesses": [rows, columns], **more}  # fmt: skip
+    return {**one_tile("t", ["M", "N"], "f32", 256, [rows, columns], sizes=sizes), **more}
 
 
 def found(raw, budget=None):

@@ -179,8 +179,7 @@ def test_a_fix_and_an_edit_save_time_and_not_wavefronts_alone():
     """An XOR without conflicts takes instructions in every iteration, where a pad and a split take none."""
     rows = writes("rows", 4, ["tid // 32 + 2*i", "tid % 32"], i=20)
     columns = reads("columns", 4, ["tid % 40", "j"], j=36, where="tid < 40")
-    tile = {"shape": [40, 36], "element": "f32"}
-    problem = from_data({"name": "p", "tile": tile, "threads": 64, "accesses": [rows, columns]})
+    problem = from_data(one_tile("p", [40, 36], "f32", 64, [rows, columns]))
     asked = check(problem, "x0*36 + x1", solver=quick)
     assert [edit.details["offset"] for edit in findings(asked, "edit")] == ["x0*37 + x1"]
     hurried = check(problem, "x0*36 + x1", solver=quick, budget=Budget(0))

@@ -490,8 +490,7 @@ COLUMNS = reads("columns", 8, ["tid", "0"])
 
 
 def columns():
-    tile = {"shape": [64, 32], "element": "f64"}
-    return from_data({"name": "c", "tile": tile, "threads": 64, "accesses": [COLUMNS]})
+    return from_data(one_tile("c", [64, 32], "f64", 64, [COLUMNS]))
 
 
 def test_questions_stay_open_once_the_time_is_over():

@@ -1,0 +1,1 @@
+"""What the instructions of machine code do: a table with an entry a mnemonic."""

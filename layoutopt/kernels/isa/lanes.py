@@ -1,0 +1,221 @@
+"""What instructions of machine code do across the lanes of a warp."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from layoutopt.kernels.isa.integers import Builder, Built, compute, forget, predicate_slots, shape, slots
+from layoutopt.kernels.isa.operands import UnreadableOperand, is_predicate, joined, pair, predicate, word
+from layoutopt.kernels.machine import values
+from layoutopt.kernels.machine.values import Bools, Value
+from layoutopt.kernels.program import Across, Compute, Nothing
+from layoutopt.kernels.read.listing import Instruction
+
+
+def _first_lane(instruction: Instruction) -> Built:
+    """R2UR: the value of the first active lane; a predicate says which lanes have another one.
+
+    Code that serves one number at a time goes round until no lane is left; of a number of two words, the
+    second (`.OR`) adds to the predicate of the first.
+    """
+    operands = [text for text in instruction.operands if not is_predicate(text)]
+    told = predicate_slots([text for text in instruction.operands if is_predicate(text)], 1)[0]
+    source = word(operands[1])
+    if source.value(values.TRUE) is not values.TRUE:
+        raise UnreadableOperand(operands[1])
+    joins = instruction.has("OR")
+    where = [slots(operands[0])[0], told]
+    kept = [k for k, slot in enumerate(where) if slot is not None]
+
+    def function(active: Bools, value: Value, before: Value = values.ZERO) -> tuple[Value, ...]:
+        first = values.cut(values.of_lane(value, active.argmax(axis=1)[:, None], active.shape), 32)
+        other = values.invert(values.equal(value, first), 1)
+        results = (first, values.either(before, other, 1) if joins else other)
+        return tuple(results[k] for k in kept)
+
+    if not kept:
+        return Built(Compute(lambda *_: ()), (), ())
+    old = (told,) if joins and told is not None else ()
+    cells = tuple(slot for slot in where if slot is not None)
+    return Built(Across(function), (*source.operands, *old), cells)
+
+
+def _shuffle(instruction: Instruction) -> Built:
+    """SHFL: another lane's value, as PTX defines it."""
+    form = shape(instruction)
+    mode = next((m for m in instruction.modifiers if m in ("IDX", "UP", "DOWN", "BFLY")), "")
+    if len(form.sources) != 3 or not mode:
+        raise UnreadableOperand("SHFL of another form")
+    where = [*slots(form.dest), *predicate_slots(form.results, 1)]
+    inner = compute(where, [word(text) for text in form.sources], lambda a, b, c: (a, b))
+    sources, read = joined([word(text) for text in form.sources])
+    kept = [k for k, slot in enumerate(where) if slot is not None]
+
+    def function(active: Bools, *parts: Value) -> tuple[Value, ...]:
+        results = shuffle(active, mode, *read(parts))
+        return tuple(results[k] for k in kept)
+
+    return Built(Across(function), sources, inner.dests)
+
+
+def _vote(instruction: Instruction) -> Built:
+    """VOTE: whether all or any lane's predicate holds, and of which lanes."""
+    mode = next((m for m in instruction.modifiers if m in ("ALL", "ANY", "EQ")), "")
+    if not mode:
+        raise UnreadableOperand("VOTE of another form")
+    operands = list(instruction.operands)
+    asked = operands.pop()
+    registers = [text for text in operands if not is_predicate(text)]
+    where = [
+        *(slots(registers[0]) if registers else [None]),
+        *predicate_slots([text for text in operands if is_predicate(text)], 1),
+    ]
+    source = predicate(asked)
+    kept = [k for k, slot in enumerate(where) if slot is not None]
+
+    def function(active: Bools, *parts: Value) -> tuple[Value, ...]:
+        results = vote(active, mode, source.value(*parts))
+        return tuple(results[k] for k in kept)
+
+    return Built(Across(function), source.operands, tuple(slot for slot in where if slot is not None))
+
+
+def _elect(instruction: Instruction) -> Built:
+    """ELECT: true in one active lane, the first."""
+    texts = [text for text in instruction.operands if is_predicate(text)]
+    registers = [text for text in instruction.operands if not is_predicate(text)]
+    where = [*predicate_slots(texts[:1], 1), *(slots(registers[0]) if registers else [None])]
+    kept = [k for k, slot in enumerate(where) if slot is not None]
+
+    def function(active: Bools) -> tuple[Value, ...]:
+        first = active.argmax(axis=1)[:, None]
+        chosen = (np.arange(32) == first) & active
+        results = (Value(chosen.astype(np.uint64)), Value(first.astype(np.uint64)))
+        return tuple(results[k] for k in kept)
+
+    return Built(Across(function), (), tuple(slot for slot in where if slot is not None))
+
+
+def _reduce(instruction: Instruction) -> Built:
+    """REDUX: one number out of all active lanes'."""
+    operators: dict[str, tuple[np.ufunc, int]] = {
+        "OR": (np.bitwise_or, 0),
+        "XOR": (np.bitwise_xor, 0),
+        "SUM": (np.add, 0),
+        "MAX": (np.maximum, 0),
+        "MIN": (np.minimum, 0xFFFFFFFF),
+    }
+    name = next((m for m in instruction.modifiers if m in operators), "")
+    if not name or (instruction.has("S32") and name in ("MIN", "MAX")):
+        return forget(1)(instruction)
+    source = word(instruction.operands[1])
+    combine, neutral = operators[name]
+
+    def function(active: Bools, *parts: Value) -> tuple[Value, ...]:
+        value = source.value(*parts)
+        if value.unknown is not None and (active & (value.unknown != 0)).any():
+            return (values.unknown(),)
+        numbers = np.where(active, np.broadcast_to(value.bits, active.shape), np.uint64(neutral))
+        return (Value(combine.reduce(numbers, axis=1, keepdims=True) & values.mask(32)),)
+
+    where = slots(instruction.operands[0])
+    if where[0] is None:
+        return Built(Nothing())
+    return Built(Across(function), source.operands, (where[0],))
+
+
+def _match(instruction: Instruction) -> Built:
+    """MATCH.ANY: which active lanes have the same number as this one."""
+    wide = instruction.has("U64")
+    if not instruction.has("ANY"):
+        return forget(1)(instruction)
+    source = (pair if wide else word)(instruction.operands[-1])
+
+    def function(active: Bools, *parts: Value) -> tuple[Value, ...]:
+        value = source.value(*parts)
+        numbers = np.broadcast_to(value.bits, active.shape)
+        same = (numbers[:, :, None] == numbers[:, None, :]) & active[:, None, :]
+        masks = (same.astype(np.uint64) << np.arange(32, dtype=np.uint64)).sum(axis=2, dtype=np.uint64)
+        lost = values.whole(value)
+        hidden = None
+        if lost is not None:
+            unsure = np.logical_and(lost, active).any(axis=1, keepdims=True)
+            hidden = np.where(unsure, values.mask(32), np.uint64(0))
+        return (values.made(masks, hidden, 32),)
+
+    where = slots(instruction.operands[0])
+    if where[0] is None:
+        return Built(Nothing())
+    return Built(Across(function), source.operands, (where[0],))
+
+
+def shuffle(active: Bools, mode: str, data: Value, lane: Value, clamp: Value) -> tuple[Value, Value]:
+    """What each lane reads from another one and whether that is in range (PTX ISA, shfl.sync).
+
+    Args:
+        active: shape (warps, 32).
+        mode: IDX, UP, DOWN or BFLY.
+        data, lane: of the instruction's operands a and b.
+        clamp: operand c: the clamp in bits 0 to 4, the segment mask in bits 8 to 12.
+    """
+    own = np.arange(32)
+    if lane.unknown is not None or clamp.unknown is not None:
+        return values.unknown(), values.unknown(1)
+    by = np.broadcast_to(lane.bits, active.shape).astype(np.int64) & 31
+    limit = np.broadcast_to(clamp.bits, active.shape).astype(np.int64) & 31
+    segment = np.broadcast_to(clamp.bits, active.shape).astype(np.int64) >> 8 & 31
+    most = (own & segment) | (limit & ~segment)
+    least = own & segment
+    match mode:
+        case "UP":
+            source = own - by
+            within = source >= most
+        case "DOWN":
+            source = own + by
+            within = source <= most
+        case "BFLY":
+            source = own ^ by
+            within = source <= most
+        case _:
+            source = least | (by & ~segment)
+            within = source <= most
+    chosen = np.where(within, source, own) & 31
+    bits = np.take_along_axis(np.broadcast_to(data.bits, active.shape), chosen, axis=1)
+    hidden = np.zeros(active.shape, np.uint64)
+    if data.unknown is not None:
+        hidden = np.take_along_axis(np.broadcast_to(data.unknown, active.shape), chosen, axis=1)
+    reads_idle = ~np.take_along_axis(active, chosen, axis=1)
+    hidden = np.where(reads_idle, values.mask(32), hidden)
+    return values.made(bits, hidden, 32), Value(within.astype(np.uint64))
+
+
+def vote(active: Bools, mode: str, holds: Value) -> tuple[Value, Value]:
+    """The lanes of which a predicate holds, as a mask, and whether they are ALL, ANY or equal (EQ)."""
+    true = active & (holds.bits != 0)
+    weights = np.uint64(1) << np.arange(32, dtype=np.uint64)
+    ballot = (true * weights).sum(axis=1, keepdims=True, dtype=np.uint64)
+    unsure = np.zeros(active.shape, bool) if holds.unknown is None else active & (holds.unknown != 0)
+    hidden = (unsure * weights).sum(axis=1, keepdims=True, dtype=np.uint64)
+    false = active & ~true & ~unsure
+    some, none = true.any(axis=1, keepdims=True), false.any(axis=1, keepdims=True)
+    maybe = unsure.any(axis=1, keepdims=True)
+    answer, open_ = {
+        "ALL": (~none, maybe & ~none),
+        "ANY": (some, maybe & ~some),
+        "EQ": (~(some & none), maybe & ~(some & none)),
+    }[mode]
+    return values.made(ballot, hidden, 32), values.made(answer.astype(np.uint64), open_.astype(np.uint64), 1)
+
+
+LANES: Final[Mapping[str, Builder]] = {
+    "ELECT": _elect,
+    "MATCH": _match,
+    "R2UR": _first_lane,
+    "REDUX": _reduce,
+    "SHFL": _shuffle,
+    "VOTE": _vote,
+    "VOTEU": _vote,
+}

@@ -1,0 +1,1 @@
+"""One launch of a program executed: values, memories, lanes, and what it costs."""

@@ -1,0 +1,270 @@
+"""What each shared-memory instruction of a launch costs, counted by the conflict engine.
+
+Addresses are gathered and counted some thousands of warp instructions at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+
+from layoutopt.engine.conflicts import addressing_lanes, count_wavefronts
+from layoutopt.ground.arrays import IntArray
+from layoutopt.hardware.devices import Device
+from layoutopt.kernels.machine.registers import Stopped
+from layoutopt.kernels.machine.values import Bools
+from layoutopt.kernels.program import Memory, Program
+
+BATCH_ROWS: Final = 4096
+# A doubt that leaves open how often anything behind it happens ends so.
+ONE_ROUND: Final = "of rounds that it may begin one is counted"
+# Doubts that leave open how much there is end with one of these.
+OPEN: Final = (ONE_ROUND, "is not counted", "reaches shared memory is not known", "bytes is not known")
+# Warp instructions whose addresses are kept for imports, an instruction of the program.
+MOST_TRACED_ROWS: Final = 1 << 16
+
+
+@dataclass(slots=True)
+class Tally:
+    """Totals of one instruction.
+
+    Attributes:
+        executions: warp instructions, with those of which every lane is off.
+        wavefronts, ideal, phases: of those that are known.
+        unknown: warp instructions with a lane of which it is unknown where or whether.
+        best, worst: wavefronts that those may take.
+        worst_row: addresses and lanes of the warp instruction with most conflicts, which has
+            `worst_conflicts`.
+        low, high: first byte and end of what is touched.
+    """
+
+    executions: int = 0
+    wavefronts: int = 0
+    ideal: int = 0
+    phases: int = 0
+    unknown: int = 0
+    best: int = 0
+    worst: int = 0
+    worst_conflicts: int = -1
+    worst_wavefronts: int = 0
+    worst_row: tuple[IntArray, Bools] | None = None
+    low: int = 1 << 62
+    high: int = 0
+
+    def add(self, other: Tally, times: int) -> None:
+        """Add what another launch, or part of it, did so many times."""
+        for name in ("executions", "wavefronts", "ideal", "phases", "unknown", "best", "worst"):
+            setattr(self, name, getattr(self, name) + times * getattr(other, name))
+        if other.worst_conflicts > self.worst_conflicts:
+            self.worst_conflicts, self.worst_row = other.worst_conflicts, other.worst_row
+            self.worst_wavefronts = other.worst_wavefronts
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """One step of some warps of the first block: warp numbers, addresses, lanes, how often it happened."""
+
+    warps: IntArray
+    address: IntArray
+    lanes: Bools
+    order: int
+    times: int = 1
+
+
+@dataclass(slots=True)
+class Counter:
+    """Who is told what the kernel does to shared memory, and counts it.
+
+    Attributes:
+        program, gpu: what runs where.
+        warps: of a block.
+        traced: addresses are kept of the first block.
+        strict: the first doubt ends the evaluation, except those that are excused.
+        excused: doubts that there are anyway.
+        tallies: by index of the step.
+        doubts: why the counts may differ from what runs, by index of the step.
+        traces: what the first block did, by index of the step.
+        barriers: of the whole first block: the order of the last execution before each.
+        ended: the evaluation ended before the kernel did.
+    """
+
+    program: Program
+    gpu: Device
+    warps: int
+    traced: bool = False
+    strict: bool = False
+    excused: frozenset[str] = frozenset()
+    tallies: dict[int, Tally] = field(default_factory=dict)
+    doubts: dict[str, int] = field(default_factory=dict)
+    traces: dict[int, list[Execution]] = field(default_factory=dict)
+    barriers: list[int] = field(default_factory=list)
+    ended: bool = False
+    _waiting: dict[int, list[tuple[IntArray, Bools]]] = field(default_factory=dict)
+    _rows: dict[int, int] = field(default_factory=dict)
+    _traced_rows: dict[int, int] = field(default_factory=dict)
+    _clock: int = 0
+
+    def uncertain(self, index: int, why: str) -> None:
+        """The counts may differ from what runs."""
+        self.doubts.setdefault(why, index)
+        if self.strict and why not in self.excused:
+            raise Stopped(why)
+
+    def trial(self, strict: bool = True) -> Counter:
+        """A counter for what happens next, of which it is not known yet how often."""
+        excused = self.excused | self.doubts.keys()
+        other = Counter(self.program, self.gpu, self.warps, self.traced, strict, excused)
+        other._clock = self._clock
+        return other
+
+    def repeat(self, other: Counter, times: int) -> None:
+        """What the other counted happened so many times."""
+        self.finish()
+        other.finish()
+        for index, tally in other.tallies.items():
+            self.tallies.setdefault(index, Tally()).add(tally, times)
+        for why, index in other.doubts.items():
+            self.doubts.setdefault(why, index)
+        for index, executions in other.traces.items():
+            rows = sum(len(one.warps) for one in executions)
+            self._traced_rows[index] = self._traced_rows.get(index, 0) + rows
+            self.traces.setdefault(index, []).extend(
+                replace(one, times=one.times * times) for one in executions
+            )
+        self.barriers += other.barriers
+        self._clock = other._clock
+
+    def met(self, block: int, warps: IntArray) -> None:
+        """Warps of a block waited for each other."""
+        if block == 0 and len(warps) == self.warps:
+            self.barriers.append(self._clock)
+
+    def access(
+        self,
+        index: int,
+        rows: IntArray,
+        address: IntArray,
+        lanes: Bools,
+        unsure: Bools | None,
+        hidden: Bools | None,
+    ) -> None:
+        """One step of these warps; `unsure` lanes may take part, where `hidden` ones do is unknown."""
+        tally = self.tallies.setdefault(index, Tally())
+        tally.executions += len(rows)
+        self._clock += 1
+        action = self.program.steps[index].action
+        assert isinstance(action, Memory)
+        if action.operation is None:
+            return
+        if (action.operation.kind, action.operation.width_bytes) not in self.gpu.rules:
+            tally.unknown += len(rows)
+            step, what = self.program.steps[index], action.operation
+            self.uncertain(
+                index,
+                f"{step.text.split()[0]} at 0x{step.address:x}: how {self.gpu.name} serves {what.kind} of "
+                f"{what.width_bytes} bytes is not known",
+            )
+            return
+        sure = np.ones(len(rows), bool)
+        most = lanes if unsure is None else lanes | unsure
+        for doubt, count in ((hidden, self._anywhere), (unsure, self._perhaps)):
+            doubtful = sure & (False if doubt is None else doubt.any(axis=1))
+            if doubtful.any():
+                count(tally, action, address[doubtful], lanes[doubtful], most[doubtful])
+                tally.unknown += int(doubtful.sum())
+                sure &= ~doubtful
+        if not sure.all():
+            rows, address, lanes = rows[sure], address[sure], lanes[sure]
+        if self.traced:
+            self._trace(index, rows, address, lanes)
+        if action.retried:
+            address, lanes = self._uncrowded(index, tally, action, address, lanes)
+        if lanes.any():
+            self._waiting.setdefault(index, []).append((address, lanes))
+            self._rows[index] = self._rows.get(index, 0) + len(address)
+            if self._rows[index] >= BATCH_ROWS:
+                self._count(index)
+
+    def _anywhere(self, tally: Tally, action: Memory, address: IntArray, least: Bools, most: Bools) -> None:
+        """Bounds where addresses are unknown: no conflicts; each lane at another word of one bank."""
+        assert action.operation is not None
+        # Without conflicts, also where lanes of one word have them.
+        together = np.zeros(most.shape, np.int64)
+        tally.best += int(count_wavefronts(together, least, action.operation, self.gpu).phases.sum())
+        row_bytes = self.gpu.banks * self.gpu.bank_bytes
+        apart = np.broadcast_to(np.arange(most.shape[1]) * row_bytes * 2, most.shape)
+        tally.worst += int(count_wavefronts(apart, most, action.operation, self.gpu).wavefronts.sum())
+
+    def _perhaps(self, tally: Tally, action: Memory, address: IntArray, least: Bools, most: Bools) -> None:
+        """Bounds where lanes may take part: none of them does, or all do."""
+        assert action.operation is not None
+        used = addressing_lanes(most, action.operation)
+        address = np.where(used, address, 0)
+        counts = count_wavefronts(address, least, action.operation, self.gpu)
+        tally.best += int((counts.phases if action.retried else counts.wavefronts).sum())
+        tally.worst += int(count_wavefronts(address, most, action.operation, self.gpu).wavefronts.sum())
+        self._touched(tally, action, address[used])
+
+    def _uncrowded(
+        self, index: int, tally: Tally, action: Memory, address: IntArray, lanes: Bools
+    ) -> tuple[IntArray, Bools]:
+        """The executions without conflicts; of the others there are bounds: none, or as lanes one by one."""
+        assert action.operation is not None
+        counts = count_wavefronts(np.where(lanes, address, 0), lanes, action.operation, self.gpu)
+        crowded = counts.bank_conflicts > 0
+        if crowded.any():
+            tally.unknown += int(crowded.sum())
+            tally.best += int(counts.phases[crowded].sum())
+            tally.worst += int(counts.wavefronts[crowded].sum())
+            self._touched(tally, action, address[crowded][lanes[crowded]])
+            step = self.program.steps[index]
+            named = f"{step.text.split()[0]} at 0x{step.address:x}"
+            self.uncertain(
+                index, f"{named}: how many of the lanes that meet are served together is not known"
+            )
+        return address[~crowded], lanes[~crowded]
+
+    def _touched(self, tally: Tally, action: Memory, touched: IntArray) -> None:
+        assert action.operation is not None
+        if touched.size:
+            tally.low = min(tally.low, int(touched.min()))
+            tally.high = max(tally.high, int(touched.max()) + action.operation.width_bytes)
+
+    def _trace(self, index: int, rows: IntArray, address: IntArray, lanes: Bools) -> None:
+        first = rows < self.warps
+        # One more than the most is kept, so that it is seen that some are missing.
+        if first.any() and self._traced_rows.get(index, 0) <= MOST_TRACED_ROWS:
+            self._traced_rows[index] = self._traced_rows.get(index, 0) + int(first.sum())
+            execution = Execution(rows[first], address[first], lanes[first], self._clock)
+            self.traces.setdefault(index, []).append(execution)
+
+    def finish(self) -> None:
+        """Count what is left."""
+        for index in list(self._waiting):
+            self._count(index)
+
+    def _count(self, index: int) -> None:
+        waiting = self._waiting.pop(index)
+        self._rows[index] = 0
+        action = self.program.steps[index].action
+        assert isinstance(action, Memory)
+        assert action.operation is not None
+        address = np.concatenate([np.broadcast_to(a, one.shape) for a, one in waiting])
+        lanes = np.concatenate([one for _, one in waiting])
+        used = addressing_lanes(lanes, action.operation)
+        address = np.where(used, address, 0)
+        counts = count_wavefronts(address, lanes, action.operation, self.gpu)
+        tally = self.tallies[index]
+        tally.wavefronts += int(counts.wavefronts.sum())
+        tally.ideal += int(counts.ideal.sum())
+        tally.phases += int(counts.phases.sum())
+        conflicts = counts.bank_conflicts
+        worst = int(conflicts.argmax())
+        if conflicts[worst] > tally.worst_conflicts:
+            tally.worst_conflicts = int(conflicts[worst])
+            tally.worst_wavefronts = int(counts.wavefronts[worst])
+            tally.worst_row = (address[worst].copy(), used[worst].copy())
+        self._touched(tally, action, address[used])

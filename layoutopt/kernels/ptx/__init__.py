@@ -1,0 +1,1 @@
+"""PTX as text: read, followed, and edited."""

@@ -1,0 +1,1 @@
+"""What an evaluated launch says: its arrays, totals and problems."""

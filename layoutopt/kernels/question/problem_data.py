@@ -1,0 +1,348 @@
+"""An array of a kernel as a problem: its tile, and what every lane of the first block does to it.
+
+Executions of instructions on one line of the source are one access with a loop, where a formula fits all of
+them; else each instruction is an access, and where no formula fits, its coordinates are a table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from layoutopt.accesses.array_access import from_coordinates
+from layoutopt.errors import ProblemFileError
+from layoutopt.expressions.threads import fit_threads
+from layoutopt.ground.arrays import BoolArray, IntArray
+from layoutopt.ground.escape import comment, shown
+from layoutopt.hardware.operations import Operation
+from layoutopt.kernels.machine.counts import MOST_TRACED_ROWS
+from layoutopt.kernels.machine.evaluate import Evaluation
+from layoutopt.kernels.program import Memory
+from layoutopt.kernels.question.arrays import UsedArray, moved_by_itself
+from layoutopt.kernels.question.summary import op_text
+from layoutopt.kernels.read.declarations import declared_shape
+from layoutopt.problems.types import Problem, Tile
+
+LANES: Final = 32
+_NAME_CHARACTERS: Final = 120  # of files and arrays, so that names of accesses keep to their limit
+_ELEMENTS: Final = {1: "u8", 2: "f16", 4: "f32", 8: "f64", 16: "b128"}
+# Row lengths that are tried where nobody says the shape.
+_MOST_PITCHES: Final = 6
+_LEAST_ROW_BYTES: Final = 32
+# Rows are better to have than one line, if formulas over them are not much longer.
+ROWS_MAY_BE_LONGER: Final = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Executions of one access by the warps of a block.
+
+    Attributes:
+        name: for people.
+        operation: what it does.
+        offset: int64, shape (trips, warps, 32): bytes from the start of the array.
+        lanes: bool, same shape: lanes that take part.
+        weight: how often all of it happens.
+    """
+
+    name: str
+    operation: Operation
+    offset: IntArray
+    lanes: BoolArray
+    weight: int = 1
+
+
+def array_problem(
+    evaluation: Evaluation, used: UsedArray, shape: tuple[int, ...] | None = None
+) -> dict[str, Any]:
+    """Problem data of an array.
+
+    Args:
+        evaluation: of a launch.
+        used: the array.
+        shape: its extents, where the user says them.
+
+    Raises:
+        ProblemFileError: its accesses are not known, too many, or do not go with the shape.
+    """
+    question = Question(evaluation, used, shape)
+    plain = question.data(question.extents)
+    if shape is not None or len(question.extents) > 1:
+        return plain
+    shortest = min((question.data(one) for one in question.pitches()), key=_length, default=plain)
+    return shortest if _length(shortest) <= ROWS_MAY_BE_LONGER * _length(plain) else plain
+
+
+class Question:
+    """An array of a launch about to become a problem, whatever extents its tile gets.
+
+    Args:
+        evaluation: of the launch.
+        used: the array.
+        shape: its extents, where the user says them.
+        widest: accesses of more bytes at each lane are several of these; None to leave them.
+
+    Attributes:
+        extents: as said, as a source declares them, or else all elements in one line.
+        element_bytes: what these extents make of the array's bytes, or the largest that no access splits.
+
+    Raises:
+        ProblemFileError: its accesses are not known, or too many; or the shape does not fit its bytes.
+    """
+
+    def __init__(
+        self,
+        evaluation: Evaluation,
+        used: UsedArray,
+        shape: tuple[int, ...] | None = None,
+        widest: int | None = None,
+    ) -> None:
+        self._evaluation, self._used = evaluation, used
+        self._sites = [one for group in _groups(evaluation, used) for one in group]
+        if widest is not None:
+            self._sites = [part for site in self._sites for part in _split(site, widest)]
+        self._doubtful = [k for k in used.steps if evaluation.tallies[k].unknown]
+        if not self._sites:
+            why = "the first block accesses none of it"
+            if self._doubtful:
+                why = "the addresses of its accesses are not known"
+            raise ProblemFileError(used.array.name, why)
+        told = shape or self._declared()
+        size = used.array.size
+        if told is None:
+            self.element_bytes = _element_bytes(self._sites, size)
+            told = (-(-size // self.element_bytes),)
+        else:
+            self.element_bytes, rest = divmod(size, math.prod(told))
+            if rest or self.element_bytes not in _ELEMENTS:
+                why = f"{used.array.name} has {size} bytes: no elements of 1 to 16 bytes make {told}"
+                raise ProblemFileError("--shape", why)
+        self.extents: tuple[int, ...] = told
+
+    def _declared(self) -> tuple[int, ...] | None:
+        steps = (self._evaluation.program.steps[k] for k in self._used.steps)
+        files = {step.place.file for step in steps if step.place is not None}
+        name, size = self._used.array.name, self._used.array.size
+        return next((found for file in sorted(files) if (found := declared_shape(file, name, size))), None)
+
+    def pitches(self) -> list[tuple[int, int]]:
+        """Two-dimensional extents with rows as long as steps between neighbouring lanes, likeliest first."""
+        element = self.element_bytes
+        count = -(-self._used.array.size // element)
+        steps: Counter[int] = Counter()
+        for site in self._sites:
+            moves = np.abs(np.diff(site.offset, axis=2))[site.lanes[..., 1:] & site.lanes[..., :-1]]
+            values, counts = np.unique(moves, return_counts=True)
+            for value, times in zip(values.tolist(), counts.tolist(), strict=True):
+                if value % element == 0 and _LEAST_ROW_BYTES <= value <= count * element // 2:
+                    steps[value // element] += times
+        return [(-(-count // pitch), pitch) for pitch, _ in steps.most_common(_MOST_PITCHES)]
+
+    def data(self, extents: tuple[int, ...], trimmed: bool = True) -> dict[str, Any]:
+        """The problem of the array as a tile of these extents.
+
+        With `trimmed`, elements at the end of each row that nobody touches are a pad of the layout in use;
+        else they belong to the tile.
+
+        Raises:
+            ProblemFileError: the accesses do not go with the extents.
+        """
+        data = _problem(self._evaluation, self._used, self._sites, self.element_bytes, extents, trimmed)
+        moved = moved_by_itself(self._evaluation, self._used)
+        if moved is not None:
+            data["notes"] += f" {comment(moved)}."
+        if self._doubtful:
+            lines = ", ".join(_place(self._evaluation, k) for k in self._doubtful[:8])
+            data["notes"] += f" Accesses whose addresses depend on data are left out: {comment(lines)}."
+        return data
+
+
+def _split(site: Site, widest: int) -> list[Site]:
+    """A load or store as those of so many bytes; anything else as it is."""
+    width = site.operation.width_bytes
+    if site.operation.kind not in ("load", "store") or width <= widest:
+        return [site]
+    narrow = Operation(site.operation.kind, widest)
+    return [replace(site, operation=narrow, offset=site.offset + k) for k in range(0, width, widest)]
+
+
+def _element_bytes(sites: Sequence[Site], size: int) -> int:
+    """The largest element that no access splits."""
+    width = min(2 if site.operation.matrices else min(site.operation.width_bytes, 4) for site in sites)
+    if all(site.operation.width_bytes == 8 and not site.operation.matrices for site in sites):
+        width = 8
+    together = width
+    for site in sites:
+        together = math.gcd(together, int(np.gcd.reduce(site.offset[site.lanes], initial=0)) or together)
+    return math.gcd(together, size) if size else together
+
+
+def _length(data: dict[str, Any]) -> int:
+    """Characters of all indices; a table counts as it is written."""
+    return sum(len(text) for access in data["accesses"] for text in access["index"])
+
+
+def _groups(evaluation: Evaluation, used: UsedArray) -> Iterator[list[Site]]:
+    """Sites of one line and operation."""
+    lines: dict[tuple[object, ...], list[int]] = {}
+    for k in used.steps:
+        step, tally = evaluation.program.steps[k], evaluation.tallies[k]
+        action = step.action
+        assert isinstance(action, Memory)
+        if tally.unknown or not tally.phases or action.operation is None:
+            continue
+        key = (step.place, action.operation) if step.place is not None else (k, action.operation)
+        lines.setdefault(key, []).append(k)
+    for steps in lines.values():
+        together = _sites(evaluation, used, steps)
+        yield (
+            together
+            if len(steps) == 1 or _fits(together)
+            else [site for k in steps for site in _sites(evaluation, used, [k])]
+        )
+
+
+def _fits(sites: Sequence[Site]) -> bool:
+    """Whether one formula gives the offsets of each site."""
+    for site in sites:
+        trips, warps, lanes = site.offset.shape
+        if trips * warps * lanes > 1 << 16:
+            return False
+        table = np.moveaxis(site.offset, 0, -1).reshape(warps * lanes, trips)
+        known = np.moveaxis(site.lanes, 0, -1).reshape(warps * lanes, trips)
+        if known.any() and fit_threads(table, LANES, known, 8 * site.operation.matrices or LANES) is None:
+            return False
+    return True
+
+
+def _sites(evaluation: Evaluation, used: UsedArray, steps: list[int]) -> list[Site]:
+    """What the first block did at these steps, in order; iterations that repeat are one with a weight."""
+    program, warps = evaluation.program, evaluation.launch.warps
+    executions = sorted((e for k in steps for e in evaluation.traces.get(k, ())), key=lambda e: e.order)
+    if sum(len(e.warps) for e in executions) > MOST_TRACED_ROWS:
+        raise ProblemFileError(used.array.name, f"more than {MOST_TRACED_ROWS:,} executions in a block")
+    turn = Counter[int]()
+    rows: dict[int, tuple[IntArray, BoolArray]] = {}
+    times: dict[int, int] = {}
+    for execution in executions:
+        for warp, address, lanes in zip(
+            execution.warps.tolist(), execution.address, execution.lanes, strict=True
+        ):
+            blank = (np.zeros((warps, LANES), np.int64), np.zeros((warps, LANES), bool))
+            offset, taking = rows.setdefault(turn[warp], blank)
+            offset[warp], taking[warp] = np.where(lanes, address - used.array.start, 0), lanes
+            times[turn[warp]] = execution.times
+            turn[warp] += 1
+    trips = [(*trip, times[k]) for k, trip in sorted(rows.items()) if trip[1].any()]
+    if not trips:
+        return []
+    kinds = Counter[bytes]()
+    for offset, taking, often in trips:
+        kinds[offset.tobytes() + taking.tobytes()] += often
+    action = program.steps[steps[0]].action
+    assert isinstance(action, Memory)
+    assert action.operation is not None
+    name = f"{op_text(action.operation)} {_place(evaluation, steps[0])}"
+    found = []
+    for weight in sorted(set(kinds.values())):
+        seen: set[bytes] = set()
+        chosen = []
+        for offset, taking, _ in trips:
+            key = offset.tobytes() + taking.tobytes()
+            if kinds[key] == weight and key not in seen:
+                seen.add(key)
+                chosen.append((offset, taking))
+        offsets, lanes_ = (np.stack(part) for part in zip(*chosen, strict=True))
+        found.append(Site(name, action.operation, offsets, lanes_, weight))
+    return found
+
+
+def _place(evaluation: Evaluation, k: int) -> str:
+    step = evaluation.program.steps[k]
+    if step.place is None:
+        return f"at 0x{step.address:x}"
+    return f"{shown(PurePath(step.place.file).name, _NAME_CHARACTERS)}:{step.place.line}"
+
+
+def _problem(
+    evaluation: Evaluation,
+    used: UsedArray,
+    sites: Sequence[Site],
+    element: int,
+    extents: tuple[int, ...],
+    trimmed: bool,
+) -> dict[str, Any]:
+    strides = [math.prod(extents[k + 1 :]) for k in range(len(extents))]
+    touched = max(
+        int((((site.offset // element) % extents[-1]) + _reach(site, element))[site.lanes].max())
+        for site in sites
+    )
+    last = min(extents[-1], touched) if trimmed and len(extents) > 1 else extents[-1]
+    shape = (*extents[:-1], last)
+    program, launch = evaluation.program, evaluation.launch
+    head = Problem("", Tile(shape, _ELEMENTS[element]), launch.threads, (), target=_target(program.target))
+    accesses = []
+    names: Counter[str] = Counter()
+    for site in sites:
+        index = np.maximum(site.offset // element, 0)
+        parts = [index // stride % extent for stride, extent in zip(strides, extents, strict=True)]
+        names[site.name] += 1
+        name = site.name if names[site.name] == 1 else f"{site.name} ({names[site.name]})"
+        data: dict[str, Any] = {
+            "name": name,
+            "op": op_text(site.operation),
+            "coordinates": np.stack(parts, axis=-1).reshape(-1, LANES, len(extents)),
+            "active": site.lanes.reshape(-1, LANES),
+            "weight": site.weight,
+        }
+        if not site.operation.matrices:
+            data["bytes"] = site.operation.width_bytes
+        access = from_coordinates(data, name, head)
+        accesses.append(_plain(msgspec.to_builtins(access)))
+    offset = " + ".join(f"x{k}*{s}" if s > 1 else f"x{k}" for k, s in enumerate(strides))
+    grid = ",".join(map(str, launch.grid))
+    return {
+        "schema": "layoutopt.problem/1",
+        "name": shown(used.array.name, _NAME_CHARACTERS),
+        "notes": f"{used.array.name} of {comment(program.title)}, one block of a launch of {grid}.",
+        "target": _target(program.target),
+        "tile": {"shape": list(shape), "element": _ELEMENTS[element]},
+        "threads": launch.threads,
+        "accesses": accesses,
+        "published": {
+            "offset": offset,
+            "bytes": _used_bytes(shape, strides, element),
+            "source": f"in use in {comment(program.title)}",
+        },
+    }
+
+
+def _reach(site: Site, element: int) -> int:
+    return max(1, site.operation.width_bytes // element)
+
+
+def _used_bytes(shape: tuple[int, ...], strides: list[int], element: int) -> int:
+    return (sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1) * element
+
+
+def _target(name: str) -> str:
+    return name.rstrip("af")
+
+
+def _plain(access: dict[str, Any]) -> dict[str, Any]:
+    """Fields that say something."""
+    empty: dict[str, Any] = {
+        "for": {},
+        "any": {},
+        "any_is": "worst",
+        "weight": 1,
+    }
+    told = {key: value for key, value in access.items() if value is not None}
+    return {key: value for key, value in told.items() if key not in empty or value != empty[key]}

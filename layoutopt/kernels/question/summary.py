@@ -1,0 +1,212 @@
+"""What a launch costs, as data: totals as the profiler prints them, instructions, arrays, doubts."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from layoutopt.hardware.operations import Operation
+from layoutopt.kernels.machine.counts import Tally
+from layoutopt.kernels.machine.evaluate import Evaluation
+from layoutopt.kernels.program import Memory
+from layoutopt.kernels.question.arrays import array_of, used_arrays
+from layoutopt.kernels.read.names import base_name
+
+SCHEMA: Final = "layoutopt.kernel/1"
+
+
+class KernelAccess(Struct, frozen=True):
+    """One instruction that touches shared memory, over the whole grid.
+
+    `wavefronts` and `bank_conflicts` are those that are known; where lanes' addresses are not, `best` and
+    `worst` bound what the other executions take. `counter` is the profiler's total that they enter.
+    """
+
+    file: str | None
+    line: int | None
+    address: int
+    instruction: str
+    op: str
+    bytes: int
+    array: str | None
+    executions: int
+    wavefronts: int
+    ideal: int
+    bank_conflicts: int
+    data_dependent: bool
+    unknown_executions: int
+    best: int
+    worst: int
+    counter: str | None
+
+
+class KernelArray(Struct, frozen=True):
+    """One array: its bytes and what its accesses cost together."""
+
+    name: str
+    start: int
+    bytes: int
+    wavefronts: int
+    ideal: int
+    bank_conflicts: int
+    data_dependent: bool
+
+
+class WorstInstruction(Struct, frozen=True):
+    """The warp instruction with the most conflicts: the byte address of each lane, None where it is off."""
+
+    address: int
+    byte_address: tuple[int | None, ...]
+    wavefronts: int
+
+
+class KernelReport(Struct, frozen=True):
+    """A launch. `certain`: the totals are those of the hardware; else `unknown` says why they may not be.
+
+    `bounded`: there is a worst case; else a loop may go round any number of times, or the evaluation ended
+    before the kernel does, and worst is null in JSON.
+    """
+
+    entry: str
+    name: str
+    title: str
+    form: str
+    target: str
+    block: tuple[int, int, int]
+    grid: tuple[int, int, int]
+    shared_bytes: int
+    certain: bool
+    totals: dict[str, int]
+    accesses: tuple[KernelAccess, ...]
+    arrays: tuple[KernelArray, ...]
+    unknown: tuple[str, ...]
+    worst: WorstInstruction | None
+    evaluated_blocks: int
+    bounded: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready data, the schema first."""
+        data: dict[str, Any] = msgspec.to_builtins(self)
+        if not self.bounded:
+            data["totals"] |= {name: None for name in self.totals if name.startswith("wavefronts_worst")}
+            for access in data["accesses"]:
+                access["worst"] = None if access["data_dependent"] else access["worst"]
+        return {"schema": SCHEMA, **data}
+
+
+def summary(evaluation: Evaluation, entry: str | None = None) -> KernelReport:
+    """Put together what an evaluation counted; `entry` is the name that the user gave."""
+    program, launch = evaluation.program, evaluation.launch
+    arrays = used_arrays(evaluation)
+    accesses = []
+    for k, tally in sorted(evaluation.tallies.items()):
+        action = program.steps[k].action
+        assert isinstance(action, Memory)
+        if action.operation is not None and (tally.phases or tally.unknown):
+            accesses.append(_access(evaluation, k, tally, array_of(arrays, k)))
+    reported = []
+    for used in arrays:
+        own = [a for a in accesses if a.array == used.array.name]
+        reported.append(
+            KernelArray(
+                used.array.name,
+                used.array.start,
+                used.array.size,
+                sum(a.wavefronts for a in own),
+                sum(a.ideal for a in own),
+                sum(a.bank_conflicts for a in own),
+                any(a.data_dependent for a in own),
+            )
+        )
+    return KernelReport(
+        entry or base_name(program.title),
+        program.name,
+        program.title,
+        "sass",
+        program.target,
+        launch.block,
+        launch.grid,
+        launch.shared_bytes,
+        evaluation.certain,
+        _totals(evaluation),
+        tuple(accesses),
+        tuple(reported),
+        tuple(evaluation.doubts),
+        _worst(evaluation),
+        evaluation.evaluated_blocks,
+        evaluation.bounded,
+    )
+
+
+def op_text(operation: Operation) -> str:
+    """The operation as problem files name it."""
+    if operation.matrices:
+        return f"{operation.kind}.x{operation.matrices}" + (".trans" if operation.transposed else "")
+    return operation.does.short
+
+
+def _access(evaluation: Evaluation, k: int, tally: Tally, array: str | None) -> KernelAccess:
+    step = evaluation.program.steps[k]
+    action = step.action
+    assert isinstance(action, Memory)
+    assert action.operation is not None
+    times = 2 if action.doubled else 1
+    return KernelAccess(
+        step.place.file if step.place is not None else None,
+        step.place.line if step.place is not None else None,
+        step.address,
+        step.text,
+        op_text(action.operation),
+        action.width_bytes,
+        array,
+        tally.executions,
+        times * tally.wavefronts,
+        tally.ideal,
+        tally.wavefronts - tally.phases,
+        tally.unknown > 0,
+        tally.unknown,
+        times * tally.best,
+        times * tally.worst,
+        action.counter,
+    )
+
+
+def _totals(evaluation: Evaluation) -> dict[str, int]:
+    """Sums under the names of the profiler's parts: op_ld, op_st, op_atom."""
+    parts = ("ld", "st", "atom")
+    totals = {"wavefronts": 0, **{f"wavefronts_{part}": 0 for part in parts}}
+    totals |= {"bank_conflicts": 0, **{f"bank_conflicts_{part}": 0 for part in parts}}
+    totals |= {f"executed_{part}": 0 for part in parts}
+    totals |= {"ideal": 0, "wavefronts_worst": 0, **{f"wavefronts_worst_{part}": 0 for part in parts}}
+    for k, tally in evaluation.tallies.items():
+        action = evaluation.program.steps[k].action
+        assert isinstance(action, Memory)
+        if action.executed is not None:
+            totals[f"executed_{action.executed}"] += tally.executions
+        if action.counter is None:
+            continue
+        times = 2 if action.doubled else 1
+        conflicts = tally.wavefronts - tally.phases
+        for suffix in ("", f"_{action.counter}"):
+            totals[f"wavefronts{suffix}"] += times * (tally.wavefronts + tally.best)
+            totals[f"bank_conflicts{suffix}"] += conflicts
+            totals[f"wavefronts_worst{suffix}"] += times * (tally.wavefronts + tally.worst)
+        totals["ideal"] += times * (tally.ideal + tally.best)
+    return totals
+
+
+def _worst(evaluation: Evaluation) -> WorstInstruction | None:
+    worst = max(evaluation.tallies, key=lambda k: evaluation.tallies[k].worst_conflicts, default=None)
+    if worst is None or evaluation.tallies[worst].worst_conflicts <= 0:
+        return None
+    tally = evaluation.tallies[worst]
+    assert tally.worst_row is not None
+    address, lanes = tally.worst_row
+    return WorstInstruction(
+        evaluation.program.steps[worst].address,
+        tuple(int(a) if on else None for a, on in zip(address, np.asarray(lanes), strict=True)),
+        tally.worst_wavefronts,
+    )

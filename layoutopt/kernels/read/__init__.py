@@ -1,0 +1,1 @@
+"""Kernel files of every kind, read into programs."""

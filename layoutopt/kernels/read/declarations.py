@@ -1,0 +1,163 @@
+"""Shapes of shared arrays and names of parameters as a CUDA source declares them.
+
+Extents are numbers, or names that a `#define` or an integer constant of the file gives one. What is not
+understood is not told: a shape counts only where the array's bytes agree with it, names only where there are
+as many as parameters.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from layoutopt.errors import ProblemFileError
+from layoutopt.expressions.grammar import evaluate, names, parse
+from layoutopt.ground import json_data
+from layoutopt.kernels.program import Array, Parameter
+from layoutopt.kernels.read.names import demangled
+
+MAX_BYTES: Final = 4 << 20
+_CONSTANT: Final = re.compile(
+    r"#\s*define\s+(\w+)\s+\(?(\d+)\)?\s*$|\b(?:const|constexpr)\b[\w\s]*\b(\w+)\s*=\s*(\d+)\s*;", re.M
+)
+
+
+def declared_shape(file: str | None, name: str, size: int) -> tuple[int, ...] | None:
+    """The extents of a `__shared__` array of so many bytes; None where the file does not say.
+
+    Args:
+        file: path of the source.
+        name: of the array.
+        size: its bytes.
+    """
+    if file is None or not re.fullmatch(r"\w+", name):
+        return None
+    try:
+        text = json_data.read(Path(file), MAX_BYTES).decode("utf-8", "replace")
+    except ProblemFileError:
+        return None
+    constants = {m[1] or m[3]: int(m[2] or m[4]) for m in _CONSTANT.finditer(text)}
+    for statement in re.findall(r"__shared__[^;{}]*", text):
+        match = re.search(rf"\b{name}\s*((?:\[[^\]]*\]\s*)+)", statement)
+        if match is None:
+            continue
+        extents = [_extent(part, constants) for part in re.findall(r"\[([^\]]*)\]", match[1])]
+        if all(extents):
+            shape = tuple(extent for extent in extents if extent)
+            element, rest = divmod(size, math.prod(shape))
+            if rest == 0 and element in (1, 2, 4, 8, 16):
+                return shape
+    return None
+
+
+def parameter_names(source: str, kernel: str, count: int) -> tuple[str, ...] | None:
+    """The names of a kernel's parameters; None where the text does not say.
+
+    Args:
+        source: a CUDA source.
+        kernel: its name, without types.
+        count: how many parameters the binary has.
+    """
+    listed = _parameters(source, kernel)
+    names = [re.search(r"(\w+)\s*(?:\[[^\]]*\]\s*)*$", one.split("=")[0].strip()) for one in listed]
+    if len(listed) != count or not all(names):
+        return None
+    return tuple(name[1] for name in names if name is not None)
+
+
+def pointer_names(source: str, kernel: str) -> frozenset[str]:
+    """Names of the parameters that the source declares as pointers."""
+    found = (re.search(r"\*[\s\w]*?(\w+)\s*$", one) for one in _parameters(source, kernel))
+    return frozenset(match[1] for match in found if match is not None)
+
+
+def declared(ptx: str, name: str, static_bytes: int, start: int) -> tuple[Array, ...]:
+    """The static arrays of a kernel as its PTX declares them, where the compiler puts them.
+
+    They follow each other in the order of their declarations, each at its alignment (read off compiled code);
+    where their end is not that of the kernel's static memory, none is told.
+
+    Args:
+        ptx: text of the module.
+        name: of the kernel.
+        static_bytes: end of static shared memory.
+        start: where it begins.
+    """
+    body = re.search(rf"\.entry\s+{re.escape(name)}\s*\((.*?)(?=\.entry\s|\.func\s|\Z)", ptx, re.S)
+    if body is None:
+        return ()
+    pattern = r"\.shared\s+\.align\s+(\d{1,4})\s+\.b(\d{1,3})\s+([\w$]+)\s*(?:\[(\d{1,9})\])?\s*;"
+    module = re.split(r"\.entry\s|\.func\s", ptx, maxsplit=1)[0]
+    found: list[Array] = []
+    at = start
+    for text in (module, body[1]):
+        for align, bits, symbol, count in re.findall(
+            rf"(?<!extern )(?<!\w)(?:\.visible |\.weak )?{pattern}", text
+        ):
+            if text is module and not re.search(rf"\b{re.escape(symbol)}\b", body[1]):
+                continue
+            size = int(bits) // 8 * int(count or 1)
+            at = -(-at // int(align)) * int(align)
+            found.append(Array(_source_name(symbol), at, size, symbol))
+            at += size
+    largest = 16
+    if not at <= static_bytes < at + largest:
+        return ()
+    return tuple(found)
+
+
+def ptx_parameters(text: str, kernel: str, parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
+    """The parameters of a kernel with the names that its PTX gives them.
+
+    Those that it makes addresses of global memory are pointers.
+    """
+    head = re.search(
+        rf"\.entry\s+{re.escape(kernel)}\s*\(([^)]*)\)(.*?)(?=\.entry\s|\.func\s|\Z)", text, re.S
+    )
+    names = re.findall(r"\.param\s[^,]*?([\w$%]+)\s*(?:\[\d*\]\s*)?(?:,|$)", head[1].strip()) if head else []
+    if head is None or len(names) != len(parameters):
+        return parameters
+    loaded = dict(re.findall(r"ld\.param\.[bu]64\s+(%\w+)\s*,\s*\[\s*([\w$%]+)\s*\]", head[2]))
+    pointers = {
+        loaded.get(cell) for cell in re.findall(r"cvta\.to\.global\.u64\s+%\w+\s*,\s*(%\w+)", head[2])
+    }
+    return tuple(
+        replace(one, name=name, pointer=one.pointer or (one.size == 8 and name in pointers) or None)
+        for one, name in zip(parameters, names, strict=True)
+    )
+
+
+def _parameters(source: str, kernel: str) -> list[str]:
+    """The parameters of a kernel as they are declared; none where it is not found."""
+    plain = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.S)
+    found = re.search(rf"__global__[^;{{}}]*?\b{re.escape(kernel)}\s*\(([^;{{}}]*)\)\s*\{{", plain)
+    if found is None:
+        return []
+    listed, depth = [""], 0
+    for letter in found[1]:
+        depth += (letter in "<([") - (letter in ">)]")
+        if letter == "," and depth == 0:
+            listed.append("")
+        else:
+            listed[-1] += letter
+    return listed
+
+
+def _extent(text: str, constants: dict[str, int]) -> int | None:
+    try:
+        node = parse(text.strip(), frozenset(constants))
+        known = {name: np.array(constants[name], np.int64) for name in names(node)}
+        value = int(evaluate(node, known))
+    except (ProblemFileError, TypeError, ValueError):
+        return None
+    return value if 0 < value < 1 << 24 else None
+
+
+def _source_name(symbol: str) -> str:
+    """The name in the source: the last part of a mangled one."""
+    return demangled(symbol).split("::")[-1]

@@ -1,0 +1,294 @@
+"""Kernel files of every kind: which tool reads which, and the kernels in them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from layoutopt.errors import MachineError, ProblemFileError
+from layoutopt.ground import json_data
+from layoutopt.ground.budget import Budget
+from layoutopt.ground.escape import shown
+from layoutopt.ground.temporary import temporary_folder
+from layoutopt.hardware.machine import find_tool
+from layoutopt.hardware.tools import ended
+from layoutopt.kernels.program import Program
+from layoutopt.kernels.read import elf, sass
+from layoutopt.kernels.read.declarations import parameter_names, pointer_names, ptx_parameters
+from layoutopt.kernels.read.names import base_name, without_types
+
+MAX_BYTES: Final = 256 << 20
+DEFAULT_TARGET: Final = "sm_90"
+
+
+def programs(
+    path: Path, target: str | None = None, options: Sequence[str] = (), budget: Budget | None = None
+) -> tuple[Program, ...]:
+    """The kernels of a file.
+
+    Args:
+        path: a cubin, a listing, a source, PTX, or a file with cubins in it.
+        target: the GPU to compile or assemble for, or whose cubin to take, or of a listing that does not say.
+        options: for nvcc.
+        budget: the time there is for reading, compilers left out; None for no limit.
+
+    Raises:
+        ProblemFileError: it cannot be read.
+        OutOfTime: the budget is spent.
+        MachineError: a tool is missing or fails.
+    """
+    if path.suffix.lower() == ".cu":
+        return _from_source(path, target or DEFAULT_TARGET, options, budget)
+    data = json_data.read(path, MAX_BYTES)
+    if elf.is_cubin(data):
+        return _from_cubin(data, budget)
+    if elf.is_elf(data) or path.suffix.lower() in (".fatbin", ".exe", ".so", ".o"):
+        return _from_container(path, target, budget)
+    text = data.decode("utf-8", "replace")
+    if path.suffix.lower() == ".ptx" or re.search(r"^[^\S\n]*\.address_size\s", text, re.M):
+        return from_ptx(text, target, budget)
+    if "\0" in text:
+        raise ProblemFileError("", f"{shown(str(path))} is neither a cubin nor text")
+    return sass.from_text(text, target, budget)
+
+
+def ptx_text(
+    path: Path,
+    target: str | None,
+    entry: str | None,
+    options: Sequence[str] = (),
+    budget: Budget | None = None,
+) -> tuple[str, Program]:
+    """The PTX of a file of PTX or of a CUDA source (`options` are nvcc's), and the kernel meant, assembled.
+
+    Raises:
+        ProblemFileError: it cannot be read, or which kernel is meant is not clear.
+        MachineError: there is no nvcc, or no ptxas.
+        OutOfTime: the budget is spent.
+    """
+    if path.suffix.lower() == ".cu":
+        with _uncounted(budget):
+            text = compile_source(path, target or DEFAULT_TARGET, options, "ptx").decode("utf-8", "replace")
+        source = json_data.read(path, MAX_BYTES).decode("utf-8", "replace")
+        return text, _named(chosen(from_ptx(text, target, budget), entry), source)
+    if path.suffix.lower() == ".ptx":
+        text = json_data.read(path, MAX_BYTES).decode("utf-8", "replace")
+    else:
+        raise ProblemFileError("", f"expected PTX or a CUDA source (.ptx, .cu), got {shown(str(path))}")
+    return text, chosen(from_ptx(text, target, budget), entry)
+
+
+def from_ptx(text: str, target: str | None = None, budget: Budget | None = None) -> tuple[Program, ...]:
+    """The kernels of PTX as ptxas assembles them, for the GPU that the text names where no other is given.
+
+    Raises:
+        ProblemFileError: ptxas refuses it.
+        MachineError: there is no ptxas, or no nvdisasm.
+        OutOfTime: the budget is spent; ptxas is not counted.
+    """
+    named = re.search(r"^\s*\.target\s+(sm_\d{2,3}[af]?)\b", text, re.M)
+    with _uncounted(budget):
+        cubin = assemble(text, target or (named[1] if named else DEFAULT_TARGET))
+    return tuple(
+        replace(one, parameters=ptx_parameters(text, one.name, one.parameters or ()))
+        for one in _from_cubin(cubin, budget)
+    )
+
+
+def assemble(text: str, target: str) -> bytes:
+    """PTX made a cubin, with the lines of its source.
+
+    Raises:
+        ProblemFileError: ptxas refuses it.
+        MachineError: there is no ptxas.
+    """
+    _check_target(target)
+    with temporary_folder() as folder:
+        (folder / "kernel.ptx").write_text(text, "utf-8")
+        run_tool("ptxas", [f"-arch={target}", "-lineinfo", "-o", "kernel.cubin", "kernel.ptx"], folder)
+        return (folder / "kernel.cubin").read_bytes()
+
+
+def _check_target(target: str) -> None:
+    if not re.fullmatch(r"sm_\d{2,3}[af]?", target):
+        raise ProblemFileError("--target", f"expected a GPU of NVIDIA such as sm_90, got {shown(target)!r}")
+
+
+def chosen(found: Sequence[Program], entry: str | None) -> Program:
+    """The kernel that `--entry` names: its name in the binary, in C++, or without types.
+
+    Spaces in a C++ name, and letters behind its numbers (`reduce<256u>`), need not be given.
+
+    Raises:
+        ProblemFileError: none or several are meant.
+    """
+    if not found:
+        raise ProblemFileError("", "no kernel in the file" + _TEMPLATES)
+    if entry is None:
+        if len(found) == 1:
+            return found[0]
+        raise ProblemFileError("--entry", f"several kernels: {_some(found)}")
+    for form in _FORMS:
+        matching = [program for program in found if form(program) == entry]
+        matching = matching or [p for p in found if _plain(form(p)) == _plain(entry)]
+        if len(matching) == 1:
+            return matching[0]
+        if matching:
+            raise ProblemFileError("--entry", f"{shown(entry)!r} is several kernels: {_some(matching)}")
+    close = [p for p in found if base_name(entry) and base_name(entry) in p.title]
+    there = f"{'near it' if close else 'there'} are {_some(close or found)}"
+    raise ProblemFileError("--entry", f"{shown(entry)!r} is none of the kernels{_TEMPLATES}; {there}")
+
+
+_TEMPLATES: Final = " (a template is one where the file uses it)"
+# Names that `--entry` may give, the most precise first.
+_FORMS: Final[tuple[Callable[[Program], str], ...]] = (
+    lambda p: p.name,
+    lambda p: p.title,
+    lambda p: without_types(p.title),
+    lambda p: base_name(p.title),
+)
+
+
+def _plain(name: str) -> str:
+    """A C++ name without spaces, and its numbers without what says their type."""
+    return re.sub(r"(?<![\w.])(\d+)[uUlL]{1,3}\b", r"\1", name).replace(" ", "")
+
+
+def _some(found: Sequence[Program]) -> str:
+    several = Counter(without_types(p.title) for p in found)
+    names = [p.title if several[without_types(p.title)] > 1 else without_types(p.title) for p in found]
+    return ", ".join(shown(name, 120) for name in names[:8]) + (", ..." if len(found) > 8 else "")
+
+
+def _from_cubin(data: bytes, budget: Budget | None) -> tuple[Program, ...]:
+    elf.sections(data)
+    with temporary_folder() as folder:
+        path = folder / "kernel.cubin"
+        path.write_bytes(data)
+        # It may never end on a file that is damaged.
+        listing = run_tool("nvdisasm", ["-g", "-c", str(path)], folder, budget=budget)
+    return sass.from_cubin(data, listing, budget)
+
+
+def _from_container(path: Path, target: str | None, budget: Budget | None) -> tuple[Program, ...]:
+    """Executables, libraries, objects and fat binaries: cuobjdump takes the cubins out."""
+    with temporary_folder() as folder:
+        run_tool("cuobjdump", ["-xelf", "all", os.path.realpath(path)], folder, budget=budget)
+        cubins = sorted(folder.glob("*.cubin"))
+        if target is not None:
+            cubins = [cubin for cubin in cubins if f".{target}." in cubin.name]
+        if not cubins:
+            wanted = f" for {target}" if target is not None else ""
+            raise ProblemFileError("", f"no machine code of a GPU{wanted} in {shown(str(path))}")
+        targets = sorted({cubin.name.split(".")[-2] for cubin in cubins})
+        if len(targets) > 1:
+            raise ProblemFileError("--target", f"the file has code of several GPUs: {', '.join(targets)}")
+        found = [program for cubin in cubins for program in _from_cubin(cubin.read_bytes(), budget)]
+    by_name = {program.name: program for program in found}
+    return tuple(by_name.values())
+
+
+def _from_source(
+    path: Path, target: str, options: Sequence[str], budget: Budget | None
+) -> tuple[Program, ...]:
+    text = json_data.read(path, MAX_BYTES).decode("utf-8", "replace")
+    with _uncounted(budget):
+        cubin = compile_source(path, target, options)
+    return tuple(_named(one, text) for one in _from_cubin(cubin, budget))
+
+
+def _uncounted(budget: Budget | None) -> AbstractContextManager[None]:
+    return nullcontext() if budget is None else budget.standing_still()
+
+
+def _named(program: Program, source: str) -> Program:
+    """The kernel with its parameters' names, and which are pointers, which machine code does not hold."""
+    parameters = program.parameters or ()
+    names = parameter_names(source, base_name(program.title), len(parameters))
+    if names is None:
+        return program
+    pointers = pointer_names(source, base_name(program.title))
+    named = tuple(
+        replace(one, name=name, pointer=one.pointer or (one.size == 8 and name in pointers) or None)
+        for one, name in zip(parameters, names, strict=True)
+    )
+    return replace(program, parameters=named)
+
+
+# nvcc hands names to a shell, between double quotes.
+_RUNS_IN_SHELLS: Final = frozenset('"$`\\\n')
+# What helps where nvcc says so.
+_HINTS: Final = {
+    "No such file or directory": " (-I DIR says where headers are)",
+    "is undefined": " (-D NAME=VALUE defines a macro, --nvcc=OPTION passes other options)",
+}
+
+
+def compile_source(path: Path, target: str, options: Sequence[str] = (), form: str = "cubin") -> bytes:
+    """A CUDA source compiled with line information, to a cubin or to PTX.
+
+    Raises:
+        ProblemFileError: nvcc refuses it.
+        MachineError: there is no nvcc.
+    """
+    _check_target(target)
+    json_data.read(path, MAX_BYTES)
+    for name in (os.path.realpath(path), *(o for o in options if o.startswith("-I"))):
+        if _RUNS_IN_SHELLS.intersection(name):
+            raise ProblemFileError("", f'nvcc takes no name with one of " $ ` \\ in it, given {shown(name)}')
+    with temporary_folder() as folder:
+        output = folder / f"kernel.{form}"
+        command = [
+            "-lineinfo",
+            f"-{form}",
+            f"-arch={target}",
+            "-o",
+            str(output),
+            *options,
+            os.path.realpath(path),
+        ]
+        try:
+            run_tool("nvcc", command, folder, here=True)
+        except ProblemFileError as error:
+            hint = next((hint for said, hint in _HINTS.items() if said in str(error)), "")
+            raise ProblemFileError("", f"{error}{hint}") from None
+        if not output.exists():
+            raise ProblemFileError("", f"nvcc wrote nothing for {shown(str(path))}")
+        return output.read_bytes()
+
+
+def run_tool(
+    tool: str, arguments: Sequence[str], folder: Path, *, here: bool = False, budget: Budget | None = None
+) -> str:
+    """What a tool of the CUDA toolkit prints.
+
+    Args:
+        tool: its name.
+        arguments: files by whole names.
+        folder: where it keeps what it writes meanwhile, and works.
+        here: work where this process does.
+        budget: the time there is for it; None for as long as any may take.
+
+    Raises:
+        MachineError: it is not on this machine, or does not end.
+        OutOfTime: the budget is spent before it ends.
+        ProblemFileError: it fails.
+    """
+    program = find_tool(tool)
+    if program is None:
+        raise MachineError(f"{tool} is not on this machine (pip install 'layoutopt[cuda]' brings it)")
+    done = ended([program, *arguments], folder, here=here, budget=budget)
+    if done.returncode:
+        text = done.stderr or done.stdout
+        lines = [line for line in text.splitlines() if "error" in line.lower() or "fatal" in line.lower()]
+        raise ProblemFileError(
+            "", f"{tool} fails: {shown(' '.join((lines or text.splitlines() or ['?'])[0].split()), 300)}"
+        )
+    return done.stdout

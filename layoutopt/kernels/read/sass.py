@@ -1,0 +1,193 @@
+"""Kernels out of machine code: text, cubins, and files that hold cubins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from layoutopt.errors import ProblemFileError
+from layoutopt.ground.budget import Budget
+from layoutopt.ground.escape import shown
+from layoutopt.kernels.isa import table
+from layoutopt.kernels.machine.launch import bank_layout
+from layoutopt.kernels.program import Exit, Jump, Leave, Memory, Parameter, Program, Step
+from layoutopt.kernels.read import elf
+from layoutopt.kernels.read.declarations import declared
+from layoutopt.kernels.read.listing import Function, functions
+from layoutopt.kernels.read.names import demangled, is_pointer, parameter_types, type_size
+
+# Architectures whose code is read; older ones have other instructions.
+OLDEST: Final = 70
+# What the system keeps of shared memory from compute capability 9.0 on.
+RESERVED_BYTES: Final = 0x400
+# Steps after a load of a parameter that are looked at for what it is.
+_MOST_FOLLOWED: Final = 1024
+
+
+def from_text(text: str, target: str | None = None, budget: Budget | None = None) -> tuple[Program, ...]:
+    """The kernels of a listing; parameters are told from the name, or from what the code reads of them.
+
+    Raises:
+        ProblemFileError: it is no listing, or of an architecture that is not read.
+        OutOfTime: the budget is spent.
+    """
+    return tuple(_program(function, target, None, "", budget) for function in functions(text, budget))
+
+
+def from_cubin(data: bytes, listing: str, budget: Budget | None = None) -> tuple[Program, ...]:
+    """The kernels of a cubin.
+
+    Args:
+        data: the file.
+        listing: what `nvdisasm -g -c` prints of it.
+        budget: the time there is; None for no limit.
+
+    Raises:
+        ProblemFileError: it is broken, or of an architecture that is not read.
+        OutOfTime: the budget is spent.
+    """
+    found = elf.sections(data)
+    known = {section.name for section in found}
+    # With line information the compiler leaves the PTX, a line after another, each ended by a zero.
+    texts = [section.content for section in found if section.name == ".nv_debug_ptx_txt"]
+    ptx = b"".join(texts).replace(b"\0", b"\n").decode("utf-8", "replace")
+    return tuple(
+        _program(function, None, elf.kernel_info(found, function.name), ptx, budget)
+        for function in functions(listing, budget)
+        if f".nv.info.{function.name}" in known
+    )
+
+
+def _program(
+    function: Function, target: str | None, info: elf.KernelInfo | None, ptx: str, budget: Budget | None
+) -> Program:
+    target = _target(function, target)
+    steps = table.steps(function, budget)
+    title = demangled(function.name)
+    base = bank_layout(target).first_parameter
+    if info is None:
+        return Program(
+            name=function.name,
+            title=title,
+            target=target,
+            steps=steps,
+            parameters=_told(title) or tuple(_read(steps, base)),
+            parameter_base=base,
+        )
+    reserved = RESERVED_BYTES if _number(target) >= 90 else 0
+    static = reserved if info.static_bytes is None else info.static_bytes
+    return Program(
+        name=function.name,
+        title=title,
+        target=target,
+        steps=steps,
+        parameters=_typed(info.parameters, title),
+        parameter_base=base if info.base is None else info.base,
+        constants=info.constants,
+        unset=info.unset,
+        static_bytes=static,
+        arrays=declared(ptx, function.name, static, reserved),
+    )
+
+
+def _number(target: str) -> int:
+    return int(re.sub(r"\D", "", target) or 0)
+
+
+def _target(function: Function, target: str | None) -> str:
+    found = target or function.target
+    if not found:
+        raise ProblemFileError(
+            "--target", f"the listing does not name the GPU of {shown(function.name)}: give it, such as sm_90"
+        )
+    if not re.fullmatch(r"sm_\d{2,3}[af]?", found):
+        raise ProblemFileError("--target", f"expected a GPU of NVIDIA such as sm_90, got {shown(found)!r}")
+    if _number(found) < OLDEST:
+        raise ProblemFileError("", f"code of {shown(found)}; architectures from sm_{OLDEST} on are read")
+    return found
+
+
+def _typed(parameters: tuple[Parameter, ...], title: str) -> tuple[Parameter, ...]:
+    """Which parameters are pointers, where the name says."""
+    types = parameter_types(title)
+    if types is None or len(types) != len(parameters):
+        return parameters
+    return tuple(
+        Parameter(p.offset, p.size, p.name, p.size == 8 and (is_pointer(kind) or (p.pointer or False)))
+        for p, kind in zip(parameters, types, strict=True)
+    )
+
+
+def _told(title: str) -> tuple[Parameter, ...] | None:
+    """The parameters that a demangled name says, laid out as C does; None where a type is not known."""
+    types = parameter_types(title)
+    if types is None:
+        return None
+    found, end = [], 0
+    for kind in types:
+        size = type_size(kind)
+        if size is None:
+            return None
+        start = -(-end // size) * size
+        found.append(Parameter(start, size, pointer=is_pointer(kind)))
+        end = start + size
+    return tuple(found)
+
+
+def _read(steps: tuple[Step, ...], base: int) -> Iterator[Parameter]:
+    """Parameters as the code reads them: words, and pairs of words that are always read together.
+
+    Positions are then those of what is read, which `--arg` by offset (`+8`) does not depend on.
+    """
+    words: set[int] = set()
+    pairs: set[int] = set()
+    # An operand of 64 bits or an address is one value; what one load reads may be two of 4 bytes.
+    values: set[int] = set()
+    for k, step in enumerate(steps):
+        if isinstance(step.action, Memory) and step.action.space == "constant" and step.action.bank == 0:
+            at = _constant_place(step)
+            if at is not None and at >= base:
+                starts = range(at, at + step.action.width_bytes, 8)
+                (pairs if step.action.width_bytes >= 8 else words).update(starts)
+                values.update(
+                    start
+                    for n, start in enumerate(starts)
+                    if start not in values and _is_one_value(steps, k, step.dests[2 * n : 2 * n + 2])
+                )
+        cells = [s for s in step.sources if isinstance(s, str) and s.startswith("$c0.")]
+        places = sorted(int(cell[4:]) for cell in cells if int(cell[4:]) >= base)
+        paired = {p for p in places if p % 8 == 0 and p + 4 in places}
+        pairs |= paired
+        values |= paired
+        words |= {p for p in places if p not in paired and p - 4 not in paired}
+    for at in sorted(words | pairs):
+        if at % 8 == 0 and at in pairs and at not in words and at + 4 not in words:
+            yield Parameter(at - base, 8, whole=at in values)
+        elif at in words or at in pairs:
+            yield Parameter(at - base, 4)
+            if at in pairs and at + 4 not in words:
+                yield Parameter(at + 4 - base, 4)
+
+
+def _is_one_value(steps: tuple[Step, ...], load: int, cells: tuple[str, ...]) -> bool:
+    """Whether two registers that a step loads are surely used as one address, or one addend of 64 bits."""
+    for step in steps[load + 1 : load + 1 + _MOST_FOLLOWED]:
+        action = step.action
+        is_place = isinstance(action, Memory) and action.space in ("global", "generic")
+        if is_place and step.sources[:2] == cells:
+            return True
+        if step.sources[-2:] == cells and "IMAD.WIDE" in step.text:
+            return True
+        ends = isinstance(action, Jump | Leave | Exit) and step.guard is None
+        if ends or not set(cells).isdisjoint(step.dests):
+            return False
+    return False
+
+
+def _constant_place(step: Step) -> int | None:
+    """The constant address of a load, if its registers are all RZ."""
+    assert isinstance(step.action, Memory)
+    if any(isinstance(source, str) for source in step.sources) or step.action.place is None:
+        return None
+    return int(step.action.place(*step.sources).bits[0, 0])

@@ -1,0 +1,162 @@
+"""The tiles of a set that get one layout, and their accesses as one problem.
+
+What tiles of a list share is one function of the byte that an element has in row-major order. The layout is
+that of the largest tile, in the smallest elements, and a smaller tile is its beginning:
+
+    C 32x16 f16, D 32x8 f32: D's element (i, j) is where C's (i, 2*j) and (i, 2*j + 1) are
+    A 128x64 f16, B 256x64 f16: A's element (i, j) is where B's (i, j) is: one formula of the coordinates
+    E 64x64 f16, F 64x64 f32: the layout is that of 64x128 f16
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from layoutopt.hardware.devices import Device
+from layoutopt.layout.layout import Layout, Target, row_major
+from layoutopt.problems.types import FAMILIES, Access, Block, NamedTile, Problem, Tile
+
+# Families of what a tile's own order of dimensions leaves no choice of.
+_OTHER_ORDERS: Final = ("order", "split", "matrix")
+
+
+def shared_tiles(block: Block) -> tuple[tuple[str, ...], ...]:
+    """Names of the tiles that share a layout, list by list."""
+    if isinstance(block.same_layout, tuple):
+        return block.same_layout
+    return (tuple(name for time in block.overlay for name in time),) if block.same_layout else ()
+
+
+def side_by_side(block: Block) -> bool:
+    """Whether tiles that share a layout lie one behind the other, and not in the same bytes."""
+    return isinstance(block.same_layout, tuple)
+
+
+def groups(block: Block) -> tuple[tuple[tuple[NamedTile, ...], Problem], ...]:
+    """The tiles that get one layout, and their accesses as one problem, in the order of the file.
+
+    The problem's tile has the bytes of the largest of them in the smallest elements; where one of them is so,
+    it is the first. Tiles of several sizes side by side keep the order of their dimensions, where the file
+    gives none: each is then the beginning of the layout, without holes.
+    """
+    tiles = {tile.name: tile for tile in block.tiles}
+    lists = shared_tiles(block)
+    shared = [tuple(tiles[name] for name in names) for names in lists]
+    members: list[tuple[NamedTile, ...]] = [
+        (tile,) for tile in block.tiles if not any(tile in group for group in shared)
+    ]
+    members += [tuple(sorted(group, key=lambda t: (t.element_bits, -t.bytes))) for group in shared]
+    members.sort(key=lambda group: min(map(block.tiles.index, group)))
+    found = []
+    for group in members:
+        problem, whole = block.problem(group[0]), _whole(group)
+        accesses = tuple(
+            _viewed(access, tile, whole) for tile in group for access in block.problem(tile).accesses
+        )
+        layout, published = problem.layout, problem.published
+        if not alike(group[0], whole):  # what is in use is in other coordinates
+            layout, published = msgspec.structs.replace(layout, offset=None), None
+        several = len({tile.bytes for tile in group}) > 1
+        chosen = layout.order is not None or problem.is_dictated
+        if several and side_by_side(block) and not chosen:
+            kept = tuple(f for f in layout.families or FAMILIES if f not in _OTHER_ORDERS)
+            layout = msgspec.structs.replace(
+                layout, families=kept or ("none",), order=tuple(range(len(whole.shape)))
+            )
+        problem = msgspec.structs.replace(
+            problem, tile=whole, accesses=accesses, layout=layout, published=published
+        )
+        found.append((group, problem))
+    return tuple(found)
+
+
+def _whole(group: Sequence[Tile]) -> Tile:
+    """The largest tile in the smallest elements, as aligned as any of that size are."""
+    largest = max(group, key=lambda tile: tile.bytes)
+    bits = min(tile.element_bits for tile in group)
+    smallest = max((t for t in group if t.element_bits == bits), key=lambda tile: tile.element_alignment)
+    if group[0].bytes == largest.bytes:
+        return Tile(group[0].shape, smallest.element)
+    return Tile((*largest.shape[:-1], largest.shape[-1] * (largest.element_bits // bits)), smallest.element)
+
+
+def beginning(layout: Layout, tile: Tile) -> Layout | None:
+    """The layout of a tile that shares `layout`, in its own coordinates; None where no digits say it."""
+    ratio = tile.storage.element_bytes // layout.element_bytes
+    units = tile.storage.elements
+    size = ratio * layout.element_bytes
+    if layout.lookup:
+        every = layout.table().ravel()[:: layout.packed] // layout.element_bytes
+        lookup = tuple((every[::ratio][:units] // ratio).tolist())
+        return Layout(tile.shape, size, (), packed=layout.packed, lookup=lookup)
+    if ratio == 1 and len(tile.shape) == len(layout.shape) and tile.shape[1:] == layout.shape[1:]:
+        return _fewer(layout, tile.shape)
+    plain = layout.digits == row_major((*layout.shape[:-1], layout.shape[-1] // layout.packed), 1).digits
+    low = ratio.bit_length() - 1
+    bits = [target.bit for target in layout.swizzle] + [low]
+    if not plain or layout.turn or min(bits) < low or any(n % ratio for n in layout.interval):
+        return None
+    # A function of the row-major index, which larger elements have in larger steps.
+    swizzle = tuple(Target(target.bit - low, target.mask >> low) for target in layout.swizzle)
+    return Layout(
+        tile.shape,
+        size,
+        row_major(tile.storage.shape, size).digits,
+        swizzle,
+        packed=layout.packed,
+        interval=(layout.interval[0] // ratio, layout.interval[1] // ratio),
+    )
+
+
+def _fewer(layout: Layout, shape: tuple[int, ...]) -> Layout:
+    """The same strides for fewer values of x0."""
+    pieces = [digit.divide for digit in layout.digits if digit.dim == 0]
+    digits = tuple(
+        msgspec.structs.replace(digit, size=min(digit.size, -(-shape[0] // digit.divide)))
+        if digit.dim == 0 and digit.divide == max(pieces) and digit is not layout.digits[-1]
+        else digit
+        for digit in layout.digits
+    )
+    return msgspec.structs.replace(layout, shape=shape, digits=digits)
+
+
+def _viewed(access: Access, tile: Tile, onto: Tile) -> Access:
+    """The access in the coordinates of the tile `onto`, which begins with the same bytes, row-major."""
+    if alike(tile, onto):
+        return access
+    return msgspec.structs.replace(access, index=viewed_index(access.index, tile, onto))
+
+
+def alike(tile: Tile, onto: Tile) -> bool:
+    """Whether the coordinates of `tile` are those of `onto`, which is as large or larger."""
+    return (
+        len(tile.shape) == len(onto.shape)
+        and tile.shape[1:] == onto.shape[1:]
+        and tile.element_bits == onto.element_bits
+    )
+
+
+def viewed_index(index: Sequence[str | int], tile: Tile, onto: Tile) -> tuple[str, ...]:
+    """Coordinates in `onto` of what `index` says in `tile`, whose elements are as large or larger."""
+    flat = "0"
+    for extent, text in zip(tile.shape, index, strict=True):
+        flat = f"({flat})*{extent} + ({text})"
+    ratio = tile.element_bits // onto.element_bits
+    flat = flat if ratio == 1 else f"({flat})*{ratio}"
+    found, inner = [], 1
+    for d in reversed(range(len(onto.shape))):
+        found.append(f"({flat}) // {inner}" + (f" % {onto.shape[d]}" if d else ""))
+        inner *= onto.shape[d]
+    return tuple(reversed(found))
+
+
+def within_room(block: Block, gpu: Device) -> Block:
+    """The tiles under a budget: the file's, else what a block of the GPU has beside other shared memory."""
+    limits = gpu.limits_of(block.target)
+    if block.layout.max_bytes is not None or limits is None:
+        return block
+    room = max(1, limits.shared_bytes_per_block - block.block.other_shared_bytes)
+    return msgspec.structs.replace(block, layout=msgspec.structs.replace(block.layout, max_bytes=room))
