@@ -84,12 +84,34 @@ class ChoiceTrace:
     device: Device
 
     def count(self, table: IntArray, budget: Budget | None = None) -> Counts:
-        """What each instruction costs under byte offsets by row-major index; see `count_choices`."""
-        return count_choices(table, self, budget)
+        """What every warp instruction costs under a layout; float64 arrays for expectations.
+
+        Args:
+            table: int64, shape (elements,): byte offset of every element.
+            budget: the time there is; None for no limit.
+
+        Raises:
+            OutOfTime: the time was over before the end.
+        """
+        rule = self.device.rule(self.operation)
+        each: list[tuple[float, float, float]] = []
+        rows = zip(self.rows, self.least.tolist(), strict=True)
+        for number, (elements, least) in enumerate((budget or Budget()).each(rows)):
+            address = np.where(elements < 0, -1, table[elements])
+            if self.any_is == "uniform":
+                each.append(_expected(address, self, number))
+            else:
+                wavefronts, phases = _worst(address, self.operation, rule)
+                each.append((wavefronts, least, phases))
+        counts = np.array(each, np.float64 if self.any_is == "uniform" else np.int64).reshape(-1, 3)
+        return Counts(*counts[self.row].T)
 
     def report(self, counts: Counts) -> AccessReport:
         """The totals of `counts`."""
-        return report_choices(counts, self)
+        wavefronts, ideal = rounded_count(counts.wavefronts.sum()), rounded_count(counts.ideal.sum())
+        conflicts = rounded_count(counts.bank_conflicts.sum())
+        excess = rounded_count(wavefronts - ideal)
+        return AccessReport(self.name, self.op, wavefronts, ideal, excess, conflicts, self.any_is)
 
 
 def choices(
@@ -165,34 +187,6 @@ def _distinct(instructions: IntArray) -> tuple[IntArray, IntArray]:
     row = np.array([number.setdefault(each.tobytes(), len(number)) for each in instructions], np.int64)
     first = np.unique(row, return_index=True)[1]
     return instructions[first], row
-
-
-def count_choices(table: IntArray, access: ChoiceTrace, budget: Budget | None = None) -> Counts:
-    """What every warp instruction costs under a layout.
-
-    Args:
-        table: int64, shape (elements,): byte offset of every element.
-        access: the access.
-        budget: the time there is; None for no limit.
-
-    Returns:
-        Per instruction; float64 arrays for expectations.
-
-    Raises:
-        OutOfTime: the time was over before the end.
-    """
-    rule = access.device.rule(access.operation)
-    each: list[tuple[float, float, float]] = []
-    rows = zip(access.rows, access.least.tolist(), strict=True)
-    for number, (elements, least) in enumerate((budget or Budget()).each(rows)):
-        address = np.where(elements < 0, -1, table[elements])
-        if access.any_is == "uniform":
-            each.append(_expected(address, access, number))
-        else:
-            wavefronts, phases = _worst(address, access.operation, rule)
-            each.append((wavefronts, least, phases))
-    counts = np.array(each, np.float64 if access.any_is == "uniform" else np.int64).reshape(-1, 3)
-    return Counts(*counts[access.row].T)
 
 
 # Units: what lanes choose from --------------------------------------------------------------
@@ -390,21 +384,6 @@ def _sampled(address: IntArray, access: ChoiceTrace, number: int) -> tuple[float
     chosen = address[np.arange(lanes), drawn]
     counts = count_wavefronts(np.maximum(chosen, 0), chosen >= 0, access.operation, access.device)
     return float(counts.wavefronts.mean()), float(counts.ideal.mean()), float(counts.phases.mean())
-
-
-def report_choices(counts: Counts, access: ChoiceTrace) -> AccessReport:
-    """The totals of an access."""
-    wavefronts, ideal = rounded_count(counts.wavefronts.sum()), rounded_count(counts.ideal.sum())
-    conflicts = rounded_count(counts.bank_conflicts.sum())
-    return AccessReport(
-        access.name,
-        access.op,
-        wavefronts,
-        ideal,
-        rounded_count(wavefronts - ideal),
-        conflicts,
-        access.any_is,
-    )
 
 
 def rounded_count(total: float | np.number[Any]) -> int | float:

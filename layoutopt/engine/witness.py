@@ -73,10 +73,7 @@ def witness(
         operation: the instruction.
         device: whose rules to apply.
     """
-    rule = device.rule(operation)
-    return tuple(
-        _busiest(lanes, touches, rule) for lanes, touches in _requests(address, active, operation, rule)
-    )
+    return tuple(map(_busiest, serve(address, active, operation, device)))
 
 
 def serve(
@@ -133,11 +130,8 @@ def _merges(address: Sequence[int], on: set[int]) -> bool:
     )
 
 
-def _busiest(lanes: tuple[int, ...], touches: list[Touch], rule: PhaseRule) -> PhaseWitness:
-    load: dict[int, list[int]] = {}
-    for t in touches:
-        load.setdefault(t.bank, []).append(t.word // rule.row_words)
-    served = {bank: len(w if rule.serialises_equal else set(w)) for bank, w in load.items()}
-    bank = min(served, key=lambda b: (-served[b], b))
-    there = tuple(t for t in touches if t.bank == bank)
-    return PhaseWitness(lanes, served[bank] + rule.extra_wavefronts, bank, there)
+def _busiest(phase: Served) -> PhaseWitness:
+    bank = min(touch.bank for touch in phase.passes[-1])  # only the busiest banks serve in the last pass
+    there = [touch for served in phase.passes for touch in served if touch.bank == bank]
+    there.sort(key=lambda touch: (phase.lanes.index(touch.lane), touch.word))
+    return PhaseWitness(phase.lanes, len(phase.passes) + phase.idle_passes, bank, tuple(there))

@@ -100,14 +100,6 @@ def tile_from_data(raw: Any) -> Problem:
     return problem
 
 
-def block_from_data(raw: Any) -> Block:
-    """The same where several tiles are expected."""
-    problem = from_data(raw)
-    if isinstance(problem, Problem):
-        raise ProblemFileError("tile", "several `tiles` are expected here, not one")
-    return problem
-
-
 def written_out(raw: Any) -> Any:
     """Problem data in which named accesses (`layoutopt.accesses.named_accesses`) are ordinary ones.
 

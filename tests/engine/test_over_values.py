@@ -12,7 +12,7 @@ from written import one_tile, reads
 
 from layoutopt.accesses.lower import with_loops
 from layoutopt.accesses.trace import trace
-from layoutopt.engine.run_time_values import choices, count_choices, matching
+from layoutopt.engine.run_time_values import choices, matching
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
 from layoutopt.ground.budget import Budget, OutOfTime
@@ -52,7 +52,7 @@ def access_problem(index, op, width, values, *, columns, element="u32", any_is="
 def counted(problem, gpu, table):
     looped = trace(with_loops(problem), gpu)
     choice = choices(problem, looped, gpu)["a"]
-    return choice, count_choices(table, choice)
+    return choice, choice.count(table)
 
 
 def every_outcome(choice, row, table, gpu):
