@@ -59,14 +59,13 @@ def command(
     """
     _check_meant(kind, mma, operand, stages)
     from layoutopt.accesses.trace import trace
-    from layoutopt.files.block_starters import BLOCKS
     from layoutopt.files.file import from_data
     from layoutopt.files.starters import Options, starter
     from layoutopt.hardware.devices import device
     from layoutopt.problems.text import problem_text
 
-    options = Options(name, extents(tile), element, threads, mma, operand.upper(), stages or 1, target)
-    data = BLOCKS[kind](options, stages) if kind in BLOCKS else starter(kind, options)
+    options = Options(name, extents(tile), element, threads, mma, operand.upper(), stages, target)
+    data = starter(kind, options)
     for problem in from_data(data).each:
         trace(problem, device(target))
     text = problem_text(data)

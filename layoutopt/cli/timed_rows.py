@@ -91,7 +91,7 @@ def plans_of(problem: Problem | Block, comparison: Comparison, card: Gpu) -> dic
     from layoutopt.errors import LayoutoptError
     from layoutopt.hardware.devices import device
     from layoutopt.problems.types import Problem
-    from layoutopt.search.tile_groups import groups
+    from layoutopt.search.same_layout import groups
 
     gpu = device(f"sm_{card.compute_capability.replace('.', '')}")
     asked = [problem] if isinstance(problem, Problem) else [shared for _, shared in groups(problem)]

@@ -9,7 +9,7 @@ from typing import Final
 from layoutopt.problems.text import tile_text, widths_text
 from layoutopt.problems.types import Block, Problem
 from layoutopt.report.text import rounds_text
-from layoutopt.search.tile_groups import groups
+from layoutopt.search.same_layout import groups
 from layoutopt.study.explanation import BlockExplanation, Explanation
 
 _NAMED: Final = 8  # linearisations that are told by name

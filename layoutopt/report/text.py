@@ -10,7 +10,7 @@ from layoutopt.problems.answer import AccessReport, Arrangement, Estimate, Model
 from layoutopt.problems.text import abridged, shape_text, tables, tile_text
 from layoutopt.problems.types import Block, Problem
 from layoutopt.report.descriptor_text import cluster_lines, descriptor_lines
-from layoutopt.search.tile_groups import alike, groups
+from layoutopt.search.same_layout import alike, groups
 from layoutopt.study.block import own_answer
 from layoutopt.study.check import AuditedAccess
 

@@ -40,10 +40,10 @@ from layoutopt.search.dictated import side_by_side
 from layoutopt.search.fronts import Choice, Point, Unit, exact, explore, plan_of, units_of
 from layoutopt.search.packing import Plan, least, pack, rounded_up
 from layoutopt.search.proposal import STOPPED, Ask, Progress
+from layoutopt.search.same_layout import within_room
 from layoutopt.search.scene import searched_families
 from layoutopt.search.solve import solve as solve_tile
 from layoutopt.search.solve import solve_cases
-from layoutopt.search.tile_groups import within_room
 
 # Of the time, for a search without a budget, where the file has none and a block of the GPU has one.
 _UNBOUNDED_SHARE: Final = 0.75
@@ -55,44 +55,8 @@ _WITHIN_WORDS: Final = (
 )
 
 
-@overload
-def solve(problem: Problem, **how: Unpack[Options]) -> Result: ...
-@overload
-def solve(problem: Block, **how: Unpack[Options]) -> Arrangement: ...
-
-
-def solve(problem: Problem | Block, **how: Unpack[Options]) -> Result | Arrangement:
-    """Layouts of least weighted excess in all, then fewest bytes, then least index cost, each verified.
-
-    Args:
-        problem: what to solve: one tile, or several of one block, without `layout.max_bytes` within what a
-            block of the GPU has.
-        how: see `Options`.
-
-    Raises:
-        ProblemFileError: the problem contradicts itself, or an option is none.
-        VerificationError: the conflict engine does not confirm the model; nothing is returned.
-    """
-    how = {"time_limit": DEFAULT_SECONDS, **how}
-    if isinstance(problem, Block):
-        return solve_block(problem, **how)
-    return solve_tile(problem, **how)
-
-
 class Options(TypedDict, total=False):
-    """How to solve.
-
-    Attributes:
-        time_limit: seconds, 10 where nothing is said; None for no limit. The best answer so far is the answer
-            when it ends.
-        workers: solver threads. The answer does not depend on it unless the time runs out.
-        conflict_free: make any excess infeasible.
-        target: the device or its name, where it is not the one the problem names.
-        budget: replaces `time_limit`, for callers that stop the search from another thread.
-        progress: called with a line of text from time to time.
-        method: "model": one CP-SAT model decides pads, order and XOR masks, and refutes what is smaller;
-            "auto": the same answer, by counting and a tree of masks as far as they go.
-    """
+    """How to solve; see `solve`."""
 
     time_limit: float | None
     workers: int
@@ -103,29 +67,46 @@ class Options(TypedDict, total=False):
     method: Method
 
 
-def solve_block(
-    block: Block,
+@overload
+def solve(problem: Problem, **how: Unpack[Options]) -> Result: ...
+@overload
+def solve(problem: Block, **how: Unpack[Options]) -> Arrangement: ...
+def solve(
+    problem: Problem | Block,
     *,
-    time_limit: float | None = None,
+    time_limit: float | None = DEFAULT_SECONDS,
     workers: int = 1,
     conflict_free: bool = False,
     target: Device | str | None = None,
     budget: Budget | None = None,
     progress: Progress = lambda _: None,
     method: Method = "auto",
-) -> Arrangement:
-    """The same for several tiles."""
-    how = _How(
-        target_of(block, target),
-        budget or Budget.of_limit(time_limit),
-        conflict_free,
-        workers,
-        progress,
-        method,
-    )
-    if block.layout.objective.bytes_first:
-        return _of_fewest_bytes(block, how)
-    return _within_room(block, how)
+) -> Result | Arrangement:
+    """Layouts of least weighted excess in all, then fewest bytes, then least index cost, each verified.
+
+    Args:
+        problem: what to solve: one tile, or several of one block, without `layout.max_bytes` within what a
+            block of the GPU has.
+        time_limit: seconds; None for no limit. The best answer so far is the answer when it ends.
+        workers: solver threads. The answer does not depend on it unless the time runs out.
+        conflict_free: make any excess infeasible.
+        target: the device or its name, where it is not the one the problem names.
+        budget: replaces `time_limit`, for callers that stop the search from another thread.
+        progress: called with a line of text from time to time.
+        method: "model": one CP-SAT model decides pads, order and XOR masks, and refutes what is smaller;
+            "auto": the same answer, by counting and a tree of masks as far as they go.
+
+    Raises:
+        ProblemFileError: the problem contradicts itself, or an argument is none.
+        VerificationError: the conflict engine does not confirm the model; nothing is returned.
+    """
+    time = budget or Budget.of_limit(time_limit)
+    how = _How(target_of(problem, target), time, conflict_free, workers, progress, method)
+    if isinstance(problem, Problem):
+        return how.solve_tile(problem, time, progress)
+    if problem.layout.objective.bytes_first:
+        return _of_fewest_bytes(problem, how)
+    return _within_room(problem, how)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,15 +135,19 @@ class _How:
         with fields_of(block, *unit.tiles):
             if unit.is_settled:
                 return solve_cases([unit.case.constrained(problem.layout)], ask)
-            return solve_tile(
-                problem,
-                target=self.gpu,
-                budget=ask.budget,
-                conflict_free=self.conflict_free,
-                workers=self.workers,
-                progress=tell,
-                method=self.method,
-            )
+            return self.solve_tile(problem, ask.budget, tell)
+
+    def solve_tile(self, problem: Problem, time: Budget, progress: Progress) -> Result:
+        """The answer to a problem of one tile."""
+        return solve_tile(
+            problem,
+            target=self.gpu,
+            budget=time,
+            conflict_free=self.conflict_free,
+            workers=self.workers,
+            progress=progress,
+            method=self.method,
+        )
 
 
 def _within_room(block: Block, how: _How) -> Arrangement:

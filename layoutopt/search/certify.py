@@ -17,7 +17,7 @@ from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, Proof, R
 from layoutopt.problems.types import Block, Problem
 from layoutopt.proof import certificates
 from layoutopt.proof.certificates import ARITHMETIC, BY_SEARCH
-from layoutopt.search.tile_groups import groups
+from layoutopt.search.same_layout import groups
 
 BLOCK_CERTIFICATE_SCHEMA: Final = "layoutopt.block_certificate/1"
 

@@ -15,7 +15,7 @@ from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import coordinate_ranges, element_expression
 from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, Proof, Result, Status
 from layoutopt.problems.types import Block, Problem, Tile
-from layoutopt.search.tile_groups import alike, beginning, groups, viewed_index
+from layoutopt.search.same_layout import alike, beginning, groups, viewed_index
 from layoutopt.study.check import check
 
 

@@ -29,7 +29,7 @@ from layoutopt.problems.answer import RESULT_SCHEMA, AccessReport, Estimate, Sta
 from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Block, NamedTile, Problem
 from layoutopt.search.free_lanes import under_layout
-from layoutopt.search.tile_groups import groups, within_room
+from layoutopt.search.same_layout import groups, within_room
 from layoutopt.study import findings
 from layoutopt.study.findings import Finding
 from layoutopt.study.fix import EditedLayout, Solver, edit_finding, edited, estimated, fix

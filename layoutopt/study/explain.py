@@ -27,7 +27,7 @@ from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, Search, s
 from layoutopt.search.block import solve
 from layoutopt.search.packing import Plan, pack
 from layoutopt.search.proposal import Progress
-from layoutopt.search.tile_groups import groups, within_room
+from layoutopt.search.same_layout import groups, within_room
 from layoutopt.study.clash import QUESTION_SHARE, Clashes, names
 from layoutopt.study.explanation import ALLOWED, BlockExplanation, ExplainedTile, Explanation, Relaxation
 from layoutopt.study.known import solved

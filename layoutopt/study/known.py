@@ -20,8 +20,8 @@ from layoutopt.problems.text import lanes_text
 from layoutopt.problems.types import Block, Constraints, Problem
 from layoutopt.search.dictated import named_candidate
 from layoutopt.search.proposal import Ask, Progress
+from layoutopt.search.same_layout import groups
 from layoutopt.search.solve import solve, solve_cases
-from layoutopt.search.tile_groups import groups
 
 
 def check_answer(problem: Problem | Block, gpu: Device, answer: Result | Arrangement) -> None:

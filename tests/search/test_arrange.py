@@ -25,7 +25,7 @@ from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import Status
 from layoutopt.search.block import solve
 from layoutopt.search.packing import Plan, least, pack
-from layoutopt.search.tile_groups import groups
+from layoutopt.search.same_layout import groups
 from layoutopt.study.block import placed
 
 SMALL = [(2, 4), (3, 3), (2, 6), (4, 2), (3, 4), (2, 2, 2), (12,), (3, 5)]

@@ -5,10 +5,12 @@ import threading
 
 import numpy as np
 import pytest
+from conftest import SOLVE_LIMIT
 from written import one_tile, reads, writes
 
 import layoutopt
 import layoutopt.ground.budget
+import layoutopt.search.block
 import layoutopt.search.scene
 import layoutopt.study.counted
 from layoutopt.accesses.trace import Trace, trace
@@ -17,7 +19,7 @@ from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
 from layoutopt.files.file import from_data as problem
-from layoutopt.ground.budget import Budget, OutOfTime
+from layoutopt.ground.budget import DEFAULT_SECONDS, Budget, OutOfTime
 from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import offset_expression
 from layoutopt.model.cp_sat import Model, Outcome, _response
@@ -56,14 +58,16 @@ def test_a_part_ends_after_so_much_work_on_every_machine():
 
 
 def test_solve_has_the_limit_of_the_command(monkeypatch):
-    limits = []
-    monkeypatch.setattr("layoutopt.search.block.DEFAULT_SECONDS", 0.25)
+    left = []
+    monkeypatch.setitem(layoutopt.search.block.solve.__kwdefaults__, "time_limit", SOLVE_LIMIT)
     monkeypatch.setattr(
-        "layoutopt.search.block.solve_tile", lambda _, **how: limits.append(how["time_limit"])
+        "layoutopt.search.block.solve_tile", lambda _, **how: left.append(how["budget"].seconds)
     )
-    layoutopt.solve(None)
-    layoutopt.solve(None, time_limit=None)
-    assert limits == [0.25, None]
+    problem = layoutopt.load("transpose_32x32_f32")
+    layoutopt.solve(problem)
+    layoutopt.solve(problem, time_limit=None)
+    assert DEFAULT_SECONDS - 5 < left[0] <= DEFAULT_SECONDS
+    assert left[1] is None
 
 
 def test_an_answer_says_where_the_limit_ended_the_search_for_a_cheaper_index():
