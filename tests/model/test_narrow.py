@@ -273,11 +273,8 @@ def test_every_command_shows_formulas_in_elements():
     assert explain(tile, budget=Budget(20)).offset == offset
     compared = compare(tile, time_limit=5)
     rows = {row.family: row for row in compared.rows}
-    assert (rows["all"].offset, rows["none"].offset, rows["guess_pad"].title) == (
-        offset,
-        "x0*128 + x1",
-        "pad 32",
-    )
+    got = rows["all"].offset, rows["none"].offset, rows["guess_pad"].title
+    assert got == (offset, "x0*128 + x1", "pad 32")
     for row in compared.rows:
         audit = check(tile, row.offset)
         assert (audit.excess, audit.bytes) == (row.excess, row.bytes), row.family

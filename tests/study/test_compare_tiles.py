@@ -121,10 +121,8 @@ def test_a_tile_that_the_hardware_dictates_is_in_every_row():
     assert used == {"x0*64 + (x1 ^ x0 % 8 * 8)"}
     assert (rows["all"].excess, rows["all"].alignment_bytes) == (0, 1024)
     # The published layout is not what must_be asks for, and no other stands in its place.
-    assert (str(rows["published"].status), rows["published"].reason) == (
-        "infeasible",
-        "B: no layout of tma.128B",
-    )
+    got = str(rows["published"].status), rows["published"].reason
+    assert got == ("infeasible", "B: no layout of tma.128B")
 
 
 def test_layouts_that_are_shared_are_one_column():

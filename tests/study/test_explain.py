@@ -251,11 +251,8 @@ def test_a_table_shows_that_a_smaller_set_can_be_served():
         )
     data = one_tile("pair", [4, 2], {"bytes": 8}, 8, accesses)
     found = explain(from_data(data), budget=Budget(20), target=gpu)
-    assert (found.conflict_free, found.clashing_accesses, found.clash_is_minimal) == (
-        False,
-        ("a1", "a2"),
-        True,
-    )
+    got = found.conflict_free, found.clashing_accesses, found.clash_is_minimal
+    assert got == (False, ("a1", "a2"), True)
     assert (
         "`a1` and `a2` cannot both be free of conflicts; each can without the other."
         in explanation_report(from_data(data), found)

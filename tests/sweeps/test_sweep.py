@@ -89,10 +89,8 @@ def test_standard_input_is_a_source_like_any_other(template, tmp_path):
     )
     store = tmp_path / "s.sqlite"
     done = layoutopt("sweep", "-", "-o", store, "--workers", "1", input=f"{lines}no\n")
-    assert (done.returncode, done.stdout.splitlines()[0]) == (
-        2,
-        "9 problems (9 different): 1 error, 8 optimal",
-    )
+    got = done.returncode, done.stdout.splitlines()[0]
+    assert got == (2, "9 problems (9 different): 1 error, 8 optimal")
     assert done.stderr.startswith("error: -, line 3: ")
     again = layoutopt("sweep", template, "-o", store, "--workers", "1", "--json")
     assert json.loads(again.stdout)["solved"] == 0
