@@ -1,6 +1,5 @@
 """Elements narrower than a bank word: exact counts, the same minimum as exhaustive search, packing."""
 
-import json
 import random
 from dataclasses import replace
 
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import ROOT
 from oracle import toy
-from written import one_tile, reads
+from written import one_tile, reads, saved
 
 from layoutopt import load
 from layoutopt.accesses.lower import byte_table, over_elements, stored
@@ -285,8 +284,7 @@ def test_pictures_of_packed_tiles_are_over_elements(tmp_path):
     tile = from_data(S4)
     result, table = solve(tile), tmp_path / "table.npy"
     np.save(table, result.layout.table())
-    file = tmp_path / "result.json"
-    file.write_text(json.dumps(result.to_json()))
+    file = saved(tmp_path, "result.json", result.to_json())
     for before in ("none", str(table), str(file)):
         chosen = {"access": "frag", "warp": 1, "iteration": {}, "time_limit": 5}
         seen = views(tile, device(tile.target), before=before, **chosen)

@@ -13,7 +13,7 @@ from command import layoutopt
 from conftest import ROOT, TILE_SETS
 from oracle import toy
 from oracle.random_tiles import random_case
-from written import reads, writes
+from written import reads, saved, writes
 
 from layoutopt.accesses.trace import trace
 from layoutopt.codegen.block import code_of
@@ -397,9 +397,7 @@ def test_errors_name_the_field(case):
 
 
 def write(tmp_path, data):
-    path = tmp_path / "tiles.json"
-    path.write_text(json.dumps(data))
-    return path
+    return saved(tmp_path, "tiles.json", data)
 
 
 def test_command_line(tmp_path):

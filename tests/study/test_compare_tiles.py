@@ -8,7 +8,7 @@ import json
 import msgspec
 import pytest
 from command import layoutopt
-from written import reads
+from written import reads, saved
 
 from layoutopt.files.file import from_data
 from layoutopt.search.block import solve
@@ -135,8 +135,7 @@ def test_layouts_that_are_shared_are_one_column():
 
 @pytest.mark.parametrize("form", ["--json", "--csv"])
 def test_forms_of_the_answer(form, tmp_path):
-    path = tmp_path / "block.json"
-    path.write_text(json.dumps(SET))
+    path = saved(tmp_path, "block.json", SET)
     answer = layoutopt("compare", str(path), form)
     assert answer.returncode == 1, answer.stderr  # as it is, with conflicts, it is as fast as the others
     if form == "--json":

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from command import layoutopt
 from conftest import ROOT
-from written import one_tile, reads
+from written import one_tile, reads, saved
 
 import layoutopt as package
 from layoutopt.errors import MachineError, ProblemFileError
@@ -45,16 +45,13 @@ TEMPLATE = {
 
 @pytest.fixture
 def template(tmp_path):
-    path = tmp_path / "t.json"
-    path.write_text(json.dumps(TEMPLATE))
-    return path
+    return saved(tmp_path, "t.json", TEMPLATE)
 
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
     """The template and the store of its sweep, which tests copy."""
-    path = tmp_path_factory.mktemp("swept") / "t.json"
-    path.write_text(json.dumps(TEMPLATE))
+    path = saved(tmp_path_factory.mktemp("swept"), "t.json", TEMPLATE)
     package.sweep(str(path), store=path.with_suffix(".sqlite"), workers=2).close()
     return path
 
