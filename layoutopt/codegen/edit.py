@@ -38,6 +38,7 @@ from layoutopt.expressions.simplify import Range, bounds, gathered, simplify, we
 from layoutopt.ground.escape import comment
 from layoutopt.hardware.devices import Device
 from layoutopt.index.address_forms import over_tid
+from layoutopt.layout.spelled import row_major_index
 from layoutopt.problems.answer import Result
 from layoutopt.problems.types import KernelNames, Problem
 
@@ -111,10 +112,9 @@ def _in_use(problem: Problem) -> str:
         return problem.layout.offset
     if problem.published is not None:
         return problem.published.offset
-    node: Node = Var("x0")
-    for d, extent in enumerate(problem.tile.shape[1:], start=1):
-        node = Op("+", (Op("*", (node, Const(extent))), Var(f"x{d}")))
-    return to_text(simplify(node, {f"x{d}": (0, n - 1) for d, n in enumerate(problem.tile.shape)}))
+    shape = problem.tile.shape
+    node = row_major_index(range(len(shape)), shape)
+    return to_text(simplify(node, {f"x{d}": (0, n - 1) for d, n in enumerate(shape)}))
 
 
 def _declaration(planned: Plan, names: KernelNames) -> str:

@@ -28,7 +28,7 @@ from layoutopt.expressions.grammar import (
 from layoutopt.expressions.simplify import Range, simplify
 from layoutopt.ground.arrays import IntArray
 from layoutopt.layout.layout import Digit, Layout, Target, tight_digits
-from layoutopt.layout.spelled import spelled
+from layoutopt.layout.spelled import row_major_index, spelled
 
 
 def coordinate_ranges(shape: Sequence[int]) -> dict[str, Range]:
@@ -78,9 +78,7 @@ def offset_expression(layout: Layout) -> Node:
 def _looked_up(layout: Layout) -> Node:
     """A table of all offsets, or of those of a period: a formula where they follow one."""
     shape, count = layout.shape, len(layout.lookup)
-    row_major: Node = Var("x0")
-    for d in range(1, len(shape)):
-        row_major = Op("+", (_scaled(row_major, shape[d]), Var(f"x{d}")))
+    row_major = row_major_index(range(len(shape)), shape)
     found: Node | None = None
     for first in range(len(shape)):
         if (

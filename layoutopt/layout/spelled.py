@@ -73,7 +73,7 @@ def _turned(table: IntArray, ranges: Mapping[str, Range]) -> Node | None:
             by = _turn(turn[..., 0], line[..., 0], number, length, outer)
             if by is None:
                 continue
-            place = _row_major(inner, table.shape)
+            place = row_major_index(inner, table.shape)
             around = Op("%", (Op("+", (place, by)), Const(length)))
             return Op("+", (Op("*", (simplify(number, ranges), Const(length))), around))
     return None
@@ -121,7 +121,8 @@ def _folded(table: IntArray) -> Node | None:
     return Op("-", (v, Op("if", (entry, Op(">=", (v, Const(table.size))), Const(0)))))
 
 
-def _row_major(dims: Sequence[int], shape: tuple[int, ...]) -> Node:
+def row_major_index(dims: Sequence[int], shape: tuple[int, ...]) -> Node:
+    """The row-major index over some of x0, x1, ..., the slowest first."""
     node: Node = Var(f"x{dims[0]}")
     for d in dims[1:]:
         node = Op("+", (Op("*", (node, Const(shape[d]))), Var(f"x{d}")))

@@ -22,7 +22,7 @@ from layoutopt.hardware.occupancy import occupancy
 from layoutopt.layout.families import comparison_rows
 from layoutopt.problems.answer import Arrangement, Result, Status
 from layoutopt.problems.target import target_of
-from layoutopt.problems.types import FAMILIES, Block, Problem
+from layoutopt.problems.types import FAMILIES, Access, Block, Problem, TileAccess
 from layoutopt.search.block import solve
 from layoutopt.search.fronts import Unit, own_alignment, plan_of, units_of
 from layoutopt.search.packing import pack, rounded_up
@@ -342,11 +342,23 @@ class _BlockRows:
             best = found.status is Status.OPTIMAL and used <= {*families} <= {*searched}
             if searched == families or (found.tiles and best):
                 return found
-        layout = msgspec.structs.replace(self.tile_set.layout, families=families, max_bytes=self.limit)
-        asked = msgspec.structs.replace(self.tile_set, layout=layout)
+        constraints = {"families": families, "max_bytes": self.limit, "minimise": "excess"}
+        layout = msgspec.structs.replace(self.tile_set.layout, **constraints)
+        asked = msgspec.structs.replace(self.tile_set, layout=layout, accesses=self._settled_accesses())
         budget = self.budget.part(0.5)
         self.arranged[families] = solve(asked, target=self.gpu, budget=budget, progress=self.progress)
         return self.arranged[families]
+
+    def _settled_accesses(self) -> tuple[TileAccess, ...]:
+        """The accesses with the lanes and widths of the rows."""
+        found = {a.name: a for member in self.members for a in member.found.case.problem.accesses}
+        settled = []
+        for access in self.tile_set.accesses:
+            if access.is_free or isinstance(access.bytes, tuple):
+                own = {field: getattr(found[access.name], field) for field in Access.__struct_fields__}
+                access = msgspec.structs.replace(access, **own)
+            settled.append(access)
+        return tuple(settled)
 
     def _families(self, family: str) -> tuple[str, ...]:
         """Families to search for a row under the budget, as far as every tile allows them."""

@@ -224,11 +224,7 @@ def with_stride(stride):
     [
         None,
         [],
-        with_stride(0),
-        with_stride(-8),
-        with_stride(7),
-        with_stride(1 << 63),
-        with_stride(1 << 39),
+        *(with_stride(stride) for stride in (0, -8, 7, 1 << 63, 1 << 39)),
         {**LAYOUT, "shape": []},
         {**LAYOUT, "shape": [4]},
         {**LAYOUT, "shape": [1 << 20, 1 << 20]},
@@ -274,6 +270,12 @@ RESULT = {
 }
 
 
+def bounded(scope="every layout", **bounds):
+    """The change of a result that has these lower bounds."""
+    changed = {name: {"lower_bound": bound, "scope": scope} for name, bound in bounds.items()}
+    return {"proof": {**RESULT["proof"], **changed}}
+
+
 def test_a_result_that_agrees_with_its_layout():
     assert result_from_data(RESULT).layout == layout_from_data(LAYOUT)
     other_words = {**RESULT, "offset": "8*x0 + (x1 ^ 0)"}
@@ -293,39 +295,15 @@ def test_a_result_that_agrees_with_its_layout():
         ({"offset": "x0 int evil = 1; //"}, "offset"),
         ({"offset": None}, "offset"),
         ({"status": "infeasible"}, "status"),
-        (
-            {"proof": {**RESULT["proof"], "excess": {"lower_bound": 9, "scope": "every layout"}}},
-            "proof.excess.lower_bound",
-        ),
-        (
-            {"proof": {**RESULT["proof"], "bytes": {"lower_bound": 129, "scope": "every layout"}}},
-            "proof.bytes.lower_bound",
-        ),
-        (
-            {"proof": {**RESULT["proof"], "bytes": {"lower_bound": 128, "scope": "x" * 2000}}},
-            "proof.bytes.scope",
-        ),
+        (bounded(excess=9), "proof.excess.lower_bound"),
+        (bounded(bytes=129), "proof.bytes.lower_bound"),
+        (bounded(bytes=-1), "proof.bytes.lower_bound"),
+        (bounded("x" * 2000, bytes=128), "proof.bytes.scope"),
+        ({"status": "optimal", **bounded("none", bytes=127)}, "status"),
+        ({"weighted_excess": 1, **bounded("x", weighted_excess=2)}, "proof.weighted_excess.lower_bound"),
         ({"layout": None}, "status"),
         ({"layout": None, "status": "unknown"}, "excess"),
         ({"status": "optimal", "weighted_excess": 2.5}, "status"),
-        (
-            {
-                "status": "optimal",
-                "proof": {**RESULT["proof"], "bytes": {"lower_bound": 127, "scope": "none"}},
-            },
-            "status",
-        ),
-        (
-            {"proof": {**RESULT["proof"], "bytes": {"lower_bound": -1, "scope": "every layout"}}},
-            "proof.bytes.lower_bound",
-        ),
-        (
-            {
-                "weighted_excess": 1,
-                "proof": {**RESULT["proof"], "weighted_excess": {"lower_bound": 2, "scope": "x"}},
-            },
-            "proof.weighted_excess.lower_bound",
-        ),
         ({"accesses": [{**RESULT["accesses"][0], "bank_conflicts": -1}]}, "accesses[0].bank_conflicts"),
         ({"schema": "layoutopt.result/2"}, "schema"),
         ({"problem": "a\n#define evil"}, "problem"),

@@ -173,24 +173,25 @@ def test_the_longest_name_can_be_written(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def of_lines(*body, before=()):
+    """A program whose command is these lines."""
+    first = ["import os, signal, sys", "from layoutopt.cli import files, process, run", *before]
+    main = ["def main(standalone_mode):", *(f"    {line}" for line in body), "process.main = main", "run()"]
+    return "\n".join([*first, *main])
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_files_are_written_leaves_no_temporary_one(number, tmp_path):
     """It comes when the first file is written and the second is not."""
-    code = (
-        "import os, signal, sys\n"
-        "from layoutopt.cli import files, run\n"
-        "write = files._write_new\n"
-        "def stop(path, *rest):\n"
-        "    if path.name == 'b': os.kill(os.getpid(), int(sys.argv[1]))\n"
-        "    write(path, *rest)\n"
-        "files._write_new = stop\n"
-        "from layoutopt.cli import process\n"
-        "from pathlib import Path\n"
-        "def main(standalone_mode):\n"
-        "    files.write_all({Path('a'): b'1', Path('b'): b'2'})\n"
-        "process.main = main\n"
-        "run()\n"
+    before = (
+        "from pathlib import Path",
+        "write = files._write_new",
+        "def stop(path, *rest):",
+        "    if path.name == 'b': os.kill(os.getpid(), int(sys.argv[1]))",
+        "    write(path, *rest)",
+        "files._write_new = stop",
     )
+    code = of_lines("files.write_all({Path('a'): b'1', Path('b'): b'2'})", before=before)
     done = layoutopt(int(number), code=code, cwd=tmp_path)
     assert list(tmp_path.iterdir()) == []
     assert "Traceback" not in done.stderr
@@ -200,57 +201,38 @@ def test_a_signal_while_files_are_written_leaves_no_temporary_one(number, tmp_pa
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_that_a_library_makes_another_error_of(number):
     """As modules of C++ do while they are imported."""
-    code = (
-        "import os, sys\n"
-        "from layoutopt.cli import process, run\n"
-        "def main(standalone_mode):\n"
-        "    try: os.kill(os.getpid(), int(sys.argv[1]))\n"
-        "    except BaseException: raise ImportError('initialization failed')\n"
-        "process.main = main\n"
-        "run()\n"
+    code = of_lines(
+        "try: os.kill(os.getpid(), int(sys.argv[1]))",
+        "except BaseException: raise ImportError('initialization failed')",
     )
     done = layoutopt(int(number), code=code)
     ended = (130, "interrupted\n") if number == signal.SIGINT else (-number, "")
     assert (done.returncode, done.stderr) == ended
 
 
-def _signals_at_once(*numbers):
-    """A command that the signals reach in one instruction."""
-    code = (
-        "import os, signal, sys\n"
-        "from layoutopt.cli import process, run\n"
-        "def main(standalone_mode):\n"
-        "    numbers = list(map(int, sys.argv[1:]))\n"
-        "    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)\n"
-        "    for number in numbers: os.kill(os.getpid(), number)\n"
-        "    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)\n"
-        "process.main = main\n"
-        "run()\n"
-    )
-    return layoutopt(*map(int, numbers), code=code)
-
-
 @pytest.mark.parametrize("other", [signal.SIGINT, signal.SIGTERM])
 def test_two_signals_at_once_end_as_the_first(other):
     """As where a terminal is closed after Ctrl-C."""
-    done = _signals_at_once(other, signal.SIGHUP)
+    code = of_lines(
+        "numbers = list(map(int, sys.argv[1:]))",
+        "signal.pthread_sigmask(signal.SIG_BLOCK, numbers)",
+        "for number in numbers: os.kill(os.getpid(), number)",
+        "signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)",
+    )
+    done = layoutopt(int(other), int(signal.SIGHUP), code=code)
     assert (done.returncode, done.stderr) == (-signal.SIGHUP, "")
 
 
 def test_the_third_interrupt_ends_at_once():
     """No exception is sure to be caught where another one is on its way."""
-    code = (
-        "import os, signal\n"
-        "from layoutopt.cli import process, run\n"
-        "def interrupt(*_, **__): os.kill(os.getpid(), signal.SIGINT)\n"
-        "def again(*_):\n"
-        "    try: interrupt()\n"
-        "    finally: interrupt()\n"
-        "process.note = again\n"
-        "process.main = interrupt\n"
-        "run()\n"
+    before = (
+        "def interrupt(*_): os.kill(os.getpid(), signal.SIGINT)",
+        "def again(*_):",
+        "    try: interrupt()",
+        "    finally: interrupt()",
+        "process.note = again",
     )
-    done = layoutopt(code=code)
+    done = layoutopt(code=of_lines("interrupt()", before=before))
     assert (done.returncode, done.stderr) == (130, "")
 
 
@@ -290,22 +272,18 @@ def test_a_full_stderr_changes_no_exit_code(arguments, code, tmp_path):
 
 def test_a_compiler_leaves_nothing_when_it_is_ended(tmp_path):
     """A signal arrives while it runs, and while what it left is removed."""
-    code = (
-        "import os, signal\n"
-        "from layoutopt.cli import process, run\n"
-        "from layoutopt.ground import temporary\n"
-        "from layoutopt.hardware.tools import ended\n"
-        "script = 'sleep 60 & touch $TMPDIR/a; kill -INT $PPID; sleep 60'\n"
-        "remove = temporary.shutil.rmtree\n"
-        "def interrupted(*words, **options):\n"
-        "    os.kill(os.getpid(), signal.SIGINT)\n"
-        "    remove(*words, **options)\n"
-        "temporary.shutil.rmtree = interrupted\n"
-        "def main(standalone_mode):\n"
-        "    with temporary.temporary_folder() as folder:\n"
-        "        ended(['/bin/sh', '-c', script], folder)\n"
-        "process.main = main\n"
-        "run()\n"
+    before = (
+        "from layoutopt.ground import temporary",
+        "from layoutopt.hardware.tools import ended",
+        "script = 'sleep 60 & touch $TMPDIR/a; kill -INT $PPID; sleep 60'",
+        "remove = temporary.shutil.rmtree",
+        "def interrupted(*words, **options):",
+        "    os.kill(os.getpid(), signal.SIGINT)",
+        "    remove(*words, **options)",
+        "temporary.shutil.rmtree = interrupted",
+    )
+    code = of_lines(
+        "with temporary.temporary_folder() as folder: ended(['/bin/sh', '-c', script], folder)", before=before
     )
     done = layoutopt(code=code, environment={**ENVIRONMENT, "TMPDIR": str(tmp_path)})
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
@@ -371,7 +349,7 @@ def test_names_that_are_no_utf_8(tmp_path):
     assert ",\\udcff.json," in (tmp_path / f"{name}.csv").read_text()
 
 
-@pytest.mark.parametrize("limit", ["99999999999999999999", "1e300", "inf", "nan", "-0.0"])
+@pytest.mark.parametrize("limit", ["99999999999999999999", "1e300", "inf", "nan", "-0.0", "0", "-1"])
 def test_a_time_limit_that_no_clock_waits_for(limit):
     with pytest.raises(click.BadParameter, match="expected seconds above 0"):
         call("solve", PROBLEM, "--time-limit", limit)

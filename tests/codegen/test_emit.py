@@ -8,12 +8,12 @@ import sys
 import numpy as np
 import pytest
 from conftest import PROBLEMS, ROOT
-from emit_programs import GCC, GXX, SOLVED, code, expected, same, solved, tabled, visits
+from emit_programs import GCC, GXX, SOLVED, code, emit, expected, same, solved, tabled, visits
 from written import one_tile, reads
 
 from layoutopt.codegen.c_text import to_c
 from layoutopt.codegen.cute import swizzle_of
-from layoutopt.codegen.languages import emit, plan
+from layoutopt.codegen.languages import plan
 from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.codegen.selftest import program
 from layoutopt.engine.case import case_of
@@ -118,14 +118,6 @@ AWKWARD = {
 }  # fmt: skip
 
 
-@needs_compiler
-@pytest.mark.parametrize(("language", "command"), [("cuda", CPP), ("c", C)], ids=["cuda", "c"])
-def test_awkward_expressions_and_names(language, command, tmp_path):
-    problem = from_data(AWKWARD)
-    gpu = device(problem.target)
-    run(command, language, [(problem, gpu, solve(problem, time_limit=20))], tmp_path)
-
-
 REMAINDERS = {
     "name": "remainders, precedence and size",
     "tile": {"shape": [8, 64], "element": "f32"},
@@ -142,10 +134,11 @@ REMAINDERS = {
 
 
 @needs_compiler
+@pytest.mark.parametrize("data", [AWKWARD, REMAINDERS], ids=["names", "remainders"])
 @pytest.mark.parametrize(("language", "command"), [("cuda", CPP), ("c", C)], ids=["cuda", "c"])
-def test_remainders_precedence_and_wide_steps(language, command, tmp_path):
-    problem = from_data(REMAINDERS)
-    run(command, language, [(problem, device(problem.target), solve(problem, time_limit=5))], tmp_path)
+def test_awkward_names_remainders_precedence_and_wide_steps(language, command, data, tmp_path):
+    problem = from_data(data)
+    run(command, language, [(problem, device(problem.target), solve(problem, time_limit=20))], tmp_path)
 
 
 def nested(symbol, depth=24):

@@ -141,10 +141,17 @@ def test_errors_name_the_field(tmp_path, path, value, message):
         load_devices(write(tmp_path, data))
 
 
-def test_odd_phases_cannot_merge_in_pairs(tmp_path):
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"phase": 16, "merge": "pairs"}, r"instructions\[0\]\.merge: pairs need an even number"),
+        ({"bytes": [4, 8], "row_words": 32}, "accesses of at most one word, 4 bytes; given with 8 bytes"),
+    ],
+)
+def test_fields_that_do_not_go_together(tmp_path, changes, message):
     data = copy.deepcopy(NEW_GPU)
-    data["devices"][0]["instructions"][0] |= {"phase": 16, "merge": "pairs"}
-    with pytest.raises(ProblemFileError, match=r"instructions\[0\]\.merge: pairs need an even number"):
+    data["devices"][0]["instructions"][0] |= changes
+    with pytest.raises(ProblemFileError, match=message):
         load_devices(write(tmp_path, data))
 
 
@@ -222,16 +229,6 @@ def test_every_chip_has_its_limits():
             fitted = occupancy(limits.shared_bytes_per_block, 16, 256, gpu, name, registers=64)
             assert fitted is not None
             assert fitted.blocks >= 1, name
-
-
-def test_groups_of_words_are_of_single_words(tmp_path):
-    data = copy.deepcopy(NEW_GPU)
-    data["devices"][0]["instructions"][0] |= {"bytes": [4, 8], "row_words": 32}
-    with pytest.raises(
-        ProblemFileError,
-        match="accesses of at most one word, 4 bytes; given with 8 bytes",
-    ):
-        load_devices(write(tmp_path, data))
 
 
 @pytest.mark.parametrize(("group", "read"), [(2, 1), (8, 1), (16, 16)])

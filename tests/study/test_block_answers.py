@@ -9,6 +9,9 @@ from written import reads, writes
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
+from layoutopt.search.block import solve
+from layoutopt.study.check import check
+from layoutopt.study.compare import compare
 from layoutopt.study.explain import explain
 from layoutopt.study.show import views
 
@@ -194,3 +197,44 @@ def test_a_tile_that_the_constraints_rule_out_has_no_conflicts_to_speak_of():
     explanation = explain(from_data(data))
     assert (explanation.conflict_free, explanation.scope) == (False, "the layouts that the constraints allow")
     assert not any("has conflicts" in reason for reason in explanation.reasons)
+
+
+OPEN = {
+    "name": "open", "target": "sm_90", "threads": 32,
+    "tiles": [{**TILE, "name": "A", "published": {"offset": "x0*8 + x1", "bytes": 1024}},
+              {"name": "B", "shape": [32, 16], "element": "f16", "published": {"offset": "x0*16 + x1", "bytes": 1024}}],
+    "accesses": [
+        {"name": "fill", "tile": "A", "op": "store", "bytes": 4, "index": ["lane // 8 + 4*i", "lane % 8"], "for": {"i": 8}, "lanes": "free"},
+        {"name": "read", "tile": "A", "op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 8}},
+        {"name": "rows", "tile": "B", "op": "store", "bytes": [4, 8], "index": ["lane // 4 + 8*i", "4*(lane % 4)"], "for": {"i": 4}},
+        {"name": "down", "tile": "B", "op": "load", "bytes": 2, "index": ["lane", "i"], "for": {"i": 16}},
+    ],
+}  # fmt: skip
+
+
+def test_lanes_and_widths_that_the_file_leaves_open_are_those_of_each_tile():
+    tiles = from_data(OPEN)
+    best = solve(tiles)
+    wide = {access.name: access.bytes for part in best.tiles for access in part.result.accesses}["rows"]
+    audits = {part.tile: part.audit for part in check(tiles).tiles}
+    assert [a.index is not None for a in audits["A"].accesses] == [True, False]
+    assert [a.bytes in (4, 8) for a in audits["B"].accesses] == [True, False]
+    compared = compare(tiles)
+    rows = {row.family: row for row in compared.rows}
+    assert compared.widths.keys() == {"rows"}
+    assert (rows["all"].excess, rows["all"].bytes) == (best.excess, best.bytes)
+    assert rows["edit"].excess <= rows["published"].excess
+    told = explain(tiles)
+    assert told.excess == best.excess
+    assert told.tiles[0].explanation.reasons[0].startswith("The lanes are chosen: `fill` at [")
+    assert told.tiles[1].explanation.widths.keys() == {"rows"}
+    where = {"before": "none", "warp": None, "iteration": {}, "time_limit": None}
+    assert views(tiles, device("sm_90"), access="rows", **where).widths == {"rows": wide}
+    assert "drawn with `fill` at [" in views(tiles, device("sm_90"), access="read", **where).note
+
+
+def test_a_row_within_the_budget_has_the_lanes_and_widths_of_the_others():
+    rows = {row.family: row for row in compare(from_data({**OPEN, "layout": {"max_bytes": 2100}})).rows}
+    assert rows["pad"].reason.startswith("without the limit")
+    assert (rows["pad"].bytes <= 2100, rows["pad"].status) == (True, "optimal")
+    assert rows["pad"].excess > rows["all"].excess
