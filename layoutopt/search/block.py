@@ -185,12 +185,14 @@ def _of_fewest_bytes(block: Block, how: _How) -> Arrangement:
     units, limit = units_of(block, how.gpu), bounded.layout.max_bytes
     plan = plan_of(block, units)
     elements = least(plan, [unit.elements_bytes for unit in units])
-    found = _within_room(_in_bytes(block, min(elements, limit or elements)), how.part(_ELEMENTS_SHARE))
-    if found.tiles or (limit is not None and elements >= limit):
+    if limit is not None and elements > limit:
+        return _within_room(_in_bytes(block, block.layout.max_bytes), how)
+    found = _within_room(_in_bytes(block, elements), how.part(_ELEMENTS_SHARE))
+    if found.tiles or elements == limit:
         return msgspec.structs.replace(found, max_bytes=limit)
     smallest = [how.solve(block, unit, 1 / (2 * len(units)), unit.asked) for unit in units]
     if any(result.layout is None for result in smallest):
-        return _within_room(_in_bytes(block, limit), how)
+        return _within_room(_in_bytes(block, block.layout.max_bytes), how)
     sizes = [
         unit.bytes_at(unit.sizes(unit.case.table(result.layout)), result.alignment_bytes or 1)
         for unit, result in zip(units, smallest, strict=True)
