@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from command import ENVIRONMENT
 from conftest import ROOT
+from written import saved
 
 from layoutopt import check, solve
 from layoutopt.cli import commands, import_
@@ -40,8 +41,7 @@ def gpu_of(tmp_path, *instructions):
     """The one GPU of a device file."""
     entry = {"name": "xpu_1", "title": "Of tomorrow", "lanes": 8, "banks": 8, "bank_bytes": 4}
     rules = [{"confidence": "inferred", "source": "a test", **rule} for rule in instructions]
-    path = tmp_path / "devices.json"
-    path.write_text(json.dumps({"devices": [{**entry, "instructions": rules}]}))
+    path = saved(tmp_path, "devices.json", {"devices": [{**entry, "instructions": rules}]})
     (gpu,) = load_devices(path)
     return gpu
 

@@ -235,10 +235,8 @@ def test_what_rests_on_the_families_searched_is_not_called_checked(tmp_path):
 
 def test_too_many_bytes_are_arithmetic(tmp_path):
     code, text, _ = certified(plain_transpose(max_bytes=255), toy.toy_device(8, 8), tmp_path)
-    assert (code, text.splitlines()[-1]) == (
-        0,
-        "infeasible: the elements alone take 256 bytes, more than 255: checked",
-    )
+    got = code, text.splitlines()[-1]
+    assert got == (0, "infeasible: the elements alone take 256 bytes, more than 255: checked")
 
 
 @pytest.mark.parametrize(

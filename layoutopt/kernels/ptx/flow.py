@@ -14,55 +14,33 @@ _WORD: Final = re.compile(r"[A-Za-z_$%][\w$`]*")
 # Instructions on one lane's bytes at an address, whose address can be another.
 _LANES: Final = ("ld", "st", "atom", "red", "ldmatrix", "stmatrix")
 # The first operand of these is not a result.
-_NO_RESULT: Final = (
-    "st",
-    "red",
-    "stmatrix",
-    "bar",
-    "barrier",
-    "bra",
-    "ret",
-    "exit",
-    "cp",
-    "prefetch",
-    "call",
+_NO_RESULT: Final = frozenset(
+    ("st", "red", "stmatrix", "bar", "barrier", "bra", "ret", "exit", "cp", "prefetch", "call")
 )
 # What may take an address and does not reach memory by it.
-_PLAIN: Final = {
-    *(
-        "mov",
-        "add",
-        "sub",
-        "mul",
-        "mad",
-        "mad24",
-        "mul24",
-        "and",
-        "or",
-        "xor",
-        "not",
-        "shl",
-        "shr",
-        "shf",
-        "lop3",
-    ),
-    *("bfe", "bfi", "prmt", "min", "max", "selp", "setp", "cvt", "shfl", "vote", "neg", "abs", "rem", "div"),
-    *(
-        "popc",
-        "clz",
-        "brev",
-        "sad",
-        "slct",
-        "set",
-        "fma",
-        "isspacep",
-        "addc",
-        "subc",
-        "madc",
-        "cnot",
-        "bfind",
-    ),
-}
+_PLAIN: Final = frozenset(
+    (
+        *(
+            "mov",
+            "add",
+            "sub",
+            "mul",
+            "mad",
+            "mad24",
+            "mul24",
+            "and",
+            "or",
+            "xor",
+            "not",
+            "shl",
+            "shr",
+            "shf",
+        ),
+        *("lop3", "bfe", "bfi", "prmt", "min", "max", "selp", "setp", "cvt", "shfl", "vote", "neg", "abs"),
+        *("rem", "div", "popc", "clz", "brev", "sad", "slct", "set", "fma", "isspacep", "addc", "subc"),
+        *("madc", "cnot", "bfind"),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +97,6 @@ def _uses(function: Function, name: str, names: set[str]) -> Iterator[Use]:
         return set().union(*(({w} & names) | reaches.get(w, set()) for w in _WORD.findall(text)), set())
 
     for item in function.body or ():
-        if not isinstance(item, Instruction):
-            continue
         words = item.opcode.split(".")
         place, others = _operands(item, words)
         by_lane = place is not None and any(word.split("::")[0] == "shared" for word in words)
@@ -178,8 +154,6 @@ def _reaches(function: Function, names: set[str]) -> dict[str, set[str]]:
     while changed:
         changed = False
         for item in function.body or ():
-            if not isinstance(item, Instruction):
-                continue
             word = item.opcode.split(".")[0]
             if word in _NO_RESULT or word in ("ld", "atom", "ldmatrix") or len(item.operands) < 2:
                 continue
@@ -220,7 +194,7 @@ def alignments(function: Function, name: str) -> dict[str, int]:
     while changed:
         changed = False
         for item in function.body or ():
-            if not isinstance(item, Instruction) or len(item.operands) < 2:
+            if len(item.operands) < 2:
                 continue
             given = [_bits(text, name, function, found) for text in item.operands[1:]]
             bits = _aligned(item, given)
