@@ -90,7 +90,7 @@ class _Search:
         everywhere = proposal.excess_bound.everywhere and proposal.bytes_bound.everywhere
         if not self.tally.deciders or (everywhere and proposal.layout is not None):
             return "counting"
-        return next(name for name in ("cp-sat", "tree", "walsh") if name in self.tally.deciders)
+        return next(name for name in ("cp-sat", "tree") if name in self.tally.deciders)
 
     def _answer(self) -> Proposal:
         if self.scene.limit is not None and self.scene.tile.bytes > self.scene.limit:

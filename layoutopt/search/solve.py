@@ -72,7 +72,7 @@ def solve(
         budget: replaces `time_limit`, for callers that stop the search from another thread.
         progress: called with a line of text from time to time.
         method: "model": one CP-SAT model decides pads, order and XOR masks, and refutes what is smaller;
-            "auto": the same answer, by counting and spectra as far as they go.
+            "auto": the same answer, by counting and a tree of masks as far as they go.
 
     Raises:
         ProblemFileError: the problem contradicts itself, or an argument is none.
