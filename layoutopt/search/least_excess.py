@@ -14,9 +14,9 @@ from msgspec import structs
 from layoutopt.model.linear_phases import Phases, phases_of
 from layoutopt.model.linearisations import Linearisation, by_cost
 from layoutopt.model.swizzle import SwizzleModel
-from layoutopt.model.swizzle_rules import last_block, rules, textbook
+from layoutopt.model.swizzle_rules import rules, textbook
 from layoutopt.search.found import Found, by_cost_then_digits
-from layoutopt.search.mask_tree import Question, least_excess
+from layoutopt.search.mask_tree import least_excess
 from layoutopt.search.proposal import Proposal
 from layoutopt.search.reach_floor import ReachFloor
 from layoutopt.search.scene import Scene
@@ -124,11 +124,8 @@ class LeastExcess:
             self.tally.deciders.add("tree")
             self._trees += steps == _TREE_STEPS[0]
             self._say(candidate)
-            field, tile = self.scene.field, self.scene.tile
-            assert field is not None
-            phases = phases_of(candidate, self.scene.sets, tile)
-            given, last = rules(candidate, field, tile), last_block(candidate, field, tile)
-            question = Question(phases, field, given, last, candidate.span, self._most, self._below)
+            phases = phases_of(candidate, self.scene.sets, self.scene.tile)
+            question = self.scene.question(candidate, phases, self._most, self._below)
             searched = least_excess(question, steps, self.scene.budget)
             if searched.best is not None:
                 exact = replace(candidate, span=searched.best.used)

@@ -305,7 +305,7 @@ def test_a_wheel_holds_the_catalogue(tmp_path):
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {f"layoutopt/files/catalogue/{name}.json" for name in problems()} <= names
-    assert "layoutopt/hardware/fragments.json" in names
+    assert {"layoutopt/hardware/fragments.json", "layoutopt/codegen/selftest.cu"} <= names
 
 
 def test_it_holds_every_folder_and_file_that_tests_read():
