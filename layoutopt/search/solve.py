@@ -47,6 +47,7 @@ _FIRST_SHARE, _ALL_SHARE = 0.2, 0.5
 # Share of the time left that one choice of widths has at least.
 _WIDTHS_SHARE: Final = 0.5
 _INDEX_LEFT: Final = "the time limit ended the search for a cheaper index"
+_OTHERS_LEFT: Final = "the time limit ended the search for layouts outside the scope, or for a cheaper index"
 _WIDTHS_LEFT: Final = "another choice of widths was not searched to the end"
 
 
@@ -101,6 +102,8 @@ def _fixed(problem: Problem, ask: Ask, gpu: Device) -> Result:
 def _what_ended(result: Result, budget: Budget) -> str:
     """The reason of the result; where a search was cut short, with what ended it."""
     if result.status is Status.OPTIMAL and budget.ran_out and not result.reason:
+        if not result.proof.objective.everywhere:
+            return _OTHERS_LEFT
         cost = result.proof.index_cost
         return "" if cost is None or cost.proved else _INDEX_LEFT
     if result.status is not Status.FEASIBLE:
