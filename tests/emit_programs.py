@@ -8,7 +8,8 @@ from written import one_tile, reads, writes
 
 from layoutopt.accesses.lower import assigned, chosen_widths, with_loops, with_widths
 from layoutopt.accesses.trace import trace
-from layoutopt.codegen.languages import emit, plan
+from layoutopt.codegen.languages import code as code_of
+from layoutopt.codegen.languages import plan, plan_for
 from layoutopt.files.file import from_data, load
 from layoutopt.hardware.devices import device
 from layoutopt.search.solve import solve
@@ -110,3 +111,8 @@ def same(found, wanted):
     assert len(found) == len(wanted)
     pairs = [(f, 0xFFFFFFFF if w is None else w) for f, w in zip(found, wanted, strict=True) if w != ANY]
     assert [f for f, _ in pairs] == [w for _, w in pairs]
+
+
+def emit(language, problem, gpu, answer, **options):
+    """Code in a language."""
+    return code_of(language, plan_for(language, problem, gpu, answer, **options))

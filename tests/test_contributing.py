@@ -128,7 +128,8 @@ def test_a_language(tmp_path, monkeypatch):
     monkeypatch.setitem(
         registry.LANGUAGES, "words", registry.Language("words", "Words", ".txt", "a sentence")
     )
-    from layoutopt.codegen.languages import emit
+    from emit_programs import emit
+
     from layoutopt.hardware.devices import device
 
     problem = from_data(transpose(8))

@@ -45,7 +45,7 @@ from layoutopt.search.dictated import named_candidate
 from layoutopt.search.free_lanes import under_layout
 
 
-def emit(
+def plan_for(
     language: str,
     problem: Problem,
     gpu: Device,
@@ -53,11 +53,11 @@ def emit(
     *,
     name: str | None = None,
     only: Part = "all",
-) -> str:
-    """Code in `language`, one of `LANGUAGES`.
+) -> Plan:
+    """What `code` prints in a language.
 
     Args:
-        language: which.
+        language: one of `LANGUAGES`.
         problem: the tile and its accesses.
         gpu: the target.
         answer: a result with a layout, or element offsets as an expression over x0, x1, ...
@@ -70,20 +70,6 @@ def emit(
         ExpressionError: the formula cannot be read.
         VerificationError: the code would not equal the layout's table. Our bug.
     """
-    planned = plan_for(language, problem, gpu, answer, name=name, only=only)
-    return code(language, planned)
-
-
-def plan_for(
-    language: str,
-    problem: Problem,
-    gpu: Device,
-    answer: Result | str,
-    *,
-    name: str | None = None,
-    only: Part = "all",
-) -> Plan:
-    """What `code` prints in this language; as for `emit`."""
     known = LANGUAGES[language]
     unit = problem.tile.storage.element_bytes if known.unit == "element" else 1
     if isinstance(answer, Result) and answer.layout is not None and answer.layout.shape != problem.tile.shape:
@@ -115,7 +101,7 @@ def _check_expressible(problem: Problem, answer: Result | str, language: Languag
 
 
 def plan(problem: Problem, gpu: Device, answer: Result | str, unit_bytes: int = 1) -> Plan:
-    """The plan of a result that has a layout, or of a formula; see `emit`."""
+    """The plan of a result that has a layout, or of a formula; see `plan_for`."""
     if isinstance(answer, str):
         return _of_formula(problem, gpu, answer, unit_bytes)
     layout, proof = answer.layout, answer.proof

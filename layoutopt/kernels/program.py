@@ -113,7 +113,6 @@ class Memory:
         doubled: of a compare-and-swap: wavefronts count twice, conflicts once.
         retried: of a compare-and-swap in a loop of trying again (ATOMS.CAST): conflicts are not known, as
             lanes of one word may be served together.
-        read_only: memory that the kernel does not change.
         bank: of constant memory: which bank.
         places: so many sources, the first, make the address.
         place: how they do; None where one source is it.
@@ -131,7 +130,6 @@ class Memory:
     commutes: bool = False
     doubled: bool = False
     retried: bool = False
-    read_only: bool = False
     bank: int = 0
     places: int = 1
     place: Callable[..., Value] | None = None

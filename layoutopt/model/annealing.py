@@ -10,9 +10,6 @@ A good formula keeps what it does well, and what it does badly is mended: most a
 by some formula, and the others are few. Where chunks are of several sizes, or phases cannot do without
 conflicts, chunks move alone.
 
-Another start is **separable**: a bank that is a sum of tables, one for each dimension. All chunks with one
-coordinate turn together, from everything in bank 0 on.
-
 What it finds is a hint: the solver and the conflict engine judge it.
 """
 
@@ -61,11 +58,9 @@ _TO_NOTHING = _Manner(0, 1, 0.05, 0.3, 0.1)
 _TO_LITTLE = _Manner(1, 0.3, 0.05, 0.3, 0.08)
 _MANNERS = (_TO_NOTHING, _TO_LITTLE)
 _TO_EVEN = _Manner(1, 0.3, 1, 0.5, 0.1, 300)
-_SEPARABLE = _Manner(1, 0.1, 0, 3, 0.1)
-# A round goes once from warm to cold: so many looks at units at most (0.3 s). After one without
-# gain the next has a share of the phases soft, by chance, and what it leaves is gone on from, be it worse.
-# So many without a new best end the search.
-_MOST_LOOKS, _PATIENCE, _SOFT = 20_000_000, 10, 0.3
+# A round goes once from warm to cold: so many looks at units at most (0.3 s). So many without a new best end
+# the search.
+_MOST_LOOKS, _PATIENCE = 20_000_000, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +77,6 @@ class Units:
         columns: their number.
         rooms: how many columns together hold, one row after the other.
         chains: whether chunks are of one size, so that they may change places.
-        coordinates: int, shape (chunks, dims).
     """
 
     first: IntArray
@@ -97,7 +91,6 @@ class Units:
     columns: int
     rooms: int
     chains: bool
-    coordinates: IntArray
 
 
 def units_of(model: PlacementModel) -> Units:
@@ -125,7 +118,6 @@ def units_of(model: PlacementModel) -> Units:
         columns=model.period // model.atom,
         rooms=model.atoms(model.tile.bytes),
         chains=len(set(positions.tolist())) == 1 and model.symmetric,
-        coordinates=np.stack(np.unravel_index(model.heads[model.placed], model.tile.shape), axis=1),
     )
 
 
@@ -170,7 +162,6 @@ class _Annealing:
         room, more = divmod(units.rooms, units.columns)
         self.enough = np.array([enough, more], np.int64)
         self.random = np.array([_SEED], np.uint64)
-        self.chance = np.random.default_rng(_SEED)
         self.board: Board = compiled.Board(
             first=_narrow(units.first),
             phase=_narrow(units.phase),
@@ -186,25 +177,18 @@ class _Annealing:
         self.owner = np.repeat(np.arange(len(units.positions)), np.diff(units.first))
 
     def run(self, start: IntArray, rounds: int) -> IntArray:
-        """The best found from the start and from separable positions."""
-        best = self._placed(start, chains=False)
-        if (self.units.positions < 2).any() or rounds < 1:
+        """The best found, round by round from the best of the round before."""
+        best = here = self._placed(start, chains=False)
+        if (self.units.positions < 2).any():
             return start
-        if self.units.chains and best.totals[2] > self.enough[0]:
-            best = min(best, self._separable(), key=self._rank)
-        here, in_vain, shaken = best, 0, False
+        in_vain = 0
         for number in self.budget.while_left(range(rounds)):
             if self._done(best) or in_vain == _PATIENCE:
                 break
-            manner = _MANNERS[number % 4 == 3] if best.totals[2] > self.enough[0] else _TO_EVEN
-            found = self._round(here, manner, _SOFT if shaken else 0)
-            in_vain = 0 if self._rank(found) < self._rank(best) else in_vain + 1
-            best = min(best, found, key=self._rank)
-            if shaken:
-                here, shaken = self._placed(found.position.astype(np.int64), chains=False), False
-            else:
-                shaken = self._rank(found) >= self._rank(here)
-                here = found
+            here = self._placed(here.best.astype(np.int64), chains=True)
+            self._anneal(here, _MANNERS[number % 4 == 3] if best.totals[2] > self.enough[0] else _TO_EVEN)
+            in_vain = 0 if self._rank(here) < self._rank(best) else in_vain + 1
+            best = min(best, here, key=self._rank)
         return best.best.astype(np.int64)
 
     def _rank(self, placed: Placed) -> tuple[int, int]:
@@ -236,28 +220,11 @@ class _Annealing:
             here, load, _narrow(worst), height, hard, owner, totals, here.copy(), self.random
         )
 
-    def _round(self, known: Placed, manner: _Manner, soft: float) -> Placed:
-        """From the best of `known`, once from warm to cold; a share of the phases is not hard."""
-        placed = self._placed(known.best.astype(np.int64), chains=True)
-        placed.hard[self.chance.random(len(placed.hard)) < soft] = False
-        self._anneal(placed, (np.zeros(1, np.int64), np.zeros(0, np.int64)), manner)
-        return placed
-
-    def _separable(self) -> Placed:
-        """A sum of tables, one for each dimension, from everything in bank 0 on."""
-        at = self.units.coordinates
-        groups = [np.flatnonzero(at[:, d] == x) for d in range(at.shape[1]) for x in np.unique(at[:, d])]
-        placed = self._placed(np.zeros(len(at), np.int64), chains=False)
-        first = np.cumsum([0, *(len(group) for group in groups)])
-        self._anneal(placed, (first, np.concatenate(groups)), _SEPARABLE)
-        return placed
-
-    def _anneal(self, placed: Placed, groups: tuple[IntArray, IntArray], manner: _Manner) -> None:
+    def _anneal(self, placed: Placed, manner: _Manner) -> None:
+        """Once from warm to cold."""
         work = min(manner.looks * len(self.owner), _MOST_LOOKS)
         chunks, phases = len(self.units.positions), len(self.units.least)
         moves = self.compiled.Moves(
-            _narrow(groups[0]),
-            _narrow(groups[1]),
             np.zeros(chunks, np.int64),
             np.zeros(chunks, np.int32),
             np.zeros(chunks, np.int32),

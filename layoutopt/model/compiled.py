@@ -100,14 +100,8 @@ class Placed(NamedTuple):
 
 
 class Moves(NamedTuple):
-    """Chunks that move together, and room to note what a move touches.
+    """Room to note what a move touches: mark, stack, target of chunks; stamp, touched, before of phases."""
 
-    first, chunk: of each group; without groups, chains move.
-    mark, stack, target: of chunks; stamp, touched, before: of phases.
-    """
-
-    first: Ints
-    chunk: Ints
     mark: npt.NDArray[np.int64]
     stack: Ints
     target: Ints
@@ -131,19 +125,6 @@ def _draw(random: npt.NDArray[np.uint64], below: int) -> int:
 def _square(over: int) -> int:
     """Of what is beyond a limit."""
     return over * over if over > 0 else 0
-
-
-@part
-def _group(board: Board, placed: Placed, moves: Moves) -> int:
-    """A group turned by chance: its chunks into the stack, where they go into the targets; their number."""
-    g = _draw(placed.random, len(moves.first) - 1)
-    begin, count = moves.first[g], int(moves.first[g + 1] - moves.first[g])
-    positions = board.positions[0]  # groups are of chunks of one size
-    turn = 1 + _draw(placed.random, positions - 1)
-    for i in range(count):
-        c = moves.chunk[begin + i]
-        moves.stack[i], moves.target[i] = c, (placed.position[c] + turn) % positions
-    return count
 
 
 @part
@@ -264,7 +245,7 @@ def anneal(
         now = totals[5]
         if now % 64 == 1:
             heat = warmth[0] * (warmth[1] / warmth[0]) ** (totals[4] / work[1])
-        count = _group(board, placed, moves) if len(moves.first) > 1 else _chain(board, placed, moves, now)
+        count = _chain(board, placed, moves, now)
         squares, wavefronts, columns, touched, units = _move(board, placed, moves, count, now)
         totals[4] += units + count + _PHASE * touched
         cost = counts[0] * wavefronts + counts[1] * squares + counts[2] * columns

@@ -30,7 +30,7 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.model.annealing import annealed, units_of
 from layoutopt.model.chunks import Chunks, bound_chunks, free_phases
-from layoutopt.model.cp_sat import NO_ANSWER, Answer, Outcome
+from layoutopt.model.cp_sat import Answer, Outcome
 from layoutopt.model.folded import folded
 from layoutopt.model.phases import PhaseSet
 from layoutopt.model.placement_model import PlacementModel, solved
@@ -204,27 +204,27 @@ class _Questions:
         if near.excess == bound and near.bytes == self.tile.bytes:
             return replace(near, bytes_bound=self.tile.bytes)
         # Most often the counting bounds can be met in the tile's own bytes.
-        above, tight = bound > self.model.floor, NO_ANSWER
-        if not above:
+        if bound == self.model.floor:
             tight = self.model.solve(effort * _QUICK, atoms=self.model.atoms(self.tile.bytes), hint=hint)
-        if solved(tight):
-            return self._assignment(self.model.floor, tight, self.tile.bytes)
+            if solved(tight):
+                return self._assignment(bound, tight, self.tile.bytes)
         if near.excess != bound:
             near = replace(self.searched_nearby(near.table, bound, _MORE, effort), bound=bound)
-        if near.excess == bound:
-            return self._smallest(effort * _QUICK, bound, near)
-        best = NO_ANSWER if above else self.model.solve(effort * _QUICK, hint=near.table)
-        if solved(best):
-            return self._smallest(effort * _QUICK, bound, self._assignment(bound, best, self.tile.bytes))
-        best = self.model.solve(effort * _LONG, least=True, hint=near.table)
+        if near.excess != bound:
+            near = self._proved(effort * _LONG, near)
+        assert near.excess is not None
+        return self._smallest(effort * _QUICK, near.excess, near)
+
+    def _proved(self, effort: float, near: FreeAssignment) -> FreeAssignment:
+        """The least excess, or `near` with what is proved of all assignments."""
+        best = self.model.solve(effort, least=True, hint=near.table)
         if best.outcome is Outcome.INFEASIBLE:
             raise AssertionError("some assignment always exists")
-        bound = max(bound, self.model.excess_at(best.bound))
+        bound = max(near.bound, self.model.excess_at(best.bound))
+        found = self._assignment(bound, best, self.tile.bytes) if solved(best) else near
+        assert found.excess is not None
         assert near.excess is not None
-        if not solved(best) or self.model.excess_at(best.objective) > near.excess:
-            return self._smallest(effort * _QUICK, near.excess, replace(near, bound=bound))
-        found = self._assignment(bound, best, self.tile.bytes)
-        return self._smallest(effort * _QUICK, self.model.excess_at(best.objective), found)
+        return found if found.excess < near.excess else replace(near, bound=bound)
 
     def searched_nearby(
         self, hint: IntArray | None, bound: int, rounds: int, effort: float = _SEARCHED_EFFORT

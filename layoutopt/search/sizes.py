@@ -13,6 +13,7 @@ the fewest bytes, then the fewest operations. That no other formula serves the s
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,7 +22,7 @@ from layoutopt.accesses.free_lanes import is_free
 from layoutopt.accesses.trace import MAX_LANE_ACCESSES
 from layoutopt.engine.case import Case, cases
 from layoutopt.errors import LayoutError, ProblemFileError
-from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, substituted
+from layoutopt.expressions.grammar import Const, Node, parse, substituted
 from layoutopt.expressions.simplify import Range, operations, simplify
 from layoutopt.files.templates import Values
 from layoutopt.ground.arrays import IntArray
@@ -35,9 +36,6 @@ _PADS: Final = 32  # of one vector each
 _POWERS: Final = (1, 2, 4, 8, 16, 32)
 _LINE_BYTES: Final = 128
 _MAX_ORDERED: Final = 3  # dimensions whose orders are tried
-
-# Weighted excess, bytes and operations; whether it has a pad.
-_Cost = tuple[float, int, int, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,38 +107,42 @@ def common_formula(
     names = frozenset(name for name, value in problems[0][0].items() if isinstance(value, int))
     if ELEMENT in names:
         raise ProblemFileError(f"sizes[0].{ELEMENT}", "means the size of an element; choose another name")
-    extents = [parse(str(extent), names) for extent in shape]
+    known = names | {ELEMENT} | {f"x{d}" for d in range(len(shape))}
     budget = budget or Budget()
-    known = _known(problems, gpu, budget)
-    best: tuple[_Cost, Node, list[Size]] | None = None
-    for padded, candidate in budget.while_left(_candidates(extents, known)):
-        if best is not None and padded and best[0][0] == 0 and not best[0][3]:
+    every = _cases(problems, gpu, budget)
+    best: tuple[tuple[float, int, int], bool, Node, list[Size]] | None = None
+    for padded, text in budget.while_left(_candidates([f"({extent})" for extent in shape], every)):
+        if best is not None and padded and best[0][0] == 0 and not best[1]:
             break  # nothing with a pad has fewer bytes
-        found = _counted(candidate, known, padded, best[0] if best is not None else None, budget)
-        if found is not None and (best is None or found[0] < best[0]):
-            best = found[0], candidate, found[1]
+        candidate = parse(text, known)
+        found = _counted(candidate, every, best[0][0] if best is not None else math.inf, budget)
+        if found is not None:
+            excess, sizes = found
+            cost = excess, sum(size.bytes for size in sizes), operations(candidate)
+            if best is None or cost < best[0]:
+                best = cost, padded, candidate, sizes
     if best is None:
         if budget.ran_out:
             raise OutOfTime("formulas were counted at every size")
         raise LayoutError("no formula with one pad or XOR holds every size within the constraints")
-    _, offset, sizes = best
+    _, _, offset, sizes = best
     return CommonFormula(simplify(offset, formula_ranges(sizes)), tuple(sizes))
 
 
-def _known(
+def _cases(
     problems: Sequence[tuple[Values, Problem]], gpu: Device, budget: Budget
 ) -> list[tuple[Values, list[Case]]]:
-    """The cases of every size, all of which are held at once."""
+    """The cases of every size, one for each choice of widths, all of which are held at once."""
     known: list[tuple[Values, list[Case]]] = []
     lanes = 0
-    for values, problem in problems:
+    for number, (values, problem) in enumerate(problems):
         known.append((values, []))
         for case in cases(problem, gpu, budget):
             known[-1][1].append(case)
             lanes += sum(access.element.size for access in case.lanes.accesses)
             if lanes > MAX_LANE_ACCESSES:
                 raise ProblemFileError(
-                    f"sizes[{len(known) - 1}]",
+                    f"sizes[{number}]",
                     f"more than {MAX_LANE_ACCESSES:,} lane accesses of all sizes together; take fewer",
                 )
     return known
@@ -150,141 +152,126 @@ def formula_ranges(sizes: Sequence[Size]) -> dict[str, Range]:
     """Of the parameters, of `ELEMENT` and of the coordinates, over all sizes."""
     known: dict[str, list[int]] = {}
     for size in sizes:
+        tile = size.case.problem.tile
         numbers = {name: value for name, value in size.values.items() if isinstance(value, int)}
-        for name, value in {**numbers, ELEMENT: size.case.problem.tile.storage.element_bytes}.items():
+        for name, value in {**numbers, ELEMENT: tile.storage.element_bytes}.items():
             known.setdefault(name, []).append(value)
-    shapes = [size.case.problem.tile.shape for size in sizes]
-    extents = {f"x{d}": (0, max(shape[d] for shape in shapes) - 1) for d in range(len(shapes[0]))}
-    return {**{name: (min(values), max(values)) for name, values in known.items()}, **extents}
+        for d, extent in enumerate(tile.shape):
+            known.setdefault(f"x{d}", [0]).append(extent - 1)
+    return {name: (min(values), max(values)) for name, values in known.items()}
 
 
 def _candidates(
-    extents: Sequence[Node], known: Sequence[tuple[Values, list[Case]]]
-) -> Iterator[tuple[bool, Node]]:
-    """What the constraints of every size allow, those without pads first; whether it has one."""
-    every = [case.problem for _, found in known for case in found[:1]]
+    extents: Sequence[str], every: Sequence[tuple[Values, list[Case]]]
+) -> Iterator[tuple[bool, str]]:
+    """Formulas that the constraints of every size allow, those without pads first; whether one has a pad."""
+    layouts = [found[0].problem.layout for _, found in every]
 
     def allowed(family: str) -> bool:
-        return all(one.layout.families is None or family in one.layout.families for one in every)
+        return all(one.families is None or family in one.families for one in layouts)
 
-    vector, given = _vector(known), every[0].layout.order
+    sizes = {found[0].problem.tile.storage.element_bytes for _, found in every}
+    element, vector = str(sizes.pop()) if len(sizes) == 1 else ELEMENT, _vector(every)
+    given = layouts[0].order
     first = given or tuple(range(len(extents)))
+    row, last = _row(extents, first), first[-1]
     orders = [first]
-    if allowed("order") and len(extents) <= _MAX_ORDERED and given is None:
+    if allowed("order") and len(first) <= _MAX_ORDERED and given is None:
         orders = list(itertools.permutations(first))
     for order in orders:
         yield False, _in_order(extents, order)
-    if allowed("xor") and len(extents) > 1:
-        last, row, length = Var(f"x{first[-1]}"), _rows(extents, first), extents[first[-1]]
+    if allowed("xor") and len(first) > 1:
         for apart, many in itertools.product(_POWERS[:4], _POWERS[1:]):
-            bits = Op("%", (Op("//", (row, Const(apart))), Const(many)))
-            flipped = Op("^", (last, Op("*", (bits, vector))))
-            yield False, Op("+", (Op("*", (row, length)), flipped))
-    if allowed("pad") and len(extents) > 1:
+            yield False, f"{row}*{extents[last]} + (x{last} ^ {row} // {apart} % {many} * ({vector}))"
+    if allowed("pad") and len(first) > 1:
         for pad, order in itertools.product(range(1, _PADS + 1), orders):
-            yield True, _in_order(extents, order, Op("*", (Const(pad), vector)))
+            yield True, _in_order(extents, order, f"{pad}*({vector})")
     if allowed("interval"):
         whole = _in_order(extents, first)
         for lines, pad in itertools.product(_POWERS[:5], _POWERS[:3]):
-            after = Op("//", (Const(lines * _LINE_BYTES), _element_bytes(known)))
-            turns = Op("//", (whole, after))
-            yield True, Op("+", (whole, Op("*", (turns, Op("*", (Const(pad), vector))))))
+            every_so_many = f"({lines * _LINE_BYTES} // {element})"
+            yield True, f"{whole} + ({whole}) // {every_so_many} * ({pad}*({vector}))"
 
 
-def _element_bytes(known: Sequence[tuple[Values, list[Case]]]) -> Node:
-    """The size of an element: a number where it is the same at every size."""
-    every = {found[0].problem.tile.storage.element_bytes for _, found in known}
-    return Const(every.pop()) if len(every) == 1 else Var(ELEMENT)
-
-
-def _vector(known: Sequence[tuple[Values, list[Case]]]) -> Node:
+def _vector(every: Sequence[tuple[Values, list[Case]]]) -> str:
     """Elements of the widest access: the same at every size, or the same bytes, else the most of any size."""
-    widths = [
+    widths, whole = set(), set()
+    for _, found in every:
+        tile = found[0].problem.tile
         # Lanes cover units, formulas count elements.
-        max(lanes.width_elements for case in found for lanes in case.lanes.accesses)
-        * found[0].problem.tile.packed
-        for _, found in known
-    ]
-    sizes = [found[0].problem.tile.storage.element_bytes for _, found in known]
-    whole = {width * size for width, size in zip(widths, sizes, strict=True)}
-    if len(set(widths)) > 1 and len(whole) == 1:
-        return Op("//", (Const(whole.pop()), Var(ELEMENT)))
-    return Const(max(widths))
+        width = max(lanes.width_elements for case in found for lanes in case.lanes.accesses) * tile.packed
+        widths.add(width)
+        whole.add(width * tile.storage.element_bytes)
+    if len(widths) > 1 and len(whole) == 1:
+        return f"{whole.pop()} // {ELEMENT}"
+    return str(max(widths))
 
 
-def _in_order(extents: Sequence[Node], order: tuple[int, ...], pad: Node | None = None) -> Node:
+def _in_order(extents: Sequence[str], order: tuple[int, ...], pad: str = "") -> str:
     """The dimensions from the outermost to the contiguous one, whose lines may be padded."""
-    last: Node = Var(f"x{order[-1]}")
+    last = order[-1]
     if len(order) == 1:
-        return last
-    pitch = extents[order[-1]] if pad is None else Op("+", (extents[order[-1]], pad))
-    return Op("+", (Op("*", (_rows(extents, order), pitch)), last))
+        return f"x{last}"
+    pitch = f"({extents[last]} + {pad})" if pad else extents[last]
+    return f"{_row(extents, order)}*{pitch} + x{last}"
 
 
-def _rows(extents: Sequence[Node], order: tuple[int, ...]) -> Node:
+def _row(extents: Sequence[str], order: tuple[int, ...]) -> str:
     """The index of a line: of all dimensions but the contiguous one."""
-    first: Node = Var(f"x{order[0]}")
+    row = f"x{order[0]}"
     for d in order[1:-1]:
-        first = Op("+", (Op("*", (first, extents[d])), Var(f"x{d}")))
-    return first
+        row = f"({row}*{extents[d]} + x{d})"
+    return row
 
 
 def _counted(
-    candidate: Node,
-    known: Sequence[tuple[Values, list[Case]]],
-    padded: bool,
-    limit: _Cost | None,
-    budget: Budget,
-) -> tuple[_Cost, list[Size]] | None:
-    """The cost of a candidate and what it is at every size; None where it does not fit or costs more.
+    candidate: Node, every: Sequence[tuple[Values, list[Case]]], most: float, budget: Budget
+) -> tuple[float, list[Size]] | None:
+    """The weighted excess of a candidate, and what it is at every size.
 
-    None, too, where the time is over before it is counted.
+    None where it does not fit, has more excess than `most`, or the time is over before it is counted.
     """
-    sizes, weighted = [], 0.0
-    for values, every in known:
+    sizes, total = [], 0.0
+    for values, found in every:
         if budget.spent:
             return None
-        node = at_size(candidate, values, every[0].problem)
-        served = [found for case in every if (found := _serves(case, node)) is not None]
+        offset = at_size(candidate, values, found[0].problem)
+        served = [cost for case in found if (cost := _served(case, offset)) is not None]
         if not served:
             return None
-        _, case, excess = min(served, key=lambda entry: entry[0])
-        weighted += excess / case.lanes.weight_unit
-        if limit is not None and weighted > limit[0]:
+        _, excess, case = min(served, key=lambda cost: cost[0])
+        total += excess / case.lanes.weight_unit
+        if total > most:
             return None
-        table = case.table(node)
-        reports = case.reports(case.count(table))
-        size = case.size(table)
-        total = sum(report.excess for report in reports)
-        sizes.append(Size(values, case, node, total, size, case.alignment(has_xor(node))))
-    return (weighted, sum(size.bytes for size in sizes), operations(candidate), padded), sizes
+        table = case.table(offset)
+        plain = sum(report.excess for report in case.reports(case.count(table)))
+        sizes.append(Size(values, case, offset, plain, case.size(table), case.alignment(has_xor(offset))))
+    return total, sizes
 
 
 def at_size(candidate: Node, values: Values, problem: Problem) -> Node:
     """The formula over x0, x1, ... at one size."""
     ranges = {f"x{d}": (0, extent - 1) for d, extent in enumerate(problem.tile.shape)}
-    numbers = {name: value for name, value in values.items() if isinstance(value, int)}
-    numbers[ELEMENT] = problem.tile.storage.element_bytes
-    return simplify(substituted(candidate, {name: Const(value) for name, value in numbers.items()}), ranges)
+    numbers = {name: Const(value) for name, value in values.items() if isinstance(value, int)}
+    numbers[ELEMENT] = Const(problem.tile.storage.element_bytes)
+    return simplify(substituted(candidate, numbers), ranges)
 
 
-def _serves(case: Case, node: Node) -> tuple[float, Case, float] | None:
+def _served(case: Case, offset: Node) -> tuple[float, float, Case] | None:
     """Weighted wavefronts and excess of a formula, where it keeps to everything that is asked."""
-    layout = case.problem.layout
+    asked = case.problem.layout
     try:
-        table = case.table(node)
+        table = case.table(offset)
         case.check(table)
     except LayoutError:
         return None
-    if layout.max_bytes is not None and case.size(table) > layout.max_bytes:
+    too_large = asked.max_bytes is not None and case.size(table) > asked.max_bytes
+    if too_large or case.alignment(has_xor(offset)) > (asked.alignment_bytes or math.inf):
         return None
-    if layout.alignment_bytes is not None and case.alignment(has_xor(node)) > layout.alignment_bytes:
-        return None
-    multiple = layout.pitch_multiple_bytes
-    if multiple is not None and any(pitch % multiple for pitch in _pitches(case, table)):
+    if any(pitch % (asked.pitch_multiple_bytes or 1) for pitch in _pitches(case, table)):
         return None
     counts = case.count(table)
-    return case.weighted_wavefronts(counts), case, case.weighted_excess(counts)
+    return case.weighted_wavefronts(counts), case.weighted_excess(counts), case
 
 
 def _pitches(case: Case, table: IntArray) -> list[int]:

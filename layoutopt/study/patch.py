@@ -142,7 +142,7 @@ def patch(text: str, origin: str, program: Program, request: Request) -> Patch:
     Args:
         text: of a file of PTX.
         origin: its name, for messages.
-        program: the kernel in it, assembled (`kernels.files.from_ptx`).
+        program: the kernel in it, assembled (`kernels.read.files.from_ptx`).
         request: what to move, and how.
 
     Raises:

@@ -42,16 +42,15 @@ def effective(header: str) -> list[str]:
 
 def operand(element: str, letter: str) -> tuple[dict, str, str]:
     """The problem that `new gemm` writes, the offset of its layout and the emitted header."""
-    from layoutopt.codegen.languages import emit
+    from layoutopt.codegen.python import emit
     from layoutopt.files.file import from_data
     from layoutopt.files.starters import Options, starter
-    from layoutopt.hardware.devices import device
     from layoutopt.search.solve import solve
 
     data = starter("gemm", Options(element=element, operand=letter))
     problem = from_data(data)
     answer = solve(problem, time_limit=30)
-    return data, str(answer.offset), emit("cuda", problem, device(data["target"]), answer)
+    return data, str(answer.offset), emit(problem, answer)
 
 
 def fragment_load(letter: str, op: str, outer: str) -> str:

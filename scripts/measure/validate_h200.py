@@ -24,7 +24,7 @@ import on_gpu
 from on_gpu import CONFLICTS_SUM, ELSEWHERE_SUM, HOPPER_FLAGS, WAVEFRONTS_SUM, counted
 
 from layoutopt.accesses.trace import trace
-from layoutopt.codegen.languages import emit
+from layoutopt.codegen.python import emit
 from layoutopt.engine.case import case_of
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
@@ -319,9 +319,7 @@ def write(folder: Path) -> None:
     np.concatenate(chunks).tofile(folder / "in.bin")
     for data in (TRANSPOSE, GEMM):
         problem = from_data(data)
-        (folder / f"{problem.name}.cuh").write_text(
-            emit("cuda", problem, device("sm_90"), solve(problem, time_limit=30))
-        )
+        (folder / f"{problem.name}.cuh").write_text(emit(problem, solve(problem, time_limit=30)))
     header = (HERE.parents[1] / "layoutopt/imports/layoutopt_record.cuh").read_text()
     (folder / "layoutopt_record.cuh").write_text(header)
     template = (HERE / "validate_h200.cu").read_text()

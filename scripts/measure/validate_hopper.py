@@ -29,7 +29,7 @@ from on_gpu import CONFLICTS_SUM, HOPPER_FLAGS, WAVEFRONTS_SUM, counted
 from layoutopt import solve
 from layoutopt.accesses.hardware_access import map_element
 from layoutopt.codegen.block import code_of
-from layoutopt.codegen.languages import emit
+from layoutopt.codegen.python import emit
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import TensorMap
@@ -168,7 +168,7 @@ def copy_case(number: int, case: dict[str, Any]) -> tuple[str, str]:
     at = ", ".join(map(str, place))
     x = ", ".join(f"x[{d}]" for d in range(rank))
     shape, order = ", ".join(map(str, case["shape"])), ", ".join(map(str, found.order))
-    text = f"""{emit("cuda", problem, device(TARGET), result)}
+    text = f"""{emit(problem, result)}
 struct Case_{name} {{
     using T = {RAW[size]};
     static constexpr int rank = {rank}, elements = {problem.tile.elements}, map_bytes = {unit};
@@ -361,7 +361,7 @@ def moved_case(name: str, case: dict[str, Any]) -> str:
         return {name}_fill_encode(e, m, g, n, b);
     }}"""
     )
-    return f"""{emit("cuda", problem, device(TARGET), result)}
+    return f"""{emit(problem, result)}
 struct Case_{name} {{
     using T = {RAW[problem.tile.element_bytes]};
     static constexpr int rows = {rows}, columns = {columns};

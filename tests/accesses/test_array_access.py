@@ -4,10 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
+from emit_programs import emit
 from written import reads
 
 from layoutopt.accesses.trace import trace
-from layoutopt.codegen.languages import emit
 from layoutopt.errors import ExpressionError, ProblemFileError
 from layoutopt.expressions.grammar import Lookup, evaluate, parse, to_text
 from layoutopt.files.file import from_data

@@ -8,9 +8,10 @@ import sys
 import numpy as np
 import pytest
 from conftest import ROOT
+from emit_programs import emit
 from hardware_tiles import FILL, MEASURED, of, solved
 
-from layoutopt.codegen.languages import emit, run_plan
+from layoutopt.codegen.languages import run_plan
 from layoutopt.codegen.selftest import program
 from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS, device
 

@@ -8,12 +8,12 @@ import sys
 import numpy as np
 import pytest
 from conftest import PROBLEMS, ROOT
-from emit_programs import GCC, GXX, SOLVED, code, expected, same, solved, tabled, visits
+from emit_programs import GCC, GXX, SOLVED, code, emit, expected, same, solved, tabled, visits
 from written import one_tile, reads
 
 from layoutopt.codegen.c_text import to_c
 from layoutopt.codegen.cute import swizzle_of
-from layoutopt.codegen.languages import emit, plan
+from layoutopt.codegen.languages import plan
 from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.codegen.selftest import program
 from layoutopt.engine.case import case_of

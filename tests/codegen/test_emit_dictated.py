@@ -9,12 +9,12 @@ import subprocess
 import numpy as np
 import pytest
 from command import layoutopt, refused
-from emit_programs import GXX
+from emit_programs import GXX, emit
 from test_emit_languages import cute_headers
 from written import one_tile, reads, writes
 
 from layoutopt.codegen.cute_atoms import tiling
-from layoutopt.codegen.languages import emit, plan
+from layoutopt.codegen.languages import plan
 from layoutopt.errors import LayoutError
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device

@@ -6,10 +6,11 @@ import subprocess
 
 import pytest
 from command import layoutopt, refused
+from emit_programs import emit
 from written import one_tile, reads, writes
 
 from layoutopt.codegen.edit import edit, edit_text
-from layoutopt.codegen.languages import emit, run_plan
+from layoutopt.codegen.languages import run_plan
 from layoutopt.errors import LayoutError
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device

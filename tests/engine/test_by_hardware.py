@@ -7,11 +7,11 @@ import jsonschema
 import msgspec
 import numpy as np
 import pytest
+from emit_programs import emit
 from hardware_tiles import FILL, MEASURED, OWN_ROW, ROWS, data, of, solved
 from written import reads, writes
 
 from layoutopt import check, compare, load_all, solve
-from layoutopt.codegen.languages import emit
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data, json_schema
 from layoutopt.hardware.devices import device

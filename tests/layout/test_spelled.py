@@ -4,9 +4,9 @@ import subprocess
 
 import numpy as np
 import pytest
+from emit_programs import emit
 from written import batched_rows_and_columns
 
-from layoutopt.codegen.languages import emit
 from layoutopt.expressions.grammar import evaluate, lookups, to_text
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device

@@ -19,10 +19,9 @@ from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import free_assignment
 
 
-def units(phases, banks, chunks=None, *, times=None, weight=None, shape=None):
+def units(phases, banks, chunks=None, *, times=None, weight=None):
     """Phases over chunks of one size, each a unit of its own."""
     chunks = chunks or 1 + max(map(max, phases))
-    shape = shape or (chunks,)
     at = sorted((c, p, (times or {}).get((p, c), 1)) for p, phase in enumerate(phases) for c in phase)
     at = np.array(at).reshape(-1, 3)
     counted = [sum((times or {}).get((p, c), 1) for c in phase) for p, phase in enumerate(phases)]
@@ -39,7 +38,6 @@ def units(phases, banks, chunks=None, *, times=None, weight=None, shape=None):
         columns=banks,
         rooms=chunks,
         chains=True,
-        coordinates=np.indices(shape).reshape(len(shape), -1).T,
     )
 
 
@@ -78,7 +76,7 @@ def test_never_worse_and_always_the_same(seed):
 
 
 def test_rows_and_columns_of_a_square():
-    given = units(lines(8, 0), 8, shape=(8, 8))
+    given = units(lines(8, 0), 8)
     found = annealed(given, np.zeros(64, np.int64), 0, 6, Budget())
     assert excess(given, found) == 0
     assert (np.bincount(found) == 8).all()

@@ -8,12 +8,13 @@ import msgspec
 import numpy as np
 import pytest
 from conftest import ROOT
+from emit_programs import emit
 from oracle import toy
 from written import one_tile, reads
 
 from layoutopt import load
 from layoutopt.accesses.lower import byte_table, over_elements, stored
-from layoutopt.codegen.languages import emit, plan
+from layoutopt.codegen.languages import plan
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import evaluate, parse
 from layoutopt.files.file import from_data

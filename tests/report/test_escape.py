@@ -7,9 +7,9 @@ import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+from emit_programs import emit
 from written import one_tile, reads, writes
 
-from layoutopt.codegen.languages import emit
 from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.files.file import from_data
 from layoutopt.ground import escape

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from emit_programs import emit
 from written import one_tile, reads
 
 from layoutopt import check
-from layoutopt.codegen.languages import emit
 from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data

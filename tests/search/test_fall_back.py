@@ -4,11 +4,11 @@ import itertools
 
 import numpy as np
 import pytest
+from emit_programs import emit
 from written import one_tile, reads, writes
 
 import layoutopt
 from layoutopt.accesses.trace import trace
-from layoutopt.codegen.languages import emit
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import evaluate, to_text
 from layoutopt.files.file import from_data

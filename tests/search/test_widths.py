@@ -7,10 +7,10 @@ import shutil
 import subprocess
 
 import pytest
+from emit_programs import emit
 from written import one_tile, reads, writes
 
 from layoutopt import check
-from layoutopt.codegen.languages import emit
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
 from layoutopt.ground.budget import Budget, OutOfTime

@@ -1,7 +1,8 @@
 """Floating point in machine code: what integer arithmetic, and tests of loaded data, need of it.
 
-32-bit floats are evaluated as numpy does, multiply-add through 64 bits, 64-bit ones in `doubles`; the
-rest is unknown. Integer division goes through MUFU.RCP, whose last bit its corrections repair.
+Sums and products are rounded as numpy does. A multiply-add of 32 bits goes through 64; one of 64 keeps the
+error of its product. The approximations that division and roots begin with are exact results, of 64 bits
+their high words: what follows in the code repairs the last bits. The rest is unknown.
 """
 
 from __future__ import annotations
@@ -14,124 +15,183 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from layoutopt.kernels.isa.doubles import (
-    DOUBLES,
-    approximation,
-    as_doubles,
-    double,
-    from_doubles,
-)
 from layoutopt.kernels.isa.integers import (
     Builder,
     Built,
     compute,
     forget,
     halves,
+    joined_with,
     predicate_slots,
     shape,
     slots,
 )
-from layoutopt.kernels.isa.operands import Source, UnreadableOperand, pair, predicate, register, word
+from layoutopt.kernels.isa.listing import Instruction
+from layoutopt.kernels.isa.operands import (
+    Source,
+    UnreadableOperand,
+    number,
+    pair,
+    predicate,
+    register,
+    word,
+)
 from layoutopt.kernels.machine import values
 from layoutopt.kernels.machine.values import Value
 from layoutopt.kernels.program import Forget
-from layoutopt.kernels.read.listing import Instruction
 
-Floats = npt.NDArray[np.float32]
+Reals = npt.NDArray[Any]
 # Exponents, as stored, between which a quotient and all that leads to it are plain floats.
 _PLAIN: Final = (127 - 60, 127 + 60)
+# What splits a double in two halves.
+_SPLIT: Final = float((1 << 27) + 1)
 
 
-def _float(text: str) -> Source:
-    """A 32-bit float; a sign and bars act on its sign bit."""
+def _real(text: str, wide: bool = False) -> Source:
+    """A float of 32 bits, or of 64; a sign and bars act on its sign bit."""
     sign = text.startswith("-") and not text[1:2].isdigit() and text[1:].upper() not in ("INF", "QNAN")
     inner = text[1:] if sign else text
     bars = inner.startswith("|")
-    source = word(inner.strip("|"))
-    top = values.constant(0x80000000)
+    source = (pair if wide else word)(inner.strip("|"))
+    width = 64 if wide else 32
+    top = values.constant(1 << (width - 1), width)
 
     def read(*parts: Value) -> Value:
         value = source.value(*parts)
         if bars:
-            value = values.both(value, values.constant(0x7FFFFFFF))
-        return values.differ(value, top) if sign else value
+            value = values.both(value, values.invert(top, width), width)
+        return values.differ(value, top, width) if sign else value
 
     return Source(source.operands, read)
 
 
-def _arithmetic(function: Callable[..., Any], count: int) -> Builder:
+def _numbers(value: Value, wide: bool) -> Reals:
+    """The bits read as floats."""
+    if wide:
+        return np.ascontiguousarray(value.bits).view(np.float64)
+    return value.bits.astype(np.uint32).view(np.float32)
+
+
+def _words(numbers: Reals, wide: bool, *sources: Value) -> tuple[Value, ...]:
+    """Floats as registers; unknown as a whole where a source has an unknown bit."""
+    if wide:
+        bits = np.ascontiguousarray(numbers, np.float64).view(np.uint64)
+        return halves(values.mapped(lambda *_: bits, 64, *sources))
+    bits = np.ascontiguousarray(numbers, np.float32).view(np.uint32).astype(np.uint64)
+    return (values.mapped(lambda *_: bits, 32, *sources),)
+
+
+def _arithmetic(function: Callable[..., Any], count: int, wide: bool = False) -> Builder:
     """A float out of `count` floats."""
 
     def build(instruction: Instruction) -> Built:
         form = shape(instruction)
         if len(form.sources) != count or form.carries or any(predicate_slots(form.results, 2)):
             raise UnreadableOperand("floats of another form")
+        if wide and instruction.has("RM", "RP", "RZ"):
+            raise UnreadableOperand("doubles rounded otherwise")
         flushes, saturates = instruction.has("FTZ"), instruction.has("SAT")
 
         def run(*parts: Value) -> tuple[Value, ...]:
-            numbers = [values.as_floats(part) for part in parts]
+            given = [_numbers(part, wide) for part in parts]
             if flushes:
-                numbers = [_flushed(one) for one in numbers]
+                given = [_flushed(one) for one in given]
             with np.errstate(all="ignore"):
-                result = np.asarray(function(*numbers), np.float32)
+                result = np.asarray(function(*given), np.float64 if wide else np.float32)
                 if saturates:
                     result = np.clip(result, np.float32(0), np.float32(1))
-            if flushes:
-                result = _flushed(result)
-            return (values.from_floats(result, *parts),)
+            return _words(_flushed(result) if flushes else result, wide, *parts)
 
-        return compute(slots(form.dest), [_float(text) for text in form.sources], run)
+        sources = [_real(text, wide) for text in form.sources]
+        return compute(slots(form.dest, 2 if wide else 1), sources, run)
 
     return build
 
 
-def _flushed(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _flushed(numbers: Reals) -> Reals:
     return np.where(np.abs(numbers) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), numbers), numbers)
 
 
-def _fused(a: Floats, b: Floats, c: Floats) -> npt.NDArray[np.float64]:
-    return a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)
+def _fused(a: Reals, b: Reals, c: Reals) -> Reals:
+    exact: Reals = a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)
+    return exact
+
+
+def _fused_doubles(a: Reals, b: Reals, c: Reals) -> Reals:
+    """a * b + c with the product's error kept (Dekker); where that leaves the range of floats, without."""
+    product = a * b
+    (a_high, a_low), (b_high, b_low) = (_split(x) for x in (a, b))
+    error = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+    total = product + c
+    part = total - product
+    lost = (product - (total - part)) + (c - part)
+    found = total + (lost + error)
+    return np.where(np.isfinite(found), found, total)
+
+
+def _split(number: Reals) -> tuple[Reals, Reals]:
+    scaled = number * _SPLIT
+    upper = scaled - (scaled - number)
+    return upper, number - upper
+
+
+_FUNCTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "RCP": lambda x: 1.0 / x,
+    "RSQ": lambda x: 1.0 / np.sqrt(x),
+    "SQRT": np.sqrt,
+    "EX2": np.exp2,
+    "LG2": np.log2,
+    "SIN": np.sin,
+    "COS": np.cos,
+    "TANH": np.tanh,
+}
 
 
 def _special(instruction: Instruction) -> Built:
     """MUFU."""
-    functions: dict[str, Callable[[Any], Any]] = {
-        "RCP": lambda x: 1.0 / x,
-        "RSQ": lambda x: 1.0 / np.sqrt(x),
-        "SQRT": np.sqrt,
-        "EX2": np.exp2,
-        "LG2": np.log2,
-        "SIN": np.sin,
-        "COS": np.cos,
-        "TANH": np.tanh,
-    }
     form = shape(instruction)
-    name = next((m for m in instruction.modifiers if m in functions), "")
+    name = next((m for m in instruction.modifiers if m in _FUNCTIONS), "")
     if instruction.has("RCP64H", "RSQ64H"):
-        return approximation(instruction)
+        return _high_word(instruction)
     if not name or instruction.has("F16"):
         return forget(1)(instruction)
 
     def run(part: Value) -> tuple[Value, ...]:
         with np.errstate(all="ignore"):
-            result = functions[name](values.as_floats(part).astype(np.float64)).astype(np.float32)
-        return (values.from_floats(result, part),)
+            result = _FUNCTIONS[name](_numbers(part, False).astype(np.float64)).astype(np.float32)
+        return _words(result, False, part)
 
-    return compute(slots(form.dest), [_float(form.sources[0])], run)
+    return compute(slots(form.dest), [_real(form.sources[0])], run)
+
+
+def _high_word(instruction: Instruction) -> Built:
+    """MUFU.RCP64H and RSQ64H: the high word of the result, out of the high word of the operand."""
+    form = shape(instruction)
+    function = _FUNCTIONS["RSQ" if instruction.has("RSQ64H") else "RCP"]
+    source = word(form.sources[0])
+    if not source.operands or not isinstance(source.operands[0], str):
+        source = Source((values.high(number(form.sources[0], 64)),), lambda value: value)
+
+    def run(part: Value) -> tuple[Value, ...]:
+        with np.errstate(all="ignore"):
+            result = function((part.bits << np.uint64(32)).view(np.float64))
+        return _words(result, True, part)[1:]
+
+    return compute(slots(form.dest), [source], run)
 
 
 def _from_integer(instruction: Instruction) -> Built:
     """I2F: to the nearest float, or upwards (RP) as integer division does."""
     form = shape(instruction)
+    to_double = instruction.has("F64")
     if instruction.has("F16", "U8", "S8", "U16", "S16"):
-        return forget(2 if instruction.has("F64") else 1)(instruction)
+        return forget(2 if to_double else 1)(instruction)
     wide, unsigned = instruction.has("U64", "S64"), instruction.has("U32", "U64")
 
     def run(part: Value) -> tuple[Value, ...]:
-        number = part.bits if unsigned else values.signed(part.bits, 64 if wide else 32)
-        exact = number.astype(np.float64)
-        if instruction.has("F64"):
-            return halves(from_doubles(exact, part))
+        exact = (part.bits if unsigned else values.signed(part.bits, 64 if wide else 32)).astype(np.float64)
+        if to_double:
+            return _words(exact, True, part)
         result = exact.astype(np.float32)
         if instruction.has("RP"):
             result = np.where(result < exact, np.nextafter(result, np.float32(np.inf)), result)
@@ -139,10 +199,10 @@ def _from_integer(instruction: Instruction) -> Built:
             away = np.abs(result) > np.abs(exact) if instruction.has("RZ") else result > exact
             toward = np.float32(0) if instruction.has("RZ") else np.float32(-np.inf)
             result = np.where(away, np.nextafter(result, toward), result)
-        return (values.from_floats(result, part),)
+        return _words(result, False, part)
 
     source = pair(form.sources[0]) if wide else word(form.sources[0])
-    return compute(slots(form.dest, 2 if instruction.has("F64") else 1), [source], run)
+    return compute(slots(form.dest, 2 if to_double else 1), [source], run)
 
 
 def _rounding(instruction: Instruction) -> Callable[[Any], Any]:
@@ -163,19 +223,17 @@ def _to_integer(instruction: Instruction) -> Built:
     width = 64 if wide else 32
 
     def run(part: Value) -> tuple[Value, ...]:
-        given = as_doubles(part) if from_double else values.as_floats(part).astype(np.float64)
-        number = rounding(np.nan_to_num(given, nan=0.0))
+        rounded = rounding(np.nan_to_num(_numbers(part, from_double).astype(np.float64), nan=0.0))
         low, high = (0, (1 << width) - 1) if unsigned else (-(1 << (width - 1)), (1 << (width - 1)) - 1)
-        inside = np.where((number > float(low)) & (number < float(high)), number, 0.0)
+        inside = np.where((rounded > float(low)) & (rounded < float(high)), rounded, 0.0)
         with np.errstate(invalid="ignore"):
             bits = inside.astype(np.uint64) if unsigned else inside.astype(np.int64).view(np.uint64)
-        bits = np.where(number >= float(high), values.mask(width) if unsigned else np.uint64(high), bits)
-        bits = np.where(number <= float(low), np.uint64(low & ((1 << width) - 1)), bits)
+        bits = np.where(rounded >= float(high), values.mask(width) if unsigned else np.uint64(high), bits)
+        bits = np.where(rounded <= float(low), np.uint64(low & ((1 << width) - 1)), bits)
         total = values.mapped(lambda *_: bits, width, part)
         return halves(total) if wide else (total,)
 
-    source = double(form.sources[0]) if from_double else _float(form.sources[0])
-    return compute(slots(form.dest, 2 if wide else 1), [source], run)
+    return compute(slots(form.dest, 2 if wide else 1), [_real(form.sources[0], from_double)], run)
 
 
 def _convert(instruction: Instruction) -> Built:
@@ -186,18 +244,16 @@ def _convert(instruction: Instruction) -> Built:
     to, given = (wanted * 2 if rounds else wanted) or ["F32", "F32"]
     if "F16" in wanted or "BF16" in wanted or instruction.has("RM", "RP", "RZ", "SAT"):
         return forget(2)(instruction)
+    to_double, from_double = to == "F64", given == "F64"
 
     def run(part: Value) -> tuple[Value, ...]:
-        number = as_doubles(part) if given == "F64" else values.as_floats(part).astype(np.float64)
+        result = _numbers(part, from_double).astype(np.float64)
         if rounds:
-            number = _rounding(instruction)(number)
-        if to == "F64":
-            return halves(from_doubles(number, part))
+            result = _rounding(instruction)(result)
         with np.errstate(all="ignore"):
-            return (values.from_floats(number.astype(np.float32), part),)
+            return _words(result if to_double else result.astype(np.float32), to_double, part)
 
-    source = double(form.sources[0]) if given == "F64" else _float(form.sources[0])
-    return compute(slots(form.dest, 2 if to == "F64" else 1), [source], run)
+    return compute(slots(form.dest, 2 if to_double else 1), [_real(form.sources[0], from_double)], run)
 
 
 def _check_division(instruction: Instruction) -> Built:
@@ -212,21 +268,24 @@ def _check_division(instruction: Instruction) -> Built:
         either = hidden if found.unknown is None else hidden | found.unknown
         return (values.made(found.bits, either, 1),)
 
-    return compute(predicate_slots(form.results, 1), [_float(text) for text in form.sources], run)
+    return compute(predicate_slots(form.results, 1), [_real(text) for text in form.sources], run)
+
+
+_COMPARISONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "LT": np.less,
+    "LE": np.less_equal,
+    "GT": np.greater,
+    "GE": np.greater_equal,
+    "EQ": np.equal,
+    "NE": np.not_equal,
+}
 
 
 def _compare(instruction: Instruction) -> Built:
     """FSETP and DSETP: ordered comparisons are false, those with U true, where a number is none."""
     form = shape(instruction, has_dest=False)
-    known = {
-        "LT": np.less,
-        "LE": np.less_equal,
-        "GT": np.greater,
-        "GE": np.greater_equal,
-        "EQ": np.equal,
-        "NE": np.not_equal,
-    }
-    name = next((m for m in instruction.modifiers if m.removesuffix("U") in known or m in ("NUM", "NAN")), "")
+    names = (m for m in instruction.modifiers if m.removesuffix("U") in _COMPARISONS or m in ("NUM", "NAN"))
+    name = next(names, "")
     joint = next((m for m in instruction.modifiers if m in ("AND", "OR", "XOR")), "AND")
     if instruction.has("MAX", "MIN"):
         return forget(0)(instruction)
@@ -235,44 +294,38 @@ def _compare(instruction: Instruction) -> Built:
     flushes, wide = instruction.has("FTZ"), instruction.opcode == "DSETP"
 
     def run(a: Value, b: Value, other: Value) -> tuple[Value, ...]:
-        x, y = (as_doubles(part) if wide else values.as_floats(part) for part in (a, b))
+        x, y = (_numbers(part, wide) for part in (a, b))
         if flushes:
             x, y = _flushed(x), _flushed(y)
         unordered = np.isnan(x) | np.isnan(y)
         if name in ("NUM", "NAN"):
             holds = ~unordered if name == "NUM" else unordered
         else:
-            holds = known[name.removesuffix("U")](x, y)
+            holds = _COMPARISONS[name.removesuffix("U")](x, y)
             holds = (holds | unordered) if name.endswith("U") else (holds & ~unordered)
         value = values.mapped(lambda *_: holds.astype(np.uint64), 1, a, b)
-        join = {"AND": values.both, "OR": values.either, "XOR": values.differ}[joint]
-        return join(value, other, 1), join(values.invert(value, 1), other, 1)
+        return joined_with(joint, value, other), joined_with(joint, values.invert(value, 1), other)
 
-    sources = [(double if wide else _float)(text) for text in form.sources]
+    sources = [_real(text, wide) for text in form.sources]
     return compute(predicate_slots(form.results, 2), [*sources, predicate(form.carries[0])], run)
 
 
 def _choose(instruction: Instruction) -> Built:
     """FMNMX and FSEL."""
     form = shape(instruction)
-    if (
-        len(form.sources) != (3 if instruction.opcode == "FMNMX3" else 2)
-        or len(form.carries) != 1
-        or any(predicate_slots(form.results, 2))
-    ):
+    count = 3 if instruction.opcode == "FMNMX3" else 2
+    if len(form.sources) != count or len(form.carries) != 1 or any(predicate_slots(form.results, 2)):
         raise UnreadableOperand("a choice of another form")
-    extreme = instruction.opcode != "FSEL"
 
     def run(*parts: Value) -> tuple[Value, ...]:
         *given, first = parts
-        if not extreme:
+        if instruction.opcode == "FSEL":
             return (values.select(first, *given),)
-        numbers = [values.as_floats(part) for part in given]
-        least = values.from_floats(reduce(np.fmin, numbers), *given)
-        greatest = values.from_floats(reduce(np.fmax, numbers), *given)
+        reals = [_numbers(part, False) for part in given]
+        (least,), (greatest,) = (_words(reduce(end, reals), False, *given) for end in (np.fmin, np.fmax))
         return (values.select(first, least, greatest),)
 
-    sources = [*(_float(text) for text in form.sources), predicate(form.carries[0])]
+    sources = [*(_real(text) for text in form.sources), predicate(form.carries[0])]
     return compute(slots(form.dest), sources, run)
 
 
@@ -326,14 +379,14 @@ def _texture(instruction: Instruction) -> Built:
 
 
 FLOATS: Final[Mapping[str, Builder]] = {
-    **DOUBLES,
-    "DSETP": _compare,
-    "DMNMX": forget(2),
+    "DADD": _arithmetic(lambda a, b: a + b, 2, wide=True),
+    "DFMA": _arithmetic(_fused_doubles, 3, wide=True),
     "DMMA": _matrix_product,
+    "DMNMX": forget(2),
+    "DMUL": _arithmetic(lambda a, b: a * b, 2, wide=True),
+    "DSETP": _compare,
     "F2F": _convert,
-    "F2FP": forget(1),
     "F2I": _to_integer,
-    "F2IP": forget(1),
     "FADD": _arithmetic(lambda a, b: a + b, 2),
     "FCHK": _check_division,
     "FFMA": _arithmetic(_fused, 3),
@@ -342,32 +395,19 @@ FLOATS: Final[Mapping[str, Builder]] = {
     "FMUL": _arithmetic(lambda a, b: a * b, 2),
     "FRND": _convert,
     "FSEL": _choose,
-    "FSET": forget(1),
     "FSETP": _compare,
-    "FSWZADD": forget(1),
-    "HADD2": forget(1),
     "HFMA2": _halves,
-    "HGMMA": _matrix_product,
-    "HMMA": _matrix_product,
-    "HMNMX2": forget(1),
-    "HMUL2": forget(1),
-    "HSET2": forget(1),
     "HSETP2": forget(0),
     "I2F": _from_integer,
     "I2FP": _from_integer,
-    "I2IP": forget(1),
-    "IDP": forget(1),
-    "IGMMA": _matrix_product,
-    "IMMA": _matrix_product,
-    "MOVM": forget(1),
     "MUFU": _special,
-    "QGMMA": _matrix_product,
-    "SULD": _texture,
-    "TEX": _texture,
-    "TLD": _texture,
-    "TLD4": _texture,
-    "TXD": _texture,
-    "TXQ": _texture,
-    "VABSDIFF": forget(1),
-    "VABSDIFF4": forget(1),
+    **dict.fromkeys(("HGMMA", "HMMA", "IGMMA", "IMMA", "QGMMA"), _matrix_product),
+    **dict.fromkeys(("SULD", "TEX", "TLD", "TLD4", "TXD", "TXQ"), _texture),
+    **dict.fromkeys(
+        (
+            *("F2FP", "F2IP", "FSET", "FSWZADD", "HADD2", "HMNMX2", "HMUL2", "HSET2", "I2IP", "IDP"),
+            *("MOVM", "VABSDIFF", "VABSDIFF4"),
+        ),
+        forget(1),
+    ),
 }

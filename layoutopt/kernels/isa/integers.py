@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from layoutopt.kernels.isa.listing import Instruction
 from layoutopt.kernels.isa.operands import (
     Source,
     UnreadableOperand,
@@ -22,9 +23,8 @@ from layoutopt.kernels.isa.operands import (
     word,
 )
 from layoutopt.kernels.machine import values
-from layoutopt.kernels.machine.values import Bits, Value, constant
-from layoutopt.kernels.program import Action, Compute, Forget, Operand
-from layoutopt.kernels.read.listing import Instruction
+from layoutopt.kernels.machine.values import Bits, Bools, Value, constant
+from layoutopt.kernels.program import Across, Action, Compute, Forget, Nothing, Operand
 
 
 class Built(NamedTuple):
@@ -94,6 +94,26 @@ def compute(
         return tuple(results[k] for k in kept)
 
     return Built(Compute(run), operands, tuple(slot for slot in where if slot is not None))
+
+
+def across(
+    where: Sequence[Slot], sources: Sequence[Source], function: Callable[..., tuple[Value, ...]]
+) -> Built:
+    """A step that computes `function(active lanes, *sources' values)`, one result a slot."""
+    inner = compute(where, sources, lambda *parts: parts)
+    _, read = joined(sources)
+    kept = [k for k, slot in enumerate(where) if slot is not None]
+
+    def run(active: Bools, *parts: Value) -> tuple[Value, ...]:
+        results = function(active, *read(parts))
+        return tuple(results[k] for k in kept)
+
+    return inner._replace(action=Across(run) if kept else Nothing())
+
+
+def joined_with(name: str, a: Value, b: Value) -> Value:
+    """Two predicates joined by AND, OR or XOR."""
+    return {"AND": values.both, "OR": values.either, "XOR": values.differ}[name](a, b, 1)
 
 
 def words(texts: Sequence[str], count: int) -> list[Source]:

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
-from layoutopt.kernels.isa.integers import Builder, Built, compute, forget, predicate_slots, shape, slots
-from layoutopt.kernels.isa.operands import UnreadableOperand, is_predicate, joined, pair, predicate, word
+from layoutopt.kernels.isa.integers import (
+    Builder,
+    Built,
+    across,
+    forget,
+    predicate_slots,
+    shape,
+    slots,
+    words,
+)
+from layoutopt.kernels.isa.listing import Instruction
+from layoutopt.kernels.isa.operands import UnreadableOperand, is_predicate, pair, predicate, word
 from layoutopt.kernels.machine import values
 from layoutopt.kernels.machine.values import Bools, Value
-from layoutopt.kernels.program import Across, Compute, Nothing
-from layoutopt.kernels.read.listing import Instruction
+
+
+def _parted(texts: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Operands as predicates and others."""
+    return [t for t in texts if is_predicate(t)], [t for t in texts if not is_predicate(t)]
 
 
 def _first_lane(instruction: Instruction) -> Built:
@@ -21,44 +34,29 @@ def _first_lane(instruction: Instruction) -> Built:
     Code that serves one number at a time goes round until no lane is left; of a number of two words, the
     second (`.OR`) adds to the predicate of the first.
     """
-    operands = [text for text in instruction.operands if not is_predicate(text)]
-    told = predicate_slots([text for text in instruction.operands if is_predicate(text)], 1)[0]
-    source = word(operands[1])
+    predicates, (dest, given, *_) = _parted(instruction.operands)
+    told = predicate_slots(predicates, 1)[0]
+    source = word(given)
     if source.value(values.TRUE) is not values.TRUE:
-        raise UnreadableOperand(operands[1])
-    joins = instruction.has("OR")
-    where = [slots(operands[0])[0], told]
-    kept = [k for k, slot in enumerate(where) if slot is not None]
+        raise UnreadableOperand(given)
+    joins = instruction.has("OR") and told is not None
 
     def function(active: Bools, value: Value, before: Value = values.ZERO) -> tuple[Value, ...]:
         first = values.cut(values.of_lane(value, active.argmax(axis=1)[:, None], active.shape), 32)
         other = values.invert(values.equal(value, first), 1)
-        results = (first, values.either(before, other, 1) if joins else other)
-        return tuple(results[k] for k in kept)
+        return first, values.either(before, other, 1) if joins else other
 
-    if not kept:
-        return Built(Compute(lambda *_: ()), (), ())
-    old = (told,) if joins and told is not None else ()
-    cells = tuple(slot for slot in where if slot is not None)
-    return Built(Across(function), (*source.operands, *old), cells)
+    return across([slots(dest)[0], told], [source, *([predicate(told)] if joins and told else [])], function)
 
 
 def _shuffle(instruction: Instruction) -> Built:
     """SHFL: another lane's value, as PTX defines it."""
     form = shape(instruction)
     mode = next((m for m in instruction.modifiers if m in ("IDX", "UP", "DOWN", "BFLY")), "")
-    if len(form.sources) != 3 or not mode:
+    if not mode:
         raise UnreadableOperand("SHFL of another form")
     where = [*slots(form.dest), *predicate_slots(form.results, 1)]
-    inner = compute(where, [word(text) for text in form.sources], lambda a, b, c: (a, b))
-    sources, read = joined([word(text) for text in form.sources])
-    kept = [k for k, slot in enumerate(where) if slot is not None]
-
-    def function(active: Bools, *parts: Value) -> tuple[Value, ...]:
-        results = shuffle(active, mode, *read(parts))
-        return tuple(results[k] for k in kept)
-
-    return Built(Across(function), sources, inner.dests)
+    return across(where, words(form.sources, 3), lambda active, *parts: shuffle(active, mode, *parts))
 
 
 def _vote(instruction: Instruction) -> Built:
@@ -66,76 +64,56 @@ def _vote(instruction: Instruction) -> Built:
     mode = next((m for m in instruction.modifiers if m in ("ALL", "ANY", "EQ")), "")
     if not mode:
         raise UnreadableOperand("VOTE of another form")
-    operands = list(instruction.operands)
-    asked = operands.pop()
-    registers = [text for text in operands if not is_predicate(text)]
-    where = [
-        *(slots(registers[0]) if registers else [None]),
-        *predicate_slots([text for text in operands if is_predicate(text)], 1),
-    ]
-    source = predicate(asked)
-    kept = [k for k, slot in enumerate(where) if slot is not None]
-
-    def function(active: Bools, *parts: Value) -> tuple[Value, ...]:
-        results = vote(active, mode, source.value(*parts))
-        return tuple(results[k] for k in kept)
-
-    return Built(Across(function), source.operands, tuple(slot for slot in where if slot is not None))
+    predicates, registers = _parted(instruction.operands[:-1])
+    where = [*slots(registers[0] if registers else None), *predicate_slots(predicates, 1)]
+    asked = predicate(instruction.operands[-1])
+    return across(where, [asked], lambda active, holds: vote(active, mode, holds))
 
 
 def _elect(instruction: Instruction) -> Built:
     """ELECT: true in one active lane, the first."""
-    texts = [text for text in instruction.operands if is_predicate(text)]
-    registers = [text for text in instruction.operands if not is_predicate(text)]
-    where = [*predicate_slots(texts[:1], 1), *(slots(registers[0]) if registers else [None])]
-    kept = [k for k, slot in enumerate(where) if slot is not None]
+    predicates, registers = _parted(instruction.operands)
+    where = [*predicate_slots(predicates[:1], 1), *slots(registers[0] if registers else None)]
 
     def function(active: Bools) -> tuple[Value, ...]:
         first = active.argmax(axis=1)[:, None]
         chosen = (np.arange(32) == first) & active
-        results = (Value(chosen.astype(np.uint64)), Value(first.astype(np.uint64)))
-        return tuple(results[k] for k in kept)
+        return Value(chosen.astype(np.uint64)), Value(first.astype(np.uint64))
 
-    return Built(Across(function), (), tuple(slot for slot in where if slot is not None))
+    return across(where, [], function)
+
+
+_REDUCTIONS: Final[Mapping[str, tuple[np.ufunc, int]]] = {
+    "OR": (np.bitwise_or, 0),
+    "XOR": (np.bitwise_xor, 0),
+    "SUM": (np.add, 0),
+    "MAX": (np.maximum, 0),
+    "MIN": (np.minimum, 0xFFFFFFFF),
+}
 
 
 def _reduce(instruction: Instruction) -> Built:
     """REDUX: one number out of all active lanes'."""
-    operators: dict[str, tuple[np.ufunc, int]] = {
-        "OR": (np.bitwise_or, 0),
-        "XOR": (np.bitwise_xor, 0),
-        "SUM": (np.add, 0),
-        "MAX": (np.maximum, 0),
-        "MIN": (np.minimum, 0xFFFFFFFF),
-    }
-    name = next((m for m in instruction.modifiers if m in operators), "")
+    name = next((m for m in instruction.modifiers if m in _REDUCTIONS), "")
     if not name or (instruction.has("S32") and name in ("MIN", "MAX")):
         return forget(1)(instruction)
-    source = word(instruction.operands[1])
-    combine, neutral = operators[name]
+    combine, neutral = _REDUCTIONS[name]
 
-    def function(active: Bools, *parts: Value) -> tuple[Value, ...]:
-        value = source.value(*parts)
+    def function(active: Bools, value: Value) -> tuple[Value, ...]:
         if value.unknown is not None and (active & (value.unknown != 0)).any():
             return (values.unknown(),)
         numbers = np.where(active, np.broadcast_to(value.bits, active.shape), np.uint64(neutral))
         return (Value(combine.reduce(numbers, axis=1, keepdims=True) & values.mask(32)),)
 
-    where = slots(instruction.operands[0])
-    if where[0] is None:
-        return Built(Nothing())
-    return Built(Across(function), source.operands, (where[0],))
+    return across(slots(instruction.operands[0]), [word(instruction.operands[1])], function)
 
 
 def _match(instruction: Instruction) -> Built:
     """MATCH.ANY: which active lanes have the same number as this one."""
-    wide = instruction.has("U64")
     if not instruction.has("ANY"):
         return forget(1)(instruction)
-    source = (pair if wide else word)(instruction.operands[-1])
 
-    def function(active: Bools, *parts: Value) -> tuple[Value, ...]:
-        value = source.value(*parts)
+    def function(active: Bools, value: Value) -> tuple[Value, ...]:
         numbers = np.broadcast_to(value.bits, active.shape)
         same = (numbers[:, :, None] == numbers[:, None, :]) & active[:, None, :]
         masks = (same.astype(np.uint64) << np.arange(32, dtype=np.uint64)).sum(axis=2, dtype=np.uint64)
@@ -146,10 +124,8 @@ def _match(instruction: Instruction) -> Built:
             hidden = np.where(unsure, values.mask(32), np.uint64(0))
         return (values.made(masks, hidden, 32),)
 
-    where = slots(instruction.operands[0])
-    if where[0] is None:
-        return Built(Nothing())
-    return Built(Across(function), source.operands, (where[0],))
+    source = (pair if instruction.has("U64") else word)(instruction.operands[-1])
+    return across(slots(instruction.operands[0]), [source], function)
 
 
 def shuffle(active: Bools, mode: str, data: Value, lane: Value, clamp: Value) -> tuple[Value, Value]:

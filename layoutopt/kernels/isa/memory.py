@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from layoutopt.hardware.operations import Operation
 from layoutopt.kernels.isa.integers import Builder, Built
+from layoutopt.kernels.isa.listing import Instruction
 from layoutopt.kernels.isa.operands import (
     Source,
     UnreadableOperand,
@@ -20,7 +21,6 @@ from layoutopt.kernels.isa.operands import (
 from layoutopt.kernels.machine import values
 from layoutopt.kernels.machine.values import Value
 from layoutopt.kernels.program import Lose, Memory, Nothing, Operand, Space
-from layoutopt.kernels.read.listing import Instruction
 
 _WIDTHS: Final = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
 
@@ -33,12 +33,12 @@ def _is_place(text: str) -> bool:
     return text.startswith(("[", "desc["))
 
 
-def _place(instruction: Instruction, wide: bool) -> Source:
-    """The address: the first operand in brackets."""
+def _place(instruction: Instruction, space: Space) -> Source:
+    """The address: the first operand in brackets, of 64 bits outside shared and local memory."""
     text = next((text for text in instruction.operands if _is_place(text)), None)
     if text is None:
         raise UnreadableOperand("no address")
-    return address(text, wide)
+    return address(text, wide=space in ("global", "generic"))
 
 
 def _cells(text: str, width: int) -> tuple[str, ...]:
@@ -46,50 +46,36 @@ def _cells(text: str, width: int) -> tuple[str, ...]:
 
 
 Stands = Literal["ld", "st", "atom"]
+Kind = Literal["load", "store", "atomic", "copy", "ldmatrix", "stmatrix"]
+
+
+def _memory(place: Source, kind: Kind, space: Space, width: int, **fields: Any) -> Memory:
+    """What an instruction does at an address."""
+    return Memory(kind, space, width, places=len(place.operands), place=place.value, **fields)
 
 
 def _load(space: Space, counter: Stands | None = None, executed: Stands | None = None) -> Builder:
     def build(instruction: Instruction) -> Built:
-        width = _width(instruction)
-        place = _place(instruction, space in ("global", "generic"))
+        width, place = _width(instruction), _place(instruction, space)
         operands = [text for text in instruction.operands if not is_predicate(text)]
-        cells = _cells(operands[0], width)
-        action = Memory(
-            "load",
-            space,
-            width,
-            signed=instruction.has("S8", "S16"),
-            operation=Operation("load", width) if counter else None,
-            counter=counter,
-            executed=executed,
-            read_only=instruction.has("CONSTANT"),
-            places=len(place.operands),
-            place=place.value,
-        )
-        return Built(action, place.operands, cells)
+        operation = Operation("load", width) if counter else None
+        told = {"operation": operation, "counter": counter, "executed": executed}
+        action = _memory(place, "load", space, width, signed=instruction.has("S8", "S16"), **told)
+        return Built(action, place.operands, _cells(operands[0], width))
 
     return build
 
 
 def _store(space: Space, counter: Stands | None = None, executed: Stands | None = None) -> Builder:
     def build(instruction: Instruction) -> Built:
-        width = _width(instruction)
-        place = _place(instruction, space in ("global", "generic"))
+        width, place = _width(instruction), _place(instruction, space)
         data = [text for text in instruction.operands if not _is_place(text) and not is_predicate(text)]
         if len(data) != 1:
             raise UnreadableOperand("a store of another form")
-        cells: tuple[Operand, ...] = destination(data[0], max(1, width // 4)) or (values.ZERO,) * (
-            width // 4 or 1
-        )
-        action = Memory(
-            "store",
-            space,
-            width,
-            operation=Operation("store", width) if counter else None,
-            counter=counter,
-            executed=executed,
-            places=len(place.operands),
-            place=place.value,
+        cells: tuple[Operand, ...] = _cells(data[0], width) or (values.ZERO,) * (width // 4 or 1)
+        operation = Operation("store", width) if counter else None
+        action = _memory(
+            place, "store", space, width, operation=operation, counter=counter, executed=executed
         )
         return Built(action, (*place.operands, *cells))
 
@@ -101,53 +87,45 @@ def _matrices(kind: Literal["ldmatrix", "stmatrix"], counter: Stands) -> Builder
         if not instruction.has("M88", "MT88"):
             raise UnreadableOperand("matrices of another shape")
         count = next((int(m) for m in instruction.modifiers if m in ("2", "4")), 1)
-        place = _place(instruction, wide=False)
+        place = _place(instruction, "shared")
         operation = Operation(kind, 16, count, instruction.has("MT88"))
-        action = Memory(
-            kind,
-            "shared",
-            16,
-            operation=operation,
-            counter=counter,
-            places=len(place.operands),
-            place=place.value,
-        )
+        action = _memory(place, kind, "shared", 16, operation=operation, counter=counter)
         cells = destination(instruction.operands[0], count) if kind == "ldmatrix" else ()
         return Built(action, place.operands, cells)
 
     return build
 
 
+def _atomic_results(instruction: Instruction, width: int) -> tuple[str, ...]:
+    """The registers that take what was there, and predicates."""
+    named = [text for text in instruction.operands if not is_predicate(text)]
+    cells = destination(named[0], width // 4) if not _is_place(named[0]) else ()
+    return (*cells, *(t for t in instruction.operands if is_predicate(t) and not t.endswith("T")))
+
+
 def _atomic_shared(instruction: Instruction) -> Built:
     """ATOMS: additions of 1 without a result serve lanes of one address together, all others one by one."""
     width = 8 if instruction.has("64") else 4
-    place = _place(instruction, wide=False)
+    place = _place(instruction, "shared")
     named = [text for text in instruction.operands if not is_predicate(text)]
-    cells = destination(named[0], width // 4) if not _is_place(named[0]) else ()
-    results = tuple(t for t in instruction.operands if is_predicate(t) and not t.endswith("T"))
-    data = [text for text in named[1:] if not _is_place(text)]
-    swaps = instruction.has("CAS", "CAST")
-    counts = instruction.has("POPC")
-    operation = Operation("reduce" if counts else "atomic", width)
     combine, commutes = _combination(instruction, width)
-    sources = [word(text) for text in data] if combine is not None else []
-    operands, read = joined(sources)
-    action = Memory(
+    data = [text for text in named[1:] if not _is_place(text)] if combine is not None else []
+    operands, read = joined([word(text) for text in data])
+    action = _memory(
+        place,
         "atomic",
         "shared",
         width,
         unit_bytes=width,
-        operation=operation,
+        operation=Operation("reduce" if instruction.has("POPC") else "atomic", width),
         counter="atom",
         executed="atom",
         combine=None if combine is None else (lambda old, *parts: combine(old, *read(parts))),
         commutes=commutes,
-        doubled=swaps,
+        doubled=instruction.has("CAS", "CAST"),
         retried=instruction.has("CAST"),
-        places=len(place.operands),
-        place=place.value,
     )
-    return Built(action, (*place.operands, *operands), (*cells, *results))
+    return Built(action, (*place.operands, *operands), _atomic_results(instruction, width))
 
 
 def _combination(instruction: Instruction, width: int) -> tuple[Callable[..., Value] | None, bool]:
@@ -173,18 +151,9 @@ def _combination(instruction: Instruction, width: int) -> tuple[Callable[..., Va
 
 def _copy(instruction: Instruction) -> Built:
     """LDGSTS, which is cp.async: the address in shared memory stands first."""
-    width = _width(instruction)
-    place = _place(instruction, wide=False)
+    width, place = _width(instruction), _place(instruction, "shared")
     kind = "cp.async.cg" if instruction.has("BYPASS") else "cp.async.ca"
-    action = Memory(
-        "copy",
-        "shared",
-        width,
-        operation=Operation(kind, width),
-        places=len(place.operands),
-        place=place.value,
-    )
-    return Built(action, place.operands)
+    return Built(_memory(place, "copy", "shared", width, operation=Operation(kind, width)), place.operands)
 
 
 def _constant(instruction: Instruction) -> Built:
@@ -192,38 +161,26 @@ def _constant(instruction: Instruction) -> Built:
     if instruction.has("IL", "IS", "ISL"):
         raise UnreadableOperand("an indexed bank")
     bank, place = constant_place(instruction.operands[1])
-    action = Memory(
-        "load",
-        "constant",
-        width,
-        signed=instruction.has("S8", "S16"),
-        bank=bank,
-        places=len(place.operands),
-        place=place.value,
-    )
+    action = _memory(place, "load", "constant", width, signed=instruction.has("S8", "S16"), bank=bank)
     return Built(action, place.operands, _cells(instruction.operands[0], width))
 
 
 def _atomic_global(instruction: Instruction) -> Built:
     """Atomics on global memory: what they return is not known; a generic one may reach shared memory."""
-    space: Space = "generic" if instruction.opcode == "ATOM" else "global"
-    width = _width(instruction)
-    place = _place(instruction, wide=True)
-    named = [text for text in instruction.operands if not is_predicate(text)]
-    cells = destination(named[0], width // 4) if not _is_place(named[0]) else ()
-    results = tuple(t for t in instruction.operands if is_predicate(t) and not t.endswith("T"))
-    action = Memory(
+    generic = instruction.opcode == "ATOM"
+    space: Space = "generic" if generic else "global"
+    width, place = _width(instruction), _place(instruction, space)
+    action = _memory(
+        place,
         "atomic",
         space,
         width,
         unit_bytes=width,
-        operation=Operation("atomic", width) if space == "generic" and width in (4, 8) else None,
-        counter="atom" if space == "generic" else None,
+        operation=Operation("atomic", width) if generic and width in (4, 8) else None,
+        counter="atom" if generic else None,
         doubled=instruction.has("CAS"),
-        places=len(place.operands),
-        place=place.value,
     )
-    return Built(action, place.operands, (*cells, *results))
+    return Built(action, place.operands, _atomic_results(instruction, width))
 
 
 def _nothing(instruction: Instruction) -> Built:

@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from layoutopt.kernels.isa.integers import Builder, Built, compute, predicate_slots, shape, slots, words
+from layoutopt.kernels.isa.integers import (
+    Builder,
+    Built,
+    compute,
+    joined_with,
+    predicate_slots,
+    shape,
+    slots,
+    words,
+)
+from layoutopt.kernels.isa.listing import Instruction
 from layoutopt.kernels.isa.operands import UnreadableOperand, is_predicate, number, pair, predicate, word
 from layoutopt.kernels.machine import values
 from layoutopt.kernels.machine.values import Value, constant
-from layoutopt.kernels.read.listing import Instruction
 
 
 def _logic(instruction: Instruction) -> Built:
@@ -78,13 +87,9 @@ def _compare(instruction: Instruction) -> Built:
             strict = values.compare(name[0] + "t", a, b, width, is_signed)
             holds = values.either(strict, values.both(values.equal(a, b), lower[0], 1), 1)
         fails = values.invert(holds, 1)
-        return tuple(_join(joint, one, other) for one in (holds, fails))
+        return tuple(joined_with(joint, one, other) for one in (holds, fails))
 
     return compute(predicate_slots(form.results, 2), [*sources, *carries], function)
-
-
-def _join(name: str, a: Value, b: Value) -> Value:
-    return {"AND": values.both, "OR": values.either, "XOR": values.differ}[name](a, b, 1)
 
 
 def _to_predicates(instruction: Instruction) -> Built:

@@ -23,6 +23,7 @@ from layoutopt.kernels.isa.integers import (
     slots,
 )
 from layoutopt.kernels.isa.lanes import LANES
+from layoutopt.kernels.isa.listing import Function, Instruction
 from layoutopt.kernels.isa.memory import MEMORY
 from layoutopt.kernels.isa.operands import (
     UnreadableOperand,
@@ -54,7 +55,6 @@ from layoutopt.kernels.program import (
     Save,
     Step,
 )
-from layoutopt.kernels.read.listing import Function, Instruction
 
 INSTRUCTION_BYTES: Final = 16
 # Numbers of barriers that no instruction uses.

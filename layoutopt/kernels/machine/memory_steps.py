@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -19,6 +20,43 @@ from layoutopt.kernels.program import LOCAL_WINDOW, SHARED_WINDOW, STACK_BYTES, 
 # Lanes that are off may have any address: so many bytes there are to look at for them.
 LEAST_BYTES: Final = 16
 MOST_COPIED_BYTES: Final = 16 << 20
+
+
+@dataclass(slots=True)
+class _Access:
+    """One memory instruction of a group.
+
+    Attributes:
+        group, index, step, action: who does what.
+        space: the memory that it is.
+        address: int64, shape (rows, 32), or broadcastable to it in constant memory.
+        lanes, unsure: whose guard is true, and whose is not known.
+        hidden: lanes whose address is not known; None where all are.
+        maybe: lanes of which it is not known whether they came here.
+    """
+
+    group: Group
+    index: int
+    step: Step
+    action: Memory
+    space: str
+    address: IntArray
+    lanes: Bools
+    unsure: Bools | None
+    hidden: Bools | None = None
+    maybe: Bools | None = None
+
+    @property
+    def nowhere(self) -> Bools | None:
+        """Lanes that take part at an address that is not known; None where none does."""
+        if self.hidden is None or not (self.lanes & self.hidden).any():
+            return None
+        return self.lanes & self.hidden
+
+    @property
+    def sure(self) -> Bools:
+        """Lanes that take part at a known address."""
+        return self.lanes if self.hidden is None else self.lanes & ~self.hidden
 
 
 class MemorySteps:
@@ -104,8 +142,7 @@ class MemorySteps:
         """
         action = step.action
         assert isinstance(action, Memory)
-        parts = [self._cells.read(group, source) for source in step.sources[: action.places]]
-        place = parts[0] if action.place is None else action.place(*parts)
+        place = self._place(group, step, action)
         space: str = action.space
         if space == "generic":
             space, place, here = self._where(group, index, place, lanes, unsure)
@@ -114,53 +151,48 @@ class MemorySteps:
                 self._forget(group, step, lanes, unsure)
                 rows = (here & lanes).any(axis=1)
                 group = Group(group.at, group.rows[rows], (group.lanes & here)[rows])
-                parts = [self._cells.read(group, source) for source in step.sources[: action.places]]
-                place = parts[0] if action.place is None else action.place(*parts)
+                place = self._place(group, step, action)
                 place = made(place.bits, place.unknown, 32)
                 lanes, unsure = (lanes & here)[rows], None if unsure is None else (unsure & here)[rows]
                 maybe = None if maybe is None else maybe[rows]
-        hidden = whole(place)
-        nowhere = None if hidden is None or not (lanes & hidden).any() else lanes & hidden
         address = place.bits.astype(np.int64)
         if space != "constant":
             address = np.broadcast_to(address, lanes.shape)
+        one = _Access(group, index, step, action, space, address, lanes, unsure, whole(place), maybe)
         if space == "shared":
-            self._tell(group, index, action, address, lanes, unsure, nowhere, maybe)
+            self._tell(one)
         if not self._holds(space):
             self._forget(group, step, lanes, unsure)
-            return
-        row = self._rows(group, space)
-        if action.kind in ("load", "ldmatrix"):
-            self._load(group, step, action, space, row, address, lanes, unsure, hidden)
+        elif action.kind in ("load", "ldmatrix"):
+            self._load(one)
         else:
-            self._change(group, step, action, space, row, address, lanes, unsure, nowhere)
+            self._change(one)
 
-    def _tell(
-        self,
-        group: Group,
-        index: int,
-        action: Memory,
-        address: IntArray,
-        lanes: Bools,
-        unsure: Bools | None,
-        nowhere: Bools | None,
-        maybe: Bools | None,
-    ) -> None:
-        told, perhaps = lanes, unsure
-        if maybe is not None and (lanes & maybe).any():
-            told, perhaps = lanes & ~maybe, (lanes & maybe) if unsure is None else unsure | (lanes & maybe)
-        self._recorder.access(index, group.rows, address, told, perhaps, nowhere)
+    def _place(self, group: Group, step: Step, action: Memory) -> Value:
+        parts = [self._cells.read(group, source) for source in step.sources[: action.places]]
+        return parts[0] if action.place is None else action.place(*parts)
+
+    def _tell(self, one: _Access) -> None:
+        """Let the counter know, and say what is not known of it."""
+        lanes, unsure, action, told = one.lanes, one.unsure, one.action, self._recorder
+        named = self._cells.named(one.index)
+        sure, perhaps = lanes, unsure
+        if one.maybe is not None and (lanes & one.maybe).any():
+            late = lanes & one.maybe
+            sure, perhaps = lanes & ~one.maybe, late if unsure is None else unsure | late
+        nowhere = one.nowhere
+        told.access(one.index, one.group.rows, one.address, sure, perhaps, nowhere)
         if action.operation is not None and (nowhere is not None or unsure is not None):
             what = "the address of" if nowhere is not None else "which lanes execute"
-            self._recorder.uncertain(index, f"{what} {self._cells.named(index)} is not known")
-        sure = lanes if nowhere is None else lanes & ~nowhere
+            told.uncertain(one.index, f"{what} {named} is not known")
+        addressing = one.sure
         if action.operation is not None and action.operation.matrices:
-            sure = sure & (np.arange(32) < 8 * action.operation.matrices)
-        used = address[sure]
+            addressing = addressing & (np.arange(32) < 8 * action.operation.matrices)
+        used = one.address[addressing]
         if used.size and int(np.bitwise_or.reduce(used)) & (action.width_bytes - 1):
-            self._recorder.uncertain(index, f"{self._cells.named(index)} has a misaligned address")
+            told.uncertain(one.index, f"{named} has a misaligned address")
         if used.size:
-            check_reach(self._cells.named(index), int(used.max()), action.width_bytes, self._end)
+            check_reach(named, int(used.max()), action.width_bytes, self._end)
 
     def _holds(self, space: str) -> bool:
         match space:
@@ -172,13 +204,13 @@ class MemorySteps:
                 return bool(self._global) and "global" in self._kept
         return True
 
-    def _rows(self, group: Group, space: str) -> IntArray:
+    def _rows(self, one: _Access) -> IntArray:
         """Rows of the memory that each lane of the group uses."""
-        match space:
+        match one.space:
             case "shared":
-                return (group.rows // self._cells.warps)[:, None]
+                return (one.group.rows // self._cells.warps)[:, None]
             case "local":
-                return group.rows[:, None] * 32 + np.arange(32)
+                return one.group.rows[:, None] * 32 + np.arange(32)
         return np.zeros((1, 1), np.int64)
 
     def _where(
@@ -214,43 +246,30 @@ class MemorySteps:
         for cell in step.dests:
             self._cells.write(group, cell, unknown(64), lanes, unsure)
 
-    def _load(
-        self,
-        group: Group,
-        step: Step,
-        action: Memory,
-        space: str,
-        row: IntArray,
-        address: IntArray,
-        lanes: Bools,
-        unsure: Bools | None,
-        hidden: Bools | None,
-    ) -> None:
-        if action.kind == "ldmatrix" or space not in ("shared", "local", "constant", "global"):
-            self._forget(group, step, lanes, unsure)
+    def _load(self, one: _Access) -> None:
+        action = one.action
+        if action.kind == "ldmatrix" or one.space not in ("shared", "local", "constant", "global"):
+            self._forget(one.group, one.step, one.lanes, one.unsure)
             return
-        for k, cell in enumerate(step.dests):
-            width = min(action.unit_bytes, action.width_bytes)
-            at = address + k * action.unit_bytes
-            value = self._loaded(action, space, row, at, width, group)
+        width = min(action.unit_bytes, action.width_bytes)
+        everything = mask(8 * action.unit_bytes)
+        for k, cell in enumerate(one.step.dests):
+            value = self._loaded(one, one.address + k * action.unit_bytes, width)
             if action.signed and width < action.unit_bytes:
                 value = extend(value, 8 * width, 8 * action.unit_bytes)
-            if hidden is not None:
-                everything = mask(8 * action.unit_bytes)
+            if one.hidden is not None:
                 before = np.uint64(0) if value.unknown is None else value.unknown
-                value = made(value.bits, np.where(hidden, everything, before), 8 * action.unit_bytes)
-            self._cells.write(group, cell, value, lanes, unsure)
+                hidden = np.where(one.hidden, everything, before)
+                value = made(value.bits, hidden, 8 * action.unit_bytes)
+            self._cells.write(one.group, cell, value, one.lanes, one.unsure)
 
-    def _loaded(
-        self, action: Memory, space: str, row: IntArray, address: IntArray, width: int, group: Group
-    ) -> Value:
-        match space:
+    def _loaded(self, one: _Access, address: IntArray, width: int) -> Value:
+        row = self._rows(one)
+        match one.space:
             case "shared":
                 assert self._shared is not None
-                assert self._writers is not None
                 value = self._shared.load(row, address, width)
-                inside = np.clip(address, 0, self._size - width)
-                late = self._writers.unsure(row[:, 0], group.rows % self._cells.warps, inside, width)
+                late = self._late(one, address, width)
                 if late.any():
                     before = np.uint64(0) if value.unknown is None else value.unknown
                     value = made(value.bits, np.where(late, mask(8 * width), before), 8 * width)
@@ -259,7 +278,7 @@ class MemorySteps:
                 assert self._local is not None
                 return self._local.load(row, address, width)
             case "constant":
-                bank = self._cells.banks.get(action.bank)
+                bank = self._cells.banks.get(one.action.bank)
                 return bank.load(row, address, width) if bank is not None else unknown(8 * width)
         value = unknown(8 * width)
         for base, buffer in self._global:
@@ -270,118 +289,86 @@ class MemorySteps:
                 value = made(np.where(here, found.bits, value.bits), np.where(here, now, before), 8 * width)
         return value
 
-    def _change(
-        self,
-        group: Group,
-        step: Step,
-        action: Memory,
-        space: str,
-        row: IntArray,
-        address: IntArray,
-        lanes: Bools,
-        unsure: Bools | None,
-        nowhere: Bools | None,
-    ) -> None:
+    def _late(self, one: _Access, address: IntArray, width: int) -> Bools:
+        """Where another warp wrote shared memory and nobody waited for it since."""
+        if self._writers is None:
+            return np.zeros(address.shape, bool)
+        warps = self._cells.warps
+        inside = np.clip(address, 0, self._size - width)
+        return self._writers.unsure(one.group.rows // warps, one.group.rows % warps, inside, width)
+
+    def _change(self, one: _Access) -> None:
         """A store, atomic or copy: where it is unknown whether or what, the bytes become unknown."""
-        memory = {"shared": self._shared, "local": self._local}.get(space)
+        action, address = one.action, one.address
+        memory = {"shared": self._shared, "local": self._local}.get(one.space)
+        nowhere = one.nowhere
         if memory is None:
-            if space == "global":
-                doubt = unsure if nowhere is None else nowhere
-                self._change_global(action, address, lanes, doubt)
-            self._forget(group, step, lanes, None)
+            if one.space == "global":
+                self._change_global(one, one.unsure if nowhere is None else nowhere)
+            self._forget(one.group, one.step, one.lanes, None)
             return
+        row = self._rows(one)
         if nowhere is not None:
             # An unknown address may be any byte of the row.
-            for one in np.unique(np.broadcast_to(row, lanes.shape)[nowhere]).tolist():
-                memory.hide(one, 0, memory.size)
-        if unsure is not None:
+            for some in np.unique(np.broadcast_to(row, one.lanes.shape)[nowhere]).tolist():
+                memory.hide(some, 0, memory.size)
+        if one.unsure is not None:
             for k in range(0, action.width_bytes, 8):
-                memory.store(row, address + k, min(8, action.width_bytes), unknown(64), unsure)
-            self._wrote(group, space, address, action.width_bytes, unsure)
-        sure = lanes if nowhere is None else lanes & ~nowhere
-        if action.kind == "stmatrix":
-            self._hide_matrix(memory, row, address, action, lanes)
-            return
-        if action.kind == "atomic":
-            self._atomic(group, step, action, memory, row, address, sure)
-            return
-        sources = step.sources[action.places :] if action.kind == "store" else ()
+                memory.store(row, address + k, min(8, action.width_bytes), unknown(64), one.unsure)
+            self._wrote(one, one.unsure)
+        match action.kind:
+            case "stmatrix":
+                # Rows of matrices take bytes of other lanes' registers, which are not followed.
+                assert action.operation is not None
+                used = one.lanes & (np.arange(32) < 8 * action.operation.matrices)
+                for k in range(2):
+                    memory.store(row, address + 8 * k, 8, unknown(64), used)
+            case "atomic":
+                self._atomic(one, memory, row)
+            case _:
+                self._store(one, memory, row)
+
+    def _store(self, one: _Access, memory: Bytes, row: IntArray) -> None:
+        action, sure = one.action, one.sure
+        sources = one.step.sources[action.places :] if action.kind == "store" else ()
+        width = min(action.unit_bytes, action.width_bytes)
         for k in range(max(1, action.width_bytes // action.unit_bytes)):
-            width = min(action.unit_bytes, action.width_bytes)
-            value = self._cells.read(group, sources[k]) if k < len(sources) else unknown(8 * width)
-            at = address + k * action.unit_bytes
-            torn = self._torn(group, space, row, at, width, value, sure)
+            value = self._cells.read(one.group, sources[k]) if k < len(sources) else unknown(8 * width)
+            at = one.address + k * action.unit_bytes
+            torn = self._torn(one, at, width, value)
             memory.store(row, at, width, value, sure)
             if torn is not None:
                 memory.store(row, at, width, unknown(8 * width), torn)
-        self._wrote(group, space, address, action.width_bytes, sure)
+        self._wrote(one, sure)
 
-    def _torn(
-        self,
-        group: Group,
-        space: str,
-        row: IntArray,
-        address: IntArray,
-        width: int,
-        value: Value,
-        sure: Bools,
-    ) -> Bools | None:
+    def _torn(self, one: _Access, address: IntArray, width: int, value: Value) -> Bools | None:
         """Where another warp wrote another value and nobody waited: which one stays is not known."""
-        if space != "shared" or self._writers is None:
+        if one.space != "shared" or self._shared is None:
             return None
-        at = np.clip(address, 0, self._size - width)
-        late = sure & self._writers.unsure(row[:, 0], group.rows % self._cells.warps, at, width)
+        late = one.sure & self._late(one, address, width)
         if not late.any():
             return None
-        assert self._shared is not None
-        old = self._shared.load(row, address, width)
+        old = self._shared.load(self._rows(one), address, width)
         apart = old.bits != (value.bits & mask(8 * width))
-        for one in (old, value):
-            if one.unknown is not None:
-                apart = apart | (one.unknown != 0)
+        for either in (old, value):
+            if either.unknown is not None:
+                apart = apart | (either.unknown != 0)
         torn: Bools = late & apart
         return torn
 
-    def _wrote(self, group: Group, space: str, address: IntArray, width: int, where: Bools) -> None:
-        if space == "shared" and self._writers is not None:
-            warps = self._cells.warps
-            where = where & (address >= 0) & (address <= self._size - width)
-            self._writers.wrote(group.rows // warps, group.rows % warps, address, width, where)
+    def _wrote(self, one: _Access, where: Bools) -> None:
+        if one.space == "shared" and self._writers is not None:
+            warps, rows, width = self._cells.warps, one.group.rows, one.action.width_bytes
+            where = where & (one.address >= 0) & (one.address <= self._size - width)
+            self._writers.wrote(rows // warps, rows % warps, one.address, width, where)
 
-    def _hide_matrix(
-        self, memory: Bytes, row: IntArray, address: IntArray, action: Memory, lanes: Bools
-    ) -> None:
-        """Rows of matrices take bytes of other lanes' registers, which are not followed."""
-        assert action.operation is not None
-        used = lanes & (np.arange(32) < 8 * action.operation.matrices)
-        for k in range(2):
-            memory.store(row, address + 8 * k, 8, unknown(64), used)
-
-    def _atomic(
-        self,
-        group: Group,
-        step: Step,
-        action: Memory,
-        memory: Bytes,
-        row: IntArray,
-        address: IntArray,
-        sure: Bools,
-    ) -> None:
+    def _atomic(self, one: _Access, memory: Bytes, row: IntArray) -> None:
         """Lanes one after another; what is returned is unknown where the order decides it."""
+        action, address, sure = one.action, one.address, one.sure
         width = action.width_bytes
-        sources = [self._cells.read(group, source) for source in step.sources[action.places :]]
-        late = (
-            self._writers.unsure(
-                np.broadcast_to(row, (len(group.rows), 1))[:, 0],
-                group.rows % self._cells.warps,
-                np.clip(address, 0, self._size - width),
-                width,
-            )
-            if self._writers is not None
-            else np.zeros(address.shape, bool)
-        )
+        sources = [self._cells.read(one.group, source) for source in one.step.sources[action.places :]]
+        late = self._late(one, address, width)
         old = memory.load(row, address, width)
-        everything = mask(8 * width)
         crowded = _crowded(np.broadcast_to(row, address.shape), address, sure)
         if action.combine is None or (not action.commutes and (late | crowded).any()):
             memory.store(row, address, width, unknown(64), sure)
@@ -393,27 +380,26 @@ class MemorySteps:
                 before = memory.load(row, address, width)
                 memory.store(row, address, width, action.combine(before, *sources), turn)
                 left &= ~turn
-        self._wrote(group, "shared", address, width, sure)
-        vague = late | crowded
+        self._wrote(one, sure)
         hidden = np.uint64(0) if old.unknown is None else old.unknown
-        result = made(old.bits, np.where(vague, everything, hidden), 8 * width)
-        if len(step.dests) == 1:
-            self._cells.write(group, step.dests[0], result, sure, None)
+        result = made(old.bits, np.where(late | crowded, mask(8 * width), hidden), 8 * width)
+        if len(one.step.dests) == 1:
+            self._cells.write(one.group, one.step.dests[0], result, sure, None)
         else:
-            self._forget(group, step, sure, None)
+            self._forget(one.group, one.step, sure, None)
 
-    def _change_global(self, action: Memory, address: IntArray, lanes: Bools, doubt: Bools | None) -> None:
+    def _change_global(self, one: _Access, doubt: Bools | None) -> None:
         """What the kernel writes is not followed: those bytes are unknown to later loads."""
+        width = one.action.width_bytes
+        zero = np.zeros((1, 1), np.int64)
         for base, buffer in self._global:
+            at = one.address - base
+            here = one.lanes & buffer.inside(at, width)
             if doubt is not None:
                 buffer.hide(0, 0, buffer.size)
-            else:
-                at = address - base
-                here = lanes & buffer.inside(at, action.width_bytes)
-                if here.any():
-                    zero = np.zeros((1, 1), np.int64)
-                    for k in range(0, action.width_bytes, 8):
-                        buffer.store(zero, at + k, min(8, action.width_bytes), unknown(64), here)
+            elif here.any():
+                for k in range(0, width, 8):
+                    buffer.store(zero, at + k, min(8, width), unknown(64), here)
 
 
 def _firsts(places: IntArray, lanes: Bools) -> Bools:

@@ -429,14 +429,3 @@ def least(a: Value, b: Value, width: int = 32, is_signed: bool = True) -> Value:
 def greatest(a: Value, b: Value, width: int = 32, is_signed: bool = True) -> Value:
     """The larger one."""
     return select(less(a, b, width, is_signed), b, a)
-
-
-def as_floats(value: Value) -> npt.NDArray[np.float32]:
-    """The 32 bits read as a float."""
-    return value.bits.astype(np.uint32).view(np.float32)
-
-
-def from_floats(numbers: npt.NDArray[np.float32], *sources: Value) -> Value:
-    """Floats as bits; unknown as a whole where a source has an unknown bit."""
-    bits = np.ascontiguousarray(numbers, np.float32).view(np.uint32).astype(np.uint64)
-    return mapped(lambda *_: bits, 32, *sources)

@@ -10,11 +10,11 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget
 from layoutopt.ground.escape import shown
 from layoutopt.kernels.isa import table
+from layoutopt.kernels.isa.listing import Function, functions
 from layoutopt.kernels.machine.launch import bank_layout
 from layoutopt.kernels.program import Exit, Jump, Leave, Memory, Parameter, Program, Step
 from layoutopt.kernels.read import elf
 from layoutopt.kernels.read.declarations import declared
-from layoutopt.kernels.read.listing import Function, functions
 from layoutopt.kernels.read.names import demangled, is_pointer, parameter_types, type_size
 
 # Architectures whose code is read; older ones have other instructions.
