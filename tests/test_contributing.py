@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 import types
 
@@ -10,8 +9,9 @@ import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from command import ENVIRONMENT
+from command import python
 from conftest import ROOT
+from written import saved
 
 from layoutopt import check, solve
 from layoutopt.cli import commands, import_
@@ -40,8 +40,7 @@ def gpu_of(tmp_path, *instructions):
     """The one GPU of a device file."""
     entry = {"name": "xpu_1", "title": "Of tomorrow", "lanes": 8, "banks": 8, "bank_bytes": 4}
     rules = [{"confidence": "inferred", "source": "a test", **rule} for rule in instructions]
-    path = tmp_path / "devices.json"
-    path.write_text(json.dumps({"devices": [{**entry, "instructions": rules}]}))
+    path = saved(tmp_path, "devices.json", {"devices": [{**entry, "instructions": rules}]})
     (gpu,) = load_devices(path)
     return gpu
 
@@ -111,13 +110,7 @@ print(result.family, result.offset, result.excess, result.status)
 
 def test_a_family():
     problem = transpose(32, layout={"families": ["none", "shear"]})
-    done = subprocess.run(
-        [sys.executable, "-c", FAMILY, json.dumps(problem)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=ENVIRONMENT,
-    )
+    done = python("-c", FAMILY, json.dumps(problem))
     assert done.stdout == "shear x0*33 + x1 0 optimal\n", done.stderr
 
 

@@ -1,4 +1,6 @@
-"""Problems of one tile as a file writes them, in one line each."""
+"""Problems of one tile as a file writes them, in one line each, and files of them."""
+
+import json
 
 FIELDS = ("where", "weight", "any", "any_is", "tile", "notes")
 
@@ -23,6 +25,13 @@ def _access(name, op, width, index, more):
     fields = {field: more.pop(field) for field in FIELDS if field in more}
     loops = {"for": more} if more else {}
     return {"name": name, "op": op, "bytes": width, "index": index, **loops, **fields}
+
+
+def saved(folder, name, data):
+    """The path of a file that holds the data as JSON."""
+    path = folder / name
+    path.write_text(json.dumps(data))
+    return path
 
 
 def batched_rows_and_columns(size, count, element, width):

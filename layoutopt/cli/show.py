@@ -66,17 +66,14 @@ class Drawn(InputPath):
 @device_file_option
 def command(
     problem: Path,
-    access: str | None,
-    warp: int | None,
     iteration: str | None,
-    before: str,
     colour_by: str | None,
     width: int | None,
     svg: Path | None,
     html: Path | None,
     as_json: bool,
-    time_limit: float,
     device_file: Path | None,
+    **where: Any,
 ) -> int:
     """Draw the banks under one warp instruction, before and after.
 
@@ -93,14 +90,7 @@ def command(
 
     loaded = load(problem)
     gpu = problem_device(loaded, device_file)
-    asked: dict[str, Any] = {
-        "before": before,
-        "access": access,
-        "warp": warp,
-        "iteration": _iteration(iteration),
-        "time_limit": time_limit,
-    }
-    found = views(loaded, gpu, **asked)
+    found = views(loaded, gpu, iteration=_iteration(iteration), **where)
     outputs = {}
     if svg is not None:
         from layoutopt.report.banks_svg import document

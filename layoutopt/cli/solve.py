@@ -74,7 +74,7 @@ CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNK
     type=click.Choice(METHODS),
     default="auto",
     show_default=True,
-    help="model: one CP-SAT model decides pads, order and XOR masks; auto: counting and spectra first.",
+    help="model: one CP-SAT model decides pads, order and XOR masks; auto: counting and a tree first.",
 )
 @click.option("--conflict-free", is_flag=True, help="Make any conflict infeasible.")
 @store_option

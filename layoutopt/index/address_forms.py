@@ -141,7 +141,7 @@ class FormSearch:
         return found
 
     def _forms(self, address: Node) -> Iterator[Form]:
-        """The loop variables taken out of `address` as far as XOR and addition allow, and left in it."""
+        """Forms with as many loop variables as possible outside the base, and with all inside."""
         # Inactive threads compute the base too, so it must have a value for all of them.
         everywhere = self._values(address, everywhere=True)
         if everywhere is None:
@@ -157,7 +157,7 @@ class FormSearch:
         return Form(node, Const(0), Const(0), tuple(self.loops), 0, self._positive(node))
 
     def as_it_is(self, node: Node) -> Form:
-        """The form with every loop variable in its base, of which nothing is known at all iterations."""
+        """The form with every loop variable in its base; any of its dividends may be negative."""
         return Form(node, Const(0), Const(0), tuple(self.loops), 0, frozenset())
 
     def _hoisted(self, address: Node, everywhere: IntArray) -> Form | None:
@@ -215,9 +215,9 @@ class FormSearch:
         return all(v is not None and v[self.active].min(initial=0) >= 0 for v in values)
 
     def _rank(self, form: Form, cost: int) -> _Rank:
-        """Instructions of a pass; what stays in the base; then what is short.
+        """What is less is better: instructions of a pass, loop variables in the base, then length.
 
-        A base that holds no loop variable is computed once even where a compiler does not unroll.
+        A base without loop variables is computed once even where a compiler does not unroll.
         """
         whole = instructions([form.address], self.ranges, form.positive)
         return cost, len(form.inside), whole, len(to_text(form.address))
@@ -276,7 +276,7 @@ def _constant(change: IntArray, mask: BoolArray, axis: int) -> IntArray | None:
 
 
 def _table(parts: Sequence[IntArray | None], sizes: Sequence[int], join: np.ufunc) -> IntArray:
-    """What a variable contributes at each of its values, from what its digits do."""
+    """What a loop variable contributes at each of its values, joined from its digits' contributions."""
     values = np.zeros(1, np.int64)
     for part, size in zip(parts, sizes, strict=True):
         mine = np.zeros(size, np.int64) if part is None else part

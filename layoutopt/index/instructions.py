@@ -1,4 +1,4 @@
-"""How many integer instructions a compiler makes of expressions, so that the cheapest of equal ones is taken.
+"""How many integer instructions compilers make of expressions.
 
 Counted as NVIDIA's compiler selects them (sm_70 and later):
 
@@ -36,13 +36,14 @@ def instructions(
     positive: Collection[Node] = (),
     before: Iterable[Node] | None = None,
 ) -> int:
-    """The integer instructions of computing all of `nodes` as addresses: a constant added last is free.
+    """Integer instructions that compute all of `nodes` as addresses: a constant added last is free.
 
     Args:
         nodes: the expressions.
         ranges: the range of every variable; a dividend that may be negative costs a correction.
         positive: dividends that need none although their ranges say so.
-        before: where nodes share nothing but what these compute; None where they share all that they can.
+        before: expressions that are computed first, where nodes share nothing but these; None where nodes
+            share every part that they have in common.
     """
     earlier = None if before is None else map(folded, before)
     return of_folded(map(folded, nodes), ranges, map(folded, positive), earlier)
@@ -56,16 +57,16 @@ def of_folded(
     limit: float = math.inf,
     behind: Node | None = None,
 ) -> int:
-    """The same of nodes that are folded, as far as the first that takes more than `limit`.
+    """The same of folded nodes; counting stops where the total exceeds `limit`.
 
-    With `before`, `behind` is what is added to a node whose code is short enough to be executed under a
-    predicate: where compilers branch around longer code, the access adds a uniform register by itself.
+    With `before`, `behind` is added to each node whose code is short enough to be executed under a predicate.
+    Compilers branch around longer code, where the access adds a uniform register by itself.
     """
     counter = _Counter(ranges, set(positive))
     known = list(before or ())
     total = sum(map(counter.cost, known))
     bases = {without_constant(node) for node in known}
-    apart: dict[Node, int] = {}  # what nodes take that share nothing with one another
+    apart: dict[Node, int] = {}  # instructions of each node that shares nothing with the others
     for number, node in enumerate(nodes):
         rest = without_constant(node)
         if not number and rest != node:
@@ -105,10 +106,10 @@ def without_constant(node: Node) -> Node:
 
 
 def takes_up(node: Node, ranges: Mapping[str, Range]) -> bool:
-    """Whether a folded node that is computed once takes up another summand then, so that its uses need not.
+    """Whether one more summand is added where a folded node is computed, once, and not at each use of it.
 
-    What ends in a product is added where it is used, in one instruction; what ends in a sum is kept as that
-    sum, and so is what was negated by an instruction of its own.
+    A product is added where it is used, in one instruction with the product. A sum is kept as a sum, and so
+    is a value that an instruction of its own has negated.
     """
     match without_constant(node):
         case Op("*", (_, Const(factor))):
@@ -119,7 +120,7 @@ def takes_up(node: Node, ranges: Mapping[str, Range]) -> bool:
 
 
 class _Counter:
-    """What nodes cost; `seen` are those that were counted."""
+    """Counts instructions of nodes; those in `seen` are computed already and cost nothing."""
 
     def __init__(
         self, ranges: Mapping[str, Range], positive: Collection[Node], seen: set[Node] | None = None
@@ -131,13 +132,13 @@ class _Counter:
         self._bits: dict[Node, int] = {}
 
     def apart(self) -> _Counter:
-        """One that has seen the same, and tells this one nothing."""
+        """A counter that has seen the same nodes, and whose counts this one does not see."""
         other = _Counter(self.ranges, self.positive, set(self.seen))
         other._of_bits, other._bits = self._of_bits, self._bits
         return other
 
     def cost(self, node: Node) -> int:
-        """What `node` costs beyond what has been counted already."""
+        """Instructions of `node` beyond those that were counted before."""
         if isinstance(node, _LEAVES) or node in self.seen:
             return 0
         self.seen.add(node)
@@ -179,14 +180,14 @@ class _Counter:
         return [leaf for arg in node.args for leaf in self._under(arg)]
 
     def sums(self, node: Node) -> None:
-        """Take a sum for one of numbers, not bits: that is what a constant beside it makes of it."""
+        """Count a sum as an addition, not as an operation on bits: a constant beside it makes it one."""
         if isinstance(node, Op) and node.symbol == "+":
             self._of_bits[node] = False
             for part in node.args:
                 self.sums(part)
 
     def on_bits(self, node: Op) -> bool:
-        """Whether `node` is an operation on bits, a mask, or a sum that compilers take for one on bits."""
+        """Whether compilers take `node` for an operation on bits, as masks and sums of disjoint bits are."""
         found = self._of_bits.get(node)
         if found is None:
             found = node.symbol in _BITS or _masks(node) or self._disjoint(node)
@@ -194,7 +195,7 @@ class _Counter:
         return found
 
     def _disjoint(self, node: Op) -> bool:
-        """Whether a sum's operands have no bits in common, so that compilers take it for one of bits."""
+        """Whether a sum's operands have no bits in common, which makes the sum an OR."""
         if node.symbol != "+" or isinstance(node.args[1], Const):
             return False
         a, b = node.args
@@ -202,7 +203,7 @@ class _Counter:
         return masked and not self._possible(a) & self._possible(b)
 
     def _possible(self, node: Node) -> int:
-        """The bits that `node` may have, all above its highest included where it may be negative."""
+        """A mask of the bits that `node` may have; -1 where it may be negative."""
         found = self._bits.get(node)
         if found is None:
             found = self._bits[node] = self._bits_of(node)

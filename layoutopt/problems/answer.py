@@ -274,9 +274,9 @@ class Result(Struct, frozen=True, rename={"schema_": "schema"}):
     Attributes:
         method: how layouts were sought, "auto" or "model".
         decided_by: what decided that nothing is better: "counting" (bounds, or every layout was counted),
-            "walsh" (spectra refuted every smaller swizzle), "tree" (branch and bound over masks refuted at
-            least one), "cp-sat" (it did), "placement" (CP-SAT over all placements), "clique", "packing",
-            "parity", or "hardware" (it dictates the layout); null where nothing did.
+            "tree" (branch and bound over masks refuted at least one), "cp-sat" (it did), "placement" (CP-SAT
+            over all placements), "clique", "packing", "parity", or "hardware" (it dictates the layout); null
+            where nothing did.
         estimate: of the time that the layout takes, where that was asked for.
         faster: a layout that is estimated faster on as many blocks, where one was found.
         model: what `method` "model" took, where that was asked.

@@ -59,7 +59,7 @@ ARITHMETIC: Final = (
 )
 BY_SOLVER: Final = "the solver alone (CP-SAT); `questions` holds what it answered"
 BY_SEARCH: Final = "layoutopt's search of the families alone"
-SEARCH: Final = "search: the layouts in scope, by counting, Walsh spectra and CP-SAT"
+SEARCH: Final = "search: the layouts in scope, by counting, a tree of masks and CP-SAT"
 
 
 def certificate(problem: Problem, device: Device, result: Result) -> dict[str, Any]:

@@ -6,8 +6,7 @@ from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS
 from layoutopt.problems.answer import Status
 from layoutopt.problems.text import shape_text, tile_text
 from layoutopt.problems.types import Block, Problem
-from layoutopt.report.descriptor_text import descriptor_lines
-from layoutopt.report.text import chosen_lanes, columns, operation_text, over_values
+from layoutopt.report.text import columns, notes, operation_text
 from layoutopt.study.check import Audit, AuditedAccess, BlockAudit
 
 
@@ -41,10 +40,7 @@ def _tile_report(problem: Problem, audit: Audit) -> str:
         )
         for a in audit.accesses
     ]
-    lines += columns(rows, {0, 1})
-    lines += over_values(audit.accesses)
-    lines += descriptor_lines(audit.accesses)
-    lines += chosen_lanes(audit.accesses)
+    lines += [*columns(rows, {0, 1}), *notes(audit.accesses)]
     lines += ["", *_profiler(audit), ""]
     lines += [f"  {finding.kind}: {finding.message}" for finding in audit.findings]
     verdict = "the layout cannot hold the tile" if audit.status is Status.INFEASIBLE else "no bank conflicts"
@@ -73,7 +69,14 @@ def _block_report(block: Block, audit: BlockAudit) -> str:
     ]
     accesses = [("access", "tile", "op", "wavefronts", "ideal", "bank_conflicts")]
     accesses += [
-        (a.name, part.tile, a.op, str(a.wavefronts), str(a.ideal), str(a.bank_conflicts))
+        (
+            a.name,
+            part.tile,
+            operation_text(a, block),
+            str(a.wavefronts),
+            str(a.ideal),
+            str(a.bank_conflicts),
+        )
         for part in audit.tiles
         for a in part.audit.accesses
     ]
@@ -81,7 +84,7 @@ def _block_report(block: Block, audit: BlockAudit) -> str:
     lines = [f"{block.name}  {len(tiles)} tile{'s' * (len(tiles) > 1)}  on {audit.target}", ""]
     lines += [*columns(placed, {0, 1, 2}), "", f"  bytes      {audit.bytes:,}{limit}", ""]
     lines += columns(accesses, {0, 1, 2})
-    lines += [*descriptor_lines([a for part in audit.tiles for a in part.audit.accesses]), ""]
+    lines += [*notes([a for part in audit.tiles for a in part.audit.accesses]), ""]
     lines += [f"  {finding.kind}: {finding.message}" for finding in audit.findings]
     lines += [f"  {part.tile}: {f.kind}: {f.message}" for part in audit.tiles for f in part.audit.findings]
     verdict = f"{audit.excess:,} excess wavefronts" if audit.excess else "no bank conflicts"

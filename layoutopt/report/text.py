@@ -12,7 +12,6 @@ from layoutopt.problems.types import Block, Problem
 from layoutopt.report.descriptor_text import cluster_lines, descriptor_lines
 from layoutopt.search.same_layout import alike, groups
 from layoutopt.study.block import own_answer
-from layoutopt.study.check import AuditedAccess
 
 
 def report(problem: Problem | Block, found: Result | Arrangement, seconds: float | None = None) -> str:
@@ -46,7 +45,7 @@ def _tile_report(problem: Problem, result: Result, seconds: float | None) -> str
         for a in result.accesses
     ]
     lines += columns(rows, {0, 1})
-    lines += _notes(result.accesses)
+    lines += notes(result.accesses)
     lines += ["", f"  {_verdict(result, seconds)}", *_proved(result.weighted_excess, result.proof)]
     if result.estimate is not None:
         lines += [f"  {_estimated(result.estimate)}"]
@@ -88,7 +87,7 @@ def _block_report(block: Block, found: Arrangement) -> str:
         *cluster_lines(block.block),
         "",
         *columns(rows, {0, 1, 2}),
-        *_notes(reports),
+        *notes(reports),
         "",
         f"  {_block_verdict(found)}",
         *_proved(found.weighted_excess, found.proof),
@@ -97,9 +96,9 @@ def _block_report(block: Block, found: Arrangement) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _notes(accesses: Sequence[AccessReport]) -> list[str]:
+def notes(accesses: Sequence[AccessReport]) -> list[str]:
     """What stands below the table of accesses."""
-    return [*over_values(accesses), *descriptor_lines(accesses), *chosen_lanes(accesses)]
+    return [*_over_values(accesses), *descriptor_lines(accesses), *_chosen_lanes(accesses)]
 
 
 def _proved(weighted_excess: float | None, proof: Proof) -> list[str]:
@@ -164,7 +163,7 @@ def _table(result: Result) -> list[str]:
     return lines
 
 
-def chosen_lanes(accesses: Sequence[AccessReport | AuditedAccess]) -> list[str]:
+def _chosen_lanes(accesses: Sequence[AccessReport]) -> list[str]:
     """Which thread handles what, where that was chosen."""
     lines = []
     for access in accesses:
@@ -194,14 +193,14 @@ def rounds_text(grown: ModelGrowth) -> str:
     )
 
 
-def operation_text(access: AccessReport | AuditedAccess, problem: Problem | Block) -> str:
+def operation_text(access: AccessReport, problem: Problem | Block) -> str:
     """The op, with what was chosen and what the counts stand for."""
     source = next(a for a in problem.accesses if a.name == access.name)
     chosen = f", {access.bytes} bytes" if isinstance(source.bytes, tuple) else ""
     return f"{access.op}{chosen}" + (f" ({access.any_is})" if access.any_is else "")
 
 
-def over_values(accesses: Sequence[AccessReport | AuditedAccess]) -> list[str]:
+def _over_values(accesses: Sequence[AccessReport]) -> list[str]:
     """What the counts of accesses stand for whose lanes choose at run time."""
     meaning = {"worst": "worst over all values", "uniform": "expected over uniform values"}
     return [

@@ -94,7 +94,7 @@ def solve(
         budget: replaces `time_limit`, for callers that stop the search from another thread.
         progress: called with a line of text from time to time.
         method: "model": one CP-SAT model decides pads, order and XOR masks, and refutes what is smaller;
-            "auto": the same answer, by counting and spectra as far as they go.
+            "auto": the same answer, by counting and a tree of masks as far as they go.
 
     Raises:
         ProblemFileError: the problem contradicts itself, or an argument is none.
@@ -185,12 +185,14 @@ def _of_fewest_bytes(block: Block, how: _How) -> Arrangement:
     units, limit = units_of(block, how.gpu), bounded.layout.max_bytes
     plan = plan_of(block, units)
     elements = least(plan, [unit.elements_bytes for unit in units])
-    found = _within_room(_in_bytes(block, min(elements, limit or elements)), how.part(_ELEMENTS_SHARE))
-    if found.tiles or (limit is not None and elements >= limit):
+    if limit is not None and elements > limit:
+        return _within_room(_in_bytes(block, block.layout.max_bytes), how)
+    found = _within_room(_in_bytes(block, elements), how.part(_ELEMENTS_SHARE))
+    if found.tiles or elements == limit:
         return msgspec.structs.replace(found, max_bytes=limit)
     smallest = [how.solve(block, unit, 1 / (2 * len(units)), unit.asked) for unit in units]
     if any(result.layout is None for result in smallest):
-        return _within_room(_in_bytes(block, limit), how)
+        return _within_room(_in_bytes(block, block.layout.max_bytes), how)
     sizes = [
         unit.bytes_at(unit.sizes(unit.case.table(result.layout)), result.alignment_bytes or 1)
         for unit, result in zip(units, smallest, strict=True)

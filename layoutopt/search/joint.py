@@ -83,6 +83,7 @@ class Growth:
         self.rounds = 0
         self.rejected: list[Linearisation] = []
         self.best: Choice | None = None  # it holds
+        self.known: list[Choice] = []  # all that the judge came across
 
     @property
     def bound(self) -> int:
@@ -114,7 +115,9 @@ class Growth:
     def _verdict(self, candidate: Linearisation) -> Verdict:
         self.progress(f"{candidate.family} of {candidate.span * self.tile.element_bytes:,} bytes")
         if self.judge is not None:
-            return self.judge(candidate, self.bound, self._swizzled_bound(candidate))
+            verdict = self.judge(candidate, self.bound, self._swizzled_bound(candidate))
+            self.known += [verdict.known] if verdict.known is not None else []
+            return verdict
         plain = Choice(candidate, {}, written=False)
         if candidate.span <= self.bound and self.holds(plain):
             return Verdict(known=plain)

@@ -1,4 +1,4 @@
-"""The XOR masks of least excess over one linearisation, by branch and bound.
+"""The XOR masks of least excess over one linearisation, or those within ceilings, by branch and bound.
 
 A swizzle's bank bits are rows r_t = bit t + mask_t of the word offset. Rows are chosen one by one. After k
 of them the words of a phase lie in 2^k classes, and words of a class meet in one of banks / 2^k banks:
@@ -17,7 +17,9 @@ far is chosen next. A class is a bit for each lane, so that a bound is an AND an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,8 @@ Lanes = npt.NDArray[Any]  # uint32 or uint64: a bit for each lane
 _MAX_TABLE = 1 << 22
 _CHUNK = 1 << 21
 _MAX_LANES = 64
+# Of a question, and of a class that is counted: seconds of a quiet machine.
+_EFFORT_EACH, _EFFORT_A_STEP = 3e-4, 2e-9
 # Entries of the tables of children that are looked at together, and how many children at most.
 _TOGETHER, _MOST_TOGETHER = 1 << 18, 64
 
@@ -97,11 +101,28 @@ def least_excess(question: Question, steps: int, budget: Budget) -> Searched:
         budget: the time there is.
     """
     tree = _Tree(question, steps, budget)
+    complete = True
     try:
         tree.run()
     except _OutOfSteps:
-        return Searched(tree.best, complete=False)
-    return Searched(tree.best, complete=True)
+        complete = False
+    budget.charge(_EFFORT_EACH + _EFFORT_A_STEP * (steps - tree.steps))
+    return Searched(tree.best, complete)
+
+
+def within_ceilings(question: Question, ceilings: IntArray, steps: int, budget: Budget) -> Searched:
+    """Masks under which every phase keeps to its ceiling, if there are any, of the fewest elements.
+
+    Args:
+        question: what is asked; how much excess is left follows from the ceilings.
+        ceilings: wavefronts, by phase.
+        steps: as for `least_excess`.
+        budget: the time there is.
+    """
+    phases = question.phases
+    most = int((phases.weight * (ceilings - phases.ideal)).sum())
+    asked = replace(question, phases=replace(phases, target=ceilings), below=(most + 1, 0))
+    return least_excess(asked, steps, budget)
 
 
 class _OutOfSteps(Exception):
@@ -284,7 +305,10 @@ class _Tree:
         bit = min(left, key=lambda b: (len(left[b].masks), -b))
         row = left.pop(bit)
         known = bounds[bit][bounds[bit] <= self._most]
-        order = np.argsort(known, kind="stable")
+        # Of equal bounds, first the masks that add the fewest shifts to those chosen, then the fewest bits.
+        shifts = row.masks >> bit
+        taken_up = reduce(or_, (mask >> other for other, mask in masks.items()), 0)
+        order = np.lexsort((np.bitwise_count(shifts), np.bitwise_count(shifts & ~taken_up), known))
         if not left:
             for k in order.tolist():
                 self._leaf(int(known[k]), {**masks, bit: int(row.masks[k])})

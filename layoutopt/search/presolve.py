@@ -8,9 +8,8 @@ Counting. Wavefronts are a function of the layout. A linearisation over which no
 layout: counting its phases decides it. Where one keeps to the ceilings as it is, a swizzle over it only makes
 the index dearer, or the last block shorter.
 
-Spectra (`layoutopt.search.walsh`). A phase of n words keeps to its ceiling c only if every sum of rows of
-the swizzle's bank matrix splits its words so evenly that |W| <= c * banks - n. Where no choice of rows
-passes, there is no swizzle; where one passes and keeps to the ceilings, there is.
+Swizzles (`layoutopt.search.mask_tree`). A branch of the tree of masks is cut where some phase cannot keep to
+its ceiling any more. Where nothing is left, there is no swizzle within the ceilings.
 """
 
 from __future__ import annotations
@@ -20,14 +19,11 @@ from dataclasses import dataclass, replace
 
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
-from layoutopt.model.cp_sat import Outcome
 from layoutopt.model.layout_model import Choice
 from layoutopt.model.linear_phases import Phases, phases_of
 from layoutopt.model.linearisations import Linearisation
-from layoutopt.model.swizzle_rules import rules, shortened
 from layoutopt.search.found import Found
 from layoutopt.search.scene import Scene
-from layoutopt.search.walsh import decide
 
 # To count the phases under one linearisation: seconds of a quiet machine.
 _EFFORT_EACH, _EFFORT_AN_ENTRY = 2e-4, 5e-8
@@ -51,7 +47,7 @@ Judge = Callable[[Linearisation, int, int], Verdict]
 
 
 class Presolve:
-    """A `Judge` by counting and spectra, within a budget."""
+    """A `Judge` by counting and the tree of masks, within a budget."""
 
     def __init__(self, scene: Scene, budget: Budget) -> None:
         self.scene, self.budget = scene, budget
@@ -70,19 +66,13 @@ class Presolve:
         reach = max((r for r in scene.reaches(candidate) if r <= most_swizzled), default=None)
         if reach is None:
             return Verdict(refuted=True)
-        return self._by_spectra(replace(candidate, span=reach), phases, ceilings)
+        return self._of_swizzles(replace(candidate, span=reach), phases, ceilings)
 
-    def _by_spectra(self, roomy: Linearisation, phases: Phases, ceilings: IntArray) -> Verdict:
-        """What the spectra of the phases say of swizzles that take no more than the span."""
-        scene = self.scene
-        assert scene.field is not None
-        question = scene.question(phases, ceilings, rules(roomy, scene.field, scene.tile))
-        outcome, masks = decide(question, self.budget)
-        if outcome is Outcome.INFEASIBLE:
-            scene.tally.deciders.add("walsh")
-            return Verdict(refuted=True)
-        if outcome is not Outcome.FEASIBLE:
-            scene.tally.deciders.add("cp-sat")
-            return Verdict()
-        masks = shortened(roomy, scene.field, scene.tile, masks)
-        return Verdict(known=Choice(roomy, masks, written=bool(masks)))
+    def _of_swizzles(self, roomy: Linearisation, phases: Phases, ceilings: IntArray) -> Verdict:
+        """What the tree says of swizzles that take no more than the span."""
+        searched = self.scene.within_ceilings(roomy, phases, ceilings, self.budget)
+        if searched.best is None:
+            self.scene.tally.deciders.add("tree" if searched.complete else "cp-sat")
+            return Verdict(refuted=searched.complete)
+        found = self.scene.swizzled(replace(roomy, span=searched.best.used), phases, searched.best.masks)
+        return Verdict(known=Choice(found.candidate, found.masks, written=bool(found.masks)))

@@ -19,6 +19,8 @@ from layoutopt.search.scene import EFFORT_A_CANDIDATE, GATHERING, Scene
 # where none that is free of it was found by rising bytes, the rest is for finding one of any size.
 _PATIENCE, _PATIENCE_CONFLICT_FREE = 0.3, 0.6
 _EFFORT, _EFFORT_CONFLICT_FREE = 1.5, 3.0
+# Layouts as small as the best whose index code is compared with its own.
+_MOST_ALIKE = 1
 # Of what is then left.
 _WHOLE_LINES_SHARE, _WHOLE_LINES_EFFORT = 0.2, 1.0
 
@@ -73,7 +75,7 @@ class ReachFloor:
         if self.growth.best is None and self.presolved and not proved:
             self._look_at_whole_lines()
         if self.growth.best is not None:
-            tally.level = self._chosen(self.growth.best)
+            tally.level = self._chosen(self._cheapest(self.growth.best))
             tally.unswizzled.append(tally.level)
             return tally.level
         tally.exhausted = tally.exhausted and self._every_pitch <= MOST_ELEMENTS
@@ -83,6 +85,15 @@ class ReachFloor:
         elif not proved:
             fall_back(self.scene)
         return None
+
+    def _cheapest(self, best: Choice) -> Choice:
+        """Of a few that are as small as the best, the one of the cheapest index code."""
+        if not (best.masks or best.candidate.turn):
+            return best
+        alike = [c for c in self.growth.known if c.candidate.span == best.candidate.span]
+        alike.sort(key=lambda choice: choice.operations)
+        ranked = [best, *(c for c in alike[:_MOST_ALIKE] if c != best and self._holds(c))]
+        return min(ranked, key=lambda choice: self.scene.instructions(self._chosen(choice)))
 
     def _solved(self) -> bool:
         """Have the model grow; whether to the end, so that nothing is better than its best."""

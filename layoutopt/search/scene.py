@@ -39,7 +39,6 @@ from layoutopt.model.swizzle import SHIFT_OPERATIONS, SwizzleModel
 from layoutopt.model.swizzle_rules import (
     Field,
     Masks,
-    Rules,
     distances,
     last_block,
     left_out,
@@ -51,11 +50,13 @@ from layoutopt.problems.answer import EVERY_LAYOUT, Bound
 from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.search.as_table import as_table, stride_multiple, why_no_table
 from layoutopt.search.found import Found, Tally
+from layoutopt.search.mask_tree import Question, Searched, within_ceilings
 from layoutopt.search.proposal import STOPPED, Progress, Proposal, standing
-from layoutopt.search.walsh import Question, decide
 
 # What it gets to find the cheapest swizzle where one is known to exist.
 _POLISH_EFFORT = 0.2
+# Classes that the tree of masks counts for one linearisation, about 0.1 s.
+_STEPS = 1 << 26
 # What a table gets, which may be the answer and be proved to be.
 _TABLE_EFFORT = 2.0
 # Elements beyond which the solver is not asked for a table that saves bytes alone.
@@ -261,13 +262,12 @@ class Scene:
     ) -> tuple[Found | None, bool]:
         """The cheapest swizzle over `candidate` within the ceilings; and whether its existence is sure."""
         assert self.field is not None
-        given = rules(candidate, self.field, self.tile)
-        outcome, hint = decide(self.question(phases, ceilings, given), self.budget)
-        if outcome is Outcome.INFEASIBLE:
-            self.tally.deciders.add("walsh")
+        searched = self.within_ceilings(candidate, phases, ceilings, self.budget)
+        if searched.best is None and searched.complete:
+            self.tally.deciders.add("tree")
             return None, True
-        known = hint if outcome is Outcome.FEASIBLE else None
-        model = SwizzleModel(phases, self.field, given)
+        known = None if searched.best is None else searched.best.masks
+        model = SwizzleModel(phases, self.field, rules(candidate, self.field, self.tile))
         if known is not None:
             effort = min(effort or _POLISH_EFFORT, _POLISH_EFFORT)
         model.hold(ceilings)
@@ -279,19 +279,20 @@ class Scene:
         found = None if masks is None else self.swizzled(candidate, phases, masks)
         return found, known is not None or solution.outcome in (Outcome.OPTIMAL, Outcome.INFEASIBLE)
 
-    def question(self, phases: Phases, ceilings: IntArray, given: Rules) -> Question:
-        """What is asked of the spectra of some phases under a linearisation."""
-        assert self.field is not None
-        return Question(
-            phases.words,
-            phases.chunk_bits,
-            phases.bank_bits,
-            ceilings,
-            given.targets,
-            self.field.first_source,
-            given.still,
-            given.last,
-        )
+    def within_ceilings(
+        self, candidate: Linearisation, phases: Phases, ceilings: IntArray, budget: Budget
+    ) -> Searched:
+        """Masks over `candidate` that keep phases to ceilings and take no more than its span."""
+        return within_ceilings(self.question(candidate, phases, candidate.span), ceilings, _STEPS, budget)
+
+    def question(
+        self, candidate: Linearisation, phases: Phases, most: int | None, below: tuple[int, int] = (0, 0)
+    ) -> Question:
+        """What is asked of masks over `candidate`: see `layoutopt.search.mask_tree.Question`."""
+        field, tile = self.field, self.tile
+        assert field is not None
+        given, last = rules(candidate, field, tile), last_block(candidate, field, tile)
+        return Question(phases, field, given, last, candidate.span, most, below)
 
     def swizzled(self, candidate: Linearisation, phases: Phases, masks: Masks) -> Found:
         """A layout with these masks, shortened to what `candidate` may take."""
@@ -305,11 +306,10 @@ class Scene:
         unit, size = self.trace.weight_unit, span * self.tile.element_bytes
         self.progress(standing(excess / unit, size, bound / unit, doing))
 
-    def by_table(self, best: Found, *, last: bool = False) -> Proposal | None:
+    def by_table(self, best: Found) -> Proposal | None:
         """A table that is better than the best formula so far, where that is the answer.
 
-        It is where nothing is better than the table; where no formula comes any more (`last`) and it saves
-        bytes alone; and where bytes come first and no formula takes as few.
+        It is where nothing is better than the table, and where bytes come first and no formula takes as few.
         """
         if not self.may_look_up:
             return None
@@ -323,7 +323,7 @@ class Scene:
         if free is None or free.excess is None or free.bytes is None:
             return None
         used = best.candidate.span * self.tile.element_bytes
-        smaller = free.bytes < used and (self.bytes_first or (last and free.excess == best.excess))
+        smaller = self.bytes_first and free.bytes < used
         if not smaller and not (free.complete and (free.excess, free.bytes) < (best.excess, used)):
             return None
         return as_table(self.tile, free, self.proposal(best, self.floor))

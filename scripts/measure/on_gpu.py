@@ -45,10 +45,10 @@ def compile_flags() -> list[str]:
     return ["-std=c++17", "-O3", f"-arch=sm_{machine.gpu_present().compute_capability.replace('.', '')}"]
 
 
-def built(source: Path, *flags: str | Path) -> Path:
+def built(source: Path, *flags: str | Path, **options: Any) -> Path:
     """The program that nvcc makes of a source, beside it."""
     program = source.with_suffix("").absolute()
-    run("nvcc", *flags, "-o", program, source)
+    run("nvcc", *flags, "-o", program, source, **options)
     return program
 
 

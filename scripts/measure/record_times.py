@@ -67,20 +67,18 @@ def write(folder: Path) -> None:
 
 def measure(folder: Path) -> None:
     entries = json.loads((folder / "entries.json").read_text())
-    flags, build = on_gpu.compile_flags(), Path("/tmp/layoutopt_record_times")
-    build.mkdir(exist_ok=True)
+    flags = on_gpu.compile_flags()
     start = time.monotonic()
 
     def compiled(number: int) -> Path | None:
-        out = build / f"{number:03}"
+        source = folder / f"{number:03}.cu"
         try:
-            source = folder / f"{number:03}.cu"
-            on_gpu.run("nvcc", *flags, "-o", out, source, stderr=subprocess.DEVNULL, timeout=60)
+            program = on_gpu.built(source, *flags, stderr=subprocess.DEVNULL, timeout=60)
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
             print(f"nvcc refuses {number:03}.cu, {entries[number]['problem']}", flush=True)
             return None
         print(f"{time.monotonic() - start:.0f} s: compiled {entries[number]['problem']}", flush=True)
-        return out
+        return program
 
     with ThreadPoolExecutor() as pool:
         programs = list(pool.map(compiled, range(len(entries))))

@@ -45,11 +45,8 @@ def test_json_table_and_code(tmp_path):
     result = json.loads(done.stdout)
     assert next(iter(result)) == "schema"
     assert result["schema"] == "layoutopt.result/1"
-    assert (result["problem"], result["target"], result["status"]) == (
-        "transpose_32x32_f32",
-        "sm_90",
-        "optimal",
-    )
+    got = result["problem"], result["target"], result["status"]
+    assert got == ("transpose_32x32_f32", "sm_90", "optimal")
     assert (result["bytes"], result["declared_bytes"], result["alignment_bytes"]) == (4096, 4096, 128)
     assert result["excess"] == 0
     assert result["accesses"][0] == {

@@ -5,7 +5,7 @@ import json
 import pytest
 from command import layoutopt, refused
 from conftest import ROOT
-from written import one_tile, writes
+from written import one_tile, saved, writes
 
 SMALL = str(ROOT / "problems/basics/transpose_16x32_f32.json")
 
@@ -46,8 +46,7 @@ def test_a_result_with_and_without_its_problem(tmp_path):
             "weighted_excess: the layout gives 0, the result says 3",
         ),
     ):
-        forged = tmp_path / "forged.json"
-        forged.write_text(json.dumps({**json.loads(result.read_text()), **change}))
+        forged = saved(tmp_path, "forged.json", {**json.loads(result.read_text()), **change})
         refused(message, "emit", str(forged), "--lang", "c", "--problem", SMALL)
     other = str(ROOT / "problems/basics/transpose_32x32_f32.json")
     refused("the result is of 'transpose_16x32_f32', not of", "emit", str(result), "--problem", other)
@@ -121,8 +120,7 @@ def test_refused(arguments, message):
 def test_gluon_looks_at_a_few_orders_of_eight_dimensions_only(tmp_path):
     """Trying every swizzle in all 40,320 orders would take hours."""
     rows = writes("rows", 4, [*("0" * 6), "tid//4", "tid%4"])
-    path = tmp_path / "p.json"
-    path.write_text(json.dumps(one_tile("p", [4] * 8, "f32", 16, [rows], target="sm_90")))
+    path = saved(tmp_path, "p.json", one_tile("p", [4] * 8, "f32", 16, [rows], target="sm_90"))
     plain = "+".join(f"x{d}*{4 ** (7 - d)}" for d in range(7))
     for last, made in (
         ("(x7 ^ x6)", "SwizzledSharedLayout(1, 1, 4, [7, 6, 5, 4, 3, 2, 1, 0])"),

@@ -164,6 +164,7 @@ def test_boxes_of_elements_that_share_bytes_are_tested_as_those_bytes():
     problem, result = solved({**FILL, "mode": "32B"}, shape=(16, 64), element="i4")
     text = program(run_plan(problem, device("sm_90"), result))
     assert "_fill_box_bytes = 512;" in text
+    assert "@" not in text
     assert "_fill_box_dim[2] = {32, 16};" in text
     two, result = solved({**FILL, "box": [16, 64], "mode": "32B"}, shape=(16, 128), element="i4")
     text = program(run_plan(two, device("sm_90"), result))

@@ -22,12 +22,8 @@ TILES = {"name": "t", "threads": 32, "tiles": [{"name": "A", "shape": [8, 64], "
 
 def test_a_load_by_itself_is_a_tile():
     problem, result = solved({**FILL, "mode": "128B"})
-    assert (str(result.status), result.excess, result.bytes, result.alignment_bytes) == (
-        "optimal",
-        0,
-        16384,
-        1024,
-    )
+    got = str(result.status), result.excess, result.bytes, result.alignment_bytes
+    assert got == ("optimal", 0, 16384, 1024)
     assert result.decided_by == "hardware"
     found = of(result, "fill")
     assert (found.boxes, found.box, found.box_dim, found.code) == (1, (128, 64), (64, 128), 3)
@@ -39,11 +35,8 @@ def test_a_load_by_itself_is_a_tile():
 @pytest.mark.parametrize(("mode", "alignment", "boxes"), [("none", 128, 8), ("32B", 256, 4), ("64B", 512, 2)])
 def test_a_mode_is_pinned_and_says_its_alignment(mode, alignment, boxes):
     _, result = solved({**FILL, "mode": mode}, OWN_ROW)
-    assert (result.alignment_bytes, of(result, "fill").mode, of(result, "fill").boxes) == (
-        alignment,
-        mode,
-        boxes,
-    )
+    got = result.alignment_bytes, of(result, "fill").mode, of(result, "fill").boxes
+    assert got == (alignment, mode, boxes)
 
 
 def test_fewest_boxes_before_the_cheapest_swizzle():
@@ -342,12 +335,8 @@ def test_tile_sets_hold_them_and_fragments():
         }
     )  # fmt: skip
     found = solve(tiles)
-    assert (str(found.status), found.excess, found.bytes, found.alignment_bytes) == (
-        "optimal",
-        0,
-        40960,
-        1024,
-    )
+    got = str(found.status), found.excess, found.bytes, found.alignment_bytes
+    assert got == ("optimal", 0, 40960, 1024)
     text = report(tiles, found)
     assert "operand: K-major, mode 128B (code 1)" in text
     assert "store: 1 box of 64x64" in text

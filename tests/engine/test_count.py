@@ -9,6 +9,7 @@ from pathlib import Path
 import command
 import numpy as np
 import pytest
+from written import saved
 
 RECORDS = Path(__file__).parents[1] / "data/h200_wavefronts.jsonl.gz"
 ADDRESSES = list(range(0, 128, 4))
@@ -188,8 +189,7 @@ def test_memory_stays_flat(tmp_path):
 def test_a_device_of_the_users(tmp_path):
     rule = {"ops": ["load"], "bytes": [4], "phase": 8, "confidence": "measured", "source": "a bench"}
     gpu = {"name": "xpu", "title": "X", "lanes": 8, "banks": 4, "bank_bytes": 4, "instructions": [rule]}
-    path = tmp_path / "xpu.json"
-    path.write_text(json.dumps({"devices": [gpu]}))
+    path = saved(tmp_path, "xpu.json", {"devices": [gpu]})
     given = record(op="load", bytes=4, active="0xff", byte_address=ADDRESSES[:8])
     for options in ((), ("--target", "XPU")):
         out, _ = layoutopt("count", "-", "--json", "--device-file", path, *options, given=given)

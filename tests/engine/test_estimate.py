@@ -136,11 +136,8 @@ def test_a_device_without_measurements_borrows():
     for name in ("sm_90", "sm_80", "gfx1201"):
         case = case_of(msgspec.structs.replace(problem, target=name), device(name))
         found[name] = estimate(case, node, case.count(case.table(node)))
-    assert (found["sm_90"].borrowed, found["sm_80"].borrowed, found["gfx1201"].borrowed) == (
-        None,
-        "sm_90",
-        "sm_90",
-    )
+    got = found["sm_90"].borrowed, found["sm_80"].borrowed, found["gfx1201"].borrowed
+    assert got == (None, "sm_90", "sm_90")
     assert found["sm_90"].cycles == found["sm_80"].cycles
     assert found["sm_90"].blocks_per_sm == 2
 

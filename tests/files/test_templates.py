@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from command import layoutopt
-from written import one_tile
+from written import one_tile, saved
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
@@ -155,8 +155,7 @@ def test_values_of_the_command_line():
 def test_a_template_of_one_problem_is_written_out(tmp_path):
     copied = {"name": "c", "op": "store", "copy": {"bytes": 4}}
     data = one_tile("t", [8, 8], "f32", "N", [copied], params={"N": [32]})
-    path = tmp_path / "p.json"
-    path.write_text(json.dumps(data))
+    path = saved(tmp_path, "p.json", data)
     done = layoutopt("problems", str(path), "--expanded")
     assert done.returncode == 0, done.stderr
     written = json.loads(done.stdout)

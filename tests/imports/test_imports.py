@@ -463,10 +463,8 @@ def test_a_tiled_copy_of_matrices_addresses_their_rows(tmp_path):
     done = layoutopt(*command, "--op", "load", "-o", path)
     assert done.returncode == 0, done.stderr
     (access,) = json.loads(path.read_text())["accesses"]
-    assert (access["op"], access["index"]) == (
-        "ldmatrix.x4",
-        ["lane % 16 + warp % 2 * 16 + i // 4 * 32", "lane // 16 * 8 + i % 4 * 16"],
-    )
+    got = access["op"], access["index"]
+    assert got == ("ldmatrix.x4", ["lane % 16 + warp % 2 * 16 + i // 4 * 32", "lane // 16 * 8 + i % 4 * 16"])
     refused("the Copy_Atom loads matrices: load is expected", *command)
 
 

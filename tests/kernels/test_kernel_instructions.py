@@ -136,6 +136,11 @@ def test_lanes_that_parted_go_on_together():
     assert (tally.executions, tally.wavefronts) == (1, 1)
 
 
+def test_a_mask_of_lanes_may_be_saved_nowhere():
+    """As compilers for sm_75 clear one."""
+    assert counted("BSSY B0, `(.L_M)", "BMOV.32.CLEAR RZ, B0", "M:", "STS [R2], R1").certain
+
+
 def test_lanes_leave_a_loop_one_by_one_and_go_on_together():
     found = counted(
         "BSSY B0, `(.L_M)", "MOV R3, RZ", "L:", "STS [R2], R3", "VIADD R3, R3, 0x1",

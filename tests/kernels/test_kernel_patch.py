@@ -197,6 +197,25 @@ def test_low_bits_of_registers_that_are_surely_0():
     assert bits == {1: 0, 2: 7, 3: 4, 4: 4, 5: 2, 6: 1, 7: 3, 8: 0}
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mov.b64 {%r6, %r5}, %rd2;",
+        "add.sat.s32 %r5, %r4, 128;",
+        "mul.hi.u32 %r5, %r4, %r4;",
+        "cvt.rn.f32.u32 %r5, %r4;",
+        "shr.u32 %r5, %r4, 1;",
+        "ld.shared.b32 %r5, [%r4];",
+        "mov.u32 %r5, %tid.x;",
+        "mov.u32 %r5, other;",
+        "mul.lo.s32 %r5, %r1, 010;",
+    ],
+)
+def test_low_bits_that_may_be_anything(line):
+    module = read_ptx(HEAD + f"shl.b64 %rd2, %rd1, 4; {line} ret; }}", "k.ptx")
+    assert alignments(module.functions["k"], "tile")["%r5"] == 0
+
+
 def test_a_file_patched_twice_keeps_its_names_apart():
     module = read_ptx(text_of("gemm_ldmatrix"), "k.ptx")
     remap = Remap((), None, ((3, 0x70),), 8192)

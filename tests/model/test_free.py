@@ -1,6 +1,5 @@
 """Free assignments and folded pads, against enumeration of every placement of tiny tiles by plain loops."""
 
-import json
 import random
 from dataclasses import replace
 
@@ -11,7 +10,7 @@ from oracle import toy
 from oracle.banks import weighted_excess
 from oracle.random_tiles import tiny
 from oracle.toy import every_placement
-from written import batched_rows_and_columns, one_tile, reads, writes
+from written import batched_rows_and_columns, one_tile, reads, saved, writes
 
 from layoutopt.accesses.trace import trace
 from layoutopt.engine.case import cases
@@ -327,9 +326,10 @@ def test_narrow_elements_leave_no_bound_below_zero(tmp_path):
     about = {"confidence": "inferred", "source": "made up"}
     rule = {"ops": ["load", "store"], "bytes": [1, 4], "phase": 16, **about}
     gpu = {"name": "toy0", "title": "toy", "aliases": [], "lanes": 16, "banks": 4, "bank_bytes": 4}
-    path = tmp_path / "devices.json"
-    path.write_text(
-        json.dumps({"schema": "layoutopt.devices/1", "devices": [{**gpu, "instructions": [rule]}]})
+    path = saved(
+        tmp_path,
+        "devices.json",
+        {"schema": "layoutopt.devices/1", "devices": [{**gpu, "instructions": [rule]}]},
     )
     accesses = [
         writes("a0", 4, ["tid % 4", "0"]),

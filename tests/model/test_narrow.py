@@ -1,6 +1,5 @@
 """Elements narrower than a bank word: exact counts, the same minimum as exhaustive search, packing."""
 
-import json
 import random
 from dataclasses import replace
 
@@ -10,7 +9,7 @@ import pytest
 from conftest import ROOT
 from emit_programs import emit
 from oracle import toy
-from written import one_tile, reads
+from written import one_tile, reads, saved
 
 from layoutopt import load
 from layoutopt.accesses.lower import byte_table, over_elements, stored
@@ -274,11 +273,8 @@ def test_every_command_shows_formulas_in_elements():
     assert explain(tile, budget=Budget(20)).offset == offset
     compared = compare(tile, time_limit=5)
     rows = {row.family: row for row in compared.rows}
-    assert (rows["all"].offset, rows["none"].offset, rows["guess_pad"].title) == (
-        offset,
-        "x0*128 + x1",
-        "pad 32",
-    )
+    got = rows["all"].offset, rows["none"].offset, rows["guess_pad"].title
+    assert got == (offset, "x0*128 + x1", "pad 32")
     for row in compared.rows:
         audit = check(tile, row.offset)
         assert (audit.excess, audit.bytes) == (row.excess, row.bytes), row.family
@@ -289,8 +285,7 @@ def test_pictures_of_packed_tiles_are_over_elements(tmp_path):
     tile = from_data(S4)
     result, table = solve(tile), tmp_path / "table.npy"
     np.save(table, result.layout.table())
-    file = tmp_path / "result.json"
-    file.write_text(json.dumps(result.to_json()))
+    file = saved(tmp_path, "result.json", result.to_json())
     for before in ("none", str(table), str(file)):
         chosen = {"access": "frag", "warp": 1, "iteration": {}, "time_limit": 5}
         seen = views(tile, device(tile.target), before=before, **chosen)

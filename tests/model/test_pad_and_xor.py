@@ -5,7 +5,7 @@ import json
 import pytest
 from command import layoutopt
 from conftest import ROOT
-from written import one_tile
+from written import one_tile, saved
 
 from layoutopt.files.file import from_data
 from layoutopt.problems.answer import Status
@@ -67,8 +67,7 @@ def test_neither_alone_but_both_together(data, pad, xor, both):
 
 
 def test_both_are_a_row_of_compare(tmp_path):
-    file = tmp_path / "tile.json"
-    file.write_text(json.dumps(blocks(24, 20)))
+    file = saved(tmp_path, "tile.json", blocks(24, 20))
     rows = {
         row["family"]: row for row in json.loads(layoutopt("compare", str(file), "--json").stdout)["rows"]
     }
@@ -78,8 +77,7 @@ def test_both_are_a_row_of_compare(tmp_path):
 
 
 def test_both_need_both_to_be_allowed(tmp_path):
-    file = tmp_path / "tile.json"
-    file.write_text(json.dumps({**blocks(24, 20), "layout": {"families": ["none", "order", "xor"]}}))
+    file = saved(tmp_path, "tile.json", {**blocks(24, 20), "layout": {"families": ["none", "order", "xor"]}})
     rows = {
         row["family"]: row for row in json.loads(layoutopt("compare", str(file), "--json").stdout)["rows"]
     }

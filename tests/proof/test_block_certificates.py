@@ -300,10 +300,8 @@ def test_that_no_mode_serves_is_checked(tmp_path):
         problem := from_data(OWN_ROW), device("sm_90"), solve(problem, time_limit=5, conflict_free=True)
     )
     code, text = checked(OWN_ROW, given, tmp_path)
-    assert (code, "layouts of whole boxes, pages or copies none is without conflicts: checked" in text) == (
-        0,
-        True,
-    )
+    got = code, "layouts of whole boxes, pages or copies none is without conflicts: checked" in text
+    assert got == (0, True)
     narrow = {**OWN_ROW, "layout": {"max_bytes": 8192}, "accesses": [{**OWN_ROW["accesses"][0], "mode": "128B",
               "box": [64, 32]}, OWN_ROW["accesses"][1]]}  # fmt: skip
     given = certificate(problem := from_data(narrow), device("sm_90"), solve(problem, time_limit=5))

@@ -188,14 +188,7 @@ def test_a_parity_needs_weights_that_contradict(combinations, verdict):
     gpu = toy.toy_device(8, 8)
     given = certified(problem, gpu)
     phase = {"access": "rows", "warp": 0, "iteration": {"i": 0}, "lanes": [*range(8)]}
-    reason = {
-        "vector_bytes": 4,
-        "place": 0,
-        "banks": 8,
-        "excess": 1,
-        "phases": [phase],
-        "combinations": combinations,
-    }
+    parity = {"vector_bytes": 4, "place": 0, "banks": 8, "excess": 1, "phases": [phase]}
     refuted = {
         "refuted": "a layout without conflicts",
         "max_bytes": None,
@@ -203,14 +196,8 @@ def test_a_parity_needs_weights_that_contradict(combinations, verdict):
         "rests_on": "arithmetic",
     }
     bound = {**given["bound"], "excess": 1}
-    false = {
-        **given,
-        "status": "infeasible",
-        "layout": None,
-        "infeasible": refuted,
-        "bound": bound,
-        "parity": reason,
-    }
+    false = {**given, "status": "infeasible", "layout": None, "infeasible": refuted, "bound": bound}
+    false["parity"] = {**parity, "combinations": combinations}
     assert verdict(problem, given) == 0
     assert verdict(problem, false) == 1
 
@@ -262,11 +249,7 @@ def test_constraints_of_a_dictated_tile_are_checked_or_open(layout, verdict):
 
 
 def test_a_list_of_modes_is_not_every_layout(verdict):
-    problem = data(
-        FILL,
-        reads("r", 2, ["tid % 64", "i"], i=4),
-        shape=(64, 64),
-    )
+    problem = data(FILL, reads("r", 2, ["tid % 64", "i"], i=4), shape=(64, 64))
     given = certified(problem, device("sm_90"), time_limit=5)
     assert (given["bound"]["excess"] > 0, verdict(problem, given)) == (True, 0)
     given["bound"]["scope"] = "every layout"
@@ -275,11 +258,7 @@ def test_a_list_of_modes_is_not_every_layout(verdict):
 
 @pytest.mark.parametrize("refuted", ["a layout of any kind, even with conflicts", ""])
 def test_what_is_refuted_is_read(refuted, verdict):
-    problem = data(
-        FILL,
-        reads("r", 2, ["tid % 64", "i"], i=4),
-        shape=(64, 64),
-    )
+    problem = data(FILL, reads("r", 2, ["tid % 64", "i"], i=4), shape=(64, 64))
     given = certified(problem, device("sm_90"), time_limit=5, conflict_free=True)
     assert (given["status"], verdict(problem, given)) == ("infeasible", 0)
     given["infeasible"]["refuted"] = refuted

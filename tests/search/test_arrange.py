@@ -13,7 +13,7 @@ from command import layoutopt
 from conftest import ROOT, TILE_SETS
 from oracle import toy
 from oracle.random_tiles import random_case
-from written import reads, writes
+from written import reads, saved, writes
 
 from layoutopt.accesses.trace import trace
 from layoutopt.codegen.block import code_of
@@ -279,11 +279,8 @@ def test_conflict_free_within_a_budget():
     assert none.tiles == ()
     # Of the two, the one with two stages frees more bytes; either suffices, and costs the same.
     tight = solve(from_data(data), target=gpu)
-    assert (tight.status, tight.excess, tight.bytes) == (
-        Status.OPTIMAL,
-        7 * 8,
-        2 * 256 + (7 * 9 + 8) * 4,
-    )
+    got = tight.status, tight.excess, tight.bytes
+    assert got == (Status.OPTIMAL, 7 * 8, 2 * 256 + (7 * 9 + 8) * 4)
     data["layout"] = {}
     assert solve(from_data(data), target=gpu).bytes == 3 * 256
 
@@ -400,9 +397,7 @@ def test_errors_name_the_field(case):
 
 
 def write(tmp_path, data):
-    path = tmp_path / "tiles.json"
-    path.write_text(json.dumps(data))
-    return path
+    return saved(tmp_path, "tiles.json", data)
 
 
 def test_command_line(tmp_path):
@@ -510,11 +505,8 @@ def test_a_scope_names_no_tables():
     data = {"name": "two", "tiles": tiles, "threads": 32, "accesses": accesses}
     result = solve(from_data(data))
     scope = result.proof.bytes.scope
-    assert (result.bytes > 2 * 576 * 36, scope.startswith("families none, order"), "table" in scope) == (
-        True,
-        True,
-        False,
-    )
+    got = result.bytes > 2 * 576 * 36, scope.startswith("families none, order"), "table" in scope
+    assert got == (True, True, False)
 
 
 @pytest.mark.parametrize(

@@ -57,11 +57,8 @@ def test_one_tile_is_a_block_of_one(changes):
     alone, block, gpu = from_data(data), as_block(data), device("sm_90")
     expected, found = solve(alone, time_limit=20), solve(block, time_limit=20)
     (part,) = found.tiles
-    assert (found.excess, found.bytes, found.weighted_excess) == (
-        expected.excess,
-        expected.bytes,
-        expected.weighted_excess,
-    )
+    got = found.excess, found.bytes, found.weighted_excess
+    assert got == (expected.excess, expected.bytes, expected.weighted_excess)
     assert part.result.proof.index_cost.value == expected.proof.index_cost.value
     assert found.status is Status.OPTIMAL or expected.status is not Status.OPTIMAL
     assert found.proof.objective.lower_bound <= found.weighted_excess

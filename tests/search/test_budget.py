@@ -5,10 +5,12 @@ import threading
 
 import numpy as np
 import pytest
+from conftest import SOLVE_LIMIT
 from written import one_tile, reads, writes
 
 import layoutopt
 import layoutopt.ground.budget
+import layoutopt.search.block
 import layoutopt.search.scene
 import layoutopt.study.counted
 from layoutopt.accesses.trace import Trace, trace
@@ -57,6 +59,7 @@ def test_a_part_ends_after_so_much_work_on_every_machine():
 
 def test_solve_has_the_limit_of_the_command(monkeypatch):
     left = []
+    monkeypatch.setitem(layoutopt.search.block.solve.__kwdefaults__, "time_limit", SOLVE_LIMIT)
     monkeypatch.setattr(
         "layoutopt.search.block.solve_tile", lambda _, **how: left.append(how["budget"].seconds)
     )

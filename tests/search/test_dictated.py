@@ -43,10 +43,8 @@ def test_counts_are_the_profilers(mode):
     whole = next(iter(candidates(problem)))
     for access in check(problem, whole.layout).accesses:
         measured = MEASURED["epilogue"][f"{mode} {access.name}"]
-        assert (access.wavefronts, access.bank_conflicts) == (
-            measured["wavefronts"],
-            measured["bank_conflicts"],
-        )
+        got = access.wavefronts, access.bank_conflicts
+        assert got == (measured["wavefronts"], measured["bank_conflicts"])
     assert solve(problem).excess <= check(problem, whole.layout).excess, "boxes may have shorter rows"
     assert MEASURED["tma"][whole.name], "the copy engine read the tile in this layout"
 

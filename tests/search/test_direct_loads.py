@@ -50,10 +50,8 @@ def test_runs_of_a_wave_stay_whole(index, excess):
     """In row-major order only a pad between runs helps; where the load flips, the XOR serves the reads."""
     result = solve(from_data(data(index)))
     side_by_side(result.layout.table(), index)
-    assert (result.excess, result.proof.excess.scope.startswith("the layouts of direct loads")) == (
-        excess,
-        True,
-    )
+    got = result.excess, result.proof.excess.scope.startswith("the layouts of direct loads")
+    assert got == (excess, True)
     padded = "x0 // 8 % 2 * 2064 + x0 // 16 * 512 + x0 % 8 * 64 + x1"
     assert result.offset == ("x0*64 + (x1 ^ x0 % 8 * 8)" if excess == 0 else padded)
     assert "direct_fill" in emit("hip", from_data(data(index)), device("gfx950"), result)

@@ -22,6 +22,7 @@ from layoutopt.problems.answer import Status
 from layoutopt.search import sample
 from layoutopt.search.fall_back import fall_back
 from layoutopt.search.many_orders import counted_together
+from layoutopt.search.mask_tree import Searched
 from layoutopt.search.presolve import Presolve
 from layoutopt.search.scene import Scene
 from layoutopt.search.solve import solve
@@ -96,8 +97,9 @@ def test_a_rule_has_the_time_of_the_stage_that_asks_it(monkeypatch):
     """One look at whole lines used all that was left for every stage that follows."""
     asked = []
     given = scene()
+    nothing = Searched(None, complete=False)
     monkeypatch.setattr(
-        "layoutopt.search.presolve.decide", lambda question, budget: asked.append(budget) or (None, {})
+        "layoutopt.search.scene.within_ceilings", lambda *given: asked.append(given[-1]) or nothing
     )
     part = Budget(1.0)
     candidate = fallen(given)

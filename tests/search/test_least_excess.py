@@ -21,7 +21,7 @@ from layoutopt.model.linearisations import Linearisation
 from layoutopt.model.swizzle_rules import Field, last_block, rules
 from layoutopt.problems.answer import Status
 from layoutopt.problems.types import Tile
-from layoutopt.search.mask_tree import Question, least_excess
+from layoutopt.search.mask_tree import Question, least_excess, within_ceilings
 from layoutopt.search.proposal import Ask
 from layoutopt.search.solve import formulas, solve
 
@@ -72,6 +72,12 @@ def random_question(seed, halves=False):
 
 def every_mask(candidate, phases, tile, field, starts):
     """(excess, elements) under every mask that keeps the vectors whole."""
+    for masks, used in every_swizzle(candidate, tile, field, starts):
+        yield phases.excess(masks), used
+
+
+def every_swizzle(candidate, tile, field, starts):
+    """Every mask that keeps the vectors whole, and the elements that the layout takes under it."""
     table = candidate.table(tile.shape).tolist()
     top = max(table).bit_length()
     rows = [range(0, 1 << top, -field.sources(bit)) for bit in range(BANK_BITS)]
@@ -79,7 +85,7 @@ def every_mask(candidate, phases, tile, field, starts):
         masks = dict(enumerate(chosen))
         offsets = [apply(masks, word) for word in table]
         if all(offsets[s] % 2 == 0 and offsets[s + 1] == offsets[s] + 1 for s in starts):
-            yield phases.excess(masks), max(offsets) + 1
+            yield masks, max(offsets) + 1
 
 
 @pytest.mark.parametrize("block", range(4))
@@ -104,6 +110,32 @@ def test_the_tree_finds_the_least_of_all_masks(block):
                     assert phases.excess(answer.best.masks) == answer.best.excess, seed
             assert (found if found < below else None) == expected, (seed, below)
     assert better > 5
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_the_tree_finds_masks_within_ceilings_where_there_are_any(block):
+    verdicts = set()
+    for seed in range(25 * block, 25 * block + 25):
+        tile, field, batch, starts = random_question(seed)
+        chance = random.Random(seed)
+        for candidate, phases in batch:
+            ceilings = np.array([chance.choice([1, 1, 2]) for _ in range(len(phases))])
+            ceilings = np.maximum(ceilings, phases.ideal)
+            sizes = [
+                used
+                for masks, used in every_swizzle(candidate, tile, field, starts)
+                if used <= candidate.span and (phases.costs(masks) <= ceilings).all()
+            ]
+            given, last = rules(candidate, field, tile), last_block(candidate, field, tile)
+            question = Question(phases, field, given, last, candidate.span, candidate.span, (0, 0))
+            answer = within_ceilings(question, ceilings, 1 << 30, Budget())
+            assert answer.complete
+            assert (answer.best is not None) == bool(sizes), seed
+            if answer.best is not None:
+                assert (phases.costs(answer.best.masks) <= ceilings).all()
+                assert answer.best.used == min(sizes)
+            verdicts.add(bool(sizes))
+    assert verdicts == {True, False}
 
 
 def test_accesses_that_see_different_numbers_of_banks():

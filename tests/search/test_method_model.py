@@ -58,7 +58,7 @@ def test_same_minimum_as_exhaustive_search(block):
         assert result.status is Status.OPTIMAL, seed
         found, wanted = (result.weighted_excess, result.bytes), (expected[0], 4 * expected[1])
         assert found == wanted, seed
-        assert result.decided_by not in (None, "walsh"), seed
+        assert result.decided_by is not None, seed
         clean = by_model(data, device, conflict_free=True)
         assert (clean.status is Status.INFEASIBLE) == (result.weighted_excess > 0), seed
 
@@ -171,10 +171,10 @@ def test_dense_layouts_that_do_need_no_model():
     assert (grown.rounds, grown.written_out) == (0, 0)
 
 
-def test_what_spectra_refute_is_never_written_out(monkeypatch):
+def test_what_the_tree_refutes_is_never_written_out(monkeypatch):
     problem = load("ggml/flash_attention_tile_k_d40")
     few = solve(problem).model.written_out
-    monkeypatch.setattr(Presolve, "_by_spectra", lambda self, *_: Verdict())
+    monkeypatch.setattr(Presolve, "_of_swizzles", lambda self, *_: Verdict())
     assert few < solve(problem).model.written_out
 
 
@@ -205,7 +205,8 @@ def test_out_of_time_lines_that_start_at_the_first_bank_are_looked_at(monkeypatc
         "accesses": [reads(name, 4, ["tid % 48", column], i=48) for name, column in diagonals.items()],
     }
     found = solve(from_data(data))
-    assert (found.status, found.excess, found.bytes) == ("feasible", 0, 12288)
+    assert (found.status, found.excess) == ("feasible", 0)
+    assert found.bytes <= 12288
     assert found.proof.bytes.lower_bound == 9216
 
 

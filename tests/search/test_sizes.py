@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 from command import layoutopt
-from written import one_tile, reads, writes
+from written import one_tile, reads, saved, writes
 
 from layoutopt.codegen.sizes import sizes_header
 from layoutopt.errors import LayoutError, ProblemFileError
@@ -182,8 +182,7 @@ def test_structures_of_several_sizes(tmp_path):
 
 
 def test_the_command(tmp_path):
-    path = tmp_path / "t.json"
-    path.write_text(json.dumps(file()))
+    path = saved(tmp_path, "t.json", file())
     data = json.loads(layoutopt("emit", path, "--json", "--name", "stage").stdout)
     assert data["offset"] == "x0*N + (x1 ^ x0 % 32)"
     assert data["sizes"][2] == {"values": {"M": 64, "N": 64}, "bytes": 16384, "excess": 0}

@@ -8,7 +8,7 @@ import subprocess
 import numpy as np
 import pytest
 from command import layoutopt, refused
-from written import reads
+from written import reads, saved
 
 from layoutopt.codegen.block import code_of
 from layoutopt.codegen.registry import LANGUAGES
@@ -159,8 +159,7 @@ def test_an_answer_that_does_not_hold_is_refused(solved, path, value, error):
 
 
 def test_emit_of_several_tiles_on_the_command_line(tmp_path):
-    path = tmp_path / "set.json"
-    path.write_text(json.dumps(SET))
+    path = saved(tmp_path, "set.json", SET)
     answer = tmp_path / "answer.json"
     answer.write_text(layoutopt("solve", str(path), "--json").stdout)
     given = layoutopt("emit", str(answer), "--problem", str(path), "--lang", "c", "--name", "blk", "--json")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from command import layoutopt, refused
-from written import reads, writes
+from written import reads, saved, writes
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
@@ -159,8 +159,7 @@ def test_what_is_for_one_tile_says_so():
 
 
 def test_on_the_command_line(tmp_path):
-    path = tmp_path / "block.json"
-    path.write_text(json.dumps(SET))
+    path = saved(tmp_path, "block.json", SET)
     told = layoutopt("explain", str(path))
     assert told.returncode == 0
     assert "all tiles together: no bank conflicts in 3,072 bytes" in told.stdout

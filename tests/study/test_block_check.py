@@ -5,6 +5,7 @@ import json
 
 import pytest
 from command import layoutopt
+from written import saved
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data, load
@@ -96,8 +97,7 @@ def test_a_tile_without_a_layout_is_named():
 
 
 def test_the_command_prints_the_block(tmp_path):
-    path = tmp_path / "block.json"
-    path.write_text(json.dumps(BLOCK))
+    path = saved(tmp_path, "block.json", BLOCK)
     done = layoutopt("check", path)
     assert done.returncode == 1
     assert "992 excess wavefronts" in done.stdout

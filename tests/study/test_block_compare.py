@@ -8,7 +8,7 @@ import json
 import msgspec
 import pytest
 from command import layoutopt
-from written import reads
+from written import reads, saved
 
 from layoutopt.files.file import from_data
 from layoutopt.search.block import solve
@@ -121,10 +121,8 @@ def test_a_tile_that_the_hardware_dictates_is_in_every_row():
     assert used == {"x0*64 + (x1 ^ x0 % 8 * 8)"}
     assert (rows["all"].excess, rows["all"].alignment_bytes) == (0, 1024)
     # The published layout is not what must_be asks for, and no other stands in its place.
-    assert (str(rows["published"].status), rows["published"].reason) == (
-        "infeasible",
-        "B: no layout of tma.128B",
-    )
+    got = str(rows["published"].status), rows["published"].reason
+    assert got == ("infeasible", "B: no layout of tma.128B")
 
 
 def test_layouts_that_are_shared_are_one_column():
@@ -137,8 +135,7 @@ def test_layouts_that_are_shared_are_one_column():
 
 @pytest.mark.parametrize("form", ["--json", "--csv"])
 def test_forms_of_the_answer(form, tmp_path):
-    path = tmp_path / "block.json"
-    path.write_text(json.dumps(SET))
+    path = saved(tmp_path, "block.json", SET)
     answer = layoutopt("compare", str(path), form)
     assert answer.returncode == 1, answer.stderr  # as it is, with conflicts, it is as fast as the others
     if form == "--json":

@@ -12,7 +12,7 @@ import pytest
 from command import layoutopt, refused
 from conftest import PROBLEMS, ROOT, problem_id
 from oracle.banks import weighted_excess
-from written import one_tile, reads, writes
+from written import one_tile, reads, saved, writes
 
 from layoutopt.accesses.trace import trace
 from layoutopt.engine.case import case_of
@@ -345,8 +345,7 @@ def test_limits_of_a_device_file(tmp_path):
         "limits": [{"targets": ["other"], "shared_bytes": 1, "shared_bytes_per_block": 1,
                     "allocation_bytes": 1, "threads": 1, "blocks": 1, "source": "none"}],
     }  # fmt: skip
-    path = tmp_path / "devices.json"
-    path.write_text(json.dumps({"devices": [entry]}))
+    path = saved(tmp_path, "devices.json", {"devices": [entry]})
     with pytest.raises(
         ProblemFileError, match=r"limits\[0\].targets.*'other' is no name of toy|unknown instruction"
     ):

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from command import layoutopt
 from conftest import ROOT
 from oracle import toy
-from written import one_tile, planes, reads, writes
+from written import one_tile, planes, reads, saved, writes
 
 from layoutopt.cli.explain import command
 from layoutopt.engine.case import case_of
@@ -251,11 +251,8 @@ def test_a_table_shows_that_a_smaller_set_can_be_served():
         )
     data = one_tile("pair", [4, 2], {"bytes": 8}, 8, accesses)
     found = explain(from_data(data), budget=Budget(20), target=gpu)
-    assert (found.conflict_free, found.clashing_accesses, found.clash_is_minimal) == (
-        False,
-        ("a1", "a2"),
-        True,
-    )
+    got = found.conflict_free, found.clashing_accesses, found.clash_is_minimal
+    assert got == (False, ("a1", "a2"), True)
     assert (
         "`a1` and `a2` cannot both be free of conflicts; each can without the other."
         in explanation_report(from_data(data), found)
@@ -293,8 +290,7 @@ def test_command_line(tmp_path):
         reads("columns", 4, ["tid % 16", "tid // 16 + 4*i"], i=4),
     ]
     data = one_tile("vectors", [16, 16], "f32", 64, accesses)
-    path = tmp_path / "vectors.json"
-    path.write_text(json.dumps(data))
+    path = saved(tmp_path, "vectors.json", data)
     done = layoutopt("explain", "sparse/tc_gnn_sddmm_x_16x8_tf32", "--json")
     assert done.returncode == 1
     data = json.loads(done.stdout)
@@ -409,8 +405,7 @@ def test_least_excess_is_told_with_the_model():
 def test_what_cannot_be_is_no_open_question(tmp_path):
     accesses = [reads("c", 4, ["lane", "i"], i=32)]
     data = one_tile("n", [32, 32], "f32", 32, accesses, layout={"max_bytes": 4000})
-    path = tmp_path / "p.json"
-    path.write_text(json.dumps(data))
+    path = saved(tmp_path, "p.json", data)
     done = layoutopt("explain", path)
     assert done.returncode == 1
     assert "no layout keeps to the constraints" in done.stdout

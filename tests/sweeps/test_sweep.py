@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from command import layoutopt
 from conftest import ROOT
-from written import one_tile, reads
+from written import one_tile, reads, saved
 
 import layoutopt as package
 from layoutopt.errors import MachineError, ProblemFileError
@@ -45,16 +45,13 @@ TEMPLATE = {
 
 @pytest.fixture
 def template(tmp_path):
-    path = tmp_path / "t.json"
-    path.write_text(json.dumps(TEMPLATE))
-    return path
+    return saved(tmp_path, "t.json", TEMPLATE)
 
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
     """The template and the store of its sweep, which tests copy."""
-    path = tmp_path_factory.mktemp("swept") / "t.json"
-    path.write_text(json.dumps(TEMPLATE))
+    path = saved(tmp_path_factory.mktemp("swept"), "t.json", TEMPLATE)
     package.sweep(str(path), store=path.with_suffix(".sqlite"), workers=2).close()
     return path
 
@@ -89,10 +86,8 @@ def test_standard_input_is_a_source_like_any_other(template, tmp_path):
     )
     store = tmp_path / "s.sqlite"
     done = layoutopt("sweep", "-", "-o", store, "--workers", "1", input=f"{lines}no\n")
-    assert (done.returncode, done.stdout.splitlines()[0]) == (
-        2,
-        "9 problems (9 different): 1 error, 8 optimal",
-    )
+    got = done.returncode, done.stdout.splitlines()[0]
+    assert got == (2, "9 problems (9 different): 1 error, 8 optimal")
     assert done.stderr.startswith("error: -, line 3: ")
     again = layoutopt("sweep", template, "-o", store, "--workers", "1", "--json")
     assert json.loads(again.stdout)["solved"] == 0

@@ -21,11 +21,11 @@ import numpy as np
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
-from layoutopt.kernels.machine.bits import Value, of_line
 from layoutopt.kernels.machine.counts import Counter
 from layoutopt.kernels.machine.groups import Group
 from layoutopt.kernels.machine.lines import Span
 from layoutopt.kernels.machine.registers import Registers, Stopped
+from layoutopt.kernels.machine.values import Value, of_line
 
 Key = tuple[int, bytes, bytes]
 
@@ -78,7 +78,7 @@ class Machine(Protocol):
     def mattering(self, live: Sequence[frozenset[str]], at: int) -> frozenset[str]:
         """Cells that matter where a group stands that is at a step, and where the others stand."""
 
-    def fork(self, counter: Counter, loops: Loops, most_steps: int) -> Self:
+    def fork(self, counter: Counter, loops: Loops | None, most_steps: int) -> Self:
         """A machine that stands where this one does and changes nothing of it."""
 
     def go_on(self, first: Group) -> None:

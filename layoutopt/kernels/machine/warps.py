@@ -253,7 +253,8 @@ class Machine:
         lanes, _ = self._cells.taking(group, step)
         saved = self._meetings.saved(name, group)
         self._meetings.restore(name, Group(group.at, group.rows, lanes), np.zeros((1, 1), np.uint64))
-        self._cells.write(group, step.dests[0], Value(saved), lanes, None)
+        for cell in step.dests:
+            self._cells.write(group, cell, Value(saved), lanes, None)
 
     def _control(self, group: Group, step: Step) -> int | None:
         """The step after a step of control where the whole group goes on, else None."""

@@ -6,15 +6,15 @@ it is counted what they may do; what they have afterwards is known where both wa
 
 from __future__ import annotations
 
-from typing import Final, Protocol, Self
+from typing import Final, Protocol
 
 import numpy as np
 
-from layoutopt.kernels.machine.counts import Counter
+from layoutopt.kernels.machine import loops
 from layoutopt.kernels.machine.groups import Group, part
-from layoutopt.kernels.machine.loops import Loops, TooManySteps
+from layoutopt.kernels.machine.loops import TooManySteps
 from layoutopt.kernels.machine.memory_steps import MemorySteps
-from layoutopt.kernels.machine.registers import Registers, Stopped
+from layoutopt.kernels.machine.registers import Stopped
 from layoutopt.kernels.machine.values import Bools
 
 # Ways that an evaluation may follow, and the steps of each.
@@ -35,30 +35,17 @@ class Turns:
         self.left, self.taken = left, taken
 
 
-class Machine(Protocol):
-    """What is needed of a machine."""
+class Machine(loops.Machine, Protocol):
+    """What following both ways needs of a machine, beside what loops need."""
 
-    registers: Registers
     memory: MemorySteps
-    recorder: Counter
-    steps_left: int
     maybe: Bools
     park: int | None
     parked: list[Group]
     turns: Turns
 
-    @property
-    def used(self) -> int:
-        """Steps that were executed."""
-
-    def fork(self, counter: Counter, loops: Loops | None, most_steps: int) -> Self:
-        """A machine that stands where this one does and changes nothing of it."""
-
     def alone(self) -> None:
         """Forget all groups."""
-
-    def go_on(self, first: Group) -> None:
-        """Execute until every lane has exited, one more group than there are being ready."""
 
 
 def both_ways(

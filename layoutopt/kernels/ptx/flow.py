@@ -14,55 +14,16 @@ _WORD: Final = re.compile(r"[A-Za-z_$%][\w$`]*")
 # Instructions on one lane's bytes at an address, whose address can be another.
 _LANES: Final = ("ld", "st", "atom", "red", "ldmatrix", "stmatrix")
 # The first operand of these is not a result.
-_NO_RESULT: Final = (
-    "st",
-    "red",
-    "stmatrix",
-    "bar",
-    "barrier",
-    "bra",
-    "ret",
-    "exit",
-    "cp",
-    "prefetch",
-    "call",
+_NO_RESULT: Final = frozenset(
+    ("st", "red", "stmatrix", "bar", "barrier", "bra", "ret", "exit", "cp", "prefetch", "call")
 )
 # What may take an address and does not reach memory by it.
 _PLAIN: Final = {
-    *(
-        "mov",
-        "add",
-        "sub",
-        "mul",
-        "mad",
-        "mad24",
-        "mul24",
-        "and",
-        "or",
-        "xor",
-        "not",
-        "shl",
-        "shr",
-        "shf",
-        "lop3",
-    ),
-    *("bfe", "bfi", "prmt", "min", "max", "selp", "setp", "cvt", "shfl", "vote", "neg", "abs", "rem", "div"),
-    *(
-        "popc",
-        "clz",
-        "brev",
-        "sad",
-        "slct",
-        "set",
-        "fma",
-        "isspacep",
-        "addc",
-        "subc",
-        "madc",
-        "cnot",
-        "bfind",
-    ),
-}
+    "mov", "add", "sub", "mul", "mad", "mad24", "mul24", "and", "or", "xor", "not", "shl", "shr", "shf",
+    "lop3", "bfe", "bfi", "prmt", "min", "max", "selp", "setp", "cvt", "shfl", "vote", "neg", "abs", "rem",
+    "div", "popc", "clz", "brev", "sad", "slct", "set", "fma", "isspacep", "addc", "subc", "madc", "cnot",
+    "bfind",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +80,6 @@ def _uses(function: Function, name: str, names: set[str]) -> Iterator[Use]:
         return set().union(*(({w} & names) | reaches.get(w, set()) for w in _WORD.findall(text)), set())
 
     for item in function.body or ():
-        if not isinstance(item, Instruction):
-            continue
         words = item.opcode.split(".")
         place, others = _operands(item, words)
         by_lane = place is not None and any(word.split("::")[0] == "shared" for word in words)
@@ -178,8 +137,6 @@ def _reaches(function: Function, names: set[str]) -> dict[str, set[str]]:
     while changed:
         changed = False
         for item in function.body or ():
-            if not isinstance(item, Instruction):
-                continue
             word = item.opcode.split(".")[0]
             if word in _NO_RESULT or word in ("ld", "atom", "ldmatrix") or len(item.operands) < 2:
                 continue
@@ -205,7 +162,9 @@ def access_bytes(item: Instruction) -> int:
     return kind * next((int(word[1:]) for word in words if word in ("v2", "v4", "v8")), 1)
 
 
-_FLOATS: Final = re.compile(r"\.(?:f|bf|tf)\d")
+# Floats, sums that saturate, and high words: their low bits are not those of what goes in.
+_OTHERWISE: Final = re.compile(r"\.(?:(?:f|bf|tf)\d|sat\b|hi\b)")
+_NUMBER: Final = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|0|[1-9]\d*)")
 # Alignment of 0, in bits.
 _ZERO_BITS: Final = 64
 
@@ -220,15 +179,11 @@ def alignments(function: Function, name: str) -> dict[str, int]:
     while changed:
         changed = False
         for item in function.body or ():
-            if not isinstance(item, Instruction) or len(item.operands) < 2:
+            if len(item.operands) < 2 or item.opcode.split(".")[0] in _NO_RESULT:
                 continue
-            given = [_bits(text, name, function, found) for text in item.operands[1:]]
-            bits = _aligned(item, given)
-            for cell in (
-                _WORD.findall(item.operands[0]) if item.opcode.split(".")[0] not in _NO_RESULT else ()
-            ):
-                before = found.get(cell, _ZERO_BITS + 1)
-                if bits < before:
+            bits = _aligned(item, [_bits(text, name, function, found) for text in item.operands[1:]])
+            for cell in _WORD.findall(item.operands[0]):
+                if bits < found.get(cell, _ZERO_BITS + 1):
                     found[cell] = bits
                     changed = True
     return found
@@ -237,7 +192,7 @@ def alignments(function: Function, name: str) -> dict[str, int]:
 def _bits(text: str, name: str, function: Function, found: dict[str, int]) -> int:
     if text == name:
         return _ZERO_BITS
-    if re.fullmatch(r"-?(?:0[xX][0-9a-fA-F]+|\d+)", text):
+    if _NUMBER.fullmatch(text):
         number = int(text, 0)
         return (number & -number).bit_length() - 1 if number else _ZERO_BITS
     return found.get(text, _ZERO_BITS) if text in function.registers else 0
@@ -245,24 +200,22 @@ def _bits(text: str, name: str, function: Function, found: dict[str, int]) -> in
 
 def _aligned(item: Instruction, given: list[int]) -> int:
     """Low bits that are 0 in what an instruction computes of integers with so many."""
-    if _FLOATS.search(item.opcode):
+    if _OTHERWISE.search(item.opcode) or item.operands[0].startswith("{"):
         return 0
     match item.opcode.split(".")[0]:
         case "mov" | "cvt" | "cvta":
             found = given[0]
-        case "add" | "sub" | "or" | "xor" | "min" | "max":
-            found = min(given[:2])
-        case "selp":
+        case "add" | "sub" | "or" | "xor" | "min" | "max" | "selp":
             found = min(given[:2])
         case "and":
             found = max(given[:2])
-        case "mul" if "hi" not in item.opcode:
+        case "mul":
             found = sum(given[:2])
-        case "mad" if "hi" not in item.opcode:
+        case "mad":
             found = min(sum(given[:2]), given[2])
         case "shl":
             amount = item.operands[2]
-            found = given[0] + (int(amount, 0) if re.fullmatch(r"\d+", amount) else 0)
+            found = given[0] + (int(amount) if amount.isdecimal() else 0)
         case _:
             found = 0
     return min(found, _ZERO_BITS)

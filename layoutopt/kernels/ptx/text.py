@@ -32,6 +32,8 @@ TYPE_BYTES: Final = {
     "tf32": 4,
 }
 _NAME: Final = r"[A-Za-z_$%][\w$]*"
+# Names of a block, and what they are called in the whole function.
+_Names = dict[str, str]
 _SPACE: Final = re.compile(r"(?:\s+|//[^\n]*|/\*.*?\*/)+", re.S)
 _LABEL: Final = re.compile(rf"({_NAME})\s*:(?!:)")
 _LOC: Final = re.compile(r"\.loc\s+(\d+)\s+(\d+)[^\n]*")
@@ -94,20 +96,13 @@ class Instruction:
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
-    """A place to jump to."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
 class Function:
     """An entry, or a function that it calls.
 
     Attributes:
         name: as written.
         entry: it can be launched.
-        body: labels and instructions; None for a declaration.
+        body: instructions; None for a declaration.
         variables: declared inside.
         registers: names and types of registers, `%r<24>` as 24 names.
         span: of its body in the text, braces included.
@@ -115,7 +110,7 @@ class Function:
 
     name: str
     entry: bool
-    body: tuple[Instruction | Label, ...] | None
+    body: tuple[Instruction, ...] | None
     variables: tuple[Variable, ...]
     registers: dict[str, str]
     span: tuple[int, int]
@@ -136,11 +131,6 @@ class Module:
     target: str = ""
     functions: dict[str, Function] = field(default_factory=dict)
     variables: tuple[Variable, ...] = ()
-
-
-@dataclass(slots=True)
-class _Scope:
-    names: dict[str, str] = field(default_factory=dict)
 
 
 def read_ptx(text: str, origin: str, budget: Budget | None = None) -> Module:
@@ -287,15 +277,15 @@ class _Reader:
 
     def _body(self, name: str, entry: bool) -> Function:
         begin = self._at
-        scopes: list[_Scope] = []
-        items: list[tuple[Instruction | Label, tuple[_Scope, ...]]] = []
+        scopes: list[_Names] = []
+        items: list[tuple[Instruction, tuple[_Names, ...]]] = []
         variables: list[Variable] = []
         registers: dict[str, str] = {}
         place: Place | None = None
         while self._more():
             if self._text[self._at] == "{":
                 self._at += 1
-                scopes.append(_Scope())
+                scopes.append({})
                 if len(scopes) > MAX_DEPTH:
                     self._fail(f"expected at most {MAX_DEPTH} blocks inside each other")
             elif self._text[self._at] == "}":
@@ -308,16 +298,15 @@ class _Reader:
             elif match := self._take(_LOC):
                 file = self._files.get(int(match[1]), "")
                 place = Place(file, int(match[2])) if int(match[2]) else None
-            elif match := self._take(_LABEL):
-                self._declared(match[1], scopes)
-                items.append((Label(match[1]), tuple(scopes)))
+            elif self._take(_LABEL):
+                continue
             elif self._text[self._at] == ".":
                 variables += self._declaration(scopes, registers)
             else:
                 items.append((self._instruction(place), tuple(scopes)))
         return self._fail("expected '}'", begin)
 
-    def _declaration(self, scopes: list[_Scope], registers: dict[str, str]) -> list[Variable]:
+    def _declaration(self, scopes: list[_Names], registers: dict[str, str]) -> list[Variable]:
         match = self._take(_VARIABLE)
         if match is None:
             self._statement()  # .pragma, .branchtargets, .callprototype
@@ -331,7 +320,7 @@ class _Reader:
             found.append(replace(variable, name=unique))
         return found
 
-    def _registers(self, match: re.Match[str], scopes: list[_Scope], registers: dict[str, str]) -> None:
+    def _registers(self, match: re.Match[str], scopes: list[_Names], registers: dict[str, str]) -> None:
         words = re.match(r"((?:\s*\.\w+)+)\s*(.*)", _SPACE.sub(" ", match[2]), re.S)
         if words is None:
             self._fail("expected registers", match.start())
@@ -343,13 +332,13 @@ class _Reader:
             for name in [one[1]] if one[2] is None else [f"{one[1]}{k}" for k in range(int(one[2]))]:
                 registers[self._declared(name, scopes)] = kind
 
-    def _declared(self, name: str, scopes: list[_Scope]) -> str:
+    def _declared(self, name: str, scopes: list[_Names]) -> str:
         """A name of the innermost block: as it is in the outermost one, else made unique."""
         if len(scopes) <= 1:
             return name
         self._unique += 1
-        scopes[-1].names[name] = f"{name}`{self._unique}"
-        return scopes[-1].names[name]
+        scopes[-1][name] = f"{name}`{self._unique}"
+        return scopes[-1][name]
 
     def _instruction(self, place: Place | None) -> Instruction:
         start = self._at
@@ -367,16 +356,17 @@ class _Reader:
         return Instruction(opcode, tuple(_split(rest)), guard, span, self._line(start), place)
 
 
-def _resolved(item: Instruction | Label, scopes: tuple[_Scope, ...]) -> Instruction | Label:
-    """The item with the unique names of the blocks around it."""
-    if not any(scope.names for scope in scopes[1:]):
+def _resolved(item: Instruction, scopes: tuple[_Names, ...]) -> Instruction:
+    """The instruction with the unique names of the blocks around it."""
+    names: dict[str, str] = {}
+    for scope in scopes:
+        names |= scope
+    if not names:
         return item
 
     def unique(name: str) -> str:
-        return next((scope.names[name] for scope in reversed(scopes) if name in scope.names), name)
+        return names.get(name, name)
 
-    if isinstance(item, Label):
-        return Label(unique(item.name))
     operands = tuple(re.sub(_NAME, lambda m: unique(m[0]), operand) for operand in item.operands)
     guard = (unique(item.guard[0]), item.guard[1]) if item.guard else None
     return replace(item, operands=operands, guard=guard)
