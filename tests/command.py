@@ -54,6 +54,12 @@ def layoutopt(*arguments, script=None, cwd=None, input=b"", warn="error", encodi
         return subprocess.CompletedProcess(command, code, *printed)
 
 
+def python(*arguments, env=ENVIRONMENT, **options):
+    """What a process of Python prints, and its exit code."""
+    words = [sys.executable, *map(str, arguments)]
+    return subprocess.run(words, env=env, **{"capture_output": True, "text": True, "check": False, **options})
+
+
 def refused(message, *arguments, **options):
     """The command ends with 2, says so in a line of stderr, and prints nothing."""
     done = layoutopt(*arguments, **options)

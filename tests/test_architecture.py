@@ -107,6 +107,20 @@ def test_model_and_conflict_engine_share_only_data():
     }
 
 
+def test_the_oracle_shares_nothing_with_what_it_judges():
+    """Plain loops that tests and fuzzers hold the package against; the hardware is its data alone."""
+    found = {m for path in (ROOT / "tests/oracle").glob("*.py") for m in imports(path) if m in MODULES}
+    assert found <= {"layoutopt.hardware.devices", "layoutopt.problems.types"}
+
+
+def test_tests_lie_in_rooms():
+    folders = {
+        path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and any(path.glob("test_*.py"))
+    }
+    assert folders <= set(ROOMS)
+    assert len(list((ROOT / "tests").glob("*.py"))) <= 12
+
+
 def test_heavy_libraries_have_one_importer():
     assert importers("ortools") == {"model/cp_sat.py"}
     assert importers("distributed") == {"sweeps/cluster.py"}

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 import types
 
@@ -10,7 +9,7 @@ import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from command import ENVIRONMENT
+from command import python
 from conftest import ROOT
 from written import saved
 
@@ -111,13 +110,7 @@ print(result.family, result.offset, result.excess, result.status)
 
 def test_a_family():
     problem = transpose(32, layout={"families": ["none", "shear"]})
-    done = subprocess.run(
-        [sys.executable, "-c", FAMILY, json.dumps(problem)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=ENVIRONMENT,
-    )
+    done = python("-c", FAMILY, json.dumps(problem))
     assert done.stdout == "shear x0*33 + x1 0 optimal\n", done.stderr
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from command import layoutopt
+from command import layoutopt, python
 from conftest import ROOT
 from written import one_tile, reads
 
@@ -67,19 +67,8 @@ def test_site_builds_strictly(tmp_path):
     pytest.importorskip(
         "material", reason="the documentation's tools (pip install -e '.[docs]') are not installed"
     )
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        "mkdocs",
-        "build",
-        "--strict",
-        "-q",
-        "-d",
-        tmp_path / "site",
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    built = "-W", "ignore", "-m", "mkdocs", "build", "--strict", "-q", "-d", tmp_path / "site"
+    done = python(*built, cwd=ROOT, env=None)
     assert done.returncode == 0, done.stderr
     site = tmp_path / "site"
     assert (site / "tutorial/index.html").exists()

@@ -1,11 +1,9 @@
 """Every script starts and names files that are there; the fuzzers run briefly."""
 
 import re
-import subprocess
-import sys
 
 import pytest
-from command import layoutopt
+from command import layoutopt, python
 from conftest import ROOT
 
 FILES = sorted((ROOT / "scripts").rglob("*.py"))
@@ -29,21 +27,7 @@ def test_scripts_lie_in_rooms():
 
 @pytest.mark.parametrize(("script", "count"), [("problems.py", 40), ("files.py", 120)])
 def test_no_finding(script, count, tmp_path):
-    command = [
-        sys.executable,
-        str(ROOT / "scripts" / "fuzz" / script),
-        "--seed",
-        "20261121",
-        "--count",
-        str(count),
-        "--slack",
-        "30",
-    ]
-    done = subprocess.run(
-        [*command, "--no-shrink", "--save", str(tmp_path / "found")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    asked = "--seed", 20261121, "--count", count, "--slack", 30, "--no-shrink", "--save", tmp_path / "found"
+    done = python(ROOT / "scripts" / "fuzz" / script, *asked, env=None)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{count} cases, 0 findings" in done.stdout

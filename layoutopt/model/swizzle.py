@@ -1,4 +1,4 @@
-"""XOR masks over one linearisation: the cheapest under which phases keep to ceilings, or to an excess.
+"""XOR masks over one linearisation: the cheapest under which phases keep to ceilings.
 
 Two words u, v of one phase meet in a bank exactly when `B(u ^ v) = 0`, where B is the bank part of the
 swizzle and `^` is taken after linearisation. So a phase matters only through its words up to an XOR
@@ -41,7 +41,7 @@ class SwizzleModel:
     """One linearisation's masks as CP-SAT variables."""
 
     def __init__(self, phases: Phases, field: Field, given: Rules) -> None:
-        """Masks that obey the rules; `hold` and `hold_excess` say what phases may cost.
+        """Masks that obey the rules; `hold` says what phases may cost.
 
         Args:
             phases: of the linearisation.
@@ -79,19 +79,6 @@ class SwizzleModel:
             shared = self.swizzle.shared_bank(*difference)
             if shared is not None:
                 self.model.clause(() if shared is True else (-shared - 1,))
-
-    def hold_excess(self, most: int) -> None:
-        """All phases together have a weighted excess of at most so many wavefronts."""
-        terms = []
-        for k, (weight, ideal) in enumerate(
-            zip(self._phases.weight.tolist(), self._phases.ideal.tolist(), strict=True)
-        ):
-            most += weight * ideal
-            wavefronts = self.model.integer(1, len(self._phases.held(k)))
-            terms.append((wavefronts, weight))
-            for load, constant in self._loads(k):
-                self.model.at_most([*load, (wavefronts, -1)], -1 - constant)
-        self.model.at_most(terms, most)
 
     def cheapest(self, budget: Budget, effort: float | None, hint: Masks | None = None) -> Solution:
         """The swizzle of the fewest shifts, then mask bits.

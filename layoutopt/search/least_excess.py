@@ -13,7 +13,6 @@ from msgspec import structs
 
 from layoutopt.model.linear_phases import Phases, phases_of
 from layoutopt.model.linearisations import Linearisation, by_cost
-from layoutopt.model.swizzle import SwizzleModel
 from layoutopt.model.swizzle_rules import rules, textbook
 from layoutopt.search.found import Found, by_cost_then_digits
 from layoutopt.search.mask_tree import least_excess
@@ -29,8 +28,6 @@ _TREE_STEPS = (1 << 22, 1 << 26, 1 << 33)
 _BEFORE_TABLE = 24
 # Smallest and least conflicting linearisations over which the usual swizzles are evaluated.
 _TEXTBOOK_CANDIDATES = 48
-# Deterministic time to make the index of the answer cheaper.
-_POLISH_EFFORT = 2.0
 
 
 class LeastExcess:
@@ -74,8 +71,7 @@ class LeastExcess:
             complete = self.tally.exhausted and not left
             nowhere = ALL_HAVE_CONFLICTS if self.scene.conflict_free else NONE_KEEPS_TO_THEM
             return self.scene.none(nowhere if complete else "out of time", self.scene.scope, complete)
-        best = self._polished(self.best)
-        return self.scene.proposal(best, max(known, min(bound, best.excess)))
+        return self.scene.proposal(self.best, max(known, min(bound, self.best.excess)))
 
     def _account(self) -> None:
         """Add what this stage took to what is told of the model."""
@@ -144,20 +140,6 @@ class LeastExcess:
     def _say(self, candidate: Linearisation) -> None:
         known = max(self.scene.floor, self.tally.refuted)
         self.scene.tell(self.best.excess, self.best.candidate.span, known, candidate.family)
-
-    def _polished(self, found: Found) -> Found:
-        """The same excess and bytes with the cheapest masks over its linearisation that are found soon."""
-        if not found.masks or self.scene.budget.spent:
-            return found
-        assert self.scene.field is not None
-        phases = phases_of(found.candidate, self.scene.sets, self.scene.tile)
-        given = rules(found.candidate, self.scene.field, self.scene.tile)
-        model = SwizzleModel(phases, self.scene.field, given)
-        model.hold_excess(found.excess)
-        cheap = model.cheapest(self.scene.budget, _POLISH_EFFORT, found.masks)
-        if not cheap.masks:
-            return found
-        return min(found, self.scene.swizzled(found.candidate, phases, cheap.masks), key=lambda f: f.rank)
 
     def _go_on(self) -> None:
         """Have stage 1 go on where it had had its share of the time."""

@@ -28,7 +28,6 @@ from layoutopt.proof.every_layout import every_layout
 from layoutopt.search.as_table import MAX_LOOKUP, why_no_period
 from layoutopt.search.proposal import Ask, Proposal
 
-_SHARE: Final = 0.5  # of the time left, for each period
 _SHORT: Final = 2048  # elements of a period that are searched well in a second or two
 _NOT_ALL: Final = "tables of a few periods were searched"
 
@@ -94,14 +93,14 @@ def _of(case: Case, period: int, best: Proposal, ask: Ask) -> Proposal | None:
     start = best.layout.table().ravel()[:period]
     if best.bytes > tile.bytes:
         sets = phase_sets(lanes, small, case.device, blocks(lanes, small))
-        free = in_own_bytes(sets, lanes, small, budget=ask.budget.part(_SHARE), hint=start)
+        free = in_own_bytes(sets, lanes, small, budget=ask.budget, hint=start)
     else:
         free = every_layout(
             small,
             case.device,
             lanes,
             enough=int(best.weighted_excess),
-            budget=ask.budget.part(_SHARE),
+            budget=ask.budget,
             workers=ask.workers,
             briefly=True,
             max_bytes=small.bytes,

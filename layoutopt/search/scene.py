@@ -306,11 +306,10 @@ class Scene:
         unit, size = self.trace.weight_unit, span * self.tile.element_bytes
         self.progress(standing(excess / unit, size, bound / unit, doing))
 
-    def by_table(self, best: Found, *, last: bool = False) -> Proposal | None:
+    def by_table(self, best: Found) -> Proposal | None:
         """A table that is better than the best formula so far, where that is the answer.
 
-        It is where nothing is better than the table; where no formula comes any more (`last`) and it saves
-        bytes alone; and where bytes come first and no formula takes as few.
+        It is where nothing is better than the table, and where bytes come first and no formula takes as few.
         """
         if not self.may_look_up:
             return None
@@ -324,7 +323,7 @@ class Scene:
         if free is None or free.excess is None or free.bytes is None:
             return None
         used = best.candidate.span * self.tile.element_bytes
-        smaller = free.bytes < used and (self.bytes_first or (last and free.excess == best.excess))
+        smaller = self.bytes_first and free.bytes < used
         if not smaller and not (free.complete and (free.excess, free.bytes) < (best.excess, used)):
             return None
         return as_table(self.tile, free, self.proposal(best, self.floor))

@@ -132,10 +132,6 @@ class _Search:
         if stage1 is not None and stage1.excess == self.scene.floor:
             if not self.tally.exhausted:
                 self.tally.undecided_span = self.scene.tile.elements
-            if stage1.candidate.span > self.scene.tile.elements:
-                answer = self.scene.by_table(stage1, last=True)
-                if answer is not None:
-                    return answer
             return self.scene.proposal(stage1, self.scene.floor)
         if self.scene.conflict_free and self.tally.undecided_span is None and self.tally.exhausted:
             return self.scene.none(ALL_HAVE_CONFLICTS, self.scene.scope, True)

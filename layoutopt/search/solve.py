@@ -327,7 +327,8 @@ def improved(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     if case.lowered.is_dictated:
         return proposal  # every layout there may be was counted
     if is_large(case) and not case.chooses:
-        return proposal  # what holds for every layout is asked of all instructions together
+        # What holds for every layout is asked of all instructions together.
+        return tables.in_fewer_bytes(case, proposal, ask)
     if case.chooses:
         proposal = over_values(case, proposal, ask)
     elif tables.are_sought(case) or (proposal.layout is None and not why_no_table(case.lowered)):

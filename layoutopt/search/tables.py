@@ -10,9 +10,11 @@ import msgspec
 import numpy as np
 
 from layoutopt.accesses.alignment import blocks
+from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import Case
+from layoutopt.ground.arrays import IntArray
 from layoutopt.model.phases import counting_excess, phase_sets
-from layoutopt.model.placement import FreeAssignment, in_own_bytes
+from layoutopt.model.placement import FreeAssignment, free_assignment, in_own_bytes
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound
 from layoutopt.problems.types import FAMILIES, Family, Problem
 from layoutopt.proof.every_layout import EveryLayout, every_layout
@@ -22,6 +24,9 @@ from layoutopt.search.search import search
 
 # Share of the time left that a search of all families may use, to start a table from.
 _HINT_SHARE: Final = 0.5
+# Elements beyond which the solver is not asked for a table that saves bytes alone, and its effort.
+_MOST_ASKED: Final = 512
+_EFFORT: Final = 2.0
 _TABLES_LEFT: Final = "tables of offsets were not searched to the end"
 
 
@@ -70,7 +75,7 @@ def of_every_layout(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     """The proposal, better proved where the families leave excess: by what holds for every layout."""
     enough = _worth_asking(case, proposal, ask)
     if enough is None:
-        return _in_fewer_bytes(case, proposal, ask)
+        return in_fewer_bytes(case, proposal, ask)
     limits = case.lowered.layout
     general = every_layout(
         case.lowered.tile,
@@ -104,25 +109,38 @@ def of_every_layout(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     return proposal
 
 
-def _in_fewer_bytes(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
-    """The proposal, or a table in the tile's own bytes where the search ended before it asked for one."""
+def in_fewer_bytes(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
+    """The proposal, or a table in fewer bytes, where no layout has less excess."""
     tile, bound = case.lowered.tile, proposal.excess_bound
-    open_bytes = not proposal.complete and proposal.layout is not None and proposal.bytes != tile.bytes
+    if proposal.layout is None or proposal.bytes == tile.bytes or why_no_table(case.lowered):
+        return proposal
     least = bound.everywhere and bound.lower_bound == proposal.weighted_excess
-    if (
-        not (open_bytes and least)
-        or not case.lowered.layout.objective.excess_first
-        or why_no_table(case.lowered)
-    ):
+    if not least or not case.lowered.layout.objective.counts_only:
         return proposal
-    assert proposal.layout is not None
-    lanes = case.lanes.with_idle()
+    found = _smallest(case, case.lanes, proposal.layout.table(), ask)
+    if case.lanes.has_idle and found is not None and found.complete:
+        # What weighs nothing should cost no more, either, where that is to be had.
+        kept = _smallest(case, case.lanes.with_idle(), proposal.layout.table(), ask)
+        if kept is not None and kept.complete:
+            found = replace(kept, excess=found.excess, bound=found.bound)
+    smaller = found is not None and found.bytes is not None and found.bytes < proposal.bytes
+    return as_table(tile, found, proposal) if found is not None and smaller else proposal
+
+
+def _smallest(case: Case, lanes: Trace, hint: IntArray, ask: Ask) -> FreeAssignment | None:
+    """A free assignment of the least excess, or of any where bytes come first; None where none is found."""
+    tile, limit, bytes_first = case.lowered.tile, case.lowered.layout.max_bytes, _bytes_first(case, ask)
     sets = phase_sets(lanes, tile, case.device, blocks(lanes, tile))
-    free = in_own_bytes(sets, lanes, tile, budget=ask.budget, hint=proposal.layout.table())
-    if free is None or not free.complete or free.excess != counting_excess(sets)[0]:
-        return proposal
-    proved = int(proposal.weighted_excess)
-    return as_table(tile, replace(free, excess=proved, bound=proved), proposal)
+    if tile.elements > _MOST_ASKED:
+        found = in_own_bytes(sets, lanes, tile, budget=ask.budget, hint=hint)
+    else:
+        most = tile.bytes if bytes_first else limit
+        found = free_assignment(
+            sets, lanes, tile, budget=ask.budget, effort=_EFFORT, max_bytes=most, hint=hint
+        )
+    if found is None or found.excess is None:
+        return None
+    return found if bytes_first or found.excess == counting_excess(sets)[0] else None
 
 
 def _telling(case: Case, best: Proposal | _Table | None, ask: Ask) -> Callable[[int, str], None]:

@@ -3,12 +3,10 @@
 import json
 import os
 import re
-import subprocess
-import sys
 import zipfile
 
 import pytest
-from command import COMMAND, ENVIRONMENT, layoutopt, refused
+from command import COMMAND, ENVIRONMENT, layoutopt, python, refused
 from conftest import PROBLEMS, ROOT, TILE_SETS
 
 from layoutopt import load, solve
@@ -278,26 +276,12 @@ def test_fragments_are_listed():
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shells_complete_names_of_problems(shell):
-    words = {
-        "COMP_WORDS": "layoutopt solve transpose_16",
-        "COMP_CWORD": "2" if shell != "fish" else "transpose_16",
-    }
-    program = [*COMMAND[:2], "import sys; sys.argv[0] = 'layoutopt'; " + COMMAND[2]]
-    done = subprocess.run(
-        program,
-        env={**ENVIRONMENT, **words, "_LAYOUTOPT_COMPLETE": f"{shell}_complete"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    at = "2" if shell != "fish" else "transpose_16"
+    words = {**ENVIRONMENT, "COMP_WORDS": "layoutopt solve transpose_16", "COMP_CWORD": at}
+    program = "-c", "import sys; sys.argv[0] = 'layoutopt'; " + COMMAND[2]
+    done = python(*program, env={**words, "_LAYOUTOPT_COMPLETE": f"{shell}_complete"}, check=True)
     assert "transpose_16x32_f32" in done.stdout
-    script = subprocess.run(
-        program,
-        env={**ENVIRONMENT, "_LAYOUTOPT_COMPLETE": f"{shell}_source"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    script = python(*program, env={**ENVIRONMENT, "_LAYOUTOPT_COMPLETE": f"{shell}_source"})
     assert "_LAYOUTOPT_COMPLETE" in script.stdout or "Bash" in script.stderr
 
 
@@ -317,13 +301,7 @@ def test_a_wheel_holds_the_catalogue(tmp_path):
         "LICENSE",
     ):
         (copy / name).symlink_to(ROOT / name)
-    subprocess.run(
-        [sys.executable, "-c", build, tmp_path],
-        cwd=copy,
-        capture_output=True,
-        check=True,
-        env=dict(os.environ),
-    )
+    python("-c", build, tmp_path, cwd=copy, env=dict(os.environ), check=True)
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {f"layoutopt/files/catalogue/{name}.json" for name in problems()} <= names

@@ -25,14 +25,7 @@ RUN = "from layoutopt.cli import run; run()"
 
 
 def layoutopt(*arguments, code=RUN, environment=ENVIRONMENT, **options):
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-        **options,
-    )
+    return command.python("-c", code, *arguments, env=environment, **options)
 
 
 def layoutopt_to(out, *arguments, **options):
@@ -316,9 +309,7 @@ def test_an_interrupt_while_modules_are_imported():
     assert (done.returncode, done.stderr) == (130, "")
     # Before that, nothing that takes time is imported.
     probe = "import sys; before = set(sys.modules); import layoutopt.cli; print(*set(sys.modules) - before)"
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", probe], capture_output=True, text=True, env=ENVIRONMENT
-    )
+    done = command.python("-S", "-c", probe)
     assert set(done.stdout.split()) <= {"__future__", "layoutopt", "layoutopt.cli"}
 
 

@@ -2,11 +2,10 @@
 
 import json
 import subprocess
-import sys
 
 import msgspec
 import pytest
-from command import layoutopt, refused
+from command import layoutopt, python, refused
 from conftest import PROBLEMS, ROOT
 from emit_programs import solved
 from written import one_tile, reads
@@ -109,8 +108,7 @@ def without_gpu(*arguments, cwd):
         "import os; os.environ['PATH'] = ''; import layoutopt.hardware.machine as g; g.find_tool = lambda name: None; "
         "from layoutopt.cli import run; run()"
     )
-    command = [sys.executable, "-c", hidden, "run", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+    return python("-c", hidden, "run", *arguments, cwd=cwd)
 
 
 @pytest.mark.parametrize("name", [str(SMALL), "transpose_16x32_f32"])
@@ -201,8 +199,7 @@ def test_self_tests_compile(name, tmp_path):
 @pytest.mark.gpu
 @pytest.mark.nvcc
 def test_run_on_this_machines_gpu(tmp_path):
-    command = [sys.executable, "-c", "from layoutopt.cli import run; run()", "run", str(SMALL), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    done = python("-c", "from layoutopt.cli import run; run()", "run", SMALL, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["agrees"]
     assert not list(tmp_path.iterdir())

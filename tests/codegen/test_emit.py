@@ -3,10 +3,10 @@
 import itertools
 import re
 import subprocess
-import sys
 
 import numpy as np
 import pytest
+from command import python
 from conftest import PROBLEMS, ROOT
 from emit_programs import GCC, GXX, SOLVED, code, emit, expected, same, solved, tabled, visits
 from written import one_tile, reads
@@ -365,8 +365,7 @@ def test_random_problems(tmp_path):
     """A few; `scripts/fuzz/fuzz_emit.py` does 2,000."""
     if GXX is None or GCC is None:
         pytest.skip("no C or C++ compiler on this machine")
-    command = [sys.executable, str(ROOT / "scripts/fuzz/fuzz_emit.py"), "--count", "25", "--seed", "7"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = python(ROOT / "scripts/fuzz/fuzz_emit.py", "--count", 25, "--seed", 7)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert "25 problems" in done.stdout
 

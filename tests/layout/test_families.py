@@ -1,11 +1,10 @@
 """The list of families: one meaning each, and one place to add one."""
 
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from command import python
 from conftest import ROOT
 from written import reads, writes
 
@@ -79,9 +78,7 @@ def test_a_new_family_is_a_record_and_its_candidates(problem_file):
         layout={"families": ["none", "pad"]},
     )
     path.write_text(path.read_text().replace('"pad"', '"odd"'))
-    done = subprocess.run(
-        [sys.executable, "-c", TOY, str(path)], capture_output=True, text=True, timeout=100, check=False
-    )
+    done = python("-c", TOY, path, timeout=100)
     assert done.returncode == 0, done.stderr
 
 

@@ -2,9 +2,8 @@
 
 import json
 import re
-import subprocess
-import sys
 
+from command import python
 from conftest import ROOT
 from oracle import toy
 from written import reads, writes
@@ -24,7 +23,7 @@ def checked(problem, given, tmp_path):
     paths = [tmp_path / name for name in ("p.json", "c.json", "d.json")][: len(contents)]
     for path, data in zip(paths, contents, strict=True):
         path.write_text(json.dumps(data))
-    done = subprocess.run([sys.executable, "-I", SCRIPT, *paths], capture_output=True, text=True, check=False)
+    done = python("-I", SCRIPT, *paths)
     return done.returncode, done.stdout + done.stderr
 
 

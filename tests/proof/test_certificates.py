@@ -2,16 +2,15 @@
 
 import dataclasses
 import json
-import subprocess
 import sys
 
 import pytest
 from certificates_checked import SCRIPT, certified, checked, plain_transpose
-from command import layoutopt
+from command import layoutopt, python
 from conftest import ROOT
 from oracle import toy
 from test_cnf import satisfiable
-from written import one_tile, planes, reads, writes
+from written import one_tile, planes, reads, saved, writes
 
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
@@ -73,15 +72,8 @@ def test_a_clique_and_every_way_to_forge_it(tmp_path):
     ]
 
     def by_hand(given):
-        (tmp_path / "p.json").write_text(json.dumps(data))
-        (tmp_path / "c.json").write_text(json.dumps(given))
-        script = [
-            sys.executable,
-            ROOT / "scripts" / "checkers" / "check_clique.py",
-            tmp_path / "p.json",
-            tmp_path / "c.json",
-        ]
-        return subprocess.run(script, capture_output=True, text=True, check=False)
+        paths = saved(tmp_path, "p.json", data), saved(tmp_path, "c.json", given)
+        return python(ROOT / "scripts" / "checkers" / "check_clique.py", *paths)
 
     assert by_hand(given).stdout == "3 words meet in pairs; there are 2 banks for them\n"
 
@@ -271,8 +263,7 @@ def test_forged_layouts_and_bounds(change, message, tmp_path):
 
 def test_an_unreadable_file_is_no_verdict(tmp_path):
     (tmp_path / "p.json").write_text("{")
-    script = [sys.executable, "-I", SCRIPT, tmp_path / "p.json", tmp_path / "none.json"]
-    done = subprocess.run(script, capture_output=True, text=True, check=False)
+    done = python("-I", SCRIPT, tmp_path / "p.json", tmp_path / "none.json")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
@@ -414,8 +405,7 @@ def test_loops_without_end_are_no_verdict(tmp_path):
 def test_nested_brackets_are_no_verdict(tmp_path):
     (tmp_path / "p.json").write_text(json.dumps(plain_transpose()))
     (tmp_path / "c.json").write_text("[" * 100_000)
-    script = [sys.executable, "-I", SCRIPT, tmp_path / "p.json", tmp_path / "c.json"]
-    done = subprocess.run(script, capture_output=True, text=True, check=False)
+    done = python("-I", SCRIPT, tmp_path / "p.json", tmp_path / "c.json")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
