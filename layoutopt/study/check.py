@@ -32,7 +32,7 @@ from layoutopt.search.free_lanes import under_layout
 from layoutopt.search.same_layout import groups, within_room
 from layoutopt.study import findings
 from layoutopt.study.findings import Finding
-from layoutopt.study.fix import EditedLayout, Solver, edit_finding, edited, estimated, fix
+from layoutopt.study.fix import EditedLayout, Solver, edit_finding, edited, estimate_of, fix
 from layoutopt.study.idle_xor import alignment_note, idle_xor
 from layoutopt.study.in_use import AnyLayout, InUse
 
@@ -212,7 +212,7 @@ def _audit(used: InUse, solver: Solver | None, budget: Budget | None) -> Audit:
     ]
     excess = rounded_count(sum(r.excess for r in reports))
     weighted_excess = weighted / used.lanes.weight_unit
-    own = estimated(used, used.node, budget) if used.node is not None and not wrong else None
+    own = estimate_of(used, used.node, budget) if used.node is not None and not wrong else None
     edit = None
     if solver is not None:
         edit = edited(used, excess, budget)

@@ -120,37 +120,34 @@ class _Explainer:
             progress(f"excess {self.result.excess:g} in {self.result.bytes:,} bytes; what could be given up")
 
     def run(self) -> Explanation:
+        """Whether a layout without conflicts exists, why, and what to give up."""
         result, case = self.result, self.case
-        free = bool(result.layout is not None and result.excess == 0)
-        verdict: bool | None = True if free else None
+        free = result.layout is not None and result.excess == 0
         bound = result.proof.objective
-        clique, reasons = None, list(PhaseWords(case).why(result, self.in_use))
-        if bound.lower_bound > 0 or (result.layout is None and result.proof.excess.lower_bound > 0):
-            verdict = False
-        clash: list[Access] = []
-        minimal = False
-        others: list[tuple[str, ...]] = []
-        relaxations = list(self._edit())
-        give_up = Relaxations(case, self.clashes)
+        refuted = bound.lower_bound > 0 or (result.layout is None and result.proof.excess.lower_bound > 0)
+        verdict = True if free else False if refuted or result.status is Status.INFEASIBLE else None
         general = bound if bound.everywhere else result.proof.every_layout
-        every = bound.everywhere or (general is not None and general.lower_bound > 0)
+        in_every = general is not None and (bound.everywhere or general.lower_bound > 0)
+        reasons, relaxations = list(PhaseWords(case).why(result, self.in_use)), list(self._edit())
+        clique: dict[str, Any] | None = None
+        clash: list[Access] = []
+        others: list[tuple[str, ...]] = []
+        minimal = False
+        give_up = Relaxations(case, self.clashes)
         if not free:
             relaxations += give_up.of_constraints()
-        if verdict is False and every:
+        if refuted and in_every:
             clique, more = self._why_none()
-            reasons += more
             clash, minimal = self.clashes.smallest(case.lowered.accesses)
             others = self.clashes.others(clash)
             relaxations += give_up.of_accesses(clash, others)
-            reasons += dict.fromkeys(give_up.not_allowed)
+            reasons += [*more, *dict.fromkeys(give_up.not_allowed)]
         if result.layout is not None and not free:
             relaxations += give_up.lane_orders(case.as_bytes(result.layout), clash)
             relaxations += give_up.free_lanes(clash)
             if not any(r.kind in ("narrower", "lane_order", "free_lanes") for r in relaxations):
                 relaxations += give_up.narrower_with_order(clash)
-        if verdict is None and result.status is Status.INFEASIBLE:
-            verdict = False  # there is no layout at all
-        proved = general if every and not free and general is not None else bound
+        proved = general if in_every and not free and general is not None else bound
         return Explanation(
             case.problem.name,
             case.device.name,

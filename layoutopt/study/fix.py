@@ -45,7 +45,7 @@ class EditedLayout(Struct, frozen=True):
     saved_wavefronts: int | float
 
 
-def estimated(used: InUse, layout: Layout | Node, budget: Budget) -> Estimate | None:
+def estimate_of(used: InUse, layout: Layout | Node, budget: Budget) -> Estimate | None:
     """The estimate of a layout of the tile; None where lanes choose at run time, or no time is left."""
     case = used.case
     if case.chooses or (budget.spent and is_large(case, used.node)):
@@ -105,7 +105,7 @@ def fix(
     if not broken and order(best.weighted_excess, best.bytes) >= order(weighted, used.size):
         return
     options = [best, *_of_few_families(used, solver)]
-    took = [estimated(used, o.layout, budget) if o.layout is not None else None for o in options]
+    took = [estimate_of(used, o.layout, budget) if o.layout is not None else None for o in options]
     timed = [(o, t) for o, t in zip(options, took, strict=True) if t is not None]
     if (own is not None or broken) and len(timed) == len(options):
         faster = [(o, t) for o, t in timed if own is None or surely_faster(t, own)]

@@ -248,6 +248,13 @@ def test_ptx_is_assembled_for_its_own_gpu_or_the_one_given(tmp_path):
         assert (found["totals"]["wavefronts_st"], found["arrays"][0]["name"]) == (32, "tile")
 
 
+@pytest.mark.nvcc
+def test_ptx_for_a_gpu_that_the_assembler_does_not_know(tmp_path):
+    (tmp_path / "k.ptx").write_text(PTX.format(STORE).replace("sm_90", "sm_30"))
+    assert "(--target says another GPU)" in refused(tmp_path / "k.ptx", "--block", "32")
+    assert check(tmp_path / "k.ptx", "--block", "32", "--target", "sm_90")["certain"]
+
+
 def test_without_an_assembler_the_message_says_what_to_install(tmp_path, monkeypatch):
     (tmp_path / "k.ptx").write_text(PTX.format(STORE))
     monkeypatch.setattr(files, "find_tool", lambda _: None)

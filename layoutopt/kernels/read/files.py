@@ -224,10 +224,11 @@ def _named(program: Program, source: str) -> Program:
 
 # nvcc hands names to a shell, between double quotes.
 _RUNS_IN_SHELLS: Final = frozenset('"$`\\\n')
-# What helps where nvcc says so.
+# What helps where a compiler says so.
 _HINTS: Final = {
     "No such file or directory": " (-I DIR says where headers are)",
     "is undefined": " (-D NAME=VALUE defines a macro, --nvcc=OPTION passes other options)",
+    "for option 'gpu-name'": " (--target says another GPU)",
 }
 
 
@@ -254,11 +255,7 @@ def compile_source(path: Path, target: str, options: Sequence[str] = (), form: s
             *options,
             os.path.realpath(path),
         ]
-        try:
-            run_tool("nvcc", command, folder, here=True)
-        except ProblemFileError as error:
-            hint = next((hint for said, hint in _HINTS.items() if said in str(error)), "")
-            raise ProblemFileError("", f"{error}{hint}") from None
+        run_tool("nvcc", command, folder, here=True)
         if not output.exists():
             raise ProblemFileError("", f"nvcc wrote nothing for {shown(str(path))}")
         return output.read_bytes()
@@ -288,7 +285,7 @@ def run_tool(
     if done.returncode:
         text = done.stderr or done.stdout
         lines = [line for line in text.splitlines() if "error" in line.lower() or "fatal" in line.lower()]
-        raise ProblemFileError(
-            "", f"{tool} fails: {shown(' '.join((lines or text.splitlines() or ['?'])[0].split()), 300)}"
-        )
+        said = shown(" ".join((lines or text.splitlines() or ["?"])[0].split()), 300)
+        hint = next((hint for known, hint in _HINTS.items() if known in said), "")
+        raise ProblemFileError("", f"{tool} fails: {said}{hint}")
     return done.stdout
