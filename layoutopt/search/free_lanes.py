@@ -417,7 +417,7 @@ def _best(
         found = best_assignment(choices, budget)
         if choices.given.excess(choices.under(found)) and can_deal(gpu, free.lanes.operation):
             # Where instructions come first, none of them is to look anything up.
-            tables = problem.layout.minimise in ("excess", "bytes")
+            tables = problem.layout.objective.counts_only
             found = dealt_lanes(choices, found, tables=tables, budget=budget)
     return int(choices.given.counts(choices.under(found)).wavefronts.sum()), found
 
