@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
+
 from layoutopt.ground.budget import OutOfTime
 from layoutopt.model.layout_model import Choice
 from layoutopt.model.linear_phases import phases_of
 from layoutopt.model.linearisations import unpadded
 from layoutopt.model.pads import whole_lines
 from layoutopt.model.pitches import MOST_ELEMENTS, most_elements
+from layoutopt.model.swizzle_rules import rules, textbook
 from layoutopt.search.fall_back import fall_back
 from layoutopt.search.found import Found
 from layoutopt.search.joint import Growth, Listed, join, needs_no_list, smallest
@@ -20,7 +24,7 @@ from layoutopt.search.scene import EFFORT_A_CANDIDATE, GATHERING, Scene
 _PATIENCE, _PATIENCE_CONFLICT_FREE = 0.3, 0.6
 _EFFORT, _EFFORT_CONFLICT_FREE = 1.5, 3.0
 # Layouts as small as the best whose index code is compared with its own.
-_MOST_ALIKE = 1
+_MOST_ALIKE, _MOST_USUAL = 1, 2
 # Of what is then left.
 _WHOLE_LINES_SHARE, _WHOLE_LINES_EFFORT = 0.2, 1.0
 
@@ -90,10 +94,29 @@ class ReachFloor:
         """Of a few that are as small as the best, the one of the cheapest index code."""
         if not (best.masks or best.candidate.turn):
             return best
-        alike = [c for c in self.growth.known if c.candidate.span == best.candidate.span]
+        alike = [c for c in self.growth.known if c.candidate.span == best.candidate.span and c != best]
         alike.sort(key=lambda choice: choice.operations)
-        ranked = [best, *(c for c in alike[:_MOST_ALIKE] if c != best and self._holds(c))]
-        return min(ranked, key=lambda choice: self.scene.instructions(self._chosen(choice)))
+        usual = (c for c in self._usual(best) if c != best and self._holds(c))
+        others = [*(c for c in alike[:_MOST_ALIKE] if self._holds(c)), *islice(usual, _MOST_USUAL)]
+        return min([best, *others], key=lambda choice: self.scene.instructions(self._chosen(choice)))
+
+    def _usual(self, best: Choice) -> Iterator[Choice]:
+        """`Swizzle<B, M, S>` over the linearisation of the best, of as few shifts, in as few bytes."""
+        scene = self.scene
+        if not best.masks or self.scene.budget.spent:
+            return
+        assert scene.field is not None
+        phases, given = (
+            phases_of(best.candidate, scene.sets, scene.tile),
+            rules(best.candidate, scene.field, scene.tile),
+        )
+        ceilings = phases.ideal if scene.conflict_free else phases.target
+        highest = (best.candidate.span * scene.tile.element_bytes - 1) // scene.field.word_bytes
+        for masks in textbook(scene.field, given, highest):
+            if (phases.costs(masks) <= ceilings).all():
+                found = scene.swizzled(best.candidate, phases, masks)
+                if found.operations <= best.operations:
+                    yield Choice(found.candidate, found.masks, written=True)
 
     def _solved(self) -> bool:
         """Have the model grow; whether to the end, so that nothing is better than its best."""

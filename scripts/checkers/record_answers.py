@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "scripts" / "fuzz"), str(ROOT / "scripts" / "measure")]
+sys.path[:0] = [str(ROOT / folder) for folder in ("scripts/fuzz", "scripts/measure", "tests")]
 
 KINDS = ("catalogue", "random", "dimensions", "lanes", "sets", "kernels")
 SLOWER, SLACK_S = 1.2, 0.05  # of processor time, by how much a question takes longer
@@ -129,8 +129,8 @@ def catalogue(limit: float) -> Iterator[dict[str, Any]]:
 
 def random_question(seed: int, number: int, limit: float) -> dict[str, Any]:
     """A problem of the fuzzer, real or toy device, with options as the fuzzer draws them."""
-    from evaluate import device_of, hardware
     from generate import Maker, random_target, toy_devices
+    from oracle.problem_file import device_of, hardware
 
     from problems import options
 
