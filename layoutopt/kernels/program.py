@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from layoutopt.ground.escape import shown
 from layoutopt.hardware.operations import Operation
 from layoutopt.kernels.machine.values import Value
 
@@ -286,6 +287,7 @@ class Parameter:
         name: where known, else empty.
         pointer: whether it is a pointer; None where nobody says.
         whole: it is one value; else it is 8 bytes that are read together, and may be two values of 4.
+        type: as the C++ name or the PTX says it, where known, else empty.
     """
 
     offset: int
@@ -293,6 +295,12 @@ class Parameter:
     name: str = ""
     pointer: bool | None = None
     whole: bool = True
+    type: str = ""
+
+    @property
+    def of_type(self) -> str:
+        """The type, in brackets behind a blank, for messages; empty where it is not known."""
+        return f" ({shown(self.type)})" if self.type else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from conftest import ROOT
 from layoutopt.errors import MachineError, ProblemFileError
 from layoutopt.hardware.machine import find_tool
 from layoutopt.kernels.read import files
-from layoutopt.kernels.read.declarations import parameter_names, pointer_names
+from layoutopt.kernels.read.declarations import parameter_names, pointer_types
 from layoutopt.kernels.read.files import compile_source
 
 KERNELS = ROOT / "tests/data/kernels"
@@ -283,7 +283,7 @@ def test_a_value_that_json_does_not_know_is_text():
 
 def test_pointers_are_what_the_source_declares():
     source = "__global__ void k(float* out, const int *__restrict__ a, int n, float (*rows)[4]) {}"
-    assert pointer_names(source, "k") == {"out", "a"}
+    assert pointer_types(source, "k") == {"out": "float*", "a": "const int *"}
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import shown
+from layoutopt.kernels.number_types import as_numbers, element_type, packed, type_size
 from layoutopt.kernels.program import (
     GLOBAL_BASE,
     GLOBAL_STEP,
@@ -33,7 +34,7 @@ class Launch:
     Attributes:
         block: threads along x, y, z.
         grid: blocks along x, y, z.
-        arguments: numbers of parameters, by position or name; floats as their bits.
+        arguments: numbers of parameters, by position or name; each is converted to the parameter's type.
         shared_bytes: dynamic shared memory.
         buffers: contents of what pointer parameters point to, by position or name.
     """
@@ -140,12 +141,13 @@ def arguments(program: Program, launch: Launch) -> Arguments:
     for k, parameter in enumerate(parameters):
         value = numbers.get(k)
         if k in contents or value == "pointer" or (value is None and parameter.pointer):
-            if parameter.size != 8:
-                raise ProblemFileError("--data", f"parameter {k} has {parameter.size} bytes: no pointer")
+            if parameter.size != 8 or parameter.type in ("double", ".f64"):
+                said = f"parameter {k}{parameter.of_type} has {parameter.size} bytes: no pointer"
+                raise ProblemFileError("--data" if k in contents else "--arg", said)
             base = GLOBAL_BASE + k * GLOBAL_STEP
             data = struct.pack("<Q", base)
             if k in contents:
-                buffers[base] = np.ascontiguousarray(contents[k]).tobytes()
+                buffers[base] = _elements(contents[k], parameter, k).tobytes()
         elif value is None:
             missing.append(k)
             continue
@@ -194,7 +196,8 @@ def _with_places(
 def _halved(parameters: tuple[Parameter, ...], places: list[int | None]) -> tuple[Parameter, ...]:
     """The parameters; those of 8 bytes that may be two are the first 4 of them where the others are given."""
     return tuple(
-        replace(p, size=4, whole=True) if not p.whole and p.offset + 4 in places else p for p in parameters
+        replace(p, size=4, whole=True, type="") if not p.whole and p.offset + 4 in places else p
+        for p in parameters
     )
 
 
@@ -243,26 +246,53 @@ def _position(parameters: tuple[Parameter, ...], key: str, option: str) -> int:
 
 
 def _packed(value: int | float | str, parameter: Parameter, position: int) -> bytes:
+    """The bytes of an argument, converted to the parameter's type.
+
+    Raises:
+        ProblemFileError: it is no value of that type.
+    """
+    told, size, at = f"parameter {position}{parameter.of_type}", parameter.size, parameter.offset
     if isinstance(value, str):
-        raise ProblemFileError("--arg", f"parameter {position}: expected a number or pointer, got {value!r}")
+        raise ProblemFileError("--arg", f"{told}: expected a number or pointer, got {value!r}")
     if not parameter.whole and not _is_wide(value):
-        at = parameter.offset
         raise ProblemFileError(
             "--arg",
-            f"parameter {position} is 8 bytes that are read together, one value or two of 4 bytes: give both "
-            f"halves, --arg +{at}=VALUE --arg +{at + 4}=VALUE (0 for the upper half of one value), "
-            "or check the cubin, which says",
+            f"{told} is 8 bytes that are read together, one value or two of 4 bytes: give both "
+            f"halves, --arg +{at}=VALUE --arg +{at + 4}=VALUE (0 for the upper half of one value)"
+            + ("" if parameter.type else ", or check the cubin, which says"),
         )
-    if isinstance(value, float):
-        if parameter.size not in (4, 8):
-            raise ProblemFileError("--arg", f"parameter {position} has {parameter.size} bytes: no float")
-        return struct.pack("<f" if parameter.size == 4 else "<d", value)
-    bits = 8 * parameter.size
-    if not -(1 << (bits - 1)) <= value < 1 << bits:
-        raise ProblemFileError(
-            "--arg", f"parameter {position} has {parameter.size} bytes; {value} does not fit"
-        )
-    return (value & ((1 << bits) - 1)).to_bytes(parameter.size, "little")
+    data = packed(value, parameter.type, size)
+    if data is not None:
+        return data
+    if size not in (1, 2, 4, 8):
+        said = f" has {size} bytes: expected its members, --arg {position}+BYTE=VALUE"
+    elif type_size(parameter.type) is not None:
+        said = f": expected a number that {parameter.type} holds"
+    else:
+        said = f" has {size} bytes: expected a number of that size"
+    raise ProblemFileError("--arg", f"{told}{said}, got {value}")
+
+
+def _elements(
+    values: npt.NDArray[np.generic], parameter: Parameter, position: int
+) -> npt.NDArray[np.generic]:
+    """What a pointer points to, converted to elements of its type; raw bytes (numpy's V) stay as they are.
+
+    Raises:
+        ProblemFileError: some are no values of that type.
+    """
+    kind = element_type(parameter.type)
+    values = np.ascontiguousarray(values)
+    if kind is None or values.dtype == kind or values.dtype.kind == "V":
+        return values
+    found, exact = as_numbers(values, kind)
+    if exact.all():
+        return found
+    raise ProblemFileError(
+        "--data",
+        f"parameter {position}{parameter.of_type}: expected {kind}, or what it holds exactly, "
+        f"got {values.dtype} with {shown(str(values[~exact][0]))}",
+    )
 
 
 def constant_bank(program: Program, launch: Launch, given: Arguments) -> tuple[bytes, npt.NDArray[np.bool_]]:

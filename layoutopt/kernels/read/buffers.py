@@ -12,18 +12,12 @@ import numpy.typing as npt
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.array_file import header
 from layoutopt.ground.escape import shown
+from layoutopt.kernels.number_types import element_type
 from layoutopt.kernels.program import Program
-from layoutopt.kernels.read.names import parameter_types
 
 MAX_BYTES: Final = 1 << 28
 # A fill has as many: what lies behind is unknown.
 FILL_BYTES: Final = 1 << 24
-
-_TYPES: Final = {
-    "float": np.float32, "double": np.float64, "int": np.int32, "unsigned int": np.uint32, "long": np.int64,
-    "unsigned long": np.uint64, "long long": np.int64, "unsigned long long": np.uint64, "short": np.int16,
-    "unsigned short": np.uint16, "char": np.int8, "signed char": np.int8, "unsigned char": np.uint8,
-}  # fmt: skip
 
 
 def buffer(program: Program, name: str, text: str) -> npt.NDArray[Any]:
@@ -51,15 +45,15 @@ def buffer(program: Program, name: str, text: str) -> npt.NDArray[Any]:
     random = np.random.default_rng(int(match[2] or 0))
     if kind.kind == "f":
         return random.random(count).astype(kind)
+    if kind.kind == "b":
+        return random.integers(0, 2, count).astype(kind)
     return random.integers(0, 256, FILL_BYTES, np.uint8).view(kind)
 
 
 def _element(program: Program, name: str) -> np.dtype[Any]:
-    types = parameter_types(program.title) or []
-    if name.isdecimal() and len(name) < 6 and int(name) < len(types):
-        plain = types[int(name)].replace("const", "").replace("__restrict", "").replace("*", "").strip()
-        return np.dtype(_TYPES.get(plain, np.int32))
-    return np.dtype(np.int32)
+    listed = [(str(k), p.name, f"+{p.offset}", p.type) for k, p in enumerate(program.parameters or ())]
+    kind = next((element_type(kind) for *names, kind in listed if name in names), None)
+    return np.dtype(np.int32) if kind is None else kind
 
 
 def _file(path: Path) -> npt.NDArray[Any]:

@@ -70,10 +70,10 @@ def parameter_names(source: str, kernel: str, count: int) -> tuple[str, ...] | N
     return tuple(name[1] for name in names if name is not None)
 
 
-def pointer_names(source: str, kernel: str) -> frozenset[str]:
-    """Names of the parameters that the source declares as pointers."""
-    found = (re.search(r"\*[\s\w]*?(\w+)\s*$", one) for one in _parameters(source, kernel))
-    return frozenset(match[1] for match in found if match is not None)
+def pointer_types(source: str, kernel: str) -> dict[str, str]:
+    """Types of the parameters that the source declares as pointers, by their names."""
+    found = [(one, re.search(r"\*[\s\w]*?(\w+)\s*$", one)) for one in _parameters(source, kernel)]
+    return {match[1]: " ".join(one[: match.start() + 1].split()) for one, match in found if match is not None}
 
 
 def declared(ptx: str, name: str, static_bytes: int, start: int) -> tuple[Array, ...]:
@@ -130,6 +130,14 @@ def ptx_parameters(text: str, kernel: str, parameters: tuple[Parameter, ...]) ->
         replace(one, name=name, pointer=one.pointer or (one.size == 8 and name in pointers) or None)
         for one, name in zip(parameters, names, strict=True)
     )
+
+
+def ptx_types(text: str, kernel: str) -> list[str]:
+    """The types of a kernel's parameters as PTX declares them, such as `.f32`; none where it does not."""
+    head = re.search(rf"\.entry\s+{re.escape(kernel)}\s*\(([^)]*)\)", text)
+    declared_ones = head[1].split(",") if head is not None and head[1].strip() else []
+    found = [re.search(r"\.[a-z]\d+\b(?![^\[]*\[)", one) for one in declared_ones]
+    return ["" if match is None else match[0] for match in found]
 
 
 def _parameters(source: str, kernel: str) -> list[str]:

@@ -18,9 +18,9 @@ from layoutopt.ground.escape import shown
 from layoutopt.ground.temporary import temporary_folder
 from layoutopt.hardware.machine import find_tool
 from layoutopt.hardware.tools import ended
-from layoutopt.kernels.program import Program
+from layoutopt.kernels.program import Parameter, Program
 from layoutopt.kernels.read import elf, sass
-from layoutopt.kernels.read.declarations import parameter_names, pointer_names, ptx_parameters
+from layoutopt.kernels.read.declarations import parameter_names, pointer_types, ptx_parameters
 from layoutopt.kernels.read.names import base_name, without_types
 
 MAX_BYTES: Final = 256 << 20
@@ -209,17 +209,22 @@ def _uncounted(budget: Budget | None) -> AbstractContextManager[None]:
 
 
 def _named(program: Program, source: str) -> Program:
-    """The kernel with its parameters' names, and which are pointers, which machine code does not hold."""
+    """The kernel with names of its parameters and types of pointers, which machine code does not hold."""
     parameters = program.parameters or ()
     names = parameter_names(source, base_name(program.title), len(parameters))
     if names is None:
         return program
-    pointers = pointer_names(source, base_name(program.title))
-    named = tuple(
-        replace(one, name=name, pointer=one.pointer or (one.size == 8 and name in pointers) or None)
-        for one, name in zip(parameters, names, strict=True)
-    )
-    return replace(program, parameters=named)
+    pointers = pointer_types(source, base_name(program.title))
+
+    def named(one: Parameter, name: str) -> Parameter:
+        if one.size != 8 or name not in pointers:
+            return replace(one, name=name, pointer=one.pointer or None)
+        # The binary's type is that of this instance of a template, and of PTX no type of a pointer.
+        kind = pointers[name] if one.type in ("", ".u64", ".b64") else one.type
+        return replace(one, name=name, pointer=True, type=kind)
+
+    found = tuple(named(one, name) for one, name in zip(parameters, names, strict=True))
+    return replace(program, parameters=found)
 
 
 # nvcc hands names to a shell, between double quotes.

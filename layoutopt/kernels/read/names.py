@@ -78,21 +78,3 @@ def parameter_types(title: str) -> list[str] | None:
     parts.append(title[start + 1 : end].strip())
     types = parts[::-1]
     return [] if types in ([""], ["void"]) else types
-
-
-# Sizes of types by their names in demangled text.
-SIZES = {
-    "bool": 1, "char": 1, "signed char": 1, "unsigned char": 1, "short": 2, "unsigned short": 2, "__half": 2,
-    "__nv_bfloat16": 2, "int": 4, "unsigned int": 4, "float": 4, "long": 8, "unsigned long": 8,
-    "long long": 8, "unsigned long long": 8, "double": 8,
-}  # fmt: skip
-
-
-def is_pointer(kind: str) -> bool:
-    """Whether a type of a demangled name is a pointer."""
-    return kind.removesuffix(" __restrict").removesuffix(" const").endswith("*")
-
-
-def type_size(kind: str) -> int | None:
-    """Bytes of a parameter of this type; None where its name does not say."""
-    return 8 if is_pointer(kind) else SIZES.get(kind)

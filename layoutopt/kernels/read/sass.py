@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from layoutopt.errors import ProblemFileError
@@ -12,10 +13,11 @@ from layoutopt.ground.escape import shown
 from layoutopt.kernels.isa import table
 from layoutopt.kernels.isa.listing import Function, functions
 from layoutopt.kernels.machine.launch import bank_layout
+from layoutopt.kernels.number_types import is_pointer, type_size
 from layoutopt.kernels.program import Exit, Jump, Leave, Memory, Parameter, Program, Step
 from layoutopt.kernels.read import elf
-from layoutopt.kernels.read.declarations import declared
-from layoutopt.kernels.read.names import demangled, is_pointer, parameter_types, type_size
+from layoutopt.kernels.read.declarations import declared, ptx_types
+from layoutopt.kernels.read.names import demangled, parameter_types
 
 # Architectures whose code is read; older ones have other instructions.
 OLDEST: Final = 70
@@ -82,7 +84,7 @@ def _program(
         title=title,
         target=target,
         steps=steps,
-        parameters=_typed(info.parameters, title),
+        parameters=_typed(info.parameters, title, ptx_types(ptx, function.name)),
         parameter_base=base if info.base is None else info.base,
         constants=info.constants,
         unset=info.unset,
@@ -108,15 +110,26 @@ def _target(function: Function, target: str | None) -> str:
     return found
 
 
-def _typed(parameters: tuple[Parameter, ...], title: str) -> tuple[Parameter, ...]:
-    """Which parameters are pointers, where the name says."""
+def _typed(parameters: tuple[Parameter, ...], title: str, declared_types: list[str]) -> tuple[Parameter, ...]:
+    """The parameters with the types that the C++ name says, else its PTX."""
     types = parameter_types(title)
     if types is None or len(types) != len(parameters):
-        return parameters
-    return tuple(
-        Parameter(p.offset, p.size, p.name, p.size == 8 and (is_pointer(kind) or (p.pointer or False)))
-        for p, kind in zip(parameters, types, strict=True)
-    )
+        if len(declared_types) != len(parameters):
+            return parameters
+        return tuple(
+            replace(p, type=kind) if type_size(kind) == p.size else p
+            for p, kind in zip(parameters, declared_types, strict=True)
+        )
+    return tuple(_of_type(p, kind) for p, kind in zip(parameters, types, strict=True))
+
+
+def _of_type(parameter: Parameter, kind: str) -> Parameter:
+    """The parameter of a type of C++; a class of 8 bytes may be two values."""
+    size, known = parameter.size, type_size(kind)
+    if known not in (None, size):
+        kind = ""
+    pointer = size == 8 and (is_pointer(kind) or (parameter.pointer or False))
+    return replace(parameter, pointer=pointer, type=kind, whole=size != 8 or pointer or known is not None)
 
 
 def _told(title: str) -> tuple[Parameter, ...] | None:
@@ -130,7 +143,7 @@ def _told(title: str) -> tuple[Parameter, ...] | None:
         if size is None:
             return None
         start = -(-end // size) * size
-        found.append(Parameter(start, size, pointer=is_pointer(kind)))
+        found.append(Parameter(start, size, pointer=is_pointer(kind), type=kind))
         end = start + size
     return tuple(found)
 
