@@ -56,13 +56,15 @@ def answer_of(path):
 
 
 def pytest_collection_modifyitems(items):
-    nvcc = shutil.which("nvcc")
+    missing = [tool for tool in ("nvcc", "nvdisasm") if find_tool(tool) is None]
     smi = shutil.which("nvidia-smi")
     gpu = smi is not None and subprocess.run([smi, "-L"], capture_output=True, check=False).returncode == 0
     for item in items:
-        if "nvcc" in item.keywords and nvcc is None:
+        if "nvcc" in item.keywords and missing:
             item.add_marker(
-                pytest.mark.skip(reason="nvcc is not on this machine (pip install -e '.[cuda]' brings it)")
+                pytest.mark.skip(
+                    reason=f"{missing[0]} is not on this machine (pip install -e '.[cuda]' brings it)"
+                )
             )
         if "gpu" in item.keywords and not gpu:
             item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU on this machine"))

@@ -199,10 +199,11 @@ def tile_result() -> dict:
     """The answer to the problem of a kernel's array."""
     name = NAMES[0]
     with scratch() as folder:
-        (folder / "k.ptx").write_text((KERNELS / f"{name}.ptx").read_text())
+        (folder / "k.sass").write_text((KERNELS / f"{name}.sm_90.sass").read_text())
         words = [word for option, values in launch_of(name).items() for v in values for word in (option, v)]
-        call("import", "kernel", "k.ptx", *words, "-o", "o", folder=folder)
-        return json.loads(call("solve", "o/tile.json", "--json", folder=folder).out)
+        call("import", "kernel", "k.sass", *words, "-o", "o", folder=folder)
+        (array,) = (folder / "o").glob("*.json")
+        return json.loads(call("solve", array, "--json", folder=folder).out)
 
 
 def result_of_a_tile_case(rng: random.Random) -> tuple[dict[str, bytes], list[str]]:
