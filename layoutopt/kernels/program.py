@@ -302,6 +302,11 @@ class Parameter:
         """The type, in brackets behind a blank, for messages; empty where it is not known."""
         return f" ({shown(self.type)})" if self.type else ""
 
+    @property
+    def may_point(self) -> bool:
+        """Whether an address fits it."""
+        return self.size == 8 and self.type not in ("double", ".f64")
+
 
 @dataclass(frozen=True, slots=True)
 class Array:

@@ -13,7 +13,7 @@ from layoutopt.kernels.read import sass
 from layoutopt.kernels.read.buffers import buffer
 from layoutopt.kernels.read.declarations import ptx_types
 
-# Rows of a kernel with every kind of parameter: float*, int const*, double, float, int, bool, short, a pointer.
+# A kernel with parameters of many types: float*, int const*, double, float, int, bool, short, a pointer.
 NAME = "_Z1kPfPKidfibsPv"
 LISTING = f"code for sm_90\nFunction : {NAME}\n/*0000*/ EXIT ;\n"
 

@@ -278,5 +278,6 @@ def _not_given(program: Program, needed: Relevance, given: Arguments) -> Iterato
                 halves = f"--arg +{at}=VALUE --arg +{at + 4}=VALUE"
                 yield f"parameter {k} (8 bytes) is not given: {halves}, or --arg {k}=pointer"
                 continue
-            pointer = ", or --arg {k}=pointer" if size == 8 else ""
-            yield f"parameter {k} ({size} bytes) is not given: --arg {k}=VALUE{pointer.format(k=k)}"
+            member = "" if size in (1, 2, 4, 8) else "+BYTE"
+            pointer = f", or --arg {k}=pointer" if parameters[k].may_point else ""
+            yield f"parameter {k} ({size} bytes) is not given: --arg {k}{member}=VALUE{pointer}"

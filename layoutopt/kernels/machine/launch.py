@@ -141,7 +141,7 @@ def arguments(program: Program, launch: Launch) -> Arguments:
     for k, parameter in enumerate(parameters):
         value = numbers.get(k)
         if k in contents or value == "pointer" or (value is None and parameter.pointer):
-            if parameter.size != 8 or parameter.type in ("double", ".f64"):
+            if not parameter.may_point:
                 said = f"parameter {k}{parameter.of_type} has {parameter.size} bytes: no pointer"
                 raise ProblemFileError("--data" if k in contents else "--arg", said)
             base = GLOBAL_BASE + k * GLOBAL_STEP
