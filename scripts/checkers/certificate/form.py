@@ -57,7 +57,8 @@ RULE = {
     "bank_bytes": power,
 }  # fmt: skip
 BOUND = {"excess": number, "scope": said, "rests_on": said}
-OPTIONAL = {"schema", "status", "reason", "source", "bytes_floor"}
+# Fields whose values other checks look at, or that claim nothing.
+OPTIONAL = {"schema", "status", "reason", "source"}
 CERTIFICATE = {
     "schema": lambda value: value == "layoutopt.certificate/1",
     "problem": text,

@@ -37,7 +37,7 @@ CHOSEN = {"lanes", "values", "global", "any", "any_is"}
 TILE = {"shape", "element"}
 EITHER = {"schema", "name", "target", "threads", "accesses", "layout", "block", "notes", "known_optimum"}
 FIELDS = {
-    "problem": EITHER | TILE | {"tile", "kernel", "published"},
+    "problem": EITHER | {"tile", "kernel", "published"},
     "block": EITHER | {"tiles", "overlay", "same_layout"},
     "tile": TILE,
     "named tile": TILE | {"name", "stages", "layout", "published", "base_bytes", "stage_bytes"},
