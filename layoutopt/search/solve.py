@@ -62,22 +62,9 @@ def solve(
     progress: Progress = lambda _: None,
     method: Method = "auto",
 ) -> Result:
-    """The layout of least weighted excess, then bytes, then index cost, verified by the engine.
+    """The answer to a problem of one tile; arguments and errors are those of `layoutopt.search.block.solve`.
 
-    Args:
-        problem: what to solve.
-        time_limit: seconds; None for no limit. The best layout so far is the answer when it ends.
-        workers: solver threads. The answer does not depend on it unless the time runs out.
-        conflict_free: make any excess infeasible.
-        target: the device or its name, where it is not the one the problem names.
-        budget: replaces `time_limit`, for callers that stop the search from another thread.
-        progress: called with a line of text from time to time.
-        method: "model": one CP-SAT model decides pads, order and XOR masks, and refutes what is smaller;
-            "auto": the same answer, by counting and a tree of masks as far as they go.
-
-    Raises:
-        ProblemFileError: the problem contradicts itself, or an argument is none.
-        VerificationError: the conflict engine does not confirm the model; nothing is returned.
+    Without a time limit given, there is none.
     """
     gpu = target_of(problem, target)
     ask = Ask(budget or Budget.of_limit(time_limit), conflict_free, workers, progress, method)
