@@ -20,7 +20,7 @@ from layoutopt.files.file import from_data
 from layoutopt.hardware import operations
 from layoutopt.hardware.devices import load_devices
 from layoutopt.problems.answer import Status
-from layoutopt.proof import every_layout, reasons
+from layoutopt.proof import reasons
 
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
 
@@ -180,7 +180,7 @@ def test_a_reason(ring, tmp_path, monkeypatch):
         words=lambda subject, problem, found: iter([f"a ring of {found} words"]),
         check=lambda subject, found: found % 2 == 1,
     )
-    monkeypatch.setattr(every_layout, "REASONS", (odd, *reasons.REASONS))
+    monkeypatch.setattr(reasons, "REASONS", (odd, *reasons.REASONS))
     gpu = gpu_of(tmp_path, {"ops": ["load"], "bytes": [4], "phase": 4, "banks": 4})
     result = solve(ring, target=gpu, conflict_free=True)
     assert (result.status, result.proof.evidence) == (Status.INFEASIBLE, odd.evidence)

@@ -39,7 +39,7 @@ from layoutopt.model.swizzle import SwizzleModel
 from layoutopt.model.swizzle_rules import last_block, rules, swizzle_field
 from layoutopt.problems.answer import EVERY_LAYOUT, Result, Status
 from layoutopt.problems.types import FAMILIES, Problem
-from layoutopt.proof.reason_data import question_data
+from layoutopt.proof.board import Subject, subject_of
 from layoutopt.proof.reasons import (
     BY_HAND,
     CLIQUE,
@@ -49,8 +49,7 @@ from layoutopt.proof.reasons import (
     SOLVER,
     Reason,
     Search,
-    Subject,
-    subject_of,
+    question_data,
 )
 
 CERTIFICATE_SCHEMA: Final = "layoutopt.certificate/1"

@@ -13,56 +13,42 @@ reason is a further record.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar
 
 from layoutopt.accesses.trace import Trace
+from layoutopt.errors import VerificationError
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.model.phases import phase_sets
-from layoutopt.model.placement import EFFORT, FreeAssignment, free_assignment
+from layoutopt.model.placement import EFFORT, FreeAssignment, free_assignment, question
+from layoutopt.problems.text import listed
 from layoutopt.problems.types import Problem, Tile
-from layoutopt.proof.obstructions import (
-    MAX_PARITY_PHASES,
-    Board,
+from layoutopt.proof import parity
+from layoutopt.proof.board import Subject, subject_of
+from layoutopt.proof.cliques import (
     Clique,
-    Parity,
-    board,
-    counting_excess,
+    Packing,
+    clique_data,
+    clique_holds,
+    clique_words,
     find_clique,
-    find_parity,
+    find_packing,
+    packing_data,
+    packing_holds,
+    packing_words,
 )
-from layoutopt.proof.packing import Packing, every_share_holds, find_packing
-from layoutopt.proof.reason_data import clique_data, packing_data, parity_data, solver_data
-from layoutopt.proof.reason_words import clique_words, counting_words, packing_words, parity_words
+from layoutopt.proof.cnf import dimacs
+from layoutopt.proof.parity import Parity, find_parity, parity_data, parity_holds, parity_words
 
 # What a question is worth whose answer changes no layout: deterministic time, and phases of a parity.
 _BRIEF_EFFORT: Final = 0.5
 _BRIEF_PARITY_PHASES: Final = 128
+_QUICK: Final = 1 << 13  # lane accesses of which everything is asked in no time
 
 Finding = TypeVar("Finding")
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """What a reason is about.
-
-    Attributes:
-        tile: the tile.
-        device: whose rules.
-        lanes: the accesses.
-        board: their words and phases; None where cliques and parities are not looked for.
-        counting: weighted excess that counting gives; cliques and parities add to it.
-    """
-
-    tile: Tile
-    device: Device
-    lanes: Trace
-    board: Board | None
-    counting: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,33 +94,38 @@ class Reason(Generic[Finding]):
     check: Callable[[Subject, Finding], bool] | None
 
 
-def subject_of(tile: Tile, device: Device, lanes: Trace) -> Subject:
-    """What the reasons of one problem are about."""
-    on = board(lanes, tile, device)
-    return Subject(tile, device, lanes, on, counting_excess(on) if on is not None else 0)
+def _beyond_counting(subject: Subject, found: Clique | Packing | Parity) -> int:
+    return subject.counting + found.excess
 
 
-# Counting -------------------------------------------------------------------------------------
-
-
-def _counting_words(subject: Subject, problem: Problem, found: int) -> Iterator[str]:
-    return counting_words(subject.lanes, subject.board) if subject.board is not None else iter(())
-
-
-def _count_again(subject: Subject, found: int) -> bool:
-    """For each phase, whether some place really holds as many words as its excess needs."""
-    on, total = subject.board, 0
-    assert on is not None
+def _counting_words(subject: Subject, _: Problem, found: int) -> Iterator[str]:
+    """Phases in which counting alone forces conflicts, one sentence for each access."""
+    on, lanes = subject.on, subject.lanes
+    seen: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
     for phase in on.phases:
-        crowded = 0
-        for k in (1, 2, 4):
-            for p in range(k):
-                held = [w for w in phase.words if on.vector_words[w] >= k and on.place[w] % k == p]
-                crowded = max(crowded, -(-len(held) // max(1, on.banks // k)))
-        if phase.least > max(0, crowded - -(-len(phase.words) // on.banks)):
-            return False
-        total += phase.weight * phase.least
-    return total == found
+        if not phase.least:
+            continue
+        k, words = max(
+            ((k, len(on.within(phase.words, (k, p)))) for k, p in on.views()), key=lambda v: v[0] * v[1]
+        )
+        seen.setdefault((phase.place.access, k), []).append((phase.least, words, phase.weight))
+    for (a, k), phases in seen.items():
+        total = subject.in_weights(sum(least * weight for least, _, weight in phases))
+        words = max(count for _, count, _ in phases)
+        wide, banks = k * on.bank_bytes, max(1, on.banks // k)
+        holders = [
+            f"`{t.name}`" for t in lanes.accesses if t.width_elements > 1 and t.operation.width_bytes >= wide
+        ]
+        why, where = f"elements start at multiples of {wide} bytes", "its place in them"
+        if holders:
+            why = f"{listed(holders)} move{'s' if len(holders) == 1 else ''} whole vectors of {wide} bytes"
+            where = "its place in its vector"
+        yield (
+            f"Counting: {why}, so each of their words keeps {where} in every layout. "
+            f"`{lanes.accesses[a].name}` touches up to {words} words at one such place at a time, "
+            f"which can lie in {banks} of the {on.banks} banks only: {-(-words // banks)} wavefronts "
+            f"where one could do. In all {total} that no layout avoids."
+        )
 
 
 COUNTING: Final[Reason[int]] = Reason(
@@ -143,143 +134,50 @@ COUNTING: Final[Reason[int]] = Reason(
     bound=lambda subject, found: found,
     data=lambda subject, problem, found: {},
     words=_counting_words,
-    check=_count_again,
+    check=lambda subject, found: subject.on.count_again(found),
 )
-
-
-# Clique ---------------------------------------------------------------------------------------
-
-
-def _find_clique(subject: Subject, search: Search) -> Clique | None:
-    return find_clique(subject.board) if subject.board is not None else None
-
-
-def _clique_data(subject: Subject, problem: Problem, found: Clique) -> dict[str, Any]:
-    assert subject.board is not None
-    return clique_data(problem, subject.device, subject.board, found)
-
-
-def _clique_words(subject: Subject, problem: Problem, found: Clique) -> Iterator[str]:
-    yield clique_words(_clique_data(subject, problem, found))
-
-
-def _every_pair_meets(subject: Subject, found: Clique) -> bool:
-    on = subject.board
-    assert on is not None
-    (k, p), words = found.view, sorted(set(found.words))
-    if len(words) <= on.banks // k or list(found.words) != words:
-        return False
-    if any(on.vector_words[w] < k or on.place[w] % k != p for w in words):
-        return False
-    touched: dict[int, set[int]] = {w: set() for w in words}
-    for i, phase in enumerate(on.phases):
-        for w in touched.keys() & set(phase.words) if phase.firm else ():
-            touched[w].add(i)
-    for pair in itertools.combinations(words, 2):
-        both = touched[pair[0]] & touched[pair[1]]
-        if found.meetings[pair] not in both or found.excess > sum(on.phases[i].weight for i in both):
-            return False
-    return True
-
 
 CLIQUE: Final[Reason[Clique]] = Reason(
     evidence="clique: more words that pairwise meet than banks for them",
-    find=_find_clique,
-    bound=lambda subject, found: subject.counting + found.excess,
-    data=_clique_data,
-    words=_clique_words,
-    check=_every_pair_meets,
+    find=lambda subject, search: None if subject.board is None else find_clique(subject.board),
+    bound=_beyond_counting,
+    data=clique_data,
+    words=clique_words,
+    check=clique_holds,
 )
-
-
-# Packing --------------------------------------------------------------------------------------
 
 
 def _find_packing(subject: Subject, search: Search) -> Packing | None:
     """Where no clique is found, there are none to share the phases out to."""
-    if subject.board is None or find_clique(subject.board) is None:
-        return None
-    return find_packing(subject.board, search.budget)
-
-
-def _packing_data(subject: Subject, problem: Problem, found: Packing) -> dict[str, Any]:
-    assert subject.board is not None
-    return packing_data(problem, subject.device, subject.board, found)
-
-
-def _packing_words(subject: Subject, problem: Problem, found: Packing) -> Iterator[str]:
-    assert subject.board is not None
-    yield packing_words(subject.lanes, subject.board, found)
-
-
-def _shares_hold(subject: Subject, found: Packing) -> bool:
-    assert subject.board is not None
-    return every_share_holds(subject.board, found)
+    on = subject.board
+    return None if on is None or find_clique(on) is None else find_packing(on, search.budget)
 
 
 PACKING: Final[Reason[Packing]] = Reason(
     evidence="packing: cliques that share the phases out between them, each with a conflict of its own",
     find=_find_packing,
-    bound=lambda subject, found: subject.counting + found.excess,
-    data=_packing_data,
-    words=_packing_words,
-    check=_shares_hold,
+    bound=_beyond_counting,
+    data=packing_data,
+    words=packing_words,
+    check=packing_holds,
 )
-
-
-# Parity ---------------------------------------------------------------------------------------
 
 
 def _find_parity(subject: Subject, search: Search) -> Parity | None:
     if subject.board is None or search.budget.spent:
         return None
-    most = _BRIEF_PARITY_PHASES if search.briefly else MAX_PARITY_PHASES
-    return find_parity(subject.board, most, search.budget)
-
-
-def _parity_data(subject: Subject, problem: Problem, found: Parity) -> dict[str, Any]:
-    assert subject.board is not None
-    return parity_data(problem, subject.device, subject.board, found)
-
-
-def _parity_words(subject: Subject, problem: Problem, found: Parity) -> Iterator[str]:
-    assert subject.board is not None
-    yield parity_words(subject.lanes, subject.board, found)
-
-
-def _weights_contradict(subject: Subject, found: Parity) -> bool:
-    on = subject.board
-    assert on is not None
-    k, _ = found.view
-    in_all = set(range(len(on.phases)))
-    used: set[int] = set()
-    for modulus, weight in found.combinations:
-        of_word: dict[int, int] = {}
-        for i, y in weight.items():
-            held = on.within(on.phases[i].words, found.view)
-            if not on.phases[i].firm or len(held) != on.banks // k:
-                return False
-            for w in held:
-                of_word[w] = of_word.get(w, 0) + y
-        if any(total % modulus for total in of_word.values()) or not sum(weight.values()) % modulus:
-            return False
-        in_all &= set(weight)
-        used |= set(weight)
-    weights = sorted(on.phases[i].weight for i in used)
-    return found.excess <= (weights[0] if in_all else weights[0] + weights[1])
+    most = _BRIEF_PARITY_PHASES if search.briefly else parity.MAX_PHASES
+    return find_parity(subject.board, search.budget, most)
 
 
 PARITY: Final[Reason[Parity]] = Reason(
     evidence="parity: no bank can take one word of every phase that fills all banks",
     find=_find_parity,
-    bound=lambda subject, found: subject.counting + found.excess,
-    data=_parity_data,
-    words=_parity_words,
-    check=_weights_contradict,
+    bound=_beyond_counting,
+    data=parity_data,
+    words=parity_words,
+    check=parity_holds,
 )
-
-
-# Solver ---------------------------------------------------------------------------------------
 
 
 def _ask_solver(subject: Subject, search: Search) -> FreeAssignment | None:
@@ -297,10 +195,23 @@ def _ask_solver(subject: Subject, search: Search) -> FreeAssignment | None:
 
 
 def _solver_data(subject: Subject, problem: Problem, found: FreeAssignment) -> dict[str, Any]:
-    return solver_data(problem, subject.device, subject.lanes, subject.board, found.bound)
+    """What the solver was asked of every placement, to be asked of another: is there less than the bound?"""
+    on, lanes, most = subject.board, subject.lanes, found.bound - 1
+    allowed = most / lanes.weight_unit
+    asks = f"is there a placement of vectors in banks with a weighted excess of {allowed:g} or less?"
+    # If some phase must exceed its counting bound, its weight is added: no sums, so CNF can say it.
+    step = min((p.weight for p in on.phases), default=0) if on is not None else 0
+    clean = on is not None and most < on.counting + step
+    sets = phase_sets(lanes, problem.tile, subject.device)
+    return question_data(problem, asks, question(sets, lanes, problem.tile, None if clean else most))
 
 
-def _solver_words(subject: Subject, problem: Problem, found: FreeAssignment) -> Iterator[str]:
+def question_data(problem: Problem, asks: str, text: str) -> dict[str, Any]:
+    """A question that has the answer no, as a CP-SAT model and where possible as CNF."""
+    return {"asks": asks, "answer": "no", "cp_sat": text, "dimacs": dimacs(text, f"{problem.name}: {asks}")}
+
+
+def _solver_words(subject: Subject, _: Problem, found: FreeAssignment) -> Iterator[str]:
     if found.bound:
         yield (
             "Solver: CP-SAT tried every placement of vectors in banks, any layout included, and proved that "
@@ -320,3 +231,68 @@ SOLVER: Final[Reason[FreeAssignment]] = Reason(
 
 REASONS: Final[tuple[Reason[Any], ...]] = (COUNTING, CLIQUE, PACKING, PARITY, SOLVER)
 BY_HAND: Final = tuple(reason for reason in REASONS if reason.check is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class EveryLayout:
+    """Lower bounds of the weighted excess, in units of `Trace.weight_unit`.
+
+    Attributes:
+        bound: the best of them.
+        evidence: what it rests on, the text of a reason; empty for a bound of 0.
+        free: what the solver found of free assignments; None where it was not needed or not possible.
+    """
+
+    bound: int
+    evidence: str
+    free: FreeAssignment | None
+
+
+def every_layout(
+    tile: Tile,
+    device: Device,
+    trace: Trace,
+    *,
+    enough: int | None,
+    budget: Budget,
+    workers: int = 1,
+    briefly: bool = False,
+    max_bytes: int | None = None,
+    hint: IntArray | None = None,
+    progress: Callable[[int, str], None] = lambda bound, doing: None,
+) -> EveryLayout:
+    """Bound the excess of every layout.
+
+    Args:
+        tile: the tile.
+        device: whose rules.
+        trace: the accesses.
+        enough: an excess that some layout has: a bound that reaches it ends the search. None to
+            look for the best assignment whatever the bound.
+        budget: the time there is.
+        workers: as for `Search`; `briefly`, `max_bytes` and `hint` likewise.
+        progress: told the bound so far and what is asked next.
+
+    Raises:
+        VerificationError: a reason was found that does not hold; nothing is returned.
+    """
+    large = sum(access.element.size for access in trace.accesses) > _QUICK
+    if large and budget.spent:
+        return EveryLayout(0, "", None)
+    subject = subject_of(tile, device, trace)
+    search = Search(budget, workers, briefly, max_bytes, hint)
+    bound, evidence, free = 0, "", None
+    for reason in budget.while_left(REASONS) if large else REASONS:
+        if enough is not None and bound >= enough:
+            break
+        progress(bound, f"what every layout has: {reason.evidence.partition(':')[0]}")
+        found = reason.find(subject, replace(search, bound=bound))
+        if found is None:
+            continue
+        if reason.check is not None and not reason.check(subject, found):
+            raise VerificationError(f"this reason does not hold: {reason.evidence}")
+        if isinstance(found, FreeAssignment):
+            free = found
+        if reason.bound(subject, found) > bound:
+            bound, evidence = reason.bound(subject, found), reason.evidence
+    return EveryLayout(bound, evidence, free)

@@ -24,7 +24,7 @@ from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import in_own_bytes
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound
 from layoutopt.problems.types import Tile
-from layoutopt.proof.every_layout import every_layout
+from layoutopt.proof.reasons import every_layout
 from layoutopt.search.as_table import MAX_LOOKUP, why_no_period
 from layoutopt.search.proposal import Ask, Proposal
 

@@ -17,7 +17,7 @@ from layoutopt.model.phases import counting_excess, phase_sets
 from layoutopt.model.placement import FreeAssignment, free_assignment, in_own_bytes
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound
 from layoutopt.problems.types import FAMILIES, Family, Problem
-from layoutopt.proof.every_layout import EveryLayout, every_layout
+from layoutopt.proof.reasons import EveryLayout, every_layout
 from layoutopt.search.as_table import as_table, stride_multiple, why_no_table
 from layoutopt.search.proposal import Ask, Proposal, standing
 from layoutopt.search.search import search

@@ -13,8 +13,8 @@ from layoutopt.engine.case import Case
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.problems.types import Access, Constraints, Problem
-from layoutopt.proof.every_layout import every_layout
-from layoutopt.proof.reasons import BY_HAND, Search, subject_of
+from layoutopt.proof.board import subject_of
+from layoutopt.proof.reasons import BY_HAND, Search, every_layout
 from layoutopt.search.solve import solve
 
 # Accesses beyond which no smallest clash is looked for: each is one question to the solver.

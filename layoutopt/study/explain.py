@@ -23,7 +23,8 @@ from layoutopt.model.placement import FreeAssignment
 from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, PlacedTile, Status
 from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Access, Block, Problem
-from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, Search, subject_of
+from layoutopt.proof.board import subject_of
+from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, Search
 from layoutopt.search.block import solve
 from layoutopt.search.packing import Plan, pack
 from layoutopt.search.proposal import Progress

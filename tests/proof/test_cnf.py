@@ -20,7 +20,7 @@ from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import question
 from layoutopt.proof.certificates import row_major_question
 from layoutopt.proof.cnf import dimacs
-from layoutopt.proof.every_layout import every_layout
+from layoutopt.proof.reasons import every_layout
 from layoutopt.search.solve import solve
 
 

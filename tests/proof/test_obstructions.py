@@ -19,10 +19,10 @@ from layoutopt.files.file import from_data, load
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device, devices
 from layoutopt.model.phases import phase_sets
-from layoutopt.proof.every_layout import every_layout
-from layoutopt.proof.obstructions import _combination, board, counting_excess, find_clique, find_parity
-from layoutopt.proof.packing import find_packing
-from layoutopt.proof.reasons import CLIQUE, COUNTING, PACKING, PARITY, Search, subject_of
+from layoutopt.proof.board import subject_of
+from layoutopt.proof.cliques import find_clique, find_packing
+from layoutopt.proof.parity import combination, find_parity
+from layoutopt.proof.reasons import CLIQUE, COUNTING, PACKING, PARITY, Search, every_layout
 from layoutopt.search.solve import solve
 
 BASICS = ROOT / "problems" / "basics"
@@ -36,7 +36,7 @@ def words_problem(elements, threads, indices, trips):
 
 def on_board(problem, gpu):
     lanes = trace(problem, gpu)
-    return lanes, board(lanes, problem.tile, gpu)
+    return lanes, subject_of(problem.tile, gpu, lanes).board
 
 
 @pytest.mark.parametrize("block", range(5))
@@ -52,8 +52,12 @@ def test_never_more_than_the_best_placement(block):
             continue
         least, _ = every_placement(elements, plain, lanes, banks)
         _, found = on_board(from_data(data), toy.toy_device(lanes, banks))
-        floor = counting_excess(found)
-        clique, parity, packing = find_clique(found), find_parity(found), find_packing(found, Budget())
+        floor = found.counting
+        clique, parity, packing = (
+            find_clique(found),
+            find_parity(found, Budget()),
+            find_packing(found, Budget()),
+        )
         for more in (clique, parity, packing):
             assert floor + (more.excess if more else 0) <= least, (seed, data)
         seen += 1
@@ -94,7 +98,7 @@ def test_wrapped_diagonals_of_squares_that_four_divides_leave_two(n):
 def test_wrapped_diagonals_of_even_squares(n):
     """No clique of more than n words exists for n > 2; the parity gives the theorem and two wavefronts."""
     _, found = on_board(_diagonals(n), toy.toy_device(n, n))
-    parity = find_parity(found)
+    parity = find_parity(found, Budget())
     assert parity.excess == 2
     for modulus, weight in parity.combinations:
         assert n % modulus == 0
@@ -118,7 +122,7 @@ def test_odd_squares_have_a_layout(n):
     banks = 1 << (n - 1).bit_length()
     gpu = toy.toy_device(n, banks) if n > 1 else toy.toy_device(2, 2)
     _, found = on_board(_diagonals(n), gpu)
-    assert (find_clique(found), find_parity(found), counting_excess(found)) == (None, None, 0)
+    assert (find_clique(found), find_parity(found, Budget()), found.counting) == (None, None, 0)
 
 
 def _diagonals(n):
@@ -137,7 +141,7 @@ def _diagonals(n):
 def test_counting_of_narrow_accesses_to_wide_vectors(name):
     problem = load(ROOT / "problems" / f"{name}.json")
     lanes, found = on_board(problem, device(problem.target))
-    assert counting_excess(found) == 384 * lanes.weight_unit
+    assert found.counting == 384 * lanes.weight_unit
 
 
 def test_every_phase_meets_its_own_words_once():
@@ -146,7 +150,7 @@ def test_every_phase_meets_its_own_words_once():
     assert set(found.vector_words.values()) == {4}
     assert set(found.place.values()) == {0, 1, 2, 3}
     assert sum(p.weight for p in found.phases) == 8 * 4 * 4 + 8 * 8 * 4  # 16-byte fills, matrices
-    assert (find_clique(found), find_parity(found)) == (None, None)
+    assert (find_clique(found), find_parity(found, Budget())) == (None, None)
 
 
 def test_elements_of_odd_sizes_are_not_covered():
@@ -263,10 +267,10 @@ def test_no_phase_gives_away_more_than_it_weighs():
 def test_parity_asks_the_clock():
     """Three pairs of three words: no bank has one word of each. Out of time nothing is claimed."""
     triangle = {0: [0, 1], 1: [0, 2], 2: [1, 2]}
-    assert _combination(triangle, Budget()) is not None
+    assert combination(triangle, Budget()) is not None
     stopped = Budget()
     stopped.stop()
-    assert _combination(triangle, stopped) is None
+    assert combination(triangle, stopped) is None
 
 
 def random_problem(rng, target):

@@ -18,7 +18,7 @@ from layoutopt.files.file import from_data
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import EVERY_LAYOUT, Status
-from layoutopt.proof.every_layout import every_layout
+from layoutopt.proof.reasons import every_layout
 from layoutopt.search.solve import solve
 from layoutopt.study.check import check
 from layoutopt.study.compare import compare

@@ -29,7 +29,7 @@ from layoutopt.model.phases import phase_sets
 from layoutopt.model.pitches import by_span
 from layoutopt.model.space import space_of
 from layoutopt.problems.types import FAMILIES
-from layoutopt.proof.every_layout import every_layout
+from layoutopt.proof.reasons import every_layout
 from layoutopt.search.search import search
 from layoutopt.search.solve import solve, solve_cases
 from layoutopt.study.compare import compare
