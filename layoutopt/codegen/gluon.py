@@ -19,6 +19,7 @@ from layoutopt.codegen.plan import Plan
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.ground.arrays import IntArray
 from layoutopt.imports.triton_shared import offsets as shared_offsets
+from layoutopt.imports.triton_shared import swizzled
 
 _TYPES: Final = {
     "i8": "int8", "u8": "uint8", "i16": "int16", "u16": "uint16", "i32": "int32", "u32": "uint32",
@@ -61,10 +62,7 @@ def expression(plan: Plan) -> str:
     bases = _linear_bases(order, shape)
     dense = bool((np.sort(offsets.ravel()) == np.arange(offsets.size)).all())
     if bases is not None and dense:
-        swizzled = _swizzled(offsets)
-        if swizzled is not None:
-            return swizzled
-        return f"SharedLinearLayout({bases}, [], {plan.alignment_bytes})"
+        return _swizzled(bases, shape) or f"SharedLinearLayout({bases}, [], {plan.alignment_bytes})"
     if bases is not None:
         padding = _padding(np.sort(offsets.ravel()))
         if padding:
@@ -105,50 +103,18 @@ def _linear_bases(order: IntArray, shape: tuple[int, ...]) -> list[list[int]] | 
     return bases or None
 
 
-def _swizzled(offsets: IntArray) -> str | None:
-    """`SwizzledSharedLayout(vec, per_phase, max_phase, order)`, by Triton's definition, if it is this."""
-    if offsets.ndim < 2:
-        return None
-    seen = set()
-    for order in permutations(range(offsets.ndim)):
-        # order lists the fastest dimension first
-        rows, columns = offsets.shape[order[1]], offsets.shape[order[0]]
-        wide = tuple(d for d in order if offsets.shape[d] > 1)
-        if (wide, rows, columns) in seen or not _in_turn(offsets, order):
+def _swizzled(bases: list[list[int]], shape: tuple[int, ...]) -> str | None:
+    """`SwizzledSharedLayout(vec, per_phase, max_phase, order)` of these bases, if there is one."""
+    for order in permutations(range(len(shape))) if len(shape) > 1 else ():
+        fast, rows, columns = order[0], shape[order[1]], shape[order[0]]
+        unmoved = [[0 if k >= columns.bit_length() - 1 and d == fast else x for d, x in enumerate(v)]
+                   for k, v in enumerate(bases)]  # fmt: skip
+        if unmoved != list(map(list, swizzled(shape, order, 1, 1, 1))):
             continue
-        seen.add((wide, rows, columns))
-        flat = np.transpose(offsets, order[::-1]).reshape(-1, columns)
-        begins = np.arange(len(flat)) * columns
-        # (column // vec ^ phase) * vec + column % vec is column ^ phase * vec
-        turns = flat[:, 0] - begins
-        if (begins[:, None] + (np.arange(columns) ^ turns[:, None]) != flat).any():
-            continue
-        fields = _turned(turns, rows, columns)
-        if fields is not None:
-            return f"SwizzledSharedLayout({fields}, {list(order)})"
-    return None
-
-
-def _in_turn(offsets: IntArray, order: tuple[int, ...]) -> bool:
-    """Whether one step in each dimension but the fastest leads to the line that is so many lines on."""
-    lines, columns = 1, offsets.shape[order[0]]
-    for dim in order[1:]:
-        if offsets.shape[dim] > 1:
-            step = tuple(int(d == dim) for d in range(offsets.ndim))
-            if offsets[step] // columns != lines:
-                return False
-        lines *= offsets.shape[dim]
-    return True
-
-
-def _turned(turns: IntArray, rows: int, columns: int) -> str | None:
-    """`vec, per_phase, max_phase` by which each line is XORed with `row // per_phase % max_phase * vec`."""
-    row = np.arange(len(turns)) % rows
-    for vec in _powers(columns):
-        for per_phase in _powers(rows):
-            for max_phase in _powers(columns // vec):
-                if (row // per_phase % max_phase * vec == turns).all():
-                    return f"{vec}, {per_phase}, {max_phase}"
+        for vec, per_phase, max_phase in product(_powers(columns), _powers(rows), _powers(columns)):
+            made = swizzled(shape, order, vec, per_phase, max_phase)
+            if vec * max_phase <= columns and list(map(list, made)) == bases:
+                return f"SwizzledSharedLayout({vec}, {per_phase}, {max_phase}, {list(order)})"
     return None
 
 

@@ -7,6 +7,7 @@ values, and the number is the place in the tile, whose leftmost dimension runs f
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 from collections.abc import Sequence
@@ -19,8 +20,8 @@ from layoutopt.ground.arrays import IntArray
 
 Tree = int | tuple["Tree", ...]
 
-_TOKEN: Final = re.compile(r"\s*(?:_?(\d+)|([(),]))")
-MAX_DEPTH: Final = 20
+_PLAIN: Final = re.compile(r"[\d(),\s]*")
+_MOST_STRIDE: Final = 1 << 40
 MAX_VALUES: Final = 1 << 22
 
 
@@ -62,7 +63,7 @@ def modes(text: str) -> list[IntArray]:
     shape, stride = _tree(shape_text, text), _tree(stride_text, text)
     if isinstance(shape, int) and isinstance(stride, int):
         shape, stride = (shape,), (stride,)
-    if not isinstance(shape, tuple) or not isinstance(stride, tuple) or len(shape) != len(stride):
+    if isinstance(shape, int) or isinstance(stride, int) or len(shape) != len(stride):
         raise _wrong(text, "shape and stride are not alike")
     if _product(shape) > MAX_VALUES:
         raise _wrong(text, f"more than {MAX_VALUES} values")
@@ -74,7 +75,7 @@ def _mode(shape: Tree, stride: Tree, text: str) -> IntArray:
     if isinstance(shape, int) and isinstance(stride, int):
         if shape == 0:
             raise _wrong(text, "an extent of 0")
-        return np.arange(shape, dtype=np.int64) * stride
+        return np.arange(shape, dtype=np.int64) * min(stride, _MOST_STRIDE)
     if isinstance(shape, int) or isinstance(stride, int) or len(shape) != len(stride):
         raise _wrong(text, "shape and stride are not alike")
     total = np.zeros(1, np.int64)
@@ -89,34 +90,16 @@ def _product(tree: Tree) -> int:
 
 def _tree(text: str, whole: str) -> Tree:
     """Nested integers; `(a,b)` is a tuple, and so is `(a)`."""
-    place = 0
-    stack: list[list[Tree]] = [[]]
-    wanted = True
-    while place < len(text.rstrip()):
-        match = _TOKEN.match(text, place)
-        if match is None:
-            raise _wrong(whole, f"{text[place:].strip()[:10]!r} is no integer, comma or parenthesis")
-        place = match.end()
-        if match[1] is not None or match[2] == "(":
-            if not wanted:
-                raise _wrong(whole, "a comma is missing")
-            if match[2] == "(":
-                stack.append([])
-                if len(stack) > MAX_DEPTH:
-                    raise _wrong(whole, "nested too deeply")
-            else:
-                stack[-1].append(min(int(match[1][:12]), 1 << 40))
-                wanted = False
-        elif wanted or len(stack) < 2:
-            raise _wrong(whole, f"{match[2]!r} where an integer is expected")
-        elif match[2] == ",":
-            wanted = True
-        else:
-            done = tuple(stack.pop())
-            stack[-1].append(done)
-    if len(stack) != 1 or len(stack[0]) != 1 or wanted:
-        raise _wrong(whole, "parentheses do not match")
-    return stack[0][0]
+    plain = re.sub(r"(?<!\d)_(?=\d)", "", text)
+    wrong = _wrong(whole, "expected integers, commas and matching parentheses")
+    if not _PLAIN.fullmatch(plain):
+        raise wrong
+    try:  # as Python, for which `(a,)` is a tuple
+        (tree,) = ast.literal_eval(f"[{plain.replace(')', ',)')}]")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise wrong from None
+    found: Tree = tree
+    return found
 
 
 def _wrong(text: str, reason: str) -> ProblemFileError:

@@ -17,11 +17,11 @@ from typing import Final
 import numpy as np
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.expressions.fit import fit, join
-from layoutopt.expressions.grammar import Const, Node, Op, evaluate, to_text
+from layoutopt.expressions.fit import fit, grid, join
+from layoutopt.expressions.grammar import Const, Op, evaluate, to_text
 from layoutopt.ground.arrays import IntArray
-from layoutopt.imports.linear_bases import Vector, combinations
-from layoutopt.imports.triton_text import PrintedLayout, check_tile, parse, wrong
+from layoutopt.imports.triton import combinations, unit
+from layoutopt.imports.triton_text import PrintedLayout, Vector, check_tile, parse, wrong
 
 KINDS: Final = ("swizzled_shared", "padded_shared", "nvmma_shared", "amd_rotating_shared", "shared_linear")
 MAX_ELEMENTS: Final = 1 << 20
@@ -41,11 +41,11 @@ def offsets(text: str, tile: Sequence[int]) -> tuple[IntArray, str | None]:
         tile: extents of the tensor, powers of two.
 
     Returns:
-        int64 element offsets in the shape of the tile, and the expression over x0, x1, ...: None where none
-        is found.
+        int64 offsets in elements, in the shape of the tile, and the expression over x0, x1, ...: None where
+        none is found.
 
     Raises:
-        ProblemFileError: the text is no shared layout that is read here, or does not go with the tile.
+        ProblemFileError: the text is no layout that is read here, or does not go with the tile.
     """
     check_tile(tile)
     if math.prod(tile) > MAX_ELEMENTS:
@@ -59,30 +59,24 @@ def offsets(text: str, tile: Sequence[int]) -> tuple[IntArray, str | None]:
     table[tuple(coordinates.T)] = np.arange(len(coordinates))
     if (table < 0).any():
         raise wrong("two offsets hold one element")
-    formula = fit(table, {f"x{d}": extent for d, extent in enumerate(tile)})
-    pads = _pads(layout)
+    axes = {f"x{d}": extent for d, extent in enumerate(tile)}
+    formula, pads = fit(table, axes), _pads(layout)
     padded = table + sum((table // interval * pad for interval, pad in pads), np.zeros_like(table))
-    return padded, None if formula is None else _padded_text(formula, pads, padded)
-
-
-def _padded_text(formula: Node, pads: list[tuple[int, int]], table: IntArray) -> str | None:
-    """The formula with `pad` more for every `interval`, if that is the table."""
+    if formula is None:
+        return padded, None
     left_out = [Op("*", (Op("//", (formula, Const(interval))), Const(pad))) for interval, pad in pads]
     whole = join("+", [formula, *left_out])
-    coordinates: dict[str, IntArray] = {}
-    for d, extent in enumerate(table.shape):
-        coordinates[f"x{d}"] = np.arange(extent).reshape([-1 if e == d else 1 for e in range(table.ndim)])
-    return to_text(whole) if (evaluate(whole, coordinates) == table).all() else None
+    return padded, to_text(whole) if (evaluate(whole, grid(axes)) == padded).all() else None
 
 
-def _pads(layout: PrintedLayout) -> list[tuple[int, int]]:
+def _pads(layout: PrintedLayout) -> list[Vector]:
     """Elements left out after every so many, of a padded layout."""
     if layout.kind != "padded_shared":
         return []
     pairs = layout.vectors("interval_padding_pairs", 2)
     if any(n < 1 or n & (n - 1) or n > 1 << 20 for pair in pairs for n in pair):
         raise wrong("intervals and pads are powers of two")
-    return [(pair[0], pair[1]) for pair in pairs]
+    return pairs
 
 
 def _bases(layout: PrintedLayout, tile: Vector) -> list[Vector]:
@@ -90,65 +84,59 @@ def _bases(layout: PrintedLayout, tile: Vector) -> list[Vector]:
     rank = len(tile)
     match layout.kind:
         case "swizzled_shared" | "amd_rotating_shared":
-            return _swizzled(layout, tile)
+            order, rotates = layout.order(rank), layout.kind == "amd_rotating_shared"
+            vector, per_phase, phases = map(layout.power, ("vec", "perPhase", "maxPhase"))
+            return swizzled(tile, order, vector, per_phase, phases, rotates=rotates)
         case "nvmma_shared":
             return _nvmma(layout, tile)
-        case "shared_linear":
+        case "padded_shared" if "offset" not in layout.fields:
+            return [vector for dim in layout.order(rank) for vector in _along(dim, 1, tile[dim], rank)]
+        case "shared_linear" | "padded_shared":
             return layout.vectors("offset", rank)
-        case "padded_shared":
-            if "offset" in layout.fields:
-                return layout.vectors("offset", rank)
-            return [vector for dim in _order(layout, rank) for vector in _along(dim, 1, tile[dim], rank)]
     raise wrong(f"{layout.kind!r} is no shared layout: {', '.join(KINDS)}")
-
-
-def _order(layout: PrintedLayout, rank: int) -> list[int]:
-    order = layout.integers("order", rank)
-    if sorted(order) != list(range(rank)):
-        raise wrong(f"order {order} is no order of {rank} dimensions")
-    return order
 
 
 def _along(dim: int, start: int, stop: int, rank: int) -> list[Vector]:
     """Unit vectors along a dimension, from `start` to before `stop`."""
-    steps = range(start.bit_length() - 1, stop.bit_length() - 1)
-    return [tuple(1 << step if d == dim else 0 for d in range(rank)) for step in steps]
+    return [unit(dim, 1 << step, rank) for step in range(start.bit_length() - 1, stop.bit_length() - 1)]
 
 
-def _swizzled(layout: PrintedLayout, tile: Vector) -> list[Vector]:
-    """Vectors of `vec` elements change place with the row: each `perPhase` rows the next of `maxPhase`.
+def swizzled(
+    tile: Vector, order: Sequence[int], vector: int, per_phase: int, phases: int, *, rotates: bool = False
+) -> list[Vector]:
+    """Vectors of `vector` elements change place with the row: each `per_phase` rows the next of `phases`.
 
-    A rotating layout (AMD) starts each `perPhase * maxPhase` rows at another phase.
+    A layout that rotates (AMD) starts each `per_phase * phases` rows at another phase. `order` lists the
+    fastest dimension first.
     """
-    rank = len(tile)
-    order = _order(layout, rank)
-    vector, per_phase, phases = (layout.power(name) for name in ("vec", "perPhase", "maxPhase"))
-    found = _along(order[0], 1, tile[order[0]], rank)
-    for number, dim in enumerate(order[1:]):
-        for unit in _along(dim, 1, tile[dim], rank):
-            phase = unit[dim] // per_phase % phases
-            if layout.kind == "amd_rotating_shared":
-                phase ^= unit[dim] // per_phase // phases % phases
-            moved = list(unit)
-            moved[order[0]] = vector * phase % tile[order[0]] if number == 0 else 0
-            found.append(tuple(moved))
+    rank, fast = len(tile), order[0]
+    found = _along(fast, 1, tile[fast], rank)
+    for dim in order[1:]:
+        for row in _along(dim, 1, tile[dim], rank):
+            phase = row[dim] // per_phase % phases
+            if rotates:
+                phase ^= row[dim] // per_phase // phases % phases
+            found.append(_moved(row, fast, vector * phase % tile[fast] if dim == order[1] else 0))
     return found
+
+
+def _moved(vector: Vector, dim: int, to: int) -> Vector:
+    return (*vector[:dim], to, *vector[dim + 1 :])
 
 
 def _nvmma(layout: PrintedLayout, tile: Vector) -> list[Vector]:
     """Boxes as TMA writes them: rows of the swizzle's width, whose 16-byte pieces XOR with the row."""
     rank = len(tile)
     width, bits = layout.integer("swizzlingByteWidth"), layout.power("elementBitWidth")
-    if rank > 2 and layout.fields.get("transposed"):
+    transposed = bool(layout.fields.get("transposed"))
+    if rank > 2 and transposed:
         raise wrong("nvmma_shared with transposed = true is read for two dimensions")
     if layout.fields.get("fp4Padded"):
         raise wrong(f"nvmma_shared with {layout.spelt('fp4Padded')} leaves gaps between elements of 4 bits")
     if width not in (0, 32, 64, 128) or bits not in (8, 16, 32, 64):
         raise wrong("nvmma_shared is read for 0, 32, 64 and 128 bytes and elements of 8, 16, 32 and 64 bits")
-    transposed = bool(layout.fields.get("transposed"))
     # The dimension that lies contiguous, and the others from fast to slow.
-    fast = 0 if transposed else rank - 1
-    others = list(range(1, rank))[::-1] if transposed else list(range(rank - 1))[::-1]
+    fast, *others = range(rank) if transposed else range(rank)[::-1]
     box = [min(extent, TMA_BOX) for extent in tile]
     if width:
         box[fast] = min(box[fast], width * 8 // bits)
@@ -156,13 +144,8 @@ def _nvmma(layout: PrintedLayout, tile: Vector) -> list[Vector]:
             raise wrong(f"its rows are {width} bytes wide, and the tile is narrower")
     found = _along(fast, 1, box[fast], rank)
     piece, phases, row = 128 // bits, width // 16, 1
-    for dim in others:
-        for unit in _along(dim, 1, box[dim], rank):
-            moved = list(unit)
-            if width and row < 8:
-                moved[fast] = piece * (row // (8 // phases) % phases)
-            found.append(tuple(moved))
-            row *= 2
-    for dim in range(rank):
-        found += _along(dim, box[dim], tile[dim], rank)
-    return found
+    for vector in [vector for dim in others for vector in _along(dim, 1, box[dim], rank)]:
+        phase = row // (8 // phases) % phases if width and row < 8 else 0
+        found.append(_moved(vector, fast, piece * phase))
+        row *= 2
+    return found + [vector for dim in range(rank) for vector in _along(dim, box[dim], tile[dim], rank)]

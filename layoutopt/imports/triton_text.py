@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.imports.linear_bases import Vector
+
+Vector = tuple[int, ...]
 
 # Gluon's names, and how the compiler spells them.
 _KINDS: Final = {
@@ -121,6 +122,13 @@ class PrintedLayout:
         if count is not None and len(value) != count:
             raise wrong(f"{name} has {len(value)} entries for a tile of {count} dimensions")
         return value
+
+    def order(self, rank: int) -> list[int]:
+        """All dimensions, the fastest first."""
+        order = self.integers("order", rank)
+        if sorted(order) != list(range(rank)):
+            raise wrong(f"order {order} is no order of {rank} dimensions")
+        return order
 
     def power(self, name: str) -> int:
         """A power of two; 0 is none."""
